@@ -68,12 +68,13 @@ fmt: $(VENV)/.tools ## format Rust and Python
 	$(PY) -m ruff check --quiet --fix-only .
 	$(PY) -m ruff format --quiet .
 
-lint: $(VENV)/.tools ## format check, clippy, ruff
+lint: $(VENV)/.tools ## format check, clippy, ruff, layers and words
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	packaging/machines_are_pure.sh
+	cargo xtask layers
+	cargo xtask words
 
 test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
 	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast; else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi

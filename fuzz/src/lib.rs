@@ -1,4 +1,5 @@
-//! What the fuzzers call: decoders by their names. The lists themselves are in the crates, where the tests use them, too.
+//! What the fuzzers call: decoders by their names. The lists themselves are in the crates, where the tests use them,
+//! too.
 
 use mooncake_mutation::Decoder;
 

@@ -1,10 +1,11 @@
 //! The transfer engine for C, under the names, types and codes of Mooncake's `transfer_engine_c.h`.
 //!
-//! The header, `include/transfer_engine_c.h`, is made of this file (`make reference`): of its constants, types, `#[repr(C)]`
-//! structures and functions, each with its text up to the word on safety. A test compiles a program with it.
+//! The header, `include/transfer_engine_c.h`, is made of this file (`make reference`): of its constants, types,
+//! `#[repr(C)]` structures and functions, each with its text up to the word on safety. A test compiles a program with
+//! it.
 //!
-//! What a caller can be told is wrong is a code: null pointers, engines that were destroyed are not found out, batches and peers
-//! of no engine are. A panic never crosses into C.
+//! What a caller can be told is wrong is a code: null pointers, engines that were destroyed are not found out, batches
+//! and peers of no engine are. A panic never crosses into C.
 
 // The names are C's.
 #![allow(non_camel_case_types)]
@@ -153,7 +154,8 @@ fn say(line: &str) {
     }
 }
 
-/// What the engine says of its own accord goes to stderr, as the reference's does; the process's own log is its application's.
+/// What the engine says of its own accord goes to stderr, as the reference's does; the process's own log is its
+/// application's.
 fn log() -> &'static Dispatch {
     static LOG: OnceLock<Dispatch> = OnceLock::new();
     LOG.get_or_init(|| {
@@ -200,14 +202,14 @@ unsafe fn slice<'a, T>(list: *const T, len: usize, what: &str) -> Outcome<&'a [T
 }
 
 fn range(addr: *mut c_void, len: usize) -> ForeignRange {
-    // SAFETY: callers of the C interface vouch for what they name: memory of theirs that stays mapped while it is registered
-    // or moved, and that nobody else uses meanwhile.
+    // SAFETY: callers of the C interface vouch for what they name: memory of theirs that stays mapped while it is
+    // registered or moved, and that nobody else uses meanwhile.
     unsafe { ForeignRange::new(addr.expose_provenance(), len) }
 }
 
-/// Starts an engine. metadata_conn_string: P2PHANDSHAKE, or a URL of http:// or https://. ip_or_host_name: address or name
-/// that peers reach this host by, where the metadata tells them; may be NULL or "". The ports are taken from MC_MIN_RPC_PORT to
-/// MC_MAX_RPC_PORT whatever rpc_port says; getLocalIpAndPort tells which. NULL on failure.
+/// Starts an engine. metadata_conn_string: P2PHANDSHAKE, or a URL of http:// or https://. ip_or_host_name: address or
+/// name that peers reach this host by, where the metadata tells them; may be NULL or "". The ports are taken from
+/// MC_MIN_RPC_PORT to MC_MAX_RPC_PORT whatever rpc_port says; getLocalIpAndPort tells which. NULL on failure.
 ///
 /// # Safety
 /// The texts are null or C strings.
@@ -261,8 +263,8 @@ pub unsafe extern "C" fn destroyTransferEngine(engine: transfer_engine_t) {
 }
 
 /// # Safety
-/// As for every call below: `engine` is null, or of `createTransferEngine` and not destroyed; texts are null or C strings;
-/// lists have as many elements as is said.
+/// As for every call below: `engine` is null, or of `createTransferEngine` and not destroyed; texts are null or C
+/// strings; lists have as many elements as is said.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn discoverTopology(engine: transfer_engine_t) -> c_int {
     // SAFETY: the caller's word.
@@ -304,9 +306,10 @@ unsafe fn put_text(text: &str, into: *mut c_char, room: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma", which this version
-/// has not, a line on stderr says that TCP is used instead. args may be NULL; if it is not, args[0] is NULL, or the matrix of
-/// devices as JSON, which takes the place of what is discovered. A text that is no matrix gives NULL.
+/// Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma", which
+/// this version has not, a line on stderr says that TCP is used instead. args may be NULL; if it is not, args[0] is
+/// NULL, or the matrix of devices as JSON, which takes the place of what is discovered. A text that is no matrix gives
+/// NULL.
 ///
 /// # Safety
 /// See [`discoverTopology`]; `args` is null or has one element at least, null or a C string.
@@ -407,8 +410,8 @@ pub unsafe extern "C" fn warmupEfaSegment(engine: transfer_engine_t, segment_nam
     if unsafe { openSegment(engine, segment_name) } < 0 { INVALID_ARGUMENT } else { 0 }
 }
 
-/// 0, or a negative code. Memory that is not remote_accessible is the local end of transfers alone: peers do not learn of it,
-/// and are refused.
+/// 0, or a negative code. Memory that is not remote_accessible is the local end of transfers alone: peers do not learn
+/// of it, and are refused.
 ///
 /// # Safety
 /// See [`discoverTopology`]; the memory stays until it is unregistered.
@@ -498,8 +501,8 @@ pub unsafe extern "C" fn unregisterLocalMemoryBatch(
     )
 }
 
-/// A batch for so many requests. The calls on batches give 0, or a positive code; one that was freed, or never given out, is an
-/// error of its own.
+/// A batch for so many requests. The calls on batches give 0, or a positive code; one that was freed, or never given
+/// out, is an error of its own.
 ///
 /// # Safety
 /// See [`discoverTopology`].
@@ -614,7 +617,8 @@ pub unsafe extern "C" fn getTransferStatus(
     )
 }
 
-/// Who polls asks whether it has failed, and then whether it is under way: a third answer would be read as bytes that have come.
+/// Who polls asks whether it has failed, and then whether it is under way: a third answer would be read as bytes that
+/// have come.
 fn number_of(status: Status) -> c_int {
     match status {
         Status::Waiting => STATUS_WAITING,
@@ -696,8 +700,8 @@ pub unsafe extern "C" fn genNotifyInEngine(engine: transfer_engine_t, target_id:
     )
 }
 
-/// The load of each network device. count: how many there is room for; then how many there are, which is none in this version.
-/// All three are needed: -1 without.
+/// The load of each network device. count: how many there is room for; then how many there are, which is none in this
+/// version. All three are needed: -1 without.
 ///
 /// # Safety
 /// See [`discoverTopology`]; `stats` has room for `count`, which is null or writable.

@@ -1,5 +1,5 @@
-//! A program that declares the library by itself, as Mooncake's header has it: the two agree, and a transfer that did not
-//! come about is no success.
+//! A program that declares the library by itself, as Mooncake's header has it: the two agree, and a transfer that did
+//! not come about is no success.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
@@ -150,7 +150,8 @@ fn calls_take_as_many_arguments_and_give_what_their_declarations_say() {
     assert!(initiator.end());
 }
 
-/// Both ways between two processes; then to a peer that is killed while bytes are under way, and to one that stands still.
+/// Both ways between two processes; then to a peer that is killed while bytes are under way, and to one that stands
+/// still.
 fn transfers(program: &Path, environment: &[(&str, &str)]) {
     let mut initiator = Process::start(program, "initiator", environment);
     for killed in [true, false] {

@@ -14,7 +14,8 @@ use mooncake_master::{address, bind_remedy, resolve};
 use mooncake_settings::environment::Reader;
 use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
 
-use crate::{descriptors, logging, say, service, signals};
+use crate::logging::{self, say};
+use crate::{descriptors, service, signals};
 
 /// How long between two tries to reach a master that is not there yet.
 const RETRY: Duration = Duration::from_millis(500);
@@ -163,8 +164,8 @@ fn introducer_port(given: &Given) -> Result<Option<IntroducerPort>, ClientError>
     };
     if !ip.is_loopback() {
         tracing::warn!(
-            "NO AUTHENTICATION: --host={host} lets everybody who reaches this node's ports read and write what it holds of \
-             the pool. Bind a trusted network's address, or 127.0.0.1, unless a firewall guards it"
+            "NO AUTHENTICATION: --host={host} lets everybody who reaches this node's ports read and write what it \
+             holds of the pool. Bind a trusted network's address, or 127.0.0.1, unless a firewall guards it"
         );
     }
     match IntroducerPort::listen(SocketAddr::new(ip, port)) {

@@ -1,7 +1,7 @@
 //! How many files and connections the process may have open.
 
-/// Raises the limit as far as it may be, and says what it is now: a connection is a descriptor, and the usual soft limit is
-/// 1,024 of them.
+/// Raises the limit as far as it may be, and says what it is now: a connection is a descriptor, and the usual soft
+/// limit is 1,024 of them.
 pub fn raised() -> usize {
     mooncake_os::raise_descriptor_limit(usize::MAX).unwrap_or_else(|error| {
         let limit = mooncake_os::descriptor_limit();

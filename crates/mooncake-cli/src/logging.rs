@@ -51,6 +51,12 @@ pub fn fail(program: &str, error: &dyn std::error::Error) {
     }
 }
 
+/// Prints; whoever closed the pipe (`| head`) has read enough.
+pub fn say(text: &str) {
+    let mut out = io::stdout();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 /// Writes to stderr what no log line tells. A reader that closed the pipe misses it.
 pub fn complain(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());

@@ -15,7 +15,6 @@ mod signals;
 mod state;
 mod topology_dump;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use mooncake_settings::{
@@ -23,6 +22,7 @@ use mooncake_settings::{
 };
 
 use engine_tools::{bench, links, sweep};
+use logging::say;
 
 const HELP: &str = "\
 mooncake: a distributed KV-cache pool for LLM inference
@@ -102,10 +102,4 @@ fn started<E: std::error::Error>(program: &Program, step: Result<(), E>) -> Opti
     let error = step.err()?;
     logging::fail(program.name, &error);
     Some(ExitCode::FAILURE)
-}
-
-/// Prints; whoever closed the pipe (`| head`) has read enough.
-fn say(text: &str) {
-    let mut out = std::io::stdout();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -6,7 +6,8 @@ use mooncake_master::Settings;
 use mooncake_settings::{CommandLine, Given, MASTER, Source, parse};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{descriptors, logging, say, service};
+use crate::logging::{self, say};
+use crate::{descriptors, service};
 
 /// Runs a master until SIGINT or SIGTERM. `args` is the command line without
 /// the program's name; `after_bulk_free` is called when many objects were

@@ -6,7 +6,8 @@ use mooncake_master::{MetadataServer, StartError, address};
 use mooncake_settings::{CommandLine, METADATA_SERVER, SettingError, parse};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{logging, say, service};
+use crate::logging::{self, say};
+use crate::service;
 
 /// Why it did not start.
 #[derive(Debug, thiserror::Error)]

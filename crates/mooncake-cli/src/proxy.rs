@@ -12,8 +12,9 @@ use mooncake_settings::{CommandLine, Given, PROXY, SettingError, duration_ms, pa
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use crate::logging::{self, say};
 use crate::proxy_lists::{WrongLists, with_lists};
-use crate::{descriptors, logging, say, service};
+use crate::{descriptors, service};
 
 /// Why it did not start.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use mooncake_master::{LeftWitness, LogError, State, StateFolder, state_folder};
 use mooncake_settings::{CommandLine, Given, Program, STATE_GC, STATE_LS, SettingError, parse};
 use serde_json::{Value, json};
 
-use crate::say;
+use crate::logging::say;
 
 const USAGE: &str =
     "mooncake state ls lists what masters have left on this machine, mooncake state gc removes it; each has --help";

@@ -3,7 +3,7 @@
 use mooncake_engine::{EngineError, Topology};
 use mooncake_settings::{CommandLine, SettingError, TOPOLOGY_DUMP, environment, parse};
 
-use crate::say;
+use crate::logging::say;
 
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]

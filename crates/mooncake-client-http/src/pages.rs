@@ -61,7 +61,8 @@ impl Shown {
         if store.is_closed() {
             return Some(Health::Closed);
         }
-        // A probe that hangs up takes its handler along, but not what it has begun to ask: the next one gets that answer.
+        // A probe that hangs up takes its handler along, but not what it has begun to ask: the next one gets that
+        // answer.
         let asked = tokio::spawn(async move { self.ask(store).await });
         Some(asked.await.unwrap_or(Health::MasterUnreachable))
     }

@@ -1,4 +1,5 @@
-//! How long there has been no connection to the master, and when that is said again: lines in between would drown others.
+//! How long there has been no connection to the master, and when that is said again: lines in between would drown
+//! others.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! The thread that keeps the anchor, the connection that is the session: it connects, polls, reads and writes, and carries out
-//! what [`crate::machine::session`] decides.
+//! The thread that keeps the anchor, the connection that is the session: it connects, polls, reads and writes, and
+//! carries out what [`crate::machine::session`] decides.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};

@@ -181,8 +181,8 @@ impl CallDriver for Caller<'_> {
                     return call.heard(reply, instance);
                 }
                 Err(error) => {
-                    // Most likely the master has given its place to another client. The same request may go over another
-                    // one at once, as after every connection that broke.
+                    // Most likely the master has given its place to another client. The same request may go over
+                    // another one at once, as after every connection that broke.
                     let goes_on = connection.is_closed_by(&error) && Instant::now() < self.deadline;
                     drop(attached);
                     control.give_place_back(long);

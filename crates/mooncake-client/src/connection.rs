@@ -25,7 +25,8 @@ use rustix::net::{
 /// caller's interrupt hook.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// Bytes of a request, most of them keys, for which the master takes a microsecond: a thousand short keys are looked up in 60 to 80.
+/// Bytes of a request, most of them keys, for which the master takes a microsecond: a thousand short keys are looked up
+/// in 60 to 80.
 const ASKED_IN_A_MICROSECOND: u64 = 160;
 
 /// Room kept for a reply between calls.
@@ -39,7 +40,8 @@ const LOOKED_AT: Duration = Duration::from_millis(100);
 
 const HEADER: usize = 4;
 
-/// What the answer of an HTTP server begins with, taken for the length of a frame: of a master's metrics port, for instance.
+/// What the answer of an HTTP server begins with, taken for the length of a frame: of a master's metrics port, for
+/// instance.
 const HTTP: usize = u32::from_le_bytes(*b"HTTP") as usize;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What the threads of a store share on their way to the master: the session, a bounded pool of connections, one checked
-//! out per call, and the locks of the machines.
+//! What the threads of a store share on their way to the master: the session, a bounded pool of connections, one
+//! checked out per call, and the locks of the machines.
 
 use std::cell::Cell;
 use std::ops::DerefMut;

@@ -7,8 +7,8 @@ use mooncake_os::{MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, raise_descriptor
 /// For calls to the master, what listens, and whatever else the process has open.
 const OTHERS: usize = 128;
 
-/// Descriptors that a segment of another process of this host takes: two memories, a presence, a stream and a proof of its
-/// owner's end.
+/// Descriptors that a segment of another process of this host takes: two memories, a presence, a stream and a proof of
+/// its owner's end.
 pub(crate) const MAPPED: usize = 5;
 
 /// Those of a segment of another host while one call at a time uses it.
@@ -29,8 +29,8 @@ pub(crate) fn raise() {
     }
 }
 
-/// Says so where segments, which the words name, take more descriptors than there may be. Each time that they need twice as
-/// many as when it was said last.
+/// Says so where segments, which the words name, take more descriptors than there may be. Each time that they need
+/// twice as many as when it was said last.
 pub(crate) fn expect(segments: usize, what: &str, each: usize) {
     static SAID: AtomicUsize = AtomicUsize::new(0);
     if let Some(text) = too_few(segments, what, each, (descriptor_limit(), RAISED.load(Ordering::Relaxed)), &SAID) {
@@ -53,8 +53,8 @@ fn too_few(
     let is_news = |said: usize| (needed / 2 >= said).then_some(needed);
     said.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_news).ok()?;
     Some(format!(
-        "{segments} {what} take up to {needed} descriptors, and this process may have {limit}: beyond, calls fail. Raise the \
-         limit of open files (`ulimit -n`, LimitNOFILE=, --ulimit nofile= of a container){}",
+        "{segments} {what} take up to {needed} descriptors, and this process may have {limit}: beyond, calls fail. \
+         Raise the limit of open files (`ulimit -n`, LimitNOFILE=, --ulimit nofile= of a container){}",
         if is_raised { "" } else { ", or let this store raise it (MOONCAKE_RAISE_DESCRIPTORS=1)" }
     ))
 }

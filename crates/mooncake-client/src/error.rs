@@ -204,14 +204,15 @@ pub enum Cause {
     /// The object that a put session was to make is there already.
     #[error("the object is there already")]
     Exists,
-    /// Of a get session: none of the placements that it looked up can be read any more. Of a put session: what it reserved is
-    /// no longer its own.
+    /// Of a get session: none of the placements that it looked up can be read any more. Of a put session: what it
+    /// reserved is no longer its own.
     #[error("the session of this key is over: {reason}; start another one")]
     SessionOver {
         /// What ended it.
         reason: String,
     },
-    /// Of a get session: no copy of the object could be read just now, and one may be in a moment. A miss, as of a plain get.
+    /// Of a get session: no copy of the object could be read just now, and one may be in a moment. A miss, as of a
+    /// plain get.
     #[error("no copy of the object could be read just now: {reason}; its session goes on, read it again in a moment")]
     NotRead {
         /// Why.
@@ -243,7 +244,8 @@ pub enum Cause {
     },
     /// All connections that the call may use were in use, by other calls of the same store.
     #[error(
-        "{what} waited {queued:?} of its {waited:?} for a connection to master {master}, which is alive: all {limit} that one store has for {calls} were in use. Make fewer calls at a time, or set up another store"
+        "{what} waited {queued:?} of its {waited:?} for a connection to master {master}, which is alive: all {limit} \
+         that one store has for {calls} were in use. Make fewer calls at a time, or set up another store"
     )]
     NoConnection {
         /// The master.
@@ -276,7 +278,8 @@ pub enum Cause {
     Closed,
     /// This process is a forked child.
     #[error(
-        "this process was forked from the one that set the store up; set up a new store in a fresh process (spawn, not fork)"
+        "this process was forked from the one that set the store up; set up a new store in a fresh process (spawn, not \
+         fork)"
     )]
     Forked,
     /// The caller's interrupt hook ended the call.
@@ -325,7 +328,8 @@ pub enum Cause {
     },
     /// The local host name is no address of this machine.
     #[error(
-        "local_hostname {name:?} is not an address of this machine ({resolved}): {reason}; name this machine, or say with MC_STORE_CLIENT_BIND_ADDRESS what to listen on"
+        "local_hostname {name:?} is not an address of this machine ({resolved}): {reason}; name this machine, or say \
+         with MC_STORE_CLIENT_BIND_ADDRESS what to listen on"
     )]
     NotThisMachine {
         /// The name given.
@@ -337,7 +341,8 @@ pub enum Cause {
     },
     /// No port is free.
     #[error(
-        "no free port for data on {address} in {min}..={max}: {reason}; see MC_STORE_CLIENT_MIN_PORT and MC_STORE_CLIENT_MAX_PORT"
+        "no free port for data on {address} in {min}..={max}: {reason}; see MC_STORE_CLIENT_MIN_PORT and \
+         MC_STORE_CLIENT_MAX_PORT"
     )]
     NoPort {
         /// Address tried.

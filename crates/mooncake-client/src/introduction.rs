@@ -165,7 +165,8 @@ fn ask_here(port: u16, patience: &Patience<'_>) -> Result<Heard, AskError> {
     hear(stream, patience).map(Heard::Node)
 }
 
-/// A stopped node whose queue is full keeps others waiting: no longer than half of what is left, as there is TCP besides.
+/// A stopped node whose queue is full keeps others waiting: no longer than half of what is left, as there is TCP
+/// besides.
 fn connect_here(port: u16, patience: &Patience<'_>) -> Result<UnixStream, AskError> {
     let address = SocketAddrUnix::new_abstract_name(unix_name(port).as_bytes()).map_err(io::Error::from)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -218,7 +219,8 @@ fn hear(mut stream: impl Read, patience: &Patience<'_>) -> Result<Introduction, 
         patience.look()?;
     }
     serde_json::from_slice(&line).map_err(|_| {
-        let why = "what listens there tells no pool, so it is no storage node; is it the master's port? A node's is its --port, 50052";
+        let why = "what listens there tells no pool, so it is no storage node; is it the master's port? A node's is \
+            its --port, 50052";
         io::Error::other(why).into()
     })
 }

@@ -65,8 +65,9 @@ impl LinkSet {
     /// Whether whoever maps over this link is waited for before what a master does not know of it is given out.
     ///
     /// An owner waits for those who were there when it was asked to take an epoch. Who came later has to know the pins
-    /// that it uses from the master that the owner obeys; until this store has met that one, they may be of the reign before.
-    /// When its own master reigns anew, it has to hear from the owner first that that is the one: a question in that reign.
+    /// that it uses from the master that the owner obeys; until this store has met that one, they may be of the reign
+    /// before. When its own master reigns anew, it has to hear from the owner first that that is the one: a question in
+    /// that reign.
     pub fn vouch_for(&self, link: &Link) -> bool {
         // It obeys no other one meanwhile.
         let questions = self.questions.lock();
@@ -96,8 +97,8 @@ impl LinkSet {
     }
 
     /// This store's master is in this reign, and knows all pins of this store:
-    /// nothing older is written from now on, and owners that asked about this reign are told so. Others are not, those that
-    /// asked about an earlier one of this master neither: they are asked for this one by the same master.
+    /// nothing older is written from now on, and owners that asked about this reign are told so. Others are not, those
+    /// that asked about an earlier one of this master neither: they are asked for this one by the same master.
     pub fn obey(&self, reign: Reign) {
         let is_higher = self.questions.lock().obey(reign);
         if is_higher {

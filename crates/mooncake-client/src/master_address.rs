@@ -50,14 +50,14 @@ impl MasterAddress {
         Ok(Self { hosts })
     }
 
-    /// Refused if there are several: each has a pool of its own as long as none stands by for another, and a client that
-    /// changed over would find nothing.
+    /// Refused if there are several: each has a pool of its own as long as none stands by for another, and a client
+    /// that changed over would find nothing.
     pub fn alone(self) -> Result<Self, StoreError> {
         match self.hosts.len() {
             1 => Ok(self),
             several => Err(Cause::InvalidParams(format!(
-                "master address \"{self}\": {several} masters, each with a pool of its own, for this version has no standby; \
-                 give one, host:port"
+                "master address \"{self}\": {several} masters, each with a pool of its own, for this version has no \
+                 standby; give one, host:port"
             ))
             .into()),
         }

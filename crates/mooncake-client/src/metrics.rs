@@ -315,8 +315,8 @@ pub fn reference_page() -> String {
         "\n# Metrics of clients\n\n\
          `/metrics` of `mooncake_client --enable_http_server` (port 9300), and of a store that was set up with \
          `enable_client_http_server`, under the names of Mooncake's client. Each has the label \
-         `client_mode=\"real\"`, and `cluster_id` where `MC_STORE_CLUSTER_ID` is set. A batch of one counts as a single \
-         call. Histograms with a label are left out until there is something to tell.\n{}",
+         `client_mode=\"real\"`, and `cluster_id` where `MC_STORE_CLUSTER_ID` is set. A batch of one counts as a \
+         single call. Histograms with a label are left out until there is something to tell.\n{}",
         page.finish()
     )
 }

@@ -75,8 +75,8 @@ mod tests {
     const A2: Reign = Reign { epoch: 2, id: 7 };
     const RID: u64 = 1 << 48 | 2;
 
-    /// An owner with a segment that nothing maps and one that a store has written to. What the owner says by itself goes to
-    /// one anchor and what its server reports to another, so that a test sees who said it.
+    /// An owner with a segment that nothing maps and one that a store has written to. What the owner says by itself
+    /// goes to one anchor and what its server reports to another, so that a test sees who said it.
     struct Host {
         owner: Arc<SegmentOwner>,
         says: Arc<Control>,

@@ -322,8 +322,8 @@ pub(crate) fn transfer_error(error: TransferError) -> StoreError {
 pub(crate) fn out_of_descriptors(error: &dyn std::fmt::Display) -> Cause {
     let limit = mooncake_os::descriptor_limit();
     Cause::OutOfDescriptors(format!(
-        "{error}: no descriptor is left of the {limit} that this process may have; raise its limit of open files (`ulimit -n`, \
-         LimitNOFILE=)"
+        "{error}: no descriptor is left of the {limit} that this process may have; raise its limit of open files \
+         (`ulimit -n`, LimitNOFILE=)"
     ))
 }
 

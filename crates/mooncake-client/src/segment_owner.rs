@@ -125,8 +125,8 @@ impl SegmentOwner {
         self.mount_new(None, backing)
     }
 
-    /// Takes a segment out of the pool and gives its memory back: at once, or when the grace is over, in which it is only
-    /// read.
+    /// Takes a segment out of the pool and gives its memory back: at once, or when the grace is over, in which it is
+    /// only read.
     pub fn unmount(&self, id: SegmentId, grace: Duration) -> Result<(), StoreError> {
         ready(lending::unmount(self, id, grace))
     }
@@ -139,8 +139,8 @@ impl SegmentOwner {
         self.state.lock().held(|uuid| self.server.taken(uuid))
     }
 
-    /// The segments that are held, for the hello with which the store comes back, each with the highest epoch that it has
-    /// taken: not with one that is still waited for.
+    /// The segments that are held, for the hello with which the store comes back, each with the highest epoch that it
+    /// has taken: not with one that is still waited for.
     pub fn list(&self) -> Vec<(Uuid, u16)> {
         self.state.lock().list(|uuid| self.server.taken(uuid))
     }

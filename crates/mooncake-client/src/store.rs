@@ -287,9 +287,10 @@ impl Store {
         results
     }
 
-    /// Looks objects up to read them in parts, [by ranges](Store::read_in_sessions), with no further question to the master. As
-    /// an existence query it has them stay for a second at least; it holds nothing longer than that. Begun twice, a session is
-    /// looked up anew and ends when it is ended twice, whether or not it was over in between. [`ErrorKind::NotFound`] for what is not there.
+    /// Looks objects up to read them in parts, [by ranges](Store::read_in_sessions), with no further question to the
+    /// master. As an existence query it has them stay for a second at least; it holds nothing longer than that. Begun
+    /// twice, a session is looked up anew and ends when it is ended twice, whether or not it was over in between.
+    /// [`ErrorKind::NotFound`] for what is not there.
     pub fn start_get_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
         if let Err(error) = self.inner.check() {
             return keys.iter().map(|_| Err(error.clone())).collect();
@@ -298,8 +299,9 @@ impl Store {
         self.inner.start_get_sessions(&keys)
     }
 
-    /// Parts of objects into the caller's memory, each in the session of its key: bytes read for each key, all of its parts or
-    /// none. [`ErrorKind::SessionOver`] where no placement that the session knows can be read any more: it is over then.
+    /// Parts of objects into the caller's memory, each in the session of its key: bytes read for each key, all of its
+    /// parts or none. [`ErrorKind::SessionOver`] where no placement that the session knows can be read any more: it is
+    /// over then.
     /// [`ErrorKind::NotFound`], as of any get, where one may be in a moment: an owner stands still, say.
     /// A part that the object does not have is [`ErrorKind::InvalidParams`].
     pub fn read_in_sessions(&self, items: &mut [GetRanges<'_>]) -> Vec<Result<u64, StoreError>> {
@@ -322,13 +324,13 @@ impl Store {
         Ok(())
     }
 
-    /// Reserves room for objects of these sizes, to be [filled in parts](Store::write_in_sessions) by any threads, in any order,
-    /// and then [ended](Store::end_put_sessions) or [taken back](Store::revoke_put_sessions). What is reserved stays so for
-    /// ten minutes at most (for 30 s where a master that runs does not hear this client, and its key yields to others at once
-    /// then), and counts among what a client may have unfinished: beyond that, and beyond 16,384 copies in put sessions of this
-    /// store, [`ErrorKind::NoSpace`].
-    /// [`ErrorKind::Exists`] for what is there, [`ErrorKind::Busy`] for what others put, [`ErrorKind::InvalidParams`] for a key
-    /// that has a session of this store.
+    /// Reserves room for objects of these sizes, to be [filled in parts](Store::write_in_sessions) by any threads, in
+    /// any order, and then [ended](Store::end_put_sessions) or [taken back](Store::revoke_put_sessions). What is
+    /// reserved stays so for ten minutes at most (for 30 s where a master that runs does not hear this client, and its
+    /// key yields to others at once then), and counts among what a client may have unfinished: beyond that, and beyond
+    /// 16,384 copies in put sessions of this store, [`ErrorKind::NoSpace`].
+    /// [`ErrorKind::Exists`] for what is there, [`ErrorKind::Busy`] for what others put, [`ErrorKind::InvalidParams`]
+    /// for a key that has a session of this store.
     pub fn start_put_sessions<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -350,10 +352,10 @@ impl Store {
         self.inner.start_put_sessions(&keys, sizes, options)
     }
 
-    /// Parts of objects, each in the put session of its key, into all of its copies: bytes written for each key. Bytes may be
-    /// written again; the last ones count. [`ErrorKind::InvalidParams`] for a part that the object is not to have, and where
-    /// there is no session; [`ErrorKind::SessionOver`] where what was reserved is lost. After another failure, as of the
-    /// caller's memory, the parts of that key are not written, and may be once more.
+    /// Parts of objects, each in the put session of its key, into all of its copies: bytes written for each key. Bytes
+    /// may be written again; the last ones count. [`ErrorKind::InvalidParams`] for a part that the object is not to
+    /// have, and where there is no session; [`ErrorKind::SessionOver`] where what was reserved is lost. After another
+    /// failure, as of the caller's memory, the parts of that key are not written, and may be once more.
     pub fn write_in_sessions(&self, items: &[PutRanges<'_>]) -> Vec<Result<u64, StoreError>> {
         if let Err(error) = self.inner.check() {
             return items.iter().map(|_| Err(error.clone())).collect();
@@ -366,9 +368,10 @@ impl Store {
         results
     }
 
-    /// Makes objects of what was filled, once all writes that are under way have ended. A key of which a byte was never written
-    /// is refused ([`ErrorKind::InvalidParams`], with the first hole) and keeps its session, and so does one of which the
-    /// master could not be told: it may be ended again, or revoked. [`ErrorKind::SessionOver`] where what was reserved is lost.
+    /// Makes objects of what was filled, once all writes that are under way have ended. A key of which a byte was never
+    /// written is refused ([`ErrorKind::InvalidParams`], with the first hole) and keeps its session, and so does one of
+    /// which the master could not be told: it may be ended again, or revoked. [`ErrorKind::SessionOver`] where what was
+    /// reserved is lost.
     pub fn end_put_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
         if let Err(error) = self.inner.check() {
             return keys.iter().map(|_| Err(error.clone())).collect();
@@ -377,9 +380,10 @@ impl Store {
         self.inner.end_put_sessions(&keys)
     }
 
-    /// Takes back what keys have reserved: what this says `Ok` of never becomes an object. Where an end was sent, the master is
-    /// asked: [`ErrorKind::InvalidParams`] where that has made the object, as for a key without a session,
-    /// [`ErrorKind::SessionOver`] where something else has taken it back; as long as the master does not answer, the session goes on.
+    /// Takes back what keys have reserved: what this says `Ok` of never becomes an object. Where an end was sent, the
+    /// master is asked: [`ErrorKind::InvalidParams`] where that has made the object, as for a key without a session,
+    /// [`ErrorKind::SessionOver`] where something else has taken it back; as long as the master does not answer, the
+    /// session goes on.
     pub fn revoke_put_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
         if let Err(error) = self.inner.check() {
             return keys.iter().map(|_| Err(error.clone())).collect();
@@ -424,9 +428,10 @@ impl Store {
         self.inner.remove(keys, force)
     }
 
-    /// Drops the copies of objects that lie on segments of that name, all of them if it is empty; an object leaves with its
-    /// last one. [`RemoveOutcome::Removed`] are those of which one was dropped, [`RemoveOutcome::Protected`] those that were
-    /// looked up a moment ago, have a pin, or are under a view, [`RemoveOutcome::Busy`] those that are being put or replaced.
+    /// Drops the copies of objects that lie on segments of that name, all of them if it is empty; an object leaves with
+    /// its last one. [`RemoveOutcome::Removed`] are those of which one was dropped, [`RemoveOutcome::Protected`] those
+    /// that were looked up a moment ago, have a pin, or are under a view, [`RemoveOutcome::Busy`] those that are being
+    /// put or replaced.
     pub fn clear_replicas<K: AsRef<[u8]>>(&self, keys: &[K], segment: &str) -> Result<Vec<RemoveOutcome>, StoreError> {
         self.inner.check()?;
         self.inner.clear_replicas(keys, segment)

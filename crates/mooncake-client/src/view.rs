@@ -1,4 +1,5 @@
-//! Views: objects borrowed in place, pinned as long as somebody looks. What is borrowed and what is copied is decided in
+//! Views: objects borrowed in place, pinned as long as somebody looks. What is borrowed and what is copied is decided
+//! in
 //! [`crate::machine::view`].
 
 use std::ops::Deref;

@@ -423,8 +423,8 @@ fn a_read_that_was_overtaken_is_no_report() {
     assert_eq!(cluster.metric("mooncake_bad_replica_reports_total"), 0);
 }
 
-/// A master without a log behind a proxy, and its only client: the numbers of sessions and placements begin anew with each
-/// start of the master.
+/// A master without a log behind a proxy, and its only client: the numbers of sessions and placements begin anew with
+/// each start of the master.
 fn forgetful(hides_positions: bool) -> (Cluster, Proxy, Store) {
     let cluster = Cluster::start_with(|settings| {
         settings.unix_socket = false;

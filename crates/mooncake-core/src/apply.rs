@@ -162,7 +162,8 @@ impl Core {
             }
             Record::SegmentGone(number) => self.apply_segment_gone(now, *number),
             Record::SegmentForgotten { uuid, number } => {
-                // Why it went is not in a snapshot. Of one that is Gone already a log says so when its views are forgotten.
+                // Why it went is not in a snapshot. Of one that is Gone already a log says so when its views are
+                // forgotten.
                 self.segments.forget(GoneSegment { uuid: *uuid, number: *number, kept_whole: true });
                 Ok(())
             }
@@ -268,8 +269,8 @@ impl Core {
             owner.segments.retain(|other| *other != number);
         }
         self.quarantine.remove_segment(number);
-        // Unfinished puts go on with the replicas that they have elsewhere, or not at all. Views outlive it, but hold nothing of
-        // an object any more, once that is purged.
+        // Unfinished puts go on with the replicas that they have elsewhere, or not at all. Views outlive it, but hold
+        // nothing of an object any more, once that is purged.
         self.reservations.segment_gone(number);
         self.clear_gone(now, &mut Work::beside_an_operation());
         self.purge_again = self.purge.is_some();

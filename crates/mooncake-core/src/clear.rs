@@ -1,4 +1,5 @@
-//! Replicas that their users want no more: dropped by request, on one segment or on all, but of objects that are in use.
+//! Replicas that their users want no more: dropped by request, on one segment or on all, but of objects that are in
+//! use.
 
 use smallvec::SmallVec;
 
@@ -10,8 +11,9 @@ use crate::request::{Origin, Refused, RemoveOutcome};
 use mooncake_ids::Rid;
 
 impl Core {
-    /// Drops the replicas that lie on segments of that name, or all of them where it is empty; an object leaves with its
-    /// last one. [`RemoveOutcome::Protected`] are objects that were looked up a moment ago, have a pin, or are under a view;
+    /// Drops the replicas that lie on segments of that name, or all of them where it is empty; an object leaves with
+    /// its last one. [`RemoveOutcome::Protected`] are objects that were looked up a moment ago, have a pin, or are
+    /// under a view;
     /// [`RemoveOutcome::Busy`] those of which a put or a replacement is under way.
     pub fn clear_replicas(
         &mut self,

@@ -1,4 +1,5 @@
-//! What a segment that went, or a reign that began, left behind. It counts for nothing from then on, and is cleared away in steps.
+//! What a segment that went, or a reign that began, left behind. It counts for nothing from then on, and is cleared
+//! away in steps.
 
 use crate::core::Core;
 use crate::effect::{Effects, Record};
@@ -34,7 +35,8 @@ impl Core {
         true
     }
 
-    /// Takes the replicas on segments that are Gone out of an unfinished put. False when there was no other one, and it is over.
+    /// Takes the replicas on segments that are Gone out of an unfinished put. False when there was no other one, and it
+    /// is over.
     pub(crate) fn clear_lost(&mut self, now: Time, slot: u32) -> bool {
         if !self.reservations.has_lost(slot) {
             return true;
@@ -100,8 +102,8 @@ impl Core {
         }
     }
 
-    /// What is in quarantine and older than the epoch that its segment obeys is free: nothing that old is written there any more,
-    /// which proves as much as a fence.
+    /// What is in quarantine and older than the epoch that its segment obeys is free: nothing that old is written there
+    /// any more, which proves as much as a fence.
     pub(crate) fn release_older(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         while let Some(number) = self.obeying.first().copied() {
             let epoch = self.segments.get(number).map_or(0, |segment| segment.epoch);

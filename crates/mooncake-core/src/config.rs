@@ -68,8 +68,8 @@ pub(crate) fn renewal_ms(protect_ms: u64) -> u64 {
 }
 
 impl Config {
-    /// How long a put waits for room. One that spares what its call has stored waits until everything that was looked up
-    /// before it came has had its second.
+    /// How long a put waits for room. One that spares what its call has stored waits until everything that was looked
+    /// up before it came has had its second.
     pub(crate) fn full_wait_of(&self, put: &PutConfig) -> u64 {
         self.full_wait_ms + put.first_rid.map_or(0, |_| renewal_ms(self.lookup_protect_ms))
     }

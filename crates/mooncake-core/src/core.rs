@@ -138,8 +138,8 @@ impl Core {
         self.objects.expect(objects);
     }
 
-    /// Looks up the keys of records that are about to be repeated, one right after the other: what each of them waits for
-    /// until it has come from memory, all wait for together. Changes nothing.
+    /// Looks up the keys of records that are about to be repeated, one right after the other: what each of them waits
+    /// for until it has come from memory, all wait for together. Changes nothing.
     pub fn foresee<K: AsRef<[u8]>>(&self, records: &[Record<K>]) {
         for record in records {
             let key = match record {

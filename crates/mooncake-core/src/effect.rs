@@ -37,8 +37,8 @@ impl Effects {
 }
 
 /// One change of durable state. Replaying the records of a log in order on an
-/// empty core gives the same durable state. Keys and names of groups are `K`: the record's own, or those of bytes that it
-/// was read from.
+/// empty core gives the same durable state. Keys and names of groups are `K`: the record's own, or those of bytes that
+/// it was read from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(serialize = "K: AsRef<[u8]>"))]
 pub enum Record<K = Box<[u8]>> {
@@ -80,8 +80,8 @@ pub enum Record<K = Box<[u8]>> {
     },
     /// A segment is Gone, for ever.
     SegmentGone(SegmentNo),
-    /// This UUID is Gone and must not be mounted again, and there may be views on it that no record knows: in snapshots, and
-    /// in a log before the end of a session that may still have some.
+    /// This UUID is Gone and must not be mounted again, and there may be views on it that no record knows: in
+    /// snapshots, and in a log before the end of a session that may still have some.
     SegmentForgotten {
         /// Its UUID.
         uuid: SegmentUuid,
@@ -139,7 +139,8 @@ pub enum Record<K = Box<[u8]>> {
         rid: Rid,
         /// Where: the object may leave before the view does.
         extent: Extent,
-        /// Key of the object, `None` when it has left already (of other views over the same placement, and in snapshots).
+        /// Key of the object, `None` when it has left already (of other views over the same placement, and in
+        /// snapshots).
         #[serde(serialize_with = "as_bytes_if_any")]
         key: Option<K>,
     },
@@ -184,7 +185,8 @@ pub enum Record<K = Box<[u8]>> {
         /// The writer said that it will not touch it again.
         writer_done: bool,
     },
-    /// The counters that must never run backwards: in snapshots, and behind each raise of the epoch, where the session is the
+    /// The counters that must never run backwards: in snapshots, and behind each raise of the epoch, where the session
+    /// is the
     /// [`Reign`]'s id.
     Counters {
         /// Epoch of the last rid.

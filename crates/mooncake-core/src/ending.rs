@@ -111,8 +111,9 @@ impl Core {
         }
     }
 
-    /// Goes on with one: its requests, its views if they are proven to have ended, its segments, its unfinished puts, views of
-    /// which nobody can tell but that nothing is done to what they are on, then it itself. How far the look for unfinished puts is when there is no time for more.
+    /// Goes on with one: its requests, its views if they are proven to have ended, its segments, its unfinished puts,
+    /// views of which nobody can tell but that nothing is done to what they are on, then it itself. How far the look
+    /// for unfinished puts is when there is no time for more.
     fn end_session(
         &mut self,
         now: Time,
@@ -185,8 +186,8 @@ impl Core {
         true
     }
 
-    /// Whether its views stay. They end with it if that is proven, or if there is nothing left that they keep; else it lingers
-    /// until one or the other.
+    /// Whether its views stay. They end with it if that is proven, or if there is nothing left that they keep; else it
+    /// lingers until one or the other.
     fn has_to_linger(&mut self, session: SessionId, ending: Ending) -> bool {
         let lingers = !ending.is_proven() && self.needs_its_views(session);
         if lingers && let Some(entry) = self.sessions.get_mut(session) {
@@ -205,8 +206,8 @@ impl Core {
         viewed.any(|segment| can_be_mapped(segment.host))
     }
 
-    /// A view of a session is about to be forgotten, and its process may live and go on reading: if the segment is Gone, whoever
-    /// is yet to hear of that gives nothing of it back.
+    /// A view of a session is about to be forgotten, and its process may live and go on reading: if the segment is
+    /// Gone, whoever is yet to hear of that gives nothing of it back.
     fn keep_what_is_viewed(&mut self, now: Time, rid: Rid, fx: &mut Effects) {
         let Some(number) = self.pins.get(rid).map(|pin| pin.extent.segment) else { return };
         if self.segments.get(number).is_none()

@@ -11,12 +11,12 @@ pub(crate) const SMALL: usize = 512;
 /// A table of so few slots moves them in no time.
 const FEW: usize = 14;
 
-/// Room of a table that stays when it is empty: slots that come and go one at a time would else take and give back memory
-/// each time.
+/// Room of a table that stays when it is empty: slots that come and go one at a time would else take and give back
+/// memory each time.
 const LEAST: usize = 7;
 
-/// A slot that is found. Half of its hash is kept with it: a table that grows does not have to look at what all its slots
-/// hold, each of which it would wait for.
+/// A slot that is found. Half of its hash is kept with it: a table that grows does not have to look at what all its
+/// slots hold, each of which it would wait for.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     slot: u32,

@@ -22,8 +22,8 @@ macro_rules! ensure {
 pub(crate) use ensure;
 
 impl Core {
-    /// For the simulation and property tests: looks at the whole state of a core that has [begun](Core::begin), between two
-    /// operations, without changing it. The error names the first thing that is wrong, with values.
+    /// For the simulation and property tests: looks at the whole state of a core that has [begun](Core::begin), between
+    /// two operations, without changing it. The error names the first thing that is wrong, with values.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         let of = |what: &'static str| move |wrong: String| format!("{what}: {wrong}");
@@ -72,7 +72,8 @@ impl Core {
         Ok(())
     }
 
-    /// Each unfinished put is of this epoch, if those of earlier ones have been dropped, and of a session that is not over, which counts it.
+    /// Each unfinished put is of this epoch, if those of earlier ones have been dropped, and of a session that is not
+    /// over, which counts it.
     fn check_unfinished(&self) -> Result<(), String> {
         let mut unfinished: BTreeMap<SessionId, u64> = BTreeMap::new();
         for (_, reservation) in self.reservations.iter() {

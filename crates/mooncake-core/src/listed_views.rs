@@ -1,8 +1,9 @@
 //! The views that a session says it has when it comes back, held against those that the books say it has.
 //!
-//! Both may be very many, so that they are compared in slices, between which the core is free: what changes meanwhile is put aside
-//! and compared once more, in slices as long as it is much, and the last of it in the end. What a log lost is noted in steps, too,
-//! before the session is back. Views that have ended are taken out of the books in the background, and count for nothing until then.
+//! Both may be very many, so that they are compared in slices, between which the core is free: what changes meanwhile
+//! is put aside and compared once more, in slices as long as it is much, and the last of it in the end. What a log lost
+//! is noted in steps, too, before the session is back. Views that have ended are taken out of the books in the
+//! background, and count for nothing until then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -14,15 +15,16 @@ use crate::session::Session;
 use crate::work::Work;
 use mooncake_ids::{Rid, SessionId};
 
-/// Placements whose views change while a list is compared, of one session: with more of them, which takes as many requests of it
-/// meanwhile, the list is compared anew.
+/// Placements whose views change while a list is compared, of one session: with more of them, which takes as many
+/// requests of it meanwhile, the list is compared anew.
 const CHANGED_MOST: usize = 65_536;
 
-/// So many of them are compared once more in the hold in which their session comes back; more of them before, in slices.
+/// So many of them are compared once more in the hold in which their session comes back; more of them before, in
+/// slices.
 const CHANGED_AT_ONCE: usize = 256;
 
-/// A list of views, and how far it has been [compared](Core::look_for_views). Some may be of placements that nothing here says the
-/// place of at once: those are looked for among all objects.
+/// A list of views, and how far it has been [compared](Core::look_for_views). Some may be of placements that nothing
+/// here says the place of at once: those are looked for among all objects.
 #[derive(Debug, Default)]
 pub struct ListedViews {
     /// In order, once per view.
@@ -40,7 +42,8 @@ pub struct ListedViews {
     next: u32,
     /// Where those that were looked for have been found.
     slots: BTreeMap<Rid, u32>,
-    /// Of the lost ones those of which a place is known, as far as they are not [noted](Core::note_found_views) yet, and the others, once they have been told apart.
+    /// Of the lost ones those of which a place is known, as far as they are not [noted](Core::note_found_views) yet,
+    /// and the others, once they have been told apart.
     found: Vec<(Rid, u32)>,
     unknown: Vec<(Rid, u32)>,
 }
@@ -165,9 +168,10 @@ impl ListedViews {
 }
 
 impl Core {
-    /// Goes on with a list before its session [resumes](Core::resume_session): over at most `budget` of its views and those in the
-    /// books, or slots of objects. True when there is nothing to do any more, but to [note](Core::note_found_views) what was found
-    /// and to go on then. A list of which something is left when its session resumes is compared in one go.
+    /// Goes on with a list before its session [resumes](Core::resume_session): over at most `budget` of its views and
+    /// those in the books, or slots of objects. True when there is nothing to do any more, but to
+    /// [note](Core::note_found_views) what was found and to go on then. A list of which something is left when its
+    /// session resumes is compared in one go.
     pub fn look_for_views(&mut self, session: SessionId, views: &mut ListedViews, budget: usize) -> bool {
         let Some(entry) = self.sessions.get_mut(session) else { return true };
         if views.number != 0 && !is_of(&entry.comparing, views) {
@@ -227,9 +231,9 @@ impl Core {
         views.step == Step::Done
     }
 
-    /// Notes views that the log lost and of which the place is known, at most `budget` of them in one hold. Their session is not
-    /// back yet: whatever becomes of it, its next list says which of them it still has. If much has changed since they were
-    /// compared none is noted: [the list is gone through again](Core::look_for_views).
+    /// Notes views that the log lost and of which the place is known, at most `budget` of them in one hold. Their
+    /// session is not back yet: whatever becomes of it, its next list says which of them it still has. If much has
+    /// changed since they were compared none is noted: [the list is gone through again](Core::look_for_views).
     pub fn note_found_views(
         &mut self,
         now: Time,
@@ -264,9 +268,9 @@ impl Core {
         self.sessions.get_mut(session).expect("known").comparing = Some(comparing);
     }
 
-    /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that it
-    /// lists and the log lost are noted again. Returns those of which not even the place is known any more: nothing here
-    /// keeps it from being given out, so their reader has to.
+    /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that
+    /// it lists and the log lost are noted again. Returns those of which not even the place is known any more: nothing
+    /// here keeps it from being given out, so their reader has to.
     pub(crate) fn reconcile_views(
         &mut self,
         now: Time,
@@ -387,8 +391,8 @@ fn forget(list: &mut Vec<(Rid, u32)>, changed: &[Rid]) {
     });
 }
 
-/// Whether one is listed that the session is not known to have, and which was not looked for already: an object that was
-/// looked for once in vain does not turn up later.
+/// Whether one is listed that the session is not known to have, and which was not looked for already: an object that
+/// was looked for once in vain does not turn up later.
 fn has_to_look(session: &Session, views: &ListedViews) -> bool {
     let is_unknown = |rid: &Rid| session.unknown_pins.binary_search_by_key(rid, |(other, _)| *other).is_ok();
     views.differing.lost.iter().any(|(rid, _)| !session.pins.contains_key(rid) && !is_unknown(rid))

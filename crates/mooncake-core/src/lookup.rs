@@ -163,9 +163,9 @@ impl Core {
     }
 
     /// Takes a view over the first replica of each object found, which nothing but [`unpin`](Core::unpin) or the end of
-    /// the session takes away. A segment whose owner does not obey the current epoch has none: a writer of an earlier epoch
-    /// may still write there, by a reservation that the lost end of the log had. An object that has no other replica is found
-    /// without any.
+    /// the session takes away. A segment whose owner does not obey the current epoch has none: a writer of an earlier
+    /// epoch may still write there, by a reservation that the lost end of the log had. An object that has no other
+    /// replica is found without any.
     pub fn pin(
         &mut self,
         now: Time,

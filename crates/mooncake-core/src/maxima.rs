@@ -3,8 +3,8 @@
 /// A tournament: every number plays the one beside it, the larger ones play on, and the last is the largest.
 #[derive(Debug)]
 pub(crate) struct Maxima {
-    /// Winner of the match whose players are at twice its place and behind it, from place 1 on; the numbers themselves are
-    /// the second half.
+    /// Winner of the match whose players are at twice its place and behind it, from place 1 on; the numbers themselves
+    /// are the second half.
     rounds: Vec<u32>,
 }
 
@@ -57,7 +57,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_largest_is_known_after_each_change(changes in proptest::collection::vec((0..70usize, 0..50u32), 1..300)) {
+        fn the_largest_is_known_after_each_change(
+            changes in proptest::collection::vec((0..70usize, 0..50u32), 1..300),
+        ) {
             let (mut maxima, mut numbers) = (Maxima::default(), vec![0; 70]);
             prop_assert_eq!(maxima.largest(), 0);
             for (place, number) in changes {

@@ -34,8 +34,8 @@ impl Core {
         Ok(session)
     }
 
-    /// The anchor of a known session is back. `segments` are what it still holds, each with the epoch that it has taken (0
-    /// where its owner's word is none), `views` what it reads. Whatever was asked of it while it was away is
+    /// The anchor of a known session is back. `segments` are what it still holds, each with the epoch that it has taken
+    /// (0 where its owner's word is none), `views` what it reads. Whatever was asked of it while it was away is
     /// asked again.
     pub fn resume_session(
         &mut self,
@@ -69,8 +69,9 @@ impl Core {
         Ok(Resumed { gone, unknown_pins })
     }
 
-    /// Whether no later list of a session's views has come than this one. A client that gave a resume up on the way and has
-    /// come back with another one has taken views since; what it listed before says nothing of them. 0: it does not count.
+    /// Whether no later list of a session's views has come than this one. A client that gave a resume up on the way and
+    /// has come back with another one has taken views since; what it listed before says nothing of them. 0: it does not
+    /// count.
     pub fn is_latest_list(&mut self, session: SessionId, number: u64) -> bool {
         let Some(entry) = self.sessions.get_mut(session) else { return true };
         let late = number != 0 && number < entry.listed;
@@ -97,8 +98,8 @@ impl Core {
         }
     }
 
-    /// A heartbeat: the session is there, `moved` are the rids whose bytes moved since the last one, `populated` how far
-    /// its segments are. Returns those that turned out smaller than they were.
+    /// A heartbeat: the session is there, `moved` are the rids whose bytes moved since the last one, `populated` how
+    /// far its segments are. Returns those that turned out smaller than they were.
     pub fn beat(
         &mut self,
         now: Time,
@@ -173,7 +174,8 @@ impl Core {
         self.yields_its_keys(session);
     }
 
-    /// Segments are Live from now on, or Hidden: all those that are it together, as objects are looked at once for all of them.
+    /// Segments are Live from now on, or Hidden: all those that are it together, as objects are looked at once for all
+    /// of them.
     pub(crate) fn set_live(&mut self, numbers: &[SegmentNo], live: bool) {
         let changed = numbers.iter().filter(|number| self.segments.set_live(**number, live)).count();
         if changed > 0 {

@@ -11,7 +11,8 @@ use mooncake_ids::{GRANULE, Rid};
 /// Longest key that is kept without memory of its own: most keys of engines are shorter.
 const INLINE: usize = 78;
 
-/// The key of an unfinished put; those of objects lie beside them in the slab. Short ones need no allocation of their own.
+/// The key of an unfinished put; those of objects lie beside them in the slab. Short ones need no allocation of their
+/// own.
 #[derive(Clone)]
 pub(crate) enum Key {
     Inline { len: u8, bytes: [u8; INLINE] },

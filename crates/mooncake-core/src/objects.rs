@@ -55,7 +55,8 @@ pub(crate) struct SoftPin {
 pub(crate) struct Own {
     /// Its first rid: what has a higher one is its own, or as new.
     pub first: Rid,
-    /// Protection that ends by then has lasted for the second that is promised, and for as long as a renewal may be late.
+    /// Protection that ends by then has lasted for the second that is promised, and for as long as a renewal may be
+    /// late.
     pub had_its_second: Time,
     /// How many of its own the search for others may still pass over.
     pub passes: usize,
@@ -161,7 +162,8 @@ impl Objects {
         self.index.expect(objects);
     }
 
-    /// Adds an object under a key that is not there, of that hash; `soft` is its soft pin, which a lapsed one keeps for the log.
+    /// Adds an object under a key that is not there, of that hash; `soft` is its soft pin, which a lapsed one keeps for
+    /// the log.
     pub fn insert(
         &mut self,
         now: Time,
@@ -363,8 +365,8 @@ impl Objects {
         }
     }
 
-    /// An existence query found it, and with it its group. Renewed only when an eighth of the protection has gone by: the
-    /// promise is half of it.
+    /// An existence query found it, and with it its group. Renewed only when an eighth of the protection has gone by:
+    /// the promise is half of it.
     #[inline]
     pub fn protect(&mut self, now: Time, slot: u32, protect_ms: u64) {
         let Some(group) = self.groups.of(slot) else { return self.protect_one(now, slot, protect_ms) };
@@ -485,9 +487,11 @@ impl Objects {
         self.unpark = self.parked.len();
     }
 
-    /// Who leaves next. Objects that free nothing where something can be placed are set aside. `steps` bounds the work; at 0 there may be more.
+    /// Who leaves next. Objects that free nothing where something can be placed are set aside. `steps` bounds the work;
+    /// at 0 there may be more.
     ///
-    /// What is `own` leaves after what was looked up more than a second ago; and while anything else is protected, only with
+    /// What is `own` leaves after what was looked up more than a second ago; and while anything else is protected, only
+    /// with
     /// [`Reach::Protected`].
     pub fn victim(
         &mut self,

@@ -38,8 +38,8 @@ pub(crate) struct Pins {
     /// Those of each segment that has any.
     on: BTreeMap<SegmentNo, List>,
     views: u64,
-    /// Bytes under the views of each session that has any, an extent once, on segments that are not Gone: all together, and
-    /// by segment.
+    /// Bytes under the views of each session that has any, an extent once, on segments that are not Gone: all together,
+    /// and by segment.
     holders: BTreeMap<SessionId, u64>,
     holders_on: BTreeMap<(SegmentNo, SessionId), u64>,
     /// The same by session.

@@ -10,7 +10,8 @@ use mooncake_ids::SessionId;
 /// Segments that [`PlacementStrategy::FreeRatioFirst`] compares.
 const SAMPLE: usize = 6;
 
-/// A small generator (xorshift64*): placement and reigns need spread, not secrecy, and the same choices for the same seed.
+/// A small generator (xorshift64*): placement and reigns need spread, not secrecy, and the same choices for the same
+/// seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 

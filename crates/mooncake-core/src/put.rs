@@ -52,9 +52,9 @@ pub(crate) struct Terms<'a> {
 }
 
 impl Core {
-    /// Reserves keys and places them. With `wait`, a request of which nothing can be placed now is parked, and its reply
-    /// comes with the effects of a later operation; without, Busy and Full are final, and it is parked only until all is
-    /// evicted that it needs.
+    /// Reserves keys and places them. With `wait`, a request of which nothing can be placed now is parked, and its
+    /// reply comes with the effects of a later operation; without, Busy and Full are final, and it is parked only until
+    /// all is evicted that it needs.
     pub fn put_start(
         &mut self,
         now: Time,

@@ -8,8 +8,9 @@ use crate::request::{PutSlot, Remembered};
 use crate::snapshot_walk::{OBJECTS, SnapshotWalk, Unit};
 use mooncake_ids::{Rid, SessionId};
 
-/// Most that waits for the snapshot to take it, bytes of memory. Each slice takes what there is of the kind that the walk is at:
-/// of objects before it comes to them, and of those when the disk does not take what it has, there may be too much.
+/// Most that waits for the snapshot to take it, bytes of memory. Each slice takes what there is of the kind that the
+/// walk is at: of objects before it comes to them, and of those when the disk does not take what it has, there may be
+/// too much.
 pub(crate) const BYTES_MAX: usize = 64 << 20;
 
 /// Bytes that a note takes of what has changed.

@@ -89,8 +89,9 @@ impl Core {
         EndOutcome::Committed
     }
 
-    /// Gives puts up, each as a whole. `writer_done`: no thread and no posted request of the writer will touch the extents
-    /// of these rids again. Of other copies of the same puts that says nothing: they are fenced as those of any writer.
+    /// Gives puts up, each as a whole. `writer_done`: no thread and no posted request of the writer will touch the
+    /// extents of these rids again. Of other copies of the same puts that says nothing: they are fenced as those of any
+    /// writer.
     pub fn abort(
         &mut self,
         now: Time,

@@ -1,7 +1,8 @@
 //! Reigns: which continuation of a log an epoch belongs to.
 //!
-//! Two masters that continue one log from the same place, each without knowing of the other, both begin the epoch that follows.
-//! Each draws a number for it and logs that before the first rid, in a record that versions without reigns know, too.
+//! Two masters that continue one log from the same place, each without knowing of the other, both begin the epoch that
+//! follows. Each draws a number for it and logs that before the first rid, in a record that versions without reigns
+//! know, too.
 
 use crate::core::Core;
 use crate::effect::Record;
@@ -19,13 +20,14 @@ const MARK: u32 = 1 << 31;
 pub struct Reign {
     /// Its epoch.
     pub epoch: u16,
-    /// Random; 0 for the first epoch of a log, which begins once, and for an epoch that a version without reigns has begun.
+    /// Random; 0 for the first epoch of a log, which begins once, and for an epoch that a version without reigns has
+    /// begun.
     pub id: u32,
 }
 
 impl Reign {
-    /// The reign of a log that goes on with this record. An epoch's id is in the first counters behind its beginning, or of a
-    /// snapshot.
+    /// The reign of a log that goes on with this record. An epoch's id is in the first counters behind its beginning,
+    /// or of a snapshot.
     pub fn after<K>(self, record: &Record<K>) -> Reign {
         match record {
             Record::Epoch(epoch) => Reign { epoch: *epoch, id: 0 },
@@ -44,9 +46,9 @@ impl Core {
         Reign { epoch: self.epoch, id: self.reign_id }
     }
 
-    /// Where the numbers of an epoch begin, so that it gives out none again that the lost end of the log gave out: sessions and
-    /// segments above all that earlier epochs have, sessions and rids at random, because the lost end may have been in this
-    /// very epoch.
+    /// Where the numbers of an epoch begin, so that it gives out none again that the lost end of the log gave out:
+    /// sessions and segments above all that earlier epochs have, sessions and rids at random, because the lost end may
+    /// have been in this very epoch.
     pub(crate) fn counters_to_begin(&mut self, epoch: u16) -> Record {
         let id = MARK | self.reign_random.bits() >> 1;
         let first = u64::from(epoch - 1).max((self.sessions.last >> SESSIONS_OF_EPOCH) + 1);

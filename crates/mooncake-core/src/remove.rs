@@ -140,9 +140,9 @@ impl Core {
         done
     }
 
-    /// The same for objects that the caller chooses by their keys, which may take it longer than the core is to be held:
-    /// shows what the removal may take, over at most `budget` slots and about `bytes` bytes of keys. True when it is
-    /// through.
+    /// The same for objects that the caller chooses by their keys, which may take it longer than the core is to be
+    /// held: shows what the removal may take, over at most `budget` slots and about `bytes` bytes of keys. True when it
+    /// is through.
     pub fn remove_candidates(
         &self,
         now: Time,

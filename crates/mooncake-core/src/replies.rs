@@ -21,8 +21,8 @@ impl Core {
         Ok(reply)
     }
 
-    /// The same for a mutation of so many things. Clients of this version ask for no more than [`REQUEST_MOST`] at a time; what
-    /// earlier ones ask for is carried out in one hold of the lock, however much it is, and counted.
+    /// The same for a mutation of so many things. Clients of this version ask for no more than [`REQUEST_MOST`] at a
+    /// time; what earlier ones ask for is carried out in one hold of the lock, however much it is, and counted.
     pub(crate) fn admit_sized(&mut self, origin: Origin, things: usize) -> Result<Option<Remembered>, Refused> {
         self.counts.large_requests += u64::from(things > REQUEST_MOST);
         self.admit(origin)
@@ -60,8 +60,8 @@ impl Core {
         }
     }
 
-    /// Whether nobody waits any more for a mutation that is under way in slices: it was abandoned, and perhaps the client has
-    /// gone on since then, which forgets that.
+    /// Whether nobody waits any more for a mutation that is under way in slices: it was abandoned, and perhaps the
+    /// client has gone on since then, which forgets that.
     pub fn is_abandoned(&self, origin: Origin) -> bool {
         let Some(session) = self.sessions.get(origin.session) else { return false };
         let gone_by = origin.sequence != 0 && session.is_settled(origin.sequence).is_some();

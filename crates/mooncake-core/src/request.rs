@@ -196,8 +196,9 @@ pub struct SessionSpec {
 pub struct Resumed {
     /// Those of its segments that are Gone, or that this log never knew: they must not be mounted again.
     pub gone: Vec<SegmentUuid>,
-    /// Views that it listed and of which this log does not know where they are, once per view. Its end that did is lost:
-    /// their reader alone can keep their places from being given out, by obeying no new epoch before they have ended.
+    /// Views that it listed and of which this log does not know where they are, once per view. Its end that did is
+    /// lost: their reader alone can keep their places from being given out, by obeying no new epoch before they have
+    /// ended.
     pub unknown_pins: Vec<Rid>,
 }
 

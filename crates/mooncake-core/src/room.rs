@@ -44,11 +44,11 @@ pub(crate) enum Denied {
     NoSegment,
     /// Room may come.
     Full(Why),
-    /// Only what its own call has stored is left to be taken, and what was looked up: that is waited for, and keeps nobody
-    /// else waiting.
+    /// Only what its own call has stored is left to be taken, and what was looked up: that is waited for, and keeps
+    /// nobody else waiting.
     Own,
-    /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. That is waited for,
-    /// and keeps nobody else waiting: who needs less can have it.
+    /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. That is waited
+    /// for, and keeps nobody else waiting: who needs less can have it.
     Held,
     /// Room comes from the populator.
     Populating,
@@ -156,7 +156,8 @@ impl Search {
 }
 
 impl Core {
-    /// Finds room for each replica, evicting if it must, and reserves it. One replica is enough where none is to come for another.
+    /// Finds room for each replica, evicting if it must, and reserves it. One replica is enough where none is to come
+    /// for another.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn place(
         &mut self,

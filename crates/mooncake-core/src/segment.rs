@@ -403,7 +403,8 @@ impl Segments {
         first.is_none_or(|first| owners.all(|owner| owner == first))
     }
 
-    /// Opens or closes a segment after a change of whether it is Live, leaves or obeys the epoch. True when it was opened.
+    /// Opens or closes a segment after a change of whether it is Live, leaves or obeys the epoch. True when it was
+    /// opened.
     pub fn open_or_close(&mut self, number: SegmentNo, current_epoch: u16) -> bool {
         let Some(segment) = self.get(number) else { return false };
         match (segment.open, segment.takes_objects(current_epoch)) {

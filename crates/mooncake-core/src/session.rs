@@ -38,8 +38,8 @@ pub(crate) struct Session {
     pub unknown_pins: Vec<(Rid, u32)>,
     /// Its views are being compared with a list of them.
     pub comparing: Option<Comparing>,
-    /// Views that have ended by such a list, and are yet to be taken out of `pins`: by rid, how many. No log has it: what is left
-    /// is not listed again.
+    /// Views that have ended by such a list, and are yet to be taken out of `pins`: by rid, how many. No log has it:
+    /// what is left is not listed again.
     pub ended: Vec<(Rid, u32)>,
     /// Bytes in its unfinished puts.
     pub unfinished: u64,
@@ -58,8 +58,8 @@ pub(crate) struct Session {
 pub(crate) struct GoneTold {
     /// It has heard of these.
     pub heard: u64,
-    /// It had been told of these at its last beat that counted: when the next one comes over the same connection it counts
-    /// as having heard of them.
+    /// It had been told of these at its last beat that counted: when the next one comes over the same connection it
+    /// counts as having heard of them.
     pub told: u64,
     /// When that beat came.
     at: Time,

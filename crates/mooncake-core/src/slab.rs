@@ -1,7 +1,8 @@
-//! Slots with short numbers in chunks that are given back when empty, but for one, and lists threaded through the slots.
+//! Slots with short numbers in chunks that are given back when empty, but for one, and lists threaded through the
+//! slots.
 //!
-//! Beside each value there is room for some bytes, a key. Slots of a chunk have the same room for them, so that neither a
-//! pointer nor an allocation of its own stands for a key, and a chunk that grows moves nothing.
+//! Beside each value there is room for some bytes, a key. Slots of a chunk have the same room for them, so that neither
+//! a pointer nor an allocation of its own stands for a key, and a chunk that grows moves nothing.
 
 use std::collections::BTreeMap;
 
@@ -148,8 +149,8 @@ impl List {
         self.walker = self.head;
     }
 
-    /// The next slot of the walk. Between two steps the list may change: it goes on behind what it has met, or in front of what
-    /// it was to meet next.
+    /// The next slot of the walk. Between two steps the list may change: it goes on behind what it has met, or in front
+    /// of what it was to meet next.
     pub fn walk_on<L: Links + ?Sized>(&mut self, links: &L) -> Option<u32> {
         let slot = self.walker;
         if slot == NONE {
@@ -311,8 +312,8 @@ impl<T> Slab<T> {
         number
     }
 
-    /// One without bytes stays where no other has room: where values come and go one at a time, each would else take and give
-    /// back a whole chunk of memory.
+    /// One without bytes stays where no other has room: where values come and go one at a time, each would else take
+    /// and give back a whole chunk of memory.
     fn is_the_last(&self, chunk: &Chunk<T>) -> bool {
         chunk.stride == 0 && self.with_room.get(&0).is_some_and(|numbers| numbers.len() == 1)
     }

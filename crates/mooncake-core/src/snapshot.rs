@@ -61,8 +61,8 @@ impl Core {
         })
     }
 
-    /// Views of a session over a placement, each of them. `former` is the key of the object that it belonged to, where that
-    /// has left since. On a segment that is not `there` it belongs to none, though that may be yet to be purged.
+    /// Views of a session over a placement, each of them. `former` is the key of the object that it belonged to, where
+    /// that has left since. On a segment that is not `there` it belongs to none, though that may be yet to be purged.
     pub(crate) fn pinned(
         &self,
         session: SessionId,

@@ -1,9 +1,9 @@
 //! A snapshot of one moment, taken from the living core in slices.
 //!
-//! The walk meets everything that was there at that moment, the *cut*, once. What an operation changes or takes away before
-//! the walk has come to it is [put aside](crate::put_aside) as it was; what came after the cut does not count. The few things
-//! that hang on sessions and segments come first, while little of them changes; then the objects, coldest first, which take the
-//! longest. A file has the unfinished things last, as they name objects.
+//! The walk meets everything that was there at that moment, the *cut*, once. What an operation changes or takes away
+//! before the walk has come to it is [put aside](crate::put_aside) as it was; what came after the cut does not count.
+//! The few things that hang on sessions and segments come first, while little of them changes; then the objects,
+//! coldest first, which take the longest. A file has the unfinished things last, as they name objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -317,8 +317,8 @@ impl Core {
         self.whole_object(slot, self.there_at_cut(walk))
     }
 
-    /// Whether a segment was there at the cut. What lay on one that was Gone counted for nothing, though some of it may be yet
-    /// to be cleared away.
+    /// Whether a segment was there at the cut. What lay on one that was Gone counted for nothing, though some of it may
+    /// be yet to be cleared away.
     fn there_at_cut(&self, walk: &SnapshotWalk) -> impl Fn(SegmentNo) -> bool {
         |number| self.segments.get(number).is_some() || walk.gone.contains(&number)
     }

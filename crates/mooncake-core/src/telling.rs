@@ -1,5 +1,5 @@
-//! What sessions are told in steps: which segments are Gone with all that views hold of them, and which fences an owner has yet
-//! to answer.
+//! What sessions are told in steps: which segments are Gone with all that views hold of them, and which fences an owner
+//! has yet to answer.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -72,9 +72,9 @@ impl Core {
         }
     }
 
-    /// Tells a session that is back which segments are Gone that it may not have heard of, and which fences it has yet to answer.
-    /// What it was told last may have gone down unread with its connection, and memory is held by everybody that is not told to
-    /// part with it.
+    /// Tells a session that is back which segments are Gone that it may not have heard of, and which fences it has yet
+    /// to answer. What it was told last may have gone down unread with its connection, and memory is held by everybody
+    /// that is not told to part with it.
     pub(crate) fn tell_again(&mut self, session: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         entry.gone.come_back();
@@ -140,8 +140,8 @@ impl Core {
         Naming { uuid, number, pinned: Vec::new(), left }
     }
 
-    /// The message, once all is named. Where a view has been forgotten meanwhile of which nothing proves that it has ended, all of
-    /// the segment is kept.
+    /// The message, once all is named. Where a view has been forgotten meanwhile of which nothing proves that it has
+    /// ended, all of the segment is kept.
     fn push_of(&self, Naming { uuid, number, pinned, .. }: Naming) -> Push {
         let is_known = self.segments.gone_one_of(number).is_some_and(|gone| !gone.kept_whole);
         let pinned = if is_known { pinned } else { vec![GoneSegment::whole(number)] };

@@ -64,8 +64,8 @@ impl Core {
         self.background(now, STEP, fx);
     }
 
-    /// A step of what need not be done in the operation that it follows from, or was too much for that: over at most `budget`
-    /// objects, keys and extents, or one thing that cannot be cut. True when there may be more.
+    /// A step of what need not be done in the operation that it follows from, or was too much for that: over at most
+    /// `budget` objects, keys and extents, or one thing that cannot be cut. True when there may be more.
     pub fn background(&mut self, now: Time, budget: usize, fx: &mut Effects) -> bool {
         let mut work = Work::step(budget);
         let (rest, first) = CHORES.split_at(self.next_chore);

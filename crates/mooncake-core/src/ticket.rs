@@ -36,8 +36,8 @@ pub(crate) struct Waits {
     pub population: bool,
     /// Its own session's unfinished puts.
     pub capped: bool,
-    /// The least granules that no eviction can gain: the end of views, or of quarantine. Later requests get room all the
-    /// same.
+    /// The least granules that no eviction can gain: the end of views, or of quarantine. Later requests get room all
+    /// the same.
     pub held: Option<u32>,
 }
 
@@ -107,7 +107,8 @@ impl Tickets {
         self.for_room.first().is_some_and(|first| place.is_none_or(|place| *first < place))
     }
 
-    /// Parks a request: as early as it came first, which the place says that it had, and now as one that waits for what it does.
+    /// Parks a request: as early as it came first, which the place says that it had, and now as one that waits for what
+    /// it does.
     pub fn push(&mut self, parked: Parked, before: Option<Place>) {
         let place = Place::of(before.map_or(parked.ticket.0, |place| place.number), &parked.waits);
         let Parked { ticket, origin, deadline, ref waits, .. } = parked;

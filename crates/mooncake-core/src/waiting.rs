@@ -15,9 +15,11 @@ use mooncake_ids::SessionId;
 /// What may have come to help requests that wait, and has not been passed on to all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Keys that changed hands with their hashes, and how far the line of those that wait for each has been gone through.
+    /// Keys that changed hands with their hashes, and how far the line of those that wait for each has been gone
+    /// through.
     keys: VecDeque<(Box<[u8]>, u64, Option<Place>)>,
-    /// Writers that have gone away, which yield the keys that others wait for, and how far each one's have been gone through.
+    /// Writers that have gone away, which yield the keys that others wait for, and how far each one's have been gone
+    /// through.
     yielding: VecDeque<(SessionId, Option<u32>)>,
     /// There may be more room than before: the first in line looks.
     pub room: bool,
@@ -67,8 +69,9 @@ impl Changes {
         self.keys.iter().any(|(_, other, _)| *other == hash)
     }
 
-    /// Those that wait to spare what their call has stored, or for more of the memory that is being populated, look again: they
-    /// keep nobody waiting, so that any number of them may, and are looked at once a tick, not with each change of others.
+    /// Those that wait to spare what their call has stored, or for more of the memory that is being populated, look
+    /// again: they keep nobody waiting, so that any number of them may, and are looked at once a tick, not with each
+    /// change of others.
     pub fn begin_own(&mut self) {
         if !self.own.begun {
             self.own.begin();
@@ -133,8 +136,8 @@ impl Core {
         }
     }
 
-    /// Serves parked requests after a change that may help them, as many as an operation has time for: every operation ends
-    /// with it. The others are served [in the background](Core::background).
+    /// Serves parked requests after a change that may help them, as many as an operation has time for: every operation
+    /// ends with it. The others are served [in the background](Core::background).
     pub(crate) fn settle(&mut self, now: Time, fx: &mut Effects) {
         self.pass_on_changes(now, &mut Work::beside_an_operation(), fx);
     }

@@ -19,8 +19,8 @@ const NAME_TOLD: usize = 64;
 pub(crate) const NO_SEGMENT: &str =
     "no client lends memory to the pool: start mooncake_client, or set a store up with a global_segment_size";
 
-/// What callers are told of why there is no room. It takes long to say, and is said once for all keys of a request, and only
-/// when that is answered.
+/// What callers are told of why there is no room. It takes long to say, and is said once for all keys of a request, and
+/// only when that is answered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Why {
     /// What holds it.

@@ -1,17 +1,18 @@
 //! How much is done in one hold of the core's lock.
 
-/// What one step in the background is to do, in objects, keys and extents that it touches: each takes a microsecond or less.
+/// What one step in the background is to do, in objects, keys and extents that it touches: each takes a microsecond or
+/// less.
 pub const STEP: usize = 256;
 
 /// What an operation does for others besides.
 const BESIDE: usize = 128;
 
-/// What one look at a request does, in replicas that it places: the keys of a whole request, if all of them have room. With what
-/// it has to evict and to end for them it stops when that would take longer, and goes on at another look.
+/// What one look at a request does, in replicas that it places: the keys of a whole request, if all of them have room.
+/// With what it has to evict and to end for them it stops when that would take longer, and goes on at another look.
 const LOOK: usize = 512;
 
-/// An object that leaves takes as long as so many that are placed: it has gone from the caches, and so have its neighbours in the
-/// list, its place in the index and the free space around it.
+/// An object that leaves takes as long as so many that are placed: it has gone from the caches, and so have its
+/// neighbours in the list, its place in the index and the free space around it.
 pub(crate) const EVICTED_AS: usize = 2;
 
 /// The same beside a snapshot, for which it is put aside first.
@@ -20,8 +21,8 @@ pub(crate) const EVICTED_AS_BESIDE_A_SNAPSHOT: usize = 4;
 /// Slots that one slice of a removal of very many objects goes through.
 pub const REMOVED: usize = STEP / EVICTED_AS;
 
-/// An unfinished put that ends takes as long as so many objects: it is taken out of its books, its extents are put into those of
-/// quarantine, and their owners are asked for them.
+/// An unfinished put that ends takes as long as so many objects: it is taken out of its books, its extents are put into
+/// those of quarantine, and their owners are asked for them.
 pub(crate) const ENDED_AS: usize = 2;
 
 /// What is left of it.

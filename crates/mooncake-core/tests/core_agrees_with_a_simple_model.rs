@@ -1,8 +1,8 @@
 //! Random operations on a core, against a model that keeps everything in plain maps.
 //!
-//! After each step: the core's own books hold, the objects are those of the model, the space in use is what is accounted
-//! for, nobody waits for longer than a put may, and the log and a snapshot both make the same state again; so does a snapshot that
-//! was taken in slices between the steps, of the state in which it was begun. A mutation that
+//! After each step: the core's own books hold, the objects are those of the model, the space in use is what is
+//! accounted for, nobody waits for longer than a put may, and the log and a snapshot both make the same state again; so
+//! does a snapshot that was taken in slices between the steps, of the state in which it was begun. A mutation that
 //! is repeated, by this master or by one that has replayed its log, changes nothing and is answered as it was.
 
 mod pool;
@@ -51,7 +51,10 @@ fn step() -> impl Strategy<Value = Step> {
     let session = 0..4usize;
     let key = 0..24u8;
     prop_oneof![
-        12 => (session.clone(), proptest::collection::vec(key.clone(), 1..4), 1..9 * KIB, 1..3u32, 0..7u8, any::<bool>(), any::<bool>())
+        12 => (
+            session.clone(), proptest::collection::vec(key.clone(), 1..4), 1..9 * KIB, 1..3u32, 0..7u8, any::<bool>(),
+            any::<bool>(),
+        )
             .prop_map(|(session, keys, size, replicas, pin, wait, replace)| {
                 Step::Start { session, keys, size, replicas, pin, wait, replace }
             }),
@@ -63,7 +66,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<usize>().prop_map(Step::Unpin),
         3 => (session.clone(), key.clone(), any::<bool>())
             .prop_map(|(session, key, force)| Step::Remove { session, key, force }),
-        2 => (session.clone(), key.clone(), proptest::option::of(1..4u8)).prop_map(|(session, key, on)| Step::Clear { session, key, on }),
+        2 => (session.clone(), key.clone(), proptest::option::of(1..4u8))
+            .prop_map(|(session, key, on)| Step::Clear { session, key, on }),
         1 => any::<bool>().prop_map(Step::RemoveAll),
         1 => (0..10u8, any::<bool>()).prop_map(|(last, force)| Step::RemoveSome { last, force }),
         4 => any::<usize>().prop_map(Step::Fence),
@@ -715,7 +719,9 @@ fn a_put_that_waits_may_evict_what_a_removal_of_all_has_not_come_to_yet() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 120, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn books_hold_objects_are_found_and_replay_gives_the_same_state(

@@ -1,5 +1,5 @@
-//! A session that comes back lists its views. However many those are, and whatever is done while they are compared with the books:
-//! in the end the books have what it lists and what it may yet hear of.
+//! A session that comes back lists its views. However many those are, and whatever is done while they are compared with
+//! the books: in the end the books have what it lists and what it may yet hear of.
 
 mod pool;
 

@@ -1,5 +1,5 @@
-//! A put with several replicas waits for the memory of a node that is still being populated, as one with a single replica does,
-//! and does with fewer where there is no room to come.
+//! A put with several replicas waits for the memory of a node that is still being populated, as one with a single
+//! replica does, and does with fewer where there is no room to come.
 
 mod pool;
 

@@ -1,5 +1,6 @@
-//! What hangs on a segment that goes, on a session that expires or on a reign that ends may be very much. It counts for nothing at
-//! once, is cleared away in steps, and a master that ends between any two of them has a successor that is right.
+//! What hangs on a segment that goes, on a session that expires or on a reign that ends may be very much. It counts for
+//! nothing at once, is cleared away in steps, and a master that ends between any two of them has a successor that is
+//! right.
 
 mod pool;
 
@@ -218,8 +219,8 @@ fn unmount(pool: &mut Pool, owner: SessionId, id: u8) {
     pool.collect();
 }
 
-/// Takes a snapshot in slices while segments go, and what they leave behind is cleared away in steps or met by operations. The
-/// cut is so many steps behind the end of the first segment, or so many slices before it.
+/// Takes a snapshot in slices while segments go, and what they leave behind is cleared away in steps or met by
+/// operations. The cut is so many steps behind the end of the first segment, or so many slices before it.
 fn snapshot_beside_clearing(behind: usize, slices_before: usize, most: usize) {
     let mut pool = Pool::new();
     let (owner, other, reader) = (pool.session(1), pool.session(2), pool.session(3));

@@ -19,8 +19,8 @@ pub(crate) fn split(name: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// The host and the port of a peer's name. It has both, so what follows the last colon is the port, behind an IPv6 address
-/// without brackets too: programs join what they are told.
+/// The host and the port of a peer's name. It has both, so what follows the last colon is the port, behind an IPv6
+/// address without brackets too: programs join what they are told.
 pub(crate) fn split_peer(name: &str) -> Option<(&str, u16)> {
     let (host, port) = name.rsplit_once(':')?;
     let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));

@@ -106,7 +106,8 @@ impl Ranges {
     }
 }
 
-/// No process has memory from here on: 57 bits of an address are the most that hosts translate, and half of them is the kernel's.
+/// No process has memory from here on: 57 bits of an address are the most that hosts translate, and half of them is the
+/// kernel's.
 const ADDRESSES_END: usize = 1 << 56;
 
 /// All registered ranges of an engine.
@@ -172,9 +173,9 @@ impl Buffers {
         Ok(())
     }
 
-    /// Gives ranges up, all that can be; the error is that of the first that could not. After `Ok` nobody touches that memory
-    /// any more. All are waited for together. One that is still in use when patience ends takes no new requests, and giving it
-    /// up again waits again.
+    /// Gives ranges up, all that can be; the error is that of the first that could not. After `Ok` nobody touches that
+    /// memory any more. All are waited for together. One that is still in use when patience ends takes no new requests,
+    /// and giving it up again waits again.
     pub fn unregister(&self, addresses: &[usize], patience: &Patience<'_>) -> Result<(), EngineError> {
         let mut known = Ok(());
         let (mut given_up, mut waited_for) = (Vec::new(), Vec::new());
@@ -287,8 +288,8 @@ impl Buffers {
         self.ranges.read().registered.values().filter(|buffer| buffer.lent).cloned().collect()
     }
 
-    /// Whether the local end of any of these requests is a device's memory, as far as such memory has been seen here before:
-    /// who has none is not asked for it.
+    /// Whether the local end of any of these requests is a device's memory, as far as such memory has been seen here
+    /// before: who has none is not asked for it.
     pub fn are_any_on_device(&self, requests: &[Request]) -> bool {
         let is_on_device = |request: &Request| self.source(request.local).is_on_device();
         self.devices.load(Ordering::Relaxed) && requests.iter().any(is_on_device)
@@ -314,8 +315,8 @@ impl Buffers {
         })
     }
 
-    /// Memory to be read from, of a request that was [checked](Buffers::check_local) or of a registered buffer. The kernel
-    /// checks the host's memory, a device's driver its own.
+    /// Memory to be read from, of a request that was [checked](Buffers::check_local) or of a registered buffer. The
+    /// kernel checks the host's memory, a device's driver its own.
     pub fn source(&self, range: ForeignRange) -> Source<'static> {
         Source::unregistered(range)
     }

@@ -1,4 +1,5 @@
-//! All that reads bytes of others, each as a function of bytes: one list for the fuzzers in `fuzz/` and for the tests here.
+//! All that reads bytes of others, each as a function of bytes: one list for the fuzzers in `fuzz/` and for the tests
+//! here.
 //!
 //! None may panic, and what is read must be written as it was.
 

@@ -33,7 +33,8 @@ use crate::server::{Ports, Server, listen_on_host};
 use crate::transport::Transports;
 use crate::workers::Workers;
 
-/// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at a time.
+/// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at
+/// a time.
 const GIVING_UP: Duration = Duration::from_secs(10);
 
 /// Longest that a call waits for the metadata service, whatever it asks of it.
@@ -101,8 +102,8 @@ impl Engine {
         Engine::start(host, options, None, &|| false)
     }
 
-    /// Starts an engine that is found by its name in a metadata service. `cluster` keeps the names of several clusters in
-    /// one service apart; it may be empty.
+    /// Starts an engine that is found by its name in a metadata service. `cluster` keeps the names of several clusters
+    /// in one service apart; it may be empty.
     pub fn with_metadata(
         name: &str,
         options: EngineOptions,
@@ -112,8 +113,8 @@ impl Engine {
         Engine::with_metadata_with(name, options, service, cluster, &|| false)
     }
 
-    /// The same; `interrupted` is asked every 50 ms, and true ends the call. What the service was told until then is taken back
-    /// in the background.
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call. What the service was told until then is
+    /// taken back in the background.
     pub fn with_metadata_with(
         name: &str,
         options: EngineOptions,
@@ -261,10 +262,11 @@ impl Engine {
     // ------------------------------------------------------------- memory
 
     /// Lends ranges to peers: all of them, or none and an error. Until they are [given up](Engine::unregister) or the
-    /// engine is closed, any peer reads and writes them at any time. A metadata service that does not answer is waited for 10 s.
+    /// engine is closed, any peer reads and writes them at any time. A metadata service that does not answer is waited
+    /// for 10 s.
     ///
-    /// After [`EngineError::BufferBusy`] a peer had found them already, and is still at one of them: that one is to be given up
-    /// before its memory is used for something else.
+    /// After [`EngineError::BufferBusy`] a peer had found them already, and is still at one of them: that one is to be
+    /// given up before its memory is used for something else.
     pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.register_with(ranges, location, &|| false)
     }
@@ -287,27 +289,29 @@ impl Engine {
         taken_back.and(Err(error))
     }
 
-    /// Registers ranges to be the local end of transfers alone: all of them, or none and an error. No peer is told of them, and
-    /// none reaches them. The transports that there are need no such registration.
+    /// Registers ranges to be the local end of transfers alone: all of them, or none and an error. No peer is told of
+    /// them, and none reaches them. The transports that there are need no such registration.
     pub fn register_local(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.check()?;
         self.core.home.buffers.register(ranges, location, false)
     }
 
     /// Gives a range up, by its first address. After `Ok` nobody touches that memory any more. Fails with
-    /// [`EngineError::BufferBusy`] where somebody still does after 10 s: then the range takes no new requests, stays the
-    /// engine's, and giving it up again waits again. A metadata service that does not answer is waited for 10 s more.
+    /// [`EngineError::BufferBusy`] where somebody still does after 10 s: then the range takes no new requests, stays
+    /// the engine's, and giving it up again waits again. A metadata service that does not answer is waited for 10 s
+    /// more.
     pub fn unregister(&self, addr: usize) -> Result<(), EngineError> {
         self.unregister_all(&[addr])
     }
 
-    /// The same for several, which are waited for together; all that can be are given up, and the error is that of the first
-    /// that could not.
+    /// The same for several, which are waited for together; all that can be are given up, and the error is that of the
+    /// first that could not.
     pub fn unregister_all(&self, addresses: &[usize]) -> Result<(), EngineError> {
         self.unregister_all_with(addresses, &|| false)
     }
 
-    /// The same; `interrupted` is asked every 50 ms, and true ends the call: with `Ok` if they are given up by then, with
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call: with `Ok` if they are given up by then,
+    /// with
     /// [`EngineError::BufferBusy`] if somebody is still at one.
     pub fn unregister_all_with(
         &self,
@@ -350,8 +354,8 @@ impl Engine {
         self.core.open(name, interrupted)
     }
 
-    /// As [`Engine::open`], for requests of a batch: it keeps its caller for 0.1 s at most. A peer that has not answered by then
-    /// is met by the thread that carries the requests out, and until their deadline.
+    /// As [`Engine::open`], for requests of a batch: it keeps its caller for 0.1 s at most. A peer that has not
+    /// answered by then is met by the thread that carries the requests out, and until their deadline.
     pub fn open_soon(&self, name: &str) -> Result<PeerId, EngineError> {
         self.open_soon_with(name, &|| false)
     }
@@ -420,7 +424,8 @@ impl Engine {
     // ---------------------------------------------------------- transfers
 
     /// Refuses ranges of this process that begin in memory that is registered here and run out of it. Transfers look by
-    /// themselves, before anything moves; this is for who touches such memory in another way. In a forked child none is.
+    /// themselves, before anything moves; this is for who touches such memory in another way. In a forked child none
+    /// is.
     pub fn check_local(&self, ranges: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
         // Whoever had the lock at the fork has it for ever.
         if forked() { Ok(()) } else { self.core.home.buffers.check_local(ranges) }
@@ -503,8 +508,8 @@ impl Engine {
         Err(EngineError::Timeout { peer: self.name().to_owned(), what: "a batch", waited: patience })
     }
 
-    /// `hook` is called once no request of a batch is under way: by the thread that ended the last one, which it must not
-    /// keep; at once if none is. Gives a number for [`Engine::forget`].
+    /// `hook` is called once no request of a batch is under way: by the thread that ended the last one, which it must
+    /// not keep; at once if none is. Gives a number for [`Engine::forget`].
     pub fn when_done(&self, batch: BatchId, hook: Box<dyn FnOnce() + Send>) -> Result<u64, EngineError> {
         Ok(self.batches.get(batch)?.when_done(hook))
     }
@@ -531,11 +536,12 @@ impl Engine {
         self.batches.free(batch)
     }
 
-    /// Ends the engine: peers are served no more, calls that are under way fail with [`EngineError::Closed`], and so does what
-    /// waits. After `Ok`, nobody touches memory any more that it was lent, or that a transfer was given. Fails with
-    /// [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] where somebody still does after some 10 s, and at once
-    /// within a call of the same engine's, in its `interrupted`; it may be called again, and waits again. A metadata service
-    /// that does not answer is waited for 10 s more.
+    /// Ends the engine: peers are served no more, calls that are under way fail with [`EngineError::Closed`], and so
+    /// does what waits. After `Ok`, nobody touches memory any more that it was lent, or that a transfer was given.
+    /// Fails with
+    /// [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] where somebody still does after some 10 s, and at
+    /// once within a call of the same engine's, in its `interrupted`; it may be called again, and waits again. A
+    /// metadata service that does not answer is waited for 10 s more.
     pub fn close(&self) -> Result<(), EngineError> {
         self.close_with(&|| false)
     }

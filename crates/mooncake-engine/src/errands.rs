@@ -1,7 +1,7 @@
 //! Calls of others that may take long and that nobody can end: the resolver's, a metadata service's.
 //!
-//! A thread carries one out; its caller waits for it as long as it has patience, and leaves it otherwise. What was left ends by
-//! itself, and nobody learns how.
+//! A thread carries one out; its caller waits for it as long as it has patience, and leaves it otherwise. What was left
+//! ends by itself, and nobody learns how.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -116,8 +116,8 @@ pub(crate) fn ask(
     }
 }
 
-/// `write_all` that a peer cannot prolong by taking a drop of bytes now and then. It fails as interrupted when its caller has
-/// had enough.
+/// `write_all` that a peer cannot prolong by taking a drop of bytes now and then. It fails as interrupted when its
+/// caller has had enough.
 fn send_all(stream: &mut TcpStream, bytes: &[u8], patience: &Patience<'_>) -> io::Result<()> {
     move_all(bytes.len(), patience, |done, slice| {
         stream.set_write_timeout(Some(slice))?;

@@ -15,7 +15,8 @@ use crate::topology::Topology;
 pub struct LinkReport {
     /// Name of the peer.
     pub peer: String,
-    /// The way that bytes took last: `same host` or `tcp`; `untried` if none have, and it is not known which they will take.
+    /// The way that bytes took last: `same host` or `tcp`; `untried` if none have, and it is not known which they will
+    /// take.
     pub path: &'static str,
     /// Why that one.
     pub reason: String,

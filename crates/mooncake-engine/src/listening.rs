@@ -22,8 +22,8 @@ pub(crate) struct Listening {
     pub data_port: u16,
 }
 
-/// Opens both. `host` is what peers are told to reach the engine by, if that is known; `port` is the one of its handshakes, if
-/// it is not to be a free one.
+/// Opens both. `host` is what peers are told to reach the engine by, if that is known; `port` is the one of its
+/// handshakes, if it is not to be a free one.
 pub(crate) fn begin(options: &EngineOptions, host: &str, port: Option<u16>) -> Result<Listening, EngineError> {
     let reached_by = options.bind_if_told.filter(|ip| host.parse() == Ok(*ip));
     let told = options.bind.or(reached_by);
@@ -66,9 +66,9 @@ fn warning(on: Option<IpAddr>, host: &str, [handshakes, data]: [u16; 2]) -> Opti
         false => ("the network", String::new()),
     };
     Some(format!(
-        "the transfer engine listens on {wide}{named}, without authentication: whoever reaches its ports, {handshakes} and \
-         {data}, reads and writes all memory that it lends. MC_TE_BIND_ADDRESS is the address that it listens on, a firewall \
-         keeps others out"
+        "the transfer engine listens on {wide}{named}, without authentication: whoever reaches its ports, {handshakes} \
+         and {data}, reads and writes all memory that it lends. MC_TE_BIND_ADDRESS is the address that it listens on, \
+         a firewall keeps others out"
     ))
 }
 

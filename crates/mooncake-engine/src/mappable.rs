@@ -10,8 +10,8 @@ use crate::visitors::{Inside, Visitors};
 
 #[derive(Debug)]
 pub(crate) struct Mappable {
-    /// Counts how often a buffer was given up: who copies without asking looks at it afterwards. Its note is the number of
-    /// buffers that peers can map.
+    /// Counts how often a buffer was given up: who copies without asking looks at it afterwards. Its note is the number
+    /// of buffers that peers can map.
     board: Board,
     count: AtomicU64,
     /// The peers that map memory of ours.

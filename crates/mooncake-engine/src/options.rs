@@ -39,19 +39,20 @@ pub struct EngineOptions {
     pub ports: RangeInclusive<u16>,
     /// Where it listens, whatever peers are told; an address that this host has not is an error.
     pub bind: Option<IpAddr>,
-    /// Where it listens if that is what peers are told to reach it by and this host has it. Without either it listens on all
-    /// addresses.
+    /// Where it listens if that is what peers are told to reach it by and this host has it. Without either it listens
+    /// on all addresses.
     pub bind_if_told: Option<IpAddr>,
-    /// Address or name of this host that peers are told who find the engine by a metadata service. If there is none: the address
-    /// that it listens on, or else the one towards that service.
+    /// Address or name of this host that peers are told who find the engine by a metadata service. If there is none:
+    /// the address that it listens on, or else the one towards that service.
     pub advertise: Option<String>,
-    /// Of an engine that is found by a metadata service, host and port of its handshakes are those in its name; this port where
-    /// the name has none.
+    /// Of an engine that is found by a metadata service, host and port of its handshakes are those in its name; this
+    /// port where the name has none.
     pub port_of_name: Option<u16>,
     /// Which network devices are near which memory; discovered if none is given.
     pub topology: Option<Topology>,
-    /// Networks that may be used, by the `protocol` of Mooncake's interfaces: all that there are if none is named. What is not
-    /// there is warned of, and [`Protocol::Tcp`] taken. Copies within the host use no network: [`EngineOptions::same_host`].
+    /// Networks that may be used, by the `protocol` of Mooncake's interfaces: all that there are if none is named. What
+    /// is not there is warned of, and [`Protocol::Tcp`] taken. Copies within the host use no network:
+    /// [`EngineOptions::same_host`].
     pub protocols: Vec<Protocol>,
     /// Copies between processes of one host are used where they work.
     pub same_host: bool,
@@ -148,8 +149,8 @@ impl EngineOptions {
             self.ports = first..=last;
         } else {
             tracing::warn!(
-                "MC_MIN_RPC_PORT {first} and MC_MAX_RPC_PORT {last} are no range of ports (both from 1024 on, neither from 32768 \
-                 to 60999, the first not above the last); ports are taken from {} to {}",
+                "MC_MIN_RPC_PORT {first} and MC_MAX_RPC_PORT {last} are no range of ports (both from 1024 on, neither \
+                 from 32768 to 60999, the first not above the last); ports are taken from {} to {}",
                 self.ports.start(),
                 self.ports.end()
             );
@@ -175,7 +176,8 @@ impl EngineOptions {
         }
     }
 
-    /// What peers are told to reach an engine by whose name has this host; none if that takes a look at the metadata service.
+    /// What peers are told to reach an engine by whose name has this host; none if that takes a look at the metadata
+    /// service.
     pub(crate) fn told(&self, host: &str, has_service: bool) -> Option<String> {
         if !has_service || self.port_of_name.is_some() {
             return Some(host.to_owned());

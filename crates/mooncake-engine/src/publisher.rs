@@ -1,10 +1,12 @@
 //! When the metadata is told what is registered: at once, and together where there are many buffers and many changes.
 //!
-//! The document tells all buffers, so that each is dearer than the one before. Few are told one by one. Of many that follow
-//! each other quickly, a thread tells those that have come meanwhile; a peer needs them to find the first, and for nothing else.
+//! The document tells all buffers, so that each is dearer than the one before. Few are told one by one. Of many that
+//! follow each other quickly, a thread tells those that have come meanwhile; a peer needs them to find the first, and
+//! for nothing else.
 //!
-//! A service may take long to answer, so that threads speak to it, one after the other, and callers leave them when they have
-//! waited enough. What was left goes on, and tells what is registered when its turn has come: never less than what it was for.
+//! A service may take long to answer, so that threads speak to it, one after the other, and callers leave them when
+//! they have waited enough. What was left goes on, and tells what is registered when its turn has come: never less than
+//! what it was for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,8 +68,8 @@ impl Publisher {
         })?
     }
 
-    /// Tells the metadata what is registered, now or soon. An error is that of now; what was left for want of patience may be
-    /// told yet.
+    /// Tells the metadata what is registered, now or soon. An error is that of now; what was left for want of patience
+    /// may be told yet.
     pub fn publish(home: &Arc<Home>, patience: &Patience<'_>) -> Result<(), EngineError> {
         if home.registry.is_none() {
             return Ok(());
@@ -134,8 +136,8 @@ impl Publisher {
         told
     }
 
-    /// Tells nothing any more, and removes what was told, as far as the caller has patience and in the background beyond. May be
-    /// called again.
+    /// Tells nothing any more, and removes what was told, as far as the caller has patience and in the background
+    /// beyond. May be called again.
     pub fn end(home: &Arc<Home>, patience: &Patience<'_>) -> Result<(), EngineError> {
         let publisher = &home.publisher;
         {

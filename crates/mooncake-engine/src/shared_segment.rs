@@ -1,8 +1,8 @@
 //! Memory that the processes of a group on one host have in common: made once by one of them, mapped by all.
 //!
-//! In two steps. Each rank makes a *ticket*; the ranks tell each other theirs by a channel of their own, and each takes all of
-//! them in. The owner's ticket says where its memory is handed out: a Unix socket of an abstract name that asks for a secret. The
-//! descriptor goes to processes of the same user only, until each rank has it.
+//! In two steps. Each rank makes a *ticket*; the ranks tell each other theirs by a channel of their own, and each takes
+//! all of them in. The owner's ticket says where its memory is handed out: a Unix socket of an abstract name that asks
+//! for a secret. The descriptor goes to processes of the same user only, until each rank has it.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
@@ -85,8 +85,8 @@ impl Ticket {
 }
 
 impl SharedSegment {
-    /// The first step of one rank of `world_size`: the segment, and the ticket for the others. All ranks give the same name,
-    /// size in bytes, number and owner. Fails if the owner cannot have the memory.
+    /// The first step of one rank of `world_size`: the segment, and the ticket for the others. All ranks give the same
+    /// name, size in bytes, number and owner. Fails if the owner cannot have the memory.
     pub fn create(
         name: &str,
         bytes: u64,
@@ -120,8 +120,8 @@ impl SharedSegment {
         Ok((SharedSegment { ticket, world_size, owner_rank, bytes, memory, ready, door }, encoded))
     }
 
-    /// The second step: takes the tickets of all ranks in, by rank, and maps the owner's memory. `interrupted` is asked every
-    /// 50 ms, and true ends the call. After a failure it may be tried again.
+    /// The second step: takes the tickets of all ranks in, by rank, and maps the owner's memory. `interrupted` is asked
+    /// every 50 ms, and true ends the call. After a failure it may be tried again.
     pub fn complete<T: AsRef<[u8]>>(&self, tickets: &[T], interrupted: &dyn Fn() -> bool) -> Result<(), EngineError> {
         if forked() {
             return Err(EngineError::Forked);
@@ -162,7 +162,8 @@ impl SharedSegment {
         self.ready.load(Ordering::SeqCst)
     }
 
-    /// First address in this process; 0 before there is one: with the owner after the first step, elsewhere after the second.
+    /// First address in this process; 0 before there is one: with the owner after the first step, elsewhere after the
+    /// second.
     pub fn base(&self) -> usize {
         self.memory.lock().as_ref().map_or(0, |memory| memory.addr())
     }

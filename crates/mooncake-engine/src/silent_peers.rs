@@ -1,8 +1,10 @@
-//! Peers that did not answer in time. Whoever turns to one is told so at once, and threads ask it until it answers again.
+//! Peers that did not answer in time. Whoever turns to one is told so at once, and threads ask it until it answers
+//! again.
 //!
-//! A call that ran into its deadline says little by itself: the peer may have frozen, or the link may be slow. So the peer is asked
-//! whether it is there, by its handshake. Until that is known, those who turn to it wait, for a second at most; then they fail at
-//! once, until it has answered. One that refuses has answered, too: it costs its callers no time.
+//! A call that ran into its deadline says little by itself: the peer may have frozen, or the link may be slow. So the
+//! peer is asked whether it is there, by its handshake. Until that is known, those who turn to it wait, for a second at
+//! most; then they fail at once, until it has answered. One that refuses has answered, too: it costs its callers no
+//! time.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -185,8 +187,8 @@ impl SilentPeers {
     }
 }
 
-/// Whether the peer answers, whatever it says; and if it cannot be asked, because its address is not to be had: others may
-/// reach it all the same.
+/// Whether the peer answers, whatever it says; and if it cannot be asked, because its address is not to be had: others
+/// may reach it all the same.
 fn asks(home: &Home, name: &str, patience: &Patience<'_>) -> bool {
     let Ok((_, addresses)) = home.handshake_at(name, patience) else { return true };
     let probe = Message::new(Kind::Probe, "{}".into());

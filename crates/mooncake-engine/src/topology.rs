@@ -13,7 +13,8 @@ const FILTERS: &str = "MC_TE_FILTERS";
 
 /// What network devices are preferred for, and which others can serve, memory of each kind: `cpu:0`, `cuda:1`.
 ///
-/// As JSON it is Mooncake's matrix: `{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}`. The order of the lists is kept, and so is that of
+/// As JSON it is Mooncake's matrix: `{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}`. The order of the lists is kept, and so is
+/// that of
 /// [`Topology::devices`]: by a device's place there both ends count the keys that they have for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -29,9 +30,9 @@ struct Device {
 }
 
 impl Topology {
-    /// As the environment wants it: the matrix of the file that `MC_CUSTOM_TOPO_JSON` names; or what is discovered of those
-    /// devices that are in `devices` and in `MC_TE_FILTERS`, as far as these name any, with commas between them. A file that is
-    /// no matrix is logged, and devices are discovered.
+    /// As the environment wants it: the matrix of the file that `MC_CUSTOM_TOPO_JSON` names; or what is discovered of
+    /// those devices that are in `devices` and in `MC_TE_FILTERS`, as far as these name any, with commas between them.
+    /// A file that is no matrix is logged, and devices are discovered.
     pub fn from_env(devices: &str, var: impl Fn(&str) -> Option<String>) -> Topology {
         let variable = |name: &str| var(name).filter(|value| !value.is_empty());
         if let Some(path) = variable(FILE) {
@@ -56,8 +57,8 @@ impl Topology {
         Topology::discover(&if none_left { vec![String::new()] } else { wanted })
     }
 
-    /// Reads the system's own description. `only`: the names of devices to be used, all if there are none. What cannot be
-    /// read is as if it were not there.
+    /// Reads the system's own description. `only`: the names of devices to be used, all if there are none. What cannot
+    /// be read is as if it were not there.
     pub fn discover(only: &[String]) -> Topology {
         Topology::discover_below(Path::new("/"), only)
     }
@@ -95,8 +96,8 @@ impl Topology {
         serde_json::to_string_pretty(self).expect("strings are JSON")
     }
 
-    /// All devices, each where the matrix first names it, by ascending kind of memory. Memory of a kind that the matrix has not,
-    /// Mooncake's `*`, is as near to all of them.
+    /// All devices, each where the matrix first names it, by ascending kind of memory. Memory of a kind that the matrix
+    /// has not, Mooncake's `*`, is as near to all of them.
     pub fn devices(&self) -> Vec<&str> {
         let mut all = Vec::new();
         for device in self.matrix.values().flat_map(|(near, far)| near.iter().chain(far)) {

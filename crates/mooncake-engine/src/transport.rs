@@ -1,7 +1,8 @@
 //! Transports: how bytes go from one engine's memory to another's, as all else in the engine knows it.
 //!
-//! An engine has a list of them, the best first, and tries them in that order for each peer and each call. One more (RDMA) is
-//! one more implementation in the list that `Engine::start` makes: what it has to say of itself goes into the document by
+//! An engine has a list of them, the best first, and tries them in that order for each peer and each call. One more
+//! (RDMA) is one more implementation in the list that `Engine::start` makes: what it has to say of itself goes into the
+//! document by
 //! [`describe`](Transport::describe), its keys to memory come and go by [`register`](Transport::register) and
 //! [`unregister`](Transport::unregister), and of its [`Way`] to a peer nobody else knows more than what is here.
 
@@ -27,14 +28,14 @@ pub(crate) trait Transport: Send + Sync {
     /// Adds to the segment document what peers need to reach this engine, and the buffers that it lends.
     fn describe(&self, lent: &[Arc<Buffer>], document: &mut Descriptor);
 
-    /// Takes memory on before anybody may use it: to be [lent](Buffer::lent), or else as the local end of transfers alone. All
-    /// of it or none and an error. It may take its time: transfers go on meanwhile.
+    /// Takes memory on before anybody may use it: to be [lent](Buffer::lent), or else as the local end of transfers
+    /// alone. All of it or none and an error. It may take its time: transfers go on meanwhile.
     fn register(&self, _buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// The memory is given up: no peer begins anything with it any more when this returns. Gives the peers that are inside of
-    /// what they have mapped, and who are waited for before anybody is told that it is free.
+    /// The memory is given up: no peer begins anything with it any more when this returns. Gives the peers that are
+    /// inside of what they have mapped, and who are waited for before anybody is told that it is free.
     fn unregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<Inside> {
         Vec::new()
     }
@@ -61,8 +62,8 @@ pub(crate) enum Reach {
 
 /// A transport's way to one life of a peer.
 pub(crate) trait Way: Send + Sync {
-    /// Carries requests out, in the caller's thread: all, or an error, after which some may have been and nothing touches the
-    /// local memory any more. What was given up on this way itself does not land after it.
+    /// Carries requests out, in the caller's thread: all, or an error, after which some may have been and nothing
+    /// touches the local memory any more. What was given up on this way itself does not land after it.
     fn carry(&self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Undone>;
 
     /// When it returns, nothing lands any more of what was given up on this way: another one may be taken.

@@ -1,7 +1,7 @@
 //! Threads that carry batches out.
 //!
-//! Requests wait in a queue for each peer, and a peer has few threads at a time: one that does not answer keeps no more.
-//! Threads are started as they are needed, and end when there has been nothing to do for a while.
+//! Requests wait in a queue for each peer, and a peer has few threads at a time: one that does not answer keeps no
+//! more. Threads are started as they are needed, and end when there has been nothing to do for a while.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -146,8 +146,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Nothing new is begun; what waits has failed. What is under way is waited for by [`crate::calls::Calls`]; the threads,
-    /// which may tell others of what they did, for a few seconds, or until the caller has had enough.
+    /// Nothing new is begun; what waits has failed. What is under way is waited for by [`crate::calls::Calls`]; the
+    /// threads, which may tell others of what they did, for a few seconds, or until the caller has had enough.
     pub fn close(&self, interrupted: &(dyn Fn() -> bool + Sync)) {
         let left: Vec<Work> = {
             let mut state = self.state.lock();

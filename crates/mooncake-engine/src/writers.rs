@@ -1,5 +1,5 @@
-//! Connections that peers write by, under the names that they gave them: who has given a write up can have it ended, even
-//! where the news of that has not come through to the connection itself.
+//! Connections that peers write by, under the names that they gave them: who has given a write up can have it ended,
+//! even where the news of that has not come through to the connection itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A forked child has none of its parent's threads, but the locks that they held at that moment: it is refused by every call of
-//! an engine, and waits for nobody.
+//! A forked child has none of its parent's threads, but the locks that they held at that moment: it is refused by every
+//! call of an engine, and waits for nobody.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -78,7 +78,8 @@ fn a_child_waits_for_no_lock_that_a_thread_of_its_parent_held() {
             .map(|round| {
                 std::thread::sleep(Duration::from_millis(round % 7));
                 let batch = BatchId(newest.load(Ordering::Relaxed));
-                // SAFETY: the child uses what glibc keeps usable in one (its heap), and leaves without running anything else.
+                // SAFETY: the child uses what glibc keeps usable in one (its heap), and leaves without running anything
+                // else.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
                     let refused = all_is_refused(&engine, batch);

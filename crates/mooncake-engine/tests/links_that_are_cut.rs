@@ -1,5 +1,5 @@
-//! A connection is cut at any byte of either direction, or goes on drop by drop: success is never said of bytes that are not
-//! there, and every call ends by its deadline.
+//! A connection is cut at any byte of either direction, or goes on drop by drop: success is never said of bytes that
+//! are not there, and every call ends by its deadline.
 
 mod memory;
 mod relay;

@@ -10,8 +10,8 @@ use mooncake_memory::ForeignRange;
 
 const LEN: usize = 4096;
 
-/// An engine with a peer that lends memory. It has registered the first page of its own memory, lent or not; behind that the
-/// memory is another's.
+/// An engine with a peer that lends memory. It has registered the first page of its own memory, lent or not; behind
+/// that the memory is another's.
 fn initiator(same_host: bool, lent: bool) -> (Engine, Engine, PeerId, Memory, Memory) {
     let start = || Engine::new("127.0.0.1", EngineOptions { same_host, ..EngineOptions::default() }).unwrap();
     let (initiator, target) = (start(), start());

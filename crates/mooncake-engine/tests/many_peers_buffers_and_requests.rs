@@ -78,8 +78,8 @@ fn usage() -> (u64, u64) {
     (field("VmRSS:"), field("Threads:"))
 }
 
-/// Registers all, and says how long the first 1,000 took and how long the last. A machine that is busy with something else for a
-/// moment is no trend: the best of some rounds.
+/// Registers all, and says how long the first 1,000 took and how long the last. A machine that is busy with something
+/// else for a moment is no trend: the best of some rounds.
 fn registrations(engine: &Engine, memory: &Memory) -> (Duration, Duration) {
     let part = |nth: usize| memory.range().part(nth * LEN, LEN);
     let thousand = |from: usize| {

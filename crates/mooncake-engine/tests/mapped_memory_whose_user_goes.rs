@@ -1,5 +1,5 @@
-//! Processes that share memory stop, close and make way for other programs in the midst of a copy: success is never said of
-//! bytes that nobody has, and nobody waits for who is not there or is somewhere else.
+//! Processes that share memory stop, close and make way for other programs in the midst of a copy: success is never
+//! said of bytes that nobody has, and nobody waits for who is not there or is somewhere else.
 
 mod memory;
 mod other;

@@ -10,7 +10,8 @@ use memory::Memory;
 use mooncake_engine::{Engine, EngineOptions, PeerId};
 use mooncake_memory::ForeignRange;
 
-/// What the user of the memory has at its end while it is lent, and puts there when it has it back. Copies come there last.
+/// What the user of the memory has at its end while it is lent, and puts there when it has it back. Copies come there
+/// last.
 static LENT: [u8; 64 << 10] = [0x11; 64 << 10];
 static MINE: [u8; 64 << 10] = [0xee; 64 << 10];
 

@@ -51,8 +51,8 @@ fn an_engine_that_was_replaced_under_its_name_leaves_its_successor_alone() {
     assert!(!shelf.all().iter().any(|(key, _)| key.contains("node-a")));
 }
 
-/// Two engines that begin with one name at the same moment, in such an order of what they ask of the service: one has the name
-/// in the end, and the other one is told.
+/// Two engines that begin with one name at the same moment, in such an order of what they ask of the service: one has
+/// the name in the end, and the other one is told.
 fn one_of_two_has_the_name(shelf: Shelf, order: &'static [(&'static str, &'static str)]) {
     let stage = Stage::new(shelf.clone(), order);
     let begin = |who: &'static str| {

@@ -1,4 +1,5 @@
-//! A peer that does not answer costs one bounded timeout, once, and is avoided then; it is used again as soon as it answers.
+//! A peer that does not answer costs one bounded timeout, once, and is avoided then; it is used again as soon as it
+//! answers.
 
 mod memory;
 mod other;

@@ -1,5 +1,5 @@
-//! Small writes to a peer that is awake are asked for through the page that both share. They land, end and are given up like
-//! all others; and a peer that is not awake, or of an earlier version, is asked by its socket.
+//! Small writes to a peer that is awake are asked for through the page that both share. They land, end and are given up
+//! like all others; and a peer that is not awake, or of an earlier version, is asked by its socket.
 
 mod host;
 mod memory;
@@ -81,9 +81,9 @@ fn answer_there(view: &PassageView) -> u64 {
     }
 }
 
-/// Hands a request to an engine through the passage. It looks there from before its answer to another one by the socket until that
-/// has gone: so it is asked for nothing again and again until nobody takes its answers, however long those two are not awake at the
-/// same time. Says how many answers are to be taken: it does nothing before.
+/// Hands a request to an engine through the passage. It looks there from before its answer to another one by the socket
+/// until that has gone: so it is asked for nothing again and again until nobody takes its answers, however long those
+/// two are not awake at the same time. Says how many answers are to be taken: it does nothing before.
 fn ask_awake(stream: &mut UnixStream, view: &mut PassageView, buffer: u64, words: &[u64]) -> usize {
     let began = Instant::now();
     let mut nothing = 0;
@@ -178,7 +178,8 @@ fn what_is_no_request_ends_the_connection() {
     }
 }
 
-/// Asks for nothing, and waits for the answer awake: the next request follows at once. Whether the engine was awake, too.
+/// Asks for nothing, and waits for the answer awake: the next request follows at once. Whether the engine was awake,
+/// too.
 fn ask_for_nothing(stream: &mut UnixStream, view: &mut PassageView, addr: u64) -> bool {
     let is_awake = view.is_looked_at();
     if view.ask([addr, addr, 0].into_iter()) {

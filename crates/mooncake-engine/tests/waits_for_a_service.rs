@@ -1,5 +1,5 @@
-//! A metadata service that does not answer: calls that need it end by their callers' wish, or after a while, and leave the
-//! engine as they say.
+//! A metadata service that does not answer: calls that need it end by their callers' wish, or after a while, and leave
+//! the engine as they say.
 
 mod memory;
 mod shelf;

@@ -25,8 +25,9 @@ fn engine() -> Engine {
     Engine::new("127.0.0.1", options).unwrap()
 }
 
-/// The name of a peer that is `target` behind a link that goes down after so many bytes of the first connection: the rest
-/// waits until it is released, and the target learns nothing of the other end. It says when the target is done with that.
+/// The name of a peer that is `target` behind a link that goes down after so many bytes of the first connection: the
+/// rest waits until it is released, and the target learns nothing of the other end. It says when the target is done
+/// with that.
 fn behind_a_link_that_goes_down(target: &Engine, after: usize) -> (String, Sender<()>, Receiver<()>) {
     let data = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = |port: u16| format!("\"tcp_data_port\":{port}");

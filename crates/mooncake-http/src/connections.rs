@@ -30,8 +30,8 @@ const MOVED_MIN: u64 = 64 << 10;
 pub struct Limits {
     /// Connections at a time.
     pub connections: usize,
-    /// A connection over which no request and no more than 64 KiB comes or goes in so long is cut. Long replies and uploads
-    /// may take longer than that.
+    /// A connection over which no request and no more than 64 KiB comes or goes in so long is cut. Long replies and
+    /// uploads may take longer than that.
     pub stuck: Duration,
     /// For the whole of a request's header, and between two requests.
     pub header: Duration,
@@ -77,7 +77,8 @@ pub async fn accept(
     accept_counting(pages, listener, limits, Arc::default()).await;
 }
 
-/// [`accept`], which also counts the connections that are `behind`: a server that ends when there are none cuts off nobody's answer.
+/// [`accept`], which also counts the connections that are `behind`: a server that ends when there are none cuts off
+/// nobody's answer.
 pub async fn accept_counting(
     pages: impl Fn() -> (Router, bool) + Send + 'static,
     listener: Guarded<TcpListener>,
@@ -151,8 +152,8 @@ impl HttpBody for Answering {
     }
 }
 
-/// Answers the requests of one connection: each when its turn comes, so that one that sends hundreds at once has no more
-/// than its share of the processor.
+/// Answers the requests of one connection: each when its turn comes, so that one that sends hundreds at once has no
+/// more than its share of the processor.
 struct InTurn {
     pages: TowerToHyperService<Router>,
     progress: Arc<Progress>,

@@ -1,5 +1,6 @@
-//! Requests, as a function of bytes: for the fuzzers in `fuzz/` and for the test here. They are hyper's to read; what is tried is
-//! how the servers have set it up. A connection keeps 64 KiB of what has come, and its pages say how much of a body they take.
+//! Requests, as a function of bytes: for the fuzzers in `fuzz/` and for the test here. They are hyper's to read; what
+//! is tried is how the servers have set it up. A connection keeps 64 KiB of what has come, and its pages say how much
+//! of a body they take.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -36,7 +37,8 @@ fn request_seeds() -> Vec<Vec<u8>> {
     [
         "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\nGET /health?x=%20 HTTP/1.0\r\n\r\n",
         "PUT /metadata?key=a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
-        "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n18446744073709551615\r\n0\r\n\r\n",
+        "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \
+         chunked\r\n\r\n3\r\nabc\r\n18446744073709551615\r\n0\r\n\r\n",
         "PUT /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 99999999999999999999\r\n\r\n",
     ]
     .map(|text| text.as_bytes().to_vec())

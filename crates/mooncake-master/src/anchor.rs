@@ -27,7 +27,8 @@ const SILENT: Duration = Duration::from_secs(15);
 /// For the peer to take what is sent.
 const SEND_STUCK: Duration = Duration::from_secs(5);
 
-/// What a frame has changed is in the log by then, or the disk is slow: its client hears meanwhile that the master is there.
+/// What a frame has changed is in the log by then, or the disk is slow: its client hears meanwhile that the master is
+/// there.
 const SLOW: Duration = Duration::from_millis(100);
 
 /// More than so many bytes of frames that are not in the log are not taken over one anchor.
@@ -107,8 +108,8 @@ struct Unlogged {
 }
 
 impl Unlogged {
-    /// Whether everything is in the log, with what a further frame has changed, of so many bytes: it says so at once or, if
-    /// nothing was under way, after a moment.
+    /// Whether everything is in the log, with what a further frame has changed, of so many bytes: it says so at once
+    /// or, if nothing was under way, after a moment.
     async fn settle(&mut self, commit: Option<Commit>, bytes: usize) -> Result<bool, LogClosed> {
         let patience = if self.last.is_none() { SLOW } else { Duration::ZERO };
         if commit.is_some() {

@@ -239,8 +239,8 @@ fn op_of(asked: RequestKind) -> Option<Op> {
     })
 }
 
-/// Removes every object that is there now, in slices, so that nobody waits longer than one of them; returns how many. It
-/// stops when the mutation that asked for it, if any, is abandoned.
+/// Removes every object that is there now, in slices, so that nobody waits longer than one of them; returns how many.
+/// It stops when the mutation that asked for it, if any, is abandoned.
 pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin>) -> Result<u64, LogClosed> {
     let mut removal = shared.read(|core, _| Removal::begin(core, force, origin));
     loop {

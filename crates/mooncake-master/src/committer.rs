@@ -1,5 +1,5 @@
-//! Commits that are waited for without a thread, or by nobody: one thread does those of all, however long its disk stands and
-//! however many ask meanwhile.
+//! Commits that are waited for without a thread, or by nobody: one thread does those of all, however long its disk
+//! stands and however many ask meanwhile.
 
 use std::sync::Arc;
 

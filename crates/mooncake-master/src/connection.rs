@@ -166,9 +166,9 @@ impl<S: Stream> Connection<S> {
         Ok(Leaving { socket: stream.leave()?, reader, read_size, habits })
     }
 
-    /// Reads what comes within a moment, awake, if a peer's next request tends to come at once: to be woken up for it costs
-    /// more. `work`: what the peer has to do first. Only in a runtime of one thread, whose other connections are looked
-    /// after meanwhile.
+    /// Reads what comes within a moment, awake, if a peer's next request tends to come at once: to be woken up for it
+    /// costs more. `work`: what the peer has to do first. Only in a runtime of one thread, whose other connections are
+    /// looked after meanwhile.
     pub async fn read_awake(&mut self, work: Duration) -> Result<(), Ended> {
         if self.reader.is_partial() || work > MOST_WORK || turns() == 0 || self.habits.behind(work).skips() {
             return Ok(());

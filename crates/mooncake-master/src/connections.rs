@@ -1,9 +1,10 @@
 //! Which connections there are, and which one goes where there are too many.
 //!
-//! What a connection is for turns out with its hello. Until then it counts among the strangers, of whom the oldest goes, of
-//! the address with the most of them. Anchors have a reserve of their own: each session has one, and sessions are limited
-//! elsewhere. Calls have a share: where it is full, one goes that rests, of the client that has the most, which opens
-//! another one when it needs it. So neither strangers nor calls ever keep an anchor out, without which its session ends.
+//! What a connection is for turns out with its hello. Until then it counts among the strangers, of whom the oldest
+//! goes, of the address with the most of them. Anchors have a reserve of their own: each session has one, and sessions
+//! are limited elsewhere. Calls have a share: where it is full, one goes that rests, of the client that has the most,
+//! which opens another one when it needs it. So neither strangers nor calls ever keep an anchor out, without which its
+//! session ends.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -44,8 +45,8 @@ impl Limits {
 /// A connection that answered a call, or began, so short a time ago is not at rest: the next call may be on its way.
 const RESTS_FROM: Duration = Duration::from_millis(20);
 
-/// Behind a search in vain nobody searches for so long, microseconds: all that wait for a place would otherwise look at all connections
-/// every few milliseconds, each of them.
+/// Behind a search in vain nobody searches for so long, microseconds: all that wait for a place would otherwise look at
+/// all connections every few milliseconds, each of them.
 const VAIN: u64 = 2_000;
 
 /// All connections. Each may be ended from outside: at the stop, when its session is over, and to make room.

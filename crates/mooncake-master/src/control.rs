@@ -190,8 +190,8 @@ fn say_now_and_then(error: &io::Error, is_short: bool) {
     match is_short {
         true => tracing::warn!(
             %error, limit = crate::master::descriptors(),
-            "no descriptor for another connection: connections for calls that rest make room. Raise the limit of open files \
-             (`ulimit -n`, LimitNOFILE=) to two for each client and one for each call at a time"
+            "no descriptor for another connection: connections for calls that rest make room. Raise the limit of open \
+             files (`ulimit -n`, LimitNOFILE=) to two for each client and one for each call at a time"
         ),
         false => tracing::warn!(%error, "accept failed; new clients wait until it works again"),
     }

@@ -1,5 +1,5 @@
-//! All of the master that reads bytes of files and of others, as functions of bytes: for the fuzzers in `fuzz/` and for the test
-//! here. The control protocol's messages are in `mooncake-wire`.
+//! All of the master that reads bytes of files and of others, as functions of bytes: for the fuzzers in `fuzz/` and for
+//! the test here. The control protocol's messages are in `mooncake-wire`.
 //!
 //! What a frame announces is read as far as the file goes, 512 MiB at most; nothing is reserved before.
 

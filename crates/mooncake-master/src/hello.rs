@@ -130,8 +130,8 @@ fn tell(shared: &Shared, admitted: &Admitted<Arc<AnchorQueue>>, watched: bool) {
                     session,
                     name,
                     views = resumed.unknown_pins.len(),
-                    "this client holds views that the lost end of the log knew; segments that it maps take nothing until \
-                     they end"
+                    "this client holds views that the lost end of the log knew; segments that it maps take nothing \
+                     until they end"
                 );
             }
         }

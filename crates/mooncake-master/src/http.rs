@@ -112,7 +112,8 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
     health_page("serving", !shared.log.is_closed(), degraded)
 }
 
-/// `degraded` names what is broken while the master serves all the same: its probes go on succeeding, its operators have to act.
+/// `degraded` names what is broken while the master serves all the same: its probes go on succeeding, its operators
+/// have to act.
 fn health_page(state: &str, ready: bool, degraded: &[&str]) -> Response {
     let role = if ready { "leader" } else { "standby" };
     as_json(

@@ -1,7 +1,7 @@
 //! Threads that serve connections: each has a runtime, and so a poll of sockets, of its own.
 //!
-//! A runtime of several threads hands what it has read from one to another, and wakes a second one up for what comes while
-//! the first is awake. Both cost more than most calls take, and far more than a beat.
+//! A runtime of several threads hands what it has read from one to another, and wakes a second one up for what comes
+//! while the first is awake. Both cost more than most calls take, and far more than a beat.
 
 use std::future::Future;
 use std::io;
@@ -16,8 +16,8 @@ use tokio::task::{AbortHandle, JoinHandle};
 /// More do not help: calls take the core's lock one after another.
 const MOST: usize = 4;
 
-/// How long the thread of anchors rests before it looks what has come, for each anchor: many are served by one wake-up, which
-/// costs more than a beat does. Nobody waits for beats, and what else comes by anchors takes its time too.
+/// How long the thread of anchors rests before it looks what has come, for each anchor: many are served by one wake-up,
+/// which costs more than a beat does. Nobody waits for beats, and what else comes by anchors takes its time too.
 const REST_EACH: Duration = Duration::from_micros(4);
 
 /// Few anchors, each of which would wait for little.

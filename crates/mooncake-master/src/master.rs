@@ -281,8 +281,8 @@ fn open_log(settings: &Settings, boot_id: &[u8; 16], replaying: &mut Replaying) 
     if known.is_some() && free.is_none() {
         tracing::error!(
             path = %path.display(),
-            "ANOTHER MASTER of this host runs, or stands still, on a copy of this log: end it. Each client that meets both \
-             has the epoch raised"
+            "ANOTHER MASTER of this host runs, or stands still, on a copy of this log: end it. Each client that meets \
+             both has the epoch raised"
         );
     }
     let log =
@@ -314,8 +314,8 @@ fn open_log(settings: &Settings, boot_id: &[u8; 16], replaying: &mut Replaying) 
     Ok(Some(Opened { sink, found, epoch: start.epoch }))
 }
 
-/// The witness of a log from here on, if there can be one: the one that vouches for it, or another. `seen` is the highest
-/// reign known of the log.
+/// The witness of a log from here on, if there can be one: the one that vouches for it, or another. `seen` is the
+/// highest reign known of the log.
 fn open_witness(
     folder: &Path,
     found: &Recovered,
@@ -326,8 +326,8 @@ fn open_witness(
         Some(mut witness) => {
             witness.store_raised(found.last_lsn, seen).inspect_err(|_| witness.remove()).map(|()| witness)
         }
-        // It is written once the raised epoch is in the log. This start may end before that, with a file of this boot in
-        // the log, for which what it said must not vouch.
+        // It is written once the raised epoch is in the log. This start may end before that, with a file of this boot
+        // in the log, for which what it said must not vouch.
         None => Witness::anew(folder, found.log_id, Some(seen)),
     };
     match opened {
@@ -364,7 +364,8 @@ fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), StartEr
         if let Some(log_id) = log_id {
             Witness::remove_of(witness_folder, log_id);
         }
-        tracing::warn!(renamed_to = %away.display(), "this run has no log: the old one is renamed away and will not be read again");
+        tracing::warn!(renamed_to = %away.display(), "this run has no log: the old one is renamed away and will not be \
+            read again");
     }
     Ok(())
 }
@@ -395,8 +396,8 @@ async fn report(shared: Arc<Shared>, in_output: bool) {
             if told.elapsed() >= REMIND_EVERY {
                 lost_since = Some(Instant::now());
                 tracing::error!(
-                    "STILL WITHOUT A LOG: a restart forgets every object. POST /api/v1/start_log to the metrics port begins a \
-                     new one"
+                    "STILL WITHOUT A LOG: a restart forgets every object. POST /api/v1/start_log to the metrics port \
+                     begins a new one"
                 );
             }
         } else {
@@ -603,7 +604,8 @@ mod tests {
         let file = hosts.last_file();
         let size = std::fs::metadata(&file).unwrap().len();
         std::fs::File::options().write(true).open(&file).unwrap().set_len(size / 2 - 3).unwrap();
-        // Back on host 1, which has not been restarted. Starts that end before the epoch is raised leave that to the next.
+        // Back on host 1, which has not been restarted. Starts that end before the epoch is raised leave that to the
+        // next.
         for start in 1..=3 {
             assert_ne!(hosts.open(1).unwrap().epoch, Epoch::Kept, "start {start}");
         }

@@ -1,5 +1,5 @@
-//! Proof that a client's process is gone: its pidfd, for clients of this host. The thread that waits for that can be woken for
-//! other work.
+//! Proof that a client's process is gone: its pidfd, for clients of this host. The thread that waits for that can be
+//! woken for other work.
 
 use std::collections::HashMap;
 use std::io;

@@ -20,8 +20,8 @@ pub(crate) const INVALID_PARAMS: i32 = -600;
 /// As the reference names it; scripts compare with it.
 const NOT_FOUND_NAME: &str = "OBJECT_NOT_FOUND";
 
-/// Replicas of one object. As in the reference, the key is taken verbatim, and asking counts as an existence query, which
-/// protects the object. A key that is not there so is decoded: it may be as `/get_all_keys` prints it.
+/// Replicas of one object. As in the reference, the key is taken verbatim, and asking counts as an existence query,
+/// which protects the object. A key that is not there so is decoded: it may be as `/get_all_keys` prints it.
 pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     let Some(key) = parameter(query.as_deref(), "key").filter(|key| !key.is_empty()) else {
         return lacks("/query_key?key=KEY");
@@ -123,8 +123,8 @@ pub(crate) fn lacks(usage: &str) -> Response {
     failed(StatusCode::BAD_REQUEST, INVALID_PARAMS, &format!("a parameter is missing: {usage}"))
 }
 
-/// A key as pages tell it, in one line of UTF-8 that [`decode`] makes the key of again: keys are bytes, and most are plain text,
-/// which stays as it is.
+/// A key as pages tell it, in one line of UTF-8 that [`decode`] makes the key of again: keys are bytes, and most are
+/// plain text, which stays as it is.
 pub(crate) fn shown(key: &[u8]) -> String {
     let mut shown = String::with_capacity(key.len());
     for chunk in key.utf8_chunks() {

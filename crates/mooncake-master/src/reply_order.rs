@@ -1,5 +1,5 @@
-//! Replies and pushes follow the log: what a client is told of a change is in the log by then. Here the log is a pipe that
-//! takes nothing until it is read.
+//! Replies and pushes follow the log: what a client is told of a change is in the log by then. Here the log is a pipe
+//! that takes nothing until it is read.
 
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -138,8 +138,8 @@ impl Blocked {
         timeout(SOON, append).await.expect("nothing is appended");
     }
 
-    /// The log takes what waits for it. One that waits for the disk finds then that a pipe has none: it is renamed away, and
-    /// what waits is told all the same.
+    /// The log takes what waits for it. One that waits for the disk finds then that a pipe has none: it is renamed
+    /// away, and what waits is told all the same.
     fn release(&mut self) {
         self.stuffing.read_exact(&mut vec![0; self.stuffed]).unwrap();
     }

@@ -51,7 +51,8 @@ impl Routes {
         self.tables.lock().anchors.count()
     }
 
-    /// Says who waits for a ticket that the core has just given. The core is still held: the put that wakes it comes later.
+    /// Says who waits for a ticket that the core has just given. The core is still held: the put that wakes it comes
+    /// later.
     pub fn park(&self, _held: &Core, ticket: Ticket) -> oneshot::Receiver<Vec<PutSlot>> {
         let (sender, receiver) = oneshot::channel();
         self.tables.lock().parked.insert(ticket, sender);
@@ -133,7 +134,8 @@ impl AnchorQueue {
         self.ready.notify_one();
     }
 
-    /// Whether a fence has to wait until others are sent. If so, it and those behind it are [`AnchorQueue::fences`] later.
+    /// Whether a fence has to wait until others are sent. If so, it and those behind it are [`AnchorQueue::fences`]
+    /// later.
     fn has_to_postpone(&self, rid: Rid) -> bool {
         let mut state = self.state.lock();
         let wait = state.postponed.is_some() || state.bytes.len() >= FENCES_BEHIND;
@@ -186,7 +188,8 @@ impl AnchorQueue {
         }
     }
 
-    /// From which one on fences are to be asked for, once there is room for them: when they were asked for first there was none.
+    /// From which one on fences are to be asked for, once there is room for them: when they were asked for first there
+    /// was none.
     pub async fn fences(&self) -> Rid {
         loop {
             {

@@ -148,7 +148,8 @@ impl Settings {
         if let Some(ratio) = given.number("eviction_ratio") {
             self.core.eviction_share = ratio;
             self.notes.push(format!(
-                "{}={ratio} is a share of the capacity in bytes, and counts once eviction_high_watermark_ratio is below 1",
+                "{}={ratio} is a share of the capacity in bytes, and counts once eviction_high_watermark_ratio is \
+                 below 1",
                 given.label("eviction_ratio")
             ));
         }

@@ -159,8 +159,9 @@ impl Shared {
         Ok(result)
     }
 
-    /// [`Shared::apply`] for tasks: where a commit waits for the disk, it does so on another thread, and so does one that finds
-    /// another thread waiting for it. What was done before, and is only said once more, is in the log as well when this returns.
+    /// [`Shared::apply`] for tasks: where a commit waits for the disk, it does so on another thread, and so does one
+    /// that finds another thread waiting for it. What was done before, and is only said once more, is in the log as
+    /// well when this returns.
     pub async fn apply_async<R>(
         self: &Arc<Self>,
         operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R,
@@ -182,8 +183,8 @@ impl Shared {
         self.run(operation).0
     }
 
-    /// [`Shared::apply`] for tasks whose thread has others to serve, however slow the disk is: what is to be in the log before
-    /// the operation is answered is brought there by another thread, whether that is waited for or not.
+    /// [`Shared::apply`] for tasks whose thread has others to serve, however slow the disk is: what is to be in the log
+    /// before the operation is answered is brought there by another thread, whether that is waited for or not.
     pub fn apply_aside<R>(
         self: &Arc<Self>,
         operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R,
@@ -298,8 +299,8 @@ impl Living for Shared {
     }
 }
 
-/// Forgotten when an operation is through; dropped by its panic. The books in memory are half changed then, those in the
-/// log are whole: nothing is logged or answered any more, and a new process reads the log.
+/// Forgotten when an operation is through; dropped by its panic. The books in memory are half changed then, those in
+/// the log are whole: nothing is logged or answered any more, and a new process reads the log.
 struct Whole<'a>(&'a Shared);
 
 impl Drop for Whole<'_> {

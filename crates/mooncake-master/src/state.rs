@@ -113,7 +113,8 @@ impl StateFolder {
         Ok(())
     }
 
-    /// Removes it and the witness of its log. An error if a master runs on it, by now too: it is locked until it is gone.
+    /// Removes it and the witness of its log. An error if a master runs on it, by now too: it is locked until it is
+    /// gone.
     pub fn remove(&self, witnesses: &Path) -> Result<(), LogError> {
         let wrap = |source| LogError::Folder { path: self.path.clone(), source };
         if let Some(foreign) = &self.foreign {

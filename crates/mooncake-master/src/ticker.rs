@@ -69,8 +69,8 @@ impl TickDriver for Shared {
             News::IsDeaf(silence) => {
                 tracing::warn!(
                     ?silence,
-                    "the thread that hears clients stands still; their silence does not count while it does. Look at this \
-                     machine's load"
+                    "the thread that hears clients stands still; their silence does not count while it does. Look at \
+                     this machine's load"
                 );
             }
             News::Left(Departure { session, name, reason, in_order: true, .. }) => {

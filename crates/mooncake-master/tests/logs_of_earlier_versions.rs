@@ -1,8 +1,8 @@
 //! A log that an earlier version has written opens, with everything that is in it.
 //!
 //! `logs/49e5191.txt` was written by 49e5191, by the ignored test below: `cargo test -p mooncake-master --test
-//! logs_of_earlier_versions -- --ignored` writes `logs/this-version.txt`. A version that adds records gets a file of its
-//! own beside the older ones, with what it adds; files that are there are never written anew.
+//! logs_of_earlier_versions -- --ignored` writes `logs/this-version.txt`. A version that adds records gets a file of
+//! its own beside the older ones, with what it adds; files that are there are never written anew.
 
 mod support;
 

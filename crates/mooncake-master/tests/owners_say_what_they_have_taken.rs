@@ -127,7 +127,8 @@ fn an_epoch_taken_in_another_reign_of_the_same_number_opens_nothing() {
     fs::create_dir(scratch.current()).unwrap();
     copy.into_iter().for_each(|(bytes, file)| fs::write(file, bytes).unwrap());
 
-    // It goes on from the same place as the first did, and has come further in the same epoch by the time the owner is back.
+    // It goes on from the same place as the first did, and has come further in the same epoch by the time the owner is
+    // back.
     let second = Running::start(scratch.settings());
     let mut stranger = Client::open(second.rpc);
     stranger.mount(1 << 20);

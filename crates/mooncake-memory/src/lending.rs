@@ -74,8 +74,8 @@ impl Lending {
 
     /// Hands pages of the pieces to the socket, from byte `skip` on; `more` bytes follow on the socket behind them.
     /// Returns the bytes that the socket has taken. It waits as long as the socket does: after `WouldBlock` and
-    /// `Interrupted` it may be called again in the same way. Any other error says that the bytes from `skip` on are to be
-    /// copied instead: it is the kernel that does not lend them, or the socket that is broken.
+    /// `Interrupted` it may be called again in the same way. Any other error says that the bytes from `skip` on are to
+    /// be copied instead: it is the kernel that does not lend them, or the socket that is broken.
     pub fn send_sources(
         &mut self,
         socket: BorrowedFd<'_>,

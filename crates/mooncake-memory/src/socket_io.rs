@@ -70,8 +70,8 @@ impl Mapping {
         ranges.send(socket)
     }
 
-    /// One `recvmsg` into bytes of the segment. 0 = end of stream, or `len` is 0. Where nothing has come it waits as long as
-    /// the socket does, or fails at once unless it `may_wait`.
+    /// One `recvmsg` into bytes of the segment. 0 = end of stream, or `len` is 0. Where nothing has come it waits as
+    /// long as the socket does, or fails at once unless it `may_wait`.
     /// The extent is to be stamped before the first of them.
     pub fn recv_from(&self, socket: BorrowedFd<'_>, offset: u64, len: u64, may_wait: bool) -> io::Result<usize> {
         if !self.is_writable() {

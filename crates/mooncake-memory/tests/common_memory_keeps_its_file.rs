@@ -1,5 +1,5 @@
-//! Files of memory that peers would map are kept open as far as descriptors go; common memory always has its own. The only test
-//! of its process: what is kept is counted per process.
+//! Files of memory that peers would map are kept open as far as descriptors go; common memory always has its own. The
+//! only test of its process: what is kept is counted per process.
 
 use mooncake_memory::{CommonMemory, allocate_shared, free_host_memory, shared_block};
 

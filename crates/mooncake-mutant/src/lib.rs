@@ -1,7 +1,7 @@
 //! Mutants: faults that a test switches on in the product's decisions, to see that it notices. Each breaks one promise.
 //!
-//! Where the code asks [`mutant!`] the answer is `false` when it is compiled, but in test builds: there a thread can have
-//! one mutant alive, and its decisions are wrong in that one way.
+//! Where the code asks [`mutant!`] the answer is `false` when it is compiled, but in test builds: there a thread can
+//! have one mutant alive, and its decisions are wrong in that one way.
 #![forbid(unsafe_code)]
 
 macro_rules! mutants {

@@ -1,5 +1,6 @@
-//! Decoders of what others send, as functions of bytes: each crate that has some lists them in its `decoders.rs`, for the fuzzers
-//! in `fuzz/` and for a test of its own, which calls [`run`]. And [`Golden`] files, which say that a format is what it was.
+//! Decoders of what others send, as functions of bytes: each crate that has some lists them in its `decoders.rs`, for
+//! the fuzzers in `fuzz/` and for a test of its own, which calls [`run`]. And [`Golden`] files,
+//! which say that a format is what it was.
 #![forbid(unsafe_code)]
 
 mod dice;
@@ -14,8 +15,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Mutations of what a decoder is meant for, in each test.
 const MUTATIONS: usize = 20_000;
 
-/// Most memory that a decoder may ask for beyond what the test has: of a few kilobytes that come in, a multiple at most, and
-/// never what they announce.
+/// Most memory that a decoder may ask for beyond what the test has: of a few kilobytes that come in, a multiple at
+/// most, and never what they announce.
 const MEMORY: u64 = 64 << 20;
 
 /// One decoder.
@@ -29,8 +30,8 @@ pub struct Decoder {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// Gives each decoder what it is meant for, mutations of that, and what is nested deeply: none may panic, or ask for much
-/// memory. Panics with the decoder's name and the bytes otherwise, and if it has no fuzz target.
+/// Gives each decoder what it is meant for, mutations of that, and what is nested deeply: none may panic, or ask for
+/// much memory. Panics with the decoder's name and the bytes otherwise, and if it has no fuzz target.
 pub fn run(decoders: &[Decoder]) {
     // Asked for when it runs: a checkout that was moved keeps what cargo built in it.
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is");

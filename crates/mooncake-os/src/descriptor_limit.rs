@@ -5,8 +5,8 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// As far as a library raises the limit of a process that belongs to somebody else: enough for thousands of peers, and little
-/// to programs that walk over all descriptors that there could be.
+/// As far as a library raises the limit of a process that belongs to somebody else: enough for thousands of peers, and
+/// little to programs that walk over all descriptors that there could be.
 pub const MOST_DESCRIPTORS_OF_OTHERS: usize = 65_536;
 
 /// The limit as it is.
@@ -14,11 +14,11 @@ pub fn descriptor_limit() -> usize {
     count(getrlimit(Resource::Nofile).current)
 }
 
-/// Raises the limit to `most`, or as far as it may be raised. One that is as high already, or higher, stays. Gives the limit
-/// from here on.
+/// Raises the limit to `most`, or as far as it may be raised. One that is as high already, or higher, stays. Gives the
+/// limit from here on.
 ///
-/// The usual soft limit is 1,024, which is for programs that call `select`; the limit of what such programs may be raised to
-/// is 524,288 and more. It is the whole process's, and its children's.
+/// The usual soft limit is 1,024, which is for programs that call `select`; the limit of what such programs may be
+/// raised to is 524,288 and more. It is the whole process's, and its children's.
 pub fn raise_descriptor_limit(most: usize) -> io::Result<usize> {
     let limit = getrlimit(Resource::Nofile);
     let (now, most) = (count(limit.current), most.min(count(limit.maximum)));

@@ -10,8 +10,9 @@ pub fn trim_heap() {
     }
 }
 
-/// Has small blocks joined as they are freed. glibc else keeps them apart, and joins all of them when a large block is freed:
-/// millions at a time, which takes that one call many milliseconds. To be called before there are threads that allocate.
+/// Has small blocks joined as they are freed. glibc else keeps them apart, and joins all of them when a large block is
+/// freed: millions at a time, which takes that one call many milliseconds. To be called before there are threads that
+/// allocate.
 pub fn join_freed_blocks_at_once() {
     #[cfg(target_env = "gnu")]
     // SAFETY: no preconditions; it takes the allocator's own locks, and blocks that are kept apart already stay valid.

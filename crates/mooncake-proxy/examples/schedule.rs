@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("{} prompts, {} instances", trace.len(), town.instances);
     println!(
-        "| scheduling | found in the instance's cache | busiest by mean | mean s | p50 s | p99 s |\n|---|---|---|---|---|---|"
+        "| scheduling | found in the instance's cache | busiest by mean | mean s | p50 s | p99 s \
+         |\n|---|---|---|---|---|---|"
     );
     for scheduling in Scheduling::ALL {
         let outcome = simulate(&trace, town, scheduling);

@@ -1,4 +1,5 @@
-//! A line for each request, written by a thread of its own: whoever reads the log may be slow, and no request waits for that.
+//! A line for each request, written by a thread of its own: whoever reads the log may be slow, and no request waits for
+//! that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};

@@ -59,8 +59,8 @@ impl Proxy {
         Err(Unfit::OtherModel { address: address.clone(), serves: serves.join(", "), model: model.clone() })
     }
 
-    /// Checks all instances, each when it is time, for ever. Those that leave, too: what waits there for a first byte must
-    /// not do so in vain. One that is slow to answer holds up no other's check.
+    /// Checks all instances, each when it is time, for ever. Those that leave, too: what waits there for a first byte
+    /// must not do so in vain. One that is slow to answer holds up no other's check.
     pub async fn check_for_ever(self: Arc<Proxy>) {
         let mut checks = JoinSet::new();
         let mut tick = tokio::time::interval(self.options.check_interval);

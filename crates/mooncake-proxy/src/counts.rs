@@ -202,8 +202,8 @@ fn write(
     let help = "attempts at an instance that failed before a byte of the answer was passed on";
     page.labelled(Metric::Counter, "mooncake_proxy_attempts_failed_total", "kind", help, kinds);
     let reasons = ["chosen", "no_prefill", "not_fetchable"].into_iter().zip(counts.decode_only.iter().map(read));
-    let help = "requests whose prompt the decode instance computed: as the cheaper way, because no prefill instance did, \
-        or because it cannot be fetched from one";
+    let help = "requests whose prompt the decode instance computed: as the cheaper way, because no prefill instance \
+        did, or because it cannot be fetched from one";
     page.labelled(Metric::Counter, "mooncake_proxy_decode_only_total", "reason", help, reasons);
     let help = "answers that the decode instance broke off after their first byte";
     page.counter("mooncake_proxy_broken_answers_total", help, read(&counts.broke_off));

@@ -74,9 +74,9 @@ impl<'a> Fields<'a> {
         serde_json::from_str::<Vec<IgnoredAny>>(raw).map_or(usize::MAX, |prompts| prompts.len())
     }
 
-    /// The same request for one token: its prompt is computed, and the answer is of no use. With `kv_transfer_params` it is
-    /// computed for another instance: an answer that ends by itself, if only with its first token, would leave nothing to
-    /// be fetched, so that it must not.
+    /// The same request for one token: its prompt is computed, and the answer is of no use. With `kv_transfer_params`
+    /// it is computed for another instance: an answer that ends by itself, if only with its first token, would leave
+    /// nothing to be fetched, so that it must not.
     pub fn for_prefill(&self, kv_transfer_params: Option<&str>) -> Vec<u8> {
         let mut changed = vec![("max_tokens", "1"), ("stream", "false")];
         // Where both are given this one counts.

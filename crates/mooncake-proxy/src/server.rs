@@ -60,8 +60,8 @@ pub enum StartError {
 }
 
 impl ProxyServer {
-    /// Listens. Instances that do not answer yet are taken into service when they do; one that serves another model is an
-    /// error.
+    /// Listens. Instances that do not answer yet are taken into service when they do; one that serves another model is
+    /// an error.
     pub async fn open(
         options: ProxyOptions,
         prefill: Vec<InstanceAddress>,
@@ -97,8 +97,8 @@ impl ProxyServer {
         self.address
     }
 
-    /// Serves until it is told to `stop`: then no request is taken any more, and those under way get their time. Once more,
-    /// and they do not.
+    /// Serves until it is told to `stop`: then no request is taken any more, and those under way get their time. Once
+    /// more, and they do not.
     pub async fn serve(self, stop: &Notify) {
         let options = &self.proxy.options;
         // An answer that is waited for moves nothing for as long as all attempts take.

@@ -1,5 +1,5 @@
-//! KV cache from server to server, as vLLM's `MooncakeConnector` has it: what the two are told, and what happens when there is
-//! nothing to fetch.
+//! KV cache from server to server, as vLLM's `MooncakeConnector` has it: what the two are told, and what happens when
+//! there is nothing to fetch.
 
 mod town;
 

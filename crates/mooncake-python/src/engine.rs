@@ -1,7 +1,7 @@
 //! `mooncake.engine`: the transfer engine under the names and codes of the reference.
 //!
-//! Long because a class has one block of methods, and each needs its own signature. What they take over from Python is in
-//! `transfer_call`, and what they do with an engine and its memory in `held_engine`.
+//! Long because a class has one block of methods, and each needs its own signature. What they take over from Python is
+//! in `transfer_call`, and what they do with an engine and its memory in `held_engine`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,9 +47,9 @@ impl TransferEngine {
 
     // ---------------------------------------------------------- beginning and end
 
-    /// 0, or -1 and a reason. `metadata_server`: `P2PHANDSHAKE`, or a URL of `http://` or `https://`. `protocol`: `tcp`, or
-    /// `rdma`, which this version has not: then it warns, and takes `tcp`. `device_name`: the network devices that the
-    /// topology is to have, with commas between them; all if it is empty.
+    /// 0, or -1 and a reason. `metadata_server`: `P2PHANDSHAKE`, or a URL of `http://` or `https://`. `protocol`:
+    /// `tcp`, or `rdma`, which this version has not: then it warns, and takes `tcp`. `device_name`: the network devices
+    /// that the topology is to have, with commas between them; all if it is empty.
     #[pyo3(signature = (local_hostname, metadata_server, protocol, device_name, /))]
     fn initialize(
         &self,
@@ -105,14 +105,16 @@ impl TransferEngine {
     fn get_engine_ptr(&self) -> usize {
         self.errors.clear();
         self.errors.set(|| {
-            "get_engine_ptr: 0, as there is no engine of C++ at any address; share this object, or make another engine".into()
+            "get_engine_ptr: 0, as there is no engine of C++ at any address; share this object, or make another \
+             engine"
+                .into()
         });
         0
     }
 
-    /// Ends the engine: peers are served no more, calls of other threads fail, and memory that it was lent, or that a transfer
-    /// was given, is the caller's again. 0, also twice; a negative code while somebody is still at such memory: then it may be
-    /// called again.
+    /// Ends the engine: peers are served no more, calls of other threads fail, and memory that it was lent, or that a
+    /// transfer was given, is the caller's again. 0, also twice; a negative code while somebody is still at such
+    /// memory: then it may be called again.
     fn close(&self, py: Python<'_>) -> PyResult<i64> {
         self.call("close", |e| {
             let Ok(held) = e.engine() else { return Ok(0) };
@@ -213,8 +215,8 @@ impl TransferEngine {
         Ok(usize::try_from(made).unwrap_or(0))
     }
 
-    /// Takes back what `allocate_managed_buffer` gave. 0, or a negative code: what it did not give is left alone, and what
-    /// somebody is still at stays, and may be given back again.
+    /// Takes back what `allocate_managed_buffer` gave. 0, or a negative code: what it did not give is left alone, and
+    /// what somebody is still at stays, and may be given back again.
     #[pyo3(signature = (buffer_addr, length, /))]
     fn free_managed_buffer(
         &self,
@@ -383,7 +385,9 @@ impl TransferEngine {
     }
 
     /// One way or the other. 0, or -1.
-    #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, opcode, notify = None, transport_hint = ""))]
+    #[pyo3(signature = (
+        target_hostname, buffer, peer_buffer_address, length, opcode, notify = None, transport_hint = "",
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn transfer_sync(
         &self,
@@ -434,7 +438,9 @@ impl TransferEngine {
     }
 
     /// Many one way or the other. 0, or -1.
-    #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, opcode, notify = None, transport_hint = ""))]
+    #[pyo3(signature = (
+        target_hostname, buffers, peer_buffer_addresses, lengths, opcode, notify = None, transport_hint = "",
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn batch_transfer_sync(
         &self,

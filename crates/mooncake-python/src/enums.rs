@@ -1,5 +1,5 @@
-//! Enumerations of the Python surface, with the numbers of the reference. They behave as those that pybind11 makes: made from
-//! a number, indexes, hashed as their number, copied and pickled; equal to members of their own class only.
+//! Enumerations of the Python surface, with the numbers of the reference. They behave as those that pybind11 makes:
+//! made from a number, indexes, hashed as their number, copied and pickled; equal to members of their own class only.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -3,8 +3,8 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-/// What pybind11 takes for a bool: True and False, None as False, and whatever has a truth value of its own (`__bool__`):
-/// numbers and numpy's bools do; strings and lists, which only have a length, do not.
+/// What pybind11 takes for a bool: True and False, None as False, and whatever has a truth value of its own
+/// (`__bool__`): numbers and numpy's bools do; strings and lists, which only have a length, do not.
 #[derive(Clone, Copy)]
 pub struct Flag(pub bool);
 

@@ -84,7 +84,8 @@ impl Held {
         Ok(())
     }
 
-    /// Waits for batches and frees them. The error is that of the first that failed; Ctrl-C leaves those that are left as they are.
+    /// Waits for batches and frees them. The error is that of the first that failed; Ctrl-C leaves those that are left
+    /// as they are.
     pub fn finish_all(&self, batches: &[u64]) -> Result<i64, EngineError> {
         let mut looked = Instant::now();
         let mut result = Ok(0);

@@ -15,8 +15,8 @@ const MOST_THREADS: usize = 256;
 thread_local! {
     /// The store that this thread called last.
     static CALLED: Cell<u64> = const { Cell::new(0) };
-    /// Reasons that calls of this thread have left, in whatever stores: without any, a call costs no lock. Too many where
-    /// a store is gone, or has forgotten one.
+    /// Reasons that calls of this thread have left, in whatever stores: without any, a call costs no lock. Too many
+    /// where a store is gone, or has forgotten one.
     static LEFT: Cell<usize> = const { Cell::new(0) };
     /// Whether the call that this thread is in has its reason.
     static NOTED: Cell<bool> = const { Cell::new(false) };

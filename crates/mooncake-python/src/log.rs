@@ -1,8 +1,8 @@
 //! What the library says of its own accord: lines of Python's logger `mooncake`.
 //!
-//! Threads say them that must not wait for Python, which a single call of the application may hold for seconds. So a line
-//! goes into a queue, and `mooncake-log` hands it over. Before that thread runs, behind the interpreter's exit hooks and in
-//! forked children lines go to stderr.
+//! Threads say them that must not wait for Python, which a single call of the application may hold for seconds. So a
+//! line goes into a queue, and `mooncake-log` hands it over. Before that thread runs, behind the interpreter's exit
+//! hooks and in forked children lines go to stderr.
 
 use std::collections::VecDeque;
 use std::io::Write;

@@ -26,7 +26,8 @@ pub fn items<'py>(any: &Bound<'py, PyAny>, what: &str) -> PyResult<Vec<Bound<'py
     }
 }
 
-/// Does something with each of the [`items`], which for that need not be held all at once: most calls have many short lists.
+/// Does something with each of the [`items`], which for that need not be held all at once: most calls have many short
+/// lists.
 pub fn each<'py>(
     any: &Bound<'py, PyAny>,
     what: &str,

@@ -16,7 +16,9 @@ impl SharedSegment {
     /// The first step: the segment, and the bytes that the other ranks need of this one. All ranks give the same name,
     /// size, number and owner. RuntimeError says why there is none.
     #[staticmethod]
-    #[pyo3(signature = (name, size, world_size, rank_id, owner_rank = 0, device_id = 0, mmap = true, host_register = false))]
+    #[pyo3(signature = (
+        name, size, world_size, rank_id, owner_rank = 0, device_id = 0, mmap = true, host_register = false,
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn create<'py>(
         py: Python<'py>,
@@ -52,7 +54,8 @@ impl SharedSegment {
         mmap && !host_register
     }
 
-    /// The second step: the bytes of all ranks, by rank. RuntimeError if they do not fit together, or the owner is gone.
+    /// The second step: the bytes of all ranks, by rank. RuntimeError if they do not fit together, or the owner is
+    /// gone.
     fn complete(&self, py: Python<'_>, blobs: Vec<Vec<u8>>) -> PyResult<()> {
         let done = py.detach(|| self.0.complete(&blobs, &interrupt::requested));
         match interrupt::raised() {

@@ -48,7 +48,8 @@ struct Live {
 pub struct MooncakeDistributedStore {
     live: RwLock<Option<Live>>,
     errors: LastError,
-    /// What `alloc_from_mem_pool` gave, by address. It goes with this object, when no call can be at work in it any more.
+    /// What `alloc_from_mem_pool` gave, by address. It goes with this object, when no call can be at work in it any
+    /// more.
     pool: Mutex<Vec<usize>>,
 }
 
@@ -167,8 +168,9 @@ impl MooncakeDistributedStore {
     #[pyo3(
         signature = (*args, **kwargs),
         text_signature = "($self, local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol, \
-                          rdma_devices, master_server_addr, engine=None, enable_ssd_offload=False, ssd_offload_path='', \
-                          tenant_id='default', enable_client_http_server=False, client_http_port=9300)"
+                          rdma_devices, master_server_addr, engine=None, enable_ssd_offload=False, \
+                          ssd_offload_path='', tenant_id='default', enable_client_http_server=False, \
+                          client_http_port=9300)"
     )]
     fn setup(&self, py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<i64> {
         entry(

@@ -81,8 +81,8 @@ fn memory<'a>(tensor: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), size) })
 }
 
-/// The first bytes of memory that may not be there, `most` of them; ValueError where it is not, or where the memory begins in
-/// a registered buffer and runs out of it.
+/// The first bytes of memory that may not be there, `most` of them; ValueError where it is not, or where the memory
+/// begins in a registered buffer and runs out of it.
 #[pyfunction]
 fn _peek<'py>(
     store: &Bound<'py, MooncakeDistributedStore>,
@@ -98,8 +98,8 @@ fn _peek<'py>(
     Ok(PyBytes::new(store.py(), &bytes))
 }
 
-/// Writes to the first bytes of memory that may not be there; ValueError where it is not, or not writable, or where the memory
-/// begins in a registered buffer and runs out of it.
+/// Writes to the first bytes of memory that may not be there; ValueError where it is not, or not writable, or where the
+/// memory begins in a registered buffer and runs out of it.
 #[pyfunction]
 fn _poke(
     store: &Bound<'_, MooncakeDistributedStore>,

@@ -297,7 +297,8 @@ impl MooncakeDistributedStore {
             if refused.is_empty() {
                 return put(keys, options);
             }
-            // Of as many groups as keys, those of the keys that are left; of another number, what is wrong with it is said.
+            // Of as many groups as keys, those of the keys that are left; of another number, what is wrong with it is
+            // said.
             let groups = match options.groups.len() == keys.len() {
                 true => refused.others(&options.groups),
                 false => options.groups.clone(),

@@ -1,5 +1,5 @@
-//! A pool whose log is compacted: how long the slices of the snapshot hold the lock, how long all of it takes beside a client
-//! that goes on, and what it needs of memory.
+//! A pool whose log is compacted: how long the slices of the snapshot hold the lock, how long all of it takes beside a
+//! client that goes on, and what it needs of memory.
 
 use std::fmt;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The same piece of work over and over: how much longer the longest of it takes is the machine's doing, and what the machine
-//! adds to the longest of anything.
+//! The same piece of work over and over: how much longer the longest of it takes is the machine's doing, and what the
+//! machine adds to the longest of anything.
 
 use crate::holds::Holds;
 

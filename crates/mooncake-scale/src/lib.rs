@@ -1,10 +1,8 @@
-//! How long a pool of many objects, segments and clients holds its master's lock. Everybody's calls wait while one of them
-//! holds it.
+//! How long a pool of many objects, segments and clients holds its master's lock. Everybody's calls wait while one of
+//! them holds it.
 
 use std::fmt;
-use std::path::Path;
 
-use mooncake_master::log::{Folder, Log, LogError, Sink};
 use serde::Serialize;
 
 use crate::holds::Holds;
@@ -17,14 +15,8 @@ pub mod memory;
 pub mod pool;
 pub mod thread;
 
-/// A log to write to.
-pub fn log_in(folder: Option<&Path>) -> Result<Log, LogError> {
-    let sink = folder.map(|path| Sink::open(Folder::open(path)?, 1, 0, [7; 16], None)).transpose()?;
-    Ok(Log::new(1, 0, sink, false))
-}
-
-/// The longest holds. Of several runs that did the same the median of each: a machine that stands still for a moment counts in
-/// one of them.
+/// The longest holds. Of several runs that did the same the median of each: a machine that stands still for a moment
+/// counts in one of them.
 #[derive(Debug, Serialize)]
 pub struct Figures(pub Vec<Figure>);
 

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use mooncake_scale::Figures;
 use mooncake_scale::cases::CASES;
 use mooncake_scale::control::Control;
 use mooncake_scale::memory::{self, Phases};
-use mooncake_scale::pool::{Pool, Size};
-use mooncake_scale::{Figures, log_in};
+use mooncake_scale::pool::{Pool, Size, log_in};
 
 /// Measures how long a master of many objects, segments and clients holds the lock of its core, with its log, in one
 /// process and without memory behind the segments.
@@ -28,7 +28,8 @@ struct Options {
     /// How often all of it is done: the median of each figure is shown.
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Compact the log beside a client that puts, instead: how long that takes, and what it needs of memory. Needs a folder.
+    /// Compact the log beside a client that puts, instead: how long that takes, and what it needs of memory. Needs a
+    /// folder.
     #[arg(long, requires = "log")]
     compaction: bool,
     /// Figures as JSON.

@@ -1,4 +1,5 @@
-//! What a pool of many objects costs its master's memory, at what rate it fills, and how long a restart takes to read it.
+//! What a pool of many objects costs its master's memory, at what rate it fills, and how long a restart takes to read
+//! it.
 
 use std::fmt;
 use std::path::Path;
@@ -11,8 +12,7 @@ use mooncake_master::log::{FileHeader, FileKind, Progress, Replay, SnapshotFile,
 use serde::{Deserialize, Serialize};
 
 use crate::holds::Holds;
-use crate::log_in;
-use crate::pool::{Pool, REQUEST, Size, key};
+use crate::pool::{Pool, REQUEST, Size, key, log_in};
 
 /// Boot of the host under which its log is written.
 const BOOT: [u8; 16] = [7; 16];
@@ -65,7 +65,8 @@ impl fmt::Display for Phases {
     }
 }
 
-/// Lives it. With a folder its log is written there and read back by processes of their own: as it is, and as a snapshot.
+/// Lives it. With a folder its log is written there and read back by processes of their own: as it is, and as a
+/// snapshot.
 pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::error::Error>> {
     let before = Memory::now()?;
     let mut phases = Vec::new();

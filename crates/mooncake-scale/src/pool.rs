@@ -1,6 +1,7 @@
 //! A pool of many objects: the master's core and log, without clients and without memory.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use mooncake_core::{
@@ -8,7 +9,7 @@ use mooncake_core::{
     Time, To,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
-use mooncake_master::log::Log;
+use mooncake_master::log::{Folder, Log, LogError, Sink};
 
 use crate::holds::Holds;
 
@@ -357,4 +358,10 @@ impl Pool {
         self.hold(kind, |core, now, fx| core.tick(now, fx));
         while self.hold(kind, |core, now, fx| core.background(now, STEP, fx)) {}
     }
+}
+
+/// A log to write to.
+pub fn log_in(folder: Option<&Path>) -> Result<Log, LogError> {
+    let sink = folder.map(|path| Sink::open(Folder::open(path)?, 1, 0, [7; 16], None)).transpose()?;
+    Ok(Log::new(1, 0, sink, false))
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time on the processor of the thread that calls. It counts what the machine does on that processor meanwhile and the kernel
-/// does not tell apart: interrupts, and on some hosts the time that the host gives to others.
+/// Time on the processor of the thread that calls. It counts what the machine does on that processor meanwhile and the
+/// kernel does not tell apart: interrupts, and on some hosts the time that the host gives to others.
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,13 +1,13 @@
-//! What `mooncake-scale` measures in time, counted: whatever waits or breaks in a pool, one hold of the core's lock does so much of
-//! it and no more.
+//! What `mooncake-scale` measures in time, counted: whatever waits or breaks in a pool, one hold of the core's lock
+//! does so much of it and no more.
 
 use mooncake_core::STEP;
 use mooncake_scale::cases::CASES;
-use mooncake_scale::pool::{Pool, Size};
-use mooncake_scale::{Figure, Figures, log_in};
+use mooncake_scale::pool::{Pool, Size, log_in};
+use mooncake_scale::{Figure, Figures};
 
-/// The answers to a request's 512 keys that waited, a step of what is done for them, and a few words of who asked. A request that is
-/// answered at once leaves no more than that of its keys.
+/// The answers to a request's 512 keys that waited, a step of what is done for them, and a few words of who asked. A
+/// request that is answered at once leaves no more than that of its keys.
 const MOST: usize = 512 + STEP + 16;
 
 /// Puts that are given up leave two records each: they have ended, and no writer touches them any more.

@@ -78,7 +78,8 @@ fn flatten(prefix: &str, node: Node, found: &mut BTreeMap<String, String>) -> Re
     Ok(())
 }
 
-/// What a file holds. Readers of YAML and of JSON alike take the last of two values of a key without a word; this one does not.
+/// What a file holds. Readers of YAML and of JSON alike take the last of two values of a key without a word; this one
+/// does not.
 enum Node {
     Nothing,
     Value(String),

@@ -1,4 +1,5 @@
-//! All that reads settings, as functions of bytes: for the fuzzers in `fuzz/` and for the test here. A file has a mebibyte at most.
+//! All that reads settings, as functions of bytes: for the fuzzers in `fuzz/` and for the test here. A file has a
+//! mebibyte at most.
 
 use mooncake_mutation::Decoder;
 

@@ -74,8 +74,8 @@ Usage: mooncake_proxy --model=MODEL --prefill HOST:PORT ... --decode HOST:PORT .
 Through the pool:          mooncake_proxy --model=Qwen3-8B -p 10.0.0.1:8100 10.0.0.2:8100 -d 10.0.0.3:8200
 From instance to instance: mooncake_proxy --model=Qwen3-8B -p 10.0.0.1:8100:8998 -d 10.0.0.3:8200
 
-The flags of Mooncake's vllm_v1_proxy_server work as well: --prefiller-host A B --prefiller-port 8100 8100, --decoder-host,
---decoder-port; and those of vLLM's proxy for MooncakeConnector: --prefill http://10.0.0.1:8100 8998.
+The flags of Mooncake's vllm_v1_proxy_server work as well: --prefiller-host A B --prefiller-port 8100 8100,
+--decoder-host, --decoder-port; and those of vLLM's proxy for MooncakeConnector: --prefill http://10.0.0.1:8100 8998.
 
 It answers /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics, /status, and / with a page. With
 ADMIN_API_KEY set, POST /instances/add and /instances/remove change the instances. OPENAI_API_KEY is sent to them for

@@ -35,8 +35,8 @@ pub fn reference_page() -> String {
     out.push_str("\n## Environment of every process\n\n");
     tables(&mut out, environment::PROCESS_VARIABLES);
     out.push_str(
-        "\n## `mooncake.json`\n\nRead by `mooncake.mooncake_config.MooncakeConfig`. Where `MOONCAKE_CONFIG_PATH` names a \
-         file, that file says everything, and its first three keys must be there; else the variables do.\n\n\
+        "\n## `mooncake.json`\n\nRead by `mooncake.mooncake_config.MooncakeConfig`. Where `MOONCAKE_CONFIG_PATH` names \
+         a file, that file says everything, and its first three keys must be there; else the variables do.\n\n\
          | key | variable |\n|---|---|\n",
     );
     for value in mooncake_config::VALUES {
@@ -47,9 +47,9 @@ pub fn reference_page() -> String {
     variables.extend(mooncake_config::VALUES.iter().map(|value| value.variable));
     tables(&mut out, &variables);
     out.push_str(
-        "\n## Variables of Mooncake's without effect\n\nAccepted; `setup` and engines say in one line why, and name what \
-         they do not know at all. A star stands for the rest of a name. Engines and their connectors read the last ones: \
-         nothing is said of those.\n\n| name | why |\n|---|---|\n",
+        "\n## Variables of Mooncake's without effect\n\nAccepted; `setup` and engines say in one line why, and name \
+         what they do not know at all. A star stands for the rest of a name. Engines and their connectors read the \
+         last ones: nothing is said of those.\n\n| name | why |\n|---|---|\n",
     );
     let engines = families::READ_BY_ENGINES.iter().map(|name| (*name, "read by engines"));
     for (name, why) in families::FAMILIES.iter().copied().chain(engines) {

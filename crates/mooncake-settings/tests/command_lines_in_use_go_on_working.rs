@@ -36,11 +36,11 @@ const CLIENT_REFERENCE: &str = "host metadata_server device_names master_server_
     enable_http_server http_port log_dir logtostderr alsologtostderr stderrthreshold minloglevel v max_log_size";
 
 /// Names of tebench's.
-const SWEEP_REFERENCE: &str = "seg_name seg_type seg_type_mix target_seg_name op_type check_consistency total_buffer_size \
-    start_block_size max_block_size start_batch_size max_batch_size duration start_num_threads max_num_threads \
-    target_offset target_range_size request_interval_us local_gpu_id target_gpu_id metadata_type metadata_url_list \
-    rpc_server_port xport_type backend notifi tent_transport_hint tent_intent_type qos_classes qos_classes_json \
-    workload_classes_json qos_link_capacity_gbps qos_output_jsonl deadline_us deadline_tight_threads \
+const SWEEP_REFERENCE: &str = "seg_name seg_type seg_type_mix target_seg_name op_type check_consistency \
+    total_buffer_size start_block_size max_block_size start_batch_size max_batch_size duration start_num_threads \
+    max_num_threads target_offset target_range_size request_interval_us local_gpu_id target_gpu_id metadata_type \
+    metadata_url_list rpc_server_port xport_type backend notifi tent_transport_hint tent_intent_type qos_classes \
+    qos_classes_json workload_classes_json qos_link_capacity_gbps qos_output_jsonl deadline_us deadline_tight_threads \
     deadline_bw_arbitration";
 
 fn given_to(program: &'static Program, args: &[&str]) -> Result<Given, SettingError> {

@@ -254,8 +254,8 @@ impl Caller<'_> {
         &self.store.inner.world
     }
 
-    /// Stores ask for nothing that a master refuses, but in a session that is over, or about a segment that it takes for gone
-    /// or for another's.
+    /// Stores ask for nothing that a master refuses, but in a session that is over, or about a segment that it takes
+    /// for gone or for another's.
     ///
     /// # Panics
     ///

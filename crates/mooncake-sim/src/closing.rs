@@ -1,5 +1,5 @@
-//! How a store ends while its process goes on: it is closed as the product closes it, and what is left of it are views and
-//! the session that they need.
+//! How a store ends while its process goes on: it is closed as the product closes it, and what is left of it are views
+//! and the session that they need.
 
 use std::time::Duration;
 

@@ -49,7 +49,8 @@ impl Folder {
         ledger.found(log.iter().flat_map(|log| log.frames.iter().flatten()), self.has_lost_tail.get());
     }
 
-    /// How many extents the log says were proven free, how many epochs it has begun, and how often a snapshot was of use.
+    /// How many extents the log says were proven free, how many epochs it has begun, and how often a snapshot was of
+    /// use.
     pub(crate) fn history(&self) -> (u64, u64, u64) {
         let log = self.log.borrow();
         let of = |which: fn(&Record) -> bool| {

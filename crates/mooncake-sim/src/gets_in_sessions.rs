@@ -56,7 +56,8 @@ impl Store {
                 for (key, _) in names.iter().zip(&started).filter(|(_, started)| started.is_ok()) {
                     let found = self.inner.get_sessions.borrow().find(key);
                     let Ok(found) = found else { continue };
-                    let is_over = matches!(self.read_part(key, &found).await, Err(error) if matches!(error.cause(), Cause::SessionOver { .. }));
+                    let read = self.read_part(key, &found).await;
+                    let is_over = read.is_err_and(|error| matches!(error.cause(), Cause::SessionOver { .. }));
                     let mut tally = self.inner.tally.borrow_mut();
                     match is_over {
                         true => tally.lost_sessions += 1,

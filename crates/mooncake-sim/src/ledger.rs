@@ -1,5 +1,5 @@
-//! What is true, whatever processes and masters believe: which value was put under which key, which placements are over for
-//! their writers, and what was acknowledged.
+//! What is true, whatever processes and masters believe: which value was put under which key, which placements are over
+//! for their writers, and what was acknowledged.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,8 +24,8 @@ struct Inner {
     placed: BTreeMap<u64, Vec<Value>>,
     /// Segment of each placement, by the secret of the session that writes it.
     written: BTreeMap<(u64, u64), Uuid>,
-    /// Placements of which nothing may land in a segment any more, and by whose word. Another log gives the same numbers, of
-    /// other segments.
+    /// Placements of which nothing may land in a segment any more, and by whose word. Another log gives the same
+    /// numbers, of other segments.
     over: BTreeMap<(Uuid, u64), &'static str>,
     /// Placements of each value.
     placements: BTreeMap<u64, Vec<u64>>,
@@ -290,7 +290,8 @@ impl Ledger {
         self.inner.borrow().has_lost_tail
     }
 
-    /// Values that were acknowledged, that nothing has taken away, and that the log does not have: all of their placements.
+    /// Values that were acknowledged, that nothing has taken away, and that the log does not have: all of their
+    /// placements.
     pub fn forgotten(&self, is_there: impl Fn(SegmentNo) -> bool) -> Vec<Vec<u64>> {
         let inner = self.inner.borrow();
         let there: BTreeSet<Rid> = inner.log.objects.values().flatten().map(|replica| replica.rid).collect();

@@ -355,8 +355,8 @@ impl Master {
         Some(master)
     }
 
-    /// From here on a put that is parked is given up when its caller's connection has ended. Before that it waits for its
-    /// answer, which nobody hears.
+    /// From here on a put that is parked is given up when its caller's connection has ended. Before that it waits for
+    /// its answer, which nobody hears.
     pub(crate) fn hear_ends(&self) {
         self.state.borrow_mut().hears_ends = true;
     }
@@ -398,7 +398,8 @@ impl Master {
 
     // ---------------------------------------------------------------- operations
 
-    /// Carries one operation out: it is in the log before anything of it is told. Where that is done it may be answered.
+    /// Carries one operation out: it is in the log before anything of it is told. Where that is done it may be
+    /// answered.
     fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, Ended> {
         self.apply_with(|state, now, effects| operation(&mut state.core, now, effects))
     }

@@ -1,7 +1,7 @@
 //! Segments as their owners and every process that maps them see them, and the promises that are kept there.
 //!
-//! A stamp and a word stand for each granule: what a value has in one of its granules is one word, written and read one at
-//! a time, as a copy that may stop at any byte would.
+//! A stamp and a word stand for each granule: what a value has in one of its granules is one word, written and read one
+//! at a time, as a copy that may stop at any byte would.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -108,7 +108,8 @@ impl Memory {
 
     // ---------------------------------------------------------------- writers
 
-    /// A writer stamps its whole extent before its first byte. It does so over whatever it finds: the gate has let it through.
+    /// A writer stamps its whole extent before its first byte. It does so over whatever it finds: the gate has let it
+    /// through.
     ///
     /// # Panics
     ///
@@ -119,7 +120,8 @@ impl Memory {
         }
         for (granule, stamp) in Memory::granules(offset, len).zip(self.stamps(offset, len)?) {
             let (found, seed) = (stamp.get(), self.inner.ledger.seed());
-            // The owner may have fenced a writer that is late: its stamp goes over the tombstone, which is written once more.
+            // The owner may have fenced a writer that is late: its stamp goes over the tombstone, which is written once
+            // more.
             assert!(found <= rid | 1, "seed {seed}: {rid:#x} stamps over {found:#x}, granule {granule}");
             self.may_land(rid, granule);
             stamp.set(rid);

@@ -1,5 +1,5 @@
-//! What a schedule has more of than others have: faults, callers, objects, memory. Some things meet only where one of them
-//! is frequent, or scarce.
+//! What a schedule has more of than others have: faults, callers, objects, memory. Some things meet only where one of
+//! them is frequent, or scarce.
 
 use crate::world::World;
 

@@ -11,7 +11,8 @@ use crate::world::{TaskId, World};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closed;
 
-/// What sends into one direction of a connection. When it is dropped the other end learns that, behind all that was sent.
+/// What sends into one direction of a connection. When it is dropped the other end learns that, behind all that was
+/// sent.
 pub struct Sender<T: 'static> {
     world: World,
     line: Rc<RefCell<Line<T>>>,

@@ -142,7 +142,8 @@ impl Store {
             for item in &items {
                 self.end_put_session(item, revokes, &left, &others).await;
             }
-            // A part that is late must not come into the next session of its key: it would be written there. An end may.
+            // A part that is late must not come into the next session of its key: it would be written there. An end
+            // may.
             while left.get() > 0 {
                 world.sleep_micros(20_000).await;
             }

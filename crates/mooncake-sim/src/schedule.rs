@@ -1,4 +1,5 @@
-//! A schedule: one life of a pool in which everything goes wrong, from a seed; then calm, and what must hold in the end.
+//! A schedule: one life of a pool in which everything goes wrong, from a seed; then calm, and what must hold in the
+//! end.
 
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ mod whims;
 
 use whims::Sequel;
 
-/// How long what is left may take to come to rest: longer than a reservation, the retention, an anchor's silence, and what is
-/// told again because it was not taken note of, last.
+/// How long what is left may take to come to rest: longer than a reservation, the retention, an anchor's silence, and
+/// what is told again because it was not taken note of, last.
 const CALM: Duration = Duration::from_secs(45);
 
 /// Between two things that go wrong, or do not.
@@ -130,8 +131,8 @@ struct Pool {
     engines: Vec<Engine>,
     plan: Plan,
     config: Config,
-    /// Sessions of processes that ended where the master does not see it, and what they had mapped. Where nothing of that is
-    /// there, so that its owner could tell, what they pinned stays pinned.
+    /// Sessions of processes that ended where the master does not see it, and what they had mapped. Where nothing of
+    /// that is there, so that its owner could tell, what they pinned stays pinned.
     unseen: Vec<(u64, Vec<Uuid>)>,
     /// At which step of a commit masters end, where they end in the midst of one.
     ends: Option<Dice>,

@@ -8,7 +8,8 @@ use crate::dice::Dice;
 
 /// Of a hundred operations so many are followed by a slice, where a snapshot is being taken.
 const SLICED: u64 = 50;
-/// One of so many operations is followed by a snapshot's beginning, where none is being taken: to look at one takes long.
+/// One of so many operations is followed by a snapshot's beginning, where none is being taken: to look at one takes
+/// long.
 const BEGUN: u64 = 250;
 /// Things in a slice, at most.
 const SLICE: u64 = 12;

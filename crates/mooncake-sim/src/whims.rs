@@ -1,5 +1,5 @@
-//! What callers do of their own accord: they interrupt calls, close stores, and fork. It follows from the seed by numbers of
-//! its own, so that a schedule without whims is what it was before there were any.
+//! What callers do of their own accord: they interrupt calls, close stores, and fork. It follows from the seed by
+//! numbers of its own, so that a schedule without whims is what it was before there were any.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -161,7 +161,8 @@ impl World {
         self.inner.is_calm.get()
     }
 
-    /// How long messages take over a connection that is made now, if such connections take so long, all in microseconds.
+    /// How long messages take over a connection that is made now, if such connections take so long, all in
+    /// microseconds.
     pub(crate) fn delay(&self, usual: u64) -> u64 {
         if self.inner.is_calm.get() { usual } else { usual * SLOWER[self.below(SLOWER.len() as u64) as usize] }
     }

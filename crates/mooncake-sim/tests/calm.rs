@@ -1,6 +1,7 @@
-//! Where nothing goes wrong nothing fails: with processes that put, look up, get and view what all of them share, in memory
-//! that is far too small, no put is overtaken or waits for longer than it may, what is there is found, and what a look-up has
-//! protected is there a second later, but where a put had waited for long enough and found nothing else to take.
+//! Where nothing goes wrong nothing fails: with processes that put, look up, get and view what all of them share, in
+//! memory that is far too small, no put is overtaken or waits for longer than it may, what is there is found, and what
+//! a look-up has protected is there a second later, but where a put had waited for long enough and found nothing else
+//! to take.
 
 use std::cell::RefCell;
 use std::rc::Rc;

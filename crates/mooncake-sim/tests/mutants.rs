@@ -1,4 +1,5 @@
-//! The schedules notice what they are for: each mutant of the product's decisions is caught by one of the first of them.
+//! The schedules notice what they are for: each mutant of the product's decisions is caught by one of the first of
+//! them.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,8 +17,8 @@ const TROUBLE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)
 /// What is noticed only by the verdict behind the trouble has to come near its end.
 const SHORT_TROUBLE: Duration = Duration::from_secs(20);
 
-/// A schedule that notices, which is tried first; none where no schedule has noticed yet: a test beside the machine, with the
-/// mutant alive, shows that it does. `MOONCAKE_MUTANT=VoidPinsAreAdopted` looks for a schedule.
+/// A schedule that notices, which is tried first; none where no schedule has noticed yet: a test beside the machine,
+/// with the mutant alive, shows that it does. `MOONCAKE_MUTANT=VoidPinsAreAdopted` looks for a schedule.
 fn known(mutant: Mutant) -> Option<u64> {
     use Mutant::*;
     Some(match mutant {

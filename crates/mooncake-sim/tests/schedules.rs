@@ -1,11 +1,11 @@
-//! The product's own logic in a world in which connections break, processes freeze and die, machines start again, logs lose
-//! their ends, and callers close stores, interrupt calls and fork: no wrong byte is read, no view changes, nothing lands
-//! behind a fence, and once all is calm every store has a session, what was acknowledged is there, and nobody holds or waits for
-//! anything that is not there.
+//! The product's own logic in a world in which connections break, processes freeze and die, machines start again, logs
+//! lose their ends, and callers close stores, interrupt calls and fork: no wrong byte is read, no view changes, nothing
+//! lands behind a fence, and once all is calm every store has a session, what was acknowledged is there, and nobody
+//! holds or waits for anything that is not there.
 //!
 //! What loses what was acknowledged has tests of its own, and there is one of all of this at once.
-//! Each schedule follows from its seed, which every failure prints; each day has other seeds. `MOONCAKE_SEEDS=10000` runs more
-//! of them, `MOONCAKE_SEEDS=1..500` those, `MOONCAKE_SEED=7` that one.
+//! Each schedule follows from its seed, which every failure prints; each day has other seeds. `MOONCAKE_SEEDS=10000`
+//! runs more of them, `MOONCAKE_SEEDS=1..500` those, `MOONCAKE_SEED=7` that one.
 
 use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};

@@ -1,4 +1,5 @@
-//! All that reads data lanes and attach connections, as functions of bytes: for the fuzzers in `fuzz/` and for the test here.
+//! All that reads data lanes and attach connections, as functions of bytes: for the fuzzers in `fuzz/` and for the test
+//! here.
 //!
 //! What is read must be written as it was. Messages have fixed sizes: nothing is reserved for what one announces.
 

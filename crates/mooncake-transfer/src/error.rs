@@ -154,7 +154,8 @@ pub enum LinkError {
     },
     /// This process may not open what a link takes.
     #[error(
-        "segment {segment} cannot be reached: no descriptor is left of the {limit} that this process may have; raise its limit of open files (`ulimit -n`, LimitNOFILE=): {reason}"
+        "segment {segment} cannot be reached: no descriptor is left of the {limit} that this process may have; raise \
+         its limit of open files (`ulimit -n`, LimitNOFILE=): {reason}"
     )]
     OutOfDescriptors {
         /// Name and UUID of the segment.
@@ -207,8 +208,8 @@ impl LinkError {
     }
 }
 
-/// An owner was asked to obey a reign, and obeys another one of the same epoch. What is taken of the one says nothing of the
-/// other, so its segments open in neither until a higher epoch begins.
+/// An owner was asked to obey a reign, and obeys another one of the same epoch. What is taken of the one says nothing
+/// of the other, so its segments open in neither until a higher epoch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("asked to obey reign {:08x} of epoch {}, but obeys reign {:08x} of it", asked.id, asked.epoch, obeyed.id)]
 pub struct TwoReigns {

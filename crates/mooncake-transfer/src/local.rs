@@ -79,7 +79,8 @@ impl Segment for Arc<Served> {
     }
 }
 
-/// The links and views that stores of this process have in a segment of it: [`machine::Insiders`], and where to ask them.
+/// The links and views that stores of this process have in a segment of it: [`machine::Insiders`], and where to ask
+/// them.
 #[derive(Debug)]
 pub(crate) struct Insiders {
     uuid: Uuid,

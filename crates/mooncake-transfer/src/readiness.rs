@@ -35,7 +35,8 @@ impl Readiness {
 
     /// Waits for a descriptor no more.
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
-        // In a forked child its number may name something else by now. And what the kernel does not know is not waited for.
+        // In a forked child its number may name something else by now. And what the kernel does not know is not waited
+        // for.
         if !forked() {
             let _ = epoll::delete(&*self.epoll, fd);
         }
@@ -52,8 +53,8 @@ impl Readiness {
         Ok(Watch { readiness: self.clone(), of, number, wanted })
     }
 
-    /// The numbers of those that are ready, as many as there is room for, and what for. None when the time is over, or a signal
-    /// has come.
+    /// The numbers of those that are ready, as many as there is room for, and what for. None when the time is over, or
+    /// a signal has come.
     pub(crate) fn wait<const MOST: usize>(
         &self,
         timeout: Option<Duration>,

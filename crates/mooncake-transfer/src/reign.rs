@@ -6,8 +6,8 @@
 pub struct Reign {
     /// Its epoch: the number that rids carry.
     pub epoch: u16,
-    /// Tells it from others of that number. 0: not known, because an older version does not say, or because the epoch is a
-    /// log's first. Then the number alone counts.
+    /// Tells it from others of that number. 0: not known, because an older version does not say, or because the epoch
+    /// is a log's first. Then the number alone counts.
     pub id: u32,
 }
 
@@ -17,8 +17,8 @@ impl Reign {
         Reign { epoch, id: 0 }
     }
 
-    /// Whether what a master in this reign knows is known in the other one, which an owner obeys or is to obey. Of two whose
-    /// ids are known only the same one is sure to: a higher number may belong to another continuation of the log.
+    /// Whether what a master in this reign knows is known in the other one, which an owner obeys or is to obey. Of two
+    /// whose ids are known only the same one is sure to: a higher number may belong to another continuation of the log.
     pub fn knows_what_is_known_in(self, owners: Reign) -> bool {
         if self.id == 0 || owners.id == 0 { self.epoch >= owners.epoch } else { self == owners }
     }

@@ -23,8 +23,8 @@ use crate::reign::Reign;
 /// Version of lanes and attach connections.
 pub(crate) const LANE_VERSION: u16 = 1;
 
-/// In a hello to attach: this process says that it has taken an epoch only when the master knows all of its pins, because
-/// that has said so, or those that it does not know have ended.
+/// In a hello to attach: this process says that it has taken an epoch only when the master knows all of its pins,
+/// because that has said so, or those that it does not know have ended.
 pub(crate) const FEATURE_KNOWN_PINS: u8 = 1 << 0;
 
 /// In the reply to it: this owner takes an [`Op::Introduce`].
@@ -33,7 +33,8 @@ pub(crate) const FEATURE_INTRODUCTIONS: u8 = 1 << 1;
 /// Closed to make room for others, a lane has been idle for so long. Another initiator may be at work on a younger one.
 pub(crate) const LANE_KEPT: Duration = Duration::from_secs(10);
 
-/// An initiator closes a lane that it has not used for so long, so that no request meets an owner that is about to close it.
+/// An initiator closes a lane that it has not used for so long, so that no request meets an owner that is about to
+/// close it.
 pub(crate) const LANE_REUSED: Duration = Duration::from_secs(5);
 
 pub(crate) const HELLO_LEN: usize = 64;
@@ -175,8 +176,8 @@ pub enum Op {
     Quiesce,
     /// Attach, to the owner: so it is, and the extent carries its tombstone.
     Quiesced,
-    /// Attach, to the peer: say when you write nothing older than this epoch. The rid is the [`Reign`]'s id, zero from older
-    /// owners, and ignored by older peers.
+    /// Attach, to the peer: say when you write nothing older than this epoch. The rid is the [`Reign`]'s id, zero from
+    /// older owners, and ignored by older peers.
     TakeEpoch,
     /// Attach, to the owner: so it is.
     EpochTaken,
@@ -328,7 +329,10 @@ impl std::fmt::Display for Status {
             Status::OutOfRange => "the extent lies outside of the segment",
             Status::Overloaded => "the peer has too many connections",
             Status::Version => "the peer speaks another version",
-            Status::NotTrusted => "the peer gives its memory only to processes of its user whose end it can prove, and only what it could seal",
+            Status::NotTrusted => {
+                "the peer gives its memory only to processes of its user whose end it can prove, and \
+                only what it could seal"
+            }
             Status::Unsupported => "the peer does not know that request",
             Status::Failed => "the peer could not reach its own memory",
         })

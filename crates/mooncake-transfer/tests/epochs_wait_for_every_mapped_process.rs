@@ -326,7 +326,8 @@ fn a_process_that_could_not_map_the_segment_is_not_waited_for() {
     let owner = Owner::new(64 * MIB);
     let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
     let mut reasons = Vec::new();
-    // The socket, the owner's pidfd, the two memfds, the lock that says who maps it: each is the first not to be had once.
+    // The socket, the owner's pidfd, the two memfds, the lock that says who maps it: each is the first not to be had
+    // once.
     for left in 0..6 {
         reasons.push(peer.ask(&format!("attach-short-of descriptors {left}")));
     }

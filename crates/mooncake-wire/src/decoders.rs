@@ -1,7 +1,7 @@
 //! All that reads the control protocol, as functions of bytes: for the fuzzers in `fuzz/` and for the test here.
 //!
-//! What is read must be the same when it was written and is read again. A message takes some tens of times its own bytes in memory
-//! at most: parts that say nothing are short.
+//! What is read must be the same when it was written and is read again. A message takes some tens of times its own
+//! bytes in memory at most: parts that say nothing are short.
 
 use bytes::Bytes;
 use mooncake_mutation::Decoder;

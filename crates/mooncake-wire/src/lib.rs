@@ -20,7 +20,8 @@ pub use keys::{KeysError, MAX_BATCH, MAX_KEY, UnpackedKeys, pack_keys, unpack_gr
 pub use preface::{CONTROL_PREFACE, LANE_PREFACE, PREFACE_LEN, VERSION};
 pub use request_kind::RequestKind;
 
-/// How a master's reason begins where a put has no room as long as memory is being populated: that room comes of itself.
+/// How a master's reason begins where a put has no room as long as memory is being populated: that room comes of
+/// itself.
 pub const STILL_POPULATED: &str = "memory is still being populated";
 
 /// The messages, generated from `proto/control.proto`.

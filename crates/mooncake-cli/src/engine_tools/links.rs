@@ -5,13 +5,13 @@ use mooncake_settings::SHOW_LINK;
 
 use super::load::{Ends, Load};
 use super::{ToolError, connect, flags, lend};
-use crate::say;
+use crate::logging::say;
 
 /// What the path is found out with.
 const BYTES: u64 = 64;
 
-/// Meets the peers that are named, reads a few bytes of each that lends memory, and shows the links; then says which of them
-/// could not be met.
+/// Meets the peers that are named, reads a few bytes of each that lends memory, and shows the links; then says which of
+/// them could not be met.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let Some(given) = flags(&SHOW_LINK, args)? else { return Ok(()) };
     let alone = given.boolean("discover_only");
@@ -20,7 +20,8 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
     let names: Vec<&str> = names.collect();
     if names.is_empty() && !json {
-        let why = "peers to meet, by the names that they print; with --json alone, or --discover_only, this machine's devices are shown";
+        let why = "peers to meet, by the names that they print; with --json alone, or --discover_only, this machine's \
+            devices are shown";
         return Err(ToolError::Needed { name: "segment_id", what: "NAME[,NAME]", why });
     }
     let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;

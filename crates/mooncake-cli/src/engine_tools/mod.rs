@@ -12,7 +12,7 @@ use mooncake_engine::{Engine, EngineError, EngineOptions, Status};
 use mooncake_memory::{CopyError, ForeignRange, MemoryError, leak_shared};
 use mooncake_settings::{CommandLine, Given, Program, SettingError, environment, parse};
 
-use crate::{logging, say};
+use crate::logging::{self, say};
 
 /// Why a tool has nothing to show.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +90,8 @@ fn flags(program: &'static Program, args: impl IntoIterator<Item = String>) -> R
     }
 }
 
-/// An engine under `name`, which listens where that leads and nowhere else: what a tool lends is for the other tool's eyes.
+/// An engine under `name`, which listens where that leads and nowhere else: what a tool lends is for the other tool's
+/// eyes.
 fn connect(metadata: &str, name: &str) -> Result<Engine, ToolError> {
     EngineOptions::warn_of_the_environment();
     let mut options = EngineOptions::default().from_env(environment::variable)?;
@@ -101,8 +102,8 @@ fn connect(metadata: &str, name: &str) -> Result<Engine, ToolError> {
     Ok(Engine::connect(metadata, name, options, &cluster)?)
 }
 
-/// The address of this host that a name is, with or without a port. A host's name may lead peers elsewhere than this host
-/// (Debian's leads to 127.0.1.1), and an address may be a gateway's: then there is none.
+/// The address of this host that a name is, with or without a port. A host's name may lead peers elsewhere than this
+/// host (Debian's leads to 127.0.1.1), and an address may be a gateway's: then there is none.
 fn own_address(name: &str) -> Option<IpAddr> {
     let host = match name.parse::<SocketAddr>() {
         Ok(both) => return is_own(both.ip()),

@@ -7,7 +7,7 @@ use mooncake_settings::{ENGINE_SWEEP, Given};
 
 use super::load::{Ends, Load, Measured};
 use super::{ToolError, connect, flags, lend, lend_until_interrupted, seconds, size, value};
-use crate::say;
+use crate::logging::say;
 
 /// Before each cell, so that connections are there and processors awake.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -173,7 +173,8 @@ impl Plan {
     }
 }
 
-/// The sizes between two flags. Where only the smallest is given, it is the only one if it is more than the usual largest.
+/// The sizes between two flags. Where only the smallest is given, it is the only one if it is more than the usual
+/// largest.
 fn sizes(
     given: &Given,
     start: &'static str,

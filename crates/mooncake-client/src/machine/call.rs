@@ -1,5 +1,5 @@
-//! Calls to the master: for how long they are tried, which numbers they go under, what a lost connection, a lost session and
-//! a refusal mean, and what becomes of a mutation whose answer never came.
+//! Calls to the master: for how long they are tried, which numbers they go under, what a lost connection, a lost
+//! session and a refusal mean, and what becomes of a mutation whose answer never came.
 
 use std::future::Future;
 use std::ops::DerefMut;
@@ -68,8 +68,8 @@ pub trait CallDriver: Sized {
     /// The highest position in a log that the store has seen, under its lock.
     fn position(&self) -> impl DerefMut<Target = LogPosition>;
 
-    /// One try, over a connection of the current session: [`Call::attached`] says whether it is sent, [`keep_waiting`] for
-    /// how long it waits, and [`Call::heard`] gets the reply to this very request.
+    /// One try, over a connection of the current session: [`Call::attached`] says whether it is sent, [`keep_waiting`]
+    /// for how long it waits, and [`Call::heard`] gets the reply to this very request.
     fn exchange(
         &self,
         call: &mut Call<'_, Self>,
@@ -160,8 +160,8 @@ pub enum Failure<B> {
 }
 
 impl<B> Failure<B> {
-    /// Whether the same request need not be made again: its session is over, or the master has decided. One that has too much to
-    /// do for now decides nothing.
+    /// Whether the same request need not be made again: its session is over, or the master has decided. One that has
+    /// too much to do for now decides nothing.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Over => true,
@@ -252,8 +252,8 @@ pub async fn finish<D: CallDriver>(driver: &D, request: &mut Request) -> Outcome
     call.answer()
 }
 
-/// [`finish`] of placements of this session. `None`: it is over, and they with it. In another one their rids may be those of
-/// other clients' placements, as numbers begin anew with another log.
+/// [`finish`] of placements of this session. `None`: it is over, and they with it. In another one their rids may be
+/// those of other clients' placements, as numbers begin anew with another log.
 pub async fn finish_in<D: CallDriver>(
     driver: &D,
     session: &D::Session,
@@ -270,8 +270,8 @@ pub async fn finish_in<D: CallDriver>(
     }
 }
 
-/// [`finish`] of what must not be carried out behind the caller's back: when the call fails it was done before the next one,
-/// or never is.
+/// [`finish`] of what must not be carried out behind the caller's back: when the call fails it was done before the next
+/// one, or never is.
 pub async fn finish_now<D: CallDriver>(driver: &D, request: &mut Request) -> Outcome<D> {
     let sequence = begin(driver, request);
     let mut call = Call::new(driver, request, None, false);
@@ -354,8 +354,8 @@ impl<'a, D: CallDriver> Call<'a, D> {
         self.heed
     }
 
-    /// A try has a connection of this session; it is sent over it unless an error says what is in the way. `lacks`: what the
-    /// master at the other end does not know of what is asked, and what it is.
+    /// A try has a connection of this session; it is sent over it unless an error says what is in the way. `lacks`:
+    /// what the master at the other end does not know of what is asked, and what it is.
     pub fn attached(
         &mut self,
         session: &D::Session,
@@ -477,8 +477,8 @@ impl<'a, D: CallDriver> Call<'a, D> {
         }
     }
 
-    /// Has the anchor find out that the session is over, if it does not know. What was bound to it ends; other calls are made
-    /// in another one.
+    /// Has the anchor find out that the session is over, if it does not know. What was bound to it ends; other calls
+    /// are made in another one.
     fn session_lost(&mut self, lost: D::Session) -> Result<Rest<D::Session>, Failure<D::Broken>> {
         let is_current = self.driver.is_current(&lost);
         if is_current {

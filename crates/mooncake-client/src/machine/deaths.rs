@@ -1,6 +1,6 @@
 //! Readers that this store's server saw end, until the master has taken note of them. That it has the message is not
-//! enough: it may have to wait for the end of the reader's own connection first, and forgets that in a restart. What it has
-//! taken note of it may forget with the end of its log: a master in another reign is told of all again.
+//! enough: it may have to wait for the end of the reader's own connection first, and forgets that in a restart. What it
+//! has taken note of it may forget with the end of its log: a master in another reign is told of all again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use mooncake_wire::message::{ReaderGone, anchor_up};
 /// Most of them; those that nobody asked for the longest give way. A segment server has at most that many attachments.
 const MOST: usize = 4096;
 
-/// A master that was told and has not answered sees the reader's own connection as one that may still be alive; that ends
-/// within 15 s. It may have been restarted, or this connection lost, before it did.
+/// A master that was told and has not answered sees the reader's own connection as one that may still be alive; that
+/// ends within 15 s. It may have been restarted, or this connection lost, before it did.
 const AGAIN: Duration = Duration::from_secs(20);
 
 /// The list.
@@ -63,8 +63,8 @@ impl Deaths {
         self.list.iter_mut().for_each(|death| death.told = None);
     }
 
-    /// The master need not be told any more in this reign what was seen at that segment. The same process may have ended at others:
-    /// each is judged for itself.
+    /// The master need not be told any more in this reign what was seen at that segment. The same process may have
+    /// ended at others: each is judged for itself.
     pub fn taken(&mut self, session: u64, uuid: &[u8]) {
         let of_it = |death: &&mut Death| death.gone.session == session && death.gone.uuid == *uuid;
         self.list.iter_mut().filter(of_it).for_each(|death| death.taken = true);

@@ -83,8 +83,8 @@ pub enum Doubt {
     Checksum,
 }
 
-/// Looks keys up and reads what is there, all that one look-up has found by one `attempt`, which says what became of each;
-/// what it could not read is looked up once more. Bytes read per key, none for a miss.
+/// Looks keys up and reads what is there, all that one look-up has found by one `attempt`, which says what became of
+/// each; what it could not read is looked up once more. Bytes read per key, none for a miss.
 pub async fn read_batch<D: GetDriver>(
     driver: &D,
     keys: &[&[u8]],
@@ -187,7 +187,8 @@ pub async fn read_any_replica<D: GetDriver>(
 }
 
 /// A replica that is not what it should be is the master's business too. A stale one is mostly ordinary: a later
-/// placement has its extent. The second look-up tells; where another replica makes that one needless, the report brings it.
+/// placement has its extent. The second look-up tells; where another replica makes that one needless, the report brings
+/// it.
 pub fn report_doubt<D: GetDriver>(driver: &D, key: &[u8], object: &Object, rid: u64, doubt: Doubt, reason: &str) {
     let confirmed = match doubt {
         Doubt::Checksum => true,

@@ -1,7 +1,8 @@
-//! Get sessions: objects that are looked up once, and then read in parts as often as their reader wants. The master is asked
-//! nothing more: the stamps of what was copied decide whether the bytes are still the object's. A session holds nothing in the
-//! pool, so it is over for a key when no placement that the look-up gave can be read any more: until its callers have ended it,
-//! or one begins it anew, whoever reads hears that. What passes, such as an owner that stands still, ends none.
+//! Get sessions: objects that are looked up once, and then read in parts as often as their reader wants. The master is
+//! asked nothing more: the stamps of what was copied decide whether the bytes are still the object's. A session holds
+//! nothing in the pool, so it is over for a key when no placement that the look-up gave can be read any more: until its
+//! callers have ended it, or one begins it anew, whoever reads hears that. What passes, such as an owner that stands
+//! still, ends none.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -54,8 +55,8 @@ struct Open<P, N> {
 pub struct Found<P, N> {
     /// The object, with those of its replicas that could be read so far.
     pub object: Object,
-    /// Replicas that could not be read for a reason that passes, while another one could: they are tried again when none of
-    /// those is left.
+    /// Replicas that could not be read for a reason that passes, while another one could: they are tried again when
+    /// none of those is left.
     aside: Vec<Replica>,
     /// What the numbers of their segments mean.
     pub numbering: N,
@@ -116,8 +117,8 @@ impl<P, N: Copy> GetSessions<P, N> {
         }
     }
 
-    /// These replicas could not be read: none of this look-up's is tried again but those whose reason passes. The session is
-    /// over when none is left, for this reason.
+    /// These replicas could not be read: none of this look-up's is tried again but those whose reason passes. The
+    /// session is over when none is left, for this reason.
     fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[LostReplica], reason: &str) {
         let Some(open) = self.open.get_mut(key).filter(|open| Arc::ptr_eq(&open.found, of)) else { return };
         let (mut object, mut aside) = (of.object.clone(), of.aside.clone());

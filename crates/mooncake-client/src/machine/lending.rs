@@ -1,5 +1,5 @@
-//! What lending memory asks of the master, and what follows from each answer: the steps of a segment's way into the pool and
-//! out of it, as [`Owner`] decides them.
+//! What lending memory asks of the master, and what follows from each answer: the steps of a segment's way into the
+//! pool and out of it, as [`Owner`] decides them.
 
 use std::future::Future;
 use std::ops::DerefMut;
@@ -55,7 +55,8 @@ pub trait LendingDriver {
     fn hand_over(&self, out: Vec<Output<Self::Memory>>);
 }
 
-/// Has memory mounted that is served by now, in the place of an earlier segment or as a new one, and gives the segment's name.
+/// Has memory mounted that is served by now, in the place of an earlier segment or as a new one, and gives the
+/// segment's name.
 pub async fn mount<D: LendingDriver>(
     driver: &D,
     id: Option<SegmentId>,
@@ -79,7 +80,8 @@ pub async fn mount<D: LendingDriver>(
     mounted
 }
 
-/// Takes a segment out of the pool and gives its memory back: at once, or when the grace is over, in which it is only read.
+/// Takes a segment out of the pool and gives its memory back: at once, or when the grace is over, in which it is only
+/// read.
 pub async fn unmount<D: LendingDriver>(driver: &D, id: SegmentId, grace: Duration) -> Result<(), StoreError> {
     let unmount = driver.owner().unmount(id, grace);
     match unmount {

@@ -1,12 +1,12 @@
 //! What a store decides, without I/O: no clock, no lock, no thread, no socket. The same inputs give the same outputs.
 //!
-//! The product drives these machines from its threads, under the locks that guard their data; the simulation drives them in
-//! virtual time. They are reachable from outside for its sake alone and have no stable interface. Time comes in as the
-//! duration since an origin that the driver chooses.
+//! The product drives these machines from its threads, under the locks that guard their data; the simulation drives
+//! them in virtual time. They are reachable from outside for its sake alone and have no stable interface. Time comes in
+//! as the duration since an origin that the driver chooses.
 //!
-//! What a call of a store does is written as a future over a driver. The product's drivers block inside, so that its futures
-//! are ready when they are polled first and a call stays on its caller's thread ([`ready`]); the simulation's wait for the
-//! world.
+//! What a call of a store does is written as a future over a driver. The product's drivers block inside, so that its
+//! futures are ready when they are polled first and a call stays on its caller's thread ([`ready`]); the simulation's
+//! wait for the world.
 
 pub mod call;
 pub mod deaths;

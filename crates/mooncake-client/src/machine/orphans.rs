@@ -51,8 +51,8 @@ pub fn add<D: OrphanDriver>(driver: &D, session: D::Session, request: Request) {
     }
 }
 
-/// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this client
-/// touches any copy of them again.
+/// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this
+/// client touches any copy of them again.
 pub fn give_up<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<u64>, settled: bool) {
     // Those of an earlier session ended with it.
     if rids.is_empty() || !driver.is_current(session) {
@@ -141,8 +141,8 @@ impl<S: Clone> Orphans<S> {
         self.push(session, Orphan::Unanswered(Box::new(request)))
     }
 
-    /// Takes charge of placements. `settled`: nothing of this client touches any copy of them again. False: there are too
-    /// many.
+    /// Takes charge of placements. `settled`: nothing of this client touches any copy of them again. False: there are
+    /// too many.
     pub fn give_up(&mut self, session: S, rids: Vec<u64>, settled: bool) -> bool {
         self.push(session, Orphan::Known(Abort { rids, writer_done: settled }))
     }

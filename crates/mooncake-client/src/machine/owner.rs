@@ -1,9 +1,9 @@
 //! The segments of a store: which are held, which leave the pool, and what becomes of their memory.
 //!
-//! `M` is a segment's memory, with what another one is made of in its place. The driver makes memory, serves it, asks the
-//! master and waits; here is decided what it does. In the order of a mount: [`Owner::mount`], the master's answer,
-//! [`Owner::mount_answered`]. Of an unmount: [`Owner::unmount`], the master's answer, [`Owner::unmount_answered`], then, for
-//! as long as that says and [`Owner::waits_for_pins`], nothing, and [`Owner::take_back`].
+//! `M` is a segment's memory, with what another one is made of in its place. The driver makes memory, serves it, asks
+//! the master and waits; here is decided what it does. In the order of a mount: [`Owner::mount`], the master's answer,
+//! [`Owner::mount_answered`]. Of an unmount: [`Owner::unmount`], the master's answer, [`Owner::unmount_answered`],
+//! then, for as long as that says and [`Owner::waits_for_pins`], nothing, and [`Owner::take_back`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::segment_id::SegmentId;
 /// How long an unmount waits for the master's word on what is pinned.
 const PINS_WAIT: Duration = Duration::from_millis(60);
 
-/// Most segments of a store: each has its place in the hello with which the store comes back, and a hello has its limit.
+/// Most segments of a store: each has its place in the hello with which the store comes back, and a hello has its
+/// limit.
 pub const MAX_SEGMENTS: usize = 8_192;
 
 /// What views hold of a segment: offsets and lengths.
@@ -25,8 +26,8 @@ pub type Pinned = Vec<(u64, u64)>;
 /// What the driver is to do, later and in this order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output<M> {
-    /// Give memory back, all but what is pinned. `None`: nobody knows what is pinned, so nothing is punched; and the master
-    /// may have to be told first ([`Owner::must_unmount`]).
+    /// Give memory back, all but what is pinned. `None`: nobody knows what is pinned, so nothing is punched; and the
+    /// master may have to be told first ([`Owner::must_unmount`]).
     GiveBack {
         /// It.
         memory: M,
@@ -132,22 +133,23 @@ impl<M: Clone> Owner<M> {
         self.held.iter().map(|held| &held.memory)
     }
 
-    /// The segments that are held, each with the highest epoch that it has taken: not with one that is still waited for.
+    /// The segments that are held, each with the highest epoch that it has taken: not with one that is still waited
+    /// for.
     pub fn held(&self, taken: impl Fn(Uuid) -> u16) -> Vec<(Uuid, u16)> {
         self.held.iter().map(|held| (held.uuid, taken(held.uuid))).collect()
     }
 
-    /// As [`Owner::held`], for the hello with which the store comes back. What the master takes note of by it may be more
-    /// than is held when that arrives.
+    /// As [`Owner::held`], for the hello with which the store comes back. What the master takes note of by it may be
+    /// more than is held when that arrives.
     pub fn list(&mut self, taken: impl Fn(Uuid) -> u16) -> Vec<(Uuid, u16)> {
         self.lists += 1;
         self.listed = self.held.iter().map(|held| held.uuid).collect();
         self.held(taken)
     }
 
-    /// Whether a segment has come or gone since the last list was made. It was mounted or unmounted by the master that there
-    /// was then, and one that goes on with a copy of its log, or has lost the end of it, knows nothing of that: it may have
-    /// what nobody serves, and needs another list.
+    /// Whether a segment has come or gone since the last list was made. It was mounted or unmounted by the master that
+    /// there was then, and one that goes on with a copy of its log, or has lost the end of it, knows nothing of that:
+    /// it may have what nobody serves, and needs another list.
     pub fn list_is_outdated(&self) -> bool {
         let (listed, others): (Vec<_>, Vec<_>) = self.held.iter().partition(|held| self.listed.contains(&held.uuid));
         let is_same = listed.len() == self.listed.len() && others.iter().all(|held| held.mounting);
@@ -161,18 +163,19 @@ impl<M: Clone> Owner<M> {
 
     // ----------------------------------------------------------------- mount
 
-    /// Takes charge of a segment and gives its name: its own from now on, or that of the one in whose place it comes. It is
-    /// held before the master knows it: a push about it may come first.
+    /// Takes charge of a segment and gives its name: its own from now on, or that of the one in whose place it comes.
+    /// It is held before the master knows it: a push about it may come first.
     pub fn mount(&mut self, id: Option<SegmentId>, uuid: Uuid, memory: M) -> SegmentId {
         let id = id.unwrap_or(SegmentId(uuid));
         self.held.push(Held { id, uuid, memory, mounting: true, leaving: false });
         id
     }
 
-    /// The master has been asked to mount a segment. False: it is not held any more, and its memory is to be given back,
-    /// nobody knows with which pins. Perhaps only the answer was lost: nothing may be placed in memory that nobody serves.
-    /// Or the master has mounted it behind its word that it does not know it, as a list of what is held came first: then
-    /// another one takes its place. One that was never mounted has none: its caller learns that, and makes another or not.
+    /// The master has been asked to mount a segment. False: it is not held any more, and its memory is to be given
+    /// back, nobody knows with which pins. Perhaps only the answer was lost: nothing may be placed in memory that
+    /// nobody serves. Or the master has mounted it behind its word that it does not know it, as a list of what is held
+    /// came first: then another one takes its place. One that was never mounted has none: its caller learns that, and
+    /// makes another or not.
     #[must_use]
     pub fn mount_answered(&mut self, uuid: Uuid, told: Told, out: &mut Vec<Output<M>>) -> bool {
         let lost = self.lost_mounts.remove(&uuid).filter(|lost| told == Told::Done && !lost.leaving && !self.closing);
@@ -186,8 +189,8 @@ impl<M: Clone> Owner<M> {
 
     // --------------------------------------------------------------- unmount
 
-    /// A segment is to leave the pool, at once or when the grace is over. `None`: there is no such segment, or it is leaving at
-    /// once already.
+    /// A segment is to leave the pool, at once or when the grace is over. `None`: there is no such segment, or it is
+    /// leaving at once already.
     pub fn unmount(&mut self, id: SegmentId, grace: Duration) -> Option<Unmount<M>> {
         let held = self.held.iter_mut().find(|held| held.id == id && !self.unmounting.contains_key(&held.uuid))?;
         let was_leaving = std::mem::replace(&mut held.leaving, true);
@@ -201,7 +204,8 @@ impl<M: Clone> Owner<M> {
         Some(unmount)
     }
 
-    /// The store is being closed: what is to leave the pool, one after the other ([`Owner::begin`]). `None`: it was before.
+    /// The store is being closed: what is to leave the pool, one after the other ([`Owner::begin`]). `None`: it was
+    /// before.
     pub fn close(&mut self) -> Option<Vec<Unmount<M>>> {
         if std::mem::replace(&mut self.closing, true) {
             return None;
@@ -225,8 +229,8 @@ impl<M: Clone> Owner<M> {
         }
     }
 
-    /// The master has been asked. Until when to wait for what is pinned, and then [`Owner::take_back`]. `None`: all is done.
-    /// With a grace what follows when the master says that it is Gone is the same as without being asked.
+    /// The master has been asked. Until when to wait for what is pinned, and then [`Owner::take_back`]. `None`: all is
+    /// done. With a grace what follows when the master says that it is Gone is the same as without being asked.
     pub fn unmount_answered(
         &mut self,
         now: Duration,
@@ -254,8 +258,8 @@ impl<M: Clone> Owner<M> {
         self.unmounting.get(&uuid).is_some_and(|unmounting| unmounting.pinned.is_none())
     }
 
-    /// Gives an unmounted segment's memory back, with what is known of its pins by now. Nothing is where a list has named it
-    /// since: a master that the end of the log was lost to has it again, and may have lent it to readers.
+    /// Gives an unmounted segment's memory back, with what is known of its pins by now. Nothing is where a list has
+    /// named it since: a master that the end of the log was lost to has it again, and may have lent it to readers.
     pub fn take_back(&mut self, unmount: Unmount<M>, out: &mut Vec<Output<M>>) {
         let unmounting = self.unmounting.remove(&unmount.uuid);
         let is_unlisted = |it: &Unmounting| it.lists == Some(self.lists) || mutant!(ListedMemoryIsGivenBack);
@@ -271,8 +275,8 @@ impl<M: Clone> Owner<M> {
 
     // ------------------------------------------------------------------ gone
 
-    /// The master says that a segment is Gone, and what of it is pinned. It may be this store's. True if an unmount waits
-    /// for that word.
+    /// The master says that a segment is Gone, and what of it is pinned. It may be this store's. True if an unmount
+    /// waits for that word.
     pub fn segment_gone(&mut self, uuid: Uuid, pinned: &[(u64, u64)], out: &mut Vec<Output<M>>) -> bool {
         if let Some(known) = self.unmounting.get_mut(&uuid) {
             known.pinned = Some(pinned.to_vec());
@@ -301,8 +305,8 @@ impl<M: Clone> Owner<M> {
         lost.into_iter().for_each(|held| self.part_with(held, None, out));
     }
 
-    /// Gives a segment's memory back, and has another one made in its place unless it was leaving anyway. While it is being
-    /// mounted what becomes of it depends on the master's answer.
+    /// Gives a segment's memory back, and has another one made in its place unless it was leaving anyway. While it is
+    /// being mounted what becomes of it depends on the master's answer.
     fn part_with(&mut self, held: Held<M>, pinned: Option<Pinned>, out: &mut Vec<Output<M>>) {
         if held.mounting {
             self.lost_mounts.insert(held.uuid, held);
@@ -316,8 +320,8 @@ impl<M: Clone> Owner<M> {
 
     // ------------------------------------------------------------- give back
 
-    /// Whether the master has to be asked to unmount a segment before its memory is given back: it may have been mounted just
-    /// before it was given up. Mostly the master does not know it.
+    /// Whether the master has to be asked to unmount a segment before its memory is given back: it may have been
+    /// mounted just before it was given up. Mostly the master does not know it.
     pub fn must_unmount(&self, pinned: Option<&Pinned>) -> bool {
         pinned.is_none() && !self.closing
     }

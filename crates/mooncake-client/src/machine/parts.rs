@@ -10,8 +10,8 @@ use super::reachability::Reachability;
 use super::sequences::Sequences;
 use super::wants::Wants;
 
-/// All of it at once, for as long as the anchor decides something. A driver with locks around the parts takes them in the
-/// order in which they stand here.
+/// All of it at once, for as long as the anchor decides something. A driver with locks around the parts takes them in
+/// the order in which they stand here.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// Views.

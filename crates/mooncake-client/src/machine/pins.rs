@@ -6,8 +6,8 @@ use mooncake_mutant::mutant;
 
 use super::rounds::CHANGED_KEYS;
 
-/// Most views of a store at a time. Each has its place in the hello with which the store comes back, and a hello has its
-/// limit: one that did not fit would be refused for ever.
+/// Most views of a store at a time. Each has its place in the hello with which the store comes back, and a hello has
+/// its limit: one that did not fit would be refused for ever.
 pub const MAX_VIEWS: usize = 65_536;
 
 /// Most calls that take views while the master is not known to have the last list.
@@ -51,8 +51,8 @@ pub struct Listing {
     pub number: u64,
     /// Once per view.
     pub rids: Vec<u64>,
-    /// Calls that took views whose replies are here, and which the master has not heard of ([`Pins::may_settle`]). Their
-    /// views are listed, have ended, or are void: as of this list they are settled.
+    /// Calls that took views whose replies are here, and which the master has not heard of ([`Pins::may_settle`]).
+    /// Their views are listed, have ended, or are void: as of this list they are settled.
     pub held_back: Vec<u64>,
     ended: Vec<u64>,
     outstanding: Option<(u64, Vec<u64>)>,
@@ -78,8 +78,8 @@ impl Pins {
         self.generation
     }
 
-    /// Whether pins that are asked for now may be void once more: the list that those call for which were void is still to
-    /// arrive.
+    /// Whether pins that are asked for now may be void once more: the list that those call for which were void is still
+    /// to arrive.
     pub fn is_listing(&self) -> bool {
         self.listing || self.void
     }
@@ -176,8 +176,8 @@ impl Pins {
         self.sealed
     }
 
-    /// Ended pins to tell the master of, as many as one change may be about, with their sequence; the same ones until they
-    /// are confirmed.
+    /// Ended pins to tell the master of, as many as one change may be about, with their sequence; the same ones until
+    /// they are confirmed.
     pub fn to_send(&mut self, sequence: impl FnOnce() -> u64) -> Option<(u64, Vec<u64>)> {
         if self.outstanding.is_none() && !self.ended.is_empty() {
             let later = self.ended.split_off(self.ended.len().min(CHANGED_KEYS));
@@ -221,8 +221,9 @@ impl Pins {
         }
     }
 
-    /// Whether the master may hear that the reply to a call that took views is here. Of the pins that a list leaves out it
-    /// keeps those in replies that it does not know to be here: while a list is on its way that has to include these views.
+    /// Whether the master may hear that the reply to a call that took views is here. Of the pins that a list leaves out
+    /// it keeps those in replies that it does not know to be here: while a list is on its way that has to include these
+    /// views.
     pub fn may_settle(&mut self, sequence: u64) -> bool {
         if mutant!(PinsSettleDuringLists) {
             return true;
@@ -239,10 +240,10 @@ impl Pins {
         std::mem::take(&mut self.held_back)
     }
 
-    /// The master has the list, and what it knows of it. `another`: it is not the process that was there before. Pins of
-    /// that one which came since the list was made are then on no list, and those that still come are void. Nor is it told
-    /// which views have ended since: where it does not know a pin, the word of its end would end one that it grants later.
-    /// True if there are such: the next list says what is held, and whether the master knows it.
+    /// The master has the list, and what it knows of it. `another`: it is not the process that was there before. Pins
+    /// of that one which came since the list was made are then on no list, and those that still come are void. Nor is
+    /// it told which views have ended since: where it does not know a pin, the word of its end would end one that it
+    /// grants later. True if there are such: the next list says what is held, and whether the master knows it.
     pub fn listed(&mut self, listing: &Listing, verdict: Verdict<'_>, another: bool) -> bool {
         let Self { live, unknown, since_list, generation, ended, .. } = self;
         let since = since_list.take().unwrap_or_default();

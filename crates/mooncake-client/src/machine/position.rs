@@ -10,11 +10,12 @@ pub fn reign_of(position: &LogPosition) -> Reign {
 }
 
 /// Raises what a client remembers of the log to what a reply shows. Another
-/// log counts only with a higher epoch: that is how a newer reign is known. The same reign under another id is the same log: its
-/// master has lost the file and goes on.
+/// log counts only with a higher epoch: that is how a newer reign is known. The same reign under another id is the same
+/// log: its master has lost the file and goes on.
 ///
-/// Of an epoch that two reigns have begun neither may go on with this client, whichever of the two its next hello reaches:
-/// so it shows more of that epoch than any log holds. True when that has just been found out: that hello is due.
+/// Of an epoch that two reigns have begun neither may go on with this client, whichever of the two its next hello
+/// reaches: so it shows more of that epoch than any log holds. True when that has just been found out: that hello is
+/// due.
 ///
 /// Masters of older versions do not say which reign they are in: what is known of it stays.
 #[must_use]

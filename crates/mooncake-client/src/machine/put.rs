@@ -48,8 +48,8 @@ pub trait PutDriver {
     /// Whether the store is still in the session that a reservation was made in.
     fn is_current(&self, origin: &Self::Origin) -> bool;
 
-    /// Asks the master for room for these keys; `wait`: it may park the request. A slot for each of them. `first_rid`: the
-    /// lowest one that the call was given in this session, 0 for none.
+    /// Asks the master for room for these keys; `wait`: it may park the request. A slot for each of them. `first_rid`:
+    /// the lowest one that the call was given in this session, 0 for none.
     fn reserve(
         &self,
         keys: &[usize],
@@ -60,7 +60,8 @@ pub trait PutDriver {
     /// Has the segments of placements known.
     fn meet(&self, origin: &Self::Origin, placed: &[Placed]) -> impl Future<Output = Result<(), StoreError>>;
 
-    /// Writes each key by [`write_key`], and says what became of each, in order, and whether the caller has interrupted the call.
+    /// Writes each key by [`write_key`], and says what became of each, in order, and whether the caller has interrupted
+    /// the call.
     fn write_all(
         &self,
         origin: &Self::Origin,
@@ -74,8 +75,8 @@ pub trait PutDriver {
         ended: Vec<Ended>,
     ) -> impl Future<Output = Result<Option<Vec<i32>>, StoreError>>;
 
-    /// Tells the master that placements are given up; as soon as it can be reached, if it cannot be now. `settled`: nothing
-    /// of this client touches any copy of them again.
+    /// Tells the master that placements are given up; as soon as it can be reached, if it cannot be now. `settled`:
+    /// nothing of this client touches any copy of them again.
     fn give_up(&self, origin: &Self::Origin, rids: Vec<u64>, settled: bool) -> impl Future<Output = ()>;
 
     /// The same where the master could not be reached a moment ago.
@@ -103,8 +104,8 @@ pub struct Placed {
     pub slot: PutSlot,
 }
 
-/// Puts values of these sizes; a result for each. Keys that no object can have, and what else is wrong from the beginning,
-/// have their results already. `patience`: for how long keys are tried again while nothing gets on.
+/// Puts values of these sizes; a result for each. Keys that no object can have, and what else is wrong from the
+/// beginning, have their results already. `patience`: for how long keys are tried again while nothing gets on.
 pub async fn put<D: PutDriver>(
     driver: &D,
     sizes: &[u64],
@@ -329,8 +330,8 @@ impl<D: PutDriver> Put<'_, D> {
             // The placements ended with their session: other clients may be given these rids in the next one.
             Ok(None) => vec![put_end_reply::Outcome::Superseded.into(); ended_keys.len()],
             other => {
-                // A caller that was told of a failure must not keep the key. What was committed, and only the word of it was
-                // lost, is not given up by that.
+                // A caller that was told of a failure must not keep the key. What was committed, and only the word of
+                // it was lost, is not given up by that.
                 self.driver.give_up_later(origin, settled, true);
                 self.driver.give_up_later(origin, open, false);
                 let error = other.err().unwrap_or_else(|| self.driver.confused());

@@ -1,9 +1,9 @@
-//! Put sessions: keys that are reserved once and then filled by any threads, in parts and in any order, until their caller ends
-//! them as objects or takes them back. The beat renews what they reserve, idle or not, for ten minutes; a master that does not hear
-//! it has the reservations lapse as those of any put.
+//! Put sessions: keys that are reserved once and then filled by any threads, in parts and in any order, until their
+//! caller ends them as objects or takes them back. The beat renews what they reserve, idle or not, for ten minutes; a
+//! master that does not hear it has the reservations lapse as those of any put.
 //!
-//! What has been written decides at the end: a byte that nobody has written refuses its key, and the checksum of an object is
-//! that of its parts, or is read back where a part was written over another one.
+//! What has been written decides at the end: a byte that nobody has written refuses its key, and the checksum of an
+//! object is that of its parts, or is read back where a part was written over another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -28,8 +28,8 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Longest wait for them: each ends by itself when no byte of it moves.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Longest that a call which holds something already goes on asking for room in memory that is still being populated, with
-/// none placed. That room comes whatever others hold, so asking again keeps nobody from anything.
+/// Longest that a call which holds something already goes on asking for room in memory that is still being populated,
+/// with none placed. That room comes whatever others hold, so asking again keeps nobody from anything.
 const POPULATING: Duration = Duration::from_secs(5);
 
 /// How often it asks.
@@ -55,8 +55,8 @@ pub trait PutSessionDriver: PutDriver {
     /// The places of replicas whose segments were just met.
     fn place(&self, origin: &Self::Origin, replicas: &[Replica]) -> Self::Place;
 
-    /// The rids of the objects that these keys are, as the master knows them: none where it is asked in another session, as
-    /// numbers begin anew with another log.
+    /// The rids of the objects that these keys are, as the master knows them: none where it is asked in another
+    /// session, as numbers begin anew with another log.
     fn rids_of(&self, origin: &Self::Origin, keys: &[&[u8]])
     -> impl Future<Output = Result<Vec<Vec<u64>>, StoreError>>;
 
@@ -213,8 +213,8 @@ impl<O, P> PutSessions<O, P> {
         if self.copies + self.promised + copies > MOST {
             let (held, asked) = (self.copies + self.promised - call.promised, call.asked);
             let reason = format!(
-                "put sessions of this store hold {held} copies of objects, this call asks for {asked}, and all may hold {MOST} \
-                 at a time; end or revoke some, or start fewer with one call"
+                "put sessions of this store hold {held} copies of objects, this call asks for {asked}, and all may \
+                 hold {MOST} at a time; end or revoke some, or start fewer with one call"
             );
             return Err(Cause::NoSpace { bytes, reason }.into());
         }
@@ -303,7 +303,8 @@ impl<O, P> PutSessions<O, P> {
                 }
                 "no copy has all that was written".to_owned()
             }
-            // Nothing but the caller's own memory, or wish, was the matter, or what passes: it may write them once more.
+            // Nothing but the caller's own memory, or wish, was the matter, or what passes: it may write them once
+            // more.
             Err(lost) if (lost.final_word || lost.passing) && lost.settled => return (Err(lost.error), None),
             Err(lost) => {
                 let rids = open.rids().into_iter();
@@ -345,7 +346,8 @@ fn is_object() -> StoreError {
     Cause::InvalidParams(reason.into()).into()
 }
 
-/// Reserves room for objects of these sizes; a result for each. What is wrong with a key from the beginning is in `results`.
+/// Reserves room for objects of these sizes; a result for each. What is wrong with a key from the beginning is in
+/// `results`.
 pub async fn start<D: PutSessionDriver>(
     driver: &D,
     keys: &[&[u8]],
@@ -475,8 +477,8 @@ async fn begin_round<D: PutSessionDriver>(
     Begun { placed: true, full, populating }
 }
 
-/// Writes bytes from `offset` on in the session of a key, by `write` to each replica, which gives their checksum. Waits for
-/// other threads that write some of the same ones.
+/// Writes bytes from `offset` on in the session of a key, by `write` to each replica, which gives their checksum. Waits
+/// for other threads that write some of the same ones.
 pub async fn write_part<D: PutSessionDriver>(
     driver: &D,
     key: &[u8],
@@ -502,8 +504,8 @@ pub async fn write_part<D: PutSessionDriver>(
     result
 }
 
-/// Makes objects of what was filled; a result for each key. One of which a byte was never written keeps its session, and so
-/// does one of which the master could not be told.
+/// Makes objects of what was filled; a result for each key. One of which a byte was never written keeps its session,
+/// and so does one of which the master could not be told.
 pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
     let mut results: Vec<Option<Result<(), StoreError>>> = keys.iter().map(|_| None).collect();
     let mut sent = Vec::with_capacity(keys.len());
@@ -565,8 +567,8 @@ async fn tell<D: PutSessionDriver>(driver: &D, keys: &[&[u8]], sent: &[Sent<D>])
     all
 }
 
-/// What became of each of these. A master knows the last placements of a session only that have become objects: of others it
-/// says that they came too late, though it may have been told before, and its word was lost. Their keys tell.
+/// What became of each of these. A master knows the last placements of a session only that have become objects: of
+/// others it says that they came too late, though it may have been told before, and its word was lost. Their keys tell.
 async fn became_of<D: PutSessionDriver>(
     driver: &D,
     keys: &[&[u8]],
@@ -649,7 +651,8 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
             open.state = State::Filled;
             let size = open.reserved.size;
             let reason = format!(
-                "bytes {from} to {to} of {size} were never written, or their write failed; write them and end it again, or revoke it"
+                "bytes {from} to {to} of {size} were never written, or their write failed; write them and end it \
+                 again, or revoke it"
             );
             return Err(Cause::InvalidParams(reason).into());
         }
@@ -700,8 +703,8 @@ async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -
     }
 }
 
-/// Takes back what keys have reserved; a result for each. Where an end has gone to the master, the master is told that no copy
-/// is good, and its answer decides: a key that is said to be taken back never becomes an object.
+/// Takes back what keys have reserved; a result for each. Where an end has gone to the master, the master is told that
+/// no copy is good, and its answer decides: a key that is said to be taken back never becomes an object.
 pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
     let (mut results, mut given_up, mut sent) = (Vec::with_capacity(keys.len()), Vec::new(), Vec::new());
     for (index, key) in keys.iter().enumerate() {

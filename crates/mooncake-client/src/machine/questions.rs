@@ -1,7 +1,7 @@
 //! What owners have asked about epochs, until this store may answer.
 //!
-//! An owner asks each store that maps its memory to obey a reign: the store is to write nothing older, and its master is to
-//! know all pins of it. The answer is due once this store's own master has shown that reign.
+//! An owner asks each store that maps its memory to obey a reign: the store is to write nothing older, and its master
+//! is to know all pins of it. The answer is due once this store's own master has shown that reign.
 
 use mooncake_mutant::mutant;
 use mooncake_transfer::Reign;
@@ -57,8 +57,8 @@ impl<Q: Question> Questions<Q> {
         is_higher
     }
 
-    /// The questions that a store may answer whose master is in this reign and knows all pins of it. Those about an earlier
-    /// reign of this master are not answered: their owners are asked for this one by the same master.
+    /// The questions that a store may answer whose master is in this reign and knows all pins of it. Those about an
+    /// earlier reign of this master are not answered: their owners are asked for this one by the same master.
     pub fn ready(&mut self, reign: Reign) -> Vec<Q> {
         let asked = std::mem::take(&mut self.asked).into_iter().filter(|asked| !asked.is_moot());
         let (ready, mut rest): (Vec<_>, Vec<_>) =

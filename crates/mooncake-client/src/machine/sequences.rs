@@ -62,7 +62,8 @@ impl Sequences {
         }
     }
 
-    /// Below which number all are answered, or nobody waits for them, and which are not; 0 where they are too many to say.
+    /// Below which number all are answered, or nobody waits for them, and which are not; 0 where they are too many to
+    /// say.
     pub fn settled(&self) -> (u64, Vec<u64>) {
         match self.unanswered.len() > MAX_UNSETTLED {
             true => (0, Vec::new()),

@@ -1,10 +1,11 @@
-//! The session of a store with its master, as the anchor keeps it: heartbeats, what the master asks of an owner, and the
-//! way back after either side was away.
+//! The session of a store with its master, as the anchor keeps it: heartbeats, what the master asks of an owner, and
+//! the way back after either side was away.
 //!
-//! A driver has one connection at most. It calls [`Anchor::step`] and carries the outputs out, in their order. While it is
-//! connected it then hears what has come ([`Anchor::hear`]), and lets the anchor speak ([`Anchor::tell`],
-//! [`Anchor::beat`]), at the latest at the time that `step` has named; then it begins anew. When a connection breaks it says
-//! so ([`Anchor::lost`]); what becomes of a try to connect it says with [`Anchor::answered`] or [`Anchor::failed`].
+//! A driver has one connection at most. It calls [`Anchor::step`] and carries the outputs out, in their order. While it
+//! is connected it then hears what has come ([`Anchor::hear`]), and lets the anchor speak ([`Anchor::tell`],
+//! [`Anchor::beat`]), at the latest at the time that `step` has named; then it begins anew. When a connection breaks it
+//! says so ([`Anchor::lost`]); what becomes of a try to connect it says with [`Anchor::answered`] or
+//! [`Anchor::failed`].
 
 use std::time::Duration;
 
@@ -84,7 +85,8 @@ pub struct Anchor {
     ending_since: Option<Duration>,
     /// What this master has shown of its log: which one it is, and in which reign.
     shown: LogPosition,
-    /// Sent, and of those that nobody asks for a second time: with the beat behind them, whose pong says that they came.
+    /// Sent, and of those that nobody asks for a second time: with the beat behind them, whose pong says that they
+    /// came.
     facts: Vec<(u64, AnchorUp)>,
 }
 
@@ -113,8 +115,8 @@ enum State {
     Parting,
     /// A hello is on its way that resumes the session.
     Resuming(Try, Listing),
-    /// The master did not know the session; a hello is on its way that begins another one. Until that has begun the list is
-    /// still to come: another master may know the session.
+    /// The master did not know the session; a hello is on its way that begins another one. Until that has begun the
+    /// list is still to come: another master may know the session.
     Opening(Try, Listing),
 }
 
@@ -141,8 +143,8 @@ impl Anchor {
         matches!(self.state, State::Connected { .. })
     }
 
-    /// The anchor is awake: ends the session or the connection, or says what comes next. While it waits for the outcome of
-    /// a try, which the driver owes it within [`TRY`], there is nothing.
+    /// The anchor is awake: ends the session or the connection, or says what comes next. While it waits for the outcome
+    /// of a try, which the driver owes it within [`TRY`], there is nothing.
     pub fn step(&mut self, now: Duration, parts: &mut Parts<'_>, out: &mut Outputs) {
         if matches!(self.state, State::Resuming(..) | State::Opening(..)) {
             return;
@@ -187,8 +189,8 @@ impl Anchor {
         now.saturating_sub(since) > RETENTION
     }
 
-    /// A goodbye that did not arrive is said again over another connection: the process may live on, and what its session
-    /// holds would be held as long.
+    /// A goodbye that did not arrive is said again over another connection: the process may live on, and what its
+    /// session holds would be held as long.
     fn wait_for_leave(&mut self, now: Duration, parts: &Parts<'_>, out: &mut Outputs) {
         if parts.reach.silence(now) > SILENCE {
             self.state = State::Away;

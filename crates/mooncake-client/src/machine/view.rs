@@ -1,8 +1,8 @@
 //! Views: pin, and look at what is pinned where it lies; what cannot be looked at there is copied.
 //!
-//! The order keeps owners from giving bytes out under a view. A pin is counted first, then its segment is linked: so that
-//! from the link on no owner is told that this store obeys an epoch in which no master knows of the pin. Only then is it
-//! asked whether the owner waits for this store, and whether the master knows the pin still.
+//! The order keeps owners from giving bytes out under a view. A pin is counted first, then its segment is linked: so
+//! that from the link on no owner is told that this store obeys an epoch in which no master knows of the pin. Only then
+//! is it asked whether the owner waits for this store, and whether the master knows the pin still.
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,8 +19,9 @@ use crate::machine::rounds::{CHANGED_KEYS, rounds};
 /// Pins are asked for again this often when the session was resumed meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// So often, and each time so long, it is waited before that until the master has the list of what this store holds: each
-/// list makes void what is asked for meanwhile. Where many take views at a time one list would call for another without end.
+/// So often, and each time so long, it is waited before that until the master has the list of what this store holds:
+/// each list makes void what is asked for meanwhile. Where many take views at a time one list would call for another
+/// without end.
 const WAITS: (usize, Duration) = (100, Duration::from_millis(1));
 
 /// What views need of their store.
@@ -40,8 +41,8 @@ pub trait ViewDriver: GetDriver {
     /// Takes one step with the pins of the store.
     fn pins<R>(&self, step: impl FnOnce(&mut Pins) -> R) -> R;
 
-    /// Has the master pin these keys. An object per key; those without a size are not there, and those with a size and no
-    /// replica are, but are not pinned. Pins whose answer does not come are voided.
+    /// Has the master pin these keys. An object per key; those without a size are not there, and those with a size and
+    /// no replica are, but are not pinned. Pins whose answer does not come are voided.
     fn pin(&self, keys: &[&[u8]]) -> impl Future<Output = Result<(Vec<Object>, Self::Numbering), StoreError>>;
 
     /// Has the master given a fresh list of what this store holds.
@@ -170,8 +171,8 @@ async fn pinned<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Result
         let (objects, numbering) = driver.pin(keys).await?;
         let rids = objects.iter().filter_map(|object| object.replicas.first()).map(|replica| replica.rid);
         let Some(era) = driver.pins(|pins| pins.adopt(generation, rids)) else {
-            // The master was told meanwhile what this store holds, and these pins were not on the list; whichever of them
-            // came after it must go.
+            // The master was told meanwhile what this store holds, and these pins were not on the list; whichever of
+            // them came after it must go.
             driver.resume_anew();
             continue;
         };

@@ -160,7 +160,9 @@ fn an_interrupt_that_is_told_once_ends_all_that_a_put_writes() {
     let value = [Source::new(b"four")];
     let items = [PutItem { key: b"a", value: &value }, PutItem { key: b"b", value: &value }];
     let outcomes = store.put_batch(&items, &PutOptions::default());
-    let is_interrupted = |outcome: &Result<PutOutcome, StoreError>| matches!(outcome, Err(error) if matches!(error.cause(), Cause::Interrupted));
+    let is_interrupted = |outcome: &Result<PutOutcome, StoreError>| {
+        outcome.as_ref().is_err_and(|error| matches!(error.cause(), Cause::Interrupted))
+    };
     assert!(outcomes.iter().all(is_interrupted), "{outcomes:?}");
     assert!(!master.asked().iter().any(|body| matches!(body, request::Body::PutEnd(_))), "nothing of it is stored");
     assert!(told.load(Ordering::SeqCst) >= 2);

@@ -1,5 +1,5 @@
-//! Another process of a test: the program that the test is in, told to run one test of its own, the *role*. The two speak
-//! in lines: what the test asks, and what the role answers.
+//! Another process of a test: the program that the test is in, told to run one test of its own, the *role*. The two
+//! speak in lines: what the test asks, and what the role answers.
 #![allow(dead_code)] // Each test file uses a part of it.
 
 use std::ffi::OsString;

@@ -144,7 +144,8 @@ impl Core {
         Ok(())
     }
 
-    /// Each placement has a rid of its own, which this core or one before it gave out in an epoch that its segment obeyed.
+    /// Each placement has a rid of its own, which this core or one before it gave out in an epoch that its segment
+    /// obeyed.
     fn check_rids(&self, all: &mut [Held]) -> Result<(), String> {
         all.sort_unstable_by_key(|held| held.rid);
         let twice = all.windows(2).find(|pair| pair[0].rid == pair[1].rid);

@@ -19,7 +19,8 @@ impl Objects {
         ColdestFirst { list: 0, left: self.begin_list(0) }
     }
 
-    /// The next object of it, `None` behind the last list. One that changes its list meanwhile is met twice, or not at all.
+    /// The next object of it, `None` behind the last list. One that changes its list meanwhile is met twice, or not at
+    /// all.
     pub fn next_coldest(&mut self, walk: &mut ColdestFirst) -> Option<u32> {
         while walk.list < LISTS {
             if walk.left > 0

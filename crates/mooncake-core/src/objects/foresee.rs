@@ -1,8 +1,8 @@
 //! What is about to be looked at, brought from memory ahead of it.
 //!
-//! Of millions of objects few are in the processor's caches. Whoever looks at one waits for its place in the index, for itself, for
-//! its key and for its neighbours in a list, one after the other. A few dozen together wait hardly longer than one: so they are
-//! touched first, and read then.
+//! Of millions of objects few are in the processor's caches. Whoever looks at one waits for its place in the index, for
+//! itself, for its key and for its neighbours in a list, one after the other. A few dozen together wait hardly longer
+//! than one: so they are touched first, and read then.
 
 use std::hint::black_box;
 
@@ -40,7 +40,8 @@ impl Objects {
         }
     }
 
-    /// The next ones that are evicted, most likely, are about to be, or to be set aside: so many at most. How many there are.
+    /// The next ones that are evicted, most likely, are about to be, or to be set aside: so many at most. How many
+    /// there are.
     pub fn foresee_victims(&self, most: usize, reach: Reach) -> usize {
         let first = self.policy.victim(&self.slab);
         let coldest = std::iter::successors(first, |slot| self.policy.after(&self.slab, *slot));

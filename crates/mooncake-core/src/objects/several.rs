@@ -1,5 +1,5 @@
-//! Objects of several replicas: how many there are, and of which of them no segment is Live. That changes with segments that come
-//! and go; it is looked at in steps then, which need no list of who lies where.
+//! Objects of several replicas: how many there are, and of which of them no segment is Live. That changes with segments
+//! that come and go; it is looked at in steps then, which need no list of who lies where.
 
 use super::Objects;
 use crate::object::Object;
@@ -62,7 +62,8 @@ fn is_visible(object: &Object, segments: &Segments) -> bool {
 }
 
 impl Objects {
-    /// A segment is Live that was not, or the other way round, or Gone. What there is of few objects is looked at at once.
+    /// A segment is Live that was not, or the other way round, or Gone. What there is of few objects is looked at at
+    /// once.
     pub fn segments_changed(&mut self, segments: &Segments) {
         let several = &mut self.several;
         if several.len > 0 {

@@ -1,7 +1,8 @@
 //! Where engines find each other by name: a service that keeps documents, or nobody at all.
 //!
-//! Without a service the name is the address: `host:port` of the peer's handshakes, which give its document. With one, two
-//! documents stand under keys that Mooncake's engines use too: where an engine's handshakes are answered, and its segment.
+//! Without a service the name is the address: `host:port` of the peer's handshakes, which give its document. With one,
+//! two documents stand under keys that Mooncake's engines use too: where an engine's handshakes are answered, and its
+//! segment.
 
 mod http;
 
@@ -28,8 +29,8 @@ const CONTEST: Duration = Duration::from_millis(100);
 /// How often a name is tried to be taken, while others take it and lose it.
 const CLAIMS: u32 = 10;
 
-/// A service that keeps JSON documents by key. Each call ends by itself, within some seconds; calls that wait for a peer leave one
-/// that takes longer than they may.
+/// A service that keeps JSON documents by key. Each call ends by itself, within some seconds; calls that wait for a
+/// peer leave one that takes longer than they may.
 pub trait Metadata: Send + Sync {
     /// The document; `None` if there is none.
     fn get(&self, key: &str) -> Result<Option<String>, EngineError>;
@@ -80,12 +81,12 @@ impl Registry {
         self.errands.run("the metadata service", "its name", patience, move || service.own_address())?
     }
 
-    /// Says where the handshakes of `name` are answered. An entry of an engine that does not answer any more, as one that
-    /// crashed leaves it, is replaced; one that does keeps its name.
+    /// Says where the handshakes of `name` are answered. An entry of an engine that does not answer any more, as one
+    /// that crashed leaves it, is replaced; one that does keeps its name.
     ///
-    /// No service compares before it sets or removes. So what was found dead is looked at again right before it is removed, and
-    /// what was said is read again after a while: of several that take a name at the same moment, the one whose entry stands in
-    /// the end has it.
+    /// No service compares before it sets or removes. So what was found dead is looked at again right before it is
+    /// removed, and what was said is read again after a while: of several that take a name at the same moment, the one
+    /// whose entry stands in the end has it.
     pub fn announce(&self, name: &str, host: &str, port: u16) -> Result<(), EngineError> {
         let key = self.rpc_key(name);
         let ours = RpcMeta { ip_or_host_name: host.to_owned(), rpc_port: port };
@@ -121,8 +122,8 @@ impl Registry {
         Err(EngineError::Metadata(format!("the service refuses the address of {name:?}")))
     }
 
-    /// Whether the name is still said to be this engine's; false if it is nobody's. One that did not answer for a while may have
-    /// been replaced, and what is there then is its successor's.
+    /// Whether the name is still said to be this engine's; false if it is nobody's. One that did not answer for a while
+    /// may have been replaced, and what is there then is its successor's.
     fn is_ours(&self, name: &str) -> Result<bool, EngineError> {
         let Some(found) = self.service.get(&self.rpc_key(name))? else { return Ok(false) };
         let (ip_or_host_name, rpc_port) = read_rpc_meta(name, &found)?;

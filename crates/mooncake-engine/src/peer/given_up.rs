@@ -1,5 +1,5 @@
-//! Connections that were given up with a write under way. What the network, or the peer, still holds of it may land at any
-//! time, over newer bytes: so before anything else is written the peer is told to take no more from them.
+//! Connections that were given up with a write under way. What the network, or the peer, still holds of it may land at
+//! any time, over newer bytes: so before anything else is written the peer is told to take no more from them.
 
 use parking_lot::Mutex;
 
@@ -20,8 +20,8 @@ impl GivenUp {
         self.names.lock().push(name);
     }
 
-    /// All that the peer has not been told of. They remain until it has confirmed them: of several callers none may write
-    /// before that.
+    /// All that the peer has not been told of. They remain until it has confirmed them: of several callers none may
+    /// write before that.
     pub fn all(&self) -> Vec<LaneName> {
         self.names.lock().clone()
     }

@@ -1,5 +1,5 @@
-//! A Unix socket to a peer of this host. Memory that it made to be shared is mapped here, and copied to and from. Of other
-//! memory, reads are copied here; writes it copies from ours, at our word.
+//! A Unix socket to a peer of this host. Memory that it made to be shared is mapped here, and copied to and from. Of
+//! other memory, reads are copied here; writes it copies from ours, at our word.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,8 +35,8 @@ const STEP: usize = 16 << 20;
 /// Bytes that the peer is asked to copy between two of its answers, which are all that is seen to move.
 const FILL: u64 = 256 << 20;
 
-/// Longest that a call which gave a write up waits for the peer to leave it, unless its caller has had enough. It takes the
-/// peer a millisecond or two to come out of a copy, unless it stands still there.
+/// Longest that a call which gave a write up waits for the peer to leave it, unless its caller has had enough. It takes
+/// the peer a millisecond or two to come out of a copy, unless it stands still there.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// Bytes copied to or from mapped memory in one go: so long the peer cannot give it up.
@@ -68,8 +68,8 @@ pub(super) struct HostLane {
     /// What the peer has proven itself by.
     secret: Secret,
     board: BoardView,
-    /// The way into the peer's mapped memory, and this end's word for copies out of its own. None: the peer cannot copy out of
-    /// this process, and is asked for none.
+    /// The way into the peer's mapped memory, and this end's word for copies out of its own. None: the peer cannot copy
+    /// out of this process, and is asked for none.
     passage: Option<PassageView>,
     mapped: Arc<MappedPeer>,
     out_of_reach: Arc<OutOfReach>,
@@ -134,8 +134,8 @@ impl From<EngineError> for Failure {
 }
 
 impl Drop for HostLane {
-    /// The peer may be at it still, with a write that was given up. It begins no further copy from here on; for the one that it
-    /// is at, if it is at one, it is waited for.
+    /// The peer may be at it still, with a write that was given up. It begins no further copy from here on; for the one
+    /// that it is at, if it is at one, it is waited for.
     fn drop(&mut self) {
         let Some(passage) = self.passage.take() else { return };
         if self.between || forked() {
@@ -273,8 +273,8 @@ impl HostLane {
         }
     }
 
-    /// Whether memory of the peer's cannot be read, at its first or last byte. It may be a device's, for all that its process
-    /// shows of it.
+    /// Whether memory of the peer's cannot be read, at its first or last byte. It may be a device's, for all that its
+    /// process shows of it.
     fn is_out_of_reach(&self, addr: u64, len: u64) -> bool {
         [addr, addr.saturating_add(len.saturating_sub(1))].into_iter().any(|addr| {
             let read = self.process.pull(addr, &mut Target::new(&mut [0]));
@@ -348,8 +348,8 @@ impl HostLane {
         Ok(())
     }
 
-    /// The answer to what the peer was asked for through the passage, as it was awake. It comes there while this end is awake,
-    /// too, or by the socket.
+    /// The answer to what the peer was asked for through the passage, as it was awake. It comes there while this end is
+    /// awake, too, or by the socket.
     fn answer_by_passage(&mut self, pieces: &[Piece], pace: &mut Pace<'_>) -> Result<(), Failure> {
         self.between = false;
         let Some(passage) = &mut self.passage else { return Ok(()) };
@@ -452,7 +452,8 @@ impl HostLane {
         if !passage.is_open() || !self.is_there() {
             return Err(self.gone());
         }
-        // Its owner does not wait for ever for whoever is inside. If this was not its buffer any more, it is visited anew.
+        // Its owner does not wait for ever for whoever is inside. If this was not its buffer any more, it is visited
+        // anew.
         Ok(self.board.get() == revision || self.know(addr, len, pace)?.1.block == Some(block))
     }
 
@@ -509,8 +510,8 @@ impl HostLane {
         }
     }
 
-    /// Copies out of the peer's memory. The range is known to have lain in a registered buffer before, and no buffer was
-    /// given up until afterwards.
+    /// Copies out of the peer's memory. The range is known to have lain in a registered buffer before, and no buffer
+    /// was given up until afterwards.
     fn read(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
         for at in (0..request.local.len()).step_by(STEP) {
             let local = request.local.part(at, STEP.min(request.local.len() - at));

@@ -64,9 +64,9 @@ pub(super) struct Lane {
 }
 
 impl Drop for Lane {
-    /// What was given up is not sent later: in order, the kernel would go on with what it has once the link is back, and old
-    /// bytes land over newer ones. The reset may be lost, and the peer may have bytes that it has not looked at: one of ours
-    /// is told by the next connection, too.
+    /// What was given up is not sent later: in order, the kernel would go on with what it has once the link is back,
+    /// and old bytes land over newer ones. The reset may be lost, and the peer may have bytes that it has not looked
+    /// at: one of ours is told by the next connection, too.
     fn drop(&mut self) {
         if self.between || forked() {
             return;

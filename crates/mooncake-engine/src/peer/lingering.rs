@@ -1,5 +1,6 @@
-//! Writes within the host that were given up while the peer was copying, and that it has not left yet: it stands still in the
-//! midst of a copy. Its next step may put bytes into its memory, over newer ones: so nothing else goes to it before.
+//! Writes within the host that were given up while the peer was copying, and that it has not left yet: it stands still
+//! in the midst of a copy. Its next step may put bytes into its memory, over newer ones: so nothing else goes to it
+//! before.
 
 use std::sync::Arc;
 

@@ -61,8 +61,8 @@ impl MappedPeer {
         state.blocks.clear();
     }
 
-    /// A block, while the peer's board says `revision`. A block that was not needed between two changes of the board is let
-    /// go of: the peer may have freed it.
+    /// A block, while the peer's board says `revision`. A block that was not needed between two changes of the board is
+    /// let go of: the peer may have freed it.
     pub fn get(&self, id: u64, revision: u64) -> Option<Arc<PeerMemory>> {
         let mut state = self.state.lock();
         if state.revision < revision {

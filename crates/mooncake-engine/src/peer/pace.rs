@@ -65,7 +65,8 @@ impl<'a> Patience<'a> {
         true
     }
 
-    /// Waits until something is so, while there is patience; whether it is so in the end. `changed` tells of it, under the lock.
+    /// Waits until something is so, while there is patience; whether it is so in the end. `changed` tells of it, under
+    /// the lock.
     pub fn park_until<T>(
         &self,
         state: &mut MutexGuard<'_, T>,

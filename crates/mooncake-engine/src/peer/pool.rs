@@ -14,8 +14,8 @@ const MOST_IDLE: usize = 16;
 /// A connection that was not needed for so long is closed, but for one.
 const SPARE: Duration = Duration::from_secs(30);
 
-/// A connection that was in use so lately is not looked at: that the peer has hung up since then the call finds out, as it
-/// does where that happens a moment later.
+/// A connection that was in use so lately is not looked at: that the peer has hung up since then the call finds out, as
+/// it does where that happens a moment later.
 const JUST_NOW: Duration = Duration::from_micros(100);
 
 /// A failed attempt to connect is not repeated before.

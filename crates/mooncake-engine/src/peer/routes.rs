@@ -23,8 +23,8 @@ impl Routes {
         list.push(Arc::downgrade(route));
     }
 
-    /// Closes connections that peers have ended, and those that nobody has needed for a while; not more often than it is
-    /// worth.
+    /// Closes connections that peers have ended, and those that nobody has needed for a while; not more often than it
+    /// is worth.
     pub(crate) fn sweep(&self, now: Instant) {
         {
             let mut swept = self.swept.lock();

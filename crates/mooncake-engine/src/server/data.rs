@@ -296,7 +296,8 @@ impl Payload {
     ) -> Result<u64, Stop> {
         let severed = || Stop::End(Some("its writer had it severed"));
         let _inside = writer.map(|writer| writer.enter().ok_or_else(severed)).transpose()?;
-        // In version 2 the writer waits for the status. One that has gone has given the write up, and may have made another.
+        // In version 2 the writer waits for the status. One that has gone has given the write up, and may have made
+        // another.
         if self.v2 && mooncake_net::has_hung_up(fd) {
             return Err(Stop::End(Some("its writer has gone")));
         }

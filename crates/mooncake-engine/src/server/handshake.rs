@@ -23,7 +23,8 @@ const SMALL: usize = 4 << 10;
 /// Most bytes read at a time.
 const STEP: usize = 64 << 10;
 
-/// Most bytes of all handshakes that are coming in, but for those that are small. One alone may always be as long as any.
+/// Most bytes of all handshakes that are coming in, but for those that are small. One alone may always be as long as
+/// any.
 const ROOM: usize = 64 << 20;
 
 /// Bytes of handshakes that are coming in.

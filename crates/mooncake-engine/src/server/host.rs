@@ -201,8 +201,8 @@ impl Host {
                 if *sent == raw.len() {
                     self.state = State::Request(Vec::new());
                     self.moved = Instant::now();
-                    // The passage is looked at here too: a peer that asks again at once would keep this thread for ever, so the
-                    // caller decides.
+                    // The passage is looked at here too: a peer that asks again at once would keep this thread for
+                    // ever, so the caller decides.
                     return Err(Some(Next::Read));
                 }
                 Ok(())
@@ -266,8 +266,8 @@ impl Host {
     }
 }
 
-/// Whether the process that has connected may be told anything: it is this user's, beyond doubt, and the kernel says which
-/// one it is. All others go by TCP.
+/// Whether the process that has connected may be told anything: it is this user's, beyond doubt, and the kernel says
+/// which one it is. All others go by TCP.
 pub(super) fn may_be_a_peer(stream: &UnixStream) -> bool {
     peer_credentials(stream).is_ok_and(|peer| peer.is_own_user()) && peer_pidfd(stream).is_ok()
 }
@@ -283,8 +283,8 @@ pub(crate) fn is_there(process: &PeerProcess, secret: &Secret) -> bool {
         Ok(holds) => holds,
         // Another program has begun, which none of the threads of the one before lives to see.
         Err(PullError::Fault { .. }) => false,
-        // The memory of one that is being killed cannot be read once its first thread has gone. Another one of its threads
-        // may be in the midst of a copy then.
+        // The memory of one that is being killed cannot be read once its first thread has gone. Another one of its
+        // threads may be in the midst of a copy then.
         Err(PullError::Ended { .. } | PullError::Refused { .. }) => !process.has_ended(),
     }
 }
@@ -366,7 +366,8 @@ ctypes.CDLL(None).syscall({}, 0)
         let secret = Secret { addr: u64::from_le_bytes(addr), bytes: [b'7'; SECRET_LEN] };
         let process = proven(PeerProcess::of_socket(&door).unwrap(), &secret).unwrap().unwrap();
         assert!(is_there(&process, &secret));
-        // As in a process that is killed, its first thread goes before another one, which may be in the midst of a copy.
+        // As in a process that is killed, its first thread goes before another one, which may be in the midst of a
+        // copy.
         door.write_all(b"x").unwrap();
         let began = Instant::now();
         while !matches!(holds(&process, &secret), Err(PullError::Ended { .. })) {

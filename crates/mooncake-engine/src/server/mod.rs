@@ -35,8 +35,8 @@ pub(crate) use host::{is_there, proven};
 use crate::error::EngineError;
 use crate::home::Home;
 
-/// Most connections of all kinds. Beyond, the oldest of those that have not been served yet is cut, or else the one that
-/// has been still for longest between two requests.
+/// Most connections of all kinds. Beyond, the oldest of those that have not been served yet is cut, or else the one
+/// that has been still for longest between two requests.
 const MOST_CONNECTIONS: usize = 4_096;
 
 /// Where descriptors run out, nobody is cut who was let in or served within this time.
@@ -45,7 +45,8 @@ const GRACE: Duration = Duration::from_millis(100);
 /// Of so many that have been still for longest one is likely to have said nothing.
 const LOOKS: usize = 16;
 
-/// Requests that a thread serves of one connection that asks again at once, before it looks whether others want something.
+/// Requests that a thread serves of one connection that asks again at once, before it looks whether others want
+/// something.
 const IN_A_ROW: u32 = 64;
 
 /// How often connections that stand still are looked for.
@@ -59,7 +60,8 @@ const HANDSHAKE: u64 = u64::MAX - 1;
 const DATA: u64 = u64::MAX - 2;
 const HOST: u64 = u64::MAX - 3;
 
-/// The listeners of one engine: not its forked children's, which would hide its end from peers and keep its ports taken.
+/// The listeners of one engine: not its forked children's, which would hide its end from peers and keep its ports
+/// taken.
 pub(crate) struct Ports {
     pub handshake: Guarded<TcpListener>,
     pub data: Guarded<TcpListener>,
@@ -359,7 +361,8 @@ impl Shared {
         }
     }
 
-    /// Carries a connection on for as long as it has something to do. Gives another one's token where it has made way for that.
+    /// Carries a connection on for as long as it has something to do. Gives another one's token where it has made way
+    /// for that.
     fn carry_on(&self, token: u64) -> Option<u64> {
         let connection = self.slots.lock().get(token)?;
         let mut session = connection.session.lock();
@@ -383,8 +386,8 @@ impl Shared {
                     if other.is_none() && stays() && !self.stop.load(Ordering::Relaxed) {
                         continue;
                     }
-                    // A peer may have asked through the passage while this thread makes way; no event tells of that, so OUT wakes a
-                    // thread at once.
+                    // A peer may have asked through the passage while this thread makes way; no event tells of that, so
+                    // OUT wakes a thread at once.
                     if other.is_some() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN }
                 }
             };
@@ -400,7 +403,8 @@ impl Shared {
         self.slots.lock().remove(token);
     }
 
-    /// Cuts connections that stand still in the midst of something, and lets go of what is kept for peers that have ended.
+    /// Cuts connections that stand still in the midst of something, and lets go of what is kept for peers that have
+    /// ended.
     fn sweep(&self) {
         let now = Instant::now();
         {

@@ -52,8 +52,8 @@ pub fn meet_with_passage(target: &Engine) -> (UnixStream, PassageView) {
     (stream, passage)
 }
 
-/// A peer that stands still when it is asked for a copy: its name, and its ends of what it shares with its first visitor.
-/// Later ones find their writes done.
+/// A peer that stands still when it is asked for a copy: its name, and its ends of what it shares with its first
+/// visitor. Later ones find their writes done.
 pub fn that_stands_still(real: &Engine) -> (String, Receiver<(Passage, UnixStream)>) {
     let unix = format!("mooncake-test-{}-{}", std::process::id(), real.port());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&unix).unwrap()).unwrap();

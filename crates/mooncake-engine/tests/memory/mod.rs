@@ -13,7 +13,8 @@ pub struct Memory {
 impl Memory {
     pub fn new(len: usize) -> Memory {
         let mut bytes = vec![0; len].into_boxed_slice();
-        // SAFETY: the box lives until the test's end, which is after the engines', and is only looked at between transfers.
+        // SAFETY: the box lives until the test's end, which is after the engines', and is only looked at between
+        // transfers.
         let range = unsafe { ForeignRange::new(bytes.as_mut_ptr().expose_provenance(), len) };
         Memory { bytes, range }
     }

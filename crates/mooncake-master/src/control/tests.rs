@@ -1,5 +1,5 @@
-//! Who is counted as a stranger, and for how long; whose a connection is once it has said so; who gets in where there are
-//! too many.
+//! Who is counted as a stranger, and for how long; whose a connection is once it has said so; who gets in where there
+//! are too many.
 
 use mooncake_wire::message::{AttachCall, Hello, HelloReply, OpenSession, ResumeSession, hello};
 use mooncake_wire::{CONTROL_PREFACE, FEATURES, FrameReader, MAX_FRAME, VERSION, encode_frame};

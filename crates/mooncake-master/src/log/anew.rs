@@ -1,8 +1,9 @@
 //! Begins a log anew where one was lost, from the core that lives on: no restart, and nothing is forgotten.
 //!
-//! The new log is written beside the place of a log and gets that place in one step, by a rename, once it is whole: a snapshot, and
-//! all that was changed since its moment. Until then the master is what it was, one without a log, whatever ends in between; so is
-//! what a start finds. From then on the log is as good as one that began with the master, and a witness vouches for it.
+//! The new log is written beside the place of a log and gets that place in one step, by a rename, once it is whole: a
+//! snapshot, and all that was changed since its moment. Until then the master is what it was, one without a log,
+//! whatever ends in between; so is what a start finds. From then on the log is as good as one that began with the
+//! master, and a witness vouches for it.
 //!
 //! It goes on under the id and with the LSNs that replies have told since the loss, all of which the snapshot covers.
 
@@ -32,7 +33,8 @@ pub fn begin_anew(log: &Log, living: &impl Living) -> Result<Begun, LogError> {
     let began = Instant::now();
     let encoded = log.encode_again()?;
     let whole = compactor::or_break_off(living, || {
-        // What was done before frames were encoded again has left the queue: all that the new file begins with is in it.
+        // What was done before frames were encoded again has left the queue: all that the new file begins with is in
+        // it.
         living.commit(encoded.number).map_err(|LogClosed| LogError::Stops)?;
         let rotated = log.open_anew()?;
         let (lsn, bytes) = compactor::snapshot(living, &rotated, &|| !log.is_closed())?;

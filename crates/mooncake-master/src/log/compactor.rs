@@ -21,8 +21,8 @@ use crate::machine::commit::End;
 /// Objects and the like that are taken in one hold of the core's lock, each of which takes half a microsecond or less.
 pub const SNAPSHOT_SLICE: usize = 512;
 
-/// The core whose log it is. What returns `None` does so where nothing may be read any more: an operation has broken off in the
-/// middle.
+/// The core whose log it is. What returns `None` does so where nothing may be read any more: an operation has broken
+/// off in the middle.
 pub trait Living: Send + Sync {
     /// Begins a snapshot of this moment. Where the log is when everything up to it is written.
     fn begin_snapshot(&self) -> Option<End>;
@@ -83,7 +83,8 @@ impl Compactor {
                     Err(_) => return,
                 }
                 match or_break_off(&*living, || compact(&log, &*living, &stopped)) {
-                    // The log asked again at each append beside it. If it is too large as it is now, the next append asks.
+                    // The log asked again at each append beside it. If it is too large as it is now, the next append
+                    // asks.
                     Ok(()) => while wanted.try_recv().is_ok() {},
                     Err(_) if stopped.load(Ordering::Relaxed) => return,
                     Err(error) => {
@@ -143,8 +144,9 @@ pub(super) fn compact(log: &Log, living: &impl Living, stop: &AtomicBool) -> Res
 
 /// Writes a snapshot of a moment from now on: its LSN, and its size in bytes.
 ///
-/// Its LSN lies in the segment that is open, which stays: replay passes over what the snapshot has. All of the frames up to it are in
-/// the file before the snapshot has its name, so that no log is found that is shorter than its snapshot.
+/// Its LSN lies in the segment that is open, which stays: replay passes over what the snapshot has. All of the frames
+/// up to it are in the file before the snapshot has its name, so that no log is found that is shorter than its
+/// snapshot.
 pub(super) fn snapshot(
     living: &impl Living,
     rotated: &Rotated,
@@ -190,8 +192,8 @@ fn take(
     }
 }
 
-/// Removes what a snapshot of `last` covers, but for the segment that is open, which begins with `open`. A failure leaves files
-/// for the next time, reading skips them.
+/// Removes what a snapshot of `last` covers, but for the segment that is open, which begins with `open`. A failure
+/// leaves files for the next time, reading skips them.
 fn remove_covered(folder: &Path, last: u64, open: u64) {
     let old = |kind, keep: &dyn Fn(u64) -> bool| {
         segment_file::list(folder, kind).unwrap_or_default().into_iter().filter(move |(lsn, _)| !keep(*lsn)).collect()

@@ -22,7 +22,8 @@ pub enum LogError {
     },
     /// Another master runs on this log.
     #[error(
-        "the log in {path} is locked by another master{}; stop it, or give this one another --cluster_id, --rpc_port or --wal_dir",
+        "the log in {path} is locked by another master{}; stop it, or give this one another --cluster_id, --rpc_port \
+         or --wal_dir",
         if holder.is_empty() { String::new() } else { format!(" ({holder})") }
     )]
     Locked {
@@ -110,7 +111,8 @@ pub enum LogError {
     Snapshotting,
     /// The master was started without a log.
     #[error(
-        "this master was started without a log (--wal=off, or no folder for one): it begins one when it is started with one"
+        "this master was started without a log (--wal=off, or no folder for one): it begins one when it is started \
+         with one"
     )]
     NoLog,
     /// An append to a log that was being begun failed.
@@ -142,8 +144,8 @@ pub enum LogError {
 }
 
 /// What helps a full disk.
-const FULL: &str = "; make room on its disk: the folders away-* in the state folder, where any are left, are logs that were \
-                    given up, and can be deleted";
+const FULL: &str = "; make room on its disk: the folders away-* in the state folder, where any are left, are logs that \
+    were given up, and can be deleted";
 
 fn room(source: &io::Error) -> &'static str {
     if is_full(source) { FULL } else { "" }

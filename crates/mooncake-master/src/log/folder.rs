@@ -130,8 +130,8 @@ impl Folder {
         }
     }
 
-    /// Does what needs room on the disk. Where there is none, the logs that were renamed away go until there is: nothing
-    /// reads them again. The newest is the last to go, as a person may want to look at it.
+    /// Does what needs room on the disk. Where there is none, the logs that were renamed away go until there is:
+    /// nothing reads them again. The newest is the last to go, as a person may want to look at it.
     pub fn with_room<T>(&self, mut work: impl FnMut() -> Result<T, LogError>) -> Result<T, LogError> {
         let lacks_room = |done: &Result<T, LogError>| done.as_ref().is_err_and(LogError::is_full);
         let mut done = work();
@@ -142,7 +142,8 @@ impl Folder {
             match std::fs::remove_dir_all(&path) {
                 Ok(()) => tracing::warn!(path = %path.display(), "disk full: a log that was renamed away is removed"),
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "disk full, old log that was renamed away is not removed");
+                    tracing::warn!(path = %path.display(), %error, "disk full, old log that was renamed away is not \
+                        removed");
                 }
             }
             done = work();

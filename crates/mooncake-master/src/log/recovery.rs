@@ -260,7 +260,8 @@ fn read(
 /// Files behind a gap that a power loss left: kept for a look, but never read again.
 fn set_aside(files: &[Segment]) -> Result<(), LogError> {
     for Segment { path, .. } in files {
-        tracing::warn!(path = %path.display(), "log segment behind a gap is set aside: the host lost what lies between");
+        tracing::warn!(path = %path.display(), "log segment behind a gap is set aside: the host lost what lies \
+            between");
         std::fs::rename(path, path.with_extension("lost")).map_err(LogError::io("renaming", path))?;
     }
     Ok(())

@@ -62,7 +62,8 @@ impl SnapshotFile {
         frame::put_record(record, self.last.last_mut().expect("there is one"));
     }
 
-    /// Makes it whole, has it on the disk, and gives it its name, which is on the disk, too, when this returns. Its size.
+    /// Makes it whole, has it on the disk, and gives it its name, which is on the disk, too, when this returns. Its
+    /// size.
     pub fn finish(mut self) -> io::Result<u64> {
         if !self.is_blank() {
             self.flush()?;

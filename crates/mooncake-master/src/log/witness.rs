@@ -27,8 +27,8 @@ const NEVER: u64 = u64::MAX;
 pub struct FoundWitness {
     /// What it says.
     pub seen: Seen,
-    /// The witness. `None`: a master of this host holds it, which runs or stands still on another copy of this log. It goes on in
-    /// the same reign, so that nothing vouches for a second one.
+    /// The witness. `None`: a master of this host holds it, which runs or stands still on another copy of this log. It
+    /// goes on in the same reign, so that nothing vouches for a second one.
     pub witness: Option<Witness>,
 }
 
@@ -60,9 +60,10 @@ impl Witness {
         Some(FoundWitness { seen, witness })
     }
 
-    /// Makes the witness of a log anew, whatever stands there but for a folder with contents. It vouches for nothing until
-    /// [`Witness::store_raised`], and goes on saying which reign was `seen`: a start that ends before that leaves it to the
-    /// next one.
+    /// Makes the witness of a log anew, whatever stands there but for a folder with contents. It vouches for nothing
+    /// until
+    /// [`Witness::store_raised`], and goes on saying which reign was `seen`: a start that ends before that leaves it to
+    /// the next one.
     pub fn anew(folder: &Path, log_id: u64, seen: Option<Reign>) -> io::Result<Witness> {
         let path = Self::path(folder, log_id);
         clear(&path)?;
@@ -79,9 +80,9 @@ impl Witness {
         Ok(witness)
     }
 
-    /// The file of that name, if this user has made it as a witness, and what it says. Everybody can write to the folder,
-    /// and names of the last boot are known: another user's file, a link to any file and a pipe are not believed and
-    /// stay as they are.
+    /// The file of that name, if this user has made it as a witness, and what it says. Everybody can write to the
+    /// folder, and names of the last boot are known: another user's file, a link to any file and a pipe are not
+    /// believed and stay as they are.
     fn existing(path: &Path, log_id: u64, user: u32) -> Option<(File, Seen)> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).ok()?;
@@ -143,8 +144,8 @@ impl Witness {
     }
 }
 
-/// Removes what stands at a path: a file of any kind, or a folder without contents. The contents of a folder are not the
-/// master's to remove.
+/// Removes what stands at a path: a file of any kind, or a folder without contents. The contents of a folder are not
+/// the master's to remove.
 fn clear(path: &Path) -> io::Result<()> {
     let is_folder = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let removed = if is_folder { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };

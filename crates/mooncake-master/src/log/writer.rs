@@ -190,8 +190,8 @@ pub struct Sink {
 
 impl Sink {
     /// Starts a new segment of a log that ends at `last_lsn`: on the disk, header and name, before its first frame,
-    /// so that whatever a power loss leaves says that this boot has written to the log. The witness is given as it was found when it
-    /// vouches for the log, and anew otherwise: it says nothing until the raised epoch is in that log.
+    /// so that whatever a power loss leaves says that this boot has written to the log. The witness is given as it was
+    /// found when it vouches for the log, and anew otherwise: it says nothing until the raised epoch is in that log.
     pub fn open(
         folder: Folder,
         log_id: u64,
@@ -386,8 +386,8 @@ impl Log {
         self.log_id.load(Ordering::Acquire)
     }
 
-    /// The reign that the last record of one began, as others are told it: the first one of a log is that log's, and has an
-    /// id of its own.
+    /// The reign that the last record of one began, as others are told it: the first one of a log is that log's, and
+    /// has an id of its own.
     pub fn reign(&self) -> Reign {
         match witness::unpack(self.reign.load(Ordering::Acquire)) {
             Reign { epoch: 1, id: 0 } => Reign { epoch: 1, id: self.first_id as u32 | 1 },
@@ -449,8 +449,8 @@ impl Log {
         self.commit_in(self.writer.lock(), number, deliver)
     }
 
-    /// [`Log::commit`], unless another one is in the midst of it for longer than `patience`: false then, and at once for as long
-    /// as that one is, so that a thread loses that time once.
+    /// [`Log::commit`], unless another one is in the midst of it for longer than `patience`: false then, and at once
+    /// for as long as that one is, so that a thread loses that time once.
     pub fn commit_soon(&self, number: u64, patience: Duration, deliver: impl Fn(Delivery)) -> Result<bool, LogClosed> {
         if self.is_done(number) {
             return Ok(true);
@@ -525,7 +525,8 @@ impl Log {
         }
     }
 
-    /// Ends the log: no commit succeeds from here on. The lock is given back, as soon as no compaction writes there any more.
+    /// Ends the log: no commit succeeds from here on. The lock is given back, as soon as no compaction writes there any
+    /// more.
     pub fn close(&self) {
         let mut writer = self.writer.lock();
         self.closed.store(true, Ordering::Release);
@@ -591,13 +592,15 @@ impl Log {
                 tracing::error!(
                     %cause, renamed_to = %path.unwrap_or_default().display(),
                     "LOG LOST: an append failed. The master goes on WITHOUT A LOG: A RESTART NOW FORGETS EVERY OBJECT. \
-                     Free space, then have a new log begun, without a restart: POST /api/v1/start_log to the metrics port"
+                     Free space, then have a new log begun, without a restart: POST /api/v1/start_log to the metrics \
+                     port"
                 );
                 Ok(())
             }
             Err(error) => {
                 self.closed.store(true, Ordering::Release);
-                tracing::error!(%cause, %error, "an append to the log failed and the log cannot be renamed away; the master stops");
+                tracing::error!(%cause, %error, "an append to the log failed and the log cannot be renamed away; the \
+                    master stops");
                 Err(LogClosed)
             }
         }
@@ -605,8 +608,8 @@ impl Log {
 
     /// Takes a log out of its place, so that no start reads it. Under the lock of the writer.
     ///
-    /// What was told of its id is then another log's, as an operator may put it back. One that was only begun beside that place
-    /// nobody can: its id goes on.
+    /// What was told of its id is then another log's, as an operator may put it back. One that was only begun beside
+    /// that place nobody can: its id goes on.
     pub(super) fn give_up(&self, mut broken: Sink) -> Result<(Option<PathBuf>, Lost), LogError> {
         let was_whole = !broken.folder.is_beside();
         let path = broken.folder.give_up()?;

@@ -1,5 +1,5 @@
-//! What a client says on its session's anchor, and what the master does about it: beats, what an owner has done, and whose
-//! end a process has seen.
+//! What a client says on its session's anchor, and what the master does about it: beats, what an owner has done, and
+//! whose end a process has seen.
 
 use mooncake_core::{Core, Effects, Origin, Populated, Refused, SegmentNo, Time};
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
@@ -96,8 +96,8 @@ pub enum Judged {
     NoProof,
     /// The session is over by it.
     Proven,
-    /// It is proven, and the reader's anchor is still there, which keeps it, or its session has not ended yet. The owner says
-    /// it again.
+    /// It is proven, and the reader's anchor is still there, which keeps it, or its session has not ended yet. The
+    /// owner says it again.
     ForLater,
 }
 
@@ -202,7 +202,8 @@ impl Heartbeat {
 }
 
 impl Heard {
-    /// Whether its reply says that something is done, which an earlier frame may have done: of this connection or of another one.
+    /// Whether its reply says that something is done, which an earlier frame may have done: of this connection or of
+    /// another one.
     pub fn confirms(&self) -> bool {
         !matches!(self, Heard::Beat { unpin_sequence: 0, .. })
     }
@@ -218,8 +219,8 @@ pub struct Pongs {
 impl Pongs {
     /// What is sent back. `logged`: all that came over this anchor so far is in the log, which stands at `position`.
     ///
-    /// Where the disk is slow a client still has to hear that its master is there. That is all that it hears then: it says once more
-    /// whatever was not confirmed.
+    /// Where the disk is slow a client still has to hear that its master is there. That is all that it hears then: it
+    /// says once more whatever was not confirmed.
     pub fn reply(&mut self, heard: &Heard, logged: bool, position: LogPosition) -> Option<AnchorDown> {
         let logged = logged || mutant!(PongsConfirmUnlogged);
         let body = match heard {
@@ -264,8 +265,8 @@ fn seen_by_peer(core: &Core, reporter: SessionId, uuid: SegmentUuid) -> Option<S
 /// What an owner's word is worth that a process is gone that had its memory mapped.
 ///
 /// Who maps memory only says for which session: that the owner's word is about this session's process, and not about
-/// another one that named it, is told by the mark, which that process alone gave to the master and to owners. Nobody but an
-/// owner of memory on the same host can have seen it.
+/// another one that named it, is told by the mark, which that process alone gave to the master and to owners. Nobody
+/// but an owner of memory on the same host can have seen it.
 fn judge(core: &Core, reporter: SessionId, reader: SessionId, uuid: SegmentUuid, mark: u64) -> Judged {
     let Some(of_reader) = process_of(core, reader) else { return Judged::Over };
     let owns = core.segment_owner(uuid) == Some(reporter) && reporter != reader;

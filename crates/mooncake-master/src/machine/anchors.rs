@@ -1,8 +1,8 @@
 //! Which connection is a session's anchor, and what follows when it ends.
 //!
-//! A session has one anchor at a time. A connection that another one has replaced may have frames unread, and it may end
-//! late: neither says anything about the session any more. All of this happens under the core's lock, in which anchors are
-//! set and end, so that core and anchors never tell two stories.
+//! A session has one anchor at a time. A connection that another one has replaced may have frames unread, and it may
+//! end late: neither says anything about the session any more. All of this happens under the core's lock, in which
+//! anchors are set and end, so that core and anchors never tell two stories.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use mooncake_core::{Core, Effects, Push, Time};
 use mooncake_ids::SessionId;
 use mooncake_mutant::mutant;
 
-/// The anchors of all sessions. `Q` names what is sent down one: a driver's queue. Two are equal if they are the same one.
+/// The anchors of all sessions. `Q` names what is sent down one: a driver's queue. Two are equal if they are the same
+/// one.
 #[derive(Debug)]
 pub struct Anchors<Q> {
     by_session: BTreeMap<SessionId, Held<Q>>,
@@ -23,8 +24,8 @@ struct Held<Q> {
     reported_gone: bool,
 }
 
-/// A keeper of the anchors. A driver that looks them up without the core's lock keeps them behind one of their own, and lends
-/// them for one step at a time, so that its deliveries never wait for the core.
+/// A keeper of the anchors. A driver that looks them up without the core's lock keeps them behind one of their own, and
+/// lends them for one step at a time, so that its deliveries never wait for the core.
 pub trait Lend {
     /// What is sent down an anchor.
     type Queue: PartialEq + Clone;
@@ -100,15 +101,16 @@ impl<Q: PartialEq + Clone> Anchors<Q> {
         held.map(|held| held.reported_gone = true).is_some()
     }
 
-    /// Forgets an anchor that ended, unless another one has taken its place. Gives whether its process was reported gone.
+    /// Forgets an anchor that ended, unless another one has taken its place. Gives whether its process was reported
+    /// gone.
     fn forget(&mut self, anchor: Anchor<'_, Q>) -> Option<bool> {
         let is_current = self.is_current(anchor);
         is_current.then(|| self.by_session.remove(&anchor.session)).flatten().map(|held| held.reported_gone)
     }
 }
 
-/// Whether a connection is the session's anchor still. Frames that lay unread on one that was replaced are not obeyed: their
-/// sender has said since then what it holds, and what it says there is older.
+/// Whether a connection is the session's anchor still. Frames that lay unread on one that was replaced are not obeyed:
+/// their sender has said since then what it holds, and what it says there is older.
 pub fn check<L: Lend>(anchors: &mut L, anchor: Anchor<'_, L::Queue>) -> Result<(), Superseded> {
     let is_current = anchors.lend(|anchors| anchors.is_current(anchor)) || mutant!(ReplacedAnchorsAreObeyed);
     is_current.then_some(()).ok_or(Superseded)
@@ -131,8 +133,9 @@ pub fn ended<L: Lend>(
     true
 }
 
-/// Another process has proven that a session's process is gone. That counts once the session's own anchor is down; until
-/// then the anchor keeps it, so that no process can talk a living client's segments away. Gives whether the session is over.
+/// Another process has proven that a session's process is gone. That counts once the session's own anchor is down;
+/// until then the anchor keeps it, so that no process can talk a living client's segments away. Gives whether the
+/// session is over.
 pub(super) fn reported_gone<L: Lend>(
     core: &mut Core,
     anchors: &mut L,

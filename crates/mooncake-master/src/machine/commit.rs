@@ -1,5 +1,5 @@
-//! From an operation to what is told of it: its records are in the log, and the log's witness says so, before a position is
-//! shown, a message or the answer to a parked request goes out, or the operation is answered.
+//! From an operation to what is told of it: its records are in the log, and the log's witness says so, before a
+//! position is shown, a message or the answer to a parked request goes out, or the operation is answered.
 
 use mooncake_core::{Effects, Record, Reign, To};
 use mooncake_mutant::mutant;
@@ -55,8 +55,8 @@ impl<F> Queue<F> {
         &mut self.batch.frames
     }
 
-    /// Takes what an operation left behind, and numbers it: what to wait for before it is answered. Its records, if there are
-    /// any, become one frame, which is told its LSN and the reign that they begin.
+    /// Takes what an operation left behind, and numbers it: what to wait for before it is answered. Its records, if
+    /// there are any, become one frame, which is told its LSN and the reign that they begin.
     pub fn push(&mut self, effects: &mut Effects, frame: impl FnOnce(&mut F, &[Record], u64, Option<Reign>)) -> u64 {
         self.number += 1;
         if !effects.records.is_empty() {

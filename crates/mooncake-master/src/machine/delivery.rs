@@ -37,7 +37,8 @@ pub trait DeliveryDriver {
     fn wake(&mut self, ticket: Ticket, slots: Vec<PutSlot>);
 }
 
-/// Sends one thing where it belongs. A session without an anchor misses it: what matters is sent again when it comes back.
+/// Sends one thing where it belongs. A session without an anchor misses it: what matters is sent again when it comes
+/// back.
 pub fn deliver<D: DeliveryDriver>(driver: &mut D, delivery: Delivery) {
     match delivery {
         Delivery::Push(session, push) => {

@@ -1,13 +1,14 @@
 //! What clients say that they have seen of a log, and how far that is believed.
 //!
 //! A client that has seen more of this very log than there is proves that the log has lost its end: rids after that end
-//! may be in use. So does one that has seen its epoch in another reign, which another continuation of the log began with the
-//! same number. The same reign under another id is this log before or after its file was lost. Another log's epoch is one
-//! whose rids that log has given out, and this client may still name or write them; a higher one its segments may already obey. All of that raises the epoch to one of which nobody has seen anything.
-//! There are only 65,535 of them and each raise closes every segment for a moment, so that what anybody can claim costs
-//! from two budgets, of raises and of epochs: true claims are rare and small, lies run dry. The epochs of a master without
-//! a log end with it, and each restart of it leaves the engines that outlive it one ahead: its budget of epochs comes
-//! back fast and adds up, so that an engine that has outlived any number of them is let in after a while.
+//! may be in use. So does one that has seen its epoch in another reign, which another continuation of the log began
+//! with the same number. The same reign under another id is this log before or after its file was lost. Another log's
+//! epoch is one whose rids that log has given out, and this client may still name or write them; a higher one its
+//! segments may already obey. All of that raises the epoch to one of which nobody has seen anything. There are only
+//! 65,535 of them and each raise closes every segment for a moment, so that what anybody can claim costs from two
+//! budgets, of raises and of epochs: true claims are rare and small, lies run dry. The epochs of a master without a log
+//! end with it, and each restart of it leaves the engines that outlive it one ahead: its budget of epochs comes back
+//! fast and adds up, so that an engine that has outlived any number of them is let in after a while.
 
 use mooncake_mutant::mutant;
 use std::time::Duration;
@@ -86,12 +87,12 @@ impl EpochClaims {
         EpochClaims { raises: Budget::new(now, BUDGET_MAX, REFILL), epochs, told: None }
     }
 
-    /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. Refused claims are
-    /// logged; the client cannot be served, as its memory may obey what this master has not reached.
+    /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. Refused claims
+    /// are logged; the client cannot be served, as its memory may obey what this master has not reached.
     pub fn judge(&mut self, now: Duration, own: LogPosition, shown: &Shown) -> Result<Option<u16>, Refusal> {
         let Shown { position: seen, says_reigns } = shown;
-        // A reign without an id is that of an older master, or of any as an older client tells it. It may be this one all the
-        // same, but for the client that would have told; the first epoch of a log is begun once.
+        // A reign without an id is that of an older master, or of any as an older client tells it. It may be this one
+        // all the same, but for the client that would have told; the first epoch of a log is begun once.
         let may_be_this = seen.reign == 0 && (!says_reigns || own.epoch == 1);
         let other_reign = seen.epoch == own.epoch && seen.reign != own.reign && !may_be_this;
         let is_of_this = seen.is_of_log_of(&own);
@@ -136,8 +137,8 @@ impl EpochClaims {
                 own_epoch = own.epoch,
                 believed_in_s = wait.map(|wait| wait.as_secs()),
                 "a client claims to have seen far more than this log holds; it is NOT BELIEVED and not served. If it \
-                 belongs to another pool, give it that pool's master; if it has outlived very many restarts of this one, \
-                 start it again or wait; if neither, somebody plays with the control port"
+                 belongs to another pool, give it that pool's master; if it has outlived very many restarts of this \
+                 one, start it again or wait; if neither, somebody plays with the control port"
             );
         }
         let remedy = match wait {
@@ -147,7 +148,8 @@ impl EpochClaims {
             _ => "this process must be started again".to_owned(),
         };
         let reason = format!(
-            "epoch {} is not believed by a master in epoch {}: that is too far ahead, or too many such claims came; {remedy}",
+            "epoch {} is not believed by a master in epoch {}: that is too far ahead, or too many such claims came; \
+             {remedy}",
             seen.epoch, own.epoch
         );
         Err(Refusal { kind: kind.into(), reason })

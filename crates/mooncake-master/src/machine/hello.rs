@@ -159,8 +159,9 @@ impl Asked {
         Ok(Asked { highest, role })
     }
 
-    /// Looks for views that the client lists and the books do not have, before it is admitted. That may take long, and the core
-    /// is free between any two slices of it. True: some are to be [noted](Asked::note_views), and then this goes on.
+    /// Looks for views that the client lists and the books do not have, before it is admitted. That may take long, and
+    /// the core is free between any two slices of it. True: some are to be [noted](Asked::note_views), and then this
+    /// goes on.
     pub fn look_for_views<D: CoreDriver>(&mut self, driver: &D) -> bool {
         let Role::Resume { resume, views, .. } = &mut self.role else { return false };
         let session = SessionId(resume.session);
@@ -305,8 +306,9 @@ fn believe(
     Ok(())
 }
 
-/// The segments that an owner still holds, each with the epoch that it has taken. Where the owner is one that says for all of
-/// them what it was asked to take, that is 0: it tells what it has done as it is done, and is asked once more for it.
+/// The segments that an owner still holds, each with the epoch that it has taken. Where the owner is one that says for
+/// all of them what it was asked to take, that is 0: it tells what it has done as it is done, and is asked once more
+/// for it.
 fn segments_of(features: u64, resume: &message::ResumeSession) -> Result<Vec<(SegmentUuid, u16)>, String> {
     convert::epoch(resume.epoch_taken)?;
     let said = if Feature::SegmentEpochs.is_in(features) { &resume.epochs[..] } else { &[] };

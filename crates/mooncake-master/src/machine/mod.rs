@@ -1,8 +1,8 @@
-//! What the master decides, without sockets, threads, clocks, locks or files: the same code serves clients and runs in a
-//! simulation, in virtual time.
+//! What the master decides, without sockets, threads, clocks, locks or files: the same code serves clients and runs in
+//! a simulation, in virtual time.
 //!
-//! Each module takes what was decoded, the core and what it keeps beside the core, and the time, and gives what is to be
-//! sent once the records are in the log. The tasks around them read and write connections, append to the log, watch
+//! Each module takes what was decoded, the core and what it keeps beside the core, and the time, and gives what is to
+//! be sent once the records are in the log. The tasks around them read and write connections, append to the log, watch
 //! processes and count. This is for the simulation: it has no stable interface.
 
 pub mod anchor_frames;

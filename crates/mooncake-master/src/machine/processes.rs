@@ -53,8 +53,8 @@ impl LeftOpen {
     }
 }
 
-/// Judges the sessions that a log leaves open, once the core has begun: those whose processes are gone are over at once, the
-/// others are watched.
+/// Judges the sessions that a log leaves open, once the core has begun: those whose processes are gone are over at
+/// once, the others are watched.
 pub fn judge<D: ProcessDriver>(driver: &D, open: LeftOpen) {
     for session in open.sessions {
         let Some(identity) = driver.read(|core, _| anchor_frames::process_of(core, session)) else { continue };

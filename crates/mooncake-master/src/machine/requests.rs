@@ -1,8 +1,8 @@
 //! What a call asks for, and what it is told: the one place that says what each operation of the protocol means.
 //!
-//! A request is read without the core's lock, carried out under it, and put into words again without it. Reading refuses
-//! what makes no sense. Some requests are not through with one step: a put may wait ([`PutStart`]), and what removes very
-//! many objects does so in slices ([`Removal`](super::removals::Removal)).
+//! A request is read without the core's lock, carried out under it, and put into words again without it. Reading
+//! refuses what makes no sense. Some requests are not through with one step: a put may wait ([`PutStart`]), and what
+//! removes very many objects does so in slices ([`Removal`](super::removals::Removal)).
 
 use mooncake_core::{
     Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome, SegmentNo,
@@ -230,8 +230,8 @@ impl<'m> PutStart<'m> {
         Ok(PutStart { sizes: &ask.sizes, config, entries, wait: ask.wait })
     }
 
-    /// Reserves what can be reserved now. A put that is parked is answered by [`Effects::woken`], under its ticket. A driver
-    /// whose client is gone before that [cancels](Core::cancel_ticket) the ticket.
+    /// Reserves what can be reserved now. A put that is parked is answered by [`Effects::woken`], under its ticket. A
+    /// driver whose client is gone before that [cancels](Core::cancel_ticket) the ticket.
     pub fn run(
         &self,
         core: &mut Core,

@@ -1,7 +1,7 @@
 //! Which epoch a master begins with: by what it found of its log, and by what the host's witness has seen of that.
 //!
-//! The epoch is kept only if nothing can be missing from the log: rids behind a lost end may be in use. A first and a raised
-//! epoch begin with a record of their own, and the log is on the disk before the first rid of it goes out.
+//! The epoch is kept only if nothing can be missing from the log: rids behind a lost end may be in use. A first and a
+//! raised epoch begin with a record of their own, and the log is on the disk before the first rid of it goes out.
 
 use mooncake_core::Reign;
 use mooncake_mutant::mutant;
@@ -38,8 +38,8 @@ impl Seen {
 pub struct Witnessed {
     /// What it says.
     pub seen: Seen,
-    /// Another master holds it, which runs or stands still on another copy of this log. It goes on in the same reign, so that
-    /// nothing vouches for a second one.
+    /// Another master holds it, which runs or stands still on another copy of this log. It goes on in the same reign,
+    /// so that nothing vouches for a second one.
     pub held: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The clock of a master: deadlines pass with its ticks, ends of processes count between them, and a gap between two ticks
-//! means that this process itself stood still, in which no client was silent. Nor was one while nobody listened.
+//! The clock of a master: deadlines pass with its ticks, ends of processes count between them, and a gap between two
+//! ticks means that this process itself stood still, in which no client was silent. Nor was one while nobody listened.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use super::core_driver::CoreDriver;
 /// Between two ticks.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A gap this long between two ticks: this process itself was stopped. Where anchors have not been read for so long, nobody listens.
+/// A gap this long between two ticks: this process itself was stopped. Where anchors have not been read for so long,
+/// nobody listens.
 const STALL: Duration = Duration::from_millis(500);
 
 /// Background slices between two ticks; the core is free between any two of them.
@@ -70,8 +71,9 @@ impl Ticker {
         TICK.saturating_sub(now.saturating_sub(self.last))
     }
 
-    /// Takes note of processes that have ended, by their sessions, and ticks if it is time to. Between two ticks it does what
-    /// requests wait for: a driver makes a step too when the core [says](mooncake_core::Core::keeps_waiting) that they do.
+    /// Takes note of processes that have ended, by their sessions, and ticks if it is time to. Between two ticks it
+    /// does what requests wait for: a driver makes a step too when the core [says](mooncake_core::Core::keeps_waiting)
+    /// that they do.
     pub fn step<D: TickDriver>(&mut self, driver: &D, ended: &[SessionId]) -> Result<(), D::Closed> {
         let gap = driver.now().saturating_sub(self.last);
         if gap > STALL {

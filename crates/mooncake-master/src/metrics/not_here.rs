@@ -1,5 +1,5 @@
-//! Metrics of Mooncake's master about things that this one does not have: told as 0, so that its dashboard draws every panel
-//! and alerts that are written for it have something to look at.
+//! Metrics of Mooncake's master about things that this one does not have: told as 0, so that its dashboard draws every
+//! panel and alerts that are written for it have something to look at.
 
 use mooncake_metrics::{Histogram, Page, Unit};
 

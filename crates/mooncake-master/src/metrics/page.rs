@@ -55,8 +55,8 @@ pub fn reference_page() -> String {
         "# Metrics\n\n\
          `/metrics` of the master's metrics port (9003) is Prometheus text. This page is generated from the code that \
          tells it: `make reference`. Names that begin with `master_`, `mem_cache_`, `segment_`, `valid_` and `total_` \
-         are those of Mooncake's master, their odd endings included, so that its dashboard works; the rest are our own. \
-         Counters begin at 0 with the process. [Operations](operations.md) says what to look at first.\n{tables}"
+         are those of Mooncake's master, their odd endings included, so that its dashboard works; the rest are our \
+         own. Counters begin at 0 with the process. [Operations](operations.md) says what to look at first.\n{tables}"
     )
 }
 
@@ -230,7 +230,8 @@ impl Reading {
         out.histograms(
             "mooncake_request_duration_seconds",
             "op",
-            "from a whole request to its encoded answer, the log's append included; `put_start_waiting` may wait for room",
+            "from a whole request to its encoded answer, the log's append included; `put_start_waiting` may wait for \
+             room",
             timed,
         );
         out.histogram(
@@ -331,7 +332,12 @@ impl Reading {
             "objects looked up a moment ago, and evicted for want of others",
             s.protection_broken,
         );
-        out.gauge("mooncake_epoch", "epoch: raised whenever a master cannot prove that its log is complete; placements of older epochs take no writes", self.epoch);
+        out.gauge(
+            "mooncake_epoch",
+            "epoch: raised whenever a master cannot prove that its log is complete; placements \
+            of older epochs take no writes",
+            self.epoch,
+        );
         out.counter("mooncake_epoch_raises_total", "times that the epoch was raised in this run", s.epoch_raises);
         out.gauge(
             "mooncake_segments_closed",

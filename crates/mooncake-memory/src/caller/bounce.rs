@@ -31,8 +31,8 @@ impl Bounce {
         parts.iter().any(Target::is_on_device)
     }
 
-    /// Copies a piece to another one of the same length, where one of them may be a device's, or both. After a failure to read,
-    /// the target is as it was; after another one it may hold anything.
+    /// Copies a piece to another one of the same length, where one of them may be a device's, or both. After a failure
+    /// to read, the target is as it was; after another one it may hold anything.
     pub fn copy(&mut self, from: &Source<'_>, into: &mut Target<'_>) -> Result<(), CopyError> {
         assert_eq!(from.len, into.len, "bytes of a piece and of the one that it is copied to");
         if from.is_on_device() {

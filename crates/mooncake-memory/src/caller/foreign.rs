@@ -85,8 +85,8 @@ pub(crate) enum Touch {
     Store,
 }
 
-/// Whether the kernel lets pages of a mapping be tried out. Those of a device's memory it does not: what a driver maps into
-/// the process (`VM_IO`, `VM_PFNMAP`), as pinned memory of some of them is.
+/// Whether the kernel lets pages of a mapping be tried out. Those of a device's memory it does not: what a driver maps
+/// into the process (`VM_IO`, `VM_PFNMAP`), as pinned memory of some of them is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trial {
     /// It does, or nobody knows yet.

@@ -1,16 +1,17 @@
 //! How far registered memory goes on from an address.
 //!
-//! Who registers a buffer says where it ends. Bytes that begin in one and go on behind it are its neighbours', whom nobody
-//! named: a length that is wrong by a few bytes would overwrite them, and no fault would tell. So they are refused, all
-//! of them, before one has moved. Memory that begins outside of all buffers was not meant to be one, and has no end known.
+//! Who registers a buffer says where it ends. Bytes that begin in one and go on behind it are its neighbours', whom
+//! nobody named: a length that is wrong by a few bytes would overwrite them, and no fault would tell. So they are
+//! refused, all of them, before one has moved. Memory that begins outside of all buffers was not meant to be one, and
+//! has no end known.
 
 use crate::range::ForeignRange;
 
 /// Bytes that begin in registered memory and run out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{len} bytes at {addr:#x} run out of the registered range of {} bytes at {start:#x}: {} of them lie in it; register \
-     the rest, or name no more",
+    "{len} bytes at {addr:#x} run out of the registered range of {} bytes at {start:#x}: {} of them lie in it; \
+     register the rest, or name no more",
     .end - .start,
     .end - .addr
 )]
@@ -28,8 +29,9 @@ pub struct RunsOut {
 /// A registered range: its first byte, and the one behind its last.
 pub type Bounds = (usize, usize);
 
-/// Refuses bytes that begin in a registered range and leave it for memory that is in none; ranges that touch or overlap are
-/// one. `before` are the ranges that begin at the first byte or before it, in any order; `behind` the others, ascending.
+/// Refuses bytes that begin in a registered range and leave it for memory that is in none; ranges that touch or overlap
+/// are one. `before` are the ranges that begin at the first byte or before it, in any order; `behind` the others,
+/// ascending.
 pub fn check_reach(
     range: ForeignRange,
     before: impl IntoIterator<Item = Bounds>,

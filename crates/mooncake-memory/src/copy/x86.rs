@@ -84,16 +84,16 @@ pub(super) unsafe fn copy_and_checksum(
     }
 }
 
-/// Copies by sixteen bytes, a line of the cache in each step. Out of memory that no cache holds that is quicker than by wider
-/// loads, and than `rep movsb`, which takes twice as long where source and target are not aligned alike.
+/// Copies by sixteen bytes, a line of the cache in each step. Out of memory that no cache holds that is quicker than by
+/// wider loads, and than `rep movsb`, which takes twice as long where source and target are not aligned alike.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
 // Not inlined: where the compiler sees that they do not overlap it makes a `memcpy` of the loop again.
 #[inline(never)]
 pub(super) unsafe fn copy_lines(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: every access lies inside the `len` bytes of both ranges. SSE2 is part of every x86-64; stores are aligned by
-    // the head.
+    // SAFETY: every access lies inside the `len` bytes of both ranges. SSE2 is part of every x86-64; stores are aligned
+    // by the head.
     unsafe {
         let mut done = dst.align_offset(16).min(len);
         std::ptr::copy_nonoverlapping(src, dst, done);

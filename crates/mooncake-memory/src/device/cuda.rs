@@ -32,8 +32,8 @@ const DEVICE: c_uint = 2;
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context.
 const PORTABLE: c_uint = 1;
-/// `CU_STREAM_NON_BLOCKING`: one of the other kind would wait, at every copy, for whatever the legacy default stream has
-/// got by then, and make what is queued there later wait for the copies.
+/// `CU_STREAM_NON_BLOCKING`: one of the other kind would wait, at every copy, for whatever the legacy default stream
+/// has got by then, and make what is queued there later wait for the copies.
 const NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_LEGACY`: the default stream that a plain `cudaMemcpy` is on.
 const LEGACY: usize = 1;
@@ -290,8 +290,8 @@ impl Driver for Cuda {
         let about = About::device(device);
         let legacy = std::ptr::without_provenance_mut(LEGACY);
         self.within(device, || {
-            // While somebody captures a stream that waits for the default one, nothing may be queued on that: it would end
-            // the capture. To ask does not.
+            // While somebody captures a stream that waits for the default one, nothing may be queued on that: it would
+            // end the capture. To ask does not.
             let mut status = 0;
             // SAFETY: stores a number.
             let rc = unsafe { (self.calls.stream_is_capturing)(legacy, &raw mut status) };

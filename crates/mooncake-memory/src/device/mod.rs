@@ -88,8 +88,8 @@ pub(crate) trait Driver: Debug + Send + Sync {
     /// has succeeded. Device addresses may be wrong: the driver says so.
     unsafe fn copy(&self, stream: Stream, way: Way, copies: &[Copy]) -> Result<(), DeviceError>;
 
-    /// Lets what is queued on these streams from now on begin after what others have queued on the device's default stream
-    /// until now. What they queue there later is not waited for, nor does it wait.
+    /// Lets what is queued on these streams from now on begin after what others have queued on the device's default
+    /// stream until now. What they queue there later is not waited for, nor does it wait.
     fn follow_default(&self, device: i32, streams: &[Stream]) -> Result<(), DeviceError>;
 
     /// A device that somebody in this process uses.
@@ -108,9 +108,9 @@ pub(crate) fn driver() -> Option<&'static dyn Driver> {
     cuda::loaded().map(|cuda| cuda as &dyn Driver)
 }
 
-/// Waits until all that was queued on a stream of the caller's is done. `near`: memory of the device that it is on, where 0
-/// and the other names of default streams mean something; of any device for other streams. An error too if this process has
-/// no driver: then there is no stream.
+/// Waits until all that was queued on a stream of the caller's is done. `near`: memory of the device that it is on,
+/// where 0 and the other names of default streams mean something; of any device for other streams. An error too if this
+/// process has no driver: then there is no stream.
 ///
 /// # Safety
 /// `stream` is 0, the driver's name of a default stream, or a stream that nobody destroys meanwhile.

@@ -238,7 +238,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Copies that are queued from now on begin after what the framework has queued on the device's default stream until now.
+    /// Copies that are queued from now on begin after what the framework has queued on the device's default stream
+    /// until now.
     pub(super) fn follow_default(&mut self) -> Result<(), CopyError> {
         let Slots { driver, device, streams, .. } = self.slots();
         let following = driver.follow_default(*device, streams);

@@ -12,8 +12,8 @@ use crate::file::mapped_file::PAGE;
 const SEALED: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::FUTURE_WRITE);
 
-/// Opens a file whose bytes from `offset` on become a segment, and locks them against other segments. The lock is that of
-/// the open file: gone with its last descriptor.
+/// Opens a file whose bytes from `offset` on become a segment, and locks them against other segments. The lock is that
+/// of the open file: gone with its last descriptor.
 pub(crate) fn open(path: &Path, offset: u64, bytes: u64) -> Result<OwnedFd, MemoryError> {
     let refused = |reason: String| MemoryError::File { path: path.to_owned(), offset, bytes, reason };
     if bytes == 0 {

@@ -26,7 +26,8 @@ const BLOCK: u64 = 256 << 10;
 /// Objects of this size on are written past the caches: they would only push out what is in them.
 const STREAM_FROM: u64 = 256 << 10;
 
-/// A part of such an object that is written by itself is so from this size on: each waits for its own stores at its end.
+/// A part of such an object that is written by itself is so from this size on: each waits for its own stores at its
+/// end.
 const STREAM_PARTS_FROM: u64 = 16 << 10;
 
 /// What a peer announced about a segment.
@@ -117,7 +118,8 @@ impl Mapping {
         })
     }
 
-    /// Another mapping of the same memory: a reader's first put needs a writable one. It takes no descriptors of its own.
+    /// Another mapping of the same memory: a reader's first put needs a writable one. It takes no descriptors of its
+    /// own.
     pub fn remap(&self, writable: bool) -> Result<Self, MemoryError> {
         if forked() {
             return Err(MemoryError::Forked);
@@ -329,7 +331,8 @@ impl Mapping {
     }
 
     fn sum(&self, offset: u64, len: u64) -> u32 {
-        // SAFETY: the caller has checked the range; others may store to it, then the sum is of no use and the stamps say so.
+        // SAFETY: the caller has checked the range; others may store to it, then the sum is of no use and the stamps
+        // say so.
         unsafe { copy::checksum(0, self.at(offset), len as usize) }
     }
 
@@ -344,7 +347,8 @@ impl Mapping {
                 let run = total(&spans);
                 let mut at = self.within(offset, len, done, run)?;
                 staging.gather(device, &spans, |from, len| {
-                    // SAFETY: a filled slot; the steps of the run together are the run, which lies in the checked range.
+                    // SAFETY: a filled slot; the steps of the run together are the run, which lies in the checked
+                    // range.
                     unsafe {
                         crc = copy::copy_and_checksum(crc, from, at, len, stores);
                         at = at.add(len);
@@ -542,11 +546,12 @@ enum Pages {
     OfPool,
 }
 
-/// What goes back to the host of a segment's memory: the ranges `(from, to)` that lie in none of the extents to be kept.
+/// What goes back to the host of a segment's memory: the ranges `(from, to)` that lie in none of the extents to be
+/// kept.
 ///
-/// Whoever is in the middle of a copy there meets zeros, which its stamps then tell it to throw away. With huge pages of the
-/// pool it would need a page of the pool for that, and where the pool is empty by then the kernel sends a signal instead of
-/// zeros: nothing of them is punched. They go back when the last process has unmapped them.
+/// Whoever is in the middle of a copy there meets zeros, which its stamps then tell it to throw away. With huge pages
+/// of the pool it would need a page of the pool for that, and where the pool is empty by then the kernel sends a signal
+/// instead of zeros: nothing of them is punched. They go back when the last process has unmapped them.
 fn holes(bytes: u64, pages: Pages, keep: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let Pages::Of(page) = pages else { return Vec::new() };
     let mut kept: Vec<(u64, u64)> =

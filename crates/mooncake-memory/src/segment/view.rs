@@ -36,8 +36,8 @@ impl Deref for MappedView {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: inside the mapping, which this view keeps. The owner of the memory never lets anybody store to a
-        // pinned extent; pages that it should give back nevertheless read as zeros, never as a signal: those that would be
-        // one, of the huge pool, are not given back while they are mapped.
+        // pinned extent; pages that it should give back nevertheless read as zeros, never as a signal: those that would
+        // be one, of the huge pool, are not given back while they are mapped.
         unsafe { std::slice::from_raw_parts(self.mapping.address(self.offset), self.len) }
     }
 }

@@ -1,18 +1,18 @@
 //! The way of one process into memory that another one lends it.
 //!
-//! The lender makes a page for each process that maps its memory. There the visitor counts its steps in and out, and the
-//! lender closes the way. A lender that gives memory up changes its [board](crate::Board) first and looks at the counter
-//! then; a visitor counts first and looks at the board then. All four are sequentially consistent, so that at least one of
-//! them sees the other: either the visitor turns round, or the lender knows that somebody is inside. The visitor also says
-//! in which block it is, so that nobody waits for it who gives up another one.
+//! The lender makes a page for each process that maps its memory. There the visitor counts its steps in and out, and
+//! the lender closes the way. A lender that gives memory up changes its [board](crate::Board) first and looks at the
+//! counter then; a visitor counts first and looks at the board then. All four are sequentially consistent, so that at
+//! least one of them sees the other: either the visitor turns round, or the lender knows that somebody is inside. The
+//! visitor also says in which block it is, so that nobody waits for it who gives up another one.
 //!
-//! The lender copies out of the visitor's memory, too, at its word. The visitor takes its word back in the same way: the
-//! lender counts its copies and looks whether they are still wanted then, and the visitor says that they are not and looks at
-//! the counter then.
+//! The lender copies out of the visitor's memory, too, at its word. The visitor takes its word back in the same way:
+//! the lender counts its copies and looks whether they are still wanted then, and the visitor says that they are not
+//! and looks at the counter then.
 //!
-//! Both write the page, so it is for one visitor, a process of the same user that has proven who it is. By what does not belong
-//! to it, a visitor deceives itself, or is waited for as if it were inside; nobody else looks there. What it asks for goes
-//! through the same page while the lender is awake (`hatch.rs`).
+//! Both write the page, so it is for one visitor, a process of the same user that has proven who it is. By what does
+//! not belong to it, a visitor deceives itself, or is waited for as if it were inside; nobody else looks there. What it
+//! asks for goes through the same page while the lender is awake (`hatch.rs`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +26,8 @@ use crate::shared::revision_page::BoardView;
 /// Steps of the visitor: odd while it is inside.
 const STEPS: usize = 0;
 
-/// The number of the block that the visitor is inside of, written before it counts its step in. 0, of visitors that do not
-/// say it: any.
+/// The number of the block that the visitor is inside of, written before it counts its step in. 0, of visitors that do
+/// not say it: any.
 const BLOCK: usize = 8;
 
 /// Not 0: the visitor has taken back what it asked for.
@@ -111,8 +111,8 @@ impl PassageView {
         Ok(PassageView { page: Mapped::new(fd.as_fd(), PAGE, true)? })
     }
 
-    /// Goes into a block, if the way is open and the board still says `known`. While the answer lives, the block is as it
-    /// was when the board said so.
+    /// Goes into a block, if the way is open and the board still says `known`. While the answer lives, the block is as
+    /// it was when the board said so.
     pub fn enter(&mut self, board: &BoardView, known: u64, block: u64) -> Option<Visit<'_>> {
         word(&self.page, BLOCK).store(block, Ordering::SeqCst);
         word(&self.page, STEPS).fetch_add(1, Ordering::SeqCst);
@@ -125,7 +125,8 @@ impl PassageView {
         word(&self.page, WITHDRAWN).store(1, Ordering::SeqCst);
     }
 
-    /// Whether the lender is at a copy out of this process. After [`PassageView::withdraw`], once it is not it never is again.
+    /// Whether the lender is at a copy out of this process. After [`PassageView::withdraw`], once it is not it never is
+    /// again.
     pub fn is_copying(&self) -> bool {
         word(&self.page, COPIES).load(Ordering::SeqCst) % 2 == 1
     }
@@ -216,8 +217,8 @@ mod tests {
 
     #[test]
     fn a_lender_and_a_visitor_at_once_never_both_go_on() {
-        // The lender gives its memory up and waits for the visit that it sees; a visitor that entered meanwhile must have
-        // turned round. What it would have done to the memory is done to `touched`.
+        // The lender gives its memory up and waits for the visit that it sees; a visitor that entered meanwhile must
+        // have turned round. What it would have done to the memory is done to `touched`.
         for _ in 0..2_000 {
             let board = Board::new().unwrap();
             let seen = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();

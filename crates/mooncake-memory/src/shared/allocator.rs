@@ -14,8 +14,8 @@ use crate::range::ForeignRange;
 use crate::shared::revision_page::advance_all;
 use mooncake_os::{Guarded, forked};
 
-/// Most blocks whose files are kept open for peers that would map them: descriptors are few, and blocks may be many. Memory
-/// that processes have in common is not counted, which nobody could have without its file.
+/// Most blocks whose files are kept open for peers that would map them: descriptors are few, and blocks may be many.
+/// Memory that processes have in common is not counted, which nobody could have without its file.
 const MOST_FILES: usize = 256;
 
 /// What was handed out and not taken back.

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use crate::error::MemoryError;
 use crate::shared::allocator::{allocate_common, free_host_memory, map_common, shared_block_file};
 
-/// A mapping of memory that processes have in common: zero and populated when it is made, at an address of its own in each of
-/// them, and there as long as any of them has it. Whoever has an address inside gives it up before this is dropped.
+/// A mapping of memory that processes have in common: zero and populated when it is made, at an address of its own in
+/// each of them, and there as long as any of them has it. Whoever has an address inside gives it up before this is
+/// dropped.
 #[derive(Debug)]
 pub struct CommonMemory {
     addr: usize,
@@ -15,7 +16,8 @@ pub struct CommonMemory {
 }
 
 impl CommonMemory {
-    /// Makes at least so many bytes, whole pages. Limits of the process, its memory cgroup and its host are looked at first.
+    /// Makes at least so many bytes, whole pages. Limits of the process, its memory cgroup and its host are looked at
+    /// first.
     pub fn make(bytes: u64) -> Result<CommonMemory, MemoryError> {
         let block = allocate_common(bytes)?;
         Ok(CommonMemory { addr: block.addr, len: block.len, id: block.id })

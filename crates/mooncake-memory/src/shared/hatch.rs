@@ -13,9 +13,10 @@
 //!                                                wakes the visitor
 //! ```
 //!
-//! A lender that looks away and a visitor that asks exchange the same word: one of them finds that the other was faster.
-//! So do a visitor that falls asleep and a lender that answers, so that no answer is missed and none comes twice. A page is
-//! made with zeros: a lender of an earlier version looks at nothing, and its visitors go to its socket.
+//! A lender that looks away and a visitor that asks exchange the same word: one of them finds that the other was
+//! faster. So do a visitor that falls asleep and a lender that answers, so that no answer is missed and none comes
+//! twice. A page is made with zeros: a lender of an earlier version looks at nothing, and its visitors go to its
+//! socket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -81,7 +82,8 @@ impl PassageView {
         self.word(TURN).load(Ordering::Relaxed) == LOOKED_AT
     }
 
-    /// Hands a request over. False: the lender does not look, or it is too long. Nothing else may be asked before the answer.
+    /// Hands a request over. False: the lender does not look, or it is too long. Nothing else may be asked before the
+    /// answer.
     #[must_use]
     pub fn ask(&mut self, words: impl ExactSizeIterator<Item = u64>) -> bool {
         if words.len() > MOST_WORDS || !self.is_looked_at() {

@@ -28,8 +28,8 @@ pub(crate) fn advance_all() {
 #[cfg(test)]
 pub(crate) static ALONE: Mutex<()> = Mutex::new(());
 
-/// The owner's side: a sealed memfd of one page with a counter at its start and a note behind it. Nobody else can write it:
-/// what the counter says is proof for those who watch.
+/// The owner's side: a sealed memfd of one page with a counter at its start and a note behind it. Nobody else can write
+/// it: what the counter says is proof for those who watch.
 #[derive(Debug)]
 pub struct Board {
     fd: OwnedFd,

@@ -45,8 +45,8 @@ pub(crate) enum Answer {
 }
 
 impl Proxy {
-    /// The answer of the first decode instance that gives one. The first that is asked is to `fetch`: what it did not fetch
-    /// may be gone, and it and the others then compute the prompt themselves.
+    /// The answer of the first decode instance that gives one. The first that is asked is to `fetch`: what it did not
+    /// fetch may be gone, and it and the others then compute the prompt themselves.
     pub async fn decode(
         &self,
         asked: &Asked<'_>,
@@ -209,8 +209,8 @@ fn end_of_line(text: &[u8]) -> usize {
     text.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(text.len())
 }
 
-/// Whether an attempt failed in a way that says nothing about the next one at the same instance: a server that closes an idle
-/// connection may do so just when a request is sent over it.
+/// Whether an attempt failed in a way that says nothing about the next one at the same instance: a server that closes
+/// an idle connection may do so just when a request is sent over it.
 fn may_be_asked_again(last: Option<&(Failure, InstanceAddress)>) -> bool {
     matches!(last, Some((Failure::BrokeOff(_), _)))
 }

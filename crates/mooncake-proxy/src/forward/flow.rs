@@ -111,7 +111,8 @@ impl Proxy {
     }
 }
 
-/// Whether an answer is about the instance, and another one may have a better. Instances of a fleet send nobody elsewhere.
+/// Whether an answer is about the instance, and another one may have a better. Instances of a fleet send nobody
+/// elsewhere.
 pub(crate) fn is_of_the_instance(status: StatusCode) -> bool {
     status.is_informational()
         || status.is_redirection()

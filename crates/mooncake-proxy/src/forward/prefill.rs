@@ -139,8 +139,8 @@ impl Proxy {
     }
 }
 
-/// Whether a prefill instance's answer was cut after its token, as it was asked. vLLM keeps the blocks of no other for a
-/// transfer, and whoever asks for them waits for minutes.
+/// Whether a prefill instance's answer was cut after its token, as it was asked. vLLM keeps the blocks of no other for
+/// a transfer, and whoever asks for them waits for minutes.
 fn goes_on(answer: &Bytes) -> bool {
     #[derive(Deserialize)]
     struct Answer {

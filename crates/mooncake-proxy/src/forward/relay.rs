@@ -22,8 +22,8 @@ const DONE: [&[u8]; 2] = [b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n"];
 /// An event that is longer goes on in pieces.
 const EVENT_MAX: usize = 1 << 20;
 
-/// The body of a client's answer. When it is dropped before its end, the instance's connection goes with it, and the instance
-/// stops.
+/// The body of a client's answer. When it is dropped before its end, the instance's connection goes with it, and the
+/// instance stops.
 pub(crate) struct Relay {
     from: Option<Incoming>,
     /// What has come and not been passed on: an event's beginning, or what was waited for before the answer was begun.

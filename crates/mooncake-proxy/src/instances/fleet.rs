@@ -41,8 +41,8 @@ impl Fleet {
         Some(instance)
     }
 
-    /// Those of a kind that may be asked, save some. Where none is well, those are that answer their checks all the same:
-    /// requests that every instance answers with an error must not end the service for all others.
+    /// Those of a kind that may be asked, save some. Where none is well, those are that answer their checks all the
+    /// same: requests that every instance answers with an error must not end the service for all others.
     pub fn available(&self, kind: Kind, without: &[u32]) -> Vec<Arc<Instance>> {
         let here = self.here.read();
         let fit = |one: &&Arc<Instance>| one.kind == kind && !without.contains(&one.number);

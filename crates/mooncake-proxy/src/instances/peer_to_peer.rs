@@ -1,4 +1,5 @@
-//! KV cache straight from a prefill to a decode instance, as vLLM's `MooncakeConnector` has it: what each of them is told.
+//! KV cache straight from a prefill to a decode instance, as vLLM's `MooncakeConnector` has it: what each of them is
+//! told.
 //!
 //! The prefill instance's bootstrap service says which engines it has, one for each data-parallel rank. An engine keeps
 //! the blocks of a transfer until the decode instance has asked it for them.
@@ -55,8 +56,8 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Chooses an engine of a prefill instance; none if the instance has no bootstrap service. Engines that were asked for
-    /// at a check are known; they are forgotten when the instance goes.
+    /// Chooses an engine of a prefill instance; none if the instance has no bootstrap service. Engines that were asked
+    /// for at a check are known; they are forgotten when the instance goes.
     pub async fn prepare(upstream: &Upstream, instance: &Instance, name: &str) -> Result<Option<Transfer>, Failure> {
         let Some(bootstrap) = instance.address.bootstrap() else { return Ok(None) };
         if !instance.knows_engines() {

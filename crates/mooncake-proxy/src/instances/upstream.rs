@@ -183,7 +183,8 @@ fn request(method: Method, authority: &str, path: &str, body: Body) -> Result<Re
 
 /// Whether a connection could not even be begun: no descriptors, ports or memory are left here.
 fn is_our_own(error: &dyn std::error::Error) -> bool {
-    // ENOMEM, ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS, which have one number on all Linux architectures that we build for.
+    // ENOMEM, ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS, which have one number on all Linux architectures that we build
+    // for.
     const NOTHING_LEFT: [i32; 5] = [12, 23, 24, 99, 105];
     let causes = std::iter::successors(error.source(), |error| error.source());
     let mut systems = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());

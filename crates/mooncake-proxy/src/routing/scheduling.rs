@@ -14,8 +14,8 @@ use crate::routing::prefix::{BLOCK, History, Prompt};
 /// What a request under way weighs, in blocks to be computed: between two equal instances, the idle one is taken.
 const OF_A_REQUEST: u64 = 2;
 
-/// What it costs to have a prompt computed elsewhere than it is decoded: in blocks, once, and for each block that the decode
-/// instance then fetches, in parts of one that is computed.
+/// What it costs to have a prompt computed elsewhere than it is decoded: in blocks, once, and for each block that the
+/// decode instance then fetches, in parts of one that is computed.
 const ELSEWHERE: u64 = 2;
 const FETCHED_PARTS: u64 = 4;
 

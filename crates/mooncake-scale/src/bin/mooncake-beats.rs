@@ -4,7 +4,8 @@
 //!     cargo run --release -p mooncake-scale --bin mooncake-beats -- --sessions 1000 --seconds 20
 //!
 //! Opens the sessions over TCP from this one process, as clients of this version do, and has each beat twice a second,
-//! spread evenly. Prints the processor time of the master's process, a share of one core, and how often it was woken up.
+//! spread evenly. Prints the processor time of the master's process, a share of one core, and how often it was woken
+//! up.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -39,7 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (user, system) = master.processor_time()?;
     let (user, system) = (user - before.1.0, system - before.1.1);
     println!(
-        "{beats} beats in {seconds:.1} s: {:.2} % of a core (user {:.2} %, system {:.2} %), {:.1} us a beat, {:.0} wake-ups a second",
+        "{beats} beats in {seconds:.1} s: {:.2} % of a core (user {:.2} %, system {:.2} %), {:.1} us a beat, {:.0} \
+         wake-ups a second",
         100.0 * (user + system) / seconds,
         100.0 * user / seconds,
         100.0 * system / seconds,

@@ -23,8 +23,8 @@ pub const VARIABLES: &[Setting] = &[
         "MC_TCP_BIND_ADDRESS",
         Type::Address,
         "",
-        "address that is told to peers where they find each other by a metadata service; none: the one towards that service. \
-         Where peers are told it, and the host has it, it is listened on",
+        "address that is told to peers where they find each other by a metadata service; none: the one towards that \
+         service. Where peers are told it, and the host has it, it is listened on",
     ),
     Setting::done(
         "MC_TE_BIND_ADDRESS",

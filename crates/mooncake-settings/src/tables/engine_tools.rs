@@ -30,7 +30,8 @@ pub(crate) const BENCH: &[Setting] = &[
         "protocol",
         Type::OneOf(&["tcp", "rdma"]),
         "tcp",
-        "tcp, or rdma, which is carried by TCP in this version; the path to a peer is chosen by itself, MC_SHM=0 leaves TCP",
+        "tcp, or rdma, which is carried by TCP in this version; the path to a peer is chosen by itself, MC_SHM=0 \
+         leaves TCP",
     ),
     Setting::accepted("device_name", Type::Text, "", "there are no network devices to choose from in this version"),
     Setting::accepted(
@@ -69,7 +70,8 @@ pub(crate) const SWEEP: &[Setting] = &[
         "op_type",
         Type::Text,
         "read",
-        "read, write, mix: a write, a read, a write and so on; write_seed: write bytes that tell their places; read_verify: read these, and compare",
+        "read, write, mix: a write, a read, a write and so on; write_seed: write bytes that tell their places; \
+         read_verify: read these, and compare",
     ),
     Setting::done("start_block_size", Type::Size, "4096", "bytes of a request, doubled up to max_block_size"),
     Setting::done("max_block_size", Type::Size, "64MB", "the most bytes of a request"),

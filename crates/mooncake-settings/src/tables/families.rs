@@ -1,4 +1,5 @@
-//! Variables of Mooncake that this version does not read: those that engines read themselves, and families of one reason.
+//! Variables of Mooncake that this version does not read: those that engines read themselves, and families of one
+//! reason.
 
 use crate::tables::engine::RDMA;
 
@@ -27,7 +28,8 @@ pub(crate) const READ_BY_ENGINES: &[&str] = &[
     "MOONCAKE_STANDALONE_STORAGE",
 ];
 
-/// Names, or with a star beginnings of names, and why they have no effect. No beginning covers a misspelt name that is read.
+/// Names, or with a star beginnings of names, and why they have no effect. No beginning covers a misspelt name that is
+/// read.
 pub(crate) const FAMILIES: &[(&str, &str)] = &[
     ("MC_AUTO_GID_*", RDMA),
     ("MC_CONN_PAUSE_TTL_MS", RDMA),

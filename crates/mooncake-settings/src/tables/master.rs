@@ -53,7 +53,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "eviction_high_watermark_ratio",
         Type::Ratio,
         "1.0",
-        "share of the capacity above which objects are evicted in the background; 1.0: only a put that needs room evicts",
+        "share of the capacity above which objects are evicted in the background; 1.0: only a put that needs room \
+         evicts",
     ),
     Setting::done(
         "eviction_ratio",

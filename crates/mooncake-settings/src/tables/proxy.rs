@@ -16,7 +16,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "bootstrap_port",
         Type::Port,
         "0",
-        "bootstrap port of prefill instances that name none: the KV cache goes straight to the decode instance; 0: through the pool",
+        "bootstrap port of prefill instances that name none: the KV cache goes straight to the decode instance; 0: \
+         through the pool",
     ),
     Setting::done("host", Type::Text, "127.0.0.1", "address to listen on: IPv4, IPv6 or a name"),
     Setting::done("port", Type::Port, "8000", "port to listen on; 0: any free port, printed at start"),
@@ -24,7 +25,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "scheduling",
         Type::OneOf(&["round_robin", "least_loaded", "cache_aware"]),
         "round_robin",
-        "how an instance is chosen for a request: in turn, the one with the fewest requests under way, or the one that will have computed the prompt first",
+        "how an instance is chosen for a request: in turn, the one with the fewest requests under way, or the one that \
+         will have computed the prompt first",
     ),
     Setting::done("max_running", Type::Whole(1, u32::MAX as i128), "1024", "requests under way at a time"),
     Setting::done(

@@ -1,5 +1,5 @@
-//! What callers do of their own accord in a schedule, and what follows: a store is closed, and another one begins in its
-//! process, or that ends, or nothing; a process forks, and the child lives for a while, or on and on.
+//! What callers do of their own accord in a schedule, and what follows: a store is closed, and another one begins in
+//! its process, or that ends, or nothing; a process forks, and the child lives for a while, or on and on.
 
 use std::time::Duration;
 
@@ -110,8 +110,9 @@ impl Pool {
         }
     }
 
-    /// Before the verdict: stores begin in the places of some that were closed. Processes end of which a master that has
-    /// lost the end of its log, or goes on with another one, may not know that a store of theirs was closed: nobody tells it.
+    /// Before the verdict: stores begin in the places of some that were closed. Processes end of which a master that
+    /// has lost the end of its log, or goes on with another one, may not know that a store of theirs was closed: nobody
+    /// tells it.
     pub(super) fn settle_whims(&mut self) {
         self.sequels.clear();
         if self.network.masters.get(0).is_some_and(|master| !master.spare()) {

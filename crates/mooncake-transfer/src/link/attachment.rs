@@ -281,7 +281,8 @@ impl Attachment {
     pub(super) fn answer(&self) {
         let mut talk = self.talk.lock();
         let Talk { pipe, peer } = &mut *talk;
-        // First, so that what is left of the answers behind this waits for a full pipe: its room is what wakes the watcher.
+        // First, so that what is left of the answers behind this waits for a full pipe: its room is what wakes the
+        // watcher.
         let _ = pipe.flush();
         let mut answers = Vec::new();
         loop {

@@ -220,7 +220,8 @@ impl Lane {
         let lent = lending.is_some();
         let outcome = self.write_by(lending, extent, parts, wait);
         if lent && !outcome.reusable {
-            // The caller has its memory again: what of it still waits in the socket, by reference, never leaves, refused or not.
+            // The caller has its memory again: what of it still waits in the socket, by reference, never leaves,
+            // refused or not.
             let _ = socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
         }
         outcome

@@ -94,13 +94,13 @@ impl Link {
         &self.reason
     }
 
-    /// Whether the owner of mapped memory waits for whoever maps it over this link, before space is given out there of which
-    /// a master in this reign, the one of the link's store, does not know that it is viewed.
+    /// Whether the owner of mapped memory waits for whoever maps it over this link, before space is given out there of
+    /// which a master in this reign, the one of the link's store, does not know that it is viewed.
     ///
-    /// It does if this is the reign that the owner obeyed when the link was made, or that it has asked for since: before it
-    /// obeys another one it asks this process, too. In any other one, of a higher number too, another master may reign that
-    /// does not know the store's pins, and the owner does not wait for a newcomer's word about what it obeys already. Where
-    /// one of the two ids is not known the numbers decide.
+    /// It does if this is the reign that the owner obeyed when the link was made, or that it has asked for since:
+    /// before it obeys another one it asks this process, too. In any other one, of a higher number too, another master
+    /// may reign that does not know the store's pins, and the owner does not wait for a newcomer's word about what it
+    /// obeys already. Where one of the two ids is not known the numbers decide.
     pub fn is_waited_for_in(&self, reign: Reign) -> bool {
         match &self.kind {
             Kind::Local(_, inside) => inside.is_waited_for_in(reign),
@@ -309,7 +309,8 @@ impl Link {
     }
 }
 
-/// A kernel that moves bytes for a socket does not say which of the caller's pieces it could not touch: a look at them does.
+/// A kernel that moves bytes for a socket does not say which of the caller's pieces it could not touch: a look at them
+/// does.
 fn named(error: TransferError, look: impl FnOnce() -> Option<CopyError>) -> TransferError {
     match error {
         TransferError::CallerMemory { .. } => look().map_or(error, TransferError::Copy),

@@ -159,7 +159,8 @@ impl EpochQuestion {
         self.is_asked_where(other) && self.reign == other.reign
     }
 
-    /// Whether the answer to this one, at the same place, says all that the other one's would: it asks for a higher epoch.
+    /// Whether the answer to this one, at the same place, says all that the other one's would: it asks for a higher
+    /// epoch.
     pub fn supersedes(&self, other: &EpochQuestion) -> bool {
         self.is_asked_where(other) && self.reign.epoch > other.reign.epoch
     }

@@ -119,8 +119,8 @@ impl LanePool {
         self.returned.notify_all();
     }
 
-    /// A lane that is kept, or a new one, or one that comes back: while others have some, an owner that takes no more of
-    /// them is no reason to fail.
+    /// A lane that is kept, or a new one, or one that comes back: while others have some, an owner that takes no more
+    /// of them is no reason to fail.
     fn check_out(&self, wait: &Wait<'_>) -> Result<Lane, TransferError> {
         let began = Instant::now();
         let mut state = self.state.lock();

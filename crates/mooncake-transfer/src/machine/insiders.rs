@@ -42,8 +42,8 @@ impl Insiders {
         self.each.remove(&number);
     }
 
-    /// The master that knows the segment is in this reign. Those who came before that was known go by its number until they
-    /// are asked; no other master knows anything of the segment by then.
+    /// The master that knows the segment is in this reign. Those who came before that was known go by its number until
+    /// they are asked; no other master knows anything of the segment by then.
     pub fn mounted(&mut self, reign: Reign) {
         self.reign = self.reign.or_later(reign);
     }
@@ -53,8 +53,8 @@ impl Insiders {
         self.reign
     }
 
-    /// Its owner is to obey a reign: those who do not yet are to be asked, and whoever enters from here on obeys it. True:
-    /// all of them do.
+    /// Its owner is to obey a reign: those who do not yet are to be asked, and whoever enters from here on obeys it.
+    /// True: all of them do.
     pub fn raise(&mut self, asked: Reign) -> bool {
         self.reign = self.reign.or_later(asked);
         let mut all = true;

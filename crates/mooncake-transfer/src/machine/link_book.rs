@@ -1,8 +1,8 @@
 //! The links of one session of a store: one to a segment, made once however many want it at a time.
 //!
-//! Whoever wants a link looks ([`LinkBook::look`]) and does what that says. Making one takes long, and the book is not held
-//! meanwhile: whoever makes one has a [`Ticket`], and it is worth nothing any more once the segment was forgotten or the
-//! session is over. So no link stays of what has left the pool, wherever its making stood.
+//! Whoever wants a link looks ([`LinkBook::look`]) and does what that says. Making one takes long, and the book is not
+//! held meanwhile: whoever makes one has a [`Ticket`], and it is worth nothing any more once the segment was forgotten
+//! or the session is over. So no link stays of what has left the pool, wherever its making stood.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -94,8 +94,8 @@ impl<L: Clone> LinkBook<L> {
         Self { session, retry_after, closed: false, tickets: 0, slots: BTreeMap::new() }
     }
 
-    /// The session that they belong to. A fence asks the attachments of a placement's own session only: what another one's
-    /// links wrote would land behind it.
+    /// The session that they belong to. A fence asks the attachments of a placement's own session only: what another
+    /// one's links wrote would land behind it.
     pub fn session(&self) -> u64 {
         self.session
     }
@@ -155,8 +155,8 @@ impl<L: Clone> LinkBook<L> {
         }
     }
 
-    /// A better link was made. It gives the one that is to be let go of: the former one, which whoever has it still uses, or
-    /// the better one itself (`Err`), which came too late.
+    /// A better link was made. It gives the one that is to be let go of: the former one, which whoever has it still
+    /// uses, or the better one itself (`Err`), which came too late.
     pub fn improved(&mut self, ticket: Ticket, link: L) -> Result<L, L> {
         match self.slot(ticket) {
             Some(Slot::Made { link: current, better, was_over }) => {
@@ -179,9 +179,9 @@ impl<L: Clone> LinkBook<L> {
         self.slots.remove(&uuid).and_then(Slot::into_link)
     }
 
-    /// Parts with the links that are over, and were when it was called last, and so with memory that nobody needs: the next use
-    /// of one would, and there may be none, as of a segment that its master does not know. An owner that hung up because it
-    /// died is seen to be dead in between.
+    /// Parts with the links that are over, and were when it was called last, and so with memory that nobody needs: the
+    /// next use of one would, and there may be none, as of a segment that its master does not know. An owner that hung
+    /// up because it died is seen to be dead in between.
     pub fn part_with_over(&mut self, mut is_over: impl FnMut(&L) -> bool) -> Vec<L> {
         let is_to_go = |_: &Uuid, slot: &mut Slot<L>| match slot {
             Slot::Made { link, was_over, .. } => {

@@ -17,8 +17,8 @@ pub const FAREWELL: Frame = Frame::plain(Op::Detached, 0);
 pub struct Peer {
     upgrade: Upgrade,
     quiesces: Vec<Quiesce>,
-    /// Latest reign that this process said that it obeys; first the one that the segment was mounted in, or its owner asked
-    /// for, when it let this process in.
+    /// Latest reign that this process said that it obeys; first the one that the segment was mounted in, or its owner
+    /// asked for, when it let this process in.
     obeyed: Reign,
     epochs: Vec<EpochAsked>,
 }
@@ -43,8 +43,8 @@ struct EpochAsked {
     confirmed: bool,
 }
 
-/// Whether the memory may be mapped writable. It may with the owner's consent: from then on the owner waits for this process
-/// when it fences.
+/// Whether the memory may be mapped writable. It may with the owner's consent: from then on the owner waits for this
+/// process when it fences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {
     /// It may.
@@ -62,7 +62,8 @@ pub enum Heard {
     Question,
     /// Whoever waits to write may.
     Granted,
-    /// As with a question; and the master is to be asked whether it reigns so, and knows all pins of this process. If it does,
+    /// As with a question; and the master is to be asked whether it reigns so, and knows all pins of this process. If
+    /// it does,
     /// [`Peer::confirm`] follows.
     AskMaster(Reign),
     /// Nothing: a later version's message that needs no answer.
@@ -101,8 +102,8 @@ impl Peer {
             || mutant!(NewcomerIsNotWaitedFor)
     }
 
-    /// This process obeys the reign. What it was asked for before that needs no answer of its own: an owner that asks for a
-    /// higher epoch waits for that one only.
+    /// This process obeys the reign. What it was asked for before that needs no answer of its own: an owner that asks
+    /// for a higher epoch waits for that one only.
     pub fn confirm(&mut self, reign: Reign) {
         self.obeyed = self.obeyed.or_later(reign);
         for asked in self.epochs.iter_mut().filter(|asked| asked.reign.epoch <= reign.epoch) {
@@ -110,7 +111,8 @@ impl Peer {
         }
     }
 
-    /// Whether the owner asked for a reign that this process's master has not shown: that one may not know of all views.
+    /// Whether the owner asked for a reign that this process's master has not shown: that one may not know of all
+    /// views.
     pub fn is_asked_by_another(&self) -> bool {
         self.epochs.iter().any(|asked| !asked.confirmed)
     }
@@ -146,8 +148,8 @@ impl Peer {
             if (!writing.is_empty() && !mutant!(PeerAnswersWhileItWrites)) || out.len() >= room {
                 return true;
             }
-            // The writes that were waited for may have stamped over the owner's tombstone: a later one must still find it, and
-            // what began before there is another one is waited for as they were.
+            // The writes that were waited for may have stamped over the owner's tombstone: a later one must still find
+            // it, and what began before there is another one is waited for as they were.
             *writing = writes.fence(frame.rid, frame.offset, frame.len).unwrap_or_default();
             if !writing.is_empty() && !mutant!(PeerAnswersWhileItWrites) {
                 return true;

@@ -1,7 +1,7 @@
 //! The connections that owe their hello, and which of them goes where there are too many.
 //!
-//! The oldest goes, of the place that has the most of them: a flood of strangers shows strangers out, and a member that has
-//! just connected from elsewhere goes on. One that has said hello is heard, however many there are.
+//! The oldest goes, of the place that has the most of them: a flood of strangers shows strangers out, and a member that
+//! has just connected from elsewhere goes on. One that has said hello is heard, however many there are.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -52,7 +52,8 @@ impl Callers {
         self.all.len()
     }
 
-    /// Takes a fresh connection in; its stream must be non-blocking. `number` makes the number by which it is waited for of its own.
+    /// Takes a fresh connection in; its stream must be non-blocking. `number` makes the number by which it is waited
+    /// for of its own.
     pub(super) fn enter(
         &mut self,
         caller: Caller,

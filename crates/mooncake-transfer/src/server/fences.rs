@@ -28,11 +28,11 @@ impl SegmentServer {
     /// Obeys a reign: refuses writes of older epochs from now on. Gives the
     /// segments that have nothing older under way; for the others
     /// [`super::ServerEvents::epoch_taken`] follows, once their lanes are
-    /// drained or cut and every process that maps them, and every store of this one that reads them, has confirmed or is
-    /// gone. May be asked again.
+    /// drained or cut and every process that maps them, and every store of this one that reads them, has confirmed or
+    /// is gone. May be asked again.
     ///
-    /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any more:
-    /// a report says the number only, and either master would take it for its own.
+    /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any
+    /// more: a report says the number only, and either master would take it for its own.
     pub fn take_epoch(&self, asked: Reign) -> Result<Vec<Uuid>, TwoReigns> {
         let (taken, later) = {
             let mut state = self.shared.state.lock();

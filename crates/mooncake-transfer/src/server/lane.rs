@@ -43,8 +43,8 @@ const SMALL: usize = 64 << 10;
 /// Bytes received between two looks at whether the lane has been cut.
 const CHUNK: u64 = 1 << 20;
 
-/// A worker waits so long at a lane: for the next request if it stays, as a caller that does one thing after the other asks within
-/// that, and for a peer that moves no byte in the middle of one.
+/// A worker waits so long at a lane: for the next request if it stays, as a caller that does one thing after the other
+/// asks within that, and for a peer that moves no byte in the middle of one.
 const STAY: Duration = Duration::from_millis(10);
 
 /// What the rest of the server knows of a lane.
@@ -227,8 +227,8 @@ impl Lane {
         }
     }
 
-    /// Serves the next request, or goes on with one. False if none has come in the time that a worker stays, or the peer lets it
-    /// wait. An error ends the lane.
+    /// Serves the next request, or goes on with one. False if none has come in the time that a worker stays, or the
+    /// peer lets it wait. An error ends the lane.
     pub(super) fn serve_one(&mut self, worker: &mut Worker<'_>) -> Result<bool, End> {
         self.patience.until = None;
         let step = match std::mem::replace(&mut self.step, Step::NONE) {

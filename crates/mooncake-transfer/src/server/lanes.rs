@@ -37,15 +37,16 @@ const REST: Duration = Duration::from_secs(5);
 /// Ample for the small buffers of a worker.
 const STACK: usize = 256 << 10;
 
-/// So many workers at most stay at lanes. As many as a client keeps lanes to an owner: where some of those that it uses at the
-/// same time are laid back after each request, they cost more than all of them with a thread of their own.
+/// So many workers at most stay at lanes. As many as a client keeps lanes to an owner: where some of those that it uses
+/// at the same time are laid back after each request, they cost more than all of them with a thread of their own.
 const STAYING: usize = 16;
 
 /// Stand for the waker and the alarm among the numbers of lanes.
 const BELL: u64 = 0;
 const ALARM: u64 = u64::MAX;
 
-/// Lanes are closed for want of descriptors so many at a time, and for want of places by this share of all: they have to be looked for.
+/// Lanes are closed for want of descriptors so many at a time, and for want of places by this share of all: they have
+/// to be looked for.
 const CLOSED_AT_ONCE: usize = 64;
 
 /// After a thread could not be made another one is not tried before.
@@ -133,8 +134,8 @@ impl Lanes {
         Ok(Arc::new(lanes))
     }
 
-    /// Takes a lane in, unless its segment `is_removed`: asked under the lock under which [`Lanes::cut`] looks for lanes.
-    /// `welcome` tells the peer that it is in.
+    /// Takes a lane in, unless its segment `is_removed`: asked under the lock under which [`Lanes::cut`] looks for
+    /// lanes. `welcome` tells the peer that it is in.
     pub(super) fn add(
         self: &Arc<Self>,
         lane: Lane,
@@ -332,7 +333,8 @@ impl Lanes {
             table.aside.pop_first();
             // Some have been cut, and are gone.
             if let Some(Held { idle: Some((lane, _)), .. }) = table.lanes.get(&id) {
-                tracing::debug!(peer = %lane.peer(), "data lane ended: its peer stands still in the middle of a request");
+                tracing::debug!(peer = %lane.peer(), "data lane ended: its peer stands still in the middle of a \
+                    request");
                 table.lanes.remove(&id);
                 self.ended.notify_all();
             }

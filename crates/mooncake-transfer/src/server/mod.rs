@@ -195,7 +195,8 @@ impl SegmentServer {
         drained
     }
 
-    /// Highest epoch that a segment has taken; 0 for one that is not served here. It may have been asked for a higher one.
+    /// Highest epoch that a segment has taken; 0 for one that is not served here. It may have been asked for a higher
+    /// one.
     pub fn taken(&self, uuid: Uuid) -> u16 {
         self.shared.state.lock().owner.taken(&uuid)
     }

@@ -30,8 +30,8 @@ impl Patience {
         (self.bytes, self.due) = (bytes, None);
     }
 
-    /// Moves some bytes of a request. `None`: the peer lets its worker wait, and the lane is to be put aside. The first try does
-    /// not wait unless the worker is held up already.
+    /// Moves some bytes of a request. `None`: the peer lets its worker wait, and the lane is to be put aside. The first
+    /// try does not wait unless the worker is held up already.
     pub(super) fn move_some(
         &mut self,
         worker: &mut Worker<'_>,

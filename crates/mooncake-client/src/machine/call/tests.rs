@@ -38,8 +38,8 @@ enum Try {
     Answer(Option<reply::Body>),
 }
 
-/// A store and its master: tries go as the script says, and beyond its end no connection comes about. Time passes in pauses
-/// and waits.
+/// A store and its master: tries go as the script says, and beyond its end no connection comes about. Time passes in
+/// pauses and waits.
 struct Script {
     now: Cell<Duration>,
     began: Cell<Duration>,

@@ -1,5 +1,5 @@
-//! What a store says of its pins, and a master that goes by it: every view that counts as known is pinned, and nothing else
-//! stays pinned.
+//! What a store says of its pins, and a master that goes by it: every view that counts as known is pinned, and nothing
+//! else stays pinned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -264,13 +264,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 30_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_counts_as_known_is_pinned_and_nothing_stays_pinned_without_a_view(ops in prop::collection::vec(op(), 1..60)) {
+    fn what_counts_as_known_is_pinned_and_nothing_stays_pinned_without_a_view(
+        ops in prop::collection::vec(op(), 1..60),
+    ) {
         let mut world = World::default();
         ops.into_iter().for_each(|op| world.step(op));
         world.come_to_rest();
         for rid in 1..=RIDS {
             let (live, pinned) = (world.live(rid), world.pinned(rid));
-            prop_assert!(if world.pins.is_known(world.era, rid) { pinned == live } else { pinned < live }, "{rid}: {world:?}");
+            let is_right = if world.pins.is_known(world.era, rid) { pinned == live } else { pinned < live };
+            prop_assert!(is_right, "{rid}: {world:?}");
         }
         let listed = world.views.iter().filter(|(era, _)| *era == world.era).count();
         prop_assert_eq!(world.pins.take_room(usize::MAX), MAX_VIEWS - listed);

@@ -23,8 +23,9 @@ pub struct Recheck {
 /// What the driver is to do.
 #[derive(Debug)]
 pub enum Output {
-    /// Connect to the master of this number in the list and say this hello; then [`super::Anchor::answered`], if a reply is there
-    /// `by` that time, or [`super::Anchor::failed`]. Another connection that is there by now is not used any more.
+    /// Connect to the master of this number in the list and say this hello; then [`super::Anchor::answered`], if a
+    /// reply is there `by` that time, or [`super::Anchor::failed`]. Another connection that is there by now is not used
+    /// any more.
     Connect {
         /// Index in the list of masters.
         master: usize,
@@ -65,9 +66,9 @@ pub enum Output {
         /// What views hold of it.
         pinned: Vec<(u64, u64)>,
     },
-    /// The session goes on over the connection that was made last, perhaps with another process of the master. It is to be
-    /// published, and then that the master lives ([`crate::machine::reachability::Reachability::pong`]); the owner reports its figures again, and replaces
-    /// what is Gone.
+    /// The session goes on over the connection that was made last, perhaps with another process of the master. It is to
+    /// be published, and then that the master lives ([`crate::machine::reachability::Reachability::pong`]); the owner
+    /// reports its figures again, and replaces what is Gone.
     Resumed {
         /// Segments of this store that the master does not know.
         gone: Vec<Uuid>,
@@ -76,8 +77,8 @@ pub enum Output {
     },
     /// Another session is to begin: the numbers of segments that are known mean nothing any more.
     StartOver,
-    /// It has begun over the connection that was made last. It is to be published, and then that the master lives; the store
-    /// needs new links, and its owner new memory in the place of all that it has.
+    /// It has begun over the connection that was made last. It is to be published, and then that the master lives; the
+    /// store needs new links, and its owner new memory in the place of all that it has.
     Began,
     /// The master has ended this session; it is resumed, or another one begins.
     Ended {

@@ -1,5 +1,5 @@
-//! How the anchor comes back after either side was away: it resumes the session, or begins another one where the master does
-//! not know it.
+//! How the anchor comes back after either side was away: it resumes the session, or begins another one where the master
+//! does not know it.
 
 use std::time::Duration;
 
@@ -152,8 +152,8 @@ impl Anchor {
         self.next_beat = now;
     }
 
-    /// What a master says of the views that it was given a list of. An older one says nothing: if it reigns as before, it
-    /// has lost none.
+    /// What a master says of the views that it was given a list of. An older one says nothing: if it reigns as before,
+    /// it has lost none.
     fn verdict<'a>(&self, reply: &'a HelloReply) -> Verdict<'a> {
         if Feature::UnknownPins.is_in(reply.features) {
             return Verdict::Unknown(&reply.unknown_pins);

@@ -250,7 +250,11 @@ proptest! {
     }
 
     #[test]
-    fn no_damage_is_ever_replayed(at: proptest::sample::Index, flip in 1u8.., tail in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn no_damage_is_ever_replayed(
+        at: proptest::sample::Index,
+        flip in 1u8..,
+        tail in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
         let scratch = Scratch::new("flips");
         let (path, mut bytes) = scratch.segment(1, 12, BOOT);
         let at = at.index(bytes.len());

@@ -30,8 +30,8 @@ impl Scratch {
         Arc::new(Log::new(LOG, last, Some(sink), fsync))
     }
 
-    /// As the next master finds it, unlocked but for other tests' children, which hold what was open until they are what
-    /// they are to be.
+    /// As the next master finds it, unlocked but for other tests' children, which hold what was open until they are
+    /// what they are to be.
     fn folder(&self) -> Folder {
         let began = Instant::now();
         loop {
@@ -235,7 +235,8 @@ fn a_log_that_cannot_be_written_is_given_up_with_its_witness_before_anybody_hear
         let number = log.enqueue(&mut told).unwrap();
         let heard = RefCell::new(0);
         log.commit(number, |_| {
-            // Whoever puts the renamed log back must not have it vouched for: rids are given out without it from here on.
+            // Whoever puts the renamed log back must not have it vouched for: rids are given out without it from here
+            // on.
             assert_eq!(scratch.seen(), None, "{failure:?}: its witness goes before the first word");
             assert_eq!((lying_there(&scratch), log.log_id() != LOG, log.lsn()), ((false, 1), true, 6), "{failure:?}");
             *heard.borrow_mut() += 1;

@@ -251,8 +251,8 @@ fn until_watchers_sleep() {
     }
 }
 
-/// Ends a link over a connection of the test's own, while the watcher sleeps on account of another one, and gives what came
-/// over it behind the bytes of which it was full.
+/// Ends a link over a connection of the test's own, while the watcher sleeps on account of another one, and gives what
+/// came over it behind the bytes of which it was full.
 fn last_words(is_full: bool, before: impl FnOnce(&Arc<Attachment>)) -> Vec<Frame> {
     let (_server, _memory, address) = owner(1 << 20, Quiet);
     let (_other_server, _other_memory, other) = owner(1 << 20, Quiet);

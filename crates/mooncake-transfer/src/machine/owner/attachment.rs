@@ -38,8 +38,8 @@ pub(super) struct Attachment {
     /// Latest reign that it is to be asked to obey, and the epoch that it has been asked for.
     reign_wanted: Reign,
     epoch_asked: u16,
-    /// Fences that it is still to be asked about: by their ids, so that a process that stands still costs no more than the
-    /// fences themselves.
+    /// Fences that it is still to be asked about: by their ids, so that a process that stands still costs no more than
+    /// the fences themselves.
     questions: VecDeque<u64>,
     /// Asked and not answered.
     unanswered: usize,
@@ -80,7 +80,8 @@ impl Attachment {
         self.writable && self.session == session && self.uuid == *uuid
     }
 
-    /// It says that it has taken an epoch. An older version says so although it may hold views that the master does not know.
+    /// It says that it has taken an epoch. An older version says so although it may hold views that the master does not
+    /// know.
     pub fn has_taken(&mut self, epoch: u16) {
         if self.knows_pins {
             self.epoch = self.epoch.max(epoch);

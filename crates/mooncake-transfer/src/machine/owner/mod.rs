@@ -82,8 +82,8 @@ pub enum Output {
         /// The message.
         frame: Frame,
     },
-    /// Close the connection of an attachment: what came over it is not an attached process's to say. The end of the process
-    /// is waited for.
+    /// Close the connection of an attachment: what came over it is not an attached process's to say. The end of the
+    /// process is waited for.
     HangUp {
         /// The attachment.
         attachment: u64,
@@ -180,8 +180,8 @@ impl<S: Segment> Owner<S> {
         self.segments.insert(uuid, Held { segment, taken: self.reign.epoch });
     }
 
-    /// Takes a segment out, and gives it with the rids of its unfinished fences, which have nothing left to guard. They are
-    /// reported when its memory is given back. No frame goes to its attachments any more: the connections close.
+    /// Takes a segment out, and gives it with the rids of its unfinished fences, which have nothing left to guard. They
+    /// are reported when its memory is given back. No frame goes to its attachments any more: the connections close.
     pub fn remove(&mut self, uuid: &Uuid, out: &mut Vec<Output>) -> Option<(S, Vec<u64>)> {
         let Held { segment, .. } = self.segments.remove(uuid)?;
         let over = self.attached.extract_if(.., |_, attached| attached.uuid == *uuid);
@@ -262,8 +262,8 @@ impl<S: Segment> Owner<S> {
         self.put_questions(attachment, out);
     }
 
-    /// Whether all that was sent to an attached process has left this one. Until it has, the process reads slowly, and is not
-    /// asked for an epoch.
+    /// Whether all that was sent to an attached process has left this one. Until it has, the process reads slowly, and
+    /// is not asked for an epoch.
     pub fn room(&mut self, attachment: u64, has_room: bool, out: &mut Vec<Output>) {
         if let Some(attached) = self.attached.get_mut(&attachment) {
             attached.has_room(has_room);

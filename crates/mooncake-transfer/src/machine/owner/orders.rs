@@ -1,5 +1,5 @@
-//! Whatever happens in whatever order: no promise is kept while a process that was asked for it neither answered nor ended,
-//! and each is kept once all of them did.
+//! Whatever happens in whatever order: no promise is kept while a process that was asked for it neither answered nor
+//! ended, and each is kept once all of them did.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -49,7 +49,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => which().prop_map(Step::Lose),
         2 => (which(), any::<bool>()).prop_map(|(who, room)| Step::Room(who, room)),
         1 => which().prop_map(Step::End),
-        6 => (segment(), session(), any::<bool>()).prop_map(|(s, session, done)| Step::Fence(s, session, done && s == 0)),
+        6 => (segment(), session(), any::<bool>())
+            .prop_map(|(s, session, done)| Step::Fence(s, session, done && s == 0)),
         1 => (which(), any::<bool>()).prop_map(|(which, done)| Step::FenceAgain(which, done)),
         2 => (2..6u16).prop_map(Step::TakeEpoch),
         3 => segment().prop_map(Step::Write),

@@ -63,11 +63,11 @@ impl<S: Segment> Owner<S> {
     /// Obeys a reign: refuses writes of older epochs from now on. Gives the
     /// segments that have nothing older under way; for the others
     /// [`Output::EpochTaken`] follows, once their lanes are
-    /// drained or cut and every process that maps them, and every store of this one that reads them, has confirmed or is
-    /// gone. May be asked again.
+    /// drained or cut and every process that maps them, and every store of this one that reads them, has confirmed or
+    /// is gone. May be asked again.
     ///
-    /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any more:
-    /// a report says the number only, and either master would take it for its own.
+    /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any
+    /// more: a report says the number only, and either master would take it for its own.
     pub fn take_epoch(&mut self, now: Duration, asked: Reign, out: &mut Vec<Output>) -> Result<Vec<Uuid>, TwoReigns> {
         let epoch = asked.epoch;
         if asked.clashes_with(self.reign) && !mutant!(BothReignsAreTaken) {
@@ -98,8 +98,8 @@ impl<S: Segment> Owner<S> {
         Ok(done)
     }
 
-    /// Looks at every unfinished promise again, and reports those that are kept. To be called after each input, when a write
-    /// that is waited for has ended, and at [`Self::next_cut`].
+    /// Looks at every unfinished promise again, and reports those that are kept. To be called after each input, when a
+    /// write that is waited for has ended, and at [`Self::next_cut`].
     pub fn settle(&mut self, now: Duration, out: &mut Vec<Output>) {
         let Owner { next, segments, attached, fences, epochs, .. } = self;
         fences.look_at_writes(|pending| {
@@ -154,9 +154,9 @@ impl<S: Segment> Owner<S> {
     }
 }
 
-/// Whether a stamp is newer than the tombstone. In a reign an extent that is being fenced is nobody else's, so nobody has
-/// written that. One that was released long ago, and is asked for again, needs no second answer; and one that another had
-/// when the log lost its end comes back with the epoch.
+/// Whether a stamp is newer than the tombstone. In a reign an extent that is being fenced is nobody else's, so nobody
+/// has written that. One that was released long ago, and is asked for again, needs no second answer; and one that
+/// another had when the log lost its end comes back with the epoch.
 fn is_marred(segment: &impl Segment, fence: &Fence, out: &mut Vec<Output>) -> bool {
     match segment.max_stamp(fence.offset, fence.len) {
         Ok(found) if found > fence.rid | 1 => {
