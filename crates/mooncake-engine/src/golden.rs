@@ -1,5 +1,5 @@
-//! What engines say to each other, and of themselves, is what it was: Mooncake's frames, handshakes and documents, and what two
-//! of ours say besides.
+//! What engines say to each other, and of themselves, is what it was: Mooncake's frames, handshakes and documents, and
+//! what two of ours say besides.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::{hex, recv_fds};
+use mooncake_os::{hex, recv_fds};
 use mooncake_mutation::{Golden, every};
 use parking_lot::Mutex;
 

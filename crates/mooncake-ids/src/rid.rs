@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Id of one placement (`rid`: the id of its reservation, and of the replica that it becomes): epoch (16 bits) . counter
-/// (47 bits) . 0. Grows, is never reused; the low bit set makes a tombstone; 0 means never written.
+/// Id of one placement (`rid`: the id of its reservation, and of the replica that it becomes): epoch (16 bits) .
+/// counter (47 bits) . 0. Grows, is never reused; the low bit set makes a tombstone; 0 means never written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rid(pub u64);
 
@@ -29,7 +29,8 @@ impl Rid {
         (self.0 >> 48) as u16
     }
 
-    /// Whether it can be a placement's: 0 means never written, and the low bit makes a tombstone. Neither may ever match a stamp.
+    /// Whether it can be a placement's: 0 means never written, and the low bit makes a tombstone. Neither may ever
+    /// match a stamp.
     #[inline]
     pub const fn is_placement(self) -> bool {
         self.0 != 0 && self.0 & 1 == 0

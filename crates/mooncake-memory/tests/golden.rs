@@ -1,11 +1,10 @@
-//! Shared memory is laid out as it was: the control memory of a segment, the two pages that processes have in common, and the
-//! names under which all of it is seen in `/proc`. A page is told by those of its words that each step changes.
+//! Shared memory is laid out as it was: the control memory of a segment, the two pages that processes have in common,
+//! and the names under which all of it is seen in `/proc`. A page is told by those of its words that each step changes.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use mooncake_memory::{
-    Board, BoardView, CommonMemory, GRANULE, Passage, PassageView, SegmentMemory, SegmentOptions, Source, uuid_text,
-};
+use mooncake_memory::{Board, BoardView, CommonMemory, Passage, PassageView, SegmentMemory, SegmentOptions, Source, uuid_text};
+use mooncake_ids::GRANULE;
 use mooncake_mutation::Golden;
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
@@ -27,7 +26,8 @@ impl Seen<'_> {
         Seen { fd, bytes }
     }
 
-    /// The words that are other ones than they were: where, and what they are now. Neighbours of one value are told together.
+    /// The words that are other ones than they were: where, and what they are now. Neighbours of one value are told
+    /// together.
     fn note(&mut self, golden: &mut Golden, name: &str) {
         let mut now = vec![0; self.bytes.len()];
         assert_eq!(rustix::io::pread(self.fd, &mut now, 0), Ok(now.len()));

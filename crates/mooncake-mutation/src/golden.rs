@@ -1,8 +1,8 @@
 //! Golden files: the bytes of a format, an item a line. A test makes every item anew and compares it with the file.
 //!
-//! A line that changes is a format that changes: files that earlier versions have written, and peers of theirs, have the
-//! former one. Where that is meant, and where an item is new, `MOONCAKE_GOLDEN=write cargo test -p PACKAGE` writes the
-//! file and says what it wrote.
+//! A line that changes is a format that changes: files that earlier versions have written, and peers of theirs, have
+//! the former one. Where that is meant, and where an item is new, `MOONCAKE_GOLDEN=write cargo test -p PACKAGE` writes
+//! the file and says what it wrote.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use std::path::Path;
 
 const HEAD: &str = "# A line that changes is a format that changes. MOONCAKE_GOLDEN=write writes what is new.\n";
 
-/// Values of all variants of an enum, each with its name, in the order in which they are given. It does not compile without
-/// one: whoever adds a variant gives it a golden line.
+/// Values of all variants of an enum, each with its name, in the order in which they are given. It does not compile
+/// without one: whoever adds a variant gives it a golden line.
 #[macro_export]
 macro_rules! every {
     ($enum:ident { $($variant:ident $(($($value:expr),* $(,)?))? $({ $($field:tt)* })?),* $(,)? }) => {{

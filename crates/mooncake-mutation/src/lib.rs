@@ -36,7 +36,8 @@ pub fn run(decoders: &[Decoder]) {
     // Asked for when it runs: a checkout that was moved keeps what cargo built in it.
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is");
     let targets = Path::new(&crate_folder).join("../../fuzz/fuzz_targets");
-    // Not the address space: each thread that starts beside this test reserves as much of that as all of a decoder may have.
+    // Not the address space: each thread that starts beside this test reserves as much of that as all of a decoder may
+    // have.
     let before = getrlimit(Resource::Data);
     setrlimit(Resource::Data, Rlimit { current: Some(memory() + MEMORY), ..before }).expect("less than before");
     for decoder in decoders {

@@ -1,7 +1,7 @@
 //! What a process asks of its kernel: forks, processes, descriptors, threads and random bytes.
 //!
-//! Nothing here knows a protocol, a socket's peer or the memory of a segment. With `mooncake-memory` it is the one crate
-//! of the tree (besides the FFI edges) with `unsafe` in it.
+//! Nothing here knows a protocol, a socket's peer or the memory of a segment. With `mooncake-memory` it is the one
+//! crate of the tree (besides the FFI edges) with `unsafe` in it.
 
 mod descriptor_limit;
 mod error;

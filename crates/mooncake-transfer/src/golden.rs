@@ -1,5 +1,5 @@
-//! What travels on lanes and attach connections is what it was: each message as bytes, and what an owner says to a process that
-//! attaches.
+//! What travels on lanes and attach connections is what it was: each message as bytes, and what an owner says to a
+//! process that attaches.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -8,7 +8,8 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::{Guarded, recv_fds};
+use mooncake_memory::Guarded;
+use mooncake_os::recv_fds;
 use mooncake_mutation::{Golden, every};
 
 use crate::attach_pipe::AttachPipe;

@@ -1,5 +1,5 @@
-//! The bytes of the control protocol are what they were: prefaces, and each message in its frame, with all of its fields and
-//! with none. Every message is written out in full, so that a new field comes with a changed line.
+//! The bytes of the control protocol are what they were: prefaces, and each message in its frame, with all of its
+//! fields and with none. Every message is written out in full, so that a new field comes with a changed line.
 
 use bytes::Bytes;
 use mooncake_mutation::{Golden, every};

@@ -1,4 +1,5 @@
-//! What the log's files have in them is what it was: each record, frames, headers and the witness. `tests/logs` has whole logs.
+//! What the log's files have in them is what it was: each record, frames, headers and the witness. `tests/logs` has
+//! whole logs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Pieces of one call that lie side by side in memory.
 //!
 //! A short piece has all its pages tried out before it is touched (see [`crate::caller::foreign`]), with a system call
-//! for each. The pieces of a call are often neighbours: a layer of an engine's cache is one array, of which each key has a
-//! block. Then the first of them tries out those behind it too, and they need no call of their own.
+//! for each. The pieces of a call are often neighbours: a layer of an engine's cache is one array, of which each key
+//! has a block. Then the first of them tries out those behind it too, and they need no call of their own.
 //!
 //! A caller that takes memory away in the middle of a call is still found out, as far as a check can: what is tried out
 //! ahead is at most [`AHEAD`] bytes, and counts for [`FRESH`] and for pieces that follow one after the other. Where

@@ -1,4 +1,5 @@
-//! Memory that processes of one host share besides segments: callers' blocks, and the pages by which engines agree on them.
+//! Memory that processes of one host share besides segments: callers' blocks, and the pages by which engines agree on
+//! them.
 
 pub(crate) mod access_page;
 pub(crate) mod allocator;
