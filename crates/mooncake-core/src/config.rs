@@ -2,26 +2,26 @@
 
 use crate::request::PutConfig;
 
-/// Times are milliseconds; the safety section of ARCHITECTURE.md has what each one decides.
+/// Times are milliseconds. Rules are those of docs/safety.md, which says what each one decides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// How long an existence query protects what it found.
+    /// How long an existence query protects what it found: rule 12.
     pub lookup_protect_ms: u64,
-    /// A reservation's deadline after its start or last renewal.
+    /// A reservation's deadline after its start or last renewal: rule 6.
     pub reservation_ms: u64,
-    /// Silence after which a session is away.
+    /// Silence after which a session is away: the states of a session.
     pub away_ms: u64,
-    /// Time away after which a session is over.
+    /// Time away after which a session is over: the states of a session.
     pub retention_ms: u64,
-    /// How long a put waits for another put of its key.
+    /// How long a put waits for another put of its key: rule 9.
     pub busy_wait_ms: u64,
-    /// How long a put waits for room before it takes protected objects.
+    /// How long a put waits for room before it takes protected objects: rule 12.
     pub full_wait_ms: u64,
     /// Most sessions, those that are away among them.
     pub sessions_max: usize,
-    /// Most unanswered mutations remembered per session.
+    /// Most unanswered mutations remembered per session: rule 6.
     pub unanswered_max: usize,
-    /// Most bytes in unfinished puts per session, as a share of all capacity.
+    /// Most bytes in unfinished puts per session, as a share of all capacity: rule 13.
     pub unfinished_share_max: f64,
     /// Where new objects go.
     pub placement: PlacementStrategy,

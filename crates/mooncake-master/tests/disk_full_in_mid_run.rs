@@ -1,4 +1,4 @@
-//! SAFETY 19: an append that fails renames the log away before the next
+//! docs/safety.md, rule 19: an append that fails renames the log away before the next
 //! placement, and the master goes on. Alone in its process: it sets a limit.
 
 mod support;

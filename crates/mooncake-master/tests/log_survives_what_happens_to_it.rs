@@ -1,4 +1,4 @@
-//! SAFETY 17 to 19: restarts, torn tails, damage, older copies, runs without
+//! docs/safety.md, rules 17 to 19: restarts, torn tails, damage, older copies, runs without
 //! the log, two masters.
 
 mod support;

@@ -1,4 +1,4 @@
-//! SAFETY 6: a mutation that is repeated after a lost reply is done once.
+//! docs/safety.md, rule 6: a mutation that is repeated after a lost reply is done once.
 
 mod support;
 
