@@ -10,8 +10,8 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_os::{hex, recv_fds};
 use mooncake_mutation::{Golden, every};
+use mooncake_os::{hex, recv_fds};
 use parking_lot::Mutex;
 
 use crate::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};

@@ -1,28 +1,36 @@
 //! A log that an earlier version has written opens, with everything that is in it.
 //!
-//! `logs/49e5191.txt` was written by 49e5191, by the ignored test below: `cargo test -p mooncake-master --test
-//! logs_of_earlier_versions -- --ignored` writes `logs/this-version.txt`. A version that adds records gets a file of
-//! its own beside the older ones, with what it adds; files that are there are never written anew.
+//! Each of `logs/` was written by the version that it is named after, by the ignored test below:
+//! `cargo test -p mooncake-master --test logs_of_earlier_versions -- --ignored` writes `logs/this-version.txt`. A
+//! version that adds records gets a file of its own beside the older ones, with what it adds; files that are there are
+//! never written anew.
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
 
 use mooncake_master::Settings;
+use mooncake_master::log::FileHeader;
+use mooncake_master::log::frame::{self, Decoded};
 use mooncake_wire::message::{self, anchor_down, anchor_up, put_end_reply, reply, request};
 use mooncake_wire::pack_keys;
 use support::{Client, Running, Scratch, mount_request, put_end, put_start};
 
 const FIRST: &str = include_str!("logs/49e5191.txt");
+const SECOND: &str = include_str!("logs/0e5426b.txt");
 
 const WHOLE: [u8; 16] = [0xa1; 16];
 const SHORT: [u8; 16] = [0xa2; 16];
 const GONE: [u8; 16] = [0xa3; 16];
+const BRIEF: [u8; 16] = [0xa4; 16];
+const LEAVES: [u8; 16] = [0xa5; 16];
 const MIB: u64 = 1 << 20;
 const SOFT_MS: u64 = 600_000;
+/// Longer than any test, and longer than a log that is read by hand lies there.
+const GRACE_MS: u64 = 1 << 40;
 const COMMITTED: i32 = put_end_reply::Outcome::Committed as i32;
 
 /// Of the clients of such a log: of a host and a boot that are not these.
@@ -152,6 +160,22 @@ impl Written {
         self.numbers[name]
     }
 
+    /// Names of the records that are in its files.
+    fn kinds(&self) -> BTreeSet<String> {
+        let mut kinds = BTreeSet::new();
+        for (name, bytes) in &self.files {
+            let header = FileHeader::decode(bytes).unwrap();
+            let mut rest = &bytes[header.encode().len()..];
+            while let Decoded::Frame { payload, size, .. } = frame::decode(rest, header.log_id) {
+                let said = frame::records::<&[u8]>(payload).map(|record| format!("{:?}", record.unwrap()));
+                kinds.extend(said.map(|said| said.split([' ', '(']).next().unwrap().to_owned()));
+                rest = &rest[size..];
+            }
+            assert!(rest.is_empty() && *name == header.file_name(), "{name} is whole");
+        }
+        kinds
+    }
+
     fn back(&self, address: SocketAddr, name: &str, uuids: &[[u8; 16]], pins: &[u64]) -> (Client, message::HelloReply) {
         let known = (self.number(&format!("{name}-session")), self.number(&format!("{name}-secret")));
         Client::returned(address, process(), known, uuids.iter().map(|uuid| uuid.to_vec()).collect(), pins.to_vec())
@@ -160,6 +184,12 @@ impl Written {
 
 // ------------------------------------------------------------------ reading it
 
+/// As on another host: that the log is whole is not known.
+fn lose_witness(scratch: &Scratch) {
+    fs::remove_dir_all(scratch.0.join("witness")).unwrap();
+    fs::create_dir_all(scratch.0.join("witness")).unwrap();
+}
+
 /// A number of `/metrics`.
 fn metric(master: &Running, name: &str) -> f64 {
     let (_, page) = master.http("GET /metrics");
@@ -167,23 +197,77 @@ fn metric(master: &Running, name: &str) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+/// What is in the log of an earlier version.
+struct Contents {
+    /// The epoch that it ends in.
+    epoch: u32,
+    /// Objects with their sizes.
+    objects: Vec<(&'static str, u64)>,
+    /// Segments of the owner that has one of which not all could be populated.
+    others: Vec<[u8; 16]>,
+    /// Views that the reader still has: names of their rids.
+    pins: Vec<&'static str>,
+    /// Of the segments that are there, bytes.
+    capacity: u64,
+}
+
+fn first() -> Contents {
+    let objects = vec![
+        ("grouped", 400),
+        ("grouped-late", 450),
+        ("hard", 1200),
+        ("late", 700),
+        ("plain", 1000),
+        ("replaced", 3000),
+        ("soft", 1300),
+        ("twice", 900),
+    ];
+    let (others, pins) = (vec![SHORT], vec!["pin-plain", "pin-removed"]);
+    Contents { epoch: 1, objects, others, pins, capacity: MIB + MIB * 3 / 4 }
+}
+
+/// Beside all that: a second reign, in which a segment leaves and another one has gone, and what was put and seen
+/// there.
+fn second() -> Contents {
+    let Contents { mut objects, mut pins, capacity, .. } = first();
+    objects.extend([("halved", 850), ("leaving", 650), ("of-the-second-epoch", 1500)]);
+    objects.sort_unstable();
+    pins.push("pin-late");
+    Contents { epoch: 2, objects, others: vec![SHORT, LEAVES], pins, capacity: capacity + MIB }
+}
+
 #[test]
 fn a_log_of_49e5191_opens_with_its_sessions_segments_objects_pins_and_replies() {
-    let (written, scratch) = (Written::parse(FIRST), Scratch::new("earlier"));
+    opens_with_all_that_is_in_it(FIRST, &first());
+}
+
+#[test]
+fn a_log_of_0e5426b_opens_with_its_second_reign_too() {
+    opens_with_all_that_is_in_it(SECOND, &second());
+}
+
+#[test]
+fn a_log_of_0e5426b_has_each_kind_of_record_that_there_was() {
+    assert_eq!(Written::parse(SECOND).kinds().len(), 26);
+}
+
+fn opens_with_all_that_is_in_it(text: &str, contents: &Contents) {
+    let (written, scratch) = (Written::parse(text), Scratch::new("earlier"));
     fs::create_dir_all(scratch.current()).unwrap();
     for (name, bytes) in &written.files {
         fs::write(scratch.current().join(name), bytes).unwrap();
     }
-    assert_eq!((scratch.snapshots().len(), scratch.segments().len()), (1, 1), "both kinds of files");
+    let files = (scratch.snapshots().len(), scratch.segments().len());
+    assert_eq!(files, (1, contents.epoch as usize), "a snapshot, and behind it what each reign has written");
     // Twice: as that version left it, then as this one has gone on with it.
-    for epoch in [2, 3] {
+    for epoch in [contents.epoch + 1, contents.epoch + 2] {
         let master = Running::start(scratch.settings());
         assert_eq!(metric(&master, "mooncake_sessions"), 4.0, "two owners, the writer and the reader");
         assert_eq!(master.http("GET /get_all_keys").1, "", "no owner is back yet");
         let (mut owner, hello) = written.back(master.rpc, "owner", &[WHOLE, GONE], &[]);
         assert_eq!(hello.position.unwrap().epoch, epoch, "nothing vouches for a log that came from elsewhere");
         assert_eq!(hello.gone_segments, [GONE.to_vec()], "what is gone stays gone");
-        let (mut other, _) = written.back(master.rpc, "other", &[SHORT], &[]);
+        let (mut other, _) = written.back(master.rpc, "other", &contents.others, &[]);
         for owner in [&mut owner, &mut other] {
             let asked = pushed(owner, |body| match body {
                 anchor_down::Body::TakeEpoch(take) => Some(take.epoch),
@@ -191,34 +275,25 @@ fn a_log_of_49e5191_opens_with_its_sessions_segments_objects_pins_and_replies() 
             });
             assert_eq!(asked, epoch);
         }
-        let pins = [written.number("pin-plain"), written.number("pin-removed")];
+        let pins: Vec<u64> = contents.pins.iter().map(|name| written.number(name)).collect();
         let (mut reader, _) = written.back(master.rpc, "reader", &[], &pins);
         let (mut writer, _) = written.back(master.rpc, "writer", &[], &[]);
 
         let (_, listed) = master.http("GET /get_all_keys");
         let mut listed: Vec<&str> = listed.lines().filter(|key| !key.starts_with("new-")).collect();
         listed.sort_unstable();
-        let sizes = [
-            ("grouped", 400),
-            ("grouped-late", 450),
-            ("hard", 1200),
-            ("late", 700),
-            ("plain", 1000),
-            ("replaced", 3000),
-            ("soft", 1300),
-            ("twice", 900),
-        ];
-        assert_eq!(listed, sizes.map(|(key, _)| key));
-        let ask = message::Lookup { keys: keys(&sizes.map(|(key, _)| key)) };
+        let stored: Vec<&str> = contents.objects.iter().map(|(key, _)| *key).collect();
+        assert_eq!(listed, stored);
+        let ask = message::Lookup { keys: keys(&stored) };
         let reply::Body::Lookup(found) = reader.call(request::Body::Lookup(ask)) else { panic!("no lookup") };
-        for ((key, size), object) in sizes.iter().zip(&found.objects) {
+        for ((key, size), object) in contents.objects.iter().zip(&found.objects) {
             assert_eq!((object.size, u64::from(object.crc32c)), (*size, *size), "{key}");
             assert_eq!(object.replicas.len(), 1 + usize::from(*key == "twice"), "{key}");
         }
         assert_eq!(metric(&master, "mooncake_hard_pinned_objects"), 1.0);
         assert_eq!(metric(&master, "master_soft_pin_key_count"), 1.0);
         assert!(metric(&master, "mooncake_pinned_bytes") >= 2000.0, "of the two views");
-        assert_eq!(metric(&master, "master_total_capacity_bytes"), (MIB + MIB * 3 / 4) as f64);
+        assert_eq!(metric(&master, "master_total_capacity_bytes"), contents.capacity as f64);
 
         // A mutation whose reply was lost is not done again.
         let (sequence, rid) = (written.number("retried-sequence"), written.number("retried-rid"));
@@ -232,12 +307,10 @@ fn a_log_of_49e5191_opens_with_its_sessions_segments_objects_pins_and_replies() 
         }
         writer.sequence = sequence + u64::from(epoch) * 100;
         let rids = start(&mut writer, &format!("new-{epoch}"), 500, plain(), "");
-        assert!(rids[0] > rid.max(pins[0]).max(pins[1]));
+        assert!(pins.iter().chain([&rid]).all(|former| rids[0] > *former));
         assert_eq!(end(&mut writer, &rids, 500), COMMITTED);
         master.stop();
-        // As on another host: that it is whole is not known.
-        fs::remove_dir_all(scratch.0.join("witness")).unwrap();
-        fs::create_dir_all(scratch.0.join("witness")).unwrap();
+        lose_witness(&scratch);
     }
 }
 
@@ -334,9 +407,43 @@ fn a_log_of_this_version_is_written() {
     remove(&mut writer, "retried");
     master.stop();
 
+    // Nothing vouches for it any more: a second reign begins.
+    lose_witness(&scratch);
+    let master = Running::start(scratch.settings());
+    let mut owner = back(&master, owner_of, &[WHOLE], &[], owner.sequence);
+    let mut other = back(&master, other_of, &[SHORT], &[], other.sequence);
+    let mut reader = back(&master, reader_of, &[], &pins[..2], reader.sequence);
+    let mut writer = back(&master, writer_of, &[], &[], writer.sequence);
+    for owner in [&mut owner, &mut other] {
+        owner.take_epoch(2);
+        beat(owner, message::Beat::default());
+    }
+    put(&mut writer, "of-the-second-epoch", 1500, plain(), "");
+    let late_pin = pin(&mut reader, "of-the-second-epoch");
+    put(&mut writer, "halved", 850, message::PutConfig { replica_num: 2, ..plain() }, "");
+    let cleared = message::ClearReplicas { keys: keys(&["halved"]), segment: format!("segment:{}", SHORT[0]) };
+    let reply::Body::Remove(said) = writer.mutate(request::Body::ClearReplicas(cleared)) else { panic!("not cleared") };
+    assert_eq!(said.outcomes, [message::remove_reply::Outcome::Removed as i32]);
+    mount(&mut other, BRIEF, MIB);
+    mount(&mut other, LEAVES, MIB / 2);
+    let populated = message::Populated { uuid: LEAVES.to_vec().into(), bytes: MIB, failed: false };
+    beat(&mut other, message::Beat { populated: vec![populated], ..message::Beat::default() });
+    let preferred = message::PutConfig { preferred_segments: vec![format!("segment:{}", LEAVES[0])], ..plain() };
+    put(&mut writer, "leaving", 650, preferred, "");
+    for (uuid, grace_ms) in [(BRIEF, 0), (LEAVES, GRACE_MS)] {
+        other.mutate(request::Body::Unmount(message::Unmount { uuid: uuid.to_vec().into(), grace_ms }));
+    }
+    opened(&master).mutate(request::Body::CloseSession(message::CloseSession {}));
+    master.stop();
+
     let mut written = Written::default();
-    let numbers =
-        [("pin-plain", pins[0]), ("pin-removed", pins[1]), ("retried-rid", last[0]), ("retried-sequence", retried)];
+    let numbers = [
+        ("pin-plain", pins[0]),
+        ("pin-removed", pins[1]),
+        ("pin-late", late_pin),
+        ("retried-rid", last[0]),
+        ("retried-sequence", retried),
+    ];
     written.numbers.extend(numbers.map(|(name, number)| (name.to_owned(), number)));
     for (name, (session, secret)) in
         [("owner", owner_of), ("other", other_of), ("writer", writer_of), ("reader", reader_of)]

@@ -3,8 +3,8 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use mooncake_memory::{Board, BoardView, CommonMemory, Passage, PassageView, SegmentMemory, SegmentOptions, Source, uuid_text};
-use mooncake_ids::GRANULE;
+use mooncake_ids::{GRANULE, SegmentUuid};
+use mooncake_memory::{Board, BoardView, CommonMemory, Passage, PassageView, SegmentMemory, SegmentOptions, Source};
 use mooncake_mutation::Golden;
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
@@ -71,7 +71,7 @@ fn the_control_memory_of_a_segment_is_laid_out_as_it_was() {
     };
     mapping.give_back(buried).unwrap();
     control.note(&mut golden, "given_back");
-    golden.text("uuid.text", uuid_text(&std::array::from_fn(|at| at as u8)));
+    golden.text("uuid.text", SegmentUuid(std::array::from_fn(|at| at as u8)).to_string());
     golden.check("control_memory.txt");
 }
 

@@ -53,7 +53,7 @@ impl Golden {
         self.items.push((name, text));
     }
 
-    /// Compares with the file of that name in the package's `tests/golden`, or writes it.
+    /// Compares with the file of that name in the package's `crates/*/tests/golden`, or writes it.
     #[track_caller]
     pub fn check(self, file: &str) {
         // Asked for when it runs: a checkout that was moved keeps what cargo built in it.

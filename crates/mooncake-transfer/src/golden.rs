@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::Guarded;
-use mooncake_os::recv_fds;
 use mooncake_mutation::{Golden, every};
+use mooncake_os::recv_fds;
 
 use crate::attach_pipe::AttachPipe;
 use crate::link::fixture::{Quiet, hello, owner};

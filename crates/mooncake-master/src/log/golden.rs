@@ -1,13 +1,14 @@
-//! What the log's files have in them is what it was: each record, frames, headers and the witness. `tests/logs` has
-//! whole logs.
+//! What the log's files have in them is what it was: each record, frames, headers and the witness.
+//! `crates/mooncake-master/tests/logs` has whole logs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use mooncake_core::{
     EndOutcome, Extent, Found, PinKind, PutSlot, Record, RecordRef, Refused, Reign, Remembered, RemoveOutcome, Replica,
-    Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId, SessionSpec,
+    SegmentNo, SegmentSpec, SessionSpec,
 };
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_mutation::{Golden, every};
 
 use super::frame;
