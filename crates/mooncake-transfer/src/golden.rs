@@ -8,8 +8,8 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::Guarded;
 use mooncake_mutation::{Golden, every};
+use mooncake_os::Guarded;
 use mooncake_os::recv_fds;
 
 use crate::attach_pipe::AttachPipe;
