@@ -37,7 +37,7 @@ wheel: dist/.built ## dist/mooncake_rs-*.whl
 	@ls -l dist/*.whl
 
 install: ## the C library, its header, pkg-config and CMake files below PREFIX (/usr/local), which the wheel has too
-	cargo build --locked --release -p mooncake-capi
+	cargo build --locked --release -p mooncake-transfer-engine-c
 	packaging/c_library.sh $(TARGET)/release/libtransfer_engine.so $(DESTDIR)$(PREFIX)
 	@echo "installed below $(DESTDIR)$(PREFIX): docs/c-library.md"
 
@@ -60,7 +60,7 @@ gpu: $(VENV)/.wheel ## device memory against a real GPU, with its rates; skips w
 reference: $(VENV)/.wheel ## docs/settings.md, metrics.md, error-codes.md and the C header from the code
 	cargo run --quiet --locked -p mooncake-settings --example settings_page
 	cargo run --quiet --locked -p mooncake-client --example metrics_page
-	cargo run --quiet --locked -p mooncake-capi --example header
+	cargo run --quiet --locked -p mooncake-transfer-engine-c --example header
 	$(PY) -c 'from mooncake.errors import reference_page; print(reference_page(), end="")' > docs/error-codes.md
 
 fmt: $(VENV)/.tools ## format Rust and Python

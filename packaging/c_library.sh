@@ -10,7 +10,7 @@ cmake=$prefix/lib/cmake/transfer_engine
 mkdir -p "$prefix/include" "$prefix/lib/pkgconfig" "$cmake"
 install -m 755 "$library" "$prefix/lib/libtransfer_engine.so"
 strip --strip-unneeded "$prefix/lib/libtransfer_engine.so"
-install -m 644 "$source/crates/mooncake-capi/include/transfer_engine_c.h" "$prefix/include/"
+install -m 644 "$source/crates/mooncake-transfer-engine-c/include/transfer_engine_c.h" "$prefix/include/"
 
 cat > "$prefix/lib/pkgconfig/transfer_engine.pc" <<END
 prefix=\${pcfiledir}/../..

@@ -11,7 +11,7 @@ scripts=build/wheel.data/scripts
 export PATH="$venv/bin:$PATH"
 linker=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$host")_LINKER
 export "$linker=$PWD/packaging/zig-linker"
-cargo build --locked --profile "$profile" -p mooncake-cli -p mooncake-capi --target "$host"
+cargo build --locked --profile "$profile" -p mooncake-cli -p mooncake-transfer-engine-c --target "$host"
 
 rm -rf build/wheel.data dist
 mkdir -p "$scripts" dist

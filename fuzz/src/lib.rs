@@ -1,15 +1,15 @@
 //! What the fuzzers call: decoders by their names. The lists themselves are in the crates, where the tests use them,
 //! too.
 
-use mooncake_mutation::Decoder;
+use mooncake_test_support::Decoder;
 
 /// Those of all crates.
 const ALL: [&[Decoder]; 6] = [
-    &mooncake_engine::decoders::DECODERS,
+    &mooncake_transfer_engine::decoders::DECODERS,
     &mooncake_http::fuzz_targets::DECODERS,
     &mooncake_master::decoders::DECODERS,
     &mooncake_settings::fuzz_targets::DECODERS,
-    &mooncake_transfer::decoders::DECODERS,
+    &mooncake_segment::decoders::DECODERS,
     &mooncake_wire::decoders::DECODERS,
 ];
 

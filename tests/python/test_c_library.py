@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-SOURCES = REPOSITORY / "crates/mooncake-capi"
+SOURCES = REPOSITORY / "crates/mooncake-transfer-engine-c"
 
 CMAKE = """
 cmake_minimum_required(VERSION 3.10)

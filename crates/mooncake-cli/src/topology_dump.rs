@@ -1,7 +1,7 @@
 //! `mooncake topology-dump`: which network devices are near which memory.
 
-use mooncake_engine::{EngineError, Topology};
 use mooncake_settings::{CommandLine, SettingError, TOPOLOGY_DUMP, environment, parse};
+use mooncake_transfer_engine::{EngineError, Topology};
 
 use crate::logging::say;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mooncake_os::{ProcessIdentity, forked};
-use mooncake_transfer::Uuid;
+use mooncake_segment::Uuid;
 use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, hello};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mooncake_os::ProcessIdentity;
-use mooncake_transfer::SegmentAddress;
+use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{ProcessIdentity as WireProcess, Replica, Segment, Segments, reply, request};
 use parking_lot::RwLock;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mooncake_memory::{Target, total_of_targets};
-use mooncake_transfer::{LinkError, SegmentAddress, TransferError};
+use mooncake_segment::{LinkError, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 

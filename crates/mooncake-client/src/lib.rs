@@ -91,7 +91,7 @@ pub use machine::put::PutOutcome;
 pub use master_address::masters;
 pub use metrics::reference_page as metrics_page;
 pub use mooncake_memory::{ForeignRange, Registry, RunsOut, Source, Target};
-pub use mooncake_transfer::{LinkReport, Path};
+pub use mooncake_segment::{LinkReport, Path};
 pub use options::{InterruptHook, PinKind, PutOptions, StoreOptions};
 pub use put::PutItem;
 pub use put_session::{PutRanges, WriteRange};

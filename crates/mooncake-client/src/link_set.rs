@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mooncake_transfer::{
+use mooncake_segment::{
     EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, Reign, SegmentAddress,
     ServerError, Uuid, Wait,
 };
@@ -153,7 +153,7 @@ impl LinkSet {
 /// Where a peer of this host finds a segment that is served with access key 1.
 #[cfg(test)]
 pub(crate) fn address_of(
-    server: &mooncake_transfer::SegmentServer,
+    server: &mooncake_segment::SegmentServer,
     memory: &mooncake_memory::SegmentMemory,
 ) -> SegmentAddress {
     SegmentAddress {
@@ -241,7 +241,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
-    use mooncake_transfer::{SegmentServer, ServerEvents, ServerOptions};
+    use mooncake_segment::{SegmentServer, ServerEvents, ServerOptions};
 
     use super::*;
     use crate::scripted_master::{hello_reply, wait_for};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use mooncake_transfer::{ProcessGone, ServerEvents, Uuid};
+use mooncake_segment::{ProcessGone, ServerEvents, Uuid};
 use mooncake_wire::message::{EpochTaken, FenceDone, anchor_up};
 
 use crate::control::Control;
@@ -64,7 +64,7 @@ mod tests {
 
     use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
     use mooncake_os::ProcessIdentity;
-    use mooncake_transfer::{Fence, Reign, SegmentServer, ServerOptions, Wait};
+    use mooncake_segment::{Fence, Reign, SegmentServer, ServerOptions, Wait};
 
     use super::*;
     use crate::host::Advertised;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{CopyError, Source, total_of_sources};
-use mooncake_transfer::{SegmentAddress, TransferError};
+use mooncake_segment::{SegmentAddress, TransferError};
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, reply, request};
 use mooncake_wire::{MAX_KEY, pack_keys};
 
@@ -292,8 +292,8 @@ pub(crate) fn is_no_staging(error: &StoreError) -> bool {
     matches!(error.cause(), Cause::Device(CopyError::NoStaging { .. }))
 }
 
-pub(crate) fn link_error(error: &mooncake_transfer::LinkError) -> StoreError {
-    use mooncake_transfer::LinkError;
+pub(crate) fn link_error(error: &mooncake_segment::LinkError) -> StoreError {
+    use mooncake_segment::LinkError;
     match error {
         LinkError::Closed => Cause::Closed.into(),
         LinkError::Forked => Cause::Forked.into(),

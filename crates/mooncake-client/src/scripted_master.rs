@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_memory::{SegmentMemory, SegmentOptions};
 use mooncake_os::ProcessIdentity;
-use mooncake_transfer::{Reign, SegmentServer, ServerOptions, Uuid};
+use mooncake_segment::{Reign, SegmentServer, ServerOptions, Uuid};
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, AttachCall, Beat, Done, Endpoint, Hello, HelloReply, LogPosition, MountReply, Pong, Reply,
     Request, Segment, SegmentsReply, TakeEpoch, anchor_down, anchor_up, hello, reply, request,

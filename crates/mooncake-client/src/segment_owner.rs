@@ -12,7 +12,7 @@ use std::time::Duration;
 use mooncake_memory::{MemoryError, SegmentMemory, SegmentOptions};
 use mooncake_os::thread;
 use mooncake_os::{ProcessIdentity, random_bytes};
-use mooncake_transfer::{Fence, Reign, SegmentServer, Uuid};
+use mooncake_segment::{Fence, Reign, SegmentServer, Uuid};
 use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, anchor_up, reply, request};
 use parking_lot::{Condvar, Mutex};
 

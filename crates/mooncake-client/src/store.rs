@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mooncake_ids::GRANULE;
 use mooncake_memory::{ForeignRange, Registry, Source, total_of_sources};
 use mooncake_os::{Guarded, ProcessIdentity, forked, watch_forks};
-use mooncake_transfer::{LinkReport, SLOWEST, SegmentServer, ServerError, ServerOptions, Wait};
+use mooncake_segment::{LinkReport, SLOWEST, SegmentServer, ServerError, ServerOptions, Wait};
 use mooncake_wire::message::{CloseSession, request};
 use parking_lot::Mutex;
 

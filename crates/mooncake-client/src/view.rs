@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_os::forked;
-use mooncake_transfer::{Link, Path};
+use mooncake_segment::{Link, Path};
 use mooncake_wire::message::{Extent, Object, Pin, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -41,7 +41,7 @@ enum Bytes {
     Private(Vec<u8>),
     Pinned {
         // Fields are dropped in this order: it ends before the pin does.
-        view: mooncake_transfer::View,
+        view: mooncake_segment::View,
         _pin: PinGuard,
     },
 }
@@ -99,7 +99,7 @@ impl Drop for PinGuard {
 impl ViewDriver for Inner {
     type Link = Arc<Link>;
     type Guard = PinGuard;
-    type Mapped = mooncake_transfer::View;
+    type Mapped = mooncake_segment::View;
     type View = View;
 
     fn pins<R>(&self, step: impl FnOnce(&mut Pins) -> R) -> R {
@@ -156,12 +156,12 @@ impl ViewDriver for Inner {
         object: &Object,
         rid: u64,
         extent: &Extent,
-    ) -> Result<Option<mooncake_transfer::View>, Unread> {
+    ) -> Result<Option<mooncake_segment::View>, Unread> {
         let crc = self.settings.verify.then_some(object.crc32c);
         link.view(rid, extent.offset, object.size, crc).map_err(unread)
     }
 
-    fn borrowed(&self, view: mooncake_transfer::View, pin: PinGuard) -> View {
+    fn borrowed(&self, view: mooncake_segment::View, pin: PinGuard) -> View {
         View { bytes: Bytes::Pinned { view, _pin: pin } }
     }
 

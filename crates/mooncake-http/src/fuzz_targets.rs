@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, RawQuery};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use mooncake_mutation::Decoder;
+use mooncake_test_support::Decoder;
 
 use crate::connections::{Limits, speaking};
 
@@ -49,6 +49,6 @@ fn request_seeds() -> Vec<Vec<u8>> {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_mutation::run(&super::DECODERS);
+        mooncake_test_support::run(&super::DECODERS);
     }
 }

@@ -6,7 +6,7 @@
 use mooncake_core::{Extent, PinKind, Record, RecordRef, Replica, SegmentNo, SegmentSpec, SessionSpec};
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_memory::crc32c;
-use mooncake_mutation::Decoder;
+use mooncake_test_support::Decoder;
 use mooncake_wire::message;
 use prost::Message;
 
@@ -164,6 +164,6 @@ fn framed(records: &[Record], lsn: u64) -> Vec<u8> {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_mutation::run(&super::DECODERS);
+        mooncake_test_support::run(&super::DECODERS);
     }
 }

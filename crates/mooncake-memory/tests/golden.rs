@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use mooncake_ids::{GRANULE, SegmentUuid};
 use mooncake_memory::{Board, BoardView, CommonMemory, Passage, PassageView, SegmentMemory, SegmentOptions, Source};
-use mooncake_mutation::Golden;
+use mooncake_test_support::Golden;
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
 /// A file in memory, as it was last looked at.

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_engine::{
-    BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, Protocol, Request, Status, Topology,
-};
 use mooncake_memory::{ForeignRange, wait_for_stream};
 use mooncake_settings::environment::{self, Reader};
+use mooncake_transfer_engine::{
+    BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, Protocol, Request, Status, Topology,
+};
 use parking_lot::RwLock;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;

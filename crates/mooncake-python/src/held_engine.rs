@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use mooncake_engine::{BatchId, Engine, EngineError, Status};
 use mooncake_memory::{allocate_shared, free_host_memory};
 use mooncake_os::forked;
+use mooncake_transfer_engine::{BatchId, Engine, EngineError, Status};
 use parking_lot::Mutex;
 use pyo3::Python;
 

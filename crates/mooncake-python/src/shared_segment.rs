@@ -1,6 +1,6 @@
 //! `SharedSegment`: memory that the ranks of a group on one host have in common.
 
-use mooncake_engine::{EngineError, SharedSegment as Segment};
+use mooncake_transfer_engine::{EngineError, SharedSegment as Segment};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

@@ -1,6 +1,6 @@
 //! What the calls of `mooncake.engine` take over from Python before the GIL is released, and what is done with it then.
 
-use mooncake_engine::{BatchId, Engine, EngineError, Notify, Opcode, Request};
+use mooncake_transfer_engine::{BatchId, Engine, EngineError, Notify, Opcode, Request};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 

@@ -1,7 +1,7 @@
 //! All that reads settings, as functions of bytes: for the fuzzers in `fuzz/` and for the test here. A file has a
 //! mebibyte at most.
 
-use mooncake_mutation::Decoder;
+use mooncake_test_support::Decoder;
 
 use crate::environment::{log_level, parsed, switch};
 use crate::{PROGRAMS, boolean, duration_ms, file, parse};
@@ -66,6 +66,6 @@ fn setting_seeds() -> Vec<Vec<u8>> {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_mutation::run(&super::DECODERS);
+        mooncake_test_support::run(&super::DECODERS);
     }
 }

@@ -5,8 +5,8 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use mooncake_memory::CopyError;
-use mooncake_transfer::machine::{Denied, FAREWELL, Frame, Gate, Heard, Leave, Newcomer, Op, Peer, Remains, Writes};
-use mooncake_transfer::{Reign, Uuid};
+use mooncake_segment::machine::{Denied, FAREWELL, Frame, Gate, Heard, Leave, Newcomer, Op, Peer, Remains, Writes};
+use mooncake_segment::{Reign, Uuid};
 
 use crate::memory::Memory;
 use crate::pipe::{Receiver, Sender};

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 
 use mooncake_core::{Record, Replica, SegmentNo};
 use mooncake_ids::{GRANULE, Rid};
-use mooncake_transfer::Uuid;
+use mooncake_segment::Uuid;
 
 use crate::memory::{self, Memory};
 

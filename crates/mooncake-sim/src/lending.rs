@@ -7,7 +7,7 @@ use mooncake_client::StoreError;
 use mooncake_client::machine::lending::LendingDriver;
 use mooncake_client::machine::owner::{Output, Owner, Pinned};
 use mooncake_client::machine::position::reign_of;
-use mooncake_transfer::Uuid;
+use mooncake_segment::Uuid;
 use mooncake_wire::message::{reply, request};
 
 use crate::calls::PATIENCE;

@@ -6,8 +6,8 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use mooncake_client::machine::questions::{Question, Questions};
-use mooncake_transfer::machine::{LeastEpoch, LinkBook, Look, Newcomer};
-use mooncake_transfer::{Reign, Uuid};
+use mooncake_segment::machine::{LeastEpoch, LinkBook, Look, Newcomer};
+use mooncake_segment::{Reign, Uuid};
 use mooncake_wire::message::{PeerGone, anchor_up};
 
 use crate::attachment::{Attachment, Watcher};

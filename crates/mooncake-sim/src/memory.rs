@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use mooncake_ids::GRANULE;
 use mooncake_memory::CopyError;
-use mooncake_transfer::Uuid;
-use mooncake_transfer::machine::Stamps;
+use mooncake_segment::Uuid;
+use mooncake_segment::machine::Stamps;
 
 use crate::ledger::{Ledger, checksum};
 use crate::world::{ProcessId, World};

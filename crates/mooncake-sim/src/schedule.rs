@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use mooncake_core::Config;
-use mooncake_transfer::Uuid;
+use mooncake_segment::Uuid;
 
 use crate::callers::key;
 use crate::dice::Dice;

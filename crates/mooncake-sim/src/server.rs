@@ -6,10 +6,10 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use mooncake_memory::CopyError;
-use mooncake_transfer::machine::{
+use mooncake_segment::machine::{
     Denied, Fence, Frame, Gate, Insiders, Newcomer, Output, Owner, ProcessGone, Segment, Writes,
 };
-use mooncake_transfer::{Reign, Uuid};
+use mooncake_segment::{Reign, Uuid};
 
 use crate::lane::{Cut, serve_lane};
 use crate::memory::Memory;
@@ -415,7 +415,7 @@ impl Writes for InBook {
 
 impl Segment for InBook {
     fn max_stamp(&self, offset: u64, len: u64) -> Result<u64, CopyError> {
-        mooncake_transfer::machine::Stamps::max_stamp(&self.0.memory, offset, len)
+        mooncake_segment::machine::Stamps::max_stamp(&self.0.memory, offset, len)
     }
 
     fn raise_insiders(&self, asked: Reign) -> bool {

@@ -21,7 +21,7 @@ use mooncake_client::machine::sequences::Sequences;
 use mooncake_client::machine::session::{Anchor, Identity, Output, Outputs, Recheck, Taking};
 use mooncake_client::machine::suspects::Suspects;
 use mooncake_client::machine::wants::Wants;
-use mooncake_transfer::Uuid;
+use mooncake_segment::Uuid;
 use mooncake_wire::message::{
     AnchorUp, EpochTaken, FenceDone, Hello, HelloReply, LogPosition, Rechecked, anchor_up, hello,
 };

@@ -4,7 +4,7 @@
 //! bytes in memory at most: parts that say nothing are short.
 
 use bytes::Bytes;
-use mooncake_mutation::Decoder;
+use mooncake_test_support::Decoder;
 use prost::Message;
 
 use crate::message::*;
@@ -194,6 +194,6 @@ fn anchor_seeds() -> Vec<Vec<u8>> {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_mutation::run(&super::DECODERS);
+        mooncake_test_support::run(&super::DECODERS);
     }
 }

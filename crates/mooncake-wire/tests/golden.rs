@@ -2,7 +2,7 @@
 //! fields and with none. Every message is written out in full, so that a new field comes with a changed line.
 
 use bytes::Bytes;
-use mooncake_mutation::{Golden, every};
+use mooncake_test_support::{Golden, every};
 use mooncake_wire::message::{self, *};
 use mooncake_wire::{
     CONTROL_PREFACE, FEATURES, FrameReader, LANE_PREFACE, MAX_FRAME, STILL_POPULATED, VERSION, encode_frame, pack_keys,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use mooncake_engine::{Engine, Opcode};
 use mooncake_memory::ForeignRange;
 use mooncake_settings::{ENGINE_BENCH, Given};
+use mooncake_transfer_engine::{Engine, Opcode};
 
 use super::load::{Ends, Load};
 use super::{ToolError, connect, flags, lend, lend_until_interrupted, seconds, size, value};

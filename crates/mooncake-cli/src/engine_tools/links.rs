@@ -1,7 +1,7 @@
 //! `mooncake show-link`: by which path bytes go to peers, and why.
 
-use mooncake_engine::{Engine, Opcode};
 use mooncake_settings::SHOW_LINK;
+use mooncake_transfer_engine::{Engine, Opcode};
 
 use super::load::{Ends, Load};
 use super::{ToolError, connect, flags, lend};

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_engine::{Engine, Opcode, PeerId, Request, Status};
 use mooncake_memory::ForeignRange;
+use mooncake_transfer_engine::{Engine, Opcode, PeerId, Request, Status};
 
 use super::ToolError;
 

@@ -8,9 +8,9 @@ pub mod sweep;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use mooncake_client::parse_size;
-use mooncake_engine::{Engine, EngineError, EngineOptions, Status};
 use mooncake_memory::{CopyError, ForeignRange, MemoryError, leak_shared};
 use mooncake_settings::{CommandLine, Given, Program, SettingError, environment, parse};
+use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Status};
 
 use crate::logging::{self, say};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use mooncake_engine::{Engine, Opcode};
 use mooncake_settings::{ENGINE_SWEEP, Given};
+use mooncake_transfer_engine::{Engine, Opcode};
 
 use super::load::{Ends, Load, Measured};
 use super::{ToolError, connect, flags, lend, lend_until_interrupted, seconds, size, value};

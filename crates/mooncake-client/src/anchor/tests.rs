@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use mooncake_memory::Source;
-use mooncake_transfer::{Reign, SegmentAddress, Wait};
+use mooncake_segment::{Reign, SegmentAddress, Wait};
 use mooncake_wire::message::{
     EpochTaken, Extent, FenceDone, HelloReply, LogPosition, Recheck, Rechecked, Refusal, Replica, SegmentGone,
     SegmentsReply, anchor_down, anchor_up, refusal, reply,

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use mooncake_mutant::mutant;
-use mooncake_transfer::{ProcessGone, Reign};
+use mooncake_segment::{ProcessGone, Reign};
 use mooncake_wire::message::{ReaderGone, anchor_up};
 
 /// Most of them; those that nobody asked for the longest give way. A segment server has at most that many attachments.

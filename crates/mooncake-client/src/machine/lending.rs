@@ -5,7 +5,7 @@ use std::future::Future;
 use std::ops::DerefMut;
 use std::time::Duration;
 
-use mooncake_transfer::Uuid;
+use mooncake_segment::Uuid;
 use mooncake_wire::message::{self, Mount, reply, request};
 
 use super::owner::{Output, Owner, Pinned, Told, Unmount, must_resume};

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use mooncake_mutant::mutant;
-use mooncake_transfer::Uuid;
+use mooncake_segment::Uuid;
 
 use crate::segment_id::SegmentId;
 

@@ -1,7 +1,7 @@
 //! The position in the log: what a client remembers of it, and which reign it is of.
 
 use mooncake_mutant::mutant;
-use mooncake_transfer::Reign;
+use mooncake_segment::Reign;
 use mooncake_wire::message::LogPosition;
 
 /// The reign that a position is of.

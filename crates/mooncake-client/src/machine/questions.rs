@@ -4,7 +4,7 @@
 //! is to know all pins of it. The answer is due once this store's own master has shown that reign.
 
 use mooncake_mutant::mutant;
-use mooncake_transfer::Reign;
+use mooncake_segment::Reign;
 
 /// What an owner asks.
 pub trait Question {

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use mooncake_mutant::mutant;
-use mooncake_transfer::{Fence, Reign, Uuid};
+use mooncake_segment::{Fence, Reign, Uuid};
 use mooncake_wire::Feature;
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession, Populated, ProcessIdentity,
@@ -55,7 +55,7 @@ pub struct Identity {
     pub name: String,
     /// Its process, without a mark.
     pub process: ProcessIdentity,
-    /// Shown to owners of what this process maps: see [`mooncake_transfer::LinkOptions::mark`].
+    /// Shown to owners of what this process maps: see [`mooncake_segment::LinkOptions::mark`].
     pub mark: u64,
 }
 

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 use std::time::Instant;
 
-use mooncake_transfer::{ServerOptions, Wait};
+use mooncake_segment::{ServerOptions, Wait};
 use mooncake_wire::message::{
     Extent, HelloReply, Refusal, Replica, Reply, Request, SegmentGone, SegmentsReply, anchor_down, hello, refusal,
 };
@@ -112,7 +112,7 @@ fn a_mounted_segment_is_populated_to_its_end_and_known_in_its_masters_reign() {
 }
 
 /// Where the segment is, as the master says.
-fn met(client: &Client, segment: Segment) -> Option<Arc<mooncake_transfer::SegmentAddress>> {
+fn met(client: &Client, segment: Segment) -> Option<Arc<mooncake_segment::SegmentAddress>> {
     let segment = Segment { number: 1, ..segment };
     client.master.answers(move |request| match &request.body {
         Some(request::Body::Segments(_)) => {

@@ -9,7 +9,7 @@ use mooncake_core::{
     SegmentNo, SegmentSpec, SessionSpec,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
-use mooncake_mutation::{Golden, every};
+use mooncake_test_support::{Golden, every};
 
 use super::frame;
 use super::segment_file::{FileHeader, FileKind};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mooncake_transfer::{Fence, Reign, Uuid};
+use mooncake_segment::{Fence, Reign, Uuid};
 use mooncake_wire::message::{AnchorUp, LogPosition, hello};
 
 /// A replica in this store's memory that a reader could not verify.

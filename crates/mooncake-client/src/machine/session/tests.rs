@@ -317,7 +317,7 @@ fn what_could_not_be_sent_is_sent_once_over_the_next_connection() {
 #[test]
 fn ended_readers_are_told_over_each_connection_to_a_master_that_knows_of_them() {
     let mut store = Store::new();
-    store.deaths.note(mooncake_transfer::ProcessGone { session: 4, uuid: UUID, mark: 1 });
+    store.deaths.note(mooncake_segment::ProcessGone { session: 4, uuid: UUID, mark: 1 });
     let tells = |store: &mut Store| {
         let told = store.tell();
         told.iter().filter(|body| matches!(body, anchor_up::Body::ReaderGone(_))).count()
@@ -578,7 +578,7 @@ fn another_session_begins_with_nothing_of_the_last_one() {
     let mut store = Store::new();
     let era = store.view(2);
     store.progress.begin(Duration::ZERO, vec![9]).begin_write();
-    store.deaths.note(mooncake_transfer::ProcessGone { session: 4, uuid: UUID, mark: 1 });
+    store.deaths.note(mooncake_segment::ProcessGone { session: 4, uuid: UUID, mark: 1 });
     store.queue(peer_gone(1));
     store.after(BEAT * 20).lose(Vec::new());
     store.queue(fence_done(2));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use mooncake_mutant::mutant;
-use mooncake_transfer::Uuid;
+use mooncake_segment::Uuid;
 use mooncake_wire::Feature;
 use mooncake_wire::message::{HelloReply, ResumeSession, hello, refusal};
 

@@ -1,0 +1,208 @@
+//! The end of an engine: when it says that memory is nobody's any more, it is.
+
+mod memory;
+mod other;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use memory::Memory;
+use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, PeerId, Status};
+use other::{Other, SAME_HOST, hear, role, say};
+
+const LEN: usize = 64 << 20;
+
+fn engine(same_host: bool) -> Engine {
+    Engine::new("127.0.0.1", EngineOptions { same_host, ..EngineOptions::default() }).unwrap()
+}
+
+/// A peer in another process, and memory that it lends.
+fn lender(initiator: &Engine, same_host: bool) -> (Other, PeerId, u64) {
+    let mut lender = Other::start("lender", same_host);
+    let (name, addr) = (lender.hear(), lender.hear().parse().unwrap());
+    let peer = initiator.open(&name).unwrap();
+    initiator.transfer(peer, &[Memory::new(1).read_from(addr)]).unwrap();
+    (lender, peer, addr)
+}
+
+/// What the other process of these tests is; nothing where nobody started it as something.
+#[test]
+fn other() {
+    if role() != "lender" {
+        return;
+    }
+    let engine = engine(std::env::var(SAME_HOST).as_deref() == Ok("1"));
+    let lent = Memory::filled(LEN, 1);
+    engine.register(&[lent.range()], "*").unwrap();
+    say(engine.name());
+    say(&lent.addr().to_string());
+    hear();
+}
+
+/// A call stands before a peer that does not answer. Close ends it, and returns when it has ended.
+fn close_ends_a_call(same_host: bool, write: bool) {
+    let initiator = engine(same_host);
+    let (lender, peer, addr) = lender(&initiator, same_host);
+    lender.freeze();
+    let here = Memory::new(LEN);
+    let request = if write { here.write_to(addr) } else { here.read_from(addr) };
+    let (waits, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let hook = || {
+        waits.store(true, Ordering::SeqCst);
+        false
+    };
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| {
+            let result = initiator.transfer_with(peer, &[request], &hook);
+            ended.store(true, Ordering::SeqCst);
+            result
+        });
+        while !waits.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let began = Instant::now();
+        initiator.close().unwrap();
+        let took = began.elapsed();
+        // What the caller's thread does behind the engine's last line may be a moment later.
+        let late = Instant::now() + Duration::from_secs(5);
+        while !ended.load(Ordering::SeqCst) && Instant::now() < late {
+            std::thread::yield_now();
+        }
+        assert!(ended.load(Ordering::SeqCst), "the call is still under way after close, which took {took:?}");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        let result = call.join().unwrap();
+        assert!(matches!(result, Err(EngineError::Closed)), "{result:?}");
+    });
+    lender.thaw();
+}
+
+#[test]
+fn close_ends_a_read_by_tcp() {
+    close_ends_a_call(false, false);
+}
+
+#[test]
+fn close_ends_a_write_by_tcp() {
+    close_ends_a_call(false, true);
+}
+
+#[test]
+fn close_ends_a_write_within_the_host() {
+    close_ends_a_call(true, true);
+}
+
+#[test]
+fn close_ends_a_batch_and_its_memory_is_the_callers() {
+    let initiator = engine(false);
+    let (lender, peer, addr) = lender(&initiator, false);
+    lender.freeze();
+    let here = Memory::new(LEN);
+    let batch = initiator.allocate(1);
+    initiator.submit(batch, vec![(peer, here.read_from(addr))], None).unwrap();
+    initiator.close().unwrap();
+    assert_eq!(initiator.status(batch).unwrap(), Status::Failed);
+    assert_eq!(initiator.batch_error(batch).unwrap().as_deref(), Some("the engine is closed"));
+    lender.thaw();
+}
+
+#[test]
+fn close_within_a_call_of_the_engine_says_that_its_memory_is_still_used() {
+    let initiator = engine(false);
+    let (lender, peer, addr) = lender(&initiator, false);
+    lender.freeze();
+    let here = Memory::new(LEN);
+    // As a signal's handler does, which Python calls while the transfer waits.
+    let handler = || {
+        let began = Instant::now();
+        let closed = initiator.close();
+        assert!(matches!(closed, Err(EngineError::CallsUnderWay { calls: 1, .. })), "{closed:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "it waits for what it keeps waiting itself");
+        false
+    };
+    let result = initiator.transfer_with(peer, &[here.read_from(addr)], &handler);
+    assert!(matches!(result, Err(EngineError::Closed)), "{result:?}");
+    // Asked again, it says so as soon as that is true.
+    initiator.close().unwrap();
+    lender.thaw();
+}
+
+#[test]
+fn two_that_close_at_once_both_return_when_it_is_done() {
+    let initiator = engine(false);
+    let (lender, peer, addr) = lender(&initiator, false);
+    lender.freeze();
+    let here = Memory::new(LEN);
+    let batch = initiator.allocate(1);
+    initiator.submit(batch, vec![(peer, here.read_from(addr))], None).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                initiator.close().unwrap();
+                assert_eq!(initiator.status(batch).unwrap(), Status::Failed);
+            });
+        }
+    });
+    lender.thaw();
+}
+
+#[test]
+fn close_ends_a_copy_within_the_process() {
+    let alone = engine(true);
+    let (here, there) = (Memory::new(LEN), Memory::new(LEN));
+    alone.register(&[there.range()], "*").unwrap();
+    let requests = vec![here.write_to(there.addr()); 10_000];
+    let batch = alone.allocate(requests.len());
+    let requests: Vec<_> = requests.into_iter().map(|request| (PeerId::SELF, request)).collect();
+    alone.submit(batch, requests, None).unwrap();
+    let began = Instant::now();
+    alone.close().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(alone.status(batch).unwrap(), Status::Failed);
+}
+
+/// Requests of which there are far too many to be done, and which never stand still.
+fn close_ends_a_call_that_moves(same_host: bool, write: bool) {
+    let initiator = engine(same_host);
+    let (_lender, peer, addr) = lender(&initiator, same_host);
+    let here = Memory::new(LEN);
+    let request = if write { here.write_to(addr) } else { here.read_from(addr) };
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| initiator.transfer(peer, &vec![request; 10_000]));
+        std::thread::sleep(Duration::from_millis(100));
+        let began = Instant::now();
+        initiator.close().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        let result = call.join().unwrap();
+        assert!(matches!(result, Err(EngineError::Closed)), "{result:?}");
+    });
+}
+
+#[test]
+fn close_ends_writes_that_go_on_and_on() {
+    close_ends_a_call_that_moves(true, true);
+    close_ends_a_call_that_moves(false, true);
+}
+
+#[test]
+fn close_ends_reads_that_go_on_and_on() {
+    close_ends_a_call_that_moves(true, false);
+    close_ends_a_call_that_moves(false, false);
+}
+
+#[test]
+fn a_closed_engine_takes_no_calls() {
+    let (engine, lent) = (engine(true), Memory::new(1 << 20));
+    engine.register(&[lent.range()], "*").unwrap();
+    engine.close().unwrap();
+    engine.close().unwrap();
+    let here = Memory::new(1 << 20);
+    let batch = engine.allocate(1);
+    for refused in [
+        engine.transfer(PeerId::SELF, &[here.read_from(lent.addr())]),
+        engine.submit(batch, vec![(PeerId::SELF, here.read_from(lent.addr()))], None),
+        engine.register(&[here.range()], "*"),
+        engine.unregister(lent.range().addr()),
+    ] {
+        assert!(matches!(refused, Err(EngineError::Closed)), "{refused:?}");
+    }
+}
