@@ -156,6 +156,16 @@ impl<O, P> Open<O, P> {
         self.reserved.replicas.iter().filter(|replica| !self.is_bad(replica.rid))
     }
 
+    /// Bad replicas that no write of this client touches any more. Several writes may have found one bad, each by
+    /// itself.
+    fn untouched(&self) -> Vec<u64> {
+        let all_settled = |rid| self.bad.iter().all(|(bad, settled)| *bad != rid || *settled);
+        let mut rids: Vec<u64> = self.bad.iter().map(|(rid, _)| *rid).filter(|rid| all_settled(*rid)).collect();
+        rids.sort_unstable();
+        rids.dedup();
+        rids
+    }
+
     fn is_settled(&self) -> bool {
         self.writing.is_empty() && self.bad.iter().all(|(_, settled)| *settled)
     }
@@ -528,8 +538,7 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
         let open = driver.put_sessions().remove(keys[*index], sealed.id);
         results[*index] = Some(if told == Told::Object { Ok(()) } else { Err(taken_back()) });
         // Ended as bad, and nothing of them can land any more: no fence has to prove that.
-        let bad = open.map(|open| open.bad).unwrap_or_default();
-        let spoilt: Vec<u64> = bad.into_iter().filter(|(_, settled)| *settled).map(|(rid, _)| rid).collect();
+        let spoilt = open.map(|open| open.untouched()).unwrap_or_default();
         if told == Told::Object && !spoilt.is_empty() {
             driver.give_up(&sealed.reserved.origin, spoilt, true).await;
         }

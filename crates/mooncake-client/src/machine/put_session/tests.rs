@@ -424,6 +424,24 @@ fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over
 }
 
 #[test]
+fn a_copy_that_one_of_two_writes_at_a_time_may_still_touch_is_not_told_as_one_that_nothing_touches() {
+    for settled in [[false, true], [true, false], [true, true]] {
+        let pool = Pool::with_session(6, 2);
+        pool.is_still.set(true);
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut first = pin!(pool.write(0, b"abc", |rid| (rid == 2).then(|| lost(settled[0]))));
+        let mut second = pin!(pool.write(3, b"def", |rid| (rid == 2).then(|| lost(settled[1]))));
+        assert!(first.as_mut().poll(context).is_pending() && second.as_mut().poll(context).is_pending());
+        pool.is_still.set(false);
+        assert!(matches!(first.as_mut().poll(context), Poll::Ready(Ok(()))));
+        assert!(matches!(second.as_mut().poll(context), Poll::Ready(Ok(()))));
+        pool.end().unwrap();
+        let told = if settled == [true, true] { vec![(vec![2], true)] } else { Vec::new() };
+        assert_eq!(*pool.given_up.borrow(), told, "its fence has to prove that: {settled:?}");
+    }
+}
+
+#[test]
 fn a_write_that_comes_when_what_was_reserved_has_lapsed_says_so() {
     for (after, lapsed) in [(599, false), (620, true)] {
         let pool = Pool::with_session(3, 1);
