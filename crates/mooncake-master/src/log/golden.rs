@@ -28,7 +28,7 @@ fn record(golden: &mut Golden, name: impl Into<String>, record: &Record) {
     let mut bytes = Vec::new();
     frame::put_record(record, &mut bytes);
     let read: Vec<Record> = frame::records(&bytes).map(Result::unwrap).collect();
-    assert_eq!(read, [record.clone()]);
+    assert_eq!(read, std::slice::from_ref(record));
     let read: Vec<RecordRef<'_>> = frame::records(&bytes).map(Result::unwrap).collect();
     assert_eq!(format!("{read:?}"), format!("[{record:?}]"));
     golden.bytes(name, bytes);
