@@ -68,9 +68,10 @@ fmt: $(VENV)/.tools ## format Rust and Python
 	$(PY) -m ruff check --quiet --fix-only .
 	$(PY) -m ruff format --quiet .
 
-lint: $(VENV)/.tools ## format check, clippy, ruff, layers and words
+lint: $(VENV)/.tools ## format check, clippy, links of the documentation, ruff, layers and words
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --document-private-items --workspace --locked
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	cargo xtask layers

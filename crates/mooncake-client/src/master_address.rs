@@ -13,7 +13,7 @@ pub(crate) struct MasterAddress {
     hosts: Vec<(String, u16)>,
 }
 
-/// Hosts and ports of the masters that `host:port` names, which is one: see [`MasterAddress::alone`].
+/// Hosts and ports of the masters that `host:port` names, which is one: see `MasterAddress::alone`.
 pub fn masters(text: &str) -> Result<Vec<(String, u16)>, StoreError> {
     MasterAddress::parse(text)?.alone().map(|address| address.hosts)
 }

@@ -68,7 +68,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// sockets.
 ///
 /// Whoever comes is let in. When there are too many, another one has to go:
-/// see [`Crowd::admit`].
+/// see `Crowd::admit`.
 pub async fn accept(
     pages: impl Fn() -> (Router, bool) + Send + 'static,
     listener: Guarded<TcpListener>,

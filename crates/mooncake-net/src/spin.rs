@@ -40,7 +40,7 @@ pub fn busy_poll<T>(habit: &Habit, ready: impl FnMut() -> Option<T>) -> Option<T
 }
 
 /// The same for an answer that is known to take some work: the moment begins
-/// when that is done. Work of more than [`MOST_WORK`] is slept through, and
+/// when that is done. Work of more than `MOST_WORK` is slept through, and
 /// the habit learns nothing of it.
 pub fn busy_poll_behind<T>(habit: &Habit, work: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
     if work > MOST_WORK || habit.skips() {

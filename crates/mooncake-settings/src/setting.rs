@@ -47,11 +47,11 @@ pub enum Type {
     Ratio,
     /// 0 to 65535.
     Port,
-    /// Milliseconds, or a number with ms, s, m or h; at most [`DURATION_MAX_MS`].
+    /// Milliseconds, or a number with ms, s, m or h; at most `DURATION_MAX_MS`.
     Duration,
     /// Bytes, or a number with KB, MB, GB or TB (powers of 1024). Whoever reads it parses it.
     Size,
-    /// A whole number of milliseconds, from 1 to [`DURATION_MAX_MS`].
+    /// A whole number of milliseconds, from 1 to `DURATION_MAX_MS`.
     Milliseconds,
     /// An IPv4 or IPv6 address.
     Address,

@@ -142,8 +142,8 @@ int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len);
 
 /* Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma",
  * which this version has not, a line on stderr says that TCP is used instead. args may be NULL; if it is not,
- * args[0] is NULL, or the matrix of devices as JSON, which takes the place of what is discovered. A text that
- * is no matrix gives NULL. */
+ * its first element is NULL, or the matrix of devices as JSON, which takes the place of what is discovered. A
+ * text that is no matrix gives NULL. */
 transport_t installTransport(transfer_engine_t engine, const char *proto, void **args);
 
 int uninstallTransport(transfer_engine_t engine, const char *proto);

@@ -307,9 +307,9 @@ unsafe fn put_text(text: &str, into: *mut c_char, room: usize) -> Outcome<()> {
 }
 
 /// Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma", which
-/// this version has not, a line on stderr says that TCP is used instead. args may be NULL; if it is not, args[0] is
-/// NULL, or the matrix of devices as JSON, which takes the place of what is discovered. A text that is no matrix gives
-/// NULL.
+/// this version has not, a line on stderr says that TCP is used instead. args may be NULL; if it is not, its first
+/// element is NULL, or the matrix of devices as JSON, which takes the place of what is discovered. A text that is no
+/// matrix gives NULL.
 ///
 /// # Safety
 /// See [`discoverTopology`]; `args` is null or has one element at least, null or a C string.

@@ -21,7 +21,7 @@ const CURRENT: &str = "current";
 /// Where one lies that is begun while its master runs, until it is whole. No start reads it.
 const BEGUN: &str = "begun";
 
-/// A state folder, locked for as long as this lives, or any [`Locked`] of it.
+/// A state folder, locked for as long as this lives, or any `Locked` of it.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,

@@ -2,7 +2,7 @@
 //!
 //! Its bytes are copied by the device's driver, to and from pinned host memory,
 //! and by the processor from there on. A call that meets such memory takes a
-//! [`Ring`] of pinned slots: while the driver fills or empties some of them, the
+//! `Ring` of pinned slots: while the driver fills or empties some of them, the
 //! processor copies and checksums another. When a call has returned, whether it
 //! succeeded or not, nothing of it is under way on the device any more.
 

@@ -251,7 +251,7 @@ impl Mapping {
     /// `keep`: a mark that refuses writes, tombstones over every stamp, fence, holes. For the owner, or for
     /// a peer once the owner is proven gone; a read-only mapping can do it too.
     /// Views of kept extents stay as they are, everything else reads as zeros.
-    /// Huge pages of the host's pool go back with the last mapping, all of them: see [`holes`].
+    /// Huge pages of the host's pool go back with the last mapping, all of them: see `holes`.
     ///
     /// `keep` is asked behind the tombstones: a view that it does not know of
     /// then is never handed out, because its stamps are other ones.
