@@ -203,6 +203,20 @@ fn listed(start: usize, end: usize, touch: Touch) -> bool {
     found.is_some_and(|found| found.writable || touch == Touch::Load)
 }
 
+impl ForeignRange {
+    /// Copies the first bytes of the range out of it, fault-safely. Panics if there are fewer.
+    pub fn read_into(&self, bytes: &mut [u8]) -> Result<(), CopyError> {
+        assert!(bytes.len() <= self.len, "{} bytes of a range of {}", bytes.len(), self.len);
+        read(std::ptr::with_exposed_provenance(self.addr), bytes)
+    }
+
+    /// Copies bytes to the start of the range, fault-safely. Panics if there is no room for them.
+    pub fn write_from(&self, bytes: &[u8]) -> Result<(), CopyError> {
+        assert!(bytes.len() <= self.len, "{} bytes for a range of {}", bytes.len(), self.len);
+        write(bytes, std::ptr::with_exposed_provenance_mut(self.addr))
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::cell::Cell;
@@ -355,19 +369,5 @@ pub(crate) mod tests {
         assert!(listed(constant, constant + 64, Touch::Load) && !listed(constant, constant + 64, Touch::Store));
         let hole = hole() + PAGE as usize;
         assert!(!listed(hole, hole + 1, Touch::Load) && !listed(hole - 1, hole + 1, Touch::Store));
-    }
-}
-
-impl ForeignRange {
-    /// Copies the first bytes of the range out of it, fault-safely. Panics if there are fewer.
-    pub fn read_into(&self, bytes: &mut [u8]) -> Result<(), CopyError> {
-        assert!(bytes.len() <= self.len, "{} bytes of a range of {}", bytes.len(), self.len);
-        read(std::ptr::with_exposed_provenance(self.addr), bytes)
-    }
-
-    /// Copies bytes to the start of the range, fault-safely. Panics if there is no room for them.
-    pub fn write_from(&self, bytes: &[u8]) -> Result<(), CopyError> {
-        assert!(bytes.len() <= self.len, "{} bytes for a range of {}", bytes.len(), self.len);
-        write(bytes, std::ptr::with_exposed_provenance_mut(self.addr))
     }
 }
