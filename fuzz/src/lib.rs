@@ -1,16 +1,16 @@
 //! What the fuzzers call: decoders by their names. The lists themselves are in the crates, where the tests use them,
 //! too.
 
-use mooncake_test_support::Decoder;
+use mooncake_test_support::FuzzTarget;
 
 /// Those of all crates.
-const ALL: [&[Decoder]; 6] = [
-    &mooncake_transfer_engine::decoders::DECODERS,
-    &mooncake_http::fuzz_targets::DECODERS,
-    &mooncake_master::decoders::DECODERS,
-    &mooncake_settings::fuzz_targets::DECODERS,
-    &mooncake_segment::decoders::DECODERS,
-    &mooncake_wire::decoders::DECODERS,
+const ALL: [&[FuzzTarget]; 6] = [
+    &mooncake_transfer_engine::fuzz_targets::FUZZ_TARGETS,
+    &mooncake_http::fuzz_targets::FUZZ_TARGETS,
+    &mooncake_master::fuzz_targets::FUZZ_TARGETS,
+    &mooncake_settings::fuzz_targets::FUZZ_TARGETS,
+    &mooncake_segment::fuzz_targets::FUZZ_TARGETS,
+    &mooncake_wire::fuzz_targets::FUZZ_TARGETS,
 ];
 
 /// Gives bytes to one of them.

@@ -7,12 +7,12 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, RawQuery};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use mooncake_test_support::Decoder;
+use mooncake_test_support::FuzzTarget;
 
 use crate::connections::{Limits, speaking};
 
 /// All of them.
-pub const DECODERS: [Decoder; 1] = [Decoder { name: "http_request", read: request, seeds: request_seeds }];
+pub const FUZZ_TARGETS: [FuzzTarget; 1] = [FuzzTarget { name: "http_request", read: request, seeds: request_seeds }];
 
 const BODY_MAX: usize = 1 << 10;
 
@@ -49,6 +49,6 @@ fn request_seeds() -> Vec<Vec<u8>> {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_test_support::run(&super::DECODERS);
+        mooncake_test_support::run(&super::FUZZ_TARGETS);
     }
 }

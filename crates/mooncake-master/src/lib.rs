@@ -13,10 +13,10 @@ mod committer;
 mod connection;
 mod connections;
 mod control;
-#[cfg(any(test, fuzzing))]
-pub mod decoders;
 #[cfg(test)]
 mod eventually;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_targets;
 mod hello;
 mod http;
 #[doc(hidden)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use mooncake_memory::{CopyError, MemoryError};
 use mooncake_os::{ProcessError, is_short_of_descriptors};
 
+use crate::protocol::frames::Status;
 use crate::reign::Reign;
-use crate::wire::Status;
 
 /// A read, a write or a view failed.
 #[derive(Debug, thiserror::Error)]

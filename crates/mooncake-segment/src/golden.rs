@@ -12,14 +12,14 @@ use mooncake_os::Guarded;
 use mooncake_os::recv_fds;
 use mooncake_test_support::{Golden, every};
 
-use crate::attach_pipe::AttachPipe;
 use crate::link::fixture::{Quiet, hello, owner};
 use crate::machine::Fence;
-use crate::reign::Reign;
-use crate::wire::{
+use crate::protocol::attach_stream::AttachPipe;
+use crate::protocol::frames::{
     FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op,
     Purpose, Reply, Status, Trailer,
 };
+use crate::reign::Reign;
 
 const UUID: [u8; 16] = *b"0123456789abcdef";
 const REIGN: Reign = Reign { epoch: 0x0102, id: 0x8101_0203 };

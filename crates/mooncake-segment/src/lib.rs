@@ -15,17 +15,17 @@
 #![forbid(unsafe_code)]
 
 mod alarm;
-mod attach_pipe;
-#[cfg(any(test, fuzzing))]
-pub mod decoders;
 mod error;
 #[cfg(test)]
 mod eventually;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_targets;
 mod gate;
 #[cfg(test)]
 mod golden;
 mod link;
 mod local;
+mod protocol;
 // For the simulation, which runs the same decisions in virtual time. It has no stable interface.
 #[doc(hidden)]
 pub mod machine;
@@ -33,14 +33,13 @@ mod readiness;
 mod reign;
 mod server;
 mod wait;
-mod wire;
 
 pub use error::{LinkError, ServerError, TransferError, TwoReigns, WriteError};
 pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
+pub use protocol::frames::Status;
 pub use reign::Reign;
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
 pub use wait::{SLOWEST, Wait};
-pub use wire::Status;
 
 /// UUID of a segment: random per memory, stored in that memory too.
 pub type Uuid = [u8; 16];

@@ -1,16 +1,16 @@
 //! All that reads settings, as functions of bytes: for the fuzzers in `fuzz/` and for the test here. A file has a
 //! mebibyte at most.
 
-use mooncake_test_support::Decoder;
+use mooncake_test_support::FuzzTarget;
 
 use crate::environment::{log_level, parsed, switch};
 use crate::{PROGRAMS, boolean, duration_ms, file, parse};
 
 /// All of them.
-pub const DECODERS: [Decoder; 3] = [
-    Decoder { name: "settings_file", read: settings_file, seeds: file_seeds },
-    Decoder { name: "command_line", read: command_line, seeds: command_line_seeds },
-    Decoder { name: "setting", read: setting, seeds: setting_seeds },
+pub const FUZZ_TARGETS: [FuzzTarget; 3] = [
+    FuzzTarget { name: "settings_file", read: settings_file, seeds: file_seeds },
+    FuzzTarget { name: "command_line", read: command_line, seeds: command_line_seeds },
+    FuzzTarget { name: "setting", read: setting, seeds: setting_seeds },
 ];
 
 /// Short ones: a file is its user's own, and the reader of YAML takes minutes for a mebibyte of brackets.
@@ -66,6 +66,6 @@ fn setting_seeds() -> Vec<Vec<u8>> {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_test_support::run(&super::DECODERS);
+        mooncake_test_support::run(&super::FUZZ_TARGETS);
     }
 }

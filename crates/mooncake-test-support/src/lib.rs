@@ -1,4 +1,4 @@
-//! Decoders of what others send, as functions of bytes: each crate that has some lists them in its `decoders.rs`, for
+//! Decoders of what others send, as functions of bytes: each crate that has some lists them in its `fuzz_targets.rs`, for
 //! the fuzzers in `fuzz/` and for a test of its own, which calls [`run`]. And [`Golden`] files,
 //! which say that a format is what it was.
 #![forbid(unsafe_code)]
@@ -21,7 +21,7 @@ const MEMORY: u64 = 64 << 20;
 
 /// One decoder.
 #[derive(Debug, Clone, Copy)]
-pub struct Decoder {
+pub struct FuzzTarget {
     /// As `fuzz/fuzz_targets` has it.
     pub name: &'static str,
     /// Reads what may be anything. It may not panic.
@@ -32,7 +32,7 @@ pub struct Decoder {
 
 /// Gives each decoder what it is meant for, mutations of that, and what is nested deeply: none may panic, or ask for
 /// much memory. Panics with the decoder's name and the bytes otherwise, and if it has no fuzz target.
-pub fn run(decoders: &[Decoder]) {
+pub fn run(decoders: &[FuzzTarget]) {
     // Asked for when it runs: a checkout that was moved keeps what cargo built in it.
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is");
     let targets = Path::new(&crate_folder).join("../../fuzz/fuzz_targets");

@@ -42,13 +42,13 @@ mod batch;
 mod buffers;
 mod calls;
 mod core;
-#[cfg(any(test, fuzzing))]
-pub mod decoders;
 mod descriptor;
 mod engine;
 mod errands;
 mod error;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_targets;
 #[cfg(test)]
 mod golden;
 mod handshake;

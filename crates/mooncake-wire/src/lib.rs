@@ -5,11 +5,13 @@
 //! carried it, so that a batch of keys costs no allocation per key.
 #![forbid(unsafe_code)]
 
-#[cfg(any(test, fuzzing))]
-pub mod decoders;
 mod feature;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_targets;
 mod keys;
+#[allow(missing_docs, clippy::all)]
+pub mod message;
 mod position;
 mod preface;
 mod request_kind;
@@ -23,9 +25,3 @@ pub use request_kind::RequestKind;
 /// How a master's reason begins where a put has no room as long as memory is being populated: that room comes of
 /// itself.
 pub const STILL_POPULATED: &str = "memory is still being populated";
-
-/// The messages, generated from `proto/control.proto`.
-#[allow(missing_docs, clippy::all)]
-pub mod message {
-    include!(concat!(env!("OUT_DIR"), "/mooncake.control.v1.rs"));
-}

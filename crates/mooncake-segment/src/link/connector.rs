@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use mooncake_os::ProcessIdentity;
 
-use super::attachment::{Attachment, NoSharedMemory};
 use super::idle_lanes::IdleLanes;
 use super::options::{LinkOptions, Path, Paths, SegmentAddress};
 use super::pool::LanePool;
-use super::reclaimer::Reclaimer;
-use super::watcher::Watcher;
+use super::shared_memory::reclaimer::Reclaimer;
+use super::shared_memory::watcher::Watcher;
+use super::shared_memory::{Attachment, NoSharedMemory};
 use super::{Kind, Link};
 use crate::local;
 use crate::machine::LeastEpoch;
+use crate::protocol::frames::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
 use crate::wait::Wait;
-use crate::wire::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
 
 /// What every link of a store is made from.
 #[derive(Debug)]
@@ -145,8 +145,8 @@ mod tests {
     use super::super::links::Links;
     use super::*;
     use crate::error::LinkError;
+    use crate::protocol::frames::{HELLO_LEN, HelloReply, Status};
     use crate::reign::Reign;
-    use crate::wire::{HELLO_LEN, HelloReply, Status};
 
     #[test]
     fn a_path_that_failed_for_want_of_descriptors_is_no_reason_where_another_one_failed_for_its_own() {

@@ -7,8 +7,8 @@ use mooncake_os::boot_id;
 
 use super::{EpochQuestion, LinkEvents, LinkOptions, Path, Paths, SegmentAddress};
 use crate::Uuid;
+use crate::protocol::frames::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
 use crate::server::{SegmentServer, ServerEvents, ServerOptions};
-use crate::wire::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
 
 /// Takes no notice of anything.
 pub struct Quiet;

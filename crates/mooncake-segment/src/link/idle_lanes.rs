@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::lane::Lane;
-use crate::wire::LANE_REUSED;
+use super::tcp_lane::Lane;
+use crate::protocol::frames::LANE_REUSED;
 
 /// Most of them where the process may have descriptors enough.
 const MOST: usize = 1024;

@@ -7,11 +7,11 @@ use mooncake_os::{ProcessIdentity, descriptor_limit, forked, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;
-use super::attachment::NoSharedMemory;
 use super::connector::{Connector, Made, NoPath};
 use super::options::{LinkEvents, LinkOptions, LinkReport, Path, SegmentAddress};
-use super::reclaimer::Reclaimer;
-use super::watcher::Watcher;
+use super::shared_memory::NoSharedMemory;
+use super::shared_memory::reclaimer::Reclaimer;
+use super::shared_memory::watcher::Watcher;
 use crate::Uuid;
 use crate::error::{LinkError, ServerError};
 use crate::machine::{LinkBook, Look, Ticket, Unwanted};

@@ -1,17 +1,14 @@
 //! The initiator's side: links to segments, by the best path there is.
 
-mod attachment;
 mod connector;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod idle_lanes;
-mod lane;
 mod links;
 mod options;
 mod pool;
-mod reclaimer;
-mod view;
-mod watcher;
+mod shared_memory;
+mod tcp_lane;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,19 +25,19 @@ use crate::error::{TransferError, WriteError};
 use crate::gate::Gate;
 use crate::local::{Inside, Served};
 use crate::machine::{Denied, LeastEpoch};
+use crate::protocol::frames::Status;
 use crate::reign::Reign;
 use crate::wait::Wait;
-use crate::wire::Status;
 
 pub use links::Links;
 pub use options::{EpochQuestion, LinkEvents, LinkOptions, LinkReport, Path, Paths, SegmentAddress};
-pub use view::View;
+pub use shared_memory::view::View;
 
-pub(crate) use watcher::Watcher;
+pub(crate) use shared_memory::watcher::Watcher;
 
-use attachment::Attachment;
-use lane::Extent;
 use pool::LanePool;
+use shared_memory::Attachment;
+use tcp_lane::Extent;
 
 /// A way to one segment.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mooncake_ids::SegmentUuid;
 use mooncake_os::ProcessIdentity;
 
-use super::attachment::Attachment;
+use super::shared_memory::Attachment;
 use crate::Uuid;
 use crate::local::Inside;
 use crate::reign::Reign;

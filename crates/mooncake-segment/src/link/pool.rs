@@ -8,11 +8,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::idle_lanes::{IdleLane, IdleLanes};
-use super::lane::{Lane, Outcome};
 use super::options::{LinkOptions, SegmentAddress};
+use super::tcp_lane::{Lane, Outcome};
 use crate::error::TransferError;
+use crate::protocol::frames::{Hello, Status};
 use crate::wait::Wait;
-use crate::wire::{Hello, Status};
 
 /// Most lanes kept without work; more are opened and closed with the load.
 const MAX_IDLE: usize = 16;

@@ -16,7 +16,7 @@ mod remains;
 #[cfg(test)]
 mod together;
 
-pub use crate::wire::{Frame, Op};
+pub use crate::protocol::frames::{Frame, Op};
 pub use gate::{Denied, Gate, Stamps, Writes};
 pub use insiders::Insiders;
 pub use least_epoch::LeastEpoch;

@@ -6,8 +6,8 @@
 use mooncake_mutant::mutant;
 
 use super::Writes;
+use crate::protocol::frames::{Frame, Op};
 use crate::reign::Reign;
-use crate::wire::{Frame, Op};
 
 /// What a peer says last: the memory is unmapped.
 pub const FAREWELL: Frame = Frame::plain(Op::Detached, 0);

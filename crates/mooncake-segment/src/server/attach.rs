@@ -8,12 +8,14 @@ use std::sync::Arc;
 use mooncake_os::{Guarded, ProcessIdentity, has_exited, peer_credentials, peer_pidfd, send_fds};
 
 use super::Shared;
-use super::door::{Of, refuse};
-use crate::attach_pipe::AttachPipe;
+use super::acceptor::{Of, refuse};
 use crate::local::Served;
 use crate::machine::Newcomer;
+use crate::protocol::attach_stream::AttachPipe;
+use crate::protocol::frames::{
+    FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Status,
+};
 use crate::readiness::{Readiness, Ready, Watch, words_and};
-use crate::wire::{FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Status};
 
 /// The process of an attachment, as long as the owner's book has that.
 pub(super) struct Attached {
@@ -209,9 +211,9 @@ mod tests {
     use crate::Uuid;
     use crate::link::fixture::{Quiet, hello, owner};
     use crate::machine::{Fence, Output, ProcessGone};
+    use crate::protocol::frames::{FRAME_LEN, Frame, Op, Purpose};
     use crate::reign::Reign;
     use crate::server::{ServerEvents, State};
-    use crate::wire::{FRAME_LEN, Frame, Op, Purpose};
 
     /// What a caller is answered, and the descriptors that it gets.
     fn answer(caller: &UnixStream) -> (Status, usize) {

@@ -148,9 +148,9 @@ mod tests {
     use crate::link::SegmentAddress;
     use crate::local::Served;
     use crate::machine::Newcomer;
+    use crate::protocol::frames::{FRAME_LEN, Op};
     use crate::server::attach::Attached;
     use crate::server::{SegmentServer, ServerEvents, ServerOptions};
-    use crate::wire::{FRAME_LEN, Op};
     use crate::{LinkEvents, LinkOptions, Links, Path, Paths, Wait};
     use mooncake_os::Waker;
 

@@ -24,11 +24,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::lane::{End, Lane, LaneControl, Worker};
+use super::tcp_lane::{End, Lane, LaneControl, Worker};
 use crate::Uuid;
 use crate::alarm::Alarm;
+use crate::protocol::frames::{LANE_KEPT, Status};
 use crate::readiness::{Readiness, Ready};
-use crate::wire::{LANE_KEPT, Status};
 use mooncake_os::Waker;
 
 /// A worker that had nothing to do for so long ends, if another one waits.

@@ -1,15 +1,15 @@
 //! The owner's side: serves segments, and proves that nobody writes there any more.
 
+mod acceptor;
 mod attach;
 mod callers;
 mod carry;
-mod door;
 mod fences;
-mod lane;
 mod lanes;
 mod patience;
 mod pending;
 mod strangers;
+mod tcp_lane;
 
 use std::collections::HashMap;
 use std::io;
@@ -34,10 +34,10 @@ use crate::reign::Reign;
 use mooncake_os::Waker;
 
 pub use crate::machine::{Fence, ProcessGone};
-pub(crate) use lane::LaneControl;
+pub(crate) use tcp_lane::LaneControl;
 
+use acceptor::Door;
 use attach::Attached;
-use door::Door;
 use lanes::Lanes;
 
 /// How a server listens.
@@ -294,7 +294,7 @@ mod tests {
 
     use super::*;
     use crate::link::fixture::{Quiet, hello, owner};
-    use crate::wire::{Frame, HELLO_LEN, Op, Purpose, REPLY_LEN, Reply, Status};
+    use crate::protocol::frames::{Frame, HELLO_LEN, Op, Purpose, REPLY_LEN, Reply, Status};
 
     #[test]
     fn memory_that_a_thread_of_this_process_still_writes_is_not_to_be_given_back() {

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::lane::{End, Worker};
+use super::tcp_lane::{End, Worker};
 use crate::wait::SLOWEST;
 
 /// How long a peer may take.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_os::Guarded;
 
-use crate::wire::{HELLO_LEN, Hello, begins_as_hello};
+use crate::protocol::frames::{HELLO_LEN, Hello, begins_as_hello};
 
 /// Time for the whole hello.
 const PATIENCE: Duration = Duration::from_millis(900);
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
     use crate::link::fixture::hello;
-    use crate::wire::Purpose;
+    use crate::protocol::frames::Purpose;
 
     fn caller() -> (UnixStream, Pending) {
         let (caller, stream) = UnixStream::pair().unwrap();

@@ -8,8 +8,8 @@ use std::thread::{scope, sleep};
 use super::*;
 use crate::eventually::eventually;
 use crate::link::fixture::hello;
+use crate::protocol::frames::{HELLO_LEN, HelloReply, LANE_REUSED, Purpose, Status};
 use crate::reign::Reign;
-use crate::wire::{HELLO_LEN, HelloReply, LANE_REUSED, Purpose, Status};
 
 const SOON: Duration = Duration::from_secs(10);
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::fence_list::FenceList;
 use super::{Fence, Output};
 use crate::Uuid;
+use crate::protocol::frames::{Frame, Op};
 use crate::reign::Reign;
-use crate::wire::{Frame, Op};
 
 /// Fences that an attached process is asked about before it has answered the first of them. Their frames lie in the
 /// memory of its connection while it stands still.

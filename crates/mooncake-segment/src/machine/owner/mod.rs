@@ -21,8 +21,8 @@ use mooncake_mutant::mutant;
 
 use super::Writes;
 use crate::Uuid;
+use crate::protocol::frames::{Frame, Op};
 use crate::reign::Reign;
-use crate::wire::{Frame, Op};
 
 pub use attachment::Newcomer;
 

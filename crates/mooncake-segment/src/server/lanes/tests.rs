@@ -9,8 +9,8 @@ use mooncake_os::Guarded;
 use super::*;
 use crate::eventually::eventually;
 use crate::link::fixture::{Quiet, hello, owner};
+use crate::protocol::frames::{FRAME_LEN, Frame, HELLO_LEN, HelloReply, Op, Purpose, REPLY_LEN, Reply};
 use crate::server::{SegmentServer, ServerOptions};
-use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, HelloReply, Op, Purpose, REPLY_LEN, Reply};
 
 /// An owner of that many lanes and workers, and its segment.
 fn small(max_lanes: usize, max_workers: usize) -> (Arc<SegmentServer>, Arc<mooncake_memory::SegmentMemory>) {
@@ -275,6 +275,6 @@ fn a_connection_that_is_cut_off_before_it_is_in_takes_no_place() {
     drop(caller);
     let served = server.shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
     let hello = hello(Purpose::Lane, memory.uuid());
-    let opened = super::super::lane::open(&server.shared, Guarded::new(stream), peer, &hello, served);
+    let opened = super::super::tcp_lane::open(&server.shared, Guarded::new(stream), peer, &hello, served);
     assert_eq!((opened, server.lanes()), (Ok(()), 0));
 }

@@ -11,7 +11,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Runs jobs in their order. The thread starts with the first one and ends when
 /// nothing is left to do.
 #[derive(Default)]
-pub(super) struct Reclaimer {
+pub(in crate::link) struct Reclaimer {
     state: Mutex<State>,
 }
 
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl Reclaimer {
-    pub(super) fn later(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+    pub(in crate::link) fn later(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         state.jobs.push_back(Box::new(job));
         if state.running {

@@ -3,7 +3,7 @@
 //!
 //! None may panic, and what is read must be written as it was.
 
-use mooncake_test_support::Decoder;
+use mooncake_test_support::FuzzTarget;
 
 use crate::address;
 use crate::descriptor::Descriptor;
@@ -17,15 +17,15 @@ use crate::shared_segment::Ticket;
 use crate::topology::Topology;
 
 /// All of them.
-pub const DECODERS: [Decoder; 8] = [
-    Decoder { name: "handshake", read: handshake, seeds: handshake_seeds },
-    Decoder { name: "descriptor", read: descriptor, seeds: descriptor_seeds },
-    Decoder { name: "data_frame", read: data_frame, seeds: data_frame_seeds },
-    Decoder { name: "host_frame", read: host_frame, seeds: host_frame_seeds },
-    Decoder { name: "topology", read: topology, seeds: topology_seeds },
-    Decoder { name: "rpc_meta", read: rpc_meta, seeds: rpc_meta_seeds },
-    Decoder { name: "peer_name", read: peer_name, seeds: peer_name_seeds },
-    Decoder { name: "segment_ticket", read: segment_ticket, seeds: segment_ticket_seeds },
+pub const FUZZ_TARGETS: [FuzzTarget; 8] = [
+    FuzzTarget { name: "handshake", read: handshake, seeds: handshake_seeds },
+    FuzzTarget { name: "descriptor", read: descriptor, seeds: descriptor_seeds },
+    FuzzTarget { name: "data_frame", read: data_frame, seeds: data_frame_seeds },
+    FuzzTarget { name: "host_frame", read: host_frame, seeds: host_frame_seeds },
+    FuzzTarget { name: "topology", read: topology, seeds: topology_seeds },
+    FuzzTarget { name: "rpc_meta", read: rpc_meta, seeds: rpc_meta_seeds },
+    FuzzTarget { name: "peer_name", read: peer_name, seeds: peer_name_seeds },
+    FuzzTarget { name: "segment_ticket", read: segment_ticket, seeds: segment_ticket_seeds },
 ];
 
 fn handshake(bytes: &[u8]) {
@@ -191,6 +191,6 @@ fn segment_ticket_seeds() -> Vec<Vec<u8>> {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_test_support::run(&super::DECODERS);
+        mooncake_test_support::run(&super::FUZZ_TARGETS);
     }
 }

@@ -9,20 +9,20 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use mooncake_os::Guarded;
-use mooncake_test_support::Decoder;
+use mooncake_test_support::FuzzTarget;
 
-use crate::attach_pipe::AttachPipe;
-use crate::reign::Reign;
-use crate::wire::{
+use crate::protocol::attach_stream::AttachPipe;
+use crate::protocol::frames::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, Purpose, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
     begins_as_hello, seal,
 };
+use crate::reign::Reign;
 
 /// All of them.
-pub const DECODERS: [Decoder; 3] = [
-    Decoder { name: "lane_hello", read: hello, seeds: hello_seeds },
-    Decoder { name: "lane_frame", read: frame, seeds: frame_seeds },
-    Decoder { name: "attach_pipe", read: pipe, seeds: frame_seeds },
+pub const FUZZ_TARGETS: [FuzzTarget; 3] = [
+    FuzzTarget { name: "lane_hello", read: hello, seeds: hello_seeds },
+    FuzzTarget { name: "lane_frame", read: frame, seeds: frame_seeds },
+    FuzzTarget { name: "attach_pipe", read: pipe, seeds: frame_seeds },
 ];
 
 /// The bytes as they are, and with a checksum that is right.
@@ -107,6 +107,6 @@ fn pipe(bytes: &[u8]) {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_test_support::run(&super::DECODERS);
+        mooncake_test_support::run(&super::FUZZ_TARGETS);
     }
 }

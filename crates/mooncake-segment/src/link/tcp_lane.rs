@@ -17,8 +17,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::error::TransferError;
+use crate::protocol::frames::{
+    FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
+};
 use crate::wait::{SLICE, Wait};
-use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer};
 use mooncake_net::{stays_within_host, unpace};
 
 /// Bytes received between two steps of their checksum: they are still in the cache.

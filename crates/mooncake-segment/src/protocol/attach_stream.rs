@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mooncake_os::Guarded;
 
-use crate::wire::{FRAME_LEN, Frame};
+use crate::protocol::frames::{FRAME_LEN, Frame};
 
 /// Most bytes that wait for a peer that does not read. Neither side puts a question, or gives an answer, that would not
 /// fit: more than this is a mistake, which closes the connection.
@@ -94,7 +94,7 @@ impl AttachPipe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Op;
+    use crate::protocol::frames::Op;
 
     #[test]
     fn as_many_frames_wait_as_there_is_room_for_and_come_whole_and_in_order() {

@@ -13,13 +13,13 @@ use rustix::io::Errno;
 
 use super::Shared;
 use super::callers::Callers;
-use super::lane;
 use super::pending::{Caller, Progress};
 use super::strangers::Strangers;
+use super::tcp_lane;
 use crate::local::Served;
+use crate::protocol::frames::{Hello, HelloReply, LANE_VERSION, Purpose, Status};
 use crate::readiness::{Ready, Watch};
 use crate::reign::Reign;
-use crate::wire::{Hello, HelloReply, LANE_VERSION, Purpose, Status};
 
 /// Most connections that may owe their hello.
 const MAX_PENDING: usize = 512;
@@ -234,7 +234,7 @@ impl Door {
 fn admit(shared: &Arc<Shared>, caller: Caller, hello: &Hello) -> Result<(), Status> {
     let served = find(shared, hello);
     match (caller, hello.purpose, served) {
-        (Caller::Tcp(stream, peer), Purpose::Lane, Ok(served)) => lane::open(shared, stream, peer, hello, served),
+        (Caller::Tcp(stream, peer), Purpose::Lane, Ok(served)) => tcp_lane::open(shared, stream, peer, hello, served),
         (Caller::Unix(stream), Purpose::Attach, Ok(served)) => shared.attach(stream, hello, &served),
         (Caller::Tcp(stream, _), _, served) => refuse(&*stream, hello, served.err().unwrap_or(Status::Unsupported)),
         (Caller::Unix(stream), _, served) => refuse(&*stream, hello, served.err().unwrap_or(Status::Unsupported)),
@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
     use crate::link::fixture::{Quiet, hello, owner};
-    use crate::wire::HELLO_LEN;
+    use crate::protocol::frames::HELLO_LEN;
 
     #[test]
     fn a_hello_that_is_not_for_this_door_is_told_why() {

@@ -4,7 +4,7 @@
 //! bytes in memory at most: parts that say nothing are short.
 
 use bytes::Bytes;
-use mooncake_test_support::Decoder;
+use mooncake_test_support::FuzzTarget;
 use prost::Message;
 
 use crate::message::*;
@@ -13,12 +13,12 @@ use crate::{
 };
 
 /// All of them.
-pub const DECODERS: [Decoder; 5] = [
-    Decoder { name: "control_frames", read: frames, seeds: frame_seeds },
-    Decoder { name: "control_hello", read: hello, seeds: hello_seeds },
-    Decoder { name: "control_request", read: request, seeds: request_seeds },
-    Decoder { name: "control_reply", read: reply, seeds: reply_seeds },
-    Decoder { name: "control_anchor", read: anchor, seeds: anchor_seeds },
+pub const FUZZ_TARGETS: [FuzzTarget; 5] = [
+    FuzzTarget { name: "control_frames", read: frames, seeds: frame_seeds },
+    FuzzTarget { name: "control_hello", read: hello, seeds: hello_seeds },
+    FuzzTarget { name: "control_request", read: request, seeds: request_seeds },
+    FuzzTarget { name: "control_reply", read: reply, seeds: reply_seeds },
+    FuzzTarget { name: "control_anchor", read: anchor, seeds: anchor_seeds },
 ];
 
 /// The message, if it is one.
@@ -194,6 +194,6 @@ fn anchor_seeds() -> Vec<Vec<u8>> {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_test_support::run(&super::DECODERS);
+        mooncake_test_support::run(&super::FUZZ_TARGETS);
     }
 }

@@ -10,7 +10,7 @@ use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Verify};
 use mooncake_os::{boot_id, hex, send_fds};
 
 use super::super::fixture::{Quiet, mapping, owner};
-use super::super::view::View;
+use super::super::shared_memory::view::View;
 use super::super::{EpochQuestion, Kind, LinkEvents, Links};
 use super::*;
 

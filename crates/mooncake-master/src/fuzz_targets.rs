@@ -6,7 +6,7 @@
 use mooncake_core::{Extent, PinKind, Record, RecordRef, Replica, SegmentNo, SegmentSpec, SessionSpec};
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_memory::crc32c;
-use mooncake_test_support::Decoder;
+use mooncake_test_support::FuzzTarget;
 use mooncake_wire::message;
 use prost::Message;
 
@@ -19,13 +19,13 @@ use crate::query_pages;
 const LOG_ID: u64 = 5;
 
 /// All of them.
-pub const DECODERS: [Decoder; 6] = [
-    Decoder { name: "log_frame", read: log_frame, seeds: log_frame_seeds },
-    Decoder { name: "log_records", read: log_records, seeds: log_record_seeds },
-    Decoder { name: "log_header", read: log_header, seeds: log_header_seeds },
-    Decoder { name: "snapshot", read: snapshot, seeds: snapshot_seeds },
-    Decoder { name: "segment_spec", read: segment_spec, seeds: segment_spec_seeds },
-    Decoder { name: "query", read: query, seeds: query_seeds },
+pub const FUZZ_TARGETS: [FuzzTarget; 6] = [
+    FuzzTarget { name: "log_frame", read: log_frame, seeds: log_frame_seeds },
+    FuzzTarget { name: "log_records", read: log_records, seeds: log_record_seeds },
+    FuzzTarget { name: "log_header", read: log_header, seeds: log_header_seeds },
+    FuzzTarget { name: "snapshot", read: snapshot, seeds: snapshot_seeds },
+    FuzzTarget { name: "segment_spec", read: segment_spec, seeds: segment_spec_seeds },
+    FuzzTarget { name: "query", read: query, seeds: query_seeds },
 ];
 
 fn log_frame(bytes: &[u8]) {
@@ -164,6 +164,6 @@ fn framed(records: &[Record], lsn: u64) -> Vec<u8> {
 mod tests {
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        mooncake_test_support::run(&super::DECODERS);
+        mooncake_test_support::run(&super::FUZZ_TARGETS);
     }
 }

@@ -14,16 +14,16 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::options::{LinkOptions, SegmentAddress};
-use super::reclaimer::Reclaimer;
-use super::watcher::Watcher;
+use super::shared_memory::reclaimer::Reclaimer;
+use super::shared_memory::watcher::Watcher;
 use crate::Uuid;
-use crate::attach_pipe::AttachPipe;
 use crate::error::TransferError;
 use crate::gate::Gate;
 use crate::machine::{FAREWELL, Heard, Leave, Peer, Remains, Writes};
+use crate::protocol::attach_stream::AttachPipe;
+use crate::protocol::frames::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
 use crate::reign::Reign;
 use crate::wait::{SLICE, Wait};
-use crate::wire::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
 
 pub(super) struct Attachment {
     id: u64,
@@ -502,5 +502,8 @@ fn say_hello(
     Ok((reply, fds))
 }
 
+pub(in crate::link) mod reclaimer;
 #[cfg(test)]
 mod tests;
+pub(in crate::link) mod view;
+pub(in crate::link) mod watcher;

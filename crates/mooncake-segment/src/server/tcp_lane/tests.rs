@@ -9,8 +9,8 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_s
 
 use super::*;
 use crate::link::fixture::{Quiet, hello, owner};
+use crate::protocol::frames::{HELLO_LEN, Purpose};
 use crate::server::{SegmentServer, ServerOptions};
-use crate::wire::{HELLO_LEN, Purpose};
 
 fn connection() -> (TcpStream, Guarded<TcpStream>, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

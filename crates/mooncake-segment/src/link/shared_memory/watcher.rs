@@ -12,11 +12,11 @@ use std::time::Duration;
 use mooncake_os::has_exited;
 use parking_lot::Mutex;
 
-use super::attachment::Attachment;
-use super::options::{EpochQuestion, LinkEvents, Place};
+use super::Attachment;
 use crate::Uuid;
-use crate::attach_pipe::AttachPipe;
+use crate::link::options::{EpochQuestion, LinkEvents, Place};
 use crate::local::Inside;
+use crate::protocol::attach_stream::AttachPipe;
 use crate::readiness::{Readiness, Ready, Watch, words_and};
 use crate::reign::Reign;
 use mooncake_os::Waker;
@@ -60,17 +60,17 @@ struct Watched {
 }
 
 impl Watcher {
-    pub(super) fn new(events: Box<dyn LinkEvents>) -> io::Result<Arc<Watcher>> {
+    pub(in crate::link) fn new(events: Box<dyn LinkEvents>) -> io::Result<Arc<Watcher>> {
         let (waker, readiness) = (Waker::new()?, Arc::new(Readiness::new()?));
         readiness.add(waker.fd(), BELL, Ready::IN)?;
         Ok(Arc::new(Watcher { waker, readiness, events, last: AtomicU64::new(0), state: Mutex::default() }))
     }
 
-    pub(super) fn next_id(&self) -> u64 {
+    pub(in crate::link) fn next_id(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(super) fn watch(self: &Arc<Self>, attachment: &Arc<Attachment>) -> io::Result<()> {
+    pub(in crate::link) fn watch(self: &Arc<Self>, attachment: &Arc<Attachment>) -> io::Result<()> {
         let (id, wanted) = (attachment.id(), words_and(attachment.wants_room()));
         let mut state = self.state.lock();
         let watched = Watched {
@@ -93,13 +93,13 @@ impl Watcher {
     }
 
     /// Something has become true that an attachment may have to tell its owner.
-    pub(super) fn look_at(&self, id: u64) {
+    pub(in crate::link) fn look_at(&self, id: u64) {
         self.state.lock().due.insert(id);
         self.waker.wake();
     }
 
     /// Sends the rest of what an attachment had to say, once its owner reads.
-    pub(super) fn flush(self: &Arc<Self>, id: u64, farewell: AttachPipe) {
+    pub(in crate::link) fn flush(self: &Arc<Self>, id: u64, farewell: AttachPipe) {
         let mut state = self.state.lock();
         match self.readiness.watch(farewell.stream().clone(), id * 4 + FAREWELL, Ready::OUT) {
             Ok(watch) => drop(state.farewells.insert(id, (farewell, watch))),
@@ -110,7 +110,7 @@ impl Watcher {
         }
     }
 
-    pub(super) fn unwatch(&self, id: u64) {
+    pub(in crate::link) fn unwatch(&self, id: u64) {
         let mut state = self.state.lock();
         state.watched.remove(&id);
         if state.is_idle() {
@@ -120,7 +120,7 @@ impl Watcher {
     }
 
     /// No segment of another process is mapped any more, and their owners know.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(in crate::link) fn is_idle(&self) -> bool {
         self.state.lock().is_idle()
     }
 
@@ -131,7 +131,7 @@ impl Watcher {
     }
 
     /// The attachments to a segment that are still mapped.
-    pub(super) fn attachments(&self, uuid: &Uuid) -> Vec<Arc<Attachment>> {
+    pub(in crate::link) fn attachments(&self, uuid: &Uuid) -> Vec<Arc<Attachment>> {
         let state = self.state.lock();
         let of_it = state.watched.values().filter(|watched| watched.uuid == *uuid);
         of_it.filter_map(|watched| watched.attachment.upgrade()).collect()
@@ -221,9 +221,9 @@ mod tests {
     use mooncake_os::Guarded;
     use std::io::{Read, Write};
 
-    use super::super::fixture::Quiet;
     use super::*;
-    use crate::wire::{FRAME_LEN, Frame, Op};
+    use crate::link::fixture::Quiet;
+    use crate::protocol::frames::{FRAME_LEN, Frame, Op};
 
     #[test]
     fn an_owner_that_stood_still_hears_the_farewell_behind_the_answers() {

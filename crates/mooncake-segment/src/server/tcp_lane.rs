@@ -23,17 +23,17 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::Shared;
-use super::door::refuse;
+use super::acceptor::refuse;
 use super::lanes::Lanes;
 use super::patience::Patience;
 use crate::Uuid;
 use crate::gate::Admitted;
 use crate::local::Served;
 use crate::machine::Denied;
-use crate::readiness::Ready;
-use crate::wire::{
+use crate::protocol::frames::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
 };
+use crate::readiness::Ready;
 use mooncake_net::unpace;
 
 /// Reads up to this size are copied once more, so that reply, bytes and trailer

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mooncake_memory::{MappedView, ReadError, Verify};
 use mooncake_os::forked;
 
-use super::attachment::Attachment;
+use super::Attachment;
 use crate::local::Inside;
 
 /// The bytes of a pinned object, in place, verified when the view was made.
@@ -23,12 +23,12 @@ pub struct View {
 
 impl View {
     /// A view of this process's own segment.
-    pub(super) fn local(inside: &Arc<Inside>, bytes: MappedView) -> View {
+    pub(in crate::link) fn local(inside: &Arc<Inside>, bytes: MappedView) -> View {
         View { bytes, _hold: Hold::Inside(inside.clone()) }
     }
 
     /// A view of a peer's segment.
-    pub(super) fn shared(
+    pub(in crate::link) fn shared(
         attachment: &Arc<Attachment>,
         rid: u64,
         offset: u64,

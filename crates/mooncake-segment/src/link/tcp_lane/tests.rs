@@ -7,8 +7,8 @@ use std::thread::{scope, sleep};
 
 use super::*;
 use crate::link::fixture::hello;
+use crate::protocol::frames::Purpose;
 use crate::reign::Reign;
-use crate::wire::Purpose;
 
 const UUID: [u8; 16] = [7; 16];
 const BYTES: u64 = 64 << 20;

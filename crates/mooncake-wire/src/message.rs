@@ -1,0 +1,3 @@
+//! The messages, generated from `proto/control.proto`.
+
+include!(concat!(env!("OUT_DIR"), "/mooncake.control.v1.rs"));
