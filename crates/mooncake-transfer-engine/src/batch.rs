@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use mooncake_os::forked;
 use parking_lot::{Condvar, Mutex};
 
-use crate::engine::{PeerId, Request};
 use crate::error::EngineError;
 use crate::notify::Notify;
+use crate::request::{PeerId, Request};
 
 /// Names a batch: a slot and how often it was used. Never 0 and never all ones; one that was freed names nothing again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -300,7 +300,7 @@ mod tests {
 
     fn one_request() -> Vec<(PeerId, Request)> {
         let local = mooncake_memory::leak_shared(1).unwrap();
-        vec![(PeerId::SELF, Request { opcode: crate::engine::Opcode::Write, local, remote: 0 })]
+        vec![(PeerId::SELF, Request { opcode: crate::request::Opcode::Write, local, remote: 0 })]
     }
 
     #[test]

@@ -9,9 +9,9 @@ use std::time::Instant;
 use mooncake_memory::{ForeignRange, SharedBlock, Source, Target, check_reach, shared_block};
 use parking_lot::{Mutex, RwLock};
 
-use crate::engine::Request;
 use crate::error::EngineError;
 use crate::peer::Patience;
+use crate::request::Request;
 use crate::transport::Transports;
 use crate::visitors::Inside;
 

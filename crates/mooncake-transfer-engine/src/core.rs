@@ -7,13 +7,13 @@ use mooncake_memory::Bounce;
 use mooncake_os::forked;
 
 use crate::calls::Calls;
-use crate::engine::{Opcode, PeerId, Request, total};
 use crate::error::EngineError;
 use crate::handshake::{self, Kind, Message, NotifyBody};
 use crate::home::Home;
 use crate::known_peers::{Known, KnownPeers};
 use crate::notify::Notify;
 use crate::peer::{Pace, Patience, Peer};
+use crate::request::{Opcode, PeerId, Request, total};
 use crate::silent_peers::SilentPeers;
 use crate::workers::Workers;
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
-use crate::frame::EngineId;
+use crate::ids::EngineId;
 
 /// Longest document that is read, bytes.
 pub(crate) const LONGEST: usize = 64 << 20;

@@ -3,7 +3,9 @@
 //! All numbers are little endian. Version 1 acknowledges nothing; version 2 answers a write after its bytes are in
 //! memory, and puts a status before a read's bytes. A connection carries one request after another.
 
-use crate::engine::Opcode;
+use crate::ids::{EngineId, LaneName};
+
+use crate::request::Opcode;
 
 pub(crate) const HEADER_LEN: usize = 24;
 pub(crate) const STATUS_LEN: usize = 8;
@@ -20,12 +22,6 @@ const GREETING_MAGIC: u64 = u64::from_le_bytes(*b"MCRSHEL\xff");
 /// The same of a connection's name, and of the name of one that is to end.
 const NAME_MAGIC: u64 = u64::from_le_bytes(*b"MCRSNAM\xff");
 const SEVER_MAGIC: u64 = u64::from_le_bytes(*b"MCRSSEV\xff");
-
-/// Identifies one life of an engine.
-pub(crate) type EngineId = [u8; 16];
-
-/// Names one connection; only its initiator and its target know it.
-pub(crate) type LaneName = [u8; 16];
 
 /// A request's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

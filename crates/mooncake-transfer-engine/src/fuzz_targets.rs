@@ -83,8 +83,8 @@ fn data_frame(bytes: &[u8]) {
 }
 
 fn data_frame_seeds() -> Vec<Vec<u8>> {
-    use crate::engine::Opcode;
     use crate::frame::Header;
+    use crate::request::Opcode;
 
     let request = |opcode, v2| Frame::Request(Header { size: 4096, addr: 0x7f00_0000_1000, opcode, v2 });
     let extras = [Frame::Greeting, Frame::Name, Frame::Sever].map(|frame| frame([7; 16]));

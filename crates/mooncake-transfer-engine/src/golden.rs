@@ -15,7 +15,7 @@ use mooncake_test_support::{Golden, every};
 use parking_lot::Mutex;
 
 use crate::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};
-use crate::engine::{Engine, Opcode};
+use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::frame::{Frame, Header, Verdict};
 use crate::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
@@ -24,6 +24,7 @@ use crate::host_frame::{
 };
 use crate::metadata::{Metadata, Registry};
 use crate::options::EngineOptions;
+use crate::request::Opcode;
 use crate::shared_segment::{SharedSegment, Ticket};
 
 const NAME: [u8; 16] = *b"0123456789abcdef";

@@ -9,7 +9,7 @@
 //!
 //! All numbers are little endian.
 
-use crate::frame::EngineId;
+use crate::ids::EngineId;
 
 const MAGIC: [u8; 8] = *b"MCRSHOST";
 const VERSION: u32 = 3;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::engine::PeerId;
 use crate::error::EngineError;
 use crate::peer::Peer;
+use crate::request::PeerId;
 
 /// A peer that has an id.
 #[derive(Clone)]

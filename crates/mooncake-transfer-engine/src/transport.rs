@@ -12,10 +12,10 @@ use std::time::Instant;
 
 use crate::buffers::Buffer;
 use crate::descriptor::Descriptor;
-use crate::engine::Request;
 use crate::error::EngineError;
 use crate::home::Home;
 use crate::peer::Patience;
+use crate::request::Request;
 use crate::visitors::Inside;
 
 /// Those of an engine, in the order in which they are tried.

@@ -7,7 +7,7 @@ use mooncake_memory::{MemoryError, Passage, PeerProcess, Visiting};
 use parking_lot::Mutex;
 
 use crate::host_frame::Secret;
-use crate::server::is_there;
+use crate::peer_identity::is_there;
 
 /// The ways in that have been given out.
 #[derive(Debug, Default)]

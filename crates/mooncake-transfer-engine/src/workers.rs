@@ -12,9 +12,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::batch::{Batch, Task};
 use crate::core::Core;
-use crate::engine::{PeerId, Request};
 use crate::error::EngineError;
 use crate::peer::Patience;
+use crate::request::{PeerId, Request};
 
 /// Threads that work for one peer at a time.
 const PER_PEER: usize = 2;

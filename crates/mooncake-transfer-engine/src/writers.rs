@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::frame::LaneName;
+use crate::ids::LaneName;
 
 /// All that have a name.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 
-use crate::frame::LaneName;
+use crate::ids::LaneName;
 
 /// Those of one life of a peer.
 #[derive(Debug, Default)]

@@ -19,15 +19,15 @@ use super::mapped::MappedPeer;
 use super::out_of_reach::OutOfReach;
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
-use crate::engine::{Opcode, Request};
 use crate::error::EngineError;
-use crate::frame::EngineId;
 use crate::home::Home;
 use crate::host_frame::{
     ANSWER_LEN, Answer, BOUNDS_LEN, BlockBounds, Bounds, Hello, MOST_PIECES, Piece, REPLY_HELLO_LEN, ReplyHello,
     Secret, Welcome, Wish, request, words,
 };
-use crate::server::proven;
+use crate::ids::EngineId;
+use crate::peer_identity::proven;
+use crate::request::{Opcode, Request};
 
 /// Bytes copied between two looks at the clock.
 const STEP: usize = 16 << 20;

@@ -12,11 +12,11 @@ use super::pace::{Patience, SLICE};
 use super::pool::Pool;
 use crate::buffers::Buffer;
 use crate::descriptor::Descriptor;
-use crate::engine::Request;
 use crate::error::EngineError;
-use crate::frame::EngineId;
 use crate::home::Home;
+use crate::ids::EngineId;
 use crate::mappable::Mappable;
+use crate::request::Request;
 use crate::transport::{Met, Reach, Standing, Transport, Undone, Way};
 use crate::visitors::Inside;
 

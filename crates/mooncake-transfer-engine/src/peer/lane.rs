@@ -14,11 +14,12 @@ use super::given_up::GivenUp;
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
 use crate::descriptor::Descriptor;
-use crate::engine::{Opcode, Request};
 use crate::error::EngineError;
-use crate::frame::{EngineId, Frame, Header, LaneName, STATUS_LEN, Verdict};
+use crate::frame::{Frame, Header, STATUS_LEN, Verdict};
 use crate::handshake;
 use crate::home::Home;
+use crate::ids::{EngineId, LaneName};
+use crate::request::{Opcode, Request};
 
 /// Requests whose end is not known yet. Their headers and statuses fit into the sockets' buffers, so that neither side
 /// waits for the other to read.

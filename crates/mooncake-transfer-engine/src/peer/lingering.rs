@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 
 use super::pace::Patience;
 use crate::error::EngineError;
-use crate::frame::EngineId;
 use crate::host_frame::Secret;
-use crate::server::is_there;
+use crate::ids::EngineId;
+use crate::peer_identity::is_there;
 
 /// Those of an engine.
 #[derive(Debug, Default)]

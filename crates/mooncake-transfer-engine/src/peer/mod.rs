@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::engine::Request;
 use crate::error::EngineError;
 use crate::home::Home;
+use crate::request::Request;
 pub(crate) use host_path::SameHost;
 pub(crate) use lingering::Lingering;
 pub(crate) use mapped::MappedPeers;

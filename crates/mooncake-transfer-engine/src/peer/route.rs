@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 
 use super::pace::Patience;
 use crate::descriptor::Descriptor;
-use crate::engine::Request;
 use crate::error::EngineError;
 use crate::home::Home;
+use crate::request::Request;
 use crate::transport::{Met, Reach, Standing, Undone, Way};
 
 /// Most reasons for a detour that are told of one route.

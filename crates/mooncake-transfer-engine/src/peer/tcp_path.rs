@@ -9,9 +9,9 @@ use super::pool::Pool;
 use crate::address;
 use crate::buffers::Buffer;
 use crate::descriptor::{BufferDescriptor, Descriptor};
-use crate::engine::Request;
 use crate::error::EngineError;
 use crate::home::Home;
+use crate::request::Request;
 use crate::transport::{Met, Reach, Standing, Transport, Undone, Way};
 
 /// Requests of so many bytes and more are spread over several connections, if there may be several.

@@ -14,9 +14,9 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::{Next, Session, Standing};
 use crate::buffers::Buffer;
-use crate::engine::Opcode;
 use crate::frame::{Frame, HEADER_LEN, Header, STATUS_LEN, Verdict};
 use crate::home::Home;
+use crate::request::Opcode;
 use crate::writers::{Named, Writer};
 
 /// Bytes moved for one peer before the others have their turn.

@@ -30,7 +30,6 @@ use socket2::{SockRef, TcpKeepalive};
 pub(crate) use handshake::Room;
 #[cfg(any(test, fuzzing))]
 pub(crate) use handshake::missing;
-pub(crate) use host::{is_there, proven};
 
 use crate::error::EngineError;
 use crate::home::Home;
