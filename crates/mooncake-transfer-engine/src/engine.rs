@@ -11,28 +11,33 @@ use mooncake_os::{
 };
 use parking_lot::Mutex;
 
-use crate::address;
+use crate::batch::workers::Workers;
 use crate::batch::{BatchId, Batches, Status, TaskStatus};
-use crate::buffers::{Buffer, Buffers};
-use crate::calls::Calls;
-use crate::core::Core;
 use crate::errands::Errands;
 use crate::error::EngineError;
-use crate::handshake::{Kind, Message};
-use crate::home::Home;
-use crate::host_frame::SECRET_LEN;
-use crate::ids::EngineId;
-use crate::known_peers::KnownPeers;
-use crate::listening::{self, Listening};
-use crate::mappable::Mappable;
+use crate::local_node::Home;
+use crate::memory::buffers::{Buffer, Buffers};
+use crate::memory::mappable::Mappable;
+use crate::metadata::publisher::Publisher;
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{MappedPeers, Patience, Routes, SameHost, StripeThreads, Tcp};
-use crate::publisher::Publisher;
+use crate::peers::calls::Calls;
+use crate::peers::idle_paths::Routes;
+use crate::peers::initiator::Core;
+use crate::peers::registry::KnownPeers;
+use crate::protocol::handshake::{Kind, Message};
+use crate::protocol::ids::EngineId;
+use crate::protocol::peer_name;
+use crate::protocol::same_host::SECRET_LEN;
+use crate::server::listen::{self, Listening};
 use crate::server::{Ports, Server, listen_on_host};
 use crate::transport::Transports;
-use crate::workers::Workers;
+use crate::transport::same_host::SameHost;
+use crate::transport::same_host::mapped::MappedPeers;
+use crate::transport::stall::Patience;
+use crate::transport::tcp::Tcp;
+use crate::transport::tcp::stripe_threads::StripeThreads;
 
 /// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at
 /// a time.
@@ -127,7 +132,7 @@ impl Engine {
         registry: Option<Registry>,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Engine, EngineError> {
-        let (host, _) = address::split(name);
+        let (host, _) = peer_name::split(name);
         if host.is_empty() {
             return Err(EngineError::InvalidArgument("an engine needs the name of its host".into()));
         }
@@ -141,7 +146,7 @@ impl Engine {
         let told = options.told(host, registry.is_some());
         let fixed = registry.as_ref().and_then(|_| options.fixed_port(name));
         let Listening { handshake, data, port, data_port } =
-            listening::begin(&options, told.as_deref().unwrap_or(""), fixed)?;
+            listen::begin(&options, told.as_deref().unwrap_or(""), fixed)?;
         let id: EngineId = random_bytes().map_err(os("random bytes"))?;
         let secret: [u8; SECRET_LEN] = random_bytes().map_err(os("random bytes"))?;
         let unix = format!("mooncake-engine-{}", hex(&id));
@@ -163,7 +168,7 @@ impl Engine {
             Arc::new([Box::new(SameHost::new(unix, mappable.clone())), Box::new(Tcp::new(data_port))]);
         let home = Arc::new(Home {
             id,
-            name: if registry.is_some() { name.to_owned() } else { address::join(host, port) },
+            name: if registry.is_some() { name.to_owned() } else { peer_name::join(host, port) },
             buffers: Buffers::new(transports.clone()),
             transports,
             mappable,
@@ -214,9 +219,9 @@ impl Engine {
     pub fn address(&self) -> String {
         let host = match &self.core.home.advertised {
             Some(host) => host,
-            None => address::split(self.name()).0,
+            None => peer_name::split(self.name()).0,
         };
-        address::join(host, self.port)
+        peer_name::join(host, self.port)
     }
 
     /// Port of its handshakes.

@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Instant;
 
 use crate::error::EngineError;
-use crate::peer::{Patience, SLICE};
+use crate::transport::stall::{Patience, SLICE};
 
 /// Most threads at a time. Who wants one more waits, with patience too.
 const MOST: usize = 16;

@@ -5,14 +5,14 @@
 
 use mooncake_test_support::FuzzTarget;
 
-use crate::address;
-use crate::descriptor::Descriptor;
-use crate::frame::{Frame, HEADER_LEN, STATUS_LEN, Verdict};
-use crate::handshake::{Message, NotifyBody};
-use crate::host_frame::{
+use crate::metadata::read_rpc_meta;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::handshake::{Message, NotifyBody};
+use crate::protocol::peer_name;
+use crate::protocol::same_host::{
     self, ANSWER_LEN, Answer, BOUNDS_LEN, Bounds, HELLO_LEN, Hello, Piece, REPLY_HELLO_LEN, REQUEST_LEN, ReplyHello,
 };
-use crate::metadata::read_rpc_meta;
+use crate::protocol::tcp::{Frame, HEADER_LEN, STATUS_LEN, Verdict};
 use crate::shared_segment::Ticket;
 use crate::topology::Topology;
 
@@ -83,7 +83,7 @@ fn data_frame(bytes: &[u8]) {
 }
 
 fn data_frame_seeds() -> Vec<Vec<u8>> {
-    use crate::frame::Header;
+    use crate::protocol::tcp::Header;
     use crate::request::Opcode;
 
     let request = |opcode, v2| Frame::Request(Header { size: 4096, addr: 0x7f00_0000_1000, opcode, v2 });
@@ -111,22 +111,22 @@ fn host_frame(bytes: &[u8]) {
             assert!(block.id != 0 && block.start <= bounds.start && end <= block_end);
         }
     }
-    if let Some((wish, count)) = bytes.first_chunk::<REQUEST_LEN>().and_then(host_frame::head) {
-        assert!((1..=host_frame::MOST_PIECES).contains(&count));
-        let pieces = host_frame::pieces(&bytes[REQUEST_LEN..]);
+    if let Some((wish, count)) = bytes.first_chunk::<REQUEST_LEN>().and_then(same_host::head) {
+        assert!((1..=same_host::MOST_PIECES).contains(&count));
+        let pieces = same_host::pieces(&bytes[REQUEST_LEN..]);
         if pieces.len() == count {
-            assert!(bytes.starts_with(&host_frame::request(wish, &pieces)));
+            assert!(bytes.starts_with(&same_host::request(wish, &pieces)));
         }
     }
 }
 
 fn host_frame_seeds() -> Vec<Vec<u8>> {
-    let secret = host_frame::Secret { addr: 4096, bytes: [3; host_frame::SECRET_LEN] };
+    let secret = same_host::Secret { addr: 4096, bytes: [3; same_host::SECRET_LEN] };
     let hello = Hello { target: [9; 16], secret }.encode().to_vec();
-    let reply = ReplyHello { welcome: host_frame::Welcome::CanPull, secret }.encode().to_vec();
+    let reply = ReplyHello { welcome: same_host::Welcome::CanPull, secret }.encode().to_vec();
     let pieces = [Piece { to: 4096, from: 8192, len: 100 }, Piece { to: 1, from: 2, len: u64::MAX }];
-    let request = host_frame::request(host_frame::Wish::Look, &pieces);
-    let block = host_frame::BlockBounds { id: 9, start: 4096, len: 8192 };
+    let request = same_host::request(same_host::Wish::Look, &pieces);
+    let block = same_host::BlockBounds { id: 9, start: 4096, len: 8192 };
     let bounds = [None, Some(block)].map(|block| Bounds { start: 5000, len: 7288, block }.encode().to_vec());
     [hello, reply, request, Answer::NotRegistered(3).encode().to_vec()].into_iter().chain(bounds).collect()
 }
@@ -158,16 +158,16 @@ fn rpc_meta_seeds() -> Vec<Vec<u8>> {
 
 fn peer_name(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
-        if let Some((host, port)) = address::split_peer(text)
+        if let Some((host, port)) = peer_name::split_peer(text)
             && !host.contains(['[', ']'])
         {
-            assert_eq!(address::split_peer(&address::join(host, port)), Some((host, port)));
+            assert_eq!(peer_name::split_peer(&peer_name::join(host, port)), Some((host, port)));
         }
-        let (host, port) = address::split(text);
+        let (host, port) = peer_name::split(text);
         if let Some(port) = port
             && !host.contains(['[', ']'])
         {
-            assert_eq!(address::split(&address::join(host, port)), (host, Some(port)));
+            assert_eq!(peer_name::split(&peer_name::join(host, port)), (host, Some(port)));
         }
     }
 }

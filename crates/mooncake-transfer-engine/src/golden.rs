@@ -14,16 +14,16 @@ use mooncake_os::{hex, recv_fds};
 use mooncake_test_support::{Golden, every};
 use parking_lot::Mutex;
 
-use crate::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::frame::{Frame, Header, Verdict};
-use crate::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
-use crate::host_frame::{
-    self, Answer, BlockBounds, Bounds, Hello, Piece, REPLY_HELLO_LEN, REQUEST_LEN, ReplyHello, Secret, Welcome, Wish,
-};
 use crate::metadata::{Metadata, Registry};
 use crate::options::EngineOptions;
+use crate::protocol::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};
+use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
+use crate::protocol::same_host::{
+    self, Answer, BlockBounds, Bounds, Hello, Piece, REPLY_HELLO_LEN, REQUEST_LEN, ReplyHello, Secret, Welcome, Wish,
+};
+use crate::protocol::tcp::{Frame, Header, Verdict};
 use crate::request::Opcode;
 use crate::shared_segment::{SharedSegment, Ticket};
 
@@ -68,13 +68,13 @@ fn frames_within_the_host_are_what_they_were() {
         Piece { to: 1, from: 2, len: 3 },
     ];
     for (name, wish) in every!(Wish { Fill, Look, Map }) {
-        let raw = host_frame::request(wish, &asked);
-        assert_eq!(host_frame::head(raw.first_chunk().unwrap()), Some((wish, 2)));
-        assert_eq!(host_frame::pieces(&raw[REQUEST_LEN..]), asked);
+        let raw = same_host::request(wish, &asked);
+        assert_eq!(same_host::head(raw.first_chunk().unwrap()), Some((wish, 2)));
+        assert_eq!(same_host::pieces(&raw[REQUEST_LEN..]), asked);
         golden.bytes(format!("request.{name}"), raw);
     }
-    let words: Vec<u64> = host_frame::words(&asked).collect();
-    assert_eq!(host_frame::pieces_of(&words).as_deref(), Some(&asked[..]));
+    let words: Vec<u64> = same_host::words(&asked).collect();
+    assert_eq!(same_host::pieces_of(&words).as_deref(), Some(&asked[..]));
     golden.bytes("passage_words", words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
     let block = BlockBounds { id: 9, start: 0x0102_0304_0000_0000, len: 0x1_0000_0000 };
     for (name, block) in [("alone", None), ("in_a_block", Some(block))] {

@@ -37,48 +37,32 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod address;
 mod batch;
-mod buffers;
-mod calls;
-mod core;
-mod descriptor;
 mod engine;
 mod errands;
 mod error;
-mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_targets;
 #[cfg(test)]
 mod golden;
-mod handshake;
-mod home;
-mod host_frame;
-mod ids;
-mod known_peers;
-mod links;
-mod listening;
-mod mappable;
+mod link_report;
+mod local_node;
+mod memory;
 mod metadata;
 mod notify;
 mod options;
-mod peer;
-mod peer_identity;
-mod publisher;
+mod peers;
+mod protocol;
 mod request;
 mod server;
 mod shared_segment;
-mod silent_peers;
 mod topology;
 mod transport;
-mod visitors;
-mod workers;
-mod writers;
 
 pub use batch::{BatchId, Status, TaskStatus};
 pub use engine::{Engine, Registered};
 pub use error::EngineError;
-pub use links::LinkReport;
+pub use link_report::LinkReport;
 pub use metadata::{HttpMetadata, Metadata};
 pub use notify::Notify;
 pub use options::{EngineOptions, Protocol};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use mooncake_settings::environment::{self, BadVariable, Reader, parsed, switch};
 
-use crate::address;
 use crate::error::EngineError;
+use crate::protocol::peer_name;
 use crate::topology::Topology;
 
 /// A network, as Mooncake's interfaces name it.
@@ -188,7 +188,7 @@ impl EngineOptions {
 
     /// Which port an engine has that its name is to tell.
     pub(crate) fn fixed_port(&self, name: &str) -> Option<u16> {
-        self.port_of_name.map(|default| address::split(name).1.unwrap_or(default))
+        self.port_of_name.map(|default| peer_name::split(name).1.unwrap_or(default))
     }
 
     pub(crate) fn stripes(&self) -> usize {

@@ -204,7 +204,7 @@ fn fetch(owner: &Ticket, rank: u32, interrupted: &dyn Fn() -> bool) -> Result<Ow
         let foreign = io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's process");
         return Err(os("connect")(foreign));
     }
-    stream.set_read_timeout(Some(crate::peer::SLICE)).map_err(os("prepare"))?;
+    stream.set_read_timeout(Some(crate::transport::stall::SLICE)).map_err(os("prepare"))?;
     stream.write_all(&[&owner.secret[..], &rank.to_le_bytes()].concat()).map_err(os("ask for its memory"))?;
     let (mut answer, mut fds) = ([0; 1], Vec::new());
     let until = Instant::now() + PATIENCE;
@@ -285,7 +285,7 @@ impl Porter {
             let guests = self.guests.iter().map(|guest| guest.stream.as_fd());
             let all = guests.chain([self.listener.as_fd()]);
             let mut all: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            let slice = Timespec { tv_sec: 0, tv_nsec: crate::peer::SLICE.as_nanos() as i64 };
+            let slice = Timespec { tv_sec: 0, tv_nsec: crate::transport::stall::SLICE.as_nanos() as i64 };
             // Everybody is asked afterwards, whatever it says.
             let _ = poll(&mut all, Some(&slice));
             self.let_in();

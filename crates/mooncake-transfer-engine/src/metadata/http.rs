@@ -6,15 +6,15 @@ use std::time::Duration;
 use ureq::Agent;
 
 use super::{Metadata, address_towards};
-use crate::address;
 use crate::error::EngineError;
+use crate::protocol::peer_name;
 
 /// A whole request, as Mooncake has it.
 const PATIENCE: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_millis(1500);
 
 /// Longest document that is read, bytes.
-const LONGEST: u64 = crate::descriptor::LONGEST as u64;
+const LONGEST: u64 = crate::protocol::descriptor::LONGEST as u64;
 
 /// Metadata over HTTP: `http://host:port/metadata`, or `https://`.
 pub struct HttpMetadata {
@@ -98,9 +98,9 @@ impl Metadata for HttpMetadata {
         let (scheme, rest) = self.url.split_once("://").ok_or_else(wrong)?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let authority = authority.rsplit('@').next().unwrap_or_default();
-        let (host, port) = address::split(authority);
+        let (host, port) = peer_name::split(authority);
         let port = port.unwrap_or(if scheme == "https" { 443 } else { 80 });
-        let there = *address::resolve_at_length(host, port)?.first().ok_or_else(wrong)?;
+        let there = *peer_name::resolve_at_length(host, port)?.first().ok_or_else(wrong)?;
         address_towards(there).map_err(|error| EngineError::Metadata(format!("no way to {authority}: {error}")))
     }
 }

@@ -5,6 +5,7 @@
 //! segment.
 
 mod http;
+pub(crate) mod publisher;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,11 +14,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::address;
 use crate::errands::Errands;
 use crate::error::EngineError;
-use crate::handshake::{self, Kind, Message};
-use crate::peer::Patience;
+use crate::protocol::handshake::{self, Kind, Message};
+use crate::protocol::peer_name;
+use crate::transport::stall::Patience;
 pub use http::HttpMetadata;
 
 /// A live engine answers a probe within this time.
@@ -61,7 +62,7 @@ struct RpcMeta {
 
 impl RpcMeta {
     fn has(self, name: &str) -> EngineError {
-        EngineError::NameTaken { name: name.to_owned(), at: address::join(&self.ip_or_host_name, self.rpc_port) }
+        EngineError::NameTaken { name: name.to_owned(), at: peer_name::join(&self.ip_or_host_name, self.rpc_port) }
     }
 }
 
@@ -179,7 +180,7 @@ impl Registry {
 
     fn is_alive(&self, at: &RpcMeta) -> bool {
         let patience = Patience::lasting(ALIVE, &|| false);
-        let found = address::resolve(&at.ip_or_host_name, at.rpc_port, &self.errands, &patience);
+        let found = peer_name::resolve(&at.ip_or_host_name, at.rpc_port, &self.errands, &patience);
         let Ok(addresses) = found else { return false };
         let probe = Message::new(Kind::Probe, "{}".into());
         handshake::ask("the engine of that name", &addresses, &probe, ALIVE, &patience, 1 << 20).is_ok()

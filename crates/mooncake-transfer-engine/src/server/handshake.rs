@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use mooncake_os::Guarded;
 
 use super::{Next, Session};
-use crate::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
-use crate::home::Home;
+use crate::local_node::Home;
 use crate::notify::Notify;
+use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
 
 /// All of a question, from the first byte to the last; and afterwards the longest pause in the answer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -4,10 +4,12 @@
 //! it carries its state a step further and arms it again. No connection costs a thread, and none that stands still
 //! keeps one.
 
-mod data;
-mod filling;
 mod handshake;
-mod host;
+pub(crate) mod listen;
+mod pull;
+mod same_host;
+mod tcp;
+pub(crate) mod writers;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -32,7 +34,7 @@ pub(crate) use handshake::Room;
 pub(crate) use handshake::missing;
 
 use crate::error::EngineError;
-use crate::home::Home;
+use crate::local_node::Home;
 
 /// Most connections of all kinds. Beyond, the oldest of those that have not been served yet is cut, or else the one
 /// that has been still for longest between two requests.
@@ -82,8 +84,8 @@ enum Next {
 /// One peer's connection, in any state.
 enum Session {
     Handshake(handshake::Handshake),
-    Data(Box<data::Data>),
-    Host(Box<host::Host>),
+    Data(Box<tcp::Data>),
+    Host(Box<same_host::Host>),
 }
 
 impl Session {
@@ -299,14 +301,14 @@ impl Shared {
                 }
                 DATA => {
                     let accepted = self.ports.data.accept().map(with_keepalive);
-                    accepted.and_then(|(stream, from)| data::Data::session(stream, from))
+                    accepted.and_then(|(stream, from)| tcp::Data::session(stream, from))
                 }
                 _ => match self.ports.host.as_ref().expect("it has accepted").accept() {
-                    Ok((stream, _)) if !host::may_be_a_peer(&stream) => {
+                    Ok((stream, _)) if !same_host::may_be_a_peer(&stream) => {
                         tracing::debug!("a process that is another user's, or that cannot be told, was sent away");
                         continue;
                     }
-                    accepted => accepted.and_then(|(stream, _)| host::Host::session(stream)),
+                    accepted => accepted.and_then(|(stream, _)| same_host::Host::session(stream)),
                 },
             };
             match session {

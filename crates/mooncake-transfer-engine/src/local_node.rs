@@ -1,0 +1,150 @@
+//! What peers see of an engine, and what serves them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mooncake_memory::PeerProcess;
+use mooncake_os::hex;
+use parking_lot::Mutex;
+
+use crate::errands::Errands;
+use crate::error::EngineError;
+use crate::memory::buffers::{Buffer, Buffers};
+use crate::memory::mappable::Mappable;
+use crate::metadata::Registry;
+use crate::metadata::publisher::Publisher;
+use crate::notify::Inbox;
+use crate::options::EngineOptions;
+use crate::peers::idle_paths::Routes;
+use crate::protocol::descriptor::{self, Descriptor, Ours, Protocols};
+use crate::protocol::handshake::{self, Kind, Message};
+use crate::protocol::ids::EngineId;
+use crate::protocol::peer_name;
+use crate::protocol::same_host::{SECRET_LEN, Secret};
+use crate::server::Room;
+use crate::server::writers::Writers;
+use crate::topology::Topology;
+use crate::transport::Transports;
+use crate::transport::same_host::mapped::MappedPeers;
+use crate::transport::same_host::stuck_writes::Lingering;
+use crate::transport::stall::Patience;
+use crate::transport::tcp::stripe_threads::StripeThreads;
+
+/// What peers see of an engine, and what serves them.
+pub(crate) struct Home {
+    pub id: EngineId,
+    pub name: String,
+    pub options: EngineOptions,
+    pub buffers: Buffers,
+    pub transports: Transports,
+    /// What peers of this host may map.
+    pub mappable: Arc<Mappable>,
+    pub inbox: Inbox,
+    /// Which devices are near which memory; discovered if none is given.
+    pub topology: Mutex<Option<Topology>>,
+    pub stripe_threads: StripeThreads,
+    pub errands: Errands,
+    /// Of handshakes that are coming in.
+    pub room: Arc<Room>,
+    /// Copies within this process that nobody has checked.
+    pub myself: PeerProcess,
+    /// What is mapped of peers' memory.
+    pub mapped: MappedPeers,
+    /// The ways to peers.
+    pub routes: Routes,
+    /// Writes that were given up and that peers may be at.
+    pub lingering: Arc<Lingering>,
+    /// Connections that peers write by.
+    pub writers: Arc<Writers>,
+    pub secret: Box<[u8; SECRET_LEN]>,
+    pub registry: Option<Registry>,
+    /// What the metadata tells peers: an address, or a host's name.
+    pub advertised: Option<String>,
+    pub publisher: Publisher,
+    /// The answer to who asks for the document, and which state of the buffers it tells.
+    pub described: Mutex<Option<(u64, Arc<[u8]>)>>,
+}
+
+impl Home {
+    /// The segment document.
+    fn describe(&self) -> String {
+        self.describe_with(&self.buffers.lent())
+    }
+
+    /// The message that answers whoever asks for the segment document. All who ask share one.
+    pub fn description(&self) -> Arc<[u8]> {
+        // Looked at first: what changes meanwhile is told the next who asks.
+        let state = self.buffers.changes();
+        let mut described = self.described.lock();
+        match &*described {
+            Some((then, message)) if *then == state => message.clone(),
+            _ => {
+                let message: Arc<[u8]> = Message::new(Kind::Metadata, self.describe()).encode().into();
+                *described = Some((state, message.clone()));
+                message
+            }
+        }
+    }
+
+    fn describe_with(&self, lent: &[Arc<Buffer>]) -> String {
+        let mut document = Descriptor {
+            name: self.name.clone(),
+            protocol: Protocols::NONE,
+            tcp_data_host: String::new(),
+            tcp_data_port: 0,
+            tcp_proto_version: 1,
+            timestamp: peer_name::timestamp(),
+            buffers: Vec::new(),
+            ours: Some(Ours { id: hex(&self.id), boot: String::new(), unix: String::new() }),
+        };
+        self.transports.iter().for_each(|transport| transport.describe(lent, &mut document));
+        document.encode()
+    }
+
+    /// Whether a peer's name is this engine's own.
+    pub fn is_called(&self, name: &str) -> bool {
+        let is_same_address =
+            || peer_name::split_peer(name).is_some_and(|at| peer_name::split_peer(&self.name) == Some(at));
+        name == self.name || (self.registry.is_none() && is_same_address())
+    }
+
+    pub fn secret(&self) -> Secret {
+        Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }
+    }
+
+    /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
+    pub fn handshake_at(&self, name: &str, patience: &Patience<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
+        let (host, port) = match &self.registry {
+            Some(registry) => registry.handshake(name, patience)?,
+            None => {
+                let no_address = || EngineError::InvalidArgument(format!("{name:?} is no host:port"));
+                peer_name::split_peer(name).map(|(host, port)| (host.to_owned(), port)).ok_or_else(no_address)?
+            }
+        };
+        let addresses = peer_name::resolve(&host, port, &self.errands, patience)?;
+        Ok((host, addresses))
+    }
+
+    /// A peer's description and its host.
+    pub fn look_up(&self, name: &str, patience: &Patience<'_>) -> Result<(Descriptor, String), EngineError> {
+        let (host, addresses) = self.handshake_at(name, patience)?;
+        let json = match &self.registry {
+            Some(registry) => registry.segment(name, patience)?.into_bytes(),
+            None => {
+                // Nobody reads in the question what the asker lends.
+                let ask = Message::new(Kind::Metadata, self.describe_with(&[]));
+                let (connect, longest) = (self.options.connect_timeout, descriptor::LONGEST);
+                handshake::ask(name, &addresses, &ask, connect, patience, longest)?
+            }
+        };
+        Ok((Descriptor::decode(name, &json)?, host))
+    }
+
+    /// Tells the metadata what is registered now.
+    pub fn tell(&self) -> Result<(), EngineError> {
+        match &self.registry {
+            Some(registry) => registry.publish(&self.name, &self.describe()),
+            None => Ok(()),
+        }
+    }
+}

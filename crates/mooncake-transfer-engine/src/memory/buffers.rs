@@ -1,0 +1,556 @@
+//! Registered memory: what an engine lends, who is at work in it, and what is the local end of transfers alone.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use mooncake_memory::{ForeignRange, SharedBlock, Source, Target, check_reach, shared_block};
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::EngineError;
+use crate::memory::mappers::Inside;
+use crate::request::Request;
+use crate::transport::Transports;
+use crate::transport::stall::Patience;
+
+/// One registered range.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub range: ForeignRange,
+    /// `cpu:0`, `cuda:1`, `*`.
+    pub location: String,
+    /// Peers may read and write it.
+    pub lent: bool,
+    /// The memory of ours that it lies in, if peers can map it.
+    pub block: Option<SharedBlock>,
+    users: AtomicUsize,
+    gone: AtomicBool,
+}
+
+impl Buffer {
+    fn new(range: ForeignRange, location: &str, lent: bool, block: Option<SharedBlock>) -> Buffer {
+        let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Buffer { range, location: location.to_owned(), lent, block, users, gone }
+    }
+
+    /// Keeps the memory from being given back while the answer lives; none if that has begun.
+    pub fn enter(&self) -> Option<InUse<'_>> {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let in_use = InUse(self);
+        (!self.gone.load(Ordering::SeqCst)).then_some(in_use)
+    }
+
+    pub fn holds(&self, addr: u64, len: u64) -> bool {
+        let (start, end) = (self.range.addr() as u64, (self.range.addr() + self.range.len()) as u64);
+        addr >= start && addr.checked_add(len).is_some_and(|last| last <= end)
+    }
+
+    /// A part by its address. Panics if the buffer does not hold it.
+    pub fn part(&self, addr: u64, len: u64) -> ForeignRange {
+        self.range.part(addr as usize - self.range.addr(), len as usize)
+    }
+}
+
+/// Somebody copies to or from the buffer.
+pub(crate) struct InUse<'a>(&'a Buffer);
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A buffer that was given up.
+#[derive(Debug)]
+struct Leaving {
+    buffer: Arc<Buffer>,
+    /// The peers that were inside its block then, where it is mapped. Those who came later know that it is gone.
+    inside: Vec<Inside>,
+    since: Instant,
+}
+
+impl Leaving {
+    /// Nobody touches it any more.
+    fn is_left(&self) -> bool {
+        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.inside.iter().any(Inside::lasts)
+    }
+
+    fn busy(&self) -> EngineError {
+        EngineError::BufferBusy { addr: self.buffer.range.addr(), waited: self.since.elapsed() }
+    }
+}
+
+/// By their first addresses; none overlaps another.
+#[derive(Debug, Default)]
+struct Ranges {
+    registered: BTreeMap<usize, Arc<Buffer>>,
+    /// Given up, and not known to be left yet: who asks again waits again, and nobody lends them anew before.
+    leaving: BTreeMap<usize, Arc<Leaving>>,
+}
+
+impl Ranges {
+    /// An error if the range may not be registered now.
+    fn check(&self, addr: usize, len: usize) -> Result<(), EngineError> {
+        let overlaps = |other: &ForeignRange| other.addr() + other.len() > addr;
+        let before = self.registered.range(..addr + len).next_back();
+        if let Some((_, before)) = before.filter(|(_, before)| overlaps(&before.range)) {
+            let (other, other_len) = (before.range.addr(), before.range.len());
+            return Err(EngineError::Overlap { addr, len, other, other_len });
+        }
+        let leaving = self.leaving.range(..addr + len).next_back();
+        leaving
+            .filter(|(_, leaving)| overlaps(&leaving.buffer.range))
+            .map_or(Ok(()), |(_, leaving)| Err(leaving.busy()))
+    }
+}
+
+/// No process has memory from here on: 57 bits of an address are the most that hosts translate, and half of them is the
+/// kernel's.
+const ADDRESSES_END: usize = 1 << 56;
+
+/// All registered ranges of an engine.
+pub(crate) struct Buffers {
+    ranges: RwLock<Ranges>,
+    /// Held by who registers or gives up: transports may take their time with it, and nobody else waits for them.
+    turn: Mutex<()>,
+    transports: Transports,
+    /// How often others were lent than before.
+    changes: AtomicU64,
+    /// A device's memory has been seen here: there may be more.
+    devices: AtomicBool,
+}
+
+impl Buffers {
+    pub fn new(transports: Transports) -> Buffers {
+        let (ranges, turn) = (RwLock::default(), Mutex::default());
+        Buffers { ranges, turn, transports, changes: AtomicU64::new(0), devices: AtomicBool::new(false) }
+    }
+
+    /// Registers ranges, all or none: to be lent to peers, or as the local end of transfers alone.
+    pub fn register(&self, ranges: &[ForeignRange], location: &str, lent: bool) -> Result<(), EngineError> {
+        for range in ranges {
+            let (addr, len) = (range.addr(), range.len());
+            if addr == 0 || len == 0 || addr.checked_add(len).is_none_or(|end| end > ADDRESSES_END) {
+                return Err(EngineError::InvalidArgument(format!("{len} bytes at {addr:#x} are no memory")));
+            }
+        }
+        let _turn = self.turn.lock();
+        let mut fresh = Ranges::default();
+        {
+            let mut held = self.ranges.write();
+            held.leaving.retain(|_, leaving| !leaving.is_left());
+            for &range in ranges {
+                let (addr, len) = (range.addr(), range.len());
+                held.check(addr, len)?;
+                fresh.check(addr, len)?;
+                fresh.registered.insert(addr, Arc::new(Buffer::new(range, location, lent, shared_block(addr, len))));
+            }
+        }
+        self.take_on(&fresh.registered.values().cloned().collect::<Vec<_>>())?;
+        if ranges.iter().any(|range| self.source(*range).is_on_device()) {
+            self.look_for_devices();
+        }
+        self.ranges.write().registered.extend(fresh.registered);
+        if lent {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Shows buffers to all transports, or to none.
+    fn take_on(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        for (nth, transport) in self.transports.iter().enumerate() {
+            if let Err(error) = transport.register(buffers) {
+                for before in self.transports[..nth].iter().rev() {
+                    // Nobody has been told of them: nobody is inside.
+                    before.unregister(buffers);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives ranges up, all that can be; the error is that of the first that could not. After `Ok` nobody touches that
+    /// memory any more. All are waited for together. One that is still in use when patience ends takes no new requests,
+    /// and giving it up again waits again.
+    pub fn unregister(&self, addresses: &[usize], patience: &Patience<'_>) -> Result<(), EngineError> {
+        let mut known = Ok(());
+        let (mut given_up, mut waited_for) = (Vec::new(), Vec::new());
+        {
+            let _turn = self.turn.lock();
+            let mut held = self.ranges.write();
+            for addr in addresses {
+                if let Some(buffer) = held.registered.remove(addr) {
+                    given_up.push(buffer);
+                } else if let Some(leaving) = held.leaving.get(addr) {
+                    waited_for.push(leaving.clone());
+                } else {
+                    let (owner, addr) = ("this engine".into(), *addr as u64);
+                    known = known.and(Err(EngineError::NotRegistered { owner, addr, len: 0 }));
+                }
+            }
+            drop(held);
+            waited_for.extend(self.leave(given_up));
+        }
+        known.and(self.wait(waited_for, patience))
+    }
+
+    /// Gives up all that there is, as [`Buffers::unregister`] does.
+    pub fn unregister_everything(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let waited_for = {
+            let _turn = self.turn.lock();
+            let given_up = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
+            self.leave(given_up);
+            self.ranges.read().leaving.values().cloned().collect()
+        };
+        self.wait(waited_for, patience)
+    }
+
+    /// Nobody enters these buffers any more; some may be inside. It is the caller's turn.
+    fn leave(&self, given_up: Vec<Arc<Buffer>>) -> Vec<Arc<Leaving>> {
+        if given_up.is_empty() {
+            return Vec::new();
+        }
+        if given_up.iter().any(|buffer| buffer.lent) {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
+        for buffer in &given_up {
+            buffer.gone.store(true, Ordering::SeqCst);
+        }
+        let inside: Vec<Inside> =
+            self.transports.iter().flat_map(|transport| transport.unregister(&given_up)).collect();
+        let leaving = given_up.into_iter().map(|buffer| {
+            let touches = |visit: &&Inside| buffer.block.is_some_and(|block| visit.touches(block.id));
+            let inside = inside.iter().filter(touches).cloned().collect();
+            Arc::new(Leaving { buffer, inside, since: Instant::now() })
+        });
+        let leaving: Vec<_> = leaving.collect();
+        let by_address = leaving.iter().map(|leaving| (leaving.buffer.range.addr(), leaving.clone()));
+        self.ranges.write().leaving.extend(by_address);
+        leaving
+    }
+
+    fn wait(&self, mut waited_for: Vec<Arc<Leaving>>, patience: &Patience<'_>) -> Result<(), EngineError> {
+        patience.wait_until(|| {
+            let left: Vec<_> = waited_for.extract_if(.., |leaving| leaving.is_left()).collect();
+            if !left.is_empty() {
+                let mut held = self.ranges.write();
+                for leaving in left {
+                    let addr = leaving.buffer.range.addr();
+                    // Who waited for the same may have been faster, and the range may have been given up a second time.
+                    if held.leaving.get(&addr).is_some_and(|other| Arc::ptr_eq(other, &leaving)) {
+                        held.leaving.remove(&addr);
+                    }
+                }
+            }
+            waited_for.is_empty()
+        });
+        waited_for.first().map_or(Ok(()), |busy| Err(busy.busy()))
+    }
+
+    /// The block with that number, if any of it is lent.
+    pub fn lends_block(&self, id: u64) -> bool {
+        let is_it = |buffer: &Arc<Buffer>| buffer.lent && buffer.block.is_some_and(|block| block.id == id);
+        self.ranges.read().registered.values().any(is_it)
+    }
+
+    /// The lent buffer that a range lies in.
+    pub fn find(&self, addr: u64, len: u64) -> Option<Arc<Buffer>> {
+        let start = usize::try_from(addr).ok()?;
+        let held = self.ranges.read();
+        held.registered
+            .range(..=start)
+            .next_back()
+            .map(|(_, buffer)| buffer)
+            .filter(|buffer| buffer.lent && buffer.holds(addr, len))
+            .cloned()
+    }
+
+    /// Another number whenever [`Buffers::lent`] gives something else than before.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    pub fn len(&self) -> usize {
+        self.ranges.read().registered.len()
+    }
+
+    /// All that are registered, by ascending address.
+    pub fn all(&self) -> Vec<Arc<Buffer>> {
+        self.ranges.read().registered.values().cloned().collect()
+    }
+
+    /// Those that peers may reach, by ascending address.
+    pub fn lent(&self) -> Vec<Arc<Buffer>> {
+        self.ranges.read().registered.values().filter(|buffer| buffer.lent).cloned().collect()
+    }
+
+    /// Whether the local end of any of these requests is a device's memory, as far as such memory has been seen here
+    /// before: who has none is not asked for it.
+    pub fn are_any_on_device(&self, requests: &[Request]) -> bool {
+        let is_on_device = |request: &Request| self.source(request.local).is_on_device();
+        self.devices.load(Ordering::Relaxed) && requests.iter().any(is_on_device)
+    }
+
+    /// There may be a device's memory here.
+    pub fn look_for_devices(&self) {
+        self.devices.store(true, Ordering::Relaxed);
+    }
+
+    /// Refuses memory of this process that begins in a registered range, lent or not, and runs out of all of them.
+    pub fn check_local(&self, local: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
+        let held = self.ranges.read();
+        let bounds = |(start, buffer): (&usize, &Arc<Buffer>)| (*start, start + buffer.range.len());
+        local.into_iter().try_for_each(|range| {
+            // None overlaps another: of those that begin before it, the last alone can hold its first byte.
+            let before = held.registered.range(..=range.addr()).next_back().map(bounds);
+            if before.is_none_or(|(_, end)| end <= range.addr() || range.len() <= end - range.addr()) {
+                return Ok(());
+            }
+            let behind = held.registered.range((Bound::Excluded(range.addr()), Bound::Unbounded)).map(bounds);
+            Ok(check_reach(range, before, behind)?)
+        })
+    }
+
+    /// Memory to be read from, of a request that was [checked](Buffers::check_local) or of a registered buffer. The
+    /// kernel checks the host's memory, a device's driver its own.
+    pub fn source(&self, range: ForeignRange) -> Source<'static> {
+        Source::unregistered(range)
+    }
+
+    /// Memory to be written to, as above.
+    pub fn target(&self, range: ForeignRange) -> Target<'static> {
+        Target::unregistered(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mooncake_memory::{BoardView, PassageView, PeerProcess, leak_shared};
+
+    use super::*;
+    use crate::local_node::Home;
+    use crate::memory::mappable::Mappable;
+    use crate::protocol::descriptor::Descriptor;
+    use crate::protocol::same_host::{SECRET_LEN, Secret};
+    use crate::transport::same_host::SameHost;
+    use crate::transport::{Met, Reach, Transport};
+
+    const PATIENCE: Duration = Duration::from_millis(200);
+
+    fn soon() -> Patience<'static> {
+        Patience::lasting(PATIENCE, &|| false)
+    }
+
+    /// So many buffers of 4096 bytes behind each other, and the range that they lie in, which is longer by one.
+    fn lending(count: usize) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
+        lending_by(count, Arc::new([]))
+    }
+
+    fn lending_by(count: usize, transports: Transports) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
+        let buffers = Buffers::new(transports);
+        let memory = leak_shared((count as u64 + 1) * 4096).unwrap();
+        let ranges: Vec<_> = (0..count).map(|nth| memory.part(nth * 4096, 4096)).collect();
+        buffers.register(&ranges, "*", true).unwrap();
+        let all = buffers.all();
+        (buffers, memory, all)
+    }
+
+    fn addresses(all: &[Arc<Buffer>]) -> Vec<usize> {
+        all.iter().map(|buffer| buffer.range.addr()).collect()
+    }
+
+    fn is_busy(result: &Result<(), EngineError>, at: usize) -> bool {
+        matches!(result, Err(EngineError::BufferBusy { addr, .. }) if *addr == at)
+    }
+
+    #[test]
+    fn many_that_are_in_use_are_waited_for_together() {
+        let (buffers, memory, all) = lending(6);
+        let inside: Vec<_> = all.iter().filter_map(|buffer| buffer.enter()).collect();
+        for everything in [false, true] {
+            let began = Instant::now();
+            let given_up = match everything {
+                false => buffers.unregister(&addresses(&all), &soon()),
+                true => buffers.unregister_everything(&soon()),
+            };
+            let took = began.elapsed();
+            assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
+            assert!(took >= PATIENCE && took < 4 * PATIENCE, "{took:?}");
+        }
+        drop(inside);
+        buffers.unregister_everything(&soon()).unwrap();
+    }
+
+    #[test]
+    fn one_that_was_in_use_is_waited_for_again_and_not_lent_before() {
+        let (buffers, memory, all) = lending(2);
+        let (first, second) = (memory.addr(), memory.addr() + 4096);
+        let inside = all[0].enter().unwrap();
+        let given_up = buffers.unregister(&[first, second, first + 1], &soon());
+        assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
+        let again = buffers.unregister(&[first], &soon());
+        assert!(is_busy(&again, first), "{again:?}");
+        for (offset, len) in [(0, 4096), (4095, 1), (100, 1), (0, 1), (4000, 8192), (0, 12_288)] {
+            let lent = buffers.register(&[memory.part(offset, len)], "*", true);
+            assert!(is_busy(&lent, first), "{offset} {len} {lent:?}");
+        }
+        assert!(all[0].enter().is_none() && buffers.find(first as u64, 1).is_none() && buffers.len() == 0);
+        // What was left by then is nobody's.
+        let other = buffers.unregister(&[second], &soon());
+        assert!(matches!(other, Err(EngineError::NotRegistered { .. })), "{other:?}");
+        buffers.register(&[memory.part(4096, 4096)], "*", true).unwrap();
+
+        drop(inside);
+        buffers.unregister(&[first], &soon()).unwrap();
+        buffers.register(&[memory.part(0, 4096)], "*", true).unwrap();
+        assert_eq!(buffers.len(), 2);
+    }
+
+    #[test]
+    fn who_has_waited_enough_is_told_that_it_is_in_use() {
+        let (buffers, memory, all) = lending(1);
+        let inside = all[0].enter().unwrap();
+        let long = Patience::lasting(Duration::from_secs(600), &|| true);
+        assert!(is_busy(&buffers.unregister(&[memory.addr()], &long), memory.addr()));
+        assert!(is_busy(&buffers.unregister_everything(&long), memory.addr()));
+        drop(inside);
+        buffers.unregister(&[memory.addr()], &long).unwrap();
+    }
+
+    #[test]
+    fn one_that_was_left_meanwhile_is_lent_anew_without_being_asked_for() {
+        let (buffers, memory, all) = lending(1);
+        let inside = all[0].enter().unwrap();
+        assert!(is_busy(
+            &buffers.unregister(&[memory.addr()], &Patience::lasting(Duration::ZERO, &|| false)),
+            memory.addr()
+        ));
+        drop(inside);
+        buffers.register(&[memory.part(2048, 4096)], "*", true).unwrap();
+    }
+
+    #[test]
+    fn an_address_that_is_named_twice_is_given_up_once() {
+        let (buffers, memory, _all) = lending(1);
+        let given_up = buffers.unregister(&[memory.addr(), memory.addr()], &soon());
+        assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
+        assert_eq!(buffers.len(), 0);
+    }
+
+    #[test]
+    fn a_peer_inside_mapped_memory_keeps_its_block_and_nothing_else() {
+        let mappable = Arc::new(Mappable::new().unwrap());
+        let same_host: Box<dyn Transport> = Box::new(SameHost::new(String::new(), mappable.clone()));
+        let (buffers, memory, all) = lending_by(3, Arc::new([same_host]));
+        mappable.remove(&all[..2]);
+        for (id, buffer) in (1..).zip(&all[..2]) {
+            // As if it lay in a block of its own.
+            let (addr, len) = (buffer.range.addr(), buffer.range.len());
+            let alone = Buffer::new(buffer.range, "*", true, Some(SharedBlock { id, addr, len }));
+            let alone = Arc::new(alone);
+            mappable.add(std::slice::from_ref(&alone));
+            buffers.ranges.write().registered.insert(addr, alone);
+        }
+        let bytes = [7; SECRET_LEN];
+        let secret = Secret { addr: bytes.as_ptr().expose_provenance() as u64, bytes };
+        let (_admission, fd) = mappable.visitors.admit(Arc::new(PeerProcess::myself().unwrap()), secret).unwrap();
+        let mut passage = PassageView::map(&fd).unwrap();
+        let board = BoardView::map(&mappable.board().fd().try_clone_to_owned().unwrap()).unwrap();
+        let visit = passage.enter(&board, board.get(), 1).unwrap();
+        buffers.unregister(&addresses(&all[1..]), &soon()).unwrap();
+
+        let began = Instant::now();
+        let given_up = buffers.unregister(&addresses(&all[..1]), &soon());
+        assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
+        assert!(began.elapsed() < 4 * PATIENCE, "{:?}", began.elapsed());
+        let everything = buffers.unregister_everything(&soon());
+        assert!(is_busy(&everything, memory.addr()), "{everything:?}");
+
+        drop(visit);
+        // Who comes in now knows that they are gone, and keeps nobody.
+        let _visit = passage.enter(&board, board.get(), 1).unwrap();
+        buffers.unregister(&addresses(&all[..1]), &soon()).unwrap();
+        buffers.unregister_everything(&soon()).unwrap();
+    }
+
+    /// A transport that has to be told of memory, as RDMA has.
+    #[derive(Default)]
+    struct Told {
+        refuses: AtomicBool,
+        log: Mutex<Vec<(&'static str, usize, bool)>>,
+    }
+
+    impl Told {
+        fn note(&self, what: &'static str, buffers: &[Arc<Buffer>]) {
+            self.log.lock().extend(buffers.iter().map(|buffer| (what, buffer.range.addr(), buffer.lent)));
+        }
+    }
+
+    impl Transport for Arc<Told> {
+        fn name(&self) -> &'static str {
+            "told"
+        }
+
+        fn describe(&self, _: &[Arc<Buffer>], _: &mut Descriptor) {}
+
+        fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+            if self.refuses.load(Ordering::SeqCst) {
+                return Err(EngineError::Memory("it cannot be pinned".into()));
+            }
+            self.note("has", buffers);
+            Ok(())
+        }
+
+        fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<Inside> {
+            self.note("had", buffers);
+            Vec::new()
+        }
+
+        fn reach(&self, _: &Home, _: &Met<'_>, _: &Patience<'_>) -> Result<Reach, EngineError> {
+            Ok(Reach::Not("it leads nowhere".into()))
+        }
+    }
+
+    #[test]
+    fn all_transports_know_of_memory_before_it_is_lent_and_none_of_what_one_of_them_refuses() {
+        let told: [Arc<Told>; 2] = Default::default();
+        let (buffers, memory, all) =
+            lending_by(2, Arc::new(told.clone().map(|one| Box::new(one) as Box<dyn Transport>)));
+        let (first, second, third) = (memory.addr(), memory.addr() + 4096, memory.part(8192, 4096));
+        told[1].refuses.store(true, Ordering::SeqCst);
+        let refused = buffers.register(&[third], "*", true);
+        assert!(matches!(refused, Err(EngineError::Memory(_))), "{refused:?}");
+        assert!(buffers.find(third.addr() as u64, 1).is_none() && buffers.len() == 2);
+        let inside = all[1].enter().unwrap();
+        // Its keys are taken back at once, though somebody is there by another transport.
+        assert!(is_busy(&buffers.unregister(&[first, second], &soon()), second));
+        let both = |what| [(what, first, true), (what, second, true)];
+        let (has, had) = (("has", third.addr(), true), ("had", third.addr(), true));
+        assert_eq!(*told[0].log.lock(), [&both("has")[..], &[has, had], &both("had")].concat());
+        assert_eq!(*told[1].log.lock(), [both("has"), both("had")].concat());
+        drop(inside);
+    }
+
+    #[test]
+    fn memory_for_this_end_alone_is_shown_to_transports_and_to_no_peer() {
+        let told = Arc::new(Told::default());
+        let (buffers, memory, _) = lending_by(1, Arc::new([Box::new(told.clone()) as Box<dyn Transport>]));
+        let (changes, alone) = (buffers.changes(), memory.part(4096, 4096));
+        buffers.register(&[alone], "cpu:0", false).unwrap();
+        assert_eq!(told.log.lock().last(), Some(&("has", alone.addr(), false)));
+        assert!(buffers.find(alone.addr() as u64, 1).is_none());
+        assert!(buffers.find(memory.addr() as u64, 4097).is_none(), "nor as the end of what is lent");
+        assert_eq!((buffers.lent().len(), buffers.all().len(), buffers.changes()), (1, 2, changes));
+        let again = buffers.register(&[memory.part(8191, 1)], "*", true);
+        assert!(matches!(again, Err(EngineError::Overlap { .. })), "{again:?}");
+        buffers.unregister(&[alone.addr()], &soon()).unwrap();
+        assert_eq!((told.log.lock().last(), buffers.changes()), (Some(&("had", alone.addr(), false)), changes));
+        buffers.register(&[alone], "cpu:0", true).unwrap();
+    }
+}

@@ -1,0 +1,55 @@
+//! Memory of this engine's that peers of its host map, and copy to and from without asking.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mooncake_memory::{Board, MemoryError};
+
+use crate::memory::buffers::Buffer;
+use crate::memory::mappers::{Inside, Visitors};
+
+#[derive(Debug)]
+pub(crate) struct Mappable {
+    /// Counts how often a buffer was given up: who copies without asking looks at it afterwards. Its note is the number
+    /// of buffers that peers can map.
+    board: Board,
+    count: AtomicU64,
+    /// The peers that map memory of ours.
+    pub visitors: Arc<Visitors>,
+}
+
+impl Mappable {
+    pub fn new() -> Result<Mappable, MemoryError> {
+        Ok(Mappable { board: Board::new()?, count: AtomicU64::new(0), visitors: Arc::default() })
+    }
+
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Buffers are to be lent.
+    pub fn add(&self, buffers: &[Arc<Buffer>]) {
+        let more = mappable(buffers);
+        self.note(self.count.fetch_add(more, Ordering::SeqCst) + more);
+    }
+
+    /// Buffers were given up. Those that are inside of any block then; who comes later knows of it.
+    pub fn remove(&self, buffers: &[Arc<Buffer>]) -> Vec<Inside> {
+        if !buffers.iter().any(|buffer| buffer.lent) {
+            return Vec::new();
+        }
+        let fewer = mappable(buffers);
+        self.note(self.count.fetch_sub(fewer, Ordering::SeqCst) - fewer);
+        self.board.advance();
+        if fewer > 0 { self.visitors.inside() } else { Vec::new() }
+    }
+
+    /// Two that write it at once may leave the older number: it is a hint.
+    fn note(&self, count: u64) {
+        self.board.set_note(count);
+    }
+}
+
+fn mappable(buffers: &[Arc<Buffer>]) -> u64 {
+    buffers.iter().filter(|buffer| buffer.lent && buffer.block.is_some()).count() as u64
+}

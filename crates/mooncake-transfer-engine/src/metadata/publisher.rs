@@ -1,0 +1,163 @@
+//! When the metadata is told what is registered: at once, and together where there are many buffers and many changes.
+//!
+//! The document tells all buffers, so that each is dearer than the one before. Few are told one by one. Of many that
+//! follow each other quickly, a thread tells those that have come meanwhile; a peer needs them to find the first, and
+//! for nothing else.
+//!
+//! A service may take long to answer, so that threads speak to it, one after the other, and callers leave them when
+//! they have waited enough. What was left goes on, and tells what is registered when its turn has come: never less than
+//! what it was for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::error::EngineError;
+use crate::local_node::Home;
+use crate::transport::stall::Patience;
+
+/// So many buffers are told one by one.
+const FEW: usize = 64;
+
+/// For so many times as long as the last telling took there is none.
+const PAUSE: u32 = 4;
+
+/// A telling that failed is tried again so often.
+const TRIES: u32 = 5;
+
+const SERVICE: &str = "the metadata service";
+
+#[derive(Default)]
+pub(crate) struct Publisher {
+    /// Held by who speaks to the service: none overtakes a newer document.
+    pen: Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ended: Option<Instant>,
+    took: Duration,
+    /// A document is going out.
+    busy: bool,
+    /// A thread will tell what is registered then.
+    later: bool,
+    /// Nothing is told any more.
+    ending: bool,
+    withdrawn: bool,
+}
+
+impl State {
+    fn pause(&self) -> Duration {
+        let since = self.ended.map_or(Duration::MAX, |ended| ended.elapsed());
+        (self.took * PAUSE).saturating_sub(since)
+    }
+}
+
+impl Publisher {
+    /// Says where the engine is, and what it lends.
+    pub fn begin(home: &Arc<Home>, host: &str, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let (held, host) = (home.clone(), host.to_owned());
+        home.errands.run(SERVICE, "taking the name", patience, move || {
+            held.publisher.speak(|| {
+                let Some(registry) = &held.registry else { return Ok(()) };
+                registry.announce(&held.name, &host, port)?;
+                held.tell()
+            })
+        })?
+    }
+
+    /// Tells the metadata what is registered, now or soon. An error is that of now; what was left for want of patience
+    /// may be told yet.
+    pub fn publish(home: &Arc<Home>, patience: &Patience<'_>) -> Result<(), EngineError> {
+        if home.registry.is_none() {
+            return Ok(());
+        }
+        {
+            let mut state = home.publisher.state.lock();
+            let many = home.buffers.len() > FEW;
+            if many && state.later {
+                return Ok(());
+            }
+            if many && !state.ending && (state.busy || !state.pause().is_zero()) {
+                let builder = std::thread::Builder::new().name("mooncake-publish".into());
+                let later = home.clone();
+                state.later = mooncake_os::thread::start(builder, move || Publisher::publish_later(&later)).is_ok();
+                if state.later {
+                    return Ok(());
+                }
+            }
+        }
+        let held = home.clone();
+        let tell = move || held.publisher.speak(|| held.tell());
+        home.errands.run(SERVICE, "telling it what is registered", patience, tell)?
+    }
+
+    /// The same, and nobody waits for it or learns how it ended.
+    pub fn publish_unseen(home: &Arc<Home>) {
+        let _ = Publisher::publish(home, &Patience::lasting(Duration::ZERO, &|| false));
+    }
+
+    fn publish_later(home: &Home) {
+        for nth in 1..=TRIES {
+            let pause = home.publisher.state.lock().pause();
+            std::thread::sleep(pause);
+            let told = home.publisher.speak(|| {
+                // What is registered from here on begins anew.
+                home.publisher.state.lock().later = false;
+                home.tell()
+            });
+            match told {
+                Ok(()) | Err(EngineError::Closed) => return,
+                Err(error) => tracing::warn!(%error, nth, "the metadata does not name all buffers yet"),
+            }
+            if nth < TRIES {
+                home.publisher.state.lock().later = true;
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+    }
+
+    /// Speaks to the service when nobody else does.
+    fn speak(&self, tell: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
+        let _pen = self.pen.lock();
+        {
+            let mut state = self.state.lock();
+            if state.ending {
+                return Err(EngineError::Closed);
+            }
+            state.busy = true;
+        }
+        let began = Instant::now();
+        let told = tell();
+        let mut state = self.state.lock();
+        (state.busy, state.took, state.ended) = (false, began.elapsed(), Some(Instant::now()));
+        told
+    }
+
+    /// Tells nothing any more, and removes what was told, as far as the caller has patience and in the background
+    /// beyond. May be called again.
+    pub fn end(home: &Arc<Home>, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let publisher = &home.publisher;
+        {
+            let mut state = publisher.state.lock();
+            state.ending = true;
+            if home.registry.is_none() || state.withdrawn {
+                return Ok(());
+            }
+        }
+        let held = home.clone();
+        home.errands.run(SERVICE, "taking leave of it", patience, move || {
+            let _pen = held.publisher.pen.lock();
+            if std::mem::replace(&mut held.publisher.state.lock().withdrawn, true) {
+                return;
+            }
+            if let Some(registry) = &held.registry
+                && let Err(error) = registry.withdraw(&held.name)
+            {
+                tracing::warn!(%error, "the metadata still names an engine that has ended");
+            }
+        })
+    }
+}

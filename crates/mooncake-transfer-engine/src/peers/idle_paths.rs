@@ -1,0 +1,41 @@
+//! The ways to all peers: what is kept for none of them is let go of.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::route::Route;
+
+/// How often they are looked at.
+const SWEEP: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(crate) struct Routes {
+    list: Mutex<Vec<Weak<Route>>>,
+    swept: Mutex<Option<Instant>>,
+}
+
+impl Routes {
+    pub(crate) fn keep(&self, route: &Arc<Route>) {
+        let mut list = self.list.lock();
+        list.retain(|other| other.strong_count() > 0);
+        list.push(Arc::downgrade(route));
+    }
+
+    /// Closes connections that peers have ended, and those that nobody has needed for a while; not more often than it
+    /// is worth.
+    pub(crate) fn sweep(&self, now: Instant) {
+        {
+            let mut swept = self.swept.lock();
+            if swept.is_some_and(|at| now.duration_since(at) < SWEEP) {
+                return;
+            }
+            *swept = Some(now);
+        }
+        let all: Vec<_> = self.list.lock().iter().filter_map(Weak::upgrade).collect();
+        for route in all {
+            route.sweep(now);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What an engine's calls and its threads share: its peers, and how requests are carried out.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::Bounce;
+use mooncake_os::forked;
+
+use crate::batch::workers::Workers;
+use crate::error::EngineError;
+use crate::local_node::Home;
+use crate::notify::Notify;
+use crate::peers::calls::Calls;
+use crate::peers::peer::Peer;
+use crate::peers::registry::{Known, KnownPeers};
+use crate::peers::unresponsive::SilentPeers;
+use crate::protocol::handshake::{self, Kind, Message, NotifyBody};
+use crate::request::{Opcode, PeerId, Request, total};
+use crate::transport::stall::{Pace, Patience};
+
+/// Longest that who asks for something in the background is kept by a peer that has not been met.
+const SOON: Duration = Duration::from_millis(100);
+
+/// What threads of the engine share.
+pub(crate) struct Core {
+    pub home: Arc<Home>,
+    pub workers: Workers,
+    pub silent: Arc<SilentPeers>,
+    pub peers: KnownPeers,
+    pub calls: Calls,
+}
+
+impl Core {
+    pub fn check(&self) -> Result<(), EngineError> {
+        if forked() {
+            return Err(EngineError::Forked);
+        }
+        if self.calls.is_closed() { Err(EngineError::Closed) } else { Ok(()) }
+    }
+
+    pub fn patience(&self, bytes: u64) -> Patience<'static> {
+        let began = Instant::now();
+        let deadline = began + self.home.options.transfer_timeout + Duration::from_nanos(bytes);
+        Patience { began, deadline, interrupted: &|| false }
+    }
+
+    pub fn open(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
+        let patience = Patience { interrupted, ..self.patience(0) };
+        self.find(name, false, |name| Ok(self.peers.keep(name, Some(self.meet(name, &patience)?))))
+    }
+
+    pub fn open_soon(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
+        let patience = Patience::lasting(SOON, interrupted);
+        self.find(name, true, |name| {
+            // That it takes longer says nothing of the peer.
+            let met = self.silent.check(&self.home, name, &patience).and_then(|()| self.look_for(name, &patience));
+            match met {
+                Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
+                Err(error @ (EngineError::Interrupted | EngineError::Silent { .. })) => Err(error),
+                Err(_) if patience.is_over() => Ok(self.peers.keep(name, None)),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// The id of a peer that was met, or `soon` will be; what `meet` gives if it was not.
+    fn find(
+        &self,
+        name: &str,
+        soon: bool,
+        meet: impl FnOnce(&str) -> Result<PeerId, EngineError>,
+    ) -> Result<PeerId, EngineError> {
+        self.check()?;
+        let name = name.trim_start_matches('/');
+        if name.is_empty() {
+            return Err(EngineError::InvalidArgument("a peer has a name".into()));
+        }
+        if self.home.is_called(name) {
+            return Ok(PeerId::SELF);
+        }
+        match self.peers.id_of(name, !soon) {
+            Some(id) => Ok(id),
+            // Without a lock: others go on.
+            None => meet(name),
+        }
+    }
+
+    /// Asks a peer for its description, unless it is known not to answer.
+    pub fn meet(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
+        self.silent.call(&self.home, name, patience, || self.look_for(name, patience))
+    }
+
+    fn look_for(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
+        Peer::open(&self.home, name, patience).map(Arc::new)
+    }
+
+    /// All that were met.
+    pub fn peers(&self) -> Vec<Arc<Peer>> {
+        self.peers.met()
+    }
+
+    pub fn peer_name(&self, id: PeerId) -> String {
+        match self.peers.get(id) {
+            Ok(Some(known)) => known.name.to_string(),
+            _ => self.home.name.clone(),
+        }
+    }
+
+    /// Carries requests out, in this thread: all or an error. The end of the engine ends it, and waits for it.
+    pub fn carry_out(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+        let _call = self.calls.enter()?;
+        let interrupted = || self.calls.is_closed() || (patience.interrupted)();
+        match self.move_bytes(peer, requests, &Patience { interrupted: &interrupted, ..*patience }) {
+            Err(EngineError::Interrupted) if self.calls.is_closed() => Err(EngineError::Closed),
+            result => result,
+        }
+    }
+
+    fn move_bytes(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+        total(requests)?;
+        let Some(Known { name, peer: met }) = self.peers.get(peer)? else {
+            return requests.iter().try_for_each(|request| self.copy_here(request, patience));
+        };
+        let peer = match met {
+            Some(peer) => peer,
+            None => {
+                let peer = self.meet(&name, patience)?;
+                self.peers.keep(&name, Some(peer.clone()));
+                peer
+            }
+        };
+        self.silent.call(&self.home, &name, patience, || peer.transfer(&self.home, requests, patience))
+    }
+
+    /// A request to the own segment.
+    fn copy_here(&self, request: &Request, patience: &Patience<'_>) -> Result<(), EngineError> {
+        const STEP: usize = 4 << 20;
+        let (addr, len) = (request.remote, request.local.len());
+        if len == 0 {
+            return Ok(());
+        }
+        let outside = || EngineError::NotRegistered { owner: self.home.name.clone(), addr, len: len as u64 };
+        let buffer = self.home.buffers.find(addr, len as u64).ok_or_else(outside)?;
+        let (pace, mut bounce) = (Pace::new(&self.home.name, patience, Duration::MAX), Bounce::new());
+        for at in (0..len).step_by(STEP) {
+            pace.check("copying within the process")?;
+            let step = STEP.min(len - at);
+            let _in_use = buffer.enter().ok_or_else(outside)?;
+            let (here, there) = (request.local.part(at, step), buffer.part(addr + at as u64, step as u64));
+            let (from, into) = match request.opcode {
+                Opcode::Read => (there, here),
+                Opcode::Write => (here, there),
+            };
+            let (source, mut target) = (self.home.buffers.source(from), self.home.buffers.target(into));
+            let copied = if source.is_on_device() || target.is_on_device() {
+                bounce.copy(&source, &mut target).map_err(|error| error.to_string())
+            } else {
+                let from = from.addr() as u64;
+                self.home.myself.pull(from, &mut target).map_err(|error| error.to_string())
+            };
+            copied.map_err(EngineError::Memory)?;
+        }
+        Ok(())
+    }
+
+    pub fn send_notify(&self, peer: PeerId, notify: &Notify, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let Some(Known { name, .. }) = self.peers.get(peer)? else {
+            self.home.inbox.push(notify.clone());
+            return Ok(());
+        };
+        let body = NotifyBody { name: notify.name.clone(), notify_msg: notify.message.clone() };
+        let json = serde_json::to_string(&body).expect("strings are JSON");
+        let message = Message::new(Kind::Notify, json);
+        let (len, most) = (message.len(), self.home.options.handshake_max);
+        if len > most {
+            let why = format!("a message of {len} bytes; handshakes have {most} at most (MC_HANDSHAKE_MAX_LENGTH)");
+            return Err(EngineError::InvalidArgument(why));
+        }
+        self.say(&name, &message, patience)
+    }
+
+    /// When a batch is done it is told of while the batch has time, and the engine goes on.
+    pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, deadline: Instant) -> Result<(), EngineError> {
+        let interrupted = || self.calls.is_closed();
+        let patience = Patience::lasting(self.home.options.connect_timeout, &interrupted);
+        let deadline = deadline.min(patience.deadline);
+        self.send_notify(to, notify, &Patience { deadline, ..patience })
+    }
+
+    pub fn say(&self, name: &str, message: &Message, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let name = name.trim_start_matches('/');
+        self.silent.call(&self.home, name, patience, || {
+            let (_, addresses) = self.home.handshake_at(name, patience)?;
+            let (connect, longest) = (self.home.options.connect_timeout, self.home.options.handshake_max);
+            handshake::ask(name, &addresses, message, connect, patience, longest).map(drop)
+        })
+    }
+}

@@ -1,0 +1,9 @@
+//! The peers that an engine knows, the routes to them, and what is asked of them.
+
+pub(crate) mod calls;
+pub(crate) mod idle_paths;
+pub(crate) mod initiator;
+pub(crate) mod peer;
+pub(crate) mod registry;
+pub(crate) mod route;
+pub(crate) mod unresponsive;

@@ -1,0 +1,72 @@
+//! A peer: what it says of itself, and the ways to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::error::EngineError;
+use crate::local_node::Home;
+use crate::peers::route::Route;
+use crate::request::Request;
+use crate::transport::stall::Patience;
+
+/// A peer that has been opened.
+pub(crate) struct Peer {
+    pub name: String,
+    /// Replaced when the peer turns out to be another one than it was.
+    route: Mutex<Arc<Route>>,
+    pub traffic: Traffic,
+}
+
+/// What has gone to and from a peer.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    /// By each transport, in their order.
+    pub bytes: Box<[AtomicU64]>,
+    pub requests: AtomicU64,
+    pub failed: AtomicU64,
+}
+
+impl Peer {
+    /// Asks the peer for its description.
+    pub fn open(home: &Home, name: &str, patience: &Patience<'_>) -> Result<Peer, EngineError> {
+        let route = Mutex::new(Route::find(home, name, patience)?);
+        let bytes = home.transports.iter().map(|_| AtomicU64::new(0)).collect();
+        let traffic = Traffic { bytes, requests: AtomicU64::new(0), failed: AtomicU64::new(0) };
+        Ok(Peer { name: name.to_owned(), route, traffic })
+    }
+
+    pub fn route(&self) -> Arc<Route> {
+        self.route.lock().clone()
+    }
+
+    /// Carries requests out, in the caller's thread. All or an error; then some of them may have been carried out.
+    pub fn transfer(&self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+        let mut route = self.route();
+        let mut result = route.transfer(home, &self.name, requests, patience);
+        if let Err(error) = &result
+            && error.is_perhaps_stale()
+            && !patience.is_over()
+        {
+            // Restarted under its name, or with other buffers: once more if it says something new.
+            match Route::find(home, &self.name, patience) {
+                Ok(fresh) if !fresh.is_same_life(&route) => {
+                    tracing::info!(peer = self.name, %error, "the peer is another one than before");
+                    *self.route.lock() = fresh.clone();
+                    route = fresh;
+                    result = route.transfer(home, &self.name, requests, patience);
+                }
+                Ok(_) => {}
+                Err(_) => return result.map(drop),
+            }
+        }
+        let bytes = requests.iter().map(|request| request.local.len() as u64).sum();
+        match &result {
+            Ok(transport) => self.traffic.bytes[*transport].fetch_add(bytes, Ordering::Relaxed),
+            Err(_) => self.traffic.failed.fetch_add(1, Ordering::Relaxed),
+        };
+        self.traffic.requests.fetch_add(requests.len() as u64, Ordering::Relaxed);
+        result.map(drop)
+    }
+}

@@ -1,0 +1,157 @@
+//! What an engine says of itself: the segment document of Mooncake's metadata, as JSON.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::EngineError;
+use crate::protocol::ids::EngineId;
+
+/// Longest document that is read, bytes.
+pub(crate) const LONGEST: usize = 64 << 20;
+
+/// A segment document. Fields that are not known are ignored, by either side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Descriptor {
+    pub name: String,
+    pub protocol: Protocols,
+    /// Where its data port is, if it says so: else on the host that its handshakes are answered on.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tcp_data_host: String,
+    #[serde(default)]
+    pub tcp_data_port: u16,
+    /// Absent is 1.
+    #[serde(default = "first")]
+    pub tcp_proto_version: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub timestamp: String,
+    #[serde(default)]
+    pub buffers: Vec<BufferDescriptor>,
+    /// Only an engine of ours has it.
+    #[serde(default, rename = "mooncake_rs", skip_serializing_if = "Option::is_none")]
+    pub ours: Option<Ours>,
+}
+
+/// One transport, or several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Protocols {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Protocols {
+    pub const NONE: Protocols = Protocols::Several(Vec::new());
+
+    pub fn add(&mut self, name: &str) {
+        let name = name.to_owned();
+        *self = match std::mem::replace(self, Protocols::NONE) {
+            Protocols::One(one) => Protocols::Several(vec![one, name]),
+            Protocols::Several(none) if none.is_empty() => Protocols::One(name),
+            Protocols::Several(several) => Protocols::Several([several, vec![name]].concat()),
+        };
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        match self {
+            Protocols::One(one) => one == name,
+            Protocols::Several(several) => several.iter().any(|one| one == name),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BufferDescriptor {
+    pub name: String,
+    pub addr: u64,
+    pub length: u64,
+}
+
+/// What two engines of ours need for the paths that only they have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ours {
+    /// This life of the engine, in hexadecimal.
+    pub id: String,
+    /// Boot of its host.
+    pub boot: String,
+    /// Abstract Unix socket, where it takes part in copies within the host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unix: String,
+}
+
+fn first() -> u32 {
+    1
+}
+
+impl Descriptor {
+    pub fn encode(&self) -> String {
+        serde_json::to_string(self).expect("strings and numbers are JSON")
+    }
+
+    /// Reads what `peer` says of itself.
+    pub fn decode(peer: &str, json: &[u8]) -> Result<Descriptor, EngineError> {
+        let wrong = |reason: String| EngineError::malformed(peer, format!("its segment document: {reason}"));
+        let read: Descriptor = serde_json::from_slice(json).map_err(|error| wrong(error.to_string()))?;
+        for buffer in &read.buffers {
+            if buffer.addr == 0 || buffer.length == 0 || buffer.addr.checked_add(buffer.length).is_none() {
+                return Err(wrong(format!("a buffer of {} bytes at {:#x}", buffer.length, buffer.addr)));
+            }
+        }
+        Ok(read)
+    }
+
+    /// Where its data port listens, if it has one: on the host that it says, or that its name or the metadata gives.
+    pub fn data_at<'a>(&'a self, host: &'a str) -> Option<(&'a str, u16)> {
+        let host = if self.tcp_data_host.is_empty() { host } else { &self.tcp_data_host };
+        (self.protocol.has("tcp") && self.tcp_data_port != 0).then_some((host, self.tcp_data_port))
+    }
+
+    /// The life of the engine, if it is one of ours.
+    pub fn engine_id(&self) -> Option<EngineId> {
+        let hex = self.ours.as_ref()?.id.as_bytes();
+        let mut id = EngineId::default();
+        if hex.len() != 2 * id.len() {
+            return None;
+        }
+        for (byte, pair) in id.iter_mut().zip(hex.chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mooncakes_documents_are_read_and_ours_are_theirs() {
+        let theirs = br#"{"buffers":[{"addr":140000,"length":4096,"name":"10.0.0.1:15001"}],"name":"10.0.0.1:15001",
+            "protocol":"tcp","tcp_data_port":15999,"tcp_proto_version":2,"timestamp":"2026-01-01 00:00:00.000000","x":{}}"#;
+        let read = Descriptor::decode("p", theirs).unwrap();
+        assert_eq!((read.tcp_data_port, read.tcp_proto_version, read.buffers[0].addr), (15999, 2, 140_000));
+        assert_eq!(read.engine_id(), None);
+        assert_eq!(read.data_at("10.9.9.9").unwrap(), ("10.9.9.9", 15999));
+        let elsewhere = Descriptor { tcp_data_host: "10.8.8.8".into(), ..read.clone() };
+        assert_eq!(elsewhere.data_at("10.9.9.9").unwrap(), ("10.8.8.8", 15999));
+        let old = Descriptor::decode("p", br#"{"name":"a","protocol":["tcp","hip"],"buffers":[]}"#).unwrap();
+        assert!(old.tcp_proto_version == 1 && old.protocol.has("tcp") && old.data_at("a").is_none());
+        let mut protocols = Protocols::NONE;
+        for (name, now) in [("tcp", r#""tcp""#), ("rdma", r#"["tcp","rdma"]"#), ("hip", r#"["tcp","rdma","hip"]"#)] {
+            protocols.add(name);
+            assert_eq!(serde_json::to_string(&protocols).unwrap(), now);
+        }
+        let id = "00112233445566778899aabbccddeeff".to_owned();
+        let ours = Descriptor { ours: Some(Ours { id, boot: "b".into(), unix: "u".into() }), ..read };
+        assert_eq!(Descriptor::decode("p", ours.encode().as_bytes()).unwrap(), ours);
+        assert_eq!(ours.engine_id().unwrap()[..3], [0, 0x11, 0x22]);
+    }
+
+    #[test]
+    fn a_document_with_impossible_buffers_is_refused() {
+        for buffer in [r#""addr":0,"length":1"#, r#""addr":1,"length":0"#, r#""addr":18446744073709551615,"length":2"#]
+        {
+            let json = format!(r#"{{"name":"a","protocol":"tcp","buffers":[{{"name":"n",{buffer}}}]}}"#);
+            assert!(matches!(Descriptor::decode("p", json.as_bytes()), Err(EngineError::Malformed { .. })), "{buffer}");
+        }
+        assert!(Descriptor::decode("p", b"[]").is_err() && Descriptor::decode("p", b"{\"name\":1}").is_err());
+    }
+}

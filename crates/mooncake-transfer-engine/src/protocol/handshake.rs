@@ -1,0 +1,298 @@
+//! Mooncake's handshake: one request for each connection, a length, a kind and JSON.
+//!
+//! A frame is a u64 length (little endian, the kind's byte counted), the kind, and the text. The reply echoes the kind.
+//! Engines of old send no kind: their first byte is that of the JSON, and it is a connection request.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+
+use crate::error::EngineError;
+use crate::transport::stall::{Patience, SLICE};
+
+pub(crate) const LENGTH_LEN: usize = 8;
+
+/// What a frame is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Queue pairs are to be connected, which TCP has none of.
+    Connection = 0,
+    /// The segment document.
+    Metadata = 1,
+    Notify = 2,
+    /// Is anybody there?
+    Probe = 3,
+}
+
+/// A frame of either direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub kind: Kind,
+    /// An engine of old, which sends and expects no kind.
+    pub old: bool,
+    pub json: Vec<u8>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct NotifyBody {
+    pub name: String,
+    pub notify_msg: String,
+}
+
+impl Message {
+    pub fn new(kind: Kind, mut json: String) -> Message {
+        // As theirs end, for whoever reads lines.
+        json.push('\n');
+        Message { kind, old: false, json: json.into_bytes() }
+    }
+
+    /// Bytes behind the length, which says so many.
+    pub fn len(&self) -> usize {
+        self.json.len() + usize::from(!self.old)
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(LENGTH_LEN + self.len());
+        out.extend_from_slice(&(self.len() as u64).to_le_bytes());
+        if !self.old {
+            out.push(self.kind as u8);
+        }
+        out.extend_from_slice(&self.json);
+        out
+    }
+
+    /// What follows the length.
+    pub fn decode(mut body: Vec<u8>) -> Option<Message> {
+        let kind = match *body.first()? {
+            0 => Kind::Connection,
+            1 => Kind::Metadata,
+            2 => Kind::Notify,
+            3 => Kind::Probe,
+            0xfe => return None,
+            _ => return Some(Message { kind: Kind::Connection, old: true, json: body }),
+        };
+        body.remove(0);
+        Some(Message { kind, old: false, json: body })
+    }
+}
+
+/// Asks a peer once; gives the JSON of its reply.
+pub(crate) fn ask(
+    peer: &str,
+    addresses: &[SocketAddr],
+    message: &Message,
+    connect_timeout: Duration,
+    patience: &Patience<'_>,
+    longest: usize,
+) -> Result<Vec<u8>, EngineError> {
+    let mut stream = connect(peer, addresses, connect_timeout, patience)?;
+    let began = Instant::now();
+    let failed = |what| {
+        move |source: io::Error| match source.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                EngineError::Timeout { peer: peer.to_owned(), what, waited: began.elapsed() }
+            }
+            ErrorKind::Interrupted => EngineError::Interrupted,
+            _ => EngineError::Socket { peer: peer.to_owned(), what, source },
+        }
+    };
+    send_all(&mut stream, &message.encode(), patience).map_err(failed("send a handshake"))?;
+    let mut length = [0; LENGTH_LEN];
+    read_all(&mut stream, &mut length, patience).map_err(failed("wait for a handshake's answer"))?;
+    let length = u64::from_le_bytes(length);
+    if length == 0 || length > longest as u64 {
+        return Err(EngineError::malformed(peer, format!("its answer has {length} bytes, the limit is {longest}")));
+    }
+    let mut body = vec![0; length as usize];
+    read_all(&mut stream, &mut body, patience).map_err(failed("receive a handshake's answer"))?;
+    match Message::decode(body) {
+        Some(reply) if reply.kind == message.kind && !reply.old => Ok(reply.json),
+        _ => Err(EngineError::malformed(peer, "it answers another question than it was asked")),
+    }
+}
+
+/// `write_all` that a peer cannot prolong by taking a drop of bytes now and then. It fails as interrupted when its
+/// caller has had enough.
+fn send_all(stream: &mut TcpStream, bytes: &[u8], patience: &Patience<'_>) -> io::Result<()> {
+    move_all(bytes.len(), patience, |done, slice| {
+        stream.set_write_timeout(Some(slice))?;
+        stream.write(&bytes[done..])
+    })
+}
+
+/// `read_exact`, likewise.
+fn read_all(stream: &mut TcpStream, into: &mut [u8], patience: &Patience<'_>) -> io::Result<()> {
+    move_all(into.len(), patience, |done, slice| {
+        stream.set_read_timeout(Some(slice))?;
+        stream.read(&mut into[done..])
+    })
+}
+
+/// Moves so many bytes by steps of at most a slice of time each, which are told how many have moved.
+fn move_all(
+    bytes: usize,
+    patience: &Patience<'_>,
+    mut step: impl FnMut(usize, Duration) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes {
+        let left = patience.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        if (patience.interrupted)() {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        match step(done, left.min(SLICE)) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => done += count,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A connection to the first address that answers. Its caller's wish is looked at every 50 ms.
+pub(crate) fn connect(
+    peer: &str,
+    addresses: &[SocketAddr],
+    timeout: Duration,
+    patience: &Patience<'_>,
+) -> Result<TcpStream, EngineError> {
+    let mut last = None;
+    for address in addresses {
+        let left = patience.deadline.saturating_duration_since(Instant::now()).min(timeout);
+        if left.is_zero() {
+            break;
+        }
+        match connect_one(address, Instant::now() + left, patience) {
+            Ok(stream) => {
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Err(source) if source.kind() == ErrorKind::Interrupted => return Err(EngineError::Interrupted),
+            Err(source) => last = Some(source),
+        }
+    }
+    match last {
+        Some(source) => Err(EngineError::Socket { peer: peer.to_owned(), what: "connect", source }),
+        None => Err(EngineError::Timeout { peer: peer.to_owned(), what: "connecting", waited: timeout }),
+    }
+}
+
+/// Fails as interrupted when its caller has had enough.
+fn connect_one(address: &SocketAddr, until: Instant, patience: &Patience<'_>) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let slice = Timespec::try_from(left.min(SLICE)).expect("50 ms at most");
+        match poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&slice)) {
+            Ok(0) if left.is_zero() => return Err(ErrorKind::TimedOut.into()),
+            Ok(0) | Err(Errno::INTR) if (patience.interrupted)() => return Err(ErrorKind::Interrupted.into()),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    rustix::net::sockopt::socket_error(&socket)??;
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A listener that answers no more: its queue is full. Those who wait in it come along.
+    fn deaf() -> (SocketAddr, impl Sized) {
+        let flags = SocketFlags::CLOEXEC;
+        let listener = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let at = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+        let short = Duration::from_millis(200);
+        let waiting: Vec<TcpStream> =
+            std::iter::from_fn(|| TcpStream::connect_timeout(&at, short).ok()).take(16).collect();
+        assert!(waiting.len() < 16, "its queue has no end");
+        (at, (listener, waiting))
+    }
+
+    #[test]
+    fn a_connect_without_an_answer_ends_at_its_time_or_at_its_callers_wish() {
+        let (at, deaf) = deaf();
+        let began = Instant::now();
+        let deadline = began + Duration::from_secs(20);
+        let wish = || began.elapsed() > Duration::from_millis(300);
+        let patience = Patience { began, deadline, interrupted: &wish };
+        let ended = connect("deaf", &[at], Duration::from_secs(10), &patience);
+        assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+
+        let began = Instant::now();
+        let patience = Patience { began, interrupted: &|| false, ..patience };
+        let ended = connect("deaf", &[at], Duration::from_millis(300), &patience);
+        assert!(matches!(&ended, Err(EngineError::Socket { source, .. }) if source.kind() == ErrorKind::TimedOut));
+        assert!(began.elapsed() >= Duration::from_millis(300));
+        drop(deaf);
+        let ended = connect("gone", &[at], Duration::from_secs(10), &patience);
+        assert!(matches!(&ended, Err(EngineError::Socket { .. })), "{ended:?}");
+    }
+
+    #[test]
+    fn a_long_message_ends_at_its_time_or_at_its_callers_wish_however_slowly_the_peer_takes_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                std::thread::spawn(move || {
+                    let mut drop = [0; 16 << 10];
+                    while stream.read(&mut drop).is_ok_and(|count| count > 0) {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                });
+            }
+        });
+        let message = Message::new(Kind::Notify, "x".repeat(64 << 20));
+        let ask = |patience: &Patience<'_>| ask("slow", &[at], &message, Duration::from_secs(5), patience, 4096);
+
+        let began = Instant::now();
+        let ended = ask(&Patience::lasting(Duration::from_millis(500), &|| false));
+        assert!(matches!(ended, Err(EngineError::Timeout { .. })), "{ended:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+        let began = Instant::now();
+        let wish = || began.elapsed() > Duration::from_millis(300);
+        let ended = ask(&Patience::lasting(Duration::from_secs(20), &wish));
+        assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn messages_are_read_as_they_were_written_and_old_ones_too() {
+        for kind in [Kind::Connection, Kind::Metadata, Kind::Notify, Kind::Probe] {
+            let message = Message::new(kind, "{}".into());
+            let raw = message.encode();
+            assert_eq!(raw[..9], [4, 0, 0, 0, 0, 0, 0, 0, kind as u8]);
+            assert_eq!(Message::decode(raw[8..].to_vec()), Some(message));
+        }
+        let old = Message::decode(b"{\"local_nic_path\":\"\"}".to_vec()).unwrap();
+        assert!(old.old && old.kind == Kind::Connection && old.encode()[8] == b'{');
+        assert_eq!(Message::decode(vec![]), None);
+        assert_eq!(Message::decode(vec![0xfe, 1]), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Ranges of this engine's memory that are filled from a peer's, a turn at a time.
+
+use std::os::fd::BorrowedFd;
+
+use mooncake_memory::{Passage, PeerProcess, PullError};
+
+use crate::local_node::Home;
+use crate::protocol::same_host::{Answer, Piece};
+
+/// Bytes fetched in one go: so long the buffer cannot be given up.
+const STEP: u64 = 4 << 20;
+
+/// Bytes fetched for one peer before the others have their turn, and the engine may end.
+const TURN: u64 = 32 << 20;
+
+/// What a peer has asked for.
+pub(super) struct Filling {
+    asked: Vec<Piece>,
+    /// The piece that is next, and its bytes that are there.
+    at: usize,
+    done: u64,
+}
+
+/// How a turn ended.
+pub(super) enum Turn {
+    Done(Answer),
+    /// There is more to do.
+    Again,
+    /// The writer has gone, or takes it back: before it reuses its memory it waits until nothing is copied from there.
+    Gone,
+}
+
+impl Filling {
+    pub fn new(asked: Vec<Piece>) -> Filling {
+        Filling { asked, at: 0, done: 0 }
+    }
+
+    pub fn go_on(&mut self, home: &Home, fd: BorrowedFd<'_>, peer: &PeerProcess, passage: &Passage) -> Turn {
+        if (self.at, self.done) != (0, 0) && mooncake_net::has_hung_up(fd) {
+            return Turn::Gone;
+        }
+        let mut turn = TURN;
+        while let Some(first) = self.asked.get(self.at) {
+            if turn == 0 {
+                return Turn::Again;
+            }
+            let refused = Turn::Done(Answer::NotRegistered(self.at as u32));
+            let Some(buffer) = home.buffers.find(first.to, first.len) else { return refused };
+            let Some(_in_use) = buffer.enter() else { return refused };
+            // Neighbours in one buffer go together, as far as one step reaches.
+            let (mut targets, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
+            let (mut at, mut done) = (self.at, self.done);
+            while let Some(piece) = self.asked.get(at).filter(|piece| buffer.holds(piece.to, piece.len)) {
+                let step = (piece.len - done).min(STEP - bytes);
+                targets.push(home.buffers.target(buffer.part(piece.to + done, step)));
+                from.push((piece.from.wrapping_add(done), step));
+                bytes += step;
+                done += step;
+                if done < piece.len {
+                    break;
+                }
+                (at, done) = (at + 1, 0);
+            }
+            let Some(copying) = passage.copy() else { return Turn::Gone };
+            match peer.pull_while(&from, &mut targets, || copying.is_wanted()) {
+                Ok(true) => (self.at, self.done) = (at, done),
+                Ok(false) => return Turn::Gone,
+                Err(error) => return Turn::Done(self.answer(&error)),
+            }
+            turn = turn.saturating_sub(bytes);
+        }
+        Turn::Done(Answer::Done)
+    }
+
+    fn answer(&self, error: &PullError) -> Answer {
+        match error {
+            PullError::Fault { .. } => Answer::Fault(self.at as u32),
+            PullError::Refused { .. } | PullError::Ended { .. } => Answer::Refused(self.at as u32),
+        }
+    }
+}

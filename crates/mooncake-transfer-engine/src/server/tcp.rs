@@ -1,0 +1,428 @@
+//! A lane: a peer reads and writes registered memory by Mooncake's TCP data protocol.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{Bounce, recv_targets, send_sources};
+use mooncake_net::unpace;
+use mooncake_os::Guarded;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::{Next, Session, Standing};
+use crate::local_node::Home;
+use crate::memory::buffers::Buffer;
+use crate::protocol::tcp::{Frame, HEADER_LEN, Header, STATUS_LEN, Verdict};
+use crate::request::Opcode;
+use crate::server::writers::{Named, Writer};
+
+/// Bytes moved for one peer before the others have their turn.
+const TURN: u64 = 32 << 20;
+
+/// Bytes of one system call: so long the buffer cannot be given up. Device memory goes through the host in such steps.
+const STEP: u64 = 1 << 20;
+
+/// Longest that the first request of a connection may take to come: a stranger is not waited for.
+const FIRST: Duration = Duration::from_secs(5);
+
+pub(super) struct Data {
+    stream: Guarded<TcpStream>,
+    from: SocketAddr,
+    state: State,
+    moved: Instant,
+    /// It has made a request that was served.
+    known: bool,
+    /// By its name its initiator can have it severed.
+    named: Option<Named>,
+    bounce: Bounce,
+}
+
+enum State {
+    Header {
+        raw: [u8; HEADER_LEN],
+        got: usize,
+    },
+    /// Bytes of a write come in.
+    Receive(Payload),
+    /// Bytes of a read go out, after the status if there is one.
+    Send {
+        payload: Payload,
+        status: Option<[u8; STATUS_LEN]>,
+        sent: usize,
+    },
+    /// A status goes out.
+    Status {
+        raw: [u8; STATUS_LEN],
+        sent: usize,
+        then: Then,
+    },
+    /// Another connection is being severed: a status says when.
+    Sever(Arc<Writer>),
+    /// The other side is to see the status before the end: what it sends is thrown away.
+    Drain {
+        left: u64,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Header,
+    Drain,
+}
+
+struct Payload {
+    buffer: Arc<Buffer>,
+    addr: u64,
+    len: u64,
+    done: u64,
+    v2: bool,
+}
+
+impl Data {
+    pub fn session(stream: TcpStream, from: SocketAddr) -> io::Result<Session> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        unpace(&stream);
+        let (stream, bounce, moved) = (Guarded::new(stream), Bounce::new(), Instant::now());
+        let data = Data { stream, from, state: begin(), moved, known: false, named: None, bounce };
+        Ok(Session::Data(Box::new(data)))
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub fn is_overdue(&self, home: &Home, now: Instant) -> bool {
+        let still = now.duration_since(self.moved);
+        match &self.state {
+            State::Header { got: 0, .. } if self.known => false,
+            State::Header { .. } | State::Drain { .. } => still > FIRST,
+            _ => still > home.options.stall_timeout,
+        }
+    }
+
+    pub fn idle_since(&self) -> Option<Instant> {
+        matches!(self.state, State::Header { got: 0, .. }).then_some(self.moved)
+    }
+
+    pub fn standing(&self) -> Option<Standing> {
+        match &self.state {
+            State::Header { got: 0, .. } => Some(Standing { known: self.known, since: self.moved }),
+            State::Header { .. } | State::Drain { .. } => Some(Standing { known: false, since: self.moved }),
+            _ => None,
+        }
+    }
+
+    pub fn step(&mut self, home: &Home) -> Next {
+        let mut turn = TURN;
+        loop {
+            let moved = match self.advance(home) {
+                Ok(moved) => moved,
+                Err(Stop::Wait(next)) => return next,
+                Err(Stop::End(reason)) => {
+                    if let Some(reason) = reason {
+                        tracing::debug!(from = %self.from, reason, "a data connection is cut");
+                    }
+                    return Next::Close;
+                }
+            };
+            turn = turn.saturating_sub(moved);
+            if turn == 0 {
+                return Next::Again;
+            }
+        }
+    }
+
+    /// One system call's worth; gives the bytes that moved.
+    fn advance(&mut self, home: &Home) -> Result<u64, Stop> {
+        let fd = self.stream.as_fd();
+        let moved = match &mut self.state {
+            State::Header { raw, got } => {
+                let count = rustix::net::recv(fd, &mut raw[*got..], RecvFlags::DONTWAIT);
+                let count = count.map_err(|errno| Stop::of(errno.into(), Next::Read))?.0;
+                if count == 0 {
+                    return Err(Stop::End((*got > 0).then_some("it hung up inside a header")));
+                }
+                *got += count;
+                if *got == HEADER_LEN {
+                    let frame = Frame::decode(raw).ok_or(Stop::End(Some("it says what is no request")))?;
+                    self.state = self.take(home, frame)?;
+                }
+                count as u64
+            }
+            State::Receive(payload) => {
+                let writer = self.named.as_ref().map(Named::writer);
+                let count = payload.receive(home, fd, writer, &mut self.bounce)?;
+                if payload.done == payload.len {
+                    self.state = match payload.v2 {
+                        true => say(Verdict::Ok, Then::Header),
+                        false => begin(),
+                    };
+                }
+                count
+            }
+            State::Send { payload, status, sent } => {
+                let count = payload.send(home, fd, status, sent, &mut self.bounce)?;
+                if payload.done == payload.len {
+                    self.state = begin();
+                }
+                count
+            }
+            State::Status { raw, sent, then } => {
+                let count = rustix::net::send(fd, &raw[*sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                *sent += count.map_err(|errno| Stop::of(errno.into(), Next::Write))?;
+                if *sent == STATUS_LEN {
+                    self.state = match then {
+                        Then::Header => begin(),
+                        Then::Drain => {
+                            let _ = self.stream.shutdown(std::net::Shutdown::Write);
+                            State::Drain { left: TURN }
+                        }
+                    };
+                }
+                STATUS_LEN as u64
+            }
+            State::Sever(writer) => {
+                if !writer.is_out() {
+                    // It is in the midst of a system call, which does not wait.
+                    return Err(Stop::Wait(Next::Again));
+                }
+                self.state = say(Verdict::Ok, Then::Header);
+                0
+            }
+            State::Drain { left } => {
+                let mut waste = [0; 64 << 10];
+                let count = rustix::net::recv(fd, &mut waste, RecvFlags::DONTWAIT);
+                let count = count.map_err(|errno| Stop::of(errno.into(), Next::Read))?.0 as u64;
+                if count == 0 || count >= *left {
+                    return Err(Stop::End(None));
+                }
+                *left -= count;
+                // What is thrown away is no progress: the connection ends in time, however much comes.
+                return Ok(count);
+            }
+        };
+        self.moved = Instant::now();
+        Ok(moved)
+    }
+
+    /// What a header begins.
+    fn take(&mut self, home: &Home, frame: Frame) -> Result<State, Stop> {
+        let header = match frame {
+            Frame::Greeting(id) => {
+                self.known |= id == home.id;
+                return Ok(if id == home.id {
+                    say(Verdict::Ok, Then::Header)
+                } else {
+                    say(Verdict::Rejected, Then::Drain)
+                });
+            }
+            Frame::Name(name) => {
+                let refused = Stop::End(Some("its name is another's, or it has one"));
+                self.named = match self.named {
+                    None => Some(home.writers.name(name).ok_or(refused)?),
+                    Some(_) => return Err(refused),
+                };
+                return Ok(begin());
+            }
+            Frame::Sever(name) => {
+                return Ok(match home.writers.sever(&name) {
+                    Some(writer) => State::Sever(writer),
+                    None => say(Verdict::Ok, Then::Header),
+                });
+            }
+            Frame::Request(header) => header,
+        };
+        let Header { size, addr, opcode, v2 } = header;
+        let status = v2.then(|| Verdict::Ok.encode());
+        if size == 0 {
+            return Ok(status.map_or_else(begin, |_| say(Verdict::Ok, Then::Header)));
+        }
+        let Some(buffer) = home.buffers.find(addr, size) else {
+            tracing::debug!(from = %self.from, addr, size, "a range that is not registered was asked for");
+            return if v2 { Ok(say(Verdict::Rejected, Then::Drain)) } else { Err(Stop::End(None)) };
+        };
+        self.known = true;
+        let payload = Payload { buffer, addr, len: size, done: 0, v2 };
+        Ok(match opcode {
+            Opcode::Write => State::Receive(payload),
+            Opcode::Read => State::Send { payload, status, sent: 0 },
+        })
+    }
+}
+
+fn begin() -> State {
+    State::Header { raw: [0; HEADER_LEN], got: 0 }
+}
+
+fn say(verdict: Verdict, then: Then) -> State {
+    State::Status { raw: verdict.encode(), sent: 0, then }
+}
+
+/// A connection cannot go on at once.
+enum Stop {
+    Wait(Next),
+    /// With a reason where it is worth a line.
+    End(Option<&'static str>),
+}
+
+impl Stop {
+    fn of(error: io::Error, wait: Next) -> Stop {
+        match Errno::from_io_error(&error) {
+            Some(Errno::AGAIN) => Stop::Wait(wait),
+            Some(Errno::INTR) => Stop::Wait(Next::Again),
+            Some(Errno::FAULT) => Stop::End(Some("registered memory is not there any more")),
+            _ => Stop::End(Some("the connection broke")),
+        }
+    }
+}
+
+impl Payload {
+    /// The step that is under way, by whole steps from the first byte.
+    fn chunk(&self) -> (u64, u64) {
+        let start = self.done - self.done % STEP;
+        (start, (self.len - start).min(STEP))
+    }
+
+    fn receive(
+        &mut self,
+        home: &Home,
+        fd: BorrowedFd<'_>,
+        writer: Option<&Writer>,
+        bounce: &mut Bounce,
+    ) -> Result<u64, Stop> {
+        let severed = || Stop::End(Some("its writer had it severed"));
+        let _inside = writer.map(|writer| writer.enter().ok_or_else(severed)).transpose()?;
+        // In version 2 the writer waits for the status. One that has gone has given the write up, and may have made
+        // another.
+        if self.v2 && mooncake_net::has_hung_up(fd) {
+            return Err(Stop::End(Some("its writer has gone")));
+        }
+        let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
+        let (start, len) = self.chunk();
+        let mut parts = [home.buffers.target(self.buffer.part(self.addr + start, len))];
+        let within = self.done - start;
+        let staged = Bounce::is_needed_for_targets(&parts);
+        let count = match staged {
+            true => recv_targets(fd, &mut bounce.targets(&mut parts), within, len - within),
+            false => recv_targets(fd, &mut parts, within, len - within),
+        };
+        let count = count.map_err(|error| Stop::of(error, Next::Read))? as u64;
+        if count == 0 {
+            return Err(Stop::End(Some("it hung up inside a write")));
+        }
+        self.done += count;
+        if staged && within + count == len {
+            bounce.deliver(&mut parts).map_err(|error| {
+                tracing::warn!(%error, "a peer's write could not be brought to the device");
+                Stop::End(None)
+            })?;
+        }
+        Ok(count)
+    }
+
+    fn send(
+        &mut self,
+        home: &Home,
+        fd: BorrowedFd<'_>,
+        status: &Option<[u8; STATUS_LEN]>,
+        sent: &mut usize,
+        bounce: &mut Bounce,
+    ) -> Result<u64, Stop> {
+        let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
+        let (start, len) = self.chunk();
+        let within = self.done - start;
+        let parts = [home.buffers.source(self.buffer.part(self.addr + start, len))];
+        let header = status.as_ref().map_or(&[][..], |raw| &raw[..]);
+        let rest = &header[(*sent).min(header.len())..];
+        let send = |parts: &[mooncake_memory::Source<'_>]| {
+            let (_, tail) = parts[0].split_at(within as usize);
+            send_sources(fd, rest, &[tail], 0, u64::MAX)
+        };
+        let count = match Bounce::is_needed_for_sources(&parts) {
+            // Fetched anew after each short send, which only sockets that are full make.
+            true => match bounce.sources(&parts) {
+                Ok(staged) => send(&staged),
+                Err(error) => {
+                    tracing::warn!(%error, "a peer's read could not be fetched from the device");
+                    return Err(Stop::End(None));
+                }
+            },
+            false => send(&parts),
+        };
+        let count = count.map_err(|error| Stop::of(error, Next::Write))?;
+        let of_header = count.min(rest.len());
+        *sent += of_header;
+        self.done += (count - of_header) as u64;
+        Ok(count as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::TcpListener;
+
+    use mooncake_memory::leak_shared;
+
+    use super::*;
+    use crate::engine::Engine;
+    use crate::options::EngineOptions;
+
+    /// A connection that no thread serves, and its other end.
+    fn connection() -> (Box<Data>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, from) = listener.accept().unwrap();
+        match Data::session(stream, from).unwrap() {
+            Session::Data(data) => (data, there),
+            _ => unreachable!("a data connection"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_in_of_a_writer_that_has_gone() {
+        let engine = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
+        let lent = leak_shared(4096).unwrap();
+        engine.register(&[lent], "*").unwrap();
+        let (mut data, mut writer) = connection();
+        let header = Header { size: 4096, addr: lent.addr() as u64, opcode: Opcode::Write, v2: true };
+        writer.write_all(&Frame::Request(header).encode()).unwrap();
+        writer.write_all(&[7; 2048]).unwrap();
+        drop(writer);
+        while !mooncake_net::has_hung_up(data.fd()) {
+            std::thread::yield_now();
+        }
+        assert!(matches!(data.step(&engine.core.home), Next::Close));
+        let mut bytes = [1; 4096];
+        lent.read_into(&mut bytes).unwrap();
+        assert!(bytes == [0; 4096], "it had given the write up");
+    }
+
+    #[test]
+    fn a_severing_is_confirmed_when_its_writer_is_out_of_its_system_call() {
+        let engine = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
+        let home = &engine.core.home;
+        let named = home.writers.name([1; 16]).unwrap();
+        let inside = named.writer().enter().unwrap();
+        let (mut data, mut asker) = connection();
+        asker.write_all(&Frame::Sever([1; 16]).encode()).unwrap();
+        while data.stream.peek(&mut [0; HEADER_LEN]).ok() != Some(HEADER_LEN) {
+            std::thread::yield_now();
+        }
+        for _ in 0..3 {
+            assert!(matches!(data.step(home), Next::Again), "bytes of it may land");
+        }
+        asker.set_nonblocking(true).unwrap();
+        assert_eq!(asker.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+        asker.set_nonblocking(false).unwrap();
+        drop(inside);
+        assert!(matches!(data.step(home), Next::Read));
+        let mut status = [0; STATUS_LEN];
+        asker.read_exact(&mut status).unwrap();
+        assert_eq!(Verdict::decode(&status), Some(Verdict::Ok));
+    }
+}

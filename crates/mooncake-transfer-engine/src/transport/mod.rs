@@ -1,0 +1,106 @@
+//! Transports: how bytes go from one engine's memory to another's, as all else in the engine knows it.
+//!
+//! An engine has a list of them, the best first, and tries them in that order for each peer and each call. One more
+//! (RDMA) is one more implementation in the list that `Engine::start` makes: what it has to say of itself goes into the
+//! document by
+//! [`describe`](Transport::describe), its keys to memory come and go by [`register`](Transport::register) and
+//! [`unregister`](Transport::unregister), and of its [`Way`] to a peer nobody else knows more than what is here.
+
+pub(crate) mod pool;
+pub(crate) mod same_host;
+pub(crate) mod stall;
+pub(crate) mod tcp;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::error::EngineError;
+use crate::local_node::Home;
+use crate::memory::buffers::Buffer;
+use crate::memory::mappers::Inside;
+use crate::protocol::descriptor::Descriptor;
+use crate::request::Request;
+use crate::transport::stall::Patience;
+
+/// Those of an engine, in the order in which they are tried.
+pub(crate) type Transports = Arc<[Box<dyn Transport>]>;
+
+pub(crate) trait Transport: Send + Sync {
+    /// As logs and reports have it.
+    fn name(&self) -> &'static str;
+
+    /// Adds to the segment document what peers need to reach this engine, and the buffers that it lends.
+    fn describe(&self, lent: &[Arc<Buffer>], document: &mut Descriptor);
+
+    /// Takes memory on before anybody may use it: to be [lent](Buffer::lent), or else as the local end of transfers
+    /// alone. All of it or none and an error. It may take its time: transfers go on meanwhile.
+    fn register(&self, _buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// The memory is given up: no peer begins anything with it any more when this returns. Gives the peers that are
+    /// inside of what they have mapped, and who are waited for before anybody is told that it is free.
+    fn unregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<Inside> {
+        Vec::new()
+    }
+
+    /// Looks for the way to a peer that has been met, as far as what it says of itself tells.
+    fn reach(&self, home: &Home, met: &Met<'_>, patience: &Patience<'_>) -> Result<Reach, EngineError>;
+}
+
+/// A peer that has been met.
+pub(crate) struct Met<'a> {
+    /// The name that it is opened by.
+    pub name: &'a str,
+    /// Where its handshakes are answered.
+    pub host: &'a str,
+    pub descriptor: &'a Descriptor,
+}
+
+/// What came of looking for a way.
+pub(crate) enum Reach {
+    By(Box<dyn Way>),
+    /// There is none in this life of the peer, and why.
+    Not(String),
+}
+
+/// A transport's way to one life of a peer.
+pub(crate) trait Way: Send + Sync {
+    /// Carries requests out, in the caller's thread: all, or an error, after which some may have been and nothing
+    /// touches the local memory any more. What was given up on this way itself does not land after it.
+    fn carry(&self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Undone>;
+
+    /// When it returns, nothing lands any more of what was given up on this way: another one may be taken.
+    fn settle(&self, home: &Home, patience: &Patience<'_>) -> Result<(), EngineError>;
+
+    /// Lets go of connections that nobody needs.
+    fn sweep(&self, now: Instant);
+
+    fn standing(&self) -> Standing;
+}
+
+/// Why requests were not carried out.
+pub(crate) enum Undone {
+    /// The way is shut, as its [standing](Way::standing) says. The next transport is tried.
+    NoWay,
+    /// Not this way, for this reason, though it is open. The next transport is tried.
+    OtherWay(Cow<'static, str>),
+    /// No other transport would help.
+    Broken(EngineError),
+}
+
+impl From<EngineError> for Undone {
+    fn from(error: EngineError) -> Undone {
+        Undone::Broken(error)
+    }
+}
+
+/// What is known of a way.
+pub(crate) enum Standing {
+    Untried,
+    /// It works; with what there is to say of it, if anything.
+    Open(String),
+    /// It does not, for this reason.
+    Shut(String),
+}

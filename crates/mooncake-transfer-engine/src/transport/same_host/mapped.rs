@@ -1,0 +1,90 @@
+//! Memory of peers on this host that this process has mapped.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use mooncake_memory::{PeerMemory, PeerProcess};
+use parking_lot::Mutex;
+
+/// All that an engine has mapped of its peers.
+#[derive(Default)]
+pub(crate) struct MappedPeers {
+    list: Mutex<Vec<Weak<MappedPeer>>>,
+}
+
+/// What is mapped of one life of a peer, for all connections to it.
+#[derive(Default)]
+pub(crate) struct MappedPeer {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    process: Option<Arc<PeerProcess>>,
+    blocks: BTreeMap<u64, Block>,
+    /// What the peer's board said when it was looked at last.
+    revision: u64,
+}
+
+struct Block {
+    memory: Arc<PeerMemory>,
+    /// The peer's board said so when the block was last needed.
+    needed: u64,
+}
+
+impl MappedPeers {
+    /// For a peer that is met.
+    pub(crate) fn meet(&self) -> Arc<MappedPeer> {
+        let peer = Arc::default();
+        let mut list = self.list.lock();
+        list.retain(|other| other.strong_count() > 0);
+        list.push(Arc::downgrade(&peer));
+        peer
+    }
+
+    /// Lets go of the memory of processes that have ended: what is mapped is not given back.
+    pub(crate) fn forget_ended(&self) {
+        let all: Vec<_> = self.list.lock().iter().filter_map(Weak::upgrade).collect();
+        for peer in all {
+            if peer.state.lock().process.as_ref().is_some_and(|process| process.has_ended()) {
+                peer.forget();
+            }
+        }
+    }
+}
+
+impl MappedPeer {
+    /// Lets go of all of it: its engine is gone, though its process may go on with something else.
+    pub fn forget(&self) {
+        let mut state = self.state.lock();
+        state.process = None;
+        state.blocks.clear();
+    }
+
+    /// A block, while the peer's board says `revision`. A block that was not needed between two changes of the board is
+    /// let go of: the peer may have freed it.
+    pub fn get(&self, id: u64, revision: u64) -> Option<Arc<PeerMemory>> {
+        let mut state = self.state.lock();
+        if state.revision < revision {
+            let before = state.revision;
+            state.blocks.retain(|_, block| block.needed >= before);
+            state.revision = revision;
+        }
+        let block = state.blocks.get_mut(&id)?;
+        block.needed = block.needed.max(revision);
+        Some(block.memory.clone())
+    }
+
+    /// Keeps a block of that process. Another connection may have mapped it at the same time.
+    pub fn keep(&self, id: u64, memory: PeerMemory, process: &Arc<PeerProcess>) -> Arc<PeerMemory> {
+        let mut state = self.state.lock();
+        state.process.get_or_insert_with(|| process.clone());
+        let needed = state.revision;
+        state.blocks.entry(id).or_insert_with(|| Block { memory: Arc::new(memory), needed }).memory.clone()
+    }
+
+    /// Number of blocks.
+    pub fn count(&self) -> usize {
+        self.state.lock().blocks.len()
+    }
+}

@@ -1,0 +1,196 @@
+//! Copies within the host: whether they work with a peer, and the connections for that.
+
+pub(crate) mod connection;
+pub(crate) mod mapped;
+pub(crate) mod stuck_writes;
+pub(crate) mod unreadable;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_os::{boot_id, hex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::pool::Pool;
+use super::same_host::connection::{Failure, HostLane};
+use super::stall::{Patience, SLICE};
+use crate::error::EngineError;
+use crate::local_node::Home;
+use crate::memory::buffers::Buffer;
+use crate::memory::mappable::Mappable;
+use crate::memory::mappers::Inside;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::ids::EngineId;
+use crate::request::Request;
+use crate::transport::{Met, Reach, Standing, Transport, Undone, Way};
+
+/// An attempt that failed for the moment is not repeated before.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Longest that a call waits while another one finds out; then it goes another way.
+const MOMENT: Duration = Duration::from_millis(200);
+
+/// Copies between the processes of one host.
+pub(crate) struct SameHost {
+    /// Abstract Unix socket; empty where this engine takes part in none.
+    unix: String,
+    mappable: Arc<Mappable>,
+}
+
+impl SameHost {
+    pub fn new(unix: String, mappable: Arc<Mappable>) -> SameHost {
+        SameHost { unix, mappable }
+    }
+}
+
+impl Transport for SameHost {
+    fn name(&self) -> &'static str {
+        "same host"
+    }
+
+    fn describe(&self, _lent: &[Arc<Buffer>], document: &mut Descriptor) {
+        if let Some(ours) = &mut document.ours {
+            ours.boot = boot_id().map(|boot| hex(&boot)).unwrap_or_default();
+            ours.unix.clone_from(&self.unix);
+        }
+    }
+
+    fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        self.mappable.add(buffers);
+        Ok(())
+    }
+
+    fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<Inside> {
+        self.mappable.remove(buffers)
+    }
+
+    fn reach(&self, home: &Home, met: &Met<'_>, _patience: &Patience<'_>) -> Result<Reach, EngineError> {
+        let door = if home.options.same_host { door_of(met.descriptor) } else { Err("turned off here".into()) };
+        Ok(match door {
+            Ok((unix, id)) => Reach::By(Box::new(HostPath::new(home, met.name, unix, id))),
+            Err(reason) => Reach::Not(reason),
+        })
+    }
+}
+
+/// The socket of a peer, and which life of it; or why there can be no copies, by what it says of itself.
+fn door_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
+    let ours = descriptor.ours.as_ref().ok_or("the peer is no engine of this kind")?;
+    let id = descriptor.engine_id().ok_or("the peer has no usable id")?;
+    if ours.unix.is_empty() {
+        return Err("turned off at the peer".into());
+    }
+    let boot = boot_id().map_err(|error| error.to_string())?;
+    if hex(&boot) == ours.boot { Ok((&ours.unix, id)) } else { Err("another host".into()) }
+}
+
+/// The way to one life of a peer.
+struct HostPath {
+    name: Arc<str>,
+    id: EngineId,
+    lanes: Pool<HostLane>,
+    state: Mutex<State>,
+    found_out: Condvar,
+}
+
+enum State {
+    /// It has not been tried yet, or failed then for a reason that may pass.
+    Untried(Option<(Instant, String)>),
+    Trying,
+    Works,
+    /// For all of this life of the peer.
+    Not(String),
+}
+
+impl From<Failure> for State {
+    fn from(failure: Failure) -> State {
+        let now = |reason| State::Untried(Some((Instant::now(), reason)));
+        match failure {
+            Failure::OtherWay(reason) => State::Not(reason),
+            Failure::NotCopied { reason, .. } | Failure::NotNow(reason) => now(reason),
+            // The caller's patience says nothing of the path, and a peer that stands still may go on.
+            Failure::Broken(error) => now(error.to_string()),
+        }
+    }
+}
+
+impl Way for HostPath {
+    fn carry(&self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Undone> {
+        self.settle(home, patience)?;
+        if home.buffers.are_any_on_device(requests) {
+            return Err(Undone::OtherWay(Cow::Borrowed("device memory here")));
+        }
+        self.try_it(home, patience)?;
+        let carried = self.lanes.with(home, patience, |lane| lane.transfer(home, requests, patience));
+        carried.map_err(|failure| match failure {
+            Failure::NotCopied { there: true, .. } => Undone::OtherWay(Cow::Borrowed("device memory at the peer")),
+            // A process that may not be read, for instance: another transport knows more, and says what is wrong.
+            Failure::NotCopied { reason, .. } | Failure::OtherWay(reason) | Failure::NotNow(reason) => {
+                Undone::OtherWay(Cow::Owned(reason))
+            }
+            Failure::Broken(error) => Undone::Broken(error),
+        })
+    }
+
+    fn settle(&self, home: &Home, patience: &Patience<'_>) -> Result<(), EngineError> {
+        home.lingering.wait(self.id, &self.name, patience)
+    }
+
+    fn sweep(&self, now: Instant) {
+        self.lanes.sweep(now);
+    }
+
+    fn standing(&self) -> Standing {
+        match &*self.state.lock() {
+            State::Untried(None) | State::Trying => Standing::Untried,
+            State::Untried(Some((_, reason))) => Standing::Shut(format!("for now: {reason}")),
+            State::Works => Standing::Open(match self.lanes.address().mapped_blocks() {
+                0 => "copies between processes".into(),
+                blocks => format!("{blocks} blocks of its memory mapped, copies between processes otherwise"),
+            }),
+            State::Not(reason) => Standing::Shut(reason.clone()),
+        }
+    }
+}
+
+impl HostPath {
+    fn new(home: &Home, name: &str, unix: &str, id: EngineId) -> HostPath {
+        let name: Arc<str> = name.into();
+        let lanes = Pool::new(64, connection::Address::new(name.clone(), unix, id, home.mapped.meet()));
+        HostPath { name, id, lanes, state: Mutex::new(State::Untried(None)), found_out: Condvar::new() }
+    }
+
+    /// Whether it works, tried by the first who needs it.
+    fn try_it(&self, home: &Home, patience: &Patience<'_>) -> Result<(), Undone> {
+        let until = Instant::now() + MOMENT;
+        let mut state = self.state.lock();
+        loop {
+            match &*state {
+                State::Works => return Ok(()),
+                State::Not(_) => return Err(Undone::NoWay),
+                State::Untried(Some((at, _))) if at.elapsed() < RETRY_AFTER => return Err(Undone::NoWay),
+                State::Untried(_) => break,
+                State::Trying => {
+                    self.found_out.wait_for(&mut state, SLICE);
+                    // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
+                    let enough = || patience.is_over() || (patience.interrupted)() || Instant::now() >= until;
+                    if matches!(*state, State::Trying) && MutexGuard::unlocked(&mut state, enough) {
+                        return Err(Undone::OtherWay(Cow::Borrowed("another call is trying copies within the host")));
+                    }
+                }
+            }
+        }
+        *state = State::Trying;
+        // Without the lock: others go another way meanwhile, and see how things stand.
+        drop(state);
+        let next = self.lanes.try_connect(home, patience).map_or_else(State::from, |()| State::Works);
+        let works = matches!(next, State::Works);
+        if let State::Untried(Some((_, reason))) | State::Not(reason) = &next {
+            tracing::debug!(peer = &*self.name, reason, "no copies within the host");
+        }
+        *self.state.lock() = next;
+        self.found_out.notify_all();
+        if works { Ok(()) } else { Err(Undone::NoWay) }
+    }
+}

@@ -1,0 +1,397 @@
+//! A TCP connection to a peer's data port. The caller's thread does the work.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooncake_memory::{Bounce, recv_targets, send_sources};
+use mooncake_net::{Habit, recv_awake, unpace};
+use mooncake_os::{Guarded, forked, random_bytes};
+
+use super::abandoned::GivenUp;
+use crate::error::EngineError;
+use crate::local_node::Home;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::handshake;
+use crate::protocol::ids::{EngineId, LaneName};
+use crate::protocol::tcp::{Frame, Header, STATUS_LEN, Verdict};
+use crate::request::{Opcode, Request};
+use crate::transport::pool::Carrier;
+use crate::transport::stall::{Pace, Patience, SLICE};
+
+/// Requests whose end is not known yet. Their headers and statuses fit into the sockets' buffers, so that neither side
+/// waits for the other to read.
+const AHEAD: usize = 64;
+
+/// Bytes of one system call; device memory goes through the host in such steps.
+const STEP: u64 = 1 << 20;
+
+/// Where a peer's data port is, and what it speaks.
+pub(crate) struct Address {
+    peer: Arc<str>,
+    addresses: Vec<SocketAddr>,
+    v2: bool,
+    /// The life of the engine that is meant, if it can be told.
+    id: Option<EngineId>,
+    given_up: Arc<GivenUp>,
+}
+
+impl Address {
+    pub fn new(peer: &str, addresses: Vec<SocketAddr>, descriptor: &Descriptor) -> Address {
+        let (v2, id) = (descriptor.tcp_proto_version >= 2, descriptor.engine_id());
+        Address { peer: peer.into(), addresses, v2, id, given_up: Arc::default() }
+    }
+
+    pub fn given_up(&self) -> &GivenUp {
+        &self.given_up
+    }
+}
+
+pub(crate) struct Lane {
+    stream: Guarded<TcpStream>,
+    peer: Arc<str>,
+    v2: bool,
+    habit: Habit,
+    bounce: Bounce,
+    /// Nothing is under way on it.
+    between: bool,
+    /// Something has been written on it since it was between two calls.
+    wrote: bool,
+    /// What an engine of ours knows it by.
+    name: Option<LaneName>,
+    given_up: Arc<GivenUp>,
+}
+
+impl Drop for Lane {
+    /// What was given up is not sent later: in order, the kernel would go on with what it has once the link is back,
+    /// and old bytes land over newer ones. The reset may be lost, and the peer may have bytes that it has not looked
+    /// at: one of ours is told by the next connection, too.
+    fn drop(&mut self) {
+        if self.between || forked() {
+            return;
+        }
+        if let Some(name) = self.name.filter(|_| self.wrote) {
+            self.given_up.note(name);
+        }
+        let _ = socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl Carrier for Lane {
+    type Address = Address;
+    type Error = EngineError;
+
+    fn open(home: &Home, address: &Address, patience: &Patience<'_>) -> Result<Lane, EngineError> {
+        let peer = address.peer.clone();
+        let connect_timeout = home.options.connect_timeout;
+        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience)?;
+        let prepare = || {
+            stream.set_nodelay(true)?;
+            unpace(&stream);
+            stream.set_read_timeout(Some(SLICE))?;
+            stream.set_write_timeout(Some(SLICE))
+        };
+        prepare().map_err(EngineError::socket(&peer, "prepare a connection"))?;
+        let (stream, habit, bounce) = (Guarded::new(stream), Habit::new(), Bounce::new());
+        let (v2, given_up) = (address.v2, address.given_up.clone());
+        let mut lane = Lane { stream, peer, v2, habit, bounce, between: true, wrote: false, name: None, given_up };
+        if let Some(id) = address.id {
+            let name = random_bytes().map_err(EngineError::socket(&lane.peer, "random bytes"))?;
+            lane.name = Some(name);
+            let mut pace = Pace::new(&lane.peer, patience, home.options.connect_timeout);
+            lane.send(&[Frame::Name(name).encode(), Frame::Greeting(id).encode()].concat(), &mut pace)?;
+            if lane.verdict(&mut pace)? != Verdict::Ok {
+                return Err(EngineError::malformed(&lane.peer, "another engine has its port by now"));
+            }
+        }
+        Ok(lane)
+    }
+
+    fn is_alive(&self) -> bool {
+        // Bytes that nobody asked for are no good sign either.
+        !mooncake_net::is_readable(self.fd())
+    }
+
+    fn is_reusable(&self) -> bool {
+        self.between
+    }
+
+    fn peer(address: &Address) -> &str {
+        &address.peer
+    }
+
+    fn is_lost(error: &EngineError) -> bool {
+        matches!(error, EngineError::Socket { .. })
+    }
+}
+
+impl Lane {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Carries requests out, several of them under way at a time.
+    pub fn transfer(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+        self.between = false;
+        let peer = self.peer.clone();
+        let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
+        self.sever(&mut pace)?;
+        // Runs of the same kind: a read's bytes and a write's must not wait for each other.
+        for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
+            match run[0].opcode {
+                Opcode::Write => self.write(home, run, &mut pace)?,
+                Opcode::Read => self.read(home, run, &mut pace)?,
+            }
+        }
+        (self.between, self.wrote) = (true, false);
+        Ok(())
+    }
+
+    /// Writes that were given up before are over when this returns.
+    fn sever(&self, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let names = if self.name.is_some() { self.given_up.all() } else { Vec::new() };
+        for some in names.chunks(AHEAD) {
+            let frames: Vec<_> = some.iter().map(|name| Frame::Sever(*name).encode()).collect();
+            self.send(&frames.concat(), pace)?;
+            for _ in some {
+                if self.verdict(pace)? != Verdict::Ok {
+                    return Err(EngineError::malformed(&self.peer, "it does not end a connection"));
+                }
+            }
+            self.given_up.confirmed(some);
+        }
+        Ok(())
+    }
+
+    fn header(&self, request: &Request) -> [u8; crate::protocol::tcp::HEADER_LEN] {
+        let (size, addr) = (request.local.len() as u64, request.remote);
+        Frame::Request(Header { size, addr, opcode: request.opcode, v2: self.v2 }).encode()
+    }
+
+    fn write(&mut self, home: &Home, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let mut unanswered: VecDeque<&Request> = VecDeque::new();
+        self.wrote = true;
+        for request in run.iter().filter(|request| !request.local.is_empty()) {
+            if let Err(error) = self.send_payload(home, request, &mut unanswered, pace) {
+                // A peer that refuses says so before it hangs up.
+                return Err(self.refusal(&unanswered, request, error, pace));
+            }
+            if !self.v2 {
+                continue;
+            }
+            unanswered.push_back(request);
+            while unanswered.len() >= AHEAD || (!unanswered.is_empty() && mooncake_net::is_readable(self.fd())) {
+                self.settle(&mut unanswered, pace)?;
+            }
+        }
+        while !unanswered.is_empty() {
+            self.settle(&mut unanswered, pace)?;
+        }
+        match run.iter().rev().find(|request| !request.local.is_empty()) {
+            // Version 1 acknowledges nothing: a byte read back proves that what went before it has been taken.
+            Some(last) if !self.v2 => self.read_back(last, pace),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the status of the oldest write.
+    fn settle(&self, unanswered: &mut VecDeque<&Request>, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let verdict = self.verdict(pace)?;
+        let oldest = unanswered.pop_front().expect("one is waited for");
+        match verdict {
+            Verdict::Ok => Ok(()),
+            Verdict::Rejected => Err(self.rejected(oldest)),
+        }
+    }
+
+    fn rejected(&self, request: &Request) -> EngineError {
+        let (addr, len) = (request.remote, request.local.len() as u64);
+        EngineError::NotRegistered { owner: self.peer.to_string(), addr, len }
+    }
+
+    /// Why a send failed, in the peer's words if it has left any.
+    fn refusal(
+        &self,
+        unanswered: &VecDeque<&Request>,
+        sending: &Request,
+        error: EngineError,
+        pace: &mut Pace<'_>,
+    ) -> EngineError {
+        if !self.v2 || !matches!(error, EngineError::Socket { .. }) {
+            return error;
+        }
+        for request in unanswered.iter().copied().chain([sending]) {
+            match self.verdict(pace) {
+                Ok(Verdict::Ok) => {}
+                Ok(Verdict::Rejected) => return self.rejected(request),
+                Err(_) => break,
+            }
+        }
+        error
+    }
+
+    fn send_payload(
+        &mut self,
+        home: &Home,
+        request: &Request,
+        unanswered: &mut VecDeque<&Request>,
+        pace: &mut Pace<'_>,
+    ) -> Result<(), EngineError> {
+        let header = self.header(request);
+        let len = request.local.len() as u64;
+        let source = home.buffers.source(request.local);
+        if !Bounce::is_needed_for_sources(&[source]) {
+            let (mut sent, total) = (0, header.len() as u64 + len);
+            while sent < total {
+                match send_sources(self.fd(), &header, &[source], sent, u64::MAX) {
+                    Ok(count) => {
+                        sent += count as u64;
+                        pace.moved()?;
+                    }
+                    Err(error) => pace.failed(error, "send")?,
+                }
+                while sent < total && self.v2 && mooncake_net::is_readable(self.fd()) {
+                    if unanswered.is_empty() {
+                        // It answers before it has everything: it refuses.
+                        let source = std::io::Error::other("the peer stopped reading");
+                        return Err(EngineError::Socket { peer: self.peer.to_string(), what: "send", source });
+                    }
+                    // The link is slow, and the status is that of a write before.
+                    self.settle(unanswered, pace)?;
+                }
+            }
+            return Ok(());
+        }
+        self.send(&header, pace)?;
+        let mut done = 0;
+        let mut bounce = std::mem::take(&mut self.bounce);
+        while done < len {
+            let step = (len - done).min(STEP);
+            let parts = [home.buffers.source(request.local.part(done as usize, step as usize))];
+            let staged = bounce.sources(&parts).map_err(|error| EngineError::Memory(error.to_string()))?;
+            let mut sent = 0;
+            while sent < step {
+                match send_sources(self.fd(), &[], &staged, sent, u64::MAX) {
+                    Ok(count) => {
+                        sent += count as u64;
+                        pace.moved()?;
+                    }
+                    Err(error) => pace.failed(error, "send")?,
+                }
+            }
+            done += step;
+        }
+        self.bounce = bounce;
+        Ok(())
+    }
+
+    fn read(&mut self, home: &Home, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let mut asked: VecDeque<&Request> = VecDeque::new();
+        let mut next = run.iter().filter(|request| !request.local.is_empty()).peekable();
+        while next.peek().is_some() || !asked.is_empty() {
+            if asked.len() < AHEAD / 2 {
+                // Headers of several requests in one send.
+                let mut headers = Vec::new();
+                while asked.len() < AHEAD
+                    && let Some(request) = next.next()
+                {
+                    headers.extend_from_slice(&self.header(request));
+                    asked.push_back(request);
+                }
+                if !headers.is_empty() {
+                    self.send(&headers, pace)?;
+                }
+            }
+            let request = asked.pop_front().expect("one was asked for");
+            if self.v2 && self.verdict(pace)? == Verdict::Rejected {
+                return Err(self.rejected(request));
+            }
+            self.receive_payload(home, request, pace)?;
+        }
+        Ok(())
+    }
+
+    fn receive_payload(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let len = request.local.len() as u64;
+        let mut done = 0;
+        let mut bounce = std::mem::take(&mut self.bounce);
+        while done < len {
+            let step = (len - done).min(STEP);
+            let mut parts = [home.buffers.target(request.local.part(done as usize, step as usize))];
+            let staged = Bounce::is_needed_for_targets(&parts);
+            let mut got = 0;
+            while got < step {
+                let count = match staged {
+                    true => recv_targets(self.fd(), &mut bounce.targets(&mut parts), got, step - got),
+                    false => recv_targets(self.fd(), &mut parts, got, step - got),
+                };
+                match count {
+                    Ok(0) => return Err(self.hung_up()),
+                    Ok(count) => {
+                        got += count as u64;
+                        pace.moved()?;
+                    }
+                    Err(error) => pace.failed(error, "receive")?,
+                }
+            }
+            if staged {
+                bounce.deliver(&mut parts).map_err(|error| EngineError::Memory(error.to_string()))?;
+            }
+            done += step;
+        }
+        self.bounce = bounce;
+        Ok(())
+    }
+
+    fn read_back(&self, last: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let header = Frame::Request(Header { size: 1, addr: last.remote, opcode: Opcode::Read, v2: false });
+        self.send(&header.encode(), pace)?;
+        // Refused without a word: the connection ends.
+        self.receive(&mut [0], pace).map_err(|error| match error {
+            EngineError::Socket { .. } => self.rejected(last),
+            other => other,
+        })
+    }
+
+    fn verdict(&self, pace: &mut Pace<'_>) -> Result<Verdict, EngineError> {
+        let mut raw = [0; STATUS_LEN];
+        self.receive(&mut raw, pace)?;
+        Verdict::decode(&raw).ok_or_else(|| EngineError::malformed(&self.peer, "its status is none"))
+    }
+
+    fn send(&self, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let mut sent = 0;
+        while sent < bytes.len() as u64 {
+            match send_sources(self.fd(), bytes, &[], sent, u64::MAX) {
+                Ok(count) => {
+                    sent += count as u64;
+                    pace.moved()?;
+                }
+                Err(error) => pace.failed(error, "send")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let mut got = 0;
+        while got < bytes.len() {
+            match recv_awake(&self.habit, self.fd(), &mut bytes[got..]) {
+                Ok(0) => return Err(self.hung_up()),
+                Ok(count) => {
+                    got += count;
+                    pace.moved()?;
+                }
+                Err(errno) => pace.failed(errno.into(), "receive")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn hung_up(&self) -> EngineError {
+        let source = std::io::ErrorKind::UnexpectedEof.into();
+        EngineError::Socket { peer: self.peer.to_string(), what: "the peer hung up", source }
+    }
+}

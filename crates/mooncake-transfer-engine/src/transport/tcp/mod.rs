@@ -1,0 +1,148 @@
+//! TCP, the transport of last resort: it leads to every engine, and carries memory of every kind.
+
+pub(crate) mod abandoned;
+pub(crate) mod connection;
+pub(crate) mod stripe_threads;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::pool::Pool;
+use super::stall::Patience;
+use super::tcp::connection::Lane;
+use crate::error::EngineError;
+use crate::local_node::Home;
+use crate::memory::buffers::Buffer;
+use crate::protocol::descriptor::{BufferDescriptor, Descriptor};
+use crate::protocol::peer_name;
+use crate::request::Request;
+use crate::transport::{Met, Reach, Standing, Transport, Undone, Way};
+
+/// Requests of so many bytes and more are spread over several connections, if there may be several.
+const WORTH_STRIPING: u64 = 16 << 20;
+
+/// Mooncake's data protocol over TCP.
+pub(crate) struct Tcp {
+    /// Where this engine takes data.
+    port: u16,
+}
+
+impl Tcp {
+    pub fn new(port: u16) -> Tcp {
+        Tcp { port }
+    }
+}
+
+impl Transport for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn describe(&self, lent: &[Arc<Buffer>], document: &mut Descriptor) {
+        document.protocol.add("tcp");
+        document.tcp_data_port = self.port;
+        document.tcp_proto_version = 2;
+        let name = document.name.clone();
+        document.buffers.extend(lent.iter().map(|buffer| BufferDescriptor {
+            name: name.clone(),
+            addr: buffer.range.addr() as u64,
+            length: buffer.range.len() as u64,
+        }));
+    }
+
+    fn reach(&self, home: &Home, met: &Met<'_>, patience: &Patience<'_>) -> Result<Reach, EngineError> {
+        let Some((host, port)) = met.descriptor.data_at(met.host) else {
+            return Ok(Reach::Not(format!("it offers {:?} and no TCP data port", met.descriptor.protocol)));
+        };
+        let addresses = peer_name::resolve(host, port, &home.errands, patience)?;
+        let striping = home.options.stripes();
+        let lanes = Pool::new(striping.max(64), connection::Address::new(met.name, addresses, met.descriptor));
+        Ok(Reach::By(Box::new(TcpPath { lanes, striping })))
+    }
+}
+
+struct TcpPath {
+    lanes: Pool<Lane>,
+    striping: usize,
+}
+
+impl Way for TcpPath {
+    fn carry(&self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Undone> {
+        let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
+        if self.striping > 1 && bytes >= WORTH_STRIPING {
+            let threads = home.stripe_threads.take(self.striping - 1);
+            if threads.count() > 0 {
+                return Ok(self.stripe(home, requests, threads.count() + 1, patience)?);
+            }
+        }
+        Ok(self.lanes.with(home, patience, |lane| lane.transfer(home, requests, patience))?)
+    }
+
+    fn settle(&self, home: &Home, patience: &Patience<'_>) -> Result<(), EngineError> {
+        match self.lanes.address().given_up().is_empty() {
+            true => Ok(()),
+            // A lane names them to the peer before it does anything else.
+            false => self.lanes.with(home, patience, |lane| lane.transfer(home, &[], patience)),
+        }
+    }
+
+    fn sweep(&self, now: Instant) {
+        self.lanes.sweep(now);
+    }
+
+    fn standing(&self) -> Standing {
+        Standing::Open(String::new())
+    }
+}
+
+impl TcpPath {
+    /// Spreads requests over so many connections, each but the first with a thread of its own.
+    fn stripe(
+        &self,
+        home: &Home,
+        requests: &[Request],
+        ways: usize,
+        patience: &Patience<'_>,
+    ) -> Result<(), EngineError> {
+        let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
+        let share = bytes.div_ceil(ways as u64).next_multiple_of(1 << 20);
+        let mut strands: Vec<Vec<Request>> = vec![Vec::new()];
+        let mut room = share;
+        for request in requests {
+            let (mut at, len) = (0, request.local.len() as u64);
+            while at < len {
+                if room == 0 {
+                    strands.push(Vec::new());
+                    room = share;
+                }
+                let step = room.min(len - at);
+                let local = request.local.part(at as usize, step as usize);
+                let strand = strands.last_mut().expect("one at least");
+                strand.push(Request { local, remote: request.remote + at, ..*request });
+                at += step;
+                room -= step;
+            }
+        }
+        let run = |strand: &[Request]| self.lanes.with(home, patience, |lane| lane.transfer(home, strand, patience));
+        let (first, others) = strands.split_first().expect("one at least");
+        std::thread::scope(|scope| {
+            let mut result = Ok(());
+            let mut started = Vec::new();
+            for strand in others {
+                let builder = std::thread::Builder::new().name("mooncake-stripe".into());
+                match builder.spawn_scoped(scope, || run(strand)) {
+                    Ok(thread) => started.push(thread),
+                    // One thread does it, too.
+                    Err(_) => result = result.and_then(|()| run(strand)),
+                }
+            }
+            result = result.and_then(|()| run(first));
+            for other in started {
+                let ended =
+                    other.join().unwrap_or_else(|_| Err(EngineError::Memory("a stripe's thread panicked".into())));
+                result = result.and(ended);
+            }
+            result
+        })
+    }
+}
