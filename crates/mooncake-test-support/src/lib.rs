@@ -1,5 +1,5 @@
-//! Decoders of what others send, as functions of bytes: each crate that has some lists them in its `fuzz_targets.rs`, for
-//! the fuzzers in `fuzz/` and for a test of its own, which calls [`run`]. And [`Golden`] files,
+//! Decoders of what others send, as functions of bytes: each crate that has some lists them in its `fuzz_targets.rs`,
+//! for the fuzzers in `fuzz/` and for a test of its own, which calls [`run`]. And [`Golden`] files,
 //! which say that a format is what it was.
 #![forbid(unsafe_code)]
 

@@ -146,8 +146,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Nothing new is begun; what waits has failed. What is under way is waited for by [`crate::peers::calls::Calls`]; the
-    /// threads, which may tell others of what they did, for a few seconds, or until the caller has had enough.
+    /// Nothing new is begun; what waits has failed. What is under way is waited for by [`crate::peers::calls::Calls`];
+    /// the threads, which may tell others of what they did, for a few seconds, or until the caller has had enough.
     pub fn close(&self, interrupted: &(dyn Fn() -> bool + Sync)) {
         let left: Vec<Work> = {
             let mut state = self.state.lock();

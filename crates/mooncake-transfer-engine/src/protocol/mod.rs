@@ -1,4 +1,5 @@
-//! What engines say to each other and of themselves: Mooncake's handshake, data port and documents, and our frames within a host.
+//! What engines say to each other and of themselves: Mooncake's handshake, data port and documents, and our frames
+//! within a host.
 
 pub(crate) mod descriptor;
 pub(crate) mod handshake;
