@@ -11,16 +11,16 @@ use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, hello};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::absence::Absence;
-use crate::connection::{Connection, ConnectionError, Patience};
-use crate::control::Control;
-use crate::directory::Directory;
 use crate::error::{Cause, StoreError};
-use crate::link_set::LinkSet;
 use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
-use crate::opening::{Opened, open_at};
-use crate::segment_owner::SegmentOwner;
+use crate::segments::directory::Directory;
+use crate::segments::links::LinkSet;
+use crate::segments::owner::SegmentOwner;
 use crate::session::Session;
+use crate::session::absence::Absence;
+use crate::session::connection::{Connection, ConnectionError, Patience};
+use crate::session::control::Control;
+use crate::session::opening::{Opened, open_at};
 
 #[cfg(test)]
 mod tests;

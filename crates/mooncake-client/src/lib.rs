@@ -42,63 +42,41 @@
 //! * In a forked child every call refuses ([`ErrorKind::Forked`]).
 #![forbid(unsafe_code)]
 
-mod absence;
 mod anchor;
-mod caller;
-mod connection;
-mod control;
-mod describe;
+mod call;
 mod descriptors;
-mod directory;
+mod discovery;
 mod error;
-mod get;
-mod get_session;
-mod host;
-mod introduction;
 mod key;
-mod link_set;
 #[doc(hidden)]
 pub mod machine;
-mod master_address;
 mod metrics;
-mod opening;
 mod options;
-mod orphans;
-mod owner_events;
-mod put;
-mod put_session;
-mod query;
-mod ranges;
-mod refused;
 mod report;
-mod resolver;
 #[cfg(test)]
 mod scripted_master;
 mod segment_id;
-mod segment_owner;
+mod segments;
 mod session;
 mod size;
 mod store;
-mod suspects;
-mod team;
-mod view;
 
-pub use describe::{ReplicaDescriptor, ReplicaKind, ReplicaStatus};
+pub use call::describe::{ReplicaDescriptor, ReplicaKind, ReplicaStatus};
+pub use call::get::{GetInto, Receive};
+pub use call::put::PutItem;
+pub use call::put_session::{PutRanges, WriteRange};
+pub use call::query::RemoveOutcome;
+pub use call::ranges::{GetRanges, RangeOutcome, ReadRange};
+pub use call::refused::Refused;
+pub use call::view::View;
+pub use discovery::masters::masters;
+pub use discovery::storage_node::{Introducer, IntroducerPort, Introduction};
 pub use error::{Cause, ErrorKind, StoreError};
-pub use get::{GetInto, Receive};
-pub use introduction::{Introducer, IntroducerPort, Introduction};
 pub use machine::put::PutOutcome;
-pub use master_address::masters;
 pub use metrics::reference_page as metrics_page;
 pub use mooncake_memory::{ForeignRange, Registry, RunsOut, Source, Target};
 pub use mooncake_segment::{LinkReport, Path};
 pub use options::{InterruptHook, PinKind, PutOptions, StoreOptions};
-pub use put::PutItem;
-pub use put_session::{PutRanges, WriteRange};
-pub use query::RemoveOutcome;
-pub use ranges::{GetRanges, RangeOutcome, ReadRange};
-pub use refused::Refused;
 pub use segment_id::SegmentId;
 pub use size::{SizeError, parse_size};
 pub use store::{Health, Store};
-pub use view::View;

@@ -20,16 +20,16 @@ use parking_lot::Mutex;
 use prost::Message;
 
 use crate::anchor::{self, Shared};
-use crate::control::Control;
-use crate::directory::{Directory, wire_process};
-use crate::host::Advertised;
-use crate::link_set::LinkSet;
+use crate::discovery::listen_address::Advertised;
+use crate::discovery::masters::MasterAddress;
 use crate::machine::session::Identity;
-use crate::master_address::MasterAddress;
-use crate::opening::{self, Opened};
 use crate::options::StoreOptions;
-use crate::owner_events::{OwnerEvents, Reporter};
-use crate::segment_owner::{Backing, Ownership, SegmentOwner};
+use crate::segments::directory::{Directory, wire_process};
+use crate::segments::links::LinkSet;
+use crate::segments::owner::{Backing, Ownership, SegmentOwner};
+use crate::segments::owner_events::{OwnerEvents, Reporter};
+use crate::session::control::Control;
+use crate::session::opening::{self, Opened};
 use crate::store::Store;
 
 /// Longest wait for what is to come.

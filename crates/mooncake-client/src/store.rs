@@ -15,30 +15,30 @@ use mooncake_wire::message::{CloseSession, request};
 use parking_lot::Mutex;
 
 use crate::anchor::{self, Shared};
-use crate::connection::ConnectionError;
-use crate::control::Control;
-use crate::describe::ReplicaDescriptor;
+use crate::call::describe::ReplicaDescriptor;
+use crate::call::get::{GetInto, Receive, bytes_of};
+use crate::call::get_session;
+use crate::call::put::PutItem;
+use crate::call::put_session::{self, PutRanges};
+use crate::call::query::RemoveOutcome;
+use crate::call::ranges::{GetRanges, RangeOutcome};
+use crate::call::view::View;
 use crate::descriptors;
-use crate::directory::Directory;
+use crate::discovery::listen_address::{self, Advertised, Host};
+use crate::discovery::masters::{MasterAddress, split_host_port};
 use crate::error::{Cause, ErrorKind, StoreError};
-use crate::get::{GetInto, Receive, bytes_of};
-use crate::get_session;
-use crate::host::{self, Advertised, Host};
-use crate::link_set::LinkSet;
 use crate::machine::put::PutOutcome;
-use crate::master_address::{MasterAddress, split_host_port};
 use crate::metrics::{Metrics, Operation, Timer};
-use crate::opening;
 use crate::options::{PutOptions, StoreOptions};
-use crate::owner_events::{OwnerEvents, Reporter};
-use crate::put::PutItem;
-use crate::put_session::{self, PutRanges};
-use crate::query::RemoveOutcome;
-use crate::ranges::{GetRanges, RangeOutcome};
 use crate::report;
 use crate::segment_id::SegmentId;
-use crate::segment_owner::{Backing, Ownership, SegmentOwner, random_key};
-use crate::view::View;
+use crate::segments::directory::Directory;
+use crate::segments::links::LinkSet;
+use crate::segments::owner::{Backing, Ownership, SegmentOwner, random_key};
+use crate::segments::owner_events::{OwnerEvents, Reporter};
+use crate::session::connection::ConnectionError;
+use crate::session::control::Control;
+use crate::session::opening;
 
 /// Smallest segment.
 const SEGMENT_MIN: u64 = GRANULE;
@@ -674,7 +674,7 @@ type Claimed = (String, Advertised, Option<Arc<SegmentServer>>, Option<Guarded<s
 /// Takes the name, with a data server behind it where memory is given.
 fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<Claimed, StoreError> {
     if options.global_segment_size == 0 {
-        let (host, port) = host::claim(options, host::reserve)?;
+        let (host, port) = listen_address::claim(options, listen_address::reserve)?;
         return Ok((host.name, host.advertised, None, Some(Guarded::new(port))));
     }
     let (server, host) = serve(options, events)?;
@@ -683,7 +683,7 @@ fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<Claimed, S
 
 /// Listens for data.
 fn serve(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<(Arc<SegmentServer>, Host), StoreError> {
-    let (host, server) = host::claim(options, |address| {
+    let (host, server) = listen_address::claim(options, |address| {
         // Fences name the writer's session; the owner's own is of no consequence.
         let mut server = ServerOptions::new(address.ip(), address.port(), 0);
         server.unix = options.shared_memory;

@@ -10,11 +10,11 @@ use mooncake_test_support::FuzzTarget;
 use mooncake_wire::message;
 use prost::Message;
 
+use crate::http::query;
 use crate::log::frame::{self, Decoded, HEADER};
 use crate::log::{FileHeader, FileKind, read_snapshot};
 use crate::machine::convert;
 use crate::machine::pattern::Pattern;
-use crate::query_pages;
 
 const LOG_ID: u64 = 5;
 
@@ -120,8 +120,8 @@ fn segment_spec_seeds() -> Vec<Vec<u8>> {
 /// What stands in an address of the HTTP pages, and patterns that keys are removed by.
 fn query(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    if let Some(value) = query_pages::parameter(Some(text), "key") {
-        assert!(query_pages::decode(value).len() <= value.len());
+    if let Some(value) = query::parameter(Some(text), "key") {
+        assert!(query::decode(value).len() <= value.len());
     }
     if let Ok(pattern) = Pattern::new(text) {
         let _ = pattern.is_in(bytes);

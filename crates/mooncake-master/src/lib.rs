@@ -7,21 +7,15 @@
 //! [`serve`] runs a master inside a tokio runtime.
 #![forbid(unsafe_code)]
 
-mod anchor;
-mod call;
 mod committer;
-mod connection;
-mod connections;
 mod control;
 #[cfg(test)]
 mod eventually;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_targets;
-mod hello;
 mod http;
 #[doc(hidden)]
 pub mod log;
-mod loops;
 // For the simulation, without a stable interface.
 #[doc(hidden)]
 pub mod machine;
@@ -31,20 +25,16 @@ mod metrics;
 mod peer_log;
 mod process_watch;
 mod pulse;
-mod query_pages;
 mod random;
 mod replaying;
-#[cfg(test)]
-mod reply_order;
 mod routes;
 mod segment_list;
 mod settings;
 mod shared;
 mod state;
-mod summary;
 mod ticker;
 
-pub use connections::Limits;
+pub use control::connections::Limits;
 pub use log::LogError;
 pub use master::{Master, StartError, bind_remedy, serve};
 pub use metadata_server::MetadataServer;

@@ -15,19 +15,20 @@ use mooncake_wire::message::ProcessIdentity;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
-use crate::connections::Connections;
+use crate::control::connections::Connections;
 use crate::log::{Compactor, Folder, FoundWitness, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
 use crate::machine::convert::SoftPinTtl;
 use crate::machine::hello;
 use crate::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use crate::machine::start::{self, Epoch, Found, NoEpochLeft, Witnessed};
 use crate::metadata_server::MetadataServer;
+use crate::metrics::summary;
 use crate::process_watch::{self, ProcessWatch};
 use crate::replaying::Replaying;
 use crate::settings::{LogFolder, Settings, Wal};
 use crate::shared::{Identity, Shared, Threads};
 use crate::ticker::Ticker;
-use crate::{control, http, random, summary};
+use crate::{control, http, random};
 
 /// Connections that may wait while the log is replayed.
 const BACKLOG: u32 = 4096;

@@ -13,7 +13,7 @@ use mooncake_wire::message::ProcessIdentity;
 use parking_lot::Mutex;
 use rustix::event::{Timespec, epoll};
 
-use crate::hello::Via;
+use crate::control::hello::Via;
 use crate::machine::processes::Known;
 
 /// What the bell is to epoll: no session's id.

@@ -41,8 +41,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::control::call_loops::Loops;
     use crate::eventually::eventually;
-    use crate::loops::Loops;
 
     #[test]
     fn a_thread_that_something_keeps_from_its_sockets_has_no_pulse_until_it_is_back() {

@@ -10,9 +10,9 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::committer::{Commit, Committer};
-use crate::connections::Connections;
+use crate::control::call_loops::Loops;
+use crate::control::connections::Connections;
 use crate::log::{Living, Log, LogClosed};
-use crate::loops::Loops;
 use crate::machine::anchors;
 use crate::machine::commit::End;
 use crate::machine::convert::SoftPinTtl;
@@ -21,11 +21,11 @@ use crate::machine::delivery::{self, Delivery};
 use crate::machine::epoch_claim::EpochClaims;
 use crate::machine::hello;
 use crate::metrics::Metrics;
+use crate::metrics::summary::Previous;
 use crate::peer_log::PeerLog;
 use crate::process_watch::ProcessWatch;
 use crate::pulse::Pulse;
 use crate::routes::Routes;
-use crate::summary::Previous;
 
 /// Appends take microseconds. One that takes longer is waited for by threads that have nothing else to do.
 const APPEND_SLOW: Duration = Duration::from_millis(2);

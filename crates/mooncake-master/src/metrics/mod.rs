@@ -4,6 +4,7 @@
 
 mod not_here;
 mod page;
+pub(crate) mod summary;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

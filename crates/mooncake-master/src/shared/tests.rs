@@ -4,7 +4,7 @@ use mooncake_core::{Config, Record, RecordRef, To};
 use mooncake_ids::{Rid, SessionId};
 
 use super::*;
-use crate::connections::{Entry, Limits};
+use crate::control::connections::{Entry, Limits};
 use crate::log::{Folder, Sink, recover};
 use crate::peer_log::Peer;
 

@@ -1,0 +1,265 @@
+//! Gets: what a call reads, and how bytes and look-ups get on their way. What is tried when is decided in
+//! [`crate::machine::get`].
+
+use std::sync::Arc;
+
+use mooncake_memory::{Target, total_of_targets};
+use mooncake_segment::{LinkError, SegmentAddress, TransferError};
+use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
+use mooncake_wire::pack_keys;
+
+use crate::call::fan_out::{share, threads_for};
+use crate::call::put::{is_no_staging, link_error, transfer_error};
+use crate::call::query::OWNER_AWAY;
+use crate::error::{Cause, StoreError};
+use crate::machine::get::{Doubt, Fetched, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
+use crate::machine::numbering::Numbering;
+use crate::machine::ready;
+use crate::machine::suspects::{self, Suspect};
+use crate::store::Inner;
+
+/// One object of a batch get into the caller's memory.
+#[derive(Debug)]
+pub struct GetInto<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Where its bytes go: filled in order, together at least as large as the object.
+    pub targets: Vec<Target<'a>>,
+}
+
+/// Memory that a get fills, made once the size of the object is known.
+pub trait Receive {
+    /// The memory, in order: together at least as large as the object.
+    fn targets(&mut self) -> Vec<Target<'_>>;
+}
+
+impl Receive for Vec<u8> {
+    fn targets(&mut self) -> Vec<Target<'_>> {
+        vec![Target::new(self)]
+    }
+}
+
+/// Where bytes of an object from one on go.
+pub(crate) struct Part<'p, 'a> {
+    pub offset: u64,
+    pub targets: &'p mut [Target<'a>],
+}
+
+impl GetDriver for Inner {
+    type Numbering = Numbering;
+
+    async fn look_up(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
+        const WHAT: &str = "a lookup";
+        let control = &self.shared.control;
+        let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
+        let answer = control.query(WHAT, body, control.lookup_timeout)?;
+        match answer.body {
+            reply::Body::Lookup(found) if found.objects.len() == keys.len() => {
+                if found.away {
+                    self.keep_miss(OWNER_AWAY.to_owned());
+                }
+                let replicas = found.objects.iter().flat_map(|object| &object.replicas);
+                self.shared.directory.meet(control, answer.numbering, replicas)?;
+                Ok((found.objects, answer.numbering))
+            }
+            _ => Err(control.confused(WHAT)),
+        }
+    }
+
+    fn suspect(&self, key: &[u8], rid: u64, reason: String, confirmed: bool) {
+        let control = &self.shared.control;
+        suspects::add(control, Suspect { key: key.to_vec(), rid, reason, confirmed });
+    }
+
+    /// This process first, then this host, then the others.
+    fn rank(&self, replica: &Replica, numbering: Numbering) -> u8 {
+        let extent = replica.extents.first();
+        let address = extent.and_then(|extent| self.shared.directory.find(numbering, extent.segment));
+        let own = &self.shared.process;
+        match address {
+            Some(address) if address.process.as_ref() == Some(own) => 0,
+            Some(address) if address.boot_id == own.boot_id => 1,
+            Some(_) => 2,
+            None => 3,
+        }
+    }
+
+    fn next_turn(&self) -> usize {
+        self.next_call() as usize
+    }
+
+    fn note_miss(&self, cause: String) {
+        self.keep_miss(cause);
+    }
+}
+
+impl Inner {
+    pub(crate) fn get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<u64>, StoreError>> {
+        let keys: Vec<&[u8]> = items.iter().map(|item| item.key).collect();
+        let on_device: u64 = items
+            .iter()
+            .filter(|item| item.targets.iter().any(Target::is_on_device))
+            .map(|item| total_of_targets(&item.targets))
+            .fold(0, u64::saturating_add);
+        if threads_for(keys.len(), on_device) > 1 {
+            return ready(read_batch(self, &keys, async |found, numbering, lost| {
+                self.fetch_by_team(items, found, numbering, lost)
+            }));
+        }
+        self.read_each(&keys, |index, object, numbering, lost| {
+            self.fetch(keys[index], object, numbering, &mut items[index].targets, lost, &|| self.is_interrupted())
+        })
+    }
+
+    /// Objects into memory of devices, by several threads.
+    fn fetch_by_team(
+        &self,
+        items: &mut [GetInto<'_>],
+        found: &[(usize, &Object)],
+        numbering: Numbering,
+        lost: &mut Vec<LostReplica>,
+    ) -> Vec<Fetched> {
+        let mut items: Vec<Option<&mut GetInto<'_>>> = items.iter_mut().map(Some).collect();
+        let reads: Vec<_> = found.iter().filter_map(|(index, object)| Some((items[*index].take()?, *object))).collect();
+        let bytes = found.iter().fold(0_u64, |bytes, (_, object)| bytes.saturating_add(object.size));
+        let before: &[LostReplica] = lost;
+        let read = |(item, object): &mut (&mut GetInto<'_>, &Object), interrupted: &dyn Fn() -> bool| {
+            let mut lost = before.to_vec();
+            let fetched = self.fetch(item.key, object, numbering, &mut item.targets, &mut lost, interrupted);
+            (fetched, lost.split_off(before.len()))
+        };
+        let starved = |(fetched, _): &(Fetched, _)| matches!(fetched, Fetched::Failed(error) if is_no_staging(error));
+        let threads = threads_for(reads.len(), bytes);
+        // What was read before it was interrupted is no less read.
+        let (outcomes, _) = share(reads, threads, &|| self.is_interrupted(), starved, read);
+        let (fetched, now_lost): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
+        lost.extend(now_lost.into_iter().flatten());
+        fetched
+    }
+
+    /// What was read, and how many bytes that was.
+    pub(crate) fn get_batch_with<B: Receive>(
+        &self,
+        keys: &[&[u8]],
+        mut alloc: impl FnMut(usize, u64) -> Result<B, StoreError>,
+    ) -> (Vec<Result<Option<B>, StoreError>>, u64) {
+        let mut received: Vec<Option<B>> = keys.iter().map(|_| None).collect();
+        let read = self.read_each(keys, |index, object, numbering, lost| {
+            let mut buffer = match alloc(index, object.size) {
+                Ok(buffer) => buffer,
+                Err(error) => return Fetched::Failed(error),
+            };
+            let fetched =
+                self.fetch(keys[index], object, numbering, &mut buffer.targets(), lost, &|| self.is_interrupted());
+            if matches!(fetched, Fetched::Done(_)) {
+                received[index] = Some(buffer);
+            }
+            fetched
+        });
+        let bytes = bytes_of(&read);
+        let results = read.into_iter().zip(received).map(|(read, buffer)| read.map(|size| size.and(buffer))).collect();
+        (results, bytes)
+    }
+
+    /// Reads what is there, each by `attempt`.
+    pub(crate) fn read_each(
+        &self,
+        keys: &[&[u8]],
+        mut attempt: impl FnMut(usize, &Object, Numbering, &mut Vec<LostReplica>) -> Fetched,
+    ) -> Vec<Result<Option<u64>, StoreError>> {
+        ready(read_batch(self, keys, async |found, numbering, lost| {
+            found.iter().map(|(index, object)| attempt(*index, object, numbering, lost)).collect()
+        }))
+    }
+
+    /// Reads one object from one of its replicas.
+    pub(crate) fn fetch(
+        &self,
+        key: &[u8],
+        object: &Object,
+        numbering: Numbering,
+        targets: &mut [Target<'_>],
+        lost: &mut Vec<LostReplica>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Fetched {
+        let buffers = total_of_targets(targets);
+        if buffers < object.size {
+            return Fetched::Failed(Cause::BufferTooSmall { object: object.size, buffers }.into());
+        }
+        ready(read_any_replica(self, key, object, numbering, lost, async |replica| {
+            let part = Part { offset: 0, targets: &mut trimmed(targets, object.size) };
+            self.read_replica(object, replica, numbering, part, interrupted)
+        }))
+    }
+
+    /// Reads into all targets from a byte of the object on. The whole of it is verified by its checksum.
+    pub(crate) fn read_replica(
+        &self,
+        object: &Object,
+        replica: &Replica,
+        numbering: Numbering,
+        part: Part<'_, '_>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), Unread> {
+        let segment = replica.extents.first().map(|extent| extent.segment);
+        let address = segment.and_then(|segment| self.shared.directory.find(numbering, segment));
+        self.read_replica_at(object, replica, address.as_ref(), part, interrupted)
+    }
+
+    /// [`Inner::read_replica`] of a replica whose segment was met there, if it was.
+    pub(crate) fn read_replica_at(
+        &self,
+        object: &Object,
+        replica: &Replica,
+        address: Option<&Arc<SegmentAddress>>,
+        Part { offset, targets }: Part<'_, '_>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), Unread> {
+        let no_doubt = |error: StoreError| Unread { error, doubt: Doubt::None, passing: false };
+        let [extent] = &replica.extents[..] else { return Err(no_doubt(self.shared.control.confused("a lookup"))) };
+        let Some(address) = address else {
+            let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
+            return Err(no_doubt(gone.into()));
+        };
+        let wait = self.transfer_wait(object.size, interrupted);
+        let unreached = |error: LinkError| Unread { passing: error.is_passing(), ..no_doubt(link_error(&error)) };
+        let link = self.shared.links.link(address, &wait).map_err(unreached)?;
+        let whole = offset == 0 && total_of_targets(targets) == object.size;
+        let crc = (self.settings.verify && whole).then_some(object.crc32c);
+        link.read(replica.rid, extent.offset + offset, targets, crc, &wait).map_err(unread)
+    }
+}
+
+/// What a failed read is to its caller.
+pub(crate) fn unread(error: TransferError) -> Unread {
+    Unread { doubt: doubt_of(&error), passing: error.is_passing(), error: transfer_error(error) }
+}
+
+/// What a failed read says of the replica itself.
+fn doubt_of(error: &TransferError) -> Doubt {
+    match error {
+        TransferError::Checksum { .. } => Doubt::Checksum,
+        error if error.is_stale() => Doubt::Stale,
+        _ => Doubt::None,
+    }
+}
+
+/// Bytes of what was read.
+pub(crate) fn bytes_of(read: &[Result<Option<u64>, StoreError>]) -> u64 {
+    read.iter().filter_map(|outcome| outcome.as_ref().ok().copied().flatten()).sum()
+}
+
+/// Exactly as much of the targets as the object needs.
+fn trimmed<'a>(targets: &'a mut [Target<'_>], size: u64) -> Vec<Target<'a>> {
+    let mut left = size;
+    let mut trimmed = Vec::with_capacity(targets.len());
+    for target in targets {
+        let part = left.min(target.len() as u64) as usize;
+        if part == 0 {
+            continue;
+        }
+        trimmed.push(target.reborrow().split_at(part).0);
+        left -= part as u64;
+    }
+    trimmed
+}

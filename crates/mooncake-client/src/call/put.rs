@@ -1,0 +1,344 @@
+//! Puts: what a call is to store, and how its bytes and messages get on their way. When it does what is decided in
+//! [`crate::machine::put`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{CopyError, Source, total_of_sources};
+use mooncake_segment::{SegmentAddress, TransferError};
+use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, reply, request};
+use mooncake_wire::{MAX_KEY, pack_keys};
+
+use crate::call::fan_out::{share, threads_for};
+use crate::error::{Cause, StoreError};
+use crate::key::check_key;
+use crate::machine::call::Abandoned;
+use crate::machine::numbering::Numbering;
+use crate::machine::orphans::give_up;
+use crate::machine::put::{Lost, Placed, PutDriver, PutOutcome, Written, put, write_key};
+use crate::machine::{self, ready};
+use crate::options::{PinKind, PutOptions};
+use crate::session::Session;
+use crate::store::Inner;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest that the master parks a put, and some.
+const PARKED: Duration = Duration::from_millis(2_500);
+
+/// Most copies of an object that a master makes.
+const MAX_REPLICAS: u32 = 64;
+
+/// Says that a soft pin names no lifetime: the master's default holds.
+const MASTERS_TTL: u64 = u64::MAX;
+
+/// Rounds of so many bytes are worth a look at the caller's interrupt hook before they become objects.
+const WORTH_A_LOOK: u64 = 1 << 20;
+
+/// One object of a batch put.
+#[derive(Debug, Clone, Copy)]
+pub struct PutItem<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value: the concatenation of the pieces.
+    pub value: &'a [Source<'a>],
+}
+
+impl Inner {
+    pub(crate) fn put_batch(&self, items: &[PutItem<'_>], options: &PutOptions) -> Vec<Result<PutOutcome, StoreError>> {
+        let sizes: Vec<u64> = items.iter().map(|item| total_of_sources(item.value)).collect();
+        let results = check_all(items, &sizes, options);
+        let driver = Driver { store: self, items, sizes: &sizes, options, began: Instant::now() };
+        ready(put(&driver, &sizes, results, self.settings.put_timeout))
+    }
+}
+
+/// What is wrong with items of these sizes from the beginning.
+pub(crate) fn check_all<T>(
+    items: &[PutItem<'_>],
+    sizes: &[u64],
+    options: &PutOptions,
+) -> Vec<Option<Result<T, StoreError>>> {
+    let groups = options.groups.len();
+    if groups != 0 && groups != items.len() {
+        let reason = format!("{groups} groups for {} objects; give one per object, or none", items.len());
+        let error = StoreError::from(Cause::InvalidParams(reason));
+        return items.iter().map(|_| Some(Err(error.clone()))).collect();
+    }
+    let first_look = items.iter().zip(sizes).enumerate();
+    first_look.map(|(index, (item, size))| check(item, *size, options.groups.get(index)).err().map(Err)).collect()
+}
+
+fn check(item: &PutItem<'_>, size: u64, group: Option<&String>) -> Result<(), StoreError> {
+    check_key(item.key)?;
+    if let Some(group) = group
+        && group.len() > MAX_KEY
+    {
+        let reason = format!("a group's name has at most {MAX_KEY} bytes, not {}", group.len());
+        return Err(Cause::InvalidParams(reason).into());
+    }
+    if size == u64::MAX {
+        let reason = "the sizes of this value's pieces add up to 2^64 - 1 bytes or more, which no memory has".into();
+        return Err(Cause::InvalidParams(reason).into());
+    }
+    if size == 0 {
+        return Err(Cause::InvalidParams("an object has at least one byte; this value is empty".into()).into());
+    }
+    Ok(())
+}
+
+/// A put call on its caller's thread.
+pub(crate) struct Driver<'a> {
+    pub store: &'a Inner,
+    pub items: &'a [PutItem<'a>],
+    pub sizes: &'a [u64],
+    pub options: &'a PutOptions,
+    pub began: Instant,
+}
+
+/// Where a reservation comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub numbering: Numbering,
+    pub session: Arc<Session>,
+}
+
+impl machine::put::Origin for Origin {
+    fn is_of_session(&self, other: &Self) -> bool {
+        self.session.is(&other.session)
+    }
+}
+
+impl PutDriver for Driver<'_> {
+    type Origin = Origin;
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn key_bytes(&self, index: usize) -> usize {
+        self.items[index].key.len() + self.options.groups.get(index).map_or(0, String::len)
+    }
+
+    fn replicas(&self) -> usize {
+        self.options.replica_num.clamp(1, MAX_REPLICAS) as usize
+    }
+
+    fn is_current(&self, origin: &Origin) -> bool {
+        self.store.shared.control.session().is(&origin.session)
+    }
+
+    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: u64) -> Result<(Vec<PutSlot>, Origin), StoreError> {
+        let control = &self.store.shared.control;
+        let names: Vec<&[u8]> = keys.iter().map(|&index| self.items[index].key).collect();
+        let start = PutStart {
+            keys: Some(pack_keys(&names)),
+            sizes: keys.iter().map(|&index| self.sizes[index]).collect(),
+            config: Some(PutConfig { first_rid, ..config(self.options) }),
+            wait,
+            groups: (!self.options.groups.is_empty()).then(|| {
+                let groups: Vec<&str> = keys.iter().map(|&index| self.options.groups[index].as_str()).collect();
+                pack_keys(&groups)
+            }),
+        };
+        let patience = control.lookup_timeout + if wait { PARKED } else { Duration::ZERO };
+        let body = request::Body::PutStart(start);
+        let answer = control.mutate(WHAT, body, patience, Abandoned::GivesUpPlacements)?;
+        match answer.body {
+            reply::Body::PutStart(reply) if reply.slots.len() == keys.len() => {
+                Ok((reply.slots, Origin { numbering: answer.numbering, session: answer.session }))
+            }
+            _ => Err(self.confused()),
+        }
+    }
+
+    async fn meet(&self, origin: &Origin, placed: &[Placed]) -> Result<(), StoreError> {
+        let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
+        self.store.shared.directory.meet(&self.store.shared.control, origin.numbering, replicas)
+    }
+
+    async fn write_all(&self, origin: &Origin, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
+        let control = &self.store.shared.control;
+        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
+        let progress = control.progress.lock().begin(control.now(), rids.collect());
+        let stopped = AtomicBool::new(false);
+        let write = |placed: &mut &Placed, interrupted: &dyn Fn() -> bool| {
+            if stopped.load(Ordering::Relaxed) {
+                return Err(Lost::interrupted(true));
+            }
+            progress.begin_write();
+            let parts = self.items[placed.index].value;
+            let outcome = ready(write_key(&placed.slot.replicas, |replica| {
+                std::future::ready(self.store.write_replica(replica, 0, parts, origin, interrupted))
+            }));
+            progress.end_write();
+            if matches!(&outcome, Err(lost) if matches!(lost.error.cause(), Cause::Interrupted)) {
+                stopped.store(true, Ordering::Relaxed);
+            }
+            outcome
+        };
+        let interrupted = || self.store.is_interrupted();
+        let starved = |outcome: &Result<Written, Lost>| matches!(outcome, Err(lost) if found_no_staging(lost));
+        let bytes: u64 = placed.iter().map(|placed| self.sizes[placed.index]).sum();
+        let threads = self.threads_for(placed, bytes);
+        let (written, told) = share(placed.iter().collect(), threads, &interrupted, starved, write);
+        // A copy within this host does not look up meanwhile.
+        let interrupted = told || stopped.into_inner() || (bytes >= WORTH_A_LOOK && self.store.is_interrupted());
+        control.progress.lock().end(&progress);
+        (written, interrupted)
+    }
+
+    async fn end(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
+        const WHAT: &str = "the end of a put";
+        let control = &self.store.shared.control;
+        let body = request::Body::PutEnd(PutEnd { ended });
+        let answer = control.finish_in(&origin.session, WHAT, body, control.lookup_timeout * 2)?;
+        match answer.map(|answer| answer.body) {
+            None => Ok(None),
+            Some(reply::Body::PutEnd(reply)) => Ok(Some(reply.outcomes)),
+            Some(_) => Err(control.confused(WHAT)),
+        }
+    }
+
+    async fn give_up(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
+        let body = request::Body::Abort(Abort { rids: rids.clone(), writer_done: settled });
+        let control = &self.store.shared.control;
+        if let Err(error) = control.finish_in(&origin.session, "give up a put", body, control.lookup_timeout) {
+            tracing::debug!(%error, "placements not given up yet");
+            self.give_up_later(origin, rids, settled);
+        }
+    }
+
+    fn give_up_later(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
+        let control = &self.store.shared.control;
+        give_up(control, &origin.session, rids, settled);
+    }
+
+    async fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn confused(&self) -> StoreError {
+        self.store.shared.control.confused(WHAT)
+    }
+}
+
+const WHAT: &str = "a put";
+
+impl Driver<'_> {
+    /// Threads for the bytes of so many keys: several only where devices hold them.
+    fn threads_for(&self, placed: &[Placed], bytes: u64) -> usize {
+        let threads = threads_for(placed.len(), bytes);
+        if threads < 2 {
+            return threads;
+        }
+        let is_on_device = |placed: &&Placed| self.items[placed.index].value.iter().any(Source::is_on_device);
+        let bytes = placed.iter().filter(is_on_device).map(|placed| self.sizes[placed.index]).sum();
+        threads_for(placed.len(), bytes)
+    }
+}
+
+/// Nothing was the matter but that others had all the memory that a device's bytes go through.
+fn found_no_staging(lost: &Lost) -> bool {
+    lost.settled && is_no_staging(&lost.error)
+}
+
+impl Inner {
+    /// Writes the parts to a replica, from this byte of the object on.
+    pub(crate) fn write_replica(
+        &self,
+        replica: &mooncake_wire::message::Replica,
+        offset: u64,
+        parts: &[Source<'_>],
+        origin: &Origin,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<u32, Lost> {
+        let segment = replica.extents.first().map(|extent| extent.segment);
+        let address = segment.and_then(|segment| self.shared.directory.find(origin.numbering, segment));
+        self.write_replica_at(replica, address.as_ref(), (offset, parts), origin, interrupted)
+    }
+
+    /// [`Inner::write_replica`] of a replica whose segment was met there, if it was.
+    pub(crate) fn write_replica_at(
+        &self,
+        replica: &mooncake_wire::message::Replica,
+        address: Option<&Arc<SegmentAddress>>,
+        (offset, parts): (u64, &[Source<'_>]),
+        origin: &Origin,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<u32, Lost> {
+        let untouched =
+            |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
+        let [extent] = &replica.extents[..] else {
+            return Err(untouched(self.shared.control.confused(WHAT), false));
+        };
+        let Some(address) = address else {
+            let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
+            return Err(untouched(gone.into(), false));
+        };
+        let wait = self.transfer_wait(extent.length, interrupted);
+        let link = self.shared.links.link_to_write(origin.session.id, address, &wait);
+        let link = link.map_err(|error| untouched(link_error(&error), error.is_passing()))?;
+        link.write_part(replica.rid, extent.offset + offset, parts, extent.length, &wait).map_err(|failed| {
+            let (passing, error) = (failed.error.is_passing(), transfer_error(failed.error));
+            Lost { final_word: error.is_callers(), passing, error, settled: failed.settled }
+        })
+    }
+}
+
+pub(crate) fn is_no_staging(error: &StoreError) -> bool {
+    matches!(error.cause(), Cause::Device(CopyError::NoStaging { .. }))
+}
+
+pub(crate) fn link_error(error: &mooncake_segment::LinkError) -> StoreError {
+    use mooncake_segment::LinkError;
+    match error {
+        LinkError::Closed => Cause::Closed.into(),
+        LinkError::Forked => Cause::Forked.into(),
+        short @ LinkError::OutOfDescriptors { .. } => Cause::OutOfDescriptors(short.to_string()).into(),
+        other => Cause::Transfer(other.to_string()).into(),
+    }
+}
+
+pub(crate) fn transfer_error(error: TransferError) -> StoreError {
+    match error {
+        short if short.is_short_of_descriptors() => out_of_descriptors(&short),
+        TransferError::Copy(error @ (CopyError::Fault { .. } | CopyError::Unchecked { .. })) => Cause::Fault(error),
+        TransferError::Copy(CopyError::Device(error)) if error.is_wrong_range() => Cause::Fault(error.into()),
+        TransferError::Copy(error @ (CopyError::Device(_) | CopyError::NoStaging { .. })) => Cause::Device(error),
+        TransferError::CallerMemory { .. } => Cause::InvalidParams(error.to_string()),
+        TransferError::Timeout { .. } => Cause::TransferTimeout(error.to_string()),
+        TransferError::Checksum { .. } => Cause::Checksum(error.to_string()),
+        TransferError::Interrupted => Cause::Interrupted,
+        TransferError::Forked => Cause::Forked,
+        other => Cause::Transfer(other.to_string()),
+    }
+    .into()
+}
+
+/// What a failure is that says so.
+pub(crate) fn out_of_descriptors(error: &dyn std::fmt::Display) -> Cause {
+    let limit = mooncake_os::descriptor_limit();
+    Cause::OutOfDescriptors(format!(
+        "{error}: no descriptor is left of the {limit} that this process may have; raise its limit of open files \
+         (`ulimit -n`, LimitNOFILE=)"
+    ))
+}
+
+fn config(options: &PutOptions) -> PutConfig {
+    PutConfig {
+        replica_num: options.replica_num.clamp(1, MAX_REPLICAS),
+        preferred_segments: options.preferred_segments.clone(),
+        hard_pin: options.pin == PinKind::Hard,
+        soft_pin_ttl_ms: match options.pin {
+            PinKind::Soft { ttl_ms } => ttl_ms.map_or(MASTERS_TTL, |ttl_ms| ttl_ms.min(MASTERS_TTL - 1)),
+            PinKind::None | PinKind::Hard | PinKind::Cleared => 0,
+        },
+        prefer_local: options.prefer_local,
+        replace: options.replace,
+        soft_pin_clear: matches!(options.pin, PinKind::Cleared | PinKind::Soft { ttl_ms: Some(0) }),
+        first_rid: 0,
+    }
+}

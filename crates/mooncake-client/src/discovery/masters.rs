@@ -1,0 +1,166 @@
+//! Where the masters are.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::discovery::resolver;
+use crate::error::{Cause, StoreError};
+use crate::session::connection::{ConnectionError, Patience};
+
+/// Masters in the order in which they are tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MasterAddress {
+    hosts: Vec<(String, u16)>,
+}
+
+/// Hosts and ports of the masters that `host:port` names, which is one: see `MasterAddress::alone`.
+pub fn masters(text: &str) -> Result<Vec<(String, u16)>, StoreError> {
+    MasterAddress::parse(text)?.alone().map(|address| address.hosts)
+}
+
+impl MasterAddress {
+    /// Parses `host:port[,host:port...]`; IPv6 addresses stand in brackets.
+    pub fn parse(text: &str) -> Result<Self, StoreError> {
+        if let Some((scheme, _)) = text.split_once("://") {
+            return Err(Cause::Unsupported(format!(
+                "master address {text:?}: masters found through {scheme} are not part of this version; \
+                 name it directly, host:port"
+            ))
+            .into());
+        }
+        let hosts: Result<Vec<_>, StoreError> = text
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+            .map(|part| {
+                split_host_port(part).and_then(|(host, port)| Some((host, port.filter(|port| *port != 0)?))).ok_or_else(
+                    || {
+                        Cause::InvalidParams(format!(
+                            "master address {part:?} is not host:port (IPv6 in brackets, [::1]:50051)"
+                        ))
+                        .into()
+                    },
+                )
+            })
+            .collect();
+        let hosts = hosts?;
+        if hosts.is_empty() {
+            return Err(Cause::InvalidParams("no master address given; it is host:port".into()).into());
+        }
+        Ok(Self { hosts })
+    }
+
+    /// Refused if there are several: each has a pool of its own as long as none stands by for another, and a client
+    /// that changed over would find nothing.
+    pub fn alone(self) -> Result<Self, StoreError> {
+        match self.hosts.len() {
+            1 => Ok(self),
+            several => Err(Cause::InvalidParams(format!(
+                "master address \"{self}\": {several} masters, each with a pool of its own, for this version has no \
+                 standby; give one, host:port"
+            ))
+            .into()),
+        }
+    }
+
+    /// Resolves one of them, counted from 0 and starting over after the last.
+    pub fn resolve(&self, index: usize, patience: &Patience<'_>) -> Result<Vec<SocketAddr>, ConnectionError> {
+        let (host, port) = &self.hosts[index % self.hosts.len()];
+        resolver::resolve(host, *port, patience).map_err(|error| match error {
+            ConnectionError::Interrupted => error,
+            error => ConnectionError::Io(std::io::Error::other(format!("{host}:{port} does not resolve: {error}"))),
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.hosts.len()
+    }
+}
+
+impl fmt::Display for MasterAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (host, port)) in self.hosts.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            match host.contains(':') {
+                true => write!(f, "{comma}[{host}]:{port}")?,
+                false => write!(f, "{comma}{host}:{port}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Splits `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address.
+pub(crate) fn split_host_port(text: &str) -> Option<(String, Option<u16>)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, after) = rest.split_once(']')?;
+        let port = match after {
+            "" => None,
+            _ => Some(after.strip_prefix(':')?.parse().ok()?),
+        };
+        return Some((host.to_owned(), port));
+    }
+    match text.split_once(':') {
+        None => (!text.is_empty()).then(|| (text.to_owned(), None)),
+        Some((_, rest)) if rest.contains(':') => {
+            text.parse::<std::net::Ipv6Addr>().ok().map(|_| (text.to_owned(), None))
+        }
+        Some((host, port)) if !host.is_empty() => Some((host.to_owned(), Some(port.parse().ok()?))),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn hosts_ports_and_brackets() {
+        for (text, host, port) in [
+            ("a", "a", None),
+            ("a:1", "a", Some(1)),
+            ("10.0.0.1:50051", "10.0.0.1", Some(50051)),
+            ("[::1]:50051", "::1", Some(50051)),
+            ("[fe80::1]", "fe80::1", None),
+            ("::1", "::1", None),
+        ] {
+            assert_eq!(split_host_port(text), Some((host.to_owned(), port)), "{text}");
+        }
+        for text in ["", ":1", "a:", "a:x", "a:70000", "[::1", "[::1]50051", "1:2:3:zz"] {
+            assert_eq!(split_host_port(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn several_masters_are_kept_in_order() {
+        let masters = MasterAddress::parse("127.0.0.1:1, [::1]:2").unwrap();
+        assert_eq!(masters.to_string(), "127.0.0.1:1, [::1]:2");
+        let patience = Patience { deadline: Instant::now() + Duration::from_secs(5), check: &|| Ok(()) };
+        let resolve = |index| masters.resolve(index, &patience).unwrap();
+        assert_eq!(resolve(1), ["[::1]:2".parse::<SocketAddr>().unwrap()]);
+        assert_eq!(resolve(2), resolve(0));
+    }
+
+    #[test]
+    fn a_second_master_is_refused_with_its_reason() {
+        let two = MasterAddress::parse("127.0.0.1:1,[::1]:2").unwrap().alone().unwrap_err();
+        assert_eq!(two.kind(), ErrorKind::InvalidParams);
+        assert!(two.to_string().contains("127.0.0.1:1, [::1]:2") && two.to_string().contains("standby"), "{two}");
+        assert!(MasterAddress::parse("127.0.0.1:1,").unwrap().alone().is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_reached_directly_is_refused_by_name() {
+        for text in ["etcd://10.0.0.1:2379", "redis://x", "k8s://ns/name"] {
+            let error = MasterAddress::parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains(text.split(':').next().unwrap()));
+        }
+        for text in ["", "host", "host:0", "host:1,other", ",,"] {
+            assert_eq!(MasterAddress::parse(text).unwrap_err().kind(), ErrorKind::InvalidParams, "{text:?}");
+        }
+    }
+}

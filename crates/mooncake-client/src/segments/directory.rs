@@ -1,0 +1,184 @@
+//! Where segments are: the numbers of placements, resolved once.
+
+use std::sync::Arc;
+
+use mooncake_os::ProcessIdentity;
+use mooncake_segment::SegmentAddress;
+use mooncake_wire::message::{ProcessIdentity as WireProcess, Replica, Segment, Segments, reply, request};
+use parking_lot::RwLock;
+
+use crate::descriptors::{self, MAPPED, REACHED};
+use crate::error::StoreError;
+use crate::machine::directory as machine;
+use crate::machine::numbering::Numbering;
+use crate::session::control::Control;
+
+/// Segments met so far, for all threads of a store: [`machine::directory`](crate::machine::directory).
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    known: RwLock<machine::Directory<Arc<SegmentAddress>>>,
+}
+
+/// Rids of replicas, each with its segment where that has been met.
+pub(crate) type Places = Vec<(u64, Option<Arc<SegmentAddress>>)>;
+
+/// The segment of that replica.
+pub(crate) fn place_of(places: &Places, rid: u64) -> Option<&Arc<SegmentAddress>> {
+    places.iter().find(|(other, _)| *other == rid)?.1.as_ref()
+}
+
+impl Directory {
+    /// Where these are from now on, under whatever numbering others are met.
+    pub fn places(&self, numbering: Numbering, replicas: &[Replica]) -> Places {
+        let segment = |replica: &Replica| self.find(numbering, replica.extents.first()?.segment);
+        replicas.iter().map(|replica| (replica.rid, segment(replica))).collect()
+    }
+
+    /// The segment of a placement, if it has been met.
+    pub fn find(&self, numbering: Numbering, number: u32) -> Option<Arc<SegmentAddress>> {
+        self.known.read().find(numbering, number).cloned()
+    }
+
+    /// Asks the master once for every segment of some placements not met before.
+    pub fn meet<'r>(
+        &self,
+        control: &Arc<Control>,
+        numbering: Numbering,
+        replicas: impl Iterator<Item = &'r Replica>,
+    ) -> Result<(), StoreError> {
+        let missing = self.known.read().missing(numbering, replicas);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        const WHAT: &str = "a query for segments";
+        let body = request::Body::Segments(Segments { numbers: missing });
+        let answer = control.query(WHAT, body, control.lookup_timeout)?;
+        let reply::Body::Segments(found) = answer.body else { return Err(control.confused(WHAT)) };
+        let found = found.segments.into_iter();
+        let segments = found.filter_map(|segment| Some((segment.number, Arc::new(address(segment)?))));
+        let mut known = self.known.write();
+        known.met(answer.numbering, segments);
+        let count = known.count();
+        drop(known);
+        let each = if control.maps_memory { MAPPED } else { REACHED };
+        descriptors::expect(count, "segments of this pool", each);
+        Ok(())
+    }
+
+    /// The segment is Gone.
+    pub fn forget(&self, number: u32) {
+        self.known.write().forget(number);
+    }
+
+    /// Another session began, perhaps with another master.
+    pub fn start_over(&self) {
+        self.known.write().start_over();
+    }
+}
+
+fn address(segment: Segment) -> Option<SegmentAddress> {
+    let endpoint = segment.endpoint?;
+    Some(SegmentAddress {
+        uuid: segment.uuid[..].try_into().ok()?,
+        bytes: segment.bytes,
+        name: segment.name,
+        boot_id: endpoint.boot_id[..].try_into().unwrap_or_default(),
+        unix_socket: endpoint.unix_socket,
+        tcp: endpoint.tcp,
+        access_key: endpoint.access_key,
+        process: endpoint.process.and_then(process),
+    })
+}
+
+fn process(process: WireProcess) -> Option<ProcessIdentity> {
+    Some(ProcessIdentity {
+        boot_id: process.boot_id[..].try_into().ok()?,
+        pid: process.pid,
+        start_time: process.start_time,
+        pid_namespace: process.pid_namespace,
+    })
+}
+
+/// A process as messages name it.
+pub(crate) fn wire_process(process: &ProcessIdentity) -> WireProcess {
+    WireProcess {
+        boot_id: process.boot_id.to_vec().into(),
+        pid: process.pid,
+        start_time: process.start_time,
+        pid_namespace: process.pid_namespace,
+        mark: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use mooncake_wire::message::{Extent, LogPosition, Reply, SegmentsReply};
+
+    use super::*;
+    use crate::scripted_master::{Client, Lender, answer};
+
+    fn numbering(log_id: u64) -> Numbering {
+        Numbering { log_id, instance: [1; 16] }
+    }
+
+    fn replica(segment: u32) -> Replica {
+        Replica { rid: 2, extents: vec![Extent { segment, ..Extent::default() }] }
+    }
+
+    #[test]
+    fn a_number_means_what_the_log_says_that_gave_it_out() {
+        let (client, _, _opened, _caller) = Client::without_thread();
+        let control = &client.shared.control;
+        let (lender, directory) = (Lender::start(), Directory::default());
+        let segment = lender.segment();
+        client.master.answers(move |request| {
+            let segments = vec![segment.clone()];
+            Some(answer(request, reply::Body::Segments(SegmentsReply { segments })))
+        });
+        // The placement is of log 5, and the master that is asked has log 1 by now.
+        directory.meet(control, numbering(5), [&replica(1)].into_iter()).unwrap();
+        assert!(directory.find(numbering(5), 1).is_none());
+        let found = directory.find(numbering(1), 1).expect("it has been met");
+        assert_eq!((found.uuid, found.bytes), (lender.memory.uuid(), lender.memory.bytes()));
+        let asked = client.master.asked().len();
+        directory.meet(control, numbering(1), [&replica(1), &replica(1)].into_iter()).unwrap();
+        assert_eq!(client.master.asked().len(), asked, "nothing is asked twice");
+        directory.meet(control, numbering(1), [&replica(1), &replica(3), &replica(3)].into_iter()).unwrap();
+        let last = client.master.asked().pop();
+        assert_eq!(last, Some(request::Body::Segments(Segments { numbers: vec![3] })));
+        directory.meet(control, numbering(5), [&replica(1)].into_iter()).unwrap();
+        assert_eq!(client.master.asked().len(), asked + 2, "of another log it is another one");
+        directory.forget(1);
+        assert!(directory.find(numbering(1), 1).is_none());
+    }
+
+    #[test]
+    fn numbers_of_an_earlier_log_are_asked_for_again() {
+        let (client, _, _opened, _caller) = Client::without_thread();
+        let control = &client.shared.control;
+        let (lender, other, directory) = (Lender::start(), Lender::start(), Directory::default());
+        let log = Arc::new(AtomicU64::new(1));
+        let (log_id, own, others) = (log.clone(), lender.segment(), other.segment());
+        client.master.answers(move |request| {
+            let log_id = log_id.load(Ordering::SeqCst);
+            let Some(request::Body::Segments(asked)) = &request.body else { return None };
+            let of =
+                |number: &u32| Segment { number: *number, ..if log_id == 1 { own.clone() } else { others.clone() } };
+            let segments = asked.numbers.iter().map(of).collect();
+            let reply = answer(request, reply::Body::Segments(SegmentsReply { segments }));
+            Some(Reply { position: Some(LogPosition { log_id, ..reply.position.unwrap() }), ..reply })
+        });
+        directory.meet(control, numbering(1), [&replica(5), &replica(6)].into_iter()).unwrap();
+        // The log was lost, and its numbers are given to other segments.
+        log.store(2, Ordering::SeqCst);
+        directory.meet(control, numbering(2), [&replica(6)].into_iter()).unwrap();
+        assert!(directory.find(numbering(2), 5).is_none() && directory.find(numbering(1), 6).is_none());
+        directory.meet(control, numbering(2), [&replica(5)].into_iter()).unwrap();
+        let found = [5, 6].map(|number| directory.find(numbering(2), number).unwrap().uuid);
+        assert_eq!(found, [other.memory.uuid(); 2]);
+        directory.start_over();
+        assert!(directory.find(numbering(2), 5).is_none());
+    }
+}

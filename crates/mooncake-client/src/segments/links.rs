@@ -1,0 +1,564 @@
+//! The links of a store. They belong to a session; when another one begins,
+//! new links are made and the old ones last as long as views over them.
+
+use std::sync::Arc;
+
+use mooncake_segment::{
+    EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, Reign, SegmentAddress,
+    ServerError, Uuid, Wait,
+};
+use mooncake_wire::message::{PeerGone, anchor_up};
+use parking_lot::{Mutex, RwLock};
+
+use crate::machine::position::reign_of;
+use crate::machine::questions::{Question, Questions};
+use crate::options::StoreOptions;
+use crate::session::control::Control;
+
+pub(crate) struct LinkSet {
+    control: Arc<Control>,
+    template: LinkOptions,
+    current: RwLock<Arc<Links>>,
+    former: Mutex<Vec<Arc<Links>>>,
+    questions: Arc<Mutex<Questions<EpochQuestion>>>,
+}
+
+impl LinkSet {
+    pub fn new(options: &StoreOptions, mark: u64, control: Arc<Control>) -> Result<Self, ServerError> {
+        let mut template = LinkOptions::new(control.session().id);
+        template.mark = mark;
+        template.data_timeout = options.data_timeout;
+        if !options.shared_memory {
+            template.paths = Paths::only(Path::Tcp);
+        }
+        let reign = reign_of(&control.position());
+        let questions = Arc::new(Mutex::new(Questions::new(reign)));
+        let current = make(&template, &control, &questions)?;
+        current.drain_epoch(reign.epoch);
+        Ok(Self { control, template, current: RwLock::new(current), former: Mutex::default(), questions })
+    }
+
+    pub fn link(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Arc<Link>, LinkError> {
+        let links = self.current.read().clone();
+        links.link(address, wait)
+    }
+
+    /// The link for a placement that was reserved in that session: see [`Links::link_to_write`].
+    pub fn link_to_write(
+        &self,
+        session: u64,
+        address: &SegmentAddress,
+        wait: &Wait<'_>,
+    ) -> Result<Arc<Link>, LinkError> {
+        let links = self.current.read().clone();
+        links.link_to_write(session, address, wait)
+    }
+
+    /// The segment is Gone: see [`Links::forget`].
+    pub fn forget(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
+        let reign = self.questions.lock().reign();
+        for links in self.all() {
+            links.forget(uuid, pinned, reign);
+        }
+    }
+
+    /// Whether whoever maps over this link is waited for before what a master does not know of it is given out.
+    ///
+    /// An owner waits for those who were there when it was asked to take an epoch. Who came later has to know the pins
+    /// that it uses from the master that the owner obeys; until this store has met that one, they may be of the reign
+    /// before. When its own master reigns anew, it has to hear from the owner first that that is the one: a question in
+    /// that reign.
+    pub fn vouch_for(&self, link: &Link) -> bool {
+        // It obeys no other one meanwhile.
+        let questions = self.questions.lock();
+        link.is_waited_for_in(questions.reign())
+    }
+
+    pub fn report(&self) -> Vec<LinkReport> {
+        self.current.read().report()
+    }
+
+    /// Another session has begun, of which new links are.
+    pub fn start_over(&self) {
+        if let Err(error) = self.make_anew() {
+            tracing::error!(%error, "no new links for the new session; until there are some its puts fail");
+        }
+    }
+
+    fn make_anew(&self) -> Result<(), ServerError> {
+        let template = LinkOptions { session: self.control.session().id, ..self.template.clone() };
+        let links = make(&template, &self.control, &self.questions)?;
+        links.drain_epoch(self.questions.lock().reign().epoch);
+        let former = std::mem::replace(&mut *self.current.write(), links);
+        former.close();
+        self.former.lock().push(former);
+        self.let_go_of_former();
+        Ok(())
+    }
+
+    /// This store's master is in this reign, and knows all pins of this store:
+    /// nothing older is written from now on, and owners that asked about this reign are told so. Others are not, those
+    /// that asked about an earlier one of this master neither: they are asked for this one by the same master.
+    pub fn obey(&self, reign: Reign) {
+        let is_higher = self.questions.lock().obey(reign);
+        if is_higher {
+            for links in self.all() {
+                links.drain_epoch(reign.epoch);
+            }
+        }
+        self.look_after();
+        if !self.control.pins.lock().all_listed() {
+            return;
+        }
+        let ready = self.questions.lock().ready(reign);
+        for question in ready {
+            question.confirm();
+        }
+    }
+
+    pub fn close(&self) {
+        for links in self.all() {
+            links.close();
+        }
+    }
+
+    /// Makes those that could not be made when their session began, and parts with what is over.
+    fn look_after(&self) {
+        let current = self.current.read().clone();
+        if current.session() != self.control.session().id {
+            self.start_over();
+        }
+        self.let_go_of_former();
+        for links in self.all() {
+            links.part_with_over();
+            links.rest();
+        }
+    }
+
+    /// Links of former sessions end with the last view over them.
+    fn let_go_of_former(&self) {
+        let mut former = self.former.lock();
+        let over: Vec<Arc<Links>> = former.extract_if(.., |links| links.are_over()).collect();
+        drop(former);
+        drop(over);
+    }
+
+    fn all(&self) -> Vec<Arc<Links>> {
+        let mut all = self.former.lock().clone();
+        all.push(self.current.read().clone());
+        all
+    }
+}
+
+/// Where a peer of this host finds a segment that is served with access key 1.
+#[cfg(test)]
+pub(crate) fn address_of(
+    server: &mooncake_segment::SegmentServer,
+    memory: &mooncake_memory::SegmentMemory,
+) -> SegmentAddress {
+    SegmentAddress {
+        uuid: memory.uuid(),
+        bytes: memory.bytes(),
+        name: "owner".into(),
+        boot_id: mooncake_os::boot_id().unwrap(),
+        unix_socket: server.unix_name().into(),
+        tcp: Vec::new(),
+        access_key: 1,
+        process: None,
+    }
+}
+
+#[cfg(test)]
+impl LinkSet {
+    /// Links that map also what is of this process.
+    pub fn over_shared_memory(control: Arc<Control>) -> Self {
+        let mut links = LinkSet::new(&StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1, control).unwrap();
+        links.template.paths = Paths::only(Path::SharedMemory);
+        links.start_over();
+        links
+    }
+
+    /// Whether an owner's question waits.
+    pub fn has_been_asked(&self, reign: Reign) -> bool {
+        self.questions.lock().waiting().iter().any(|question| question.reign() == reign)
+    }
+}
+
+impl std::fmt::Debug for LinkSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LinkSet").field("options", &self.template).finish_non_exhaustive()
+    }
+}
+
+fn make(
+    options: &LinkOptions,
+    control: &Arc<Control>,
+    questions: &Arc<Mutex<Questions<EpochQuestion>>>,
+) -> Result<Arc<Links>, ServerError> {
+    let events = Events { control: control.clone(), questions: questions.clone() };
+    Ok(Arc::new(Links::new(options.clone(), Box::new(events))?))
+}
+
+impl Question for EpochQuestion {
+    fn reign(&self) -> Reign {
+        self.reign()
+    }
+
+    fn is_moot(&self) -> bool {
+        self.is_moot()
+    }
+
+    fn repeats(&self, other: &Self) -> bool {
+        self.repeats(other)
+    }
+
+    fn supersedes(&self, other: &Self) -> bool {
+        self.supersedes(other)
+    }
+}
+
+struct Events {
+    control: Arc<Control>,
+    questions: Arc<Mutex<Questions<EpochQuestion>>>,
+}
+
+impl LinkEvents for Events {
+    fn owner_gone(&self, uuid: Uuid) {
+        self.control.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.to_vec().into() }));
+    }
+
+    fn take_epoch(&self, question: EpochQuestion) {
+        let is_new = self.questions.lock().ask(question);
+        if is_new {
+            // The next pong says in which reign the master is.
+            self.control.ping();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
+    use mooncake_segment::{SegmentServer, ServerEvents, ServerOptions};
+
+    use super::*;
+    use crate::scripted_master::{hello_reply, wait_for};
+    use crate::session::Session;
+
+    struct Quiet;
+
+    impl ServerEvents for Quiet {
+        fn fenced(&self, _: Uuid, _: u64) {}
+        fn epoch_taken(&self, _: u16, _: Uuid) {}
+    }
+
+    /// An owner, its segment with one object, and a store that maps it.
+    fn mapped() -> (Arc<SegmentServer>, SegmentAddress, LinkSet) {
+        let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();
+        let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
+        server.add(memory.clone(), 1);
+        memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
+        let address = address_of(&server, &memory);
+        (server, address, LinkSet::over_shared_memory(Control::alone()))
+    }
+
+    const RID: u64 = 1 << 48 | 2;
+
+    fn wait() -> Wait<'static> {
+        Wait::until(Instant::now() + Duration::from_secs(5))
+    }
+
+    #[test]
+    fn who_comes_after_its_owner_was_asked_is_vouched_for_when_its_master_has_shown_that_epoch() {
+        let (server, address, links) = mapped();
+        let before = links.link(&address, &wait()).unwrap();
+        server.take_epoch(Reign::numbered(2)).unwrap();
+        assert!(links.vouch_for(&before), "the owner waits for it");
+        links.start_over();
+        let after = links.link(&address, &wait()).unwrap();
+        assert!(!links.vouch_for(&after), "the owner does not");
+        links.obey(Reign::numbered(2));
+        assert!(links.vouch_for(&after));
+    }
+
+    /// Another process, which ends with the test.
+    struct Killed(std::process::Child);
+
+    impl Killed {
+        fn end(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            self.end();
+        }
+    }
+
+    /// Lends a segment until it is killed. Part of the next test.
+    #[test]
+    fn lender() {
+        let Ok(path) = std::env::var("TEST_LENDER") else { return };
+        let (server, address, links) = mapped();
+        let link = links.link(&address, &wait()).unwrap();
+        link.write(RID, 64 << 10, &[Source::new(b"another one")], &wait()).unwrap();
+        let process = mooncake_os::ProcessIdentity::current().unwrap();
+        let uuid = mooncake_ids::SegmentUuid(address.uuid).to_string();
+        let text = format!("{uuid}\n{}\n{}\n", server.unix_name(), process.start_time);
+        std::fs::write(format!("{path}.new"), text).unwrap();
+        std::fs::rename(format!("{path}.new"), path).unwrap();
+        loop {
+            std::thread::park();
+        }
+    }
+
+    #[test]
+    fn a_segment_that_is_gone_is_given_back_though_a_view_of_an_earlier_session_lasts() {
+        use std::os::unix::fs::MetadataExt;
+        let path = std::env::temp_dir().join(format!("mooncake-lender-{}", std::process::id()));
+        let lender = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "link_set::tests::lender"])
+            .env("TEST_LENDER", &path)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lender = Killed(lender);
+        wait_for("the lender is there", || path.exists());
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let own = mooncake_os::ProcessIdentity::current().unwrap();
+        let process = mooncake_os::ProcessIdentity { pid: lender.0.id(), start_time: lines[2].parse().unwrap(), ..own };
+        let address = SegmentAddress {
+            uuid: lines[0].parse::<mooncake_ids::SegmentUuid>().unwrap().0,
+            bytes: 1 << 20,
+            name: "owner".into(),
+            boot_id: own.boot_id,
+            unix_socket: lines[1].into(),
+            tcp: Vec::new(),
+            access_key: 1,
+            process: Some(process),
+        };
+        let links = LinkSet::over_shared_memory(Control::alone());
+        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        // Its memory, as the kernel counts it.
+        let files = std::fs::read_dir(format!("/proc/{}/fd", lender.0.id())).unwrap();
+        let files = files.map(|entry| entry.unwrap().path());
+        let memfds = files
+            .filter(|file| std::fs::read_link(file).is_ok_and(|name| name.to_string_lossy().starts_with("/memfd:")));
+        let memory = memfds.map(|file| std::fs::File::open(file).unwrap());
+        let memory = memory.max_by_key(|file| file.metadata().unwrap().len()).unwrap();
+        let blocks = || memory.metadata().unwrap().blocks();
+        links.start_over();
+        lender.end();
+        let before = blocks();
+        links.forget(address.uuid, &[]);
+        wait_for("all but the view's page is given back", || blocks() < before && blocks() > 0);
+        assert_eq!(*view, *b"seen");
+    }
+
+    #[test]
+    fn a_store_that_is_closed_keeps_no_link_of_any_session() {
+        let (_server, address, links) = mapped();
+        links.link(&address, &wait()).unwrap();
+        links.start_over();
+        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        links.close();
+        assert!(links.link(&address, &wait()).is_err() && links.report().is_empty());
+        assert_eq!(*view, *b"seen");
+    }
+
+    #[test]
+    fn links_that_could_not_be_made_when_their_session_began_are_made_when_they_can_be() {
+        let (_server, address, links) = mapped();
+        let (control, former) = (links.control.clone(), links.control.session());
+        let next = Session::new(&hello_reply(9), former.master.clone(), None, &[0; 16]);
+        control.set_session(next);
+        assert!(links.link_to_write(9, &address, &wait()).is_err(), "there are none yet");
+        links.obey(Reign::numbered(1));
+        links.link_to_write(9, &address, &wait()).unwrap();
+        assert!(links.link_to_write(former.id, &address, &wait()).is_err());
+    }
+
+    #[test]
+    fn links_of_a_later_session_write_nothing_of_an_earlier_epoch_either() {
+        let (_server, address, links) = mapped();
+        links.obey(A3);
+        for what in ["the session that heard of it", "the one behind it"] {
+            let link = links.link(&address, &wait()).unwrap();
+            let old = link.write(2 << 48 | 2, 1024, &[Source::new(b"late")], &wait());
+            assert!(old.is_err(), "{what}");
+            link.write(3 << 48 | 2, 2048, &[Source::new(b"new")], &wait()).expect(what);
+            links.start_over();
+        }
+        // Nor do those that are made when the master has shown an epoch.
+        let control = links.control.clone();
+        control.position_lock().epoch = 4;
+        let late = LinkSet::over_shared_memory(control.clone());
+        let (first, options) = (StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1);
+        let first = LinkSet::new(&first, options, control).unwrap();
+        for (links, offset) in [(late, 4096), (first, 5120)] {
+            let link = links.link(&address, &wait()).unwrap();
+            link.write(3 << 48 | 4, offset, &[Source::new(b"late")], &wait()).unwrap_err();
+            link.write(4 << 48 | 2, offset, &[Source::new(b"new")], &wait()).unwrap();
+        }
+    }
+
+    const A2: Reign = Reign { epoch: 2, id: 7 };
+    const B2: Reign = Reign { epoch: 2, id: 8 };
+    const A3: Reign = Reign { epoch: 3, id: 9 };
+
+    /// Waits until an owner's question is here.
+    fn asked(links: &LinkSet, reign: Reign) {
+        let until = Instant::now() + Duration::from_secs(5);
+        while !links.has_been_asked(reign) {
+            assert!(Instant::now() < until, "no question about {reign:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the owner has heard within a while that all obey an epoch.
+    fn is_taken(server: &SegmentServer, address: &SegmentAddress, epoch: u16, within_ms: u64) -> bool {
+        let until = Instant::now() + Duration::from_millis(within_ms);
+        while server.taken(address.uuid) < epoch && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        server.taken(address.uuid) >= epoch
+    }
+
+    #[test]
+    fn an_owner_is_told_only_of_the_reign_that_this_stores_own_master_has_shown() {
+        // The same number of another continuation of the log, and a higher one.
+        for own in [B2, Reign { epoch: 3, id: 8 }] {
+            let (server, address, links) = mapped();
+            let link = links.link(&address, &wait()).unwrap();
+            server.take_epoch(A2).unwrap();
+            asked(&links, A2);
+            links.obey(own);
+            assert!(!is_taken(&server, &address, 2, 100), "{own:?}");
+            assert_eq!(links.questions.lock().waiting().len(), 1);
+            drop(link);
+            links.close();
+            assert!(is_taken(&server, &address, 2, 5000), "nothing is mapped any more");
+        }
+        for own in [A2, Reign::numbered(2), Reign::numbered(3)] {
+            let (server, address, links) = mapped();
+            let _link = links.link(&address, &wait()).unwrap();
+            server.take_epoch(A2).unwrap();
+            asked(&links, A2);
+            links.obey(own);
+            assert!(is_taken(&server, &address, 2, 5000), "{own:?}");
+        }
+        let (server, address, links) = mapped();
+        let _link = links.link(&address, &wait()).unwrap();
+        server.take_epoch(Reign::numbered(2)).unwrap();
+        asked(&links, Reign::numbered(2));
+        links.obey(A3);
+        assert!(is_taken(&server, &address, 2, 5000), "an older master's question is about a number");
+    }
+
+    #[test]
+    fn an_owner_waits_while_this_store_has_a_view_that_its_master_does_not_know() {
+        let (server, address, links) = mapped();
+        let _link = links.link(&address, &wait()).unwrap();
+        let pins = &links.control.pins;
+        let generation = pins.lock().generation();
+        let era = pins.lock().adopt(generation, [RID].into_iter()).unwrap();
+        pins.lock().start_over();
+        links.control.wants.take_ping();
+        server.take_epoch(A2).unwrap();
+        asked(&links, A2);
+        wait_for("the master is asked for its reign", || links.control.wants.take_ping());
+        links.obey(A2);
+        assert!(!is_taken(&server, &address, 2, 100));
+        assert!(pins.lock().release(era, RID), "the last of them");
+        links.obey(A2);
+        assert!(is_taken(&server, &address, 2, 5000));
+    }
+
+    #[test]
+    fn a_segment_that_knows_no_raise_is_viewed_in_the_reign_that_it_was_mounted_in() {
+        let (server, address, links) = mapped();
+        server.mounted(address.uuid, A2);
+        let link = links.link(&address, &wait()).unwrap();
+        for other in [B2, Reign { epoch: 3, id: 8 }] {
+            links.obey(other);
+            assert!(!links.vouch_for(&link), "{other:?} may know nothing of it");
+        }
+        let (server, address, links) = mapped();
+        server.mounted(address.uuid, A2);
+        let link = links.link(&address, &wait()).unwrap();
+        assert!(!links.vouch_for(&link), "this store's master is in an earlier epoch");
+        links.obey(A2);
+        assert!(links.vouch_for(&link));
+        links.obey(A3);
+        assert!(!links.vouch_for(&link), "it may be another master's that the owner does not know of");
+        server.take_epoch(A3).unwrap();
+        asked(&links, A3);
+        assert!(links.vouch_for(&link), "it is the owner's, too, which waits for this store");
+    }
+
+    #[test]
+    fn of_two_raises_the_second_settles_both() {
+        // The owner hears of both before the reader does, and the other way round.
+        for reader_first in [false, true] {
+            let (server, address, links) = mapped();
+            let _link = links.link(&address, &wait()).unwrap();
+            if reader_first {
+                links.obey(A3);
+            }
+            server.take_epoch(A2).unwrap();
+            asked(&links, A2);
+            links.obey(A3);
+            assert!(!is_taken(&server, &address, 2, 50));
+            server.take_epoch(A3).unwrap();
+            asked(&links, A3);
+            links.obey(A3);
+            assert!(is_taken(&server, &address, 3, 5000), "as the next pong does");
+            assert!(links.questions.lock().waiting().is_empty(), "nobody waits for an answer to the first one");
+        }
+    }
+
+    #[test]
+    fn who_comes_after_its_owner_was_asked_is_vouched_for_in_that_very_reign() {
+        let (server, address, links) = mapped();
+        server.take_epoch(A2).unwrap();
+        links.start_over();
+        let link = links.link(&address, &wait()).unwrap();
+        assert!(!links.vouch_for(&link), "its master is an epoch behind");
+        links.obey(B2);
+        assert!(!links.vouch_for(&link), "its master is another one");
+        links.obey(A3);
+        assert!(!links.vouch_for(&link), "nobody knows yet that it is the owner's, too");
+        server.take_epoch(A3).unwrap();
+        asked(&links, A3);
+        assert!(links.vouch_for(&link), "from now on the owner waits for it");
+        links.obey(A3);
+        assert!(links.vouch_for(&link));
+        assert!(is_taken(&server, &address, 3, 5000));
+        let late = links.link(&address, &wait()).unwrap();
+        assert!(links.vouch_for(&late));
+    }
+
+    #[test]
+    fn links_of_former_sessions_go_with_the_last_view_over_them() {
+        let (_server, address, links) = mapped();
+        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        for _ in 0..5 {
+            links.start_over();
+        }
+        assert_eq!(links.former.lock().len(), 1, "the one that the view is over");
+        assert_eq!(*view, *b"seen");
+        drop(view);
+        let until = Instant::now() + Duration::from_secs(5);
+        while !links.former.lock().is_empty() {
+            assert!(Instant::now() < until, "its links stay");
+            // As each pong does.
+            links.obey(Reign::default());
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! The memory that this store gives to the pool: made, served, populated in
+//! the background, given back, as [`crate::machine::owner`] and [`crate::machine::lending`] decide.
+
+use std::collections::VecDeque;
+use std::ops::DerefMut;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::time::Duration;
+
+use mooncake_memory::{MemoryError, SegmentMemory, SegmentOptions};
+use mooncake_os::thread;
+use mooncake_os::{ProcessIdentity, random_bytes};
+use mooncake_segment::{Fence, Reign, SegmentServer, Uuid};
+use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, anchor_up, reply, request};
+use parking_lot::{Condvar, Mutex};
+
+use crate::descriptors::{self, LENT};
+use crate::discovery::listen_address::Advertised;
+use crate::error::{Cause, StoreError};
+use crate::machine::lending::{self, LendingDriver};
+use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned};
+use crate::machine::position::reign_of;
+use crate::machine::ready;
+use crate::machine::session::Recheck;
+use crate::segment_id::SegmentId;
+use crate::segments::directory::wire_process;
+use crate::segments::owner_events::{tell_epoch_taken, tell_fenced};
+use crate::session::control::Control;
+
+#[cfg(test)]
+mod tests;
+
+/// Populated before the first put can come, so that it finds room at once.
+const FIRST_STEP: u64 = 4 << 20;
+
+/// Populated between two looks at what else there is to do.
+const STEP: u64 = 32 << 20;
+
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a segment is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// Fresh memory of so many bytes.
+    Memory(u64),
+    /// Part of an existing file, which no peer maps.
+    File { path: PathBuf, offset: u64, bytes: u64 },
+}
+
+/// Owner of a store's segments.
+pub(crate) struct SegmentOwner {
+    control: Arc<Control>,
+    server: Arc<SegmentServer>,
+    options: SegmentOptions,
+    name: String,
+    advertised: Advertised,
+    process: ProcessIdentity,
+    state: Mutex<Owner<Arc<Held>>>,
+    gone: Condvar,
+    work: Sender<Work>,
+}
+
+/// One segment as it is now.
+pub(crate) struct Held {
+    backing: Backing,
+    memory: Arc<SegmentMemory>,
+    populated: AtomicU64,
+    reported: AtomicU64,
+    /// Population has failed: there will not be more.
+    stopped_short: AtomicBool,
+}
+
+enum Work {
+    Populate(Arc<Held>),
+    /// Sum a replica up that somebody found bad: long work for a large one.
+    Recheck(Recheck),
+    /// Make and mount another segment in the place of one that is Gone.
+    Replace(SegmentId, Backing),
+    /// `None`: nobody knows what is pinned, so nothing is punched.
+    GiveBack(Arc<Held>, Option<Pinned>),
+    End,
+}
+
+/// What of a store's host the master is told.
+pub(crate) struct Ownership {
+    pub server: Arc<SegmentServer>,
+    pub huge_pages: bool,
+    pub name: String,
+    pub advertised: Advertised,
+    pub process: ProcessIdentity,
+}
+
+impl SegmentOwner {
+    /// Starts the thread that looks after segments; there is none yet.
+    pub fn prepare(control: Arc<Control>, ownership: Ownership) -> Result<Arc<Self>, StoreError> {
+        let (work, queue) = mpsc::channel();
+        let owner = Arc::new(SegmentOwner {
+            control,
+            server: ownership.server,
+            options: SegmentOptions { huge_pages: ownership.huge_pages },
+            name: ownership.name,
+            advertised: ownership.advertised,
+            process: ownership.process,
+            state: Mutex::default(),
+            gone: Condvar::new(),
+            work,
+        });
+        let thread = std::thread::Builder::new().name("mooncake-owner".into());
+        let inside = owner.clone();
+        thread::start(thread, move || inside.run(&queue))
+            .map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
+        Ok(owner)
+    }
+
+    /// Makes a segment, mounts it, and starts to populate it.
+    pub fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
+        let held = self.state.lock().count();
+        descriptors::expect(held + 1, "segments that this store lends", LENT);
+        if !self.state.lock().has_room() {
+            let reason = format!("it has {MAX_SEGMENTS} already, the most there may be; unmount one first");
+            return Err(Cause::Setup { what: "another segment of this store", reason }.into());
+        }
+        self.mount_new(None, backing)
+    }
+
+    /// Takes a segment out of the pool and gives its memory back: at once, or when the grace is over, in which it is
+    /// only read.
+    pub fn unmount(&self, id: SegmentId, grace: Duration) -> Result<(), StoreError> {
+        ready(lending::unmount(self, id, grace))
+    }
+
+    // ------------------------------------------------------- for the anchor
+
+    /// The segments that are held, each with the highest epoch that it has taken.
+    #[cfg(test)]
+    pub fn held(&self) -> Vec<(Uuid, u16)> {
+        self.state.lock().held(|uuid| self.server.taken(uuid))
+    }
+
+    /// The segments that are held, for the hello with which the store comes back, each with the highest epoch that it
+    /// has taken: not with one that is still waited for.
+    pub fn list(&self) -> Vec<(Uuid, u16)> {
+        self.state.lock().list(|uuid| self.server.taken(uuid))
+    }
+
+    /// What has been populated since the last question.
+    pub fn newly_populated(&self) -> Vec<Populated> {
+        let state = self.state.lock();
+        let news = state.memories().filter_map(|held| {
+            let populated = held.populated.load(Ordering::Acquire);
+            (held.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
+                uuid: held.memory.uuid().to_vec().into(),
+                bytes: populated,
+                failed: held.stopped_short.load(Ordering::Acquire),
+            })
+        });
+        news.collect()
+    }
+
+    /// Has the next beat tell the figures once more.
+    pub fn report_again(&self) {
+        self.state.lock().memories().for_each(|held| held.reported.store(0, Ordering::Release));
+    }
+
+    pub fn wants_to_report(&self) -> bool {
+        let news = |held: &Arc<Held>| held.reported.load(Ordering::Acquire) != held.populated.load(Ordering::Acquire);
+        self.state.lock().memories().any(news)
+    }
+
+    pub fn fence(&self, fence: Fence) {
+        if self.server.fence(fence) {
+            tell_fenced(&self.control, fence.uuid, fence.rid);
+        }
+    }
+
+    /// False: it obeys another reign of that epoch, so that the master is told nothing.
+    pub fn take_epoch(&self, asked: Reign) -> bool {
+        match self.server.take_epoch(asked) {
+            Ok(taken) => tell_epoch_taken(&self.control, asked.epoch, &taken),
+            Err(error) => {
+                tracing::error!(
+                    name = self.name,
+                    %error,
+                    "two masters continue one log; segments take no epoch that both have begun"
+                );
+                return false;
+            }
+        }
+        true
+    }
+
+    pub fn recheck(&self, recheck: Recheck) {
+        let _ = self.work.send(Work::Recheck(recheck));
+    }
+
+    fn recheck_now(&self, Recheck { uuid, rid, offset, length, crc }: Recheck) {
+        let good = self.server.recheck(uuid, rid, offset, length, crc);
+        if !good {
+            tracing::warn!(rid = format_args!("{rid:#x}"), offset, length, "a replica in this segment is bad");
+        }
+        let rechecked = Rechecked { uuid: uuid.to_vec().into(), rid, good };
+        self.control.tell(anchor_up::Body::Rechecked(rechecked));
+    }
+
+    /// The master says that a segment is Gone, and what of it is pinned. It may be this store's.
+    pub fn segment_gone(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
+        let mut out = Vec::new();
+        if self.state.lock().segment_gone(uuid, pinned, &mut out) {
+            self.gone.notify_all();
+        }
+        self.hand_over(out);
+    }
+
+    /// The master has answered the last list: it does not know these segments (any more), nor who reads them.
+    pub fn list_answered(&self, gone: impl Fn(&Uuid) -> bool) {
+        lending::list_answered(self, gone);
+    }
+
+    // ------------------------------------------------------------ at the end
+
+    /// Takes the segments out of the pool and gives their memory back; the larger
+    /// part of that goes on in the background.
+    pub fn close(&self) {
+        ready(lending::close(self));
+        let _ = self.work.send(Work::End);
+    }
+
+    // ------------------------------------------------------ its own thread
+
+    fn run(&self, queue: &Receiver<Work>) {
+        let mut populating: VecDeque<Arc<Held>> = VecDeque::new();
+        loop {
+            let next = match populating.is_empty() {
+                true => queue.recv().map_err(|_| TryRecvError::Disconnected),
+                false => queue.try_recv(),
+            };
+            match next {
+                Ok(Work::Populate(held)) => populating.push_back(held),
+                Ok(Work::Replace(id, backing)) => self.replace_now(id, &backing),
+                Ok(Work::Recheck(recheck)) => self.recheck_now(recheck),
+                Ok(Work::GiveBack(held, pinned)) => {
+                    populating.retain(|other| !Arc::ptr_eq(other, &held));
+                    ready(lending::give_back(self, held.memory.uuid(), &held, pinned.as_ref()));
+                }
+                Ok(Work::End) | Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) => {
+                    if let Some(held) = populating.front()
+                        && !self.populate(held, STEP)
+                    {
+                        populating.pop_front();
+                    }
+                }
+            }
+        }
+        self.server.shutdown();
+    }
+
+    /// False when there is nothing left to populate.
+    fn populate(&self, held: &Held, step: u64) -> bool {
+        match held.memory.populate_step(step) {
+            Ok(populated) => {
+                held.populated.store(populated, Ordering::Release);
+                self.control.waker.wake();
+                populated < held.memory.bytes()
+            }
+            Err(error) => {
+                tracing::error!(name = self.name, %error, "the segment stays smaller than asked for");
+                held.stopped_short.store(true, Ordering::Release);
+                held.reported.store(0, Ordering::Release);
+                self.control.waker.wake();
+                false
+            }
+        }
+    }
+
+    fn replace_now(&self, id: SegmentId, backing: &Backing) {
+        while !self.control.is_stopped() && !self.state.lock().is_closing() {
+            match self.mount_new(Some(id), backing.clone()) {
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(name = self.name, %error, "no new segment mounted yet");
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn make(&self, backing: &Backing) -> Result<SegmentMemory, StoreError> {
+        match backing {
+            Backing::Memory(bytes) => SegmentMemory::create(*bytes, self.options),
+            Backing::File { path, offset, bytes } => SegmentMemory::over_file(path, *offset, *bytes),
+        }
+        .map_err(|error| match error {
+            MemoryError::File { .. } => Cause::InvalidParams(error.to_string()).into(),
+            error => Cause::Setup { what: "making the segment", reason: error.to_string() }.into(),
+        })
+    }
+
+    fn mount_new(&self, id: Option<SegmentId>, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
+        let setup = |what: &'static str| move |reason: String| StoreError::from(Cause::Setup { what, reason });
+        let memory = Arc::new(self.make(&backing)?);
+        let first = memory
+            .populate_step(FIRST_STEP)
+            .map_err(|error| setup("filling the segment with memory")(error.to_string()))?;
+        let access_key = random_key().map_err(|error| setup("making an access key")(error.to_string()))?;
+        self.server.add(memory.clone(), access_key);
+        let session = self.control.session();
+        let towards_master = session.local_ip.unwrap_or(self.server.tcp_addr().ip());
+        let segment = Segment {
+            number: 0,
+            uuid: memory.uuid().to_vec().into(),
+            name: self.name.clone(),
+            bytes: memory.bytes(),
+            session: session.id,
+            endpoint: Some(Endpoint {
+                boot_id: self.process.boot_id.to_vec().into(),
+                // Nobody is to ask for memory that nobody is given.
+                unix_socket: if memory.is_sealed() { self.server.unix_name().to_owned() } else { String::new() },
+                tcp: self.advertised.texts(towards_master),
+                access_key,
+                process: Some(wire_process(&self.process)),
+            }),
+        };
+        let held = Arc::new(Held {
+            backing,
+            memory,
+            populated: AtomicU64::new(first),
+            reported: AtomicU64::new(first),
+            stopped_short: AtomicBool::new(false),
+        });
+        let (uuid, bytes) = (held.memory.uuid(), held.memory.bytes());
+        let mount = Mount { segment: Some(segment), populated: first };
+        ready(lending::mount(self, id, (uuid, held), mount)).map(|id| (id, bytes))
+    }
+}
+
+impl LendingDriver for SegmentOwner {
+    type Memory = Arc<Held>;
+
+    fn now(&self) -> Duration {
+        self.control.now()
+    }
+
+    fn owner(&self) -> impl DerefMut<Target = Owner<Arc<Held>>> {
+        self.state.lock()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.control.is_stopped()
+    }
+
+    async fn finish(&self, what: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
+        self.control.finish(what, body, self.control.lookup_timeout).map(|answer| answer.body)
+    }
+
+    async fn finish_now(&self, what: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
+        self.control.finish_now(what, body, self.control.lookup_timeout).map(|answer| answer.body)
+    }
+
+    fn confused(&self, what: &'static str) -> StoreError {
+        self.control.confused(what)
+    }
+
+    fn resume_anew(&self) {
+        self.control.resume_anew();
+    }
+
+    fn mounted(&self, uuid: Uuid, held: Arc<Held>) {
+        self.server.mounted(uuid, reign_of(&self.control.position()));
+        let _ = self.work.send(Work::Populate(held));
+    }
+
+    async fn wait_for_pins(&self, uuid: Uuid, until: Duration) {
+        let (mut state, until) = (self.state.lock(), self.control.instant(until));
+        while state.waits_for_pins(uuid) && !self.gone.wait_until(&mut state, until).timed_out() {}
+    }
+
+    async fn free(&self, held: &Arc<Held>, pinned: Option<&Pinned>) {
+        if !self.server.remove(held.memory.uuid()) {
+            tracing::warn!(name = self.name, "a data lane did not end in time; its segment goes anyway");
+        }
+        // Where nobody knows what is pinned, unmapping frees what no process maps.
+        if let Some(pinned) = pinned
+            && let Err(error) = held.memory.give_back(pinned)
+        {
+            tracing::warn!(name = self.name, %error, "memory not given back before its last user ends");
+        }
+    }
+
+    /// Leaves to the owner's thread what takes long.
+    fn hand_over(&self, out: Vec<Output<Arc<Held>>>) {
+        for output in out {
+            let work = match output {
+                Output::GiveBack { memory, pinned } => Work::GiveBack(memory, pinned),
+                Output::Replace { id, memory } => {
+                    tracing::warn!(name = self.name, "the master gave this segment up; a new one takes its place");
+                    Work::Replace(id, memory.backing.clone())
+                }
+            };
+            let _ = self.work.send(work);
+        }
+    }
+}
+
+impl std::fmt::Debug for SegmentOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SegmentOwner").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// From the kernel, never 0.
+pub(crate) fn random_key() -> std::io::Result<u64> {
+    Ok(u64::from_ne_bytes(random_bytes()?) | 1)
+}

@@ -1,0 +1,197 @@
+//! Connections to a master that are to be a session's anchor: how they are made.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use mooncake_os::ProcessIdentity;
+use mooncake_wire::message::{HelloReply, LogPosition, hello};
+
+use crate::discovery::masters::MasterAddress;
+use crate::error::{Cause, StoreError};
+use crate::machine::session::{Identity, RECONNECT, TRY};
+use crate::segments::directory::wire_process;
+use crate::session::Session;
+use crate::session::connection::{Address, Connection, ConnectionError, Patience};
+
+/// Reaches a master of the list and begins a session.
+pub(crate) fn open_first(
+    masters: &MasterAddress,
+    identity: &Identity,
+    process: &ProcessIdentity,
+    check: &dyn Fn() -> Result<(), ConnectionError>,
+) -> Result<(Opened, Session), StoreError> {
+    let (mut reasons, mut speaks_http) = (Vec::new(), None);
+    let patience_ends = Instant::now() + TRY;
+    let mut index = 0;
+    while index < masters.len() {
+        let patience = Patience { deadline: Instant::now() + TRY, check };
+        match open_at(masters, index, identity.open(), LogPosition::default(), &patience) {
+            Ok(opened) => match opened.reply.refusal {
+                None => {
+                    let session = opened.session(process);
+                    return Ok((opened, session));
+                }
+                Some(refusal) => {
+                    let what = "to begin a session";
+                    return Err(Cause::Refused { master: masters.to_string(), what, reason: refusal.reason }.into());
+                }
+            },
+            Err(Unreached::Interrupted) => return Err(Cause::Interrupted.into()),
+            // A master with too many connections that have not said yet who they are ends the newest.
+            Err(Unreached::Cut(_)) if Instant::now() < patience_ends => {
+                std::thread::sleep(RECONNECT);
+                continue;
+            }
+            Err(Unreached::Http(address)) => {
+                speaks_http.get_or_insert(address);
+            }
+            Err(Unreached::Cut(reason) | Unreached::Failed(reason)) => reasons.push(reason),
+        }
+        index += 1;
+    }
+    // Of those that were tried it is the one that will never be a master.
+    if let Some(address) = speaks_http {
+        return Err(Cause::SpeaksHttp { address }.into());
+    }
+    Err(Cause::MasterUnreachable { master: masters.to_string(), reason: reasons.join("; ") }.into())
+}
+
+/// A connection whose hello has been answered.
+pub(crate) struct Opened {
+    pub connection: Connection,
+    pub reply: HelloReply,
+    address: Address,
+}
+
+impl Opened {
+    /// The session that the reply is about.
+    pub fn session(&self, process: &ProcessIdentity) -> Session {
+        Session::new(&self.reply, self.address.clone(), self.connection.local_ip(), &process.boot_id)
+    }
+
+    /// Position in the master's log.
+    pub fn position(&self) -> LogPosition {
+        self.reply.position.unwrap_or_default()
+    }
+}
+
+/// Why there is no such connection.
+pub(crate) enum Unreached {
+    Interrupted,
+    /// A peer listens there, and hung up before an answer.
+    Cut(String),
+    Failed(String),
+    /// A server listens there that is none of ours.
+    Http(SocketAddr),
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unreached::Interrupted => f.write_str("interrupted"),
+            Unreached::Cut(reason) | Unreached::Failed(reason) => f.write_str(reason),
+            Unreached::Http(address) => write!(f, "{address}: {}", ConnectionError::Http),
+        }
+    }
+}
+
+/// Reaches the master of this number in the list.
+pub(crate) fn open_at(
+    masters: &MasterAddress,
+    index: usize,
+    role: hello::Role,
+    highest: LogPosition,
+    patience: &Patience<'_>,
+) -> Result<Opened, Unreached> {
+    let addresses = masters.resolve(index, patience).map_err(|error| match error {
+        ConnectionError::Interrupted => Unreached::Interrupted,
+        error => Unreached::Failed(error.to_string()),
+    })?;
+    let mut reason = "it has no address".to_owned();
+    let mut cut = false;
+    for address in addresses {
+        let at = Address::Tcp(address);
+        match Connection::open(&at, role.clone(), highest, patience) {
+            Ok((connection, reply)) => return Ok(Opened { connection, reply, address: at }),
+            Err(ConnectionError::Interrupted) => return Err(Unreached::Interrupted),
+            Err(ConnectionError::Http) => return Err(Unreached::Http(address)),
+            Err(error) => {
+                cut = matches!(&error, ConnectionError::Io(error) if is_cut(error));
+                reason = format!("{address}: {error}");
+            }
+        }
+    }
+    Err(if cut { Unreached::Cut(reason) } else { Unreached::Failed(reason) })
+}
+
+fn is_cut(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// As whom the store shows itself.
+pub(crate) fn identity(name: &str, process: &ProcessIdentity, mark: u64) -> Identity {
+    Identity { name: name.to_owned(), process: wire_process(process), mark }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::scripted_master::{PATIENCE, frame, hello_reply};
+
+    #[test]
+    fn a_master_that_hangs_up_before_it_answers_is_asked_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let masters = MasterAddress::parse(&listener.local_addr().unwrap().to_string()).unwrap();
+        let master = std::thread::spawn(move || {
+            for _ in 0..2 {
+                drop(listener.accept().unwrap());
+            }
+            let (mut caller, _) = listener.accept().unwrap();
+            caller.write_all(&frame(&hello_reply(7))).unwrap();
+            caller
+        });
+        let process = ProcessIdentity::current().unwrap();
+        let opened = open_first(&masters, &identity("host:1", &process, 3), &process, &|| Ok(()));
+        let (_, session) = opened.map_err(|error| error.to_string()).unwrap();
+        assert_eq!(session.id, 7);
+        drop(master.join().unwrap());
+    }
+
+    #[test]
+    fn an_http_port_is_named_as_such_and_with_what_to_do() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let masters = MasterAddress::parse(&at.to_string()).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut caller, _) = listener.accept().unwrap();
+            let _ = caller.read(&mut [0; 4096]).unwrap();
+            caller.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").unwrap();
+        });
+        let process = ProcessIdentity::current().unwrap();
+        let error = open_first(&masters, &identity("host:1", &process, 3), &process, &|| Ok(())).map(drop).unwrap_err();
+        let said = format!("{at} speaks HTTP; is it the master's metrics port? Its control port is 50051 by default");
+        assert_eq!((error.kind(), error.to_string()), (crate::error::ErrorKind::MasterUnreachable, said));
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn where_no_master_is_reached_each_one_is_named_and_an_interrupt_ends_it_at_once() {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (one, other) = (free(), free());
+        let masters = MasterAddress::parse(&format!("{one},{other}")).unwrap();
+        let process = ProcessIdentity::current().unwrap();
+        let identity = identity("host:1", &process, 3);
+        let began = Instant::now();
+        let error = open_first(&masters, &identity, &process, &|| Ok(())).map(drop).unwrap_err().to_string();
+        assert!(error.contains(&format!("{one}: ")) && error.contains(&format!("{other}: ")), "{error}");
+        let check = || Err(ConnectionError::Interrupted);
+        let error = open_first(&masters, &identity, &process, &check).map(drop).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Interrupted), "{error}");
+        assert!(began.elapsed() < PATIENCE);
+    }
+}

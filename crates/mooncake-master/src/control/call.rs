@@ -1,0 +1,326 @@
+//! A call connection: one request, one reply, in the connection's own task.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_core::{Candidate, Core, Effects, Origin, PutSlot, PutStarted, REMOVED, Ticket};
+use mooncake_ids::SessionId;
+use mooncake_wire::message::{self, Reply, Request, reply};
+use mooncake_wire::{RequestKind, encode_frame};
+use prost::Message;
+use tokio::sync::Semaphore;
+
+use crate::control::connection::{Connection, Ended, Stream};
+use crate::control::connections::Idle;
+use crate::log::LogClosed;
+use crate::machine::pattern::Pattern;
+use crate::machine::removals::{self, Removal};
+use crate::machine::requests::{self, Answer, Asked, Change, Outcome, PutStart};
+use crate::metrics::Op;
+use crate::shared::Shared;
+
+/// What a client within this host copies in a microsecond, bytes: it asks again when it has copied what it was told of.
+const COPIED_IN_A_MICROSECOND: u64 = 10_000;
+
+/// Bytes of keys copied out under one lock of the core.
+const SLICE_KEY_BYTES: usize = 64 << 10;
+
+/// Longer than any ticket waits in the core: only a bug gets here.
+const PARKED_MAX: Duration = Duration::from_secs(10);
+
+/// Answers calls until the connection ends.
+pub async fn serve<S: Stream>(
+    shared: &Arc<Shared>,
+    session: SessionId,
+    idle: &Idle,
+    connection: &mut Connection<S>,
+) -> Result<(), Ended> {
+    let mut out = Vec::new();
+    loop {
+        let frame = connection.next_frame().await?;
+        idle.works();
+        let mut request = Request::decode(frame).map_err(|error| Ended::Garbage(error.to_string()))?;
+        let call = Call {
+            shared,
+            session,
+            origin: Origin { session, sequence: request.sequence, answered_below: request.answered_below },
+        };
+        let (id, began) = (request.id, Instant::now());
+        let asked = request.body.as_ref().map(RequestKind::of);
+        if requests::says_settled(&request) {
+            shared.read(|core, _| requests::note_settled(core, session, &request));
+        }
+        let answer = match requests::read(&mut request, shared.identity.soft_pin) {
+            Ok(read) => call.answer(read, connection).await?,
+            Err(reason) => Answer::bad(reason),
+        };
+        let body = call.counted(asked, answer);
+        let copying = Duration::from_micros(bytes_to_copy(&body) / COPIED_IN_A_MICROSECOND);
+        if let reply::Body::Refusal(refusal) = &body {
+            shared.metrics.refused(refusal);
+        }
+        let over = matches!(&body, reply::Body::Refusal(r) if r.kind() == message::refusal::Kind::UnknownSession);
+        out.clear();
+        encode_frame(&Reply { id, position: Some(shared.position()), body: Some(body) }, &mut out);
+        if let Some(asked) = asked {
+            shared.metrics.answered(asked, began);
+        }
+        connection.send(&out).await?;
+        if out.capacity() > 256 << 10 {
+            out = Vec::new();
+        }
+        if over {
+            return Ok(());
+        }
+        idle.rests();
+        connection.read_awake(copying).await?;
+    }
+}
+
+/// Bytes that a client copies before its next request, going by what it is told.
+fn bytes_to_copy(told: &reply::Body) -> u64 {
+    let extents =
+        |replicas: &[message::Replica]| replicas.iter().flat_map(|r| &r.extents).map(|e| e.length).sum::<u64>();
+    match told {
+        reply::Body::PutStart(told) => told.slots.iter().map(|slot| extents(&slot.replicas)).sum(),
+        reply::Body::Lookup(told) => told.objects.iter().map(|object| object.size).sum(),
+        _ => 0,
+    }
+}
+
+struct Call<'a> {
+    shared: &'a Arc<Shared>,
+    session: SessionId,
+    origin: Origin,
+}
+
+impl Call<'_> {
+    async fn answer<S: Stream>(&self, asked: Asked<'_>, connection: &mut Connection<S>) -> Result<Answer, Ended> {
+        Ok(match asked {
+            Asked::Query(query) => query.run(&**self.shared, self.session),
+            Asked::Change(change) => self.change(change).await?,
+            Asked::PutStart(put) => return self.put_start(put, connection).await,
+            Asked::RemoveAll { force } => match self.removed_before().await? {
+                Some(answer) => answer,
+                None => self.removed(remove_all(self.shared, force, Some(self.origin)).await?).await?,
+            },
+            Asked::RemoveMatching { pattern, force } => match self.removed_before().await? {
+                Some(answer) => answer,
+                None => self.removed(remove_matching(self.shared, &pattern, force, self.origin).await?).await?,
+            },
+        })
+    }
+
+    async fn change(&self, change: Change<'_>) -> Result<Answer, LogClosed> {
+        let session = self.session.0;
+        let mut unmounted = None;
+        let mounted = match &change {
+            Change::Mount { spec, .. } => Some((spec.name.clone(), spec.bytes)),
+            Change::Unmount { uuid, .. } => {
+                unmounted = self.shared.read(|core, _| {
+                    let its = core.segments().find(|view| view.uuid == *uuid);
+                    its.map(|view| (view.name.to_owned(), view.bytes, view.used))
+                });
+                None
+            }
+            Change::BadReplica(ask) => {
+                let (rid, reason, count) = (ask.rid, &ask.reason, 1 + ask.more.len());
+                tracing::warn!(rid, session, reason, count, "a reader found replicas bad; this is the first");
+                None
+            }
+            _ => None,
+        };
+        let outcome = self.shared.apply_async(|core, now, effects| change.run(core, now, self.origin, effects)).await?;
+        match &outcome {
+            Outcome::Mount(_) => {
+                if let Some((segment, bytes)) = mounted {
+                    tracing::info!(segment, bytes, session, "segment mounted");
+                }
+            }
+            Outcome::Done(_) => {
+                if let Some((segment, bytes, used)) = unmounted {
+                    tracing::info!(segment, bytes, used, session, "segment unmounted");
+                }
+            }
+            Outcome::Closed => {
+                if let Some(anchor) = self.shared.routes.anchor(self.session) {
+                    anchor.finish();
+                }
+            }
+            _ => {}
+        }
+        Ok(outcome.answer())
+    }
+
+    async fn put_start<S: Stream>(&self, put: PutStart<'_>, connection: &mut Connection<S>) -> Result<Answer, Ended> {
+        let (sizes, replicas) = (put.sizes, put.config.replica_num as usize);
+        let mut parked = None;
+        let started = self.shared.apply_async(|core, now, effects| {
+            let started = put.run(core, now, self.origin, effects);
+            if let Ok(PutStarted::Parked(ticket)) = started {
+                parked = Some((Parked { shared: self.shared, ticket }, self.shared.routes.park(core, ticket)));
+            }
+            started
+        });
+        let started = started.await?;
+        // A put that waits keeps no more than it must.
+        drop(put);
+        let slots = match (started, parked) {
+            (Ok(PutStarted::Now(slots)), _) => slots,
+            (Ok(PutStarted::Parked(ticket)), Some((_guard, woken))) => {
+                let woken = tokio::time::timeout(PARKED_MAX, connection.until_closed(woken)).await;
+                match woken {
+                    Ok(slots) => slots?.map_err(|_| LogClosed)?,
+                    Err(_) => {
+                        tracing::error!(?ticket, "a parked put was not answered by its deadline");
+                        let reason = "the put waited too long; try again".to_owned();
+                        let kind = message::refusal::Kind::Internal.into();
+                        let body = reply::Body::Refusal(message::Refusal { kind, reason });
+                        return Ok(Answer { body, tally: None });
+                    }
+                }
+            }
+            (Ok(PutStarted::Parked(_)), None) => unreachable!("entered above"),
+            (Err(refused), _) => return Ok(Answer::refused(&refused, sizes.len())),
+        };
+        for (slot, size) in slots.iter().zip(sizes) {
+            if let PutSlot::Placed(placed) = slot {
+                self.shared.metrics.placed(*size, placed.len() < replicas);
+            }
+        }
+        Ok(Answer::put_start(&slots))
+    }
+
+    /// That a removal is through is not told before the log has it, whoever asked for it first.
+    async fn removed_before(&self) -> Result<Option<Answer>, LogClosed> {
+        self.shared.apply_async(|core, _, _| Removal::answered_before(core, self.origin)).await
+    }
+
+    async fn removed(&self, removed: u64) -> Result<Answer, LogClosed> {
+        self.shared.apply_async(|core, _, effects| removals::remember(core, self.origin, removed, effects)).await?;
+        Ok(removals::answer(removed))
+    }
+
+    /// Counts what a request came to.
+    fn counted(&self, asked: Option<RequestKind>, answer: Answer) -> reply::Body {
+        let Answer { body, tally } = answer;
+        if let (Some(op), Some(tally)) = (asked.and_then(op_of), tally) {
+            let metrics = &self.shared.metrics;
+            match &body {
+                reply::Body::Remove(_) if op == Op::Remove => metrics.count_items(op, tally.items, tally.failed),
+                _ => metrics.count(op, tally.items, tally.failed),
+            }
+            metrics.hit_bytes(tally.hit_bytes);
+        }
+        body
+    }
+}
+
+/// As what a request is counted.
+fn op_of(asked: RequestKind) -> Option<Op> {
+    Some(match asked {
+        RequestKind::Exists | RequestKind::Describe => Op::ExistKey,
+        RequestKind::Lookup | RequestKind::Pin => Op::GetReplicaList,
+        RequestKind::Unpin => Op::Unpin,
+        RequestKind::PutStart | RequestKind::PutStartWaiting => Op::PutStart,
+        RequestKind::PutEnd => Op::PutEnd,
+        RequestKind::Abort => Op::PutRevoke,
+        RequestKind::Remove => Op::Remove,
+        RequestKind::RemoveAll => Op::RemoveAll,
+        RequestKind::RemoveByRegex => Op::RemoveByRegex,
+        RequestKind::ClearReplicas => Op::ReplicaClear,
+        RequestKind::Mount => Op::MountSegment,
+        RequestKind::Unmount => Op::UnmountSegment,
+        RequestKind::Segments
+        | RequestKind::BadReplica
+        | RequestKind::CloseSession
+        | RequestKind::Ping
+        | RequestKind::Beat => return None,
+    })
+}
+
+/// Removes every object that is there now, in slices, so that nobody waits longer than one of them; returns how many.
+/// It stops when the mutation that asked for it, if any, is abandoned.
+pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin>) -> Result<u64, LogClosed> {
+    let mut removal = shared.read(|core, _| Removal::begin(core, force, origin));
+    loop {
+        let mut slice = |core: &mut Core, now, effects: &mut Effects| removal.take_all(core, now, REMOVED, effects);
+        // Two holds of the lock, and one wait for the disk.
+        shared.apply_with_next(&mut slice);
+        if shared.apply_async(slice).await? {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    shared.metrics.count(Op::RemoveAll, 1, 0);
+    if let Some(freed) = shared.identity.after_bulk_free {
+        // Takes its time with a large heap.
+        let _ = tokio::task::spawn_blocking(freed).await;
+    }
+    Ok(removal.removed())
+}
+
+/// Long keys and a dear pattern take seconds: one search at a time, on a thread that nobody else waits for.
+static SEARCH: Semaphore = Semaphore::const_new(1);
+
+/// Removes the objects whose keys match, in slices; returns how many. The keys are matched without the core's lock.
+async fn remove_matching(
+    shared: &Arc<Shared>,
+    pattern: &Pattern,
+    force: bool,
+    origin: Origin,
+) -> Result<u64, LogClosed> {
+    let mut removal = shared.read(|core, _| Removal::begin(core, force, Some(origin)));
+    loop {
+        let mut keys: Vec<u8> = Vec::new();
+        let mut shown: Vec<(Candidate, usize)> = Vec::new();
+        let finished = shared.read(|core, now| {
+            removal.show(core, now, REMOVED, SLICE_KEY_BYTES, |candidate, key| {
+                keys.extend_from_slice(key);
+                shown.push((candidate, keys.len()));
+            })
+        });
+        let chosen = {
+            let _turn = SEARCH.acquire().await;
+            let pattern = pattern.clone();
+            let search = move || {
+                let starts = std::iter::once(0).chain(shown.iter().map(|(_, end)| *end));
+                let matching = shown.iter().zip(starts).filter(|((_, end), start)| pattern.is_in(&keys[*start..*end]));
+                matching.map(|((candidate, _), _)| candidate.clone()).collect::<Vec<Candidate>>()
+            };
+            // Nothing is removed by a search that did not end, when the master stops.
+            tokio::task::spawn_blocking(search).await.unwrap_or_default()
+        };
+        let slice = |core: &mut Core, now, effects: &mut Effects| removal.take(core, now, &chosen, effects);
+        if shared.apply_async(slice).await? || finished {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    shared.metrics.count(Op::RemoveByRegex, 1, 0);
+    if let Some(freed) = shared.identity.after_bulk_free {
+        // Takes its time with a large heap.
+        let _ = tokio::task::spawn_blocking(freed).await;
+    }
+    Ok(removal.removed())
+}
+
+/// A request that waits in the core; gone with its connection.
+struct Parked<'a> {
+    shared: &'a Arc<Shared>,
+    ticket: Ticket,
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.shared.routes.unpark(self.ticket);
+        // Answered tickets are unknown to the core by now, which ignores them.
+        let cancelled = self.shared.apply_aside(|core, now, effects| core.cancel_ticket(now, self.ticket, effects));
+        if cancelled.is_err() {
+            tracing::debug!("the master stops with a put still parked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
