@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_client::{
-    ErrorKind, Introducer, IntroducerPort, Introduction, SizeError, Store, StoreError, StoreOptions, masters,
-    parse_size,
+    ErrorKind, NodeInfo, NodeInfoPort, NodeInfoServer, SizeError, Store, StoreError, StoreOptions, masters, parse_size,
 };
 use mooncake_client_http::ClientServer;
 use mooncake_master::{address, bind_remedy, resolve};
 use mooncake_settings::environment::Reader;
-use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
+use mooncake_settings::{CLIENT, CommandLine, Given, SettingError, Source, Support, environment, parse};
 
 use crate::logging::{self, say};
 use crate::{descriptors, service, signals};
@@ -65,7 +64,7 @@ pub enum ClientError {
     },
     /// The thread that tells there.
     #[error("telling processes of this host where the pool is: {0}")]
-    Introducer(std::io::Error),
+    NodeInfoServer(std::io::Error),
     /// The port of the HTTP server.
     #[error("cannot listen on {address} for HTTP: {source}; {}", bind_remedy(source, "http_port"))]
     Http {
@@ -134,7 +133,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
 fn in_force(given: &Given) -> Vec<(&'static str, String, String)> {
     let flags = given.effective().filter(|(_, _, source)| *source != Source::Default);
     let flags = flags.map(|(name, value, source)| (name, value.to_owned(), source.to_string()));
-    let variables = environment::VARIABLES.iter().filter(|variable| variable.kind == Kind::Done);
+    let variables = environment::VARIABLES.iter().filter(|variable| variable.support == Support::Supported);
     let set = variables.filter_map(|variable| Some((variable.name, std::env::var(variable.name).ok()?)));
     flags.chain(set.map(|(name, value)| (name, value, "environment".to_owned()))).collect()
 }
@@ -154,7 +153,7 @@ fn serve_pages(given: &Given) -> Result<Option<ClientServer>, ClientError> {
 
 /// Where processes of this host are told where the pool is (`setup_dummy`). None if the
 /// port is taken and nobody asked for it: several nodes may live on one host.
-fn introducer_port(given: &Given) -> Result<Option<IntroducerPort>, ClientError> {
+fn introducer_port(given: &Given) -> Result<Option<NodeInfoPort>, ClientError> {
     let port = given.number("port").unwrap_or(50_052);
     let host = given.text_or_default("host");
     let ip = match host.parse::<SocketAddr>() {
@@ -168,7 +167,7 @@ fn introducer_port(given: &Given) -> Result<Option<IntroducerPort>, ClientError>
              holds of the pool. Bind a trusted network's address, or 127.0.0.1, unless a firewall guards it"
         );
     }
-    match IntroducerPort::listen(SocketAddr::new(ip, port)) {
+    match NodeInfoPort::listen(SocketAddr::new(ip, port)) {
         Ok(listening) => Ok(Some(listening)),
         Err(error) if given.text("port").is_none() => {
             tracing::warn!("port {port}: {error}; setup_dummy does not find the pool through this node (see --port)");
@@ -179,10 +178,10 @@ fn introducer_port(given: &Given) -> Result<Option<IntroducerPort>, ClientError>
 }
 
 /// Tells there.
-fn introduce(given: &Given, store: &Store, port: Option<IntroducerPort>) -> Result<Option<Introducer>, ClientError> {
+fn introduce(given: &Given, store: &Store, port: Option<NodeInfoPort>) -> Result<Option<NodeInfoServer>, ClientError> {
     let Some(port) = port else { return Ok(None) };
-    let introduction = Introduction::new(given.text_or_default("master_server_address"), store.hostname());
-    let introducer = Introducer::start(port, &introduction).map_err(ClientError::Introducer)?;
+    let introduction = NodeInfo::new(given.text_or_default("master_server_address"), store.hostname());
+    let introducer = NodeInfoServer::start(port, &introduction).map_err(ClientError::NodeInfoServer)?;
     tracing::info!("setup_dummy of this host finds the pool at port {}", introducer.address().port());
     Ok(Some(introducer))
 }

@@ -70,7 +70,7 @@ pub use call::ranges::{GetRanges, RangeOutcome, ReadRange};
 pub use call::refused::Refused;
 pub use call::view::View;
 pub use discovery::masters::masters;
-pub use discovery::storage_node::{Introducer, IntroducerPort, Introduction};
+pub use discovery::storage_node::{NodeInfo, NodeInfoPort, NodeInfoServer};
 pub use error::{Cause, ErrorKind, StoreError};
 pub use machine::put::PutOutcome;
 pub use metrics::reference_page as metrics_page;

@@ -24,7 +24,7 @@ use crate::call::query::RemoveOutcome;
 use crate::call::ranges::{GetRanges, RangeOutcome};
 use crate::call::view::View;
 use crate::descriptors;
-use crate::discovery::listen_address::{self, Advertised, Host};
+use crate::discovery::listen_address::{self, Advertised, ListenAddress};
 use crate::discovery::masters::{MasterAddress, split_host_port};
 use crate::error::{Cause, ErrorKind, StoreError};
 use crate::machine::put::PutOutcome;
@@ -682,7 +682,7 @@ fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<Claimed, S
 }
 
 /// Listens for data.
-fn serve(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<(Arc<SegmentServer>, Host), StoreError> {
+fn serve(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<(Arc<SegmentServer>, ListenAddress), StoreError> {
     let (host, server) = listen_address::claim(options, |address| {
         // Fences name the writer's session; the owner's own is of no consequence.
         let mut server = ServerOptions::new(address.ip(), address.port(), 0);

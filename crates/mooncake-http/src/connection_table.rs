@@ -13,11 +13,11 @@ const FEW: usize = 8;
 
 /// The connections of a server.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct ConnectionTable {
     limit: usize,
     /// Those with a request under way go last.
     spares_busy: bool,
-    members: Mutex<Members>,
+    entries: Mutex<Members>,
 }
 
 #[derive(Debug, Default)]
@@ -28,51 +28,51 @@ struct Members {
 
 /// A connection that counts until this is dropped, or another one takes its place.
 #[derive(Debug)]
-pub(crate) struct Member {
-    crowd: Arc<Crowd>,
+pub(crate) struct Entry {
+    table: Arc<ConnectionTable>,
     number: u64,
     progress: Arc<Progress>,
 }
 
-impl Crowd {
-    pub fn new(limit: usize, spares_busy: bool) -> Crowd {
-        Crowd { limit, spares_busy, members: Mutex::default() }
+impl ConnectionTable {
+    pub fn new(limit: usize, spares_busy: bool) -> ConnectionTable {
+        ConnectionTable { limit, spares_busy, entries: Mutex::default() }
     }
 
     /// Lets one in. When there are as many as may be, one of the address with the most connections goes, so that no
     /// address can starve another: of those the one that has done nothing for the longest. Refusing the newcomer
     /// instead would let a crowd that stands still keep everybody out.
-    pub fn admit(self: &Arc<Crowd>, peer: IpAddr) -> Member {
-        let peer = household(peer);
+    pub fn admit(self: &Arc<ConnectionTable>, peer: IpAddr) -> Entry {
+        let peer = address_group(peer);
         let progress = Arc::new(Progress::new());
-        let mut members = self.members.lock();
-        if members.here.len() >= self.limit
-            && let Some(number) = laziest(&members.here, peer, self.spares_busy)
-            && let Some((_, other)) = members.here.remove(&number)
+        let mut entries = self.entries.lock();
+        if entries.here.len() >= self.limit
+            && let Some(number) = least_active(&entries.here, peer, self.spares_busy)
+            && let Some((_, other)) = entries.here.remove(&number)
         {
             other.cut();
         }
-        members.last += 1;
-        let number = members.last;
-        members.here.insert(number, (peer, progress.clone()));
-        drop(members);
-        Member { crowd: self.clone(), number, progress }
+        entries.last += 1;
+        let number = entries.last;
+        entries.here.insert(number, (peer, progress.clone()));
+        drop(entries);
+        Entry { table: self.clone(), number, progress }
     }
 }
 
-impl Member {
+impl Entry {
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 }
 
-impl Drop for Member {
+impl Drop for Entry {
     fn drop(&mut self) {
-        self.crowd.members.lock().here.remove(&self.number);
+        self.table.entries.lock().here.remove(&self.number);
     }
 }
 
-fn laziest(here: &HashMap<u64, (IpAddr, Arc<Progress>)>, newcomer: IpAddr, spares_busy: bool) -> Option<u64> {
+fn least_active(here: &HashMap<u64, (IpAddr, Arc<Progress>)>, newcomer: IpAddr, spares_busy: bool) -> Option<u64> {
     let mut shares = HashMap::from([(newcomer, 1)]);
     for (peer, _) in here.values() {
         *shares.entry(*peer).or_insert(0) += 1;
@@ -85,7 +85,7 @@ fn laziest(here: &HashMap<u64, (IpAddr, Arc<Progress>)>, newcomer: IpAddr, spare
 }
 
 /// Whom an address belongs to: one host has as many IPv6 addresses of its network as it likes.
-fn household(peer: IpAddr) -> IpAddr {
+fn address_group(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (!0 << 64)).into(),
         address => address,
@@ -96,55 +96,55 @@ fn household(peer: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn is_here(crowd: &Crowd, member: &Member) -> bool {
-        crowd.members.lock().here.contains_key(&member.number)
+    fn is_here(table: &ConnectionTable, entry: &Entry) -> bool {
+        table.entries.lock().here.contains_key(&entry.number)
     }
 
     #[test]
     fn the_one_that_stands_still_longest_makes_room() {
-        let crowd = Arc::new(Crowd::new(3, false));
+        let table = Arc::new(ConnectionTable::new(3, false));
         let peer: IpAddr = "127.0.0.1".parse().unwrap();
-        let early = crowd.admit(peer);
-        let still = crowd.admit(peer);
-        let late = crowd.admit(peer);
+        let early = table.admit(peer);
+        let still = table.admit(peer);
+        let late = table.admit(peer);
         early.progress().asked();
-        let newcomer = crowd.admit(peer);
-        assert!(!is_here(&crowd, &still), "it did nothing since it came");
-        assert!([&early, &late, &newcomer].into_iter().all(|member| is_here(&crowd, member)));
+        let newcomer = table.admit(peer);
+        assert!(!is_here(&table, &still), "it did nothing since it came");
+        assert!([&early, &late, &newcomer].into_iter().all(|entry| is_here(&table, entry)));
         drop((still, early));
-        let next = crowd.admit(peer);
-        assert!([&late, &newcomer, &next].into_iter().all(|member| is_here(&crowd, member)), "there was room");
+        let next = table.admit(peer);
+        assert!([&late, &newcomer, &next].into_iter().all(|entry| is_here(&table, entry)), "there was room");
     }
 
     #[test]
     fn an_address_with_many_pushes_out_its_own() {
-        let crowd = Arc::new(Crowd::new(20, false));
-        let quiet: Vec<Member> = (0..FEW).map(|_| crowd.admit("10.0.0.1".parse().unwrap())).collect();
-        let greedy: Vec<Member> =
-            (0..100).map(|host| crowd.admit(Ipv6Addr::new(1, 2, 3, 4, 5, 6, 7, host).into())).collect();
-        assert!(quiet.iter().all(|member| is_here(&crowd, member)), "they came first and did nothing since");
-        assert_eq!(greedy.iter().filter(|member| is_here(&crowd, member)).count(), 20 - FEW);
-        assert!(is_here(&crowd, &greedy[99]));
+        let table = Arc::new(ConnectionTable::new(20, false));
+        let quiet: Vec<Entry> = (0..FEW).map(|_| table.admit("10.0.0.1".parse().unwrap())).collect();
+        let greedy: Vec<Entry> =
+            (0..100).map(|host| table.admit(Ipv6Addr::new(1, 2, 3, 4, 5, 6, 7, host).into())).collect();
+        assert!(quiet.iter().all(|entry| is_here(&table, entry)), "they came first and did nothing since");
+        assert_eq!(greedy.iter().filter(|entry| is_here(&table, entry)).count(), 20 - FEW);
+        assert!(is_here(&table, &greedy[99]));
     }
 
     #[test]
     fn whoever_waits_for_an_answer_makes_room_last_where_that_is_wanted() {
-        let crowd = Arc::new(Crowd::new(2, true));
+        let table = Arc::new(ConnectionTable::new(2, true));
         let peer: IpAddr = "127.0.0.1".parse().unwrap();
-        let (waits, idle) = (crowd.admit(peer), crowd.admit(peer));
+        let (waits, idle) = (table.admit(peer), table.admit(peer));
         let busy = waits.progress().asked();
         drop(idle.progress().asked());
-        let newcomer = crowd.admit(peer);
-        assert!(is_here(&crowd, &waits) && !is_here(&crowd, &idle) && is_here(&crowd, &newcomer));
+        let newcomer = table.admit(peer);
+        assert!(is_here(&table, &waits) && !is_here(&table, &idle) && is_here(&table, &newcomer));
         drop((busy, idle));
         drop(newcomer.progress().asked());
-        let _next = crowd.admit(peer);
-        assert!(!is_here(&crowd, &waits), "it has its answer, and has done nothing since");
+        let _next = table.admit(peer);
+        assert!(!is_here(&table, &waits), "it has its answer, and has done nothing since");
     }
 
     #[test]
     fn one_host_is_one_address_however_it_is_written() {
-        let same = |a: &str, b: &str| household(a.parse().unwrap()) == household(b.parse().unwrap());
+        let same = |a: &str, b: &str| address_group(a.parse().unwrap()) == address_group(b.parse().unwrap());
         assert!(same("::ffff:10.0.0.1", "10.0.0.1") && same("fd00::1", "fd00::ffff:2"));
         assert!(!same("10.0.0.1", "10.0.0.2") && !same("fd00::1", "fd00:0:0:1::1"));
     }

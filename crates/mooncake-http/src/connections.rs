@@ -20,7 +20,7 @@ use mooncake_os::Guarded;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 
-use crate::connection_table::Crowd;
+use crate::connection_table::ConnectionTable;
 use crate::progress::{Behind, Busy, Counted, Progress};
 
 const MOVED_MIN: u64 = 64 << 10;
@@ -68,7 +68,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// sockets.
 ///
 /// Whoever comes is let in. When there are too many, another one has to go:
-/// see `Crowd::admit`.
+/// see `ConnectionTable::admit`.
 pub async fn accept(
     pages: impl Fn() -> (Router, bool) + Send + 'static,
     listener: Guarded<TcpListener>,
@@ -85,7 +85,7 @@ pub async fn accept_counting(
     limits: Limits,
     behind: Arc<Behind>,
 ) {
-    let crowd = Arc::new(Crowd::new(limits.connections, limits.spares_busy));
+    let table = Arc::new(ConnectionTable::new(limits.connections, limits.spares_busy));
     let mut said: Option<Instant> = None;
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -104,8 +104,8 @@ pub async fn accept_counting(
         if let Err(error) = SockRef::from(&*stream).set_tcp_notsent_lowat(UNSENT_MAX) {
             tracing::debug!(%error, "unsent answers are not bounded");
         }
-        let member = crowd.admit(peer.ip());
-        let progress = member.progress().clone();
+        let entry = table.admit(peer.ip());
+        let progress = entry.progress().clone();
         let (router, again) = pages();
         let behind = behind.clone();
         let service = InTurn { pages: TowerToHyperService::new(router), progress: progress.clone(), peer: Peer(peer) };
@@ -117,7 +117,7 @@ pub async fn accept_counting(
                 Some(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
                 None => tracing::debug!(%peer, "HTTP connection cut: it took too long, or held up others"),
             }
-            drop(member);
+            drop(entry);
         });
     }
 }

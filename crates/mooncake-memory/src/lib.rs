@@ -38,7 +38,7 @@ pub use segment::order;
 pub use segment::presence::Presence;
 pub use segment::view::MappedView;
 pub use segment::{SegmentMemory, SegmentOptions};
-pub use shared::access_page::{Copying, Passage, PassageView, Visit, Visiting};
+pub use shared::access_page::{AccessGuard, AccessPage, AccessPageView, CopyGuard, OngoingAccess};
 pub use shared::allocator::{
     SharedBlock, allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages, shared_block,
     shared_block_file,
@@ -46,5 +46,5 @@ pub use shared::allocator::{
 pub use shared::common_memory::CommonMemory;
 pub use shared::peer_memory::PeerMemory;
 pub use shared::peer_process::{PeerProcess, PullError};
-pub use shared::revision_page::{Board, BoardView};
+pub use shared::revision_page::{RevisionPage, RevisionPageView};
 pub use socket_io::{recv_targets, send_sources};

@@ -4,7 +4,9 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use mooncake_ids::{GRANULE, SegmentUuid};
-use mooncake_memory::{Board, BoardView, CommonMemory, Passage, PassageView, SegmentMemory, SegmentOptions, Source};
+use mooncake_memory::{
+    AccessPage, AccessPageView, CommonMemory, RevisionPage, RevisionPageView, SegmentMemory, SegmentOptions, Source,
+};
 use mooncake_test_support::Golden;
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
@@ -78,17 +80,17 @@ fn the_control_memory_of_a_segment_is_laid_out_as_it_was() {
 #[test]
 fn the_pages_that_processes_have_in_common_are_laid_out_as_they_were() {
     let mut golden = Golden::default();
-    let board = Board::new().unwrap();
+    let board = RevisionPage::new().unwrap();
     let mut page = Seen::new(&mut golden, "board", board.fd());
-    let view = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
+    let view = RevisionPageView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
     board.advance();
     page.note(&mut golden, "board.advanced");
     board.set_note(7);
     page.note(&mut golden, "board.note");
 
-    let (passage, fd) = Passage::new().unwrap();
+    let (passage, fd) = AccessPage::new().unwrap();
     let mut page = Seen::new(&mut golden, "passage", fd.as_fd());
-    let mut visitor = PassageView::map(&fd).unwrap();
+    let mut visitor = AccessPageView::map(&fd).unwrap();
     let visit = visitor.enter(&view, 1, 9).expect("nothing has changed");
     page.note(&mut golden, "passage.entered");
     drop(visit);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mooncake_client::{Cause, InterruptHook, Introduction, Store, StoreError, StoreOptions, parse_size};
+use mooncake_client::{Cause, InterruptHook, NodeInfo, Store, StoreError, StoreOptions, parse_size};
 use mooncake_client_http::ClientServer;
 use mooncake_settings::environment::{self, Reader};
 use pyo3::exceptions::PyTypeError;
@@ -87,7 +87,7 @@ pub fn serve_http(port: u64, client: &Store) -> Option<ClientServer> {
 pub fn connect_dummy(node: &str, local_buffer_size: u64) -> Result<Store, StoreError> {
     let interrupted: InterruptHook = Arc::new(interrupt::requested);
     say_what_has_no_effect(Reader::Store);
-    let found = Introduction::ask(node, Some(&interrupted))?;
+    let found = NodeInfo::ask(node, Some(&interrupted))?;
     let connect = |hostname: &str| {
         let mut options = StoreOptions::new(hostname, &found.master).from_env()?;
         options.global_segment_size = 0;

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::HashSet;
 
-use mooncake_client::{Cause, Introduction, PutItem, PutOptions, PutOutcome, Refused, Source, Store, StoreError};
+use mooncake_client::{Cause, NodeInfo, PutItem, PutOptions, PutOutcome, Refused, Source, Store, StoreError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -52,7 +52,7 @@ impl MooncakeDistributedStore {
     /// What to say besides when the pool is too small because the node is gone that this store was set up through.
     fn node_has_gone(&self, py: Python<'_>) -> Option<String> {
         let node = self.node()?;
-        py.detach(|| Introduction::has_gone(&node)).then(|| format!("the storage node {node} has gone; start it again"))
+        py.detach(|| NodeInfo::has_gone(&node)).then(|| format!("the storage node {node} has gone; start it again"))
     }
 
     fn options(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::setting::log_level;
-use crate::setting::{Kind, Setting, Type, boolean};
+use crate::setting::{Setting, Support, Type, boolean};
 use crate::tables::families::READ_BY_ENGINES;
 use crate::tables::{engine, families, mooncake_config};
 
@@ -105,8 +105,8 @@ pub fn remarks(reader: Reader, names: impl IntoIterator<Item = String>) -> Vec<S
     let is_ours = |name: &String| name.starts_with("MC_") || name.starts_with("MOONCAKE_");
     for name in names.into_iter().filter(is_ours).collect::<BTreeSet<_>>() {
         match known.iter().find(|variable| variable.name == name) {
-            Some(variable) if variable.kind == Kind::Done => {}
-            Some(Setting { kind: Kind::Idle, help, .. }) => {
+            Some(variable) if variable.support == Support::Supported => {}
+            Some(Setting { support: Support::Inactive, help, .. }) => {
                 remarks.push(format!("{name} has no effect: this version does not have {help}"));
             }
             Some(variable) => remarks.push(format!("{name} has no effect: {}", variable.help)),
@@ -179,6 +179,6 @@ fn checked(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<S
 fn find(name: &str) -> &'static Setting {
     let mut found = VARIABLES.iter().chain(engine::VARIABLES).filter(|variable| variable.name == name);
     // What one kind of client passes over means something to the other.
-    let done = found.clone().find(|variable| variable.kind == Kind::Done);
+    let done = found.clone().find(|variable| variable.support == Support::Supported);
     done.or_else(|| found.next()).unwrap_or_else(|| panic!("{name} is no variable of the registry"))
 }

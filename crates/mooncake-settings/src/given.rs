@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::file;
 use crate::programs::Program;
-use crate::setting::{Kind, Setting, SettingError, Type, boolean, duration_ms};
+use crate::setting::{Setting, SettingError, Support, Type, boolean, duration_ms};
 use crate::similar::close_to;
 
 /// Where a value comes from.
@@ -109,7 +109,7 @@ impl Given {
 
     /// Each setting that does something, with its value and where that comes from.
     pub fn effective(&self) -> impl Iterator<Item = (&'static str, &str, Source)> {
-        self.program.settings.iter().filter(|setting| setting.kind == Kind::Done).map(|setting| {
+        self.program.settings.iter().filter(|setting| setting.support == Support::Supported).map(|setting| {
             match self.values.get(setting.name) {
                 Some((value, source)) => (setting.name, value.as_str(), source.clone()),
                 None => (setting.name, setting.default, Source::Default),
@@ -122,11 +122,13 @@ impl Given {
         if let Err(expected) = setting.value.check(&value) {
             return Err(SettingError::BadValue { setting: label, value, expected });
         }
-        let note = match setting.kind {
-            Kind::Done => None,
-            Kind::Accepted => Some(format!("{label} has no effect: {}", setting.help)),
-            Kind::Idle => Some(format!("{label} has no effect: {} does not have {}", self.program.noun, setting.help)),
-            Kind::Refused { off } => {
+        let note = match setting.support {
+            Support::Supported => None,
+            Support::NoEffect => Some(format!("{label} has no effect: {}", setting.help)),
+            Support::Inactive => {
+                Some(format!("{label} has no effect: {} does not have {}", self.program.noun, setting.help))
+            }
+            Support::Refused { off } => {
                 let switched_off = match setting.value {
                     Type::Bool => boolean(&value) == Some(false),
                     _ => off.contains(&value.as_str()),

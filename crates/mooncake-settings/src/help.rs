@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use crate::programs::Program;
-use crate::setting::{Kind, Setting, Type};
+use crate::setting::{Setting, Support, Type};
 
 /// What works first, then the rest with its reasons.
 pub(crate) fn help(program: &Program) -> String {
     let mut out =
         format!("{}\n\nFlags (--name=value or --name value; switches also --name and --noname):\n", program.about);
-    let mut section = |title: &str, with: fn(&Kind) -> bool| {
-        let mut found: Vec<&Setting> = program.settings.iter().filter(|setting| with(&setting.kind)).collect();
+    let mut section = |title: &str, with: fn(&Support) -> bool| {
+        let mut found: Vec<&Setting> = program.settings.iter().filter(|setting| with(&setting.support)).collect();
         if found.is_empty() {
             return;
         }
@@ -27,9 +27,11 @@ pub(crate) fn help(program: &Program) -> String {
             let _ = writeln!(out, "  --{} (default {default}{choices})\n      {}", setting.name, setting.help);
         }
     };
-    section("", |kind| *kind == Kind::Done);
-    section("Accepted without effect:", |kind| matches!(kind, Kind::Accepted));
-    section("Settings of what it does not have, accepted without effect:", |kind| matches!(kind, Kind::Idle));
-    section("What it does not have; refused when switched on:", |kind| matches!(kind, Kind::Refused { .. }));
+    section("", |support| *support == Support::Supported);
+    section("Accepted without effect:", |support| matches!(support, Support::NoEffect));
+    section("Settings of what it does not have, accepted without effect:", |support| {
+        matches!(support, Support::Inactive)
+    });
+    section("What it does not have; refused when switched on:", |support| matches!(support, Support::Refused { .. }));
     out
 }

@@ -27,4 +27,4 @@ pub use programs::{
     STATE_LS, TOPOLOGY_DUMP,
 };
 pub use reference::reference_page;
-pub use setting::{Kind, Setting, SettingError, Type, boolean, duration_ms};
+pub use setting::{Setting, SettingError, Support, Type, boolean, duration_ms};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::environment;
 use crate::programs::PROGRAMS;
-use crate::setting::{Kind, Setting};
+use crate::setting::{Setting, Support};
 use crate::tables::{engine, families, mooncake_config};
 
 /// The page.
@@ -59,24 +59,24 @@ pub fn reference_page() -> String {
 }
 
 fn tables(out: &mut String, settings: &[Setting]) {
-    rows(out, "| name | type | default | what it does |", settings, |kind| *kind == Kind::Done);
-    type Wanted = fn(&Kind) -> bool;
+    rows(out, "| name | type | default | what it does |", settings, |support| *support == Support::Supported);
+    type Wanted = fn(&Support) -> bool;
     let rest: [(&str, Wanted); 3] = [
-        ("Accepted without effect", |kind| matches!(kind, Kind::Accepted)),
-        ("Of what is not there, accepted without effect", |kind| matches!(kind, Kind::Idle)),
-        ("Not there; refused when switched on", |kind| matches!(kind, Kind::Refused { .. })),
+        ("Accepted without effect", |support| matches!(support, Support::NoEffect)),
+        ("Of what is not there, accepted without effect", |support| matches!(support, Support::Inactive)),
+        ("Not there; refused when switched on", |support| matches!(support, Support::Refused { .. })),
     ];
     for (title, with) in rest {
-        if settings.iter().any(|setting| with(&setting.kind)) {
+        if settings.iter().any(|setting| with(&setting.support)) {
             let _ = writeln!(out, "\n{title}:\n");
             rows(out, "| name | type | default | why, or what is missing |", settings, with);
         }
     }
 }
 
-fn rows(out: &mut String, head: &str, settings: &[Setting], with: fn(&Kind) -> bool) {
+fn rows(out: &mut String, head: &str, settings: &[Setting], with: fn(&Support) -> bool) {
     let _ = writeln!(out, "{head}\n|---|---|---|---|");
-    for setting in settings.iter().filter(|setting| with(&setting.kind)) {
+    for setting in settings.iter().filter(|setting| with(&setting.support)) {
         let default = if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
         let help = setting.help.replace('|', "\\|").replace('<', "&lt;");
         let _ = writeln!(out, "| `{}` | {} | {default} | {help} |", setting.name, setting.value.name());

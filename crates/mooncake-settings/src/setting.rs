@@ -15,18 +15,18 @@ pub struct Setting {
     /// What it does; for the other kinds: why it does nothing, or what is missing.
     pub help: &'static str,
     /// Whether it does anything.
-    pub kind: Kind,
+    pub support: Support,
 }
 
 /// Whether a setting does anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum Support {
     /// It does what it says.
-    Done,
+    Supported,
     /// Tuning without a meaning here: accepted, one line says so.
-    Accepted,
+    NoEffect,
     /// A setting of a capability that is missing: accepted, one line says so.
-    Idle,
+    Inactive,
     /// A capability that is missing: refused unless the value is one of these.
     Refused {
         /// Values that leave it switched off.
@@ -155,7 +155,7 @@ fn suggestion<S: AsRef<str>>(dashes: &str, close: &[S]) -> String {
 impl Setting {
     /// It works, and this is what it does.
     pub(crate) const fn done(name: &'static str, value: Type, default: &'static str, help: &'static str) -> Setting {
-        Setting { name, value, default, help, kind: Kind::Done }
+        Setting { name, value, default, help, support: Support::Supported }
     }
 
     /// Tuning without a meaning here, and why.
@@ -165,17 +165,17 @@ impl Setting {
         default: &'static str,
         help: &'static str,
     ) -> Setting {
-        Setting { name, value, default, help, kind: Kind::Accepted }
+        Setting { name, value, default, help, support: Support::NoEffect }
     }
 
     /// A setting of a capability that is missing: harmless by itself.
     pub(crate) const fn idle(name: &'static str, value: Type, default: &'static str, help: &'static str) -> Setting {
-        Setting { name, value, default, help, kind: Kind::Idle }
+        Setting { name, value, default, help, support: Support::Inactive }
     }
 
     /// A capability that is missing.
     pub(crate) const fn refused(name: &'static str, value: Type, default: &'static str, help: &'static str) -> Setting {
-        Setting { name, value, default, help, kind: Kind::Refused { off: &["", "false"] } }
+        Setting { name, value, default, help, support: Support::Refused { off: &["", "false"] } }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use mooncake_settings::{CLIENT, CommandLine, Given, Kind, MASTER, Program, SettingError, Source, Type, parse};
+use mooncake_settings::{CLIENT, CommandLine, Given, MASTER, Program, SettingError, Source, Support, Type, parse};
 
 /// Names of the reference's §1.2, and glog's.
 const REFERENCE: &str = "config_path port rpc_port max_threads rpc_thread_num rpc_address rpc_interface \
@@ -113,7 +113,7 @@ fn an_unknown_flag_names_its_neighbours() {
 fn missing_capabilities_are_refused_when_on_and_fine_when_off() {
     for program in mooncake_settings::PROGRAMS {
         for setting in program.settings {
-            let Kind::Refused { off } = setting.kind else { continue };
+            let Support::Refused { off } = setting.support else { continue };
             let on = if setting.value == Type::Bool { "true" } else { "something" };
             let error = given_to(program, &[&format!("--{}={on}", setting.name)]).unwrap_err().to_string();
             assert!(error.contains(setting.name) && error.contains("does not have"), "{error}");

@@ -15,7 +15,7 @@ use crate::batch::workers::Workers;
 use crate::batch::{BatchId, Batches, Status, TaskStatus};
 use crate::errands::Errands;
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::memory::buffers::{Buffer, Buffers};
 use crate::memory::mappable::Mappable;
 use crate::metadata::publisher::Publisher;
@@ -23,9 +23,9 @@ use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
 use crate::peers::calls::Calls;
-use crate::peers::idle_paths::Routes;
-use crate::peers::initiator::Core;
-use crate::peers::registry::KnownPeers;
+use crate::peers::idle_paths::IdlePaths;
+use crate::peers::initiator::Initiator;
+use crate::peers::registry::PeerRegistry;
 use crate::protocol::handshake::{Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
@@ -61,7 +61,7 @@ pub struct Registered {
 
 /// A transfer engine. It may be used by any number of threads.
 pub struct Engine {
-    pub(crate) core: Arc<Core>,
+    pub(crate) initiator: Arc<Initiator>,
     batches: Batches,
     server: Mutex<Option<Server>>,
     /// Nobody touches memory any more that it was lent or given.
@@ -166,7 +166,7 @@ impl Engine {
         options.warn_of_what_is_not_there();
         let transports: Transports =
             Arc::new([Box::new(SameHost::new(unix, mappable.clone())), Box::new(Tcp::new(data_port))]);
-        let home = Arc::new(Home {
+        let node = Arc::new(LocalNode {
             id,
             name: if registry.is_some() { name.to_owned() } else { peer_name::join(host, port) },
             buffers: Buffers::new(transports.clone()),
@@ -176,12 +176,12 @@ impl Engine {
             topology: Mutex::new(options.topology.clone()),
             stripe_threads: StripeThreads::default(),
             errands,
-            room: Arc::default(),
+            handshake_budget: Arc::default(),
             described: Mutex::default(),
             myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
             mapped: MappedPeers::default(),
-            routes: Routes::default(),
-            lingering: Arc::default(),
+            idle_paths: IdlePaths::default(),
+            stuck_writes: Arc::default(),
             writers: Arc::default(),
             secret: Box::new(secret),
             options,
@@ -189,19 +189,19 @@ impl Engine {
             advertised,
             publisher: Publisher::default(),
         });
-        let server = Server::start(home.clone(), ports, home.options.server_threads)?;
-        if let Some(host) = &home.advertised {
+        let server = Server::start(node.clone(), ports, node.options.server_threads)?;
+        if let Some(host) = &node.advertised {
             let patience = Patience::lasting(SERVICE, interrupted);
-            if let Err(error) = Publisher::begin(&home, host, port, &patience) {
+            if let Err(error) = Publisher::begin(&node, host, port, &patience) {
                 // Best effort: the next engine of the name replaces what is left.
-                let _ = Publisher::end(&home, &patience);
+                let _ = Publisher::end(&node, &patience);
                 return Err(error);
             }
         }
-        let (workers, peers, calls) = (Workers::default(), KnownPeers::default(), Calls::default());
-        let core = Arc::new(Core { home, workers, silent: Arc::default(), peers, calls });
+        let (workers, peers, calls) = (Workers::default(), PeerRegistry::default(), Calls::default());
+        let initiator = Arc::new(Initiator { node, workers, silent: Arc::default(), peers, calls });
         Ok(Engine {
-            core,
+            initiator,
             batches: Batches::default(),
             server: Mutex::new(Some(server)),
             ended: AtomicBool::new(false),
@@ -212,12 +212,12 @@ impl Engine {
 
     /// The name that peers open: `host:port`, or what the metadata service knows it by.
     pub fn name(&self) -> &str {
-        &self.core.home.name
+        &self.initiator.node.name
     }
 
     /// Where its handshakes are answered, as peers reach it: `ip:port`, or the name of its host and the port.
     pub fn address(&self) -> String {
-        let host = match &self.core.home.advertised {
+        let host = match &self.initiator.node.advertised {
             Some(host) => host,
             None => peer_name::split(self.name()).0,
         };
@@ -254,13 +254,13 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        let home = &self.core.home;
-        home.buffers.register(ranges, location, true)?;
-        let Err(error) = Publisher::publish(home, &Patience::lasting(SERVICE, interrupted)) else { return Ok(()) };
+        let node = &self.initiator.node;
+        node.buffers.register(ranges, location, true)?;
+        let Err(error) = Publisher::publish(node, &Patience::lasting(SERVICE, interrupted)) else { return Ok(()) };
         let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
-        let taken_back = home.buffers.unregister(&addresses, &Patience::lasting(GIVING_UP, interrupted));
+        let taken_back = node.buffers.unregister(&addresses, &Patience::lasting(GIVING_UP, interrupted));
         // The service may have learned of them, or may yet.
-        Publisher::publish_unseen(home);
+        Publisher::publish_unseen(node);
         taken_back.and(Err(error))
     }
 
@@ -268,7 +268,7 @@ impl Engine {
     /// them, and none reaches them. The transports that there are need no such registration.
     pub fn register_local(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.check()?;
-        self.core.home.buffers.register(ranges, location, false)
+        self.initiator.node.buffers.register(ranges, location, false)
     }
 
     /// Gives a range up, by its first address. After `Ok` nobody touches that memory any more. Fails with
@@ -294,9 +294,9 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        let home = &self.core.home;
-        let given_up = home.buffers.unregister(addresses, &Patience::lasting(GIVING_UP, interrupted));
-        if let Err(error) = Publisher::publish(home, &Patience::lasting(SERVICE, interrupted)) {
+        let node = &self.initiator.node;
+        let given_up = node.buffers.unregister(addresses, &Patience::lasting(GIVING_UP, interrupted));
+        if let Err(error) = Publisher::publish(node, &Patience::lasting(SERVICE, interrupted)) {
             // Peers that still try are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
         }
@@ -314,7 +314,7 @@ impl Engine {
             location: buffer.location.clone(),
             lent: buffer.lent,
         };
-        self.core.home.buffers.all().into_iter().map(one).collect()
+        self.initiator.node.buffers.all().into_iter().map(one).collect()
     }
 
     // -------------------------------------------------------------- peers
@@ -326,7 +326,7 @@ impl Engine {
 
     /// The same; `interrupted` is asked every 50 ms while the peer's answer is waited for, and true ends the call.
     pub fn open_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
-        self.core.open(name, interrupted)
+        self.initiator.open(name, interrupted)
     }
 
     /// As [`Engine::open`], for requests of a batch: it keeps its caller for 0.1 s at most. A peer that has not
@@ -337,7 +337,7 @@ impl Engine {
 
     /// The same; `interrupted` is asked every 50 ms, and true ends the call.
     pub fn open_soon_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
-        self.core.open_soon(name, interrupted)
+        self.initiator.open_soon(name, interrupted)
     }
 
     /// Address of the first buffer that a peer has registered, as it says at this moment; none if it has none.
@@ -353,11 +353,11 @@ impl Engine {
     ) -> Result<Option<u64>, EngineError> {
         self.check()?;
         let name = name.trim_start_matches('/');
-        if self.core.home.is_called(name) {
+        if self.initiator.node.is_called(name) {
             return Ok(self.registered().iter().find(|buffer| buffer.lent).map(|buffer| buffer.addr as u64));
         }
-        let patience = Patience { interrupted, ..self.core.patience(0) };
-        let peer = self.core.meet(name, &patience)?;
+        let patience = Patience { interrupted, ..self.initiator.patience(0) };
+        let peer = self.initiator.meet(name, &patience)?;
         Ok(peer.route().descriptor.buffers.first().map(|buffer| buffer.addr))
     }
 
@@ -369,8 +369,8 @@ impl Engine {
     /// The same; `interrupted` is asked every 50 ms, and true ends the call.
     pub fn probe_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         self.check()?;
-        let patience = Patience::lasting(self.core.home.options.connect_timeout, interrupted);
-        self.core.say(name, &Message::new(Kind::Probe, "{}".into()), &patience)
+        let patience = Patience::lasting(self.initiator.node.options.connect_timeout, interrupted);
+        self.initiator.say(name, &Message::new(Kind::Probe, "{}".into()), &patience)
     }
 
     /// Leaves a message with a peer, which keeps it until it [asks](Engine::take_notifies). One that is longer than
@@ -387,13 +387,13 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        let patience = Patience::lasting(self.core.home.options.connect_timeout, interrupted);
-        self.core.send_notify(peer, notify, &patience)
+        let patience = Patience::lasting(self.initiator.node.options.connect_timeout, interrupted);
+        self.initiator.send_notify(peer, notify, &patience)
     }
 
     /// Messages that peers have left, oldest first; in a forked child none.
     pub fn take_notifies(&self) -> Vec<Notify> {
-        if forked() { Vec::new() } else { self.core.home.inbox.take() }
+        if forked() { Vec::new() } else { self.initiator.node.inbox.take() }
     }
 
     // ---------------------------------------------------------- transfers
@@ -403,7 +403,7 @@ impl Engine {
     /// is.
     pub fn check_local(&self, ranges: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
         // Whoever had the lock at the fork has it for ever.
-        if forked() { Ok(()) } else { self.core.home.buffers.check_local(ranges) }
+        if forked() { Ok(()) } else { self.initiator.node.buffers.check_local(ranges) }
     }
 
     /// Moves bytes now, in this thread. `Ok` when all bytes of all requests are in place; after an error some of them
@@ -422,7 +422,7 @@ impl Engine {
         self.check()?;
         let bytes = total(requests)?;
         self.check_local(requests.iter().map(|request| request.local))?;
-        self.core.carry_out(peer, requests, &Patience { interrupted, ..self.core.patience(bytes) })
+        self.initiator.transfer(peer, requests, &Patience { interrupted, ..self.initiator.patience(bytes) })
     }
 
     /// A batch for so many requests; [`Engine::free`] ends it. In a forked child it is none.
@@ -441,18 +441,18 @@ impl Engine {
         self.check()?;
         let batch = self.batches.get(batch)?;
         for (peer, _) in &requests {
-            self.core.peers.get(*peer)?;
+            self.initiator.peers.get(*peer)?;
         }
         self.check_local(requests.iter().map(|(_, request)| request.local))?;
         let lengths = requests.iter().map(|(_, request)| request.local.len() as u64);
         let bytes = lengths.fold(0, u64::saturating_add);
-        let deadline = self.core.patience(bytes).deadline;
+        let deadline = self.initiator.patience(bytes).deadline;
         let empty = requests.is_empty();
         let tasks = batch.add(requests, notify, deadline)?;
         if empty {
             return Ok(());
         }
-        let added = Workers::add(&self.core, &batch, &tasks, deadline);
+        let added = Workers::add(&self.initiator, &batch, &tasks, deadline);
         if let Err(error) = added {
             let failed = Err(error);
             if batch.end(&tasks, &failed).is_some() {
@@ -526,25 +526,25 @@ impl Engine {
         if forked() || self.ended.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let (core, home) = (&self.core, &self.core.home);
-        core.calls.close();
-        core.silent.close();
-        core.workers.close(interrupted);
-        if let Err(error) = Publisher::end(home, &Patience::lasting(SERVICE, interrupted)) {
+        let (initiator, node) = (&self.initiator, &self.initiator.node);
+        initiator.calls.close();
+        initiator.silent.close();
+        initiator.workers.close(interrupted);
+        if let Err(error) = Publisher::end(node, &Patience::lasting(SERVICE, interrupted)) {
             tracing::warn!(%error, "the metadata may name an engine that has ended for some time");
         }
         // Who closes it at the same time waits here.
         *self.server.lock() = None;
         let patience = Patience::lasting(GIVING_UP, interrupted);
         // All are done, whatever becomes of the first.
-        let (calls, buffers) = (core.calls.wait(&patience), home.buffers.unregister_everything(&patience));
-        calls.and(buffers).and(home.lingering.wait_for_all(&patience))?;
+        let (calls, buffers) = (initiator.calls.wait(&patience), node.buffers.unregister_everything(&patience));
+        calls.and(buffers).and(node.stuck_writes.wait_for_all(&patience))?;
         self.ended.store(true, Ordering::SeqCst);
         Ok(())
     }
 
     fn check(&self) -> Result<(), EngineError> {
-        self.core.check()
+        self.initiator.check()
     }
 }
 

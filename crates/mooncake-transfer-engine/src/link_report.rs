@@ -36,12 +36,12 @@ impl Engine {
         if forked() {
             return Vec::new();
         }
-        let (peers, home) = (self.core.peers(), &self.core.home);
+        let (peers, node) = (self.initiator.peers(), &self.initiator.node);
         let report = |peer: Arc<Peer>| {
-            let (path, reason) = peer.route().path(home);
+            let (path, reason) = peer.route().path(node);
             let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let (requests, failed) = (count(&peer.traffic.requests), count(&peer.traffic.failed));
-            let all = home.transports.iter().zip(&peer.traffic.bytes).map(|(by, bytes)| (by.name(), count(bytes)));
+            let all = node.transports.iter().zip(&peer.traffic.bytes).map(|(by, bytes)| (by.name(), count(bytes)));
             let by_path: Vec<_> = all.filter(|(_, bytes)| *bytes > 0).collect();
             let bytes = by_path.iter().map(|(_, bytes)| bytes).sum();
             LinkReport { peer: peer.name.clone(), path, reason, bytes, by_path, requests, failed }
@@ -51,7 +51,7 @@ impl Engine {
 
     /// From now on these are the devices near memory, in place of what was discovered or given before.
     pub fn set_topology(&self, topology: Topology) {
-        *self.core.home.topology.lock() = Some(topology);
+        *self.initiator.node.topology.lock() = Some(topology);
     }
 
     /// The same as a text: JSON in Mooncake's shape with a list of `peers`, or a table.
@@ -65,7 +65,7 @@ impl Engine {
                     "requests": link.requests, "failed": link.failed,
                 })
             };
-            let topology = self.core.home.topology.lock().clone().unwrap_or_else(|| Topology::discover(&[]));
+            let topology = self.initiator.node.topology.lock().clone().unwrap_or_else(|| Topology::discover(&[]));
             let peers: Vec<_> = links.iter().map(peer).collect();
             return serde_json::json!({ "local_nics": [], "topology": topology, "peers": peers }).to_string();
         }

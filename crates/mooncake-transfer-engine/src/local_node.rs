@@ -15,23 +15,23 @@ use crate::metadata::Registry;
 use crate::metadata::publisher::Publisher;
 use crate::notify::Inbox;
 use crate::options::EngineOptions;
-use crate::peers::idle_paths::Routes;
+use crate::peers::idle_paths::IdlePaths;
 use crate::protocol::descriptor::{self, Descriptor, Ours, Protocols};
 use crate::protocol::handshake::{self, Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
 use crate::protocol::same_host::{SECRET_LEN, Secret};
-use crate::server::Room;
+use crate::server::HandshakeBudget;
 use crate::server::writers::Writers;
 use crate::topology::Topology;
 use crate::transport::Transports;
 use crate::transport::same_host::mapped::MappedPeers;
-use crate::transport::same_host::stuck_writes::Lingering;
+use crate::transport::same_host::stuck_writes::StuckWrites;
 use crate::transport::stall::Patience;
 use crate::transport::tcp::stripe_threads::StripeThreads;
 
 /// What peers see of an engine, and what serves them.
-pub(crate) struct Home {
+pub(crate) struct LocalNode {
     pub id: EngineId,
     pub name: String,
     pub options: EngineOptions,
@@ -45,15 +45,15 @@ pub(crate) struct Home {
     pub stripe_threads: StripeThreads,
     pub errands: Errands,
     /// Of handshakes that are coming in.
-    pub room: Arc<Room>,
+    pub handshake_budget: Arc<HandshakeBudget>,
     /// Copies within this process that nobody has checked.
     pub myself: PeerProcess,
     /// What is mapped of peers' memory.
     pub mapped: MappedPeers,
     /// The ways to peers.
-    pub routes: Routes,
+    pub idle_paths: IdlePaths,
     /// Writes that were given up and that peers may be at.
-    pub lingering: Arc<Lingering>,
+    pub stuck_writes: Arc<StuckWrites>,
     /// Connections that peers write by.
     pub writers: Arc<Writers>,
     pub secret: Box<[u8; SECRET_LEN]>,
@@ -65,7 +65,7 @@ pub(crate) struct Home {
     pub described: Mutex<Option<(u64, Arc<[u8]>)>>,
 }
 
-impl Home {
+impl LocalNode {
     /// The segment document.
     fn describe(&self) -> String {
         self.describe_with(&self.buffers.lent())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use host::{DONE, answer, ask, before_one_that_stands_still, meet_with_passage};
 use memory::Memory;
-use mooncake_memory::{Passage, PassageView};
+use mooncake_memory::{AccessPage, AccessPageView};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Status};
 use other::{Other, hear, role, say};
 
@@ -70,7 +70,7 @@ fn writer() {
 }
 
 /// Waits for the answer there. Awake, and lets others have the processor: the engine may need it.
-fn answer_there(view: &PassageView) -> u64 {
+fn answer_there(view: &AccessPageView) -> u64 {
     let began = Instant::now();
     loop {
         if let Some(answer) = view.answer() {
@@ -84,7 +84,7 @@ fn answer_there(view: &PassageView) -> u64 {
 /// Hands a request to an engine through the passage. It looks there from before its answer to another one by the socket
 /// until that has gone: so it is asked for nothing again and again until nobody takes its answers, however long those
 /// two are not awake at the same time. Says how many answers are to be taken: it does nothing before.
-fn ask_awake(stream: &mut UnixStream, view: &mut PassageView, buffer: u64, words: &[u64]) -> usize {
+fn ask_awake(stream: &mut UnixStream, view: &mut AccessPageView, buffer: u64, words: &[u64]) -> usize {
     let began = Instant::now();
     let mut nothing = 0;
     stream.set_nonblocking(true).unwrap();
@@ -180,7 +180,7 @@ fn what_is_no_request_ends_the_connection() {
 
 /// Asks for nothing, and waits for the answer awake: the next request follows at once. Whether the engine was awake,
 /// too.
-fn ask_for_nothing(stream: &mut UnixStream, view: &mut PassageView, addr: u64) -> bool {
+fn ask_for_nothing(stream: &mut UnixStream, view: &mut AccessPageView, addr: u64) -> bool {
     let is_awake = view.is_looked_at();
     if view.ask([addr, addr, 0].into_iter()) {
         let began = Instant::now();
@@ -220,7 +220,7 @@ fn a_visitor_that_asks_again_at_once_does_not_keep_an_engine_from_the_others() {
 }
 
 /// One that looks, until it is asked.
-fn is_asked(passage: &Passage) -> Vec<u64> {
+fn is_asked(passage: &AccessPage) -> Vec<u64> {
     let began = Instant::now();
     loop {
         if let Some(asked) = passage.asked() {
@@ -269,7 +269,7 @@ fn an_engine_asks_a_peer_that_looks_there_and_is_told_there_or_by_the_socket() {
 }
 
 /// The first write of an engine to a peer that looks, and what becomes of the second.
-fn second_write(patience: Duration, ends: impl FnOnce(&Passage, UnixStream) + Send) -> Result<(), EngineError> {
+fn second_write(patience: Duration, ends: impl FnOnce(&AccessPage, UnixStream) + Send) -> Result<(), EngineError> {
     let (_real, initiator, peer, passages) = before_one_that_stands_still(patience);
     let here = Memory::new(4096);
     std::thread::scope(|scope| {

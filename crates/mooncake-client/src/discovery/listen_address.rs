@@ -16,7 +16,7 @@ const RESOLVING: Duration = Duration::from_secs(5);
 
 /// The name of a client.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct ListenAddress {
     /// "host:port": the client's name and its segment's.
     pub name: String,
     /// What peers connect to.
@@ -50,7 +50,7 @@ impl Advertised {
 pub(crate) fn claim<T>(
     options: &StoreOptions,
     mut listen: impl FnMut(SocketAddr) -> io::Result<T>,
-) -> Result<(Host, T), StoreError> {
+) -> Result<(ListenAddress, T), StoreError> {
     let given = options.local_hostname.trim();
     let (host, port) = split_host_port(given).ok_or_else(|| {
         StoreError::from(Cause::InvalidParams(format!(
@@ -73,7 +73,7 @@ pub(crate) fn claim<T>(
                     None if host.contains(':') => format!("[{host}]:{}", bound.port()),
                     None => format!("{host}:{}", bound.port()),
                 };
-                return Ok((Host { name, advertised: advertised(&resolved, bound) }, listener));
+                return Ok((ListenAddress { name, advertised: advertised(&resolved, bound) }, listener));
             }
             Err(error) => last = Some((*address, error)),
         }

@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// What a storage node says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Introduction {
+pub struct NodeInfo {
     /// "host:port" of the master.
     pub master: String,
     /// Name of the node and of its segment.
@@ -55,16 +55,16 @@ pub struct Introduction {
     pub version: String,
 }
 
-impl Introduction {
+impl NodeInfo {
     /// What a node of this version says.
-    pub fn new(master: impl Into<String>, segment: impl Into<String>) -> Introduction {
+    pub fn new(master: impl Into<String>, segment: impl Into<String>) -> NodeInfo {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Introduction { master: master.into(), segment: segment.into(), version }
+        NodeInfo { master: master.into(), segment: segment.into(), version }
     }
 
     /// Asks the storage node at `host:port`: over the Unix socket of this host if
     /// the node is here and runs as the same user, or else over TCP.
-    pub fn ask(node: &str, interrupted: Option<&InterruptHook>) -> Result<Introduction, StoreError> {
+    pub fn ask(node: &str, interrupted: Option<&InterruptHook>) -> Result<NodeInfo, StoreError> {
         let wrong = || Cause::InvalidParams(format!("server address {node:?} is not host:port of a mooncake_client"));
         let (host, port) = host_and_port(node).ok_or_else(wrong)?;
         let check = || match interrupted.is_some_and(|interrupted| interrupted()) {
@@ -95,7 +95,7 @@ fn host_and_port(node: &str) -> Option<(String, u16)> {
     split_host_port(node.trim()).and_then(|(host, port)| Some((host, port?)))
 }
 
-fn ask_at(host: &str, port: u16, patience: &Patience<'_>) -> Result<Introduction, AskError> {
+fn ask_at(host: &str, port: u16, patience: &Patience<'_>) -> Result<NodeInfo, AskError> {
     let resolved = resolver::resolve(host, port, patience);
     let here = match &resolved {
         Ok(addresses) => addresses.iter().any(|address| is_of_this_machine(address.ip())),
@@ -129,7 +129,7 @@ fn is_of_this_machine(address: IpAddr) -> bool {
 
 /// Who answered on the Unix socket.
 enum Heard {
-    Node(Introduction),
+    Node(NodeInfo),
     /// Somebody of another user, by its number here.
     Stranger(u32),
 }
@@ -185,7 +185,7 @@ fn connect_here(port: u16, patience: &Patience<'_>) -> Result<UnixStream, AskErr
     Ok(stream)
 }
 
-fn ask_over_tcp(addresses: &[SocketAddr], patience: &Patience<'_>) -> Result<Introduction, AskError> {
+fn ask_over_tcp(addresses: &[SocketAddr], patience: &Patience<'_>) -> Result<NodeInfo, AskError> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
         match TcpStream::connect_timeout(address, patience.look()?.max(Duration::from_millis(1))) {
@@ -199,7 +199,7 @@ fn ask_over_tcp(addresses: &[SocketAddr], patience: &Patience<'_>) -> Result<Int
     Err(last.into())
 }
 
-fn hear(mut stream: impl Read, patience: &Patience<'_>) -> Result<Introduction, AskError> {
+fn hear(mut stream: impl Read, patience: &Patience<'_>) -> Result<NodeInfo, AskError> {
     let mut line = Vec::new();
     let mut chunk = [0; 1024];
     loop {
@@ -227,35 +227,35 @@ fn hear(mut stream: impl Read, patience: &Patience<'_>) -> Result<Introduction, 
 
 /// Tells whoever connects, until it is dropped.
 #[derive(Debug)]
-pub struct Introducer {
+pub struct NodeInfoServer {
     address: SocketAddr,
     ended: Arc<AtomicBool>,
 }
 
 /// The port of one, before it is known what to tell there: who asks waits.
 #[derive(Debug)]
-pub struct IntroducerPort {
+pub struct NodeInfoPort {
     tcp: TcpListener,
     unix: UnixListener,
     address: SocketAddr,
 }
 
-impl IntroducerPort {
+impl NodeInfoPort {
     /// Listens on a TCP address and on the Unix socket of its port. Port 0 is any free one.
-    pub fn listen(address: SocketAddr) -> io::Result<IntroducerPort> {
+    pub fn listen(address: SocketAddr) -> io::Result<NodeInfoPort> {
         let tcp = TcpListener::bind(address)?;
         let address = tcp.local_addr()?;
         let unix = UnixListener::bind_addr(&unix_address(address.port())?)?;
         tcp.set_nonblocking(true)?;
         unix.set_nonblocking(true)?;
-        Ok(IntroducerPort { tcp, unix, address })
+        Ok(NodeInfoPort { tcp, unix, address })
     }
 }
 
-impl Introducer {
+impl NodeInfoServer {
     /// Begins to tell at a port.
-    pub fn start(port: IntroducerPort, introduction: &Introduction) -> io::Result<Introducer> {
-        let IntroducerPort { tcp, unix, address } = port;
+    pub fn start(port: NodeInfoPort, introduction: &NodeInfo) -> io::Result<NodeInfoServer> {
+        let NodeInfoPort { tcp, unix, address } = port;
         let mut line = serde_json::to_vec(introduction).map_err(io::Error::other)?;
         line.push(b'\n');
         let ended = Arc::new(AtomicBool::new(false));
@@ -269,7 +269,7 @@ impl Introducer {
                 }
             }
         })?;
-        Ok(Introducer { address, ended })
+        Ok(NodeInfoServer { address, ended })
     }
 
     /// Where it listens.
@@ -278,7 +278,7 @@ impl Introducer {
     }
 }
 
-impl Drop for Introducer {
+impl Drop for NodeInfoServer {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -319,12 +319,12 @@ mod tests {
 
     #[test]
     fn a_node_is_found_over_either_socket() {
-        let said = Introduction::new("127.0.0.1:1", "node:2");
+        let said = NodeInfo::new("127.0.0.1:1", "node:2");
         let introducer =
-            Introducer::start(IntroducerPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(), &said).unwrap();
+            NodeInfoServer::start(NodeInfoPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(), &said).unwrap();
         let port = introducer.address().port();
-        assert_eq!(Introduction::ask(&format!("127.0.0.1:{port}"), None).unwrap(), said);
-        assert!(!Introduction::has_gone(&format!("127.0.0.1:{port}")));
+        assert_eq!(NodeInfo::ask(&format!("127.0.0.1:{port}"), None).unwrap(), said);
+        assert!(!NodeInfo::has_gone(&format!("127.0.0.1:{port}")));
         let patience = Patience { deadline: Instant::now() + PATIENCE, check: &|| Ok(()) };
         let Ok(heard) = ask_over_tcp(&[introducer.address()], &patience) else { panic!("no answer over TCP") };
         assert_eq!(heard, said);
@@ -332,25 +332,25 @@ mod tests {
 
     #[test]
     fn a_node_of_another_host_is_not_looked_for_on_this_one() {
-        let introducer = Introducer::start(
-            IntroducerPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
-            &Introduction::new("m:1", "n:2"),
+        let introducer = NodeInfoServer::start(
+            NodeInfoPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
+            &NodeInfo::new("m:1", "n:2"),
         )
         .unwrap();
         let port = introducer.address().port();
-        let error = Introduction::ask(&format!("192.0.2.1:{port}"), None).unwrap_err().to_string();
+        let error = NodeInfo::ask(&format!("192.0.2.1:{port}"), None).unwrap_err().to_string();
         assert!(error.contains(&format!("192.0.2.1:{port}")), "{error}");
         for name in ["127.0.0.1".into(), "localhost".into(), own_name().unwrap()] {
-            assert!(Introduction::ask(&format!("{name}:{port}"), None).is_ok(), "{name} is this host");
+            assert!(NodeInfo::ask(&format!("{name}:{port}"), None).is_ok(), "{name} is this host");
         }
     }
 
     /// Needs a user that may become another one.
     #[test]
     fn nobody_of_another_user_is_believed() {
-        let real = Introducer::start(
-            IntroducerPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
-            &Introduction::new("real:1", "n:2"),
+        let real = NodeInfoServer::start(
+            NodeInfoPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
+            &NodeInfo::new("real:1", "n:2"),
         )
         .unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -374,15 +374,15 @@ mod tests {
             eprintln!("no right to become another user: nothing is tested");
             return;
         }
-        let error = Introduction::ask(&format!("127.0.0.1:{alone}"), None).unwrap_err().to_string();
+        let error = NodeInfo::ask(&format!("127.0.0.1:{alone}"), None).unwrap_err().to_string();
         assert!(error.contains("user 65534") && error.contains("refused"), "{error}");
         let over_tcp = TcpListener::bind(("127.0.0.1", alone)).unwrap();
         std::thread::spawn(move || {
-            let line = serde_json::to_vec(&Introduction::new("real:1", "n:2")).unwrap();
+            let line = serde_json::to_vec(&NodeInfo::new("real:1", "n:2")).unwrap();
             over_tcp.incoming().flatten().for_each(|stream| tell_tcp(stream, &[&line[..], b"\n"].concat()));
         });
-        assert_eq!(Introduction::ask(&format!("127.0.0.1:{alone}"), None).unwrap().master, "real:1");
-        assert_eq!(Introduction::ask(&format!("127.0.0.1:{beside}"), None).unwrap().master, "real:1");
+        assert_eq!(NodeInfo::ask(&format!("127.0.0.1:{alone}"), None).unwrap().master, "real:1");
+        assert_eq!(NodeInfo::ask(&format!("127.0.0.1:{beside}"), None).unwrap().master, "real:1");
     }
 
     #[test]
@@ -396,8 +396,8 @@ mod tests {
         let (done, is_done) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let node = format!("127.0.0.1:{port}");
-            let gone = Introduction::has_gone(&node);
-            done.send((gone, Introduction::ask(&node, None).map_err(|error| error.to_string()))).unwrap();
+            let gone = NodeInfo::has_gone(&node);
+            done.send((gone, NodeInfo::ask(&node, None).map_err(|error| error.to_string()))).unwrap();
         });
         let (gone, asked) =
             is_done.recv_timeout(Duration::from_secs(20)).expect("it waits no longer than its patience");
@@ -407,15 +407,15 @@ mod tests {
 
     #[test]
     fn a_node_that_has_ended_is_gone() {
-        let introducer = Introducer::start(
-            IntroducerPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
-            &Introduction::new("m:1", "n:2"),
+        let introducer = NodeInfoServer::start(
+            NodeInfoPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
+            &NodeInfo::new("m:1", "n:2"),
         )
         .unwrap();
         let node = introducer.address().to_string();
-        assert!(!Introduction::has_gone(&node));
+        assert!(!NodeInfo::has_gone(&node));
         drop(introducer);
-        crate::scripted_master::wait_for("its sockets are closed", || Introduction::has_gone(&node));
+        crate::scripted_master::wait_for("its sockets are closed", || NodeInfo::has_gone(&node));
     }
 
     #[test]
@@ -439,12 +439,12 @@ mod tests {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = silent.local_addr().unwrap().port();
         drop(silent);
-        assert!(Introduction::has_gone(&format!("127.0.0.1:{port}")));
-        let error = Introduction::ask(&format!("127.0.0.1:{port}"), None).unwrap_err().to_string();
+        assert!(NodeInfo::has_gone(&format!("127.0.0.1:{port}")));
+        let error = NodeInfo::ask(&format!("127.0.0.1:{port}"), None).unwrap_err().to_string();
         assert!(error.contains("is mooncake_client running") && error.contains(&port.to_string()), "{error}");
-        assert!(Introduction::ask("nowhere", None).unwrap_err().to_string().contains("host:port"));
+        assert!(NodeInfo::ask("nowhere", None).unwrap_err().to_string().contains("host:port"));
         let hook: InterruptHook = Arc::new(|| true);
-        let error = Introduction::ask(&format!("localhost:{port}"), Some(&hook)).unwrap_err();
+        let error = NodeInfo::ask(&format!("localhost:{port}"), Some(&hook)).unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::Interrupted);
     }
 }

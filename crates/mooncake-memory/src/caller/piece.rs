@@ -8,7 +8,7 @@ use crate::caller::neighbours::Neighbours;
 use crate::caller::reach::RunsOut;
 use crate::caller::registry::{Memory, Registry};
 use crate::copy::{self, Stores};
-use crate::device::{self, Place, Staging};
+use crate::device::{self, Location, Staging};
 use crate::error::CopyError;
 use crate::range::ForeignRange;
 
@@ -44,10 +44,10 @@ impl Access {
             return Access::Unknown;
         }
         match device::place_of(addr, len) {
-            Ok(Place::Device(device)) => Access::Device(device),
-            Ok(Place::Host) => Access::Known(Trial::Possible),
+            Ok(Location::Device(device)) => Access::Device(device),
+            Ok(Location::Host) => Access::Known(Trial::Possible),
             // The kernel knows ordinary memory; where it does not, the driver's error is told.
-            Ok(Place::Unknown) | Err(_) => Access::Unknown,
+            Ok(Location::Unknown) | Err(_) => Access::Unknown,
         }
     }
 }

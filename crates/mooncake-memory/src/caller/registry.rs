@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 
 use crate::caller::foreign::{self, Trial};
 use crate::caller::reach::{RunsOut, check_reach};
-use crate::device::{self, Place};
+use crate::device::{self, Location};
 use crate::error::RegisterError;
 use crate::range::ForeignRange;
 
@@ -46,8 +46,8 @@ impl Registry {
         let end = addr.checked_add(len).filter(|_| addr != 0 && len != 0);
         let end = end.ok_or(RegisterError::Invalid { addr, len })?;
         let memory = match device::place_of(addr, len)? {
-            Place::Device(device) => Memory::Device(device),
-            Place::Host | Place::Unknown => {
+            Location::Device(device) => Memory::Device(device),
+            Location::Host | Location::Unknown => {
                 let maps = fs::read_to_string("/proc/self/maps").map_err(|source| RegisterError::Probe {
                     addr,
                     len,

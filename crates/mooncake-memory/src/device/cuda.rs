@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 use super::library::{Library, Lookout};
-use super::{Copy, Driver, Place, Stream, Way};
+use super::{Copy, Direction, Driver, Location, Stream};
 use crate::error::DeviceError;
 use mooncake_os::watch_forks;
 
@@ -205,21 +205,21 @@ impl Cuda {
 }
 
 impl Driver for Cuda {
-    fn place_of(&self, addr: usize) -> Result<Place, DeviceError> {
+    fn place_of(&self, addr: usize) -> Result<Location, DeviceError> {
         let mut answer = self.ask(addr);
         if answer.code == INVALID_CONTEXT {
-            let Some(device) = self.device_in_use() else { return Ok(Place::Unknown) };
+            let Some(device) = self.device_in_use() else { return Ok(Location::Unknown) };
             answer = self.within(device, || Ok(self.ask(addr)))?;
         }
         if [INVALID_VALUE, INVALID_CONTEXT].contains(&answer.code) || NOT_THERE.contains(&answer.code) {
-            return Ok(Place::Unknown);
+            return Ok(Location::Unknown);
         }
         self.check(answer.code, "cuPointerGetAttributes", About { device: -1, addr, len: 1 })?;
         Ok(match answer.kind {
-            DEVICE if answer.managed => Place::Host,
-            DEVICE => Place::Device(answer.ordinal),
-            HOST => Place::Host,
-            _ => Place::Unknown,
+            DEVICE if answer.managed => Location::Host,
+            DEVICE => Location::Device(answer.ordinal),
+            HOST => Location::Host,
+            _ => Location::Unknown,
         })
     }
 
@@ -313,17 +313,17 @@ impl Driver for Cuda {
         })
     }
 
-    unsafe fn copy(&self, stream: Stream, way: Way, copies: &[Copy]) -> Result<(), DeviceError> {
+    unsafe fn copy(&self, stream: Stream, way: Direction, copies: &[Copy]) -> Result<(), DeviceError> {
         self.within(stream.device, || {
             for &Copy { device: addr, host, len } in copies {
                 let about = About { device: stream.device, addr, len };
                 match way {
-                    Way::ToHost => {
+                    Direction::ToHost => {
                         // SAFETY: pinned memory that is ours until the stream was waited for, by the caller's word.
                         let rc = unsafe { (self.calls.memcpy_to_host)(host.cast(), addr as u64, len, handle(stream)) };
                         self.check(rc, "cuMemcpyDtoHAsync", about)?;
                     }
-                    Way::ToDevice => {
+                    Direction::ToDevice => {
                         // SAFETY: as above; the device memory was given away by the maker of a `ForeignRange`.
                         let rc =
                             unsafe { (self.calls.memcpy_to_device)(addr as u64, host.cast(), len, handle(stream)) };

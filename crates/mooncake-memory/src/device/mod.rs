@@ -22,7 +22,7 @@ use mooncake_os::forked;
 
 /// What a driver knows about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// Nothing: it is ordinary memory, or none.
     Unknown,
     /// Memory of the driver's that processors use as their own: pinned or managed.
@@ -41,7 +41,7 @@ impl DeviceError {
 
 /// Which way the bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     ToHost,
     ToDevice,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Stream {
 /// The driver of a kind of devices.
 pub(crate) trait Driver: Debug + Send + Sync {
     /// What is at an address.
-    fn place_of(&self, addr: usize) -> Result<Place, DeviceError>;
+    fn place_of(&self, addr: usize) -> Result<Location, DeviceError>;
 
     /// Pinned memory that every device of this driver can copy to and from.
     fn pin(&self, device: i32, bytes: usize) -> Result<NonNull<u8>, DeviceError>;
@@ -86,7 +86,7 @@ pub(crate) trait Driver: Debug + Send + Sync {
     /// # Safety
     /// All host ranges are pinned memory, used by nobody else until [`Driver::wait`]
     /// has succeeded. Device addresses may be wrong: the driver says so.
-    unsafe fn copy(&self, stream: Stream, way: Way, copies: &[Copy]) -> Result<(), DeviceError>;
+    unsafe fn copy(&self, stream: Stream, way: Direction, copies: &[Copy]) -> Result<(), DeviceError>;
 
     /// Lets what is queued on these streams from now on begin after what others have queued on the device's default
     /// stream until now. What they queue there later is not waited for, nor does it wait.
@@ -125,7 +125,7 @@ pub unsafe fn wait_for_stream(stream: usize, near: &[ForeignRange]) -> Result<()
     };
     let mut device = None;
     for range in near {
-        if let Place::Device(found) = place_of(range.addr, range.len)? {
+        if let Location::Device(found) = place_of(range.addr, range.len)? {
             device = Some(found);
             break;
         }
@@ -137,14 +137,14 @@ pub unsafe fn wait_for_stream(stream: usize, near: &[ForeignRange]) -> Result<()
     }
 }
 
-/// Where a range lies: [`Place::Host`] and [`Place::Device`] only if both its ends do.
+/// Where a range lies: [`Location::Host`] and [`Location::Device`] only if both its ends do.
 /// What is between them is seen by who copies.
-pub(crate) fn place_of(addr: usize, len: usize) -> Result<Place, DeviceError> {
-    let Some(driver) = driver() else { return Ok(Place::Unknown) };
-    let Some(last) = addr.checked_add(len.saturating_sub(1)) else { return Ok(Place::Unknown) };
+pub(crate) fn place_of(addr: usize, len: usize) -> Result<Location, DeviceError> {
+    let Some(driver) = driver() else { return Ok(Location::Unknown) };
+    let Some(last) = addr.checked_add(len.saturating_sub(1)) else { return Ok(Location::Unknown) };
     let place = driver.place_of(addr)?;
-    if place == Place::Unknown || len <= 1 || driver.place_of(last)? == place {
+    if place == Location::Unknown || len <= 1 || driver.place_of(last)? == place {
         return Ok(place);
     }
-    Ok(Place::Unknown)
+    Ok(Location::Unknown)
 }

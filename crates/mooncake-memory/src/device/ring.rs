@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Copy, Driver, Stream, Way};
+use super::{Copy, Direction, Driver, Stream};
 use crate::error::CopyError;
 use crate::error::DeviceError;
 use mooncake_os::forked;
@@ -207,7 +207,7 @@ impl Ring {
 
     /// Queues copies between a slot and a device's memory: `spans` of it, one
     /// after another in the slot, [`SLOT`] bytes at most.
-    pub(super) fn copy(&mut self, slot: usize, way: Way, spans: &[(usize, usize)]) -> Result<(), CopyError> {
+    pub(super) fn copy(&mut self, slot: usize, way: Direction, spans: &[(usize, usize)]) -> Result<(), CopyError> {
         let mut host = self.memory(slot);
         let mut left = SLOT;
         let copies: Vec<Copy> = spans
@@ -282,7 +282,7 @@ impl Drop for Ring {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-    use super::super::Place;
+    use super::super::Location;
     use super::*;
 
     /// Counts what is pinned; copies nothing.
@@ -298,8 +298,8 @@ mod tests {
             Some(0)
         }
 
-        fn place_of(&self, _: usize) -> Result<Place, DeviceError> {
-            Ok(Place::Unknown)
+        fn place_of(&self, _: usize) -> Result<Location, DeviceError> {
+            Ok(Location::Unknown)
         }
         fn pin(&self, _: i32, bytes: usize) -> Result<NonNull<u8>, DeviceError> {
             self.pinned.fetch_add(1, Ordering::Relaxed);
@@ -324,7 +324,7 @@ mod tests {
                 false => Ok(()),
             }
         }
-        unsafe fn copy(&self, _: Stream, _: Way, _: &[Copy]) -> Result<(), DeviceError> {
+        unsafe fn copy(&self, _: Stream, _: Direction, _: &[Copy]) -> Result<(), DeviceError> {
             Ok(())
         }
         fn wait(&self, _: Stream) -> Result<(), DeviceError> {

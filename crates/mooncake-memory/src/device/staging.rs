@@ -1,7 +1,7 @@
 //! Runs of device memory through a ring.
 
 use super::ring::{POOL, Ring, SLOT, SLOTS};
-use super::{Way, driver};
+use super::{Direction, driver};
 use crate::error::CopyError;
 
 /// Least bytes of a step of a run that is shorter than the ring: below, what a
@@ -32,7 +32,7 @@ impl Staging {
                 let Some(len) = steps.next() else { break };
                 let slot = begun % SLOTS;
                 ring.wait(slot)?;
-                ring.copy(slot, Way::ToHost, &steps.spans)?;
+                ring.copy(slot, Direction::ToHost, &steps.spans)?;
                 lens[slot] = len;
                 begun += 1;
             }
@@ -60,7 +60,7 @@ impl Staging {
             let Some(len) = steps.next() else { break };
             ring.wait(slot)?;
             give(ring.memory(slot), len);
-            ring.copy(slot, Way::ToDevice, &steps.spans)?;
+            ring.copy(slot, Direction::ToDevice, &steps.spans)?;
         }
         Ok(())
     }

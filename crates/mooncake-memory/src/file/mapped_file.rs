@@ -18,17 +18,17 @@ const AROUND: usize = 64 << 10;
 /// One `mmap` of a sealed file, shared with other processes: its bytes change at
 /// any time, so nothing but raw pointers and atomics ever refers to them.
 #[derive(Debug)]
-pub(crate) struct Mapped {
+pub(crate) struct MappedFile {
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: plain memory; every access to it is a raw copy or an atomic, and says what it needs.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedFile {}
 // SAFETY: as above.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for MappedFile {}
 
-impl Mapped {
+impl MappedFile {
     /// Maps all of a file. It stays out of core dumps, and a writable one out of forked children.
     pub fn new(fd: BorrowedFd<'_>, len: u64, writable: bool) -> Result<Self, MemoryError> {
         Self::new_at(fd, 0, len, writable)
@@ -104,7 +104,7 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // In a forked child the range may be somebody else's.
         if !forked() {

@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::error::MemoryError;
-use crate::file::mapped_file::Mapped;
+use crate::file::mapped_file::MappedFile;
 
 /// Nobody can change the size any more, nor take that promise back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -28,9 +28,9 @@ pub(crate) fn create(name: &str, bytes: u64, huge_pages: bool) -> Result<OwnedFd
 
 /// The same for one that is written by the mapping that comes along, and by nobody else: not by whoever is given the
 /// descriptor, nor by another one of the file.
-pub(crate) fn create_for_readers(name: &str, bytes: u64) -> Result<(OwnedFd, Mapped), MemoryError> {
+pub(crate) fn create_for_readers(name: &str, bytes: u64) -> Result<(OwnedFd, MappedFile), MemoryError> {
     let fd = create_unsealed(name, bytes, false)?;
-    let mapped = Mapped::new(fd.as_fd(), bytes, true)?;
+    let mapped = MappedFile::new(fd.as_fd(), bytes, true)?;
     let sealed = match fcntl_add_seals(&fd, SEALS | SealFlags::FUTURE_WRITE) {
         // Before Linux 5.1, where no process can prove to another one who it is, and nobody is given a descriptor.
         Err(Errno::INVAL) => fcntl_add_seals(&fd, SEALS),

@@ -8,7 +8,7 @@ use crate::caller::piece::{Source, Target, leading_run, total_of_sources, total_
 use crate::copy::{self, Stores};
 use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
-use crate::file::mapped_file::Mapped;
+use crate::file::mapped_file::MappedFile;
 use crate::file::mapped_file::PAGE;
 use crate::file::memfd;
 use crate::segment::layout::{self, HEADER_LEN, Header, STAMPS_AT};
@@ -58,8 +58,8 @@ pub enum Verify {
 pub struct Mapping {
     uuid: [u8; 16],
     writable: bool,
-    data: Mapped,
-    control: Mapped,
+    data: MappedFile,
+    control: MappedFile,
     data_fd: Arc<Guarded<OwnedFd>>,
     /// Where the data memory begins in a file that is not sealed, which only its owner maps.
     file_offset: Option<u64>,
@@ -102,9 +102,9 @@ impl Mapping {
         writable: bool,
     ) -> Result<Self, MemoryError> {
         memfd::check(control.as_fd(), "control", layout::control_bytes(expect.bytes))?;
-        let control_map = Mapped::new(control.as_fd(), layout::control_bytes(expect.bytes), writable)?;
+        let control_map = MappedFile::new(control.as_fd(), layout::control_bytes(expect.bytes), writable)?;
         check_header(&control_map, expect)?;
-        let data_map = Mapped::new_at(data.as_fd(), file_offset.unwrap_or(0), expect.bytes, writable)?;
+        let data_map = MappedFile::new_at(data.as_fd(), file_offset.unwrap_or(0), expect.bytes, writable)?;
         let blocks = expect.bytes.div_ceil(BLOCK);
         Ok(Self {
             uuid: expect.uuid,
@@ -521,7 +521,7 @@ fn judge(rid: u64, crc: u32, other: Option<u64>, verify: Verify) -> Result<u32, 
     }
 }
 
-fn check_header(control: &Mapped, expect: Expect) -> Result<(), MemoryError> {
+fn check_header(control: &MappedFile, expect: Expect) -> Result<(), MemoryError> {
     let mut raw = [0; HEADER_LEN];
     // SAFETY: the control memory begins with a whole page.
     unsafe { std::ptr::copy_nonoverlapping(control.base().cast_const(), raw.as_mut_ptr(), HEADER_LEN) };

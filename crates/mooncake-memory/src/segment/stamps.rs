@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::file::mapped_file::Mapped;
+use crate::file::mapped_file::MappedFile;
 use crate::segment::layout::{self, STAMPS_AT};
 use crate::segment::order;
 
@@ -12,7 +12,7 @@ pub(crate) const GIVEN_BACK: u64 = u64::MAX;
 /// Stamps of the granules that bytes `offset..offset + len` touch.
 ///
 /// The caller has checked the range. Only a writable mapping may be stored to.
-pub(crate) fn of(control: &Mapped, offset: u64, len: u64) -> &[AtomicU64] {
+pub(crate) fn of(control: &MappedFile, offset: u64, len: u64) -> &[AtomicU64] {
     let (first, end) = layout::granules(offset, len);
     assert!(STAMPS_AT + end as u64 * layout::STAMP <= control.len(), "granule {end} has no stamp");
     // SAFETY: inside the mapping, aligned because mappings are, and atomics may be shared with other processes.

@@ -18,10 +18,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::MemoryError;
-use crate::file::mapped_file::Mapped;
+use crate::file::mapped_file::MappedFile;
 use crate::file::mapped_file::PAGE;
 use crate::file::memfd;
-use crate::shared::revision_page::BoardView;
+use crate::shared::revision_page::RevisionPageView;
 
 /// Steps of the visitor: odd while it is inside.
 const STEPS: usize = 0;
@@ -41,22 +41,22 @@ const COPIES: usize = 72;
 
 /// The lender's side.
 #[derive(Debug)]
-pub struct Passage {
-    page: Mapped,
+pub struct AccessPage {
+    page: MappedFile,
 }
 
-impl Passage {
+impl AccessPage {
     /// A way that is open, with nobody inside, and what is to be given to the visitor.
-    pub fn new() -> Result<(Passage, OwnedFd), MemoryError> {
+    pub fn new() -> Result<(AccessPage, OwnedFd), MemoryError> {
         let fd = memfd::create("kv-passage", PAGE, false)?;
-        let page = Mapped::new(fd.as_fd(), PAGE, true)?;
-        Ok((Passage { page }, fd))
+        let page = MappedFile::new(fd.as_fd(), PAGE, true)?;
+        Ok((AccessPage { page }, fd))
     }
 
     /// Begins a copy out of the visitor's memory; none if that is not wanted any more. One thread does so at a time.
-    pub fn copy(&self) -> Option<Copying<'_>> {
+    pub fn copy(&self) -> Option<CopyGuard<'_>> {
         word(&self.page, COPIES).fetch_add(1, Ordering::SeqCst);
-        let copying = Copying { page: &self.page };
+        let copying = CopyGuard { page: &self.page };
         copying.is_wanted().then_some(copying)
     }
 
@@ -74,24 +74,24 @@ impl Passage {
 
     /// The visit under way, if there is one. As long as its number is the same, the visitor may touch the block that it
     /// entered for.
-    pub fn visit(&self) -> Option<Visiting> {
+    pub fn visit(&self) -> Option<OngoingAccess> {
         let number = word(&self.page, STEPS).load(Ordering::SeqCst);
         // That of a later visit, if this one has ended meanwhile: that visitor has seen the board as it is now.
         let block = word(&self.page, BLOCK).load(Ordering::SeqCst);
-        (number % 2 == 1).then_some(Visiting { number, block })
+        (number % 2 == 1).then_some(OngoingAccess { number, block })
     }
 }
 
 /// A visit, as the lender sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Visiting {
+pub struct OngoingAccess {
     /// Another one for each visit.
     pub number: u64,
     /// Where the visitor is; 0 if it did not say.
     pub block: u64,
 }
 
-impl Visiting {
+impl OngoingAccess {
     /// Whether the visitor may be in that block.
     pub fn touches(&self, block: u64) -> bool {
         self.block == block || self.block == 0
@@ -100,23 +100,23 @@ impl Visiting {
 
 /// The visitor's side. One thread uses it at a time.
 #[derive(Debug)]
-pub struct PassageView {
-    page: Mapped,
+pub struct AccessPageView {
+    page: MappedFile,
 }
 
-impl PassageView {
+impl AccessPageView {
     /// Maps a passage that the lender has sent. Refuses what its owner could still shorten.
-    pub fn map(fd: &OwnedFd) -> Result<PassageView, MemoryError> {
+    pub fn map(fd: &OwnedFd) -> Result<AccessPageView, MemoryError> {
         memfd::check(fd.as_fd(), "passage", PAGE)?;
-        Ok(PassageView { page: Mapped::new(fd.as_fd(), PAGE, true)? })
+        Ok(AccessPageView { page: MappedFile::new(fd.as_fd(), PAGE, true)? })
     }
 
     /// Goes into a block, if the way is open and the board still says `known`. While the answer lives, the block is as
     /// it was when the board said so.
-    pub fn enter(&mut self, board: &BoardView, known: u64, block: u64) -> Option<Visit<'_>> {
+    pub fn enter(&mut self, board: &RevisionPageView, known: u64, block: u64) -> Option<AccessGuard<'_>> {
         word(&self.page, BLOCK).store(block, Ordering::SeqCst);
         word(&self.page, STEPS).fetch_add(1, Ordering::SeqCst);
-        let visit = Visit { page: &self.page };
+        let visit = AccessGuard { page: &self.page };
         (self.is_open() && board.get() == known).then_some(visit)
     }
 
@@ -125,7 +125,7 @@ impl PassageView {
         word(&self.page, WITHDRAWN).store(1, Ordering::SeqCst);
     }
 
-    /// Whether the lender is at a copy out of this process. After [`PassageView::withdraw`], once it is not it never is
+    /// Whether the lender is at a copy out of this process. After [`AccessPageView::withdraw`], once it is not it never is
     /// again.
     pub fn is_copying(&self) -> bool {
         word(&self.page, COPIES).load(Ordering::SeqCst) % 2 == 1
@@ -144,11 +144,11 @@ impl PassageView {
 
 /// The visitor is inside.
 #[derive(Debug)]
-pub struct Visit<'a> {
-    page: &'a Mapped,
+pub struct AccessGuard<'a> {
+    page: &'a MappedFile,
 }
 
-impl Drop for Visit<'_> {
+impl Drop for AccessGuard<'_> {
     fn drop(&mut self) {
         word(self.page, STEPS).fetch_add(1, Ordering::SeqCst);
     }
@@ -156,24 +156,24 @@ impl Drop for Visit<'_> {
 
 /// The lender copies out of the visitor's memory.
 #[derive(Debug)]
-pub struct Copying<'a> {
-    page: &'a Mapped,
+pub struct CopyGuard<'a> {
+    page: &'a MappedFile,
 }
 
-impl Copying<'_> {
+impl CopyGuard<'_> {
     /// Whether the visitor still wants it.
     pub fn is_wanted(&self) -> bool {
         word(self.page, WITHDRAWN).load(Ordering::SeqCst) == 0
     }
 }
 
-impl Drop for Copying<'_> {
+impl Drop for CopyGuard<'_> {
     fn drop(&mut self) {
         word(self.page, COPIES).fetch_add(1, Ordering::SeqCst);
     }
 }
 
-fn word(page: &Mapped, at: usize) -> &AtomicU64 {
+fn word(page: &MappedFile, at: usize) -> &AtomicU64 {
     // SAFETY: an aligned word of a page that stays mapped as long as the borrow; both sides use it as an atomic.
     unsafe { AtomicU64::from_ptr(page.base().add(at).cast()) }
 }
@@ -181,15 +181,15 @@ fn word(page: &Mapped, at: usize) -> &AtomicU64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::revision_page::{ALONE, Board};
+    use crate::shared::revision_page::{ALONE, RevisionPage};
 
     #[test]
     fn a_lender_sees_who_is_inside_and_a_visitor_sees_what_changed() {
         let _alone = ALONE.lock();
-        let board = Board::new().unwrap();
-        let seen = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
-        let (passage, fd) = Passage::new().unwrap();
-        let mut view = PassageView::map(&fd).unwrap();
+        let board = RevisionPage::new().unwrap();
+        let seen = RevisionPageView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
+        let (passage, fd) = AccessPage::new().unwrap();
+        let mut view = AccessPageView::map(&fd).unwrap();
         assert_eq!(passage.visit(), None);
 
         let visit = view.enter(&seen, 0, 7).unwrap();
@@ -220,10 +220,10 @@ mod tests {
         // The lender gives its memory up and waits for the visit that it sees; a visitor that entered meanwhile must
         // have turned round. What it would have done to the memory is done to `touched`.
         for _ in 0..2_000 {
-            let board = Board::new().unwrap();
-            let seen = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
-            let (passage, fd) = Passage::new().unwrap();
-            let mut view = PassageView::map(&fd).unwrap();
+            let board = RevisionPage::new().unwrap();
+            let seen = RevisionPageView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
+            let (passage, fd) = AccessPage::new().unwrap();
+            let mut view = AccessPageView::map(&fd).unwrap();
             let touched = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 let touched = &touched;
@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn a_lender_that_copies_and_a_visitor_that_takes_its_word_back_never_both_go_on() {
         for _ in 0..2_000 {
-            let (passage, fd) = Passage::new().unwrap();
-            let view = PassageView::map(&fd).unwrap();
+            let (passage, fd) = AccessPage::new().unwrap();
+            let view = AccessPageView::map(&fd).unwrap();
             let copied = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 let copied = &copied;
@@ -272,6 +272,6 @@ mod tests {
     #[test]
     fn other_files_are_refused() {
         let other = OwnedFd::from(std::fs::File::open("/dev/zero").unwrap());
-        assert!(matches!(PassageView::map(&other), Err(MemoryError::NotSealed { .. })));
+        assert!(matches!(AccessPageView::map(&other), Err(MemoryError::NotSealed { .. })));
     }
 }

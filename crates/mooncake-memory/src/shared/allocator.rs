@@ -222,7 +222,7 @@ fn whole(bytes: u64, page: u64) -> Result<usize, MemoryError> {
 mod tests {
     use super::*;
     use crate::shared::peer_memory::PeerMemory;
-    use crate::shared::revision_page::{ALONE, Board};
+    use crate::shared::revision_page::{ALONE, RevisionPage};
 
     fn touch(addr: usize, len: usize) {
         let base: *mut u8 = ptr::with_exposed_provenance_mut(addr);
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn boards_tell_of_the_end_of_memory_that_others_may_have() {
         let _alone = ALONE.lock();
-        let board = Board::new().unwrap();
+        let board = RevisionPage::new().unwrap();
         for is_given in [false, true] {
             let (addr, before) = (allocate_shared(4096).unwrap(), board.get());
             let _file = is_given.then(|| shared_block_file(shared_block(addr, 1).unwrap().id).unwrap());

@@ -20,7 +20,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shared::access_page::{Passage, PassageView};
+use crate::shared::access_page::{AccessPage, AccessPageView};
 
 /// Whose turn it is. In a cache line of its own and of the answer: the others are written while this one is looked at.
 const TURN: usize = 128;
@@ -39,7 +39,7 @@ const ASLEEP: u64 = 3;
 const MOST_WORDS: usize = 192;
 
 /// The lender's side.
-impl Passage {
+impl AccessPage {
     /// Looks for requests from now on. By the one thread that serves the visitor, as all that follows.
     pub fn look(&self) {
         // Behind a request that waits it stays.
@@ -76,7 +76,7 @@ impl Passage {
 }
 
 /// The visitor's side.
-impl PassageView {
+impl AccessPageView {
     /// Whether the lender looks.
     pub fn is_looked_at(&self) -> bool {
         self.word(TURN).load(Ordering::Relaxed) == LOOKED_AT
@@ -120,51 +120,51 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (Passage, PassageView) {
-        let (passage, fd) = Passage::new().unwrap();
-        let view = PassageView::map(&fd).unwrap();
-        (passage, view)
+    fn pair() -> (AccessPage, AccessPageView) {
+        let (page, fd) = AccessPage::new().unwrap();
+        let view = AccessPageView::map(&fd).unwrap();
+        (page, view)
     }
 
     #[test]
     fn a_request_is_taken_by_a_lender_that_looks_and_by_no_other() {
-        let (passage, mut view) = pair();
+        let (page, mut view) = pair();
         assert!(!view.is_looked_at() && !view.ask([1].into_iter()), "a lender of an earlier version");
-        passage.look();
-        assert!(view.is_looked_at() && passage.asked().is_none());
+        page.look();
+        assert!(view.is_looked_at() && page.asked().is_none());
         assert!(view.ask([7, 8, 9].into_iter()) && view.answer().is_none());
-        assert!(!passage.look_away(), "there is a request");
-        assert_eq!(passage.asked(), Some(vec![7, 8, 9]));
-        assert!(passage.answer(5) && view.answer() == Some(5));
+        assert!(!page.look_away(), "there is a request");
+        assert_eq!(page.asked(), Some(vec![7, 8, 9]));
+        assert!(page.answer(5) && view.answer() == Some(5));
         assert!(!view.fall_asleep(), "the answer is there");
         assert!(view.ask([6].into_iter()) && view.fall_asleep());
-        passage.look();
-        assert_eq!(passage.asked(), Some(vec![6]));
-        assert!(!passage.answer(4), "the visitor is to be woken");
-        assert!(passage.look_away() && !view.ask([1].into_iter()));
-        assert_eq!(passage.asked(), None);
+        page.look();
+        assert_eq!(page.asked(), Some(vec![6]));
+        assert!(!page.answer(4), "the visitor is to be woken");
+        assert!(page.look_away() && !view.ask([1].into_iter()));
+        assert_eq!(page.asked(), None);
     }
 
     #[test]
     fn what_a_visitor_writes_there_that_is_no_request_is_none() {
-        let (passage, mut view) = pair();
-        passage.look();
+        let (page, mut view) = pair();
+        page.look();
         assert!(!view.ask(std::iter::repeat_n(1, MOST_WORDS + 1)));
         assert!(view.ask(std::iter::repeat_n(1, MOST_WORDS)));
         view.word(COUNT).store(u64::MAX, Ordering::Relaxed);
-        assert_eq!(passage.asked().unwrap().len(), MOST_WORDS);
+        assert_eq!(page.asked().unwrap().len(), MOST_WORDS);
         view.word(TURN).store(77, Ordering::Relaxed);
-        assert_eq!(passage.asked(), None);
-        passage.look();
-        assert!(passage.look_away());
+        assert_eq!(page.asked(), None);
+        page.look();
+        assert!(page.look_away());
         // Nor does it keep the lender from closing.
-        passage.close();
+        page.close();
         assert!(!view.is_open() && !view.ask([1].into_iter()));
     }
 
     #[test]
     fn each_request_has_one_answer_whoever_is_faster() {
-        let (passage, mut view) = pair();
+        let (page, mut view) = pair();
         // What goes by the socket: requests that nobody looked for, and answers to whoever sleeps.
         let (to_lender, by_socket) = channel::<u64>();
         let (to_visitor, woken) = channel::<u64>();
@@ -177,18 +177,18 @@ mod tests {
                     Err(std::sync::mpsc::TryRecvError::Disconnected) => return here,
                     Err(std::sync::mpsc::TryRecvError::Empty) => {}
                 }
-                passage.look();
+                page.look();
                 for _ in 0..round % 7 {
-                    if let Some(asked) = passage.asked() {
+                    if let Some(asked) = page.asked() {
                         here += 1;
-                        if !passage.answer(asked[0] + 1) {
+                        if !page.answer(asked[0] + 1) {
                             to_visitor.send(asked[0] + 1).unwrap();
                         }
                     }
                 }
-                if !passage.look_away() {
-                    let asked = passage.asked().unwrap();
-                    if !passage.answer(asked[0] + 1) {
+                if !page.look_away() {
+                    let asked = page.asked().unwrap();
+                    if !page.answer(asked[0] + 1) {
                         to_visitor.send(asked[0] + 1).unwrap();
                     }
                 }

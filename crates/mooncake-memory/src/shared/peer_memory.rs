@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::error::MemoryError;
-use crate::file::mapped_file::Mapped;
+use crate::file::mapped_file::MappedFile;
 use crate::file::memfd;
 use crate::range::ForeignRange;
 use mooncake_os::forked;
@@ -12,7 +12,7 @@ use mooncake_os::forked;
 /// the same time is for the [passage](crate::Passage) to say.
 #[derive(Debug)]
 pub struct PeerMemory {
-    mapped: Mapped,
+    mapped: MappedFile,
 }
 
 impl PeerMemory {
@@ -22,7 +22,7 @@ impl PeerMemory {
             return Err(MemoryError::Forked);
         }
         memfd::check(fd.as_fd(), "peer's", bytes)?;
-        Ok(PeerMemory { mapped: Mapped::new(fd.as_fd(), bytes, true)? })
+        Ok(PeerMemory { mapped: MappedFile::new(fd.as_fd(), bytes, true)? })
     }
 
     /// A part of it, for as long as this is mapped; none if that is not inside.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::error::MemoryError;
-use crate::file::mapped_file::Mapped;
+use crate::file::mapped_file::MappedFile;
 use crate::file::mapped_file::PAGE;
 use crate::file::memfd;
 
@@ -15,7 +15,7 @@ use crate::file::memfd;
 const NOTE: usize = 8;
 
 /// The pages of this process's boards.
-static BOARDS: Mutex<Vec<Weak<Mapped>>> = Mutex::new(Vec::new());
+static BOARDS: Mutex<Vec<Weak<MappedFile>>> = Mutex::new(Vec::new());
 
 /// Counts all boards of this process up: memory that some of them may tell of is not there any more.
 pub(crate) fn advance_all() {
@@ -31,20 +31,20 @@ pub(crate) static ALONE: Mutex<()> = Mutex::new(());
 /// The owner's side: a sealed memfd of one page with a counter at its start and a note behind it. Nobody else can write
 /// it: what the counter says is proof for those who watch.
 #[derive(Debug)]
-pub struct Board {
+pub struct RevisionPage {
     fd: OwnedFd,
-    page: Arc<Mapped>,
+    page: Arc<MappedFile>,
 }
 
-impl Board {
+impl RevisionPage {
     /// A board that says 0.
-    pub fn new() -> Result<Board, MemoryError> {
+    pub fn new() -> Result<RevisionPage, MemoryError> {
         let (fd, page) = memfd::create_for_readers("kv-board", PAGE)?;
         let page = Arc::new(page);
         let mut boards = BOARDS.lock();
         boards.retain(|board| board.strong_count() > 0);
         boards.push(Arc::downgrade(&page));
-        Ok(Board { fd, page })
+        Ok(RevisionPage { fd, page })
     }
 
     /// Counts one up: whoever looks from now on sees that, before anything that this thread does afterwards.
@@ -70,15 +70,15 @@ impl Board {
 
 /// The side of those who watch.
 #[derive(Debug)]
-pub struct BoardView {
-    page: Mapped,
+pub struct RevisionPageView {
+    page: MappedFile,
 }
 
-impl BoardView {
+impl RevisionPageView {
     /// Maps a board that somebody else has sent, read-only. Refuses what its owner could still shorten.
-    pub fn map(fd: &OwnedFd) -> Result<BoardView, MemoryError> {
+    pub fn map(fd: &OwnedFd) -> Result<RevisionPageView, MemoryError> {
         memfd::check(fd.as_fd(), "board", PAGE)?;
-        Ok(BoardView { page: Mapped::new(fd.as_fd(), PAGE, false)? })
+        Ok(RevisionPageView { page: MappedFile::new(fd.as_fd(), PAGE, false)? })
     }
 
     /// What it says. What was read of the owner's memory before this look was read before it.
@@ -93,7 +93,7 @@ impl BoardView {
     }
 }
 
-fn word(page: &Mapped, at: usize) -> &AtomicU64 {
+fn word(page: &MappedFile, at: usize) -> &AtomicU64 {
     // SAFETY: an aligned word of a page that stays mapped as long as the borrow; everybody uses it as an atomic,
     // and a read-only mapping is only loaded from.
     unsafe { AtomicU64::from_ptr(page.base().add(at).cast()) }
@@ -106,32 +106,32 @@ mod tests {
     #[test]
     fn a_watcher_sees_each_step_and_refuses_other_files() {
         let _alone = ALONE.lock();
-        let board = Board::new().unwrap();
-        let view = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
+        let board = RevisionPage::new().unwrap();
+        let view = RevisionPageView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!((board.get(), view.get()), (0, 0));
         board.advance();
         assert_eq!((board.get(), view.get()), (1, 1));
         board.set_note(7);
         assert_eq!((view.note(), view.get()), (7, 1));
         let other = OwnedFd::from(std::fs::File::open("/dev/zero").unwrap());
-        assert!(matches!(BoardView::map(&other), Err(MemoryError::NotSealed { .. })));
+        assert!(matches!(RevisionPageView::map(&other), Err(MemoryError::NotSealed { .. })));
     }
 
     #[test]
     fn nobody_but_its_owner_changes_a_board() {
         let _alone = ALONE.lock();
-        let board = Board::new().unwrap();
+        let board = RevisionPage::new().unwrap();
         board.advance();
         let given = board.fd().try_clone_to_owned().unwrap();
-        assert!(Mapped::new(given.as_fd(), PAGE, true).is_err(), "a mapping to write by");
+        assert!(MappedFile::new(given.as_fd(), PAGE, true).is_err(), "a mapping to write by");
         assert_eq!(rustix::io::pwrite(&given, &[0; 8], 0), Err(rustix::io::Errno::PERM));
         assert!(memfd::punch(given.as_fd(), 0, PAGE).is_err());
         assert_eq!(rustix::fs::fcntl_add_seals(&given, rustix::fs::SealFlags::WRITE), Err(rustix::io::Errno::PERM));
         // By its file, another one is opened.
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&given));
         let reopened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-        assert!(Mapped::new(reopened.as_fd(), PAGE, true).is_err());
-        let view = BoardView::map(&given).unwrap();
+        assert!(MappedFile::new(reopened.as_fd(), PAGE, true).is_err());
+        let view = RevisionPageView::map(&given).unwrap();
         board.advance();
         assert_eq!((board.get(), view.get()), (2, 2));
     }

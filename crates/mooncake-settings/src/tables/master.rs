@@ -1,6 +1,6 @@
 //! Every flag of the reference's master, and ours.
 
-use crate::setting::{Kind, Setting, Type};
+use crate::setting::{Setting, Support, Type};
 
 const WAL: Type = Type::OneOf(&["on", "off", "fsync", "true", "false", "1", "0"]);
 
@@ -153,7 +153,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     // Replication of hot objects.
     Setting {
         name: "dynamic_replication_mode",
-        kind: Kind::Refused { off: &["off"] },
+        support: Support::Refused { off: &["off"] },
         value: Type::Text,
         default: "off",
         help: "replication of hot objects",

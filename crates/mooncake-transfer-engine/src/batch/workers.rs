@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::batch::{Batch, Task};
 use crate::error::EngineError;
-use crate::peers::initiator::Core;
+use crate::peers::initiator::Initiator;
 use crate::request::{PeerId, Request};
 use crate::transport::stall::Patience;
 
@@ -103,12 +103,12 @@ pub(crate) struct Workers {
 impl Workers {
     /// Takes tasks of a batch on.
     pub fn add(
-        core: &Arc<Core>,
+        initiator: &Arc<Initiator>,
         batch: &Arc<Batch>,
         tasks: &Arc<Vec<Task>>,
         deadline: Instant,
     ) -> Result<(), EngineError> {
-        let workers = &core.workers;
+        let workers = &initiator.workers;
         let mut state = workers.state.lock();
         if state.closed {
             return Err(EngineError::Closed);
@@ -128,10 +128,10 @@ impl Workers {
             state.queue_up(peer);
             at = end;
         }
-        for _ in 0..state.wanted(core.home.options.worker_threads) {
-            let core = core.clone();
+        for _ in 0..state.wanted(initiator.node.options.worker_threads) {
+            let initiator = initiator.clone();
             let builder = std::thread::Builder::new().name("mooncake-batch".into());
-            match mooncake_os::thread::start(builder, move || core.workers.run(&core)) {
+            match mooncake_os::thread::start(builder, move || initiator.workers.run(&initiator)) {
                 Ok(_) => state.threads += 1,
                 Err(source) if state.threads == 0 => {
                     state.queues.clear();
@@ -169,26 +169,26 @@ impl Workers {
         }
     }
 
-    fn run(&self, core: &Arc<Core>) {
+    fn run(&self, initiator: &Arc<Initiator>) {
         while let Some((peer, work)) = self.next() {
             let tasks = &work.tasks[work.range.clone()];
             let requests: Vec<Request> = tasks.iter().map(|task| task.request).collect();
             let result = match Instant::now() >= work.deadline {
                 true => {
-                    let (what, waited) = ("waiting for its turn", core.home.options.transfer_timeout);
-                    Err(EngineError::Timeout { peer: core.peer_name(peer), what, waited })
+                    let (what, waited) = ("waiting for its turn", initiator.node.options.transfer_timeout);
+                    Err(EngineError::Timeout { peer: initiator.peer_name(peer), what, waited })
                 }
                 false => {
                     let patience = Patience { began: Instant::now(), deadline: work.deadline, interrupted: &|| false };
-                    core.carry_out(peer, &requests, &patience)
+                    initiator.transfer(peer, &requests, &patience)
                 }
             };
             if let Err(error) = &result {
-                tracing::debug!(peer = core.peer_name(peer), %error, "requests of a batch failed");
+                tracing::debug!(peer = initiator.peer_name(peer), %error, "requests of a batch failed");
             }
             if let Some((to, notify)) = work.batch.end(tasks, &result) {
                 let deadline = work.batch.deadline.lock().unwrap_or(work.deadline);
-                if let Err(error) = core.tell_of_batch(to, &notify, deadline) {
+                if let Err(error) = initiator.tell_of_batch(to, &notify, deadline) {
                     tracing::warn!(%error, "a batch is done, and its notification did not arrive");
                 }
                 work.batch.finish(tasks.len());

@@ -10,7 +10,7 @@ use mooncake_memory::{ForeignRange, SharedBlock, Source, Target, check_reach, sh
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::EngineError;
-use crate::memory::mappers::Inside;
+use crate::memory::mappers::ActiveAccess;
 use crate::request::Request;
 use crate::transport::Transports;
 use crate::transport::stall::Patience;
@@ -67,14 +67,14 @@ impl Drop for InUse<'_> {
 struct Leaving {
     buffer: Arc<Buffer>,
     /// The peers that were inside its block then, where it is mapped. Those who came later know that it is gone.
-    inside: Vec<Inside>,
+    inside: Vec<ActiveAccess>,
     since: Instant,
 }
 
 impl Leaving {
     /// Nobody touches it any more.
     fn is_left(&self) -> bool {
-        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.inside.iter().any(Inside::lasts)
+        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.inside.iter().any(ActiveAccess::lasts)
     }
 
     fn busy(&self) -> EngineError {
@@ -220,10 +220,10 @@ impl Buffers {
         for buffer in &given_up {
             buffer.gone.store(true, Ordering::SeqCst);
         }
-        let inside: Vec<Inside> =
+        let inside: Vec<ActiveAccess> =
             self.transports.iter().flat_map(|transport| transport.unregister(&given_up)).collect();
         let leaving = given_up.into_iter().map(|buffer| {
-            let touches = |visit: &&Inside| buffer.block.is_some_and(|block| visit.touches(block.id));
+            let touches = |visit: &&ActiveAccess| buffer.block.is_some_and(|block| visit.touches(block.id));
             let inside = inside.iter().filter(touches).cloned().collect();
             Arc::new(Leaving { buffer, inside, since: Instant::now() })
         });
@@ -331,15 +331,15 @@ impl Buffers {
 mod tests {
     use std::time::Duration;
 
-    use mooncake_memory::{BoardView, PassageView, PeerProcess, leak_shared};
+    use mooncake_memory::{AccessPageView, PeerProcess, RevisionPageView, leak_shared};
 
     use super::*;
-    use crate::local_node::Home;
+    use crate::local_node::LocalNode;
     use crate::memory::mappable::Mappable;
     use crate::protocol::descriptor::Descriptor;
     use crate::protocol::same_host::{SECRET_LEN, Secret};
     use crate::transport::same_host::SameHost;
-    use crate::transport::{Met, Reach, Transport};
+    use crate::transport::{PeerInfo, Reached, Transport};
 
     const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -459,10 +459,11 @@ mod tests {
         }
         let bytes = [7; SECRET_LEN];
         let secret = Secret { addr: bytes.as_ptr().expose_provenance() as u64, bytes };
-        let (_admission, fd) = mappable.visitors.admit(Arc::new(PeerProcess::myself().unwrap()), secret).unwrap();
-        let mut passage = PassageView::map(&fd).unwrap();
-        let board = BoardView::map(&mappable.board().fd().try_clone_to_owned().unwrap()).unwrap();
-        let visit = passage.enter(&board, board.get(), 1).unwrap();
+        let (_admission, fd) = mappable.mappers.admit(Arc::new(PeerProcess::myself().unwrap()), secret).unwrap();
+        let mut access_page = AccessPageView::map(&fd).unwrap();
+        let revision_page =
+            RevisionPageView::map(&mappable.revision_page().fd().try_clone_to_owned().unwrap()).unwrap();
+        let visit = access_page.enter(&revision_page, revision_page.get(), 1).unwrap();
         buffers.unregister(&addresses(&all[1..]), &soon()).unwrap();
 
         let began = Instant::now();
@@ -474,7 +475,7 @@ mod tests {
 
         drop(visit);
         // Who comes in now knows that they are gone, and keeps nobody.
-        let _visit = passage.enter(&board, board.get(), 1).unwrap();
+        let _visit = access_page.enter(&revision_page, revision_page.get(), 1).unwrap();
         buffers.unregister(&addresses(&all[..1]), &soon()).unwrap();
         buffers.unregister_everything(&soon()).unwrap();
     }
@@ -507,13 +508,13 @@ mod tests {
             Ok(())
         }
 
-        fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<Inside> {
+        fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
             self.note("had", buffers);
             Vec::new()
         }
 
-        fn reach(&self, _: &Home, _: &Met<'_>, _: &Patience<'_>) -> Result<Reach, EngineError> {
-            Ok(Reach::Not("it leads nowhere".into()))
+        fn path_to(&self, _: &LocalNode, _: &PeerInfo<'_>, _: &Patience<'_>) -> Result<Reached, EngineError> {
+            Ok(Reached::Unreachable("it leads nowhere".into()))
         }
     }
 

@@ -3,28 +3,28 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mooncake_memory::{Board, MemoryError};
+use mooncake_memory::{MemoryError, RevisionPage};
 
 use crate::memory::buffers::Buffer;
-use crate::memory::mappers::{Inside, Visitors};
+use crate::memory::mappers::{ActiveAccess, Mappers};
 
 #[derive(Debug)]
 pub(crate) struct Mappable {
     /// Counts how often a buffer was given up: who copies without asking looks at it afterwards. Its note is the number
     /// of buffers that peers can map.
-    board: Board,
+    revision_page: RevisionPage,
     count: AtomicU64,
     /// The peers that map memory of ours.
-    pub visitors: Arc<Visitors>,
+    pub mappers: Arc<Mappers>,
 }
 
 impl Mappable {
     pub fn new() -> Result<Mappable, MemoryError> {
-        Ok(Mappable { board: Board::new()?, count: AtomicU64::new(0), visitors: Arc::default() })
+        Ok(Mappable { revision_page: RevisionPage::new()?, count: AtomicU64::new(0), mappers: Arc::default() })
     }
 
-    pub fn board(&self) -> &Board {
-        &self.board
+    pub fn revision_page(&self) -> &RevisionPage {
+        &self.revision_page
     }
 
     /// Buffers are to be lent.
@@ -34,19 +34,19 @@ impl Mappable {
     }
 
     /// Buffers were given up. Those that are inside of any block then; who comes later knows of it.
-    pub fn remove(&self, buffers: &[Arc<Buffer>]) -> Vec<Inside> {
+    pub fn remove(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
         if !buffers.iter().any(|buffer| buffer.lent) {
             return Vec::new();
         }
         let fewer = mappable(buffers);
         self.note(self.count.fetch_sub(fewer, Ordering::SeqCst) - fewer);
-        self.board.advance();
-        if fewer > 0 { self.visitors.inside() } else { Vec::new() }
+        self.revision_page.advance();
+        if fewer > 0 { self.mappers.inside() } else { Vec::new() }
     }
 
     /// Two that write it at once may leave the older number: it is a hint.
     fn note(&self, count: u64) {
-        self.board.set_note(count);
+        self.revision_page.set_note(count);
     }
 }
 

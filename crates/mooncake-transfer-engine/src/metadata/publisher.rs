@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::transport::stall::Patience;
 
 /// So many buffers are told one by one.
@@ -57,9 +57,9 @@ impl State {
 
 impl Publisher {
     /// Says where the engine is, and what it lends.
-    pub fn begin(home: &Arc<Home>, host: &str, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let (held, host) = (home.clone(), host.to_owned());
-        home.errands.run(SERVICE, "taking the name", patience, move || {
+    pub fn begin(node: &Arc<LocalNode>, host: &str, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let (held, host) = (node.clone(), host.to_owned());
+        node.errands.run(SERVICE, "taking the name", patience, move || {
             held.publisher.speak(|| {
                 let Some(registry) = &held.registry else { return Ok(()) };
                 registry.announce(&held.name, &host, port)?;
@@ -70,50 +70,50 @@ impl Publisher {
 
     /// Tells the metadata what is registered, now or soon. An error is that of now; what was left for want of patience
     /// may be told yet.
-    pub fn publish(home: &Arc<Home>, patience: &Patience<'_>) -> Result<(), EngineError> {
-        if home.registry.is_none() {
+    pub fn publish(node: &Arc<LocalNode>, patience: &Patience<'_>) -> Result<(), EngineError> {
+        if node.registry.is_none() {
             return Ok(());
         }
         {
-            let mut state = home.publisher.state.lock();
-            let many = home.buffers.len() > FEW;
+            let mut state = node.publisher.state.lock();
+            let many = node.buffers.len() > FEW;
             if many && state.later {
                 return Ok(());
             }
             if many && !state.ending && (state.busy || !state.pause().is_zero()) {
                 let builder = std::thread::Builder::new().name("mooncake-publish".into());
-                let later = home.clone();
+                let later = node.clone();
                 state.later = mooncake_os::thread::start(builder, move || Publisher::publish_later(&later)).is_ok();
                 if state.later {
                     return Ok(());
                 }
             }
         }
-        let held = home.clone();
+        let held = node.clone();
         let tell = move || held.publisher.speak(|| held.tell());
-        home.errands.run(SERVICE, "telling it what is registered", patience, tell)?
+        node.errands.run(SERVICE, "telling it what is registered", patience, tell)?
     }
 
     /// The same, and nobody waits for it or learns how it ended.
-    pub fn publish_unseen(home: &Arc<Home>) {
-        let _ = Publisher::publish(home, &Patience::lasting(Duration::ZERO, &|| false));
+    pub fn publish_unseen(node: &Arc<LocalNode>) {
+        let _ = Publisher::publish(node, &Patience::lasting(Duration::ZERO, &|| false));
     }
 
-    fn publish_later(home: &Home) {
+    fn publish_later(node: &LocalNode) {
         for nth in 1..=TRIES {
-            let pause = home.publisher.state.lock().pause();
+            let pause = node.publisher.state.lock().pause();
             std::thread::sleep(pause);
-            let told = home.publisher.speak(|| {
+            let told = node.publisher.speak(|| {
                 // What is registered from here on begins anew.
-                home.publisher.state.lock().later = false;
-                home.tell()
+                node.publisher.state.lock().later = false;
+                node.tell()
             });
             match told {
                 Ok(()) | Err(EngineError::Closed) => return,
                 Err(error) => tracing::warn!(%error, nth, "the metadata does not name all buffers yet"),
             }
             if nth < TRIES {
-                home.publisher.state.lock().later = true;
+                node.publisher.state.lock().later = true;
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
@@ -138,17 +138,17 @@ impl Publisher {
 
     /// Tells nothing any more, and removes what was told, as far as the caller has patience and in the background
     /// beyond. May be called again.
-    pub fn end(home: &Arc<Home>, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let publisher = &home.publisher;
+    pub fn end(node: &Arc<LocalNode>, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let publisher = &node.publisher;
         {
             let mut state = publisher.state.lock();
             state.ending = true;
-            if home.registry.is_none() || state.withdrawn {
+            if node.registry.is_none() || state.withdrawn {
                 return Ok(());
             }
         }
-        let held = home.clone();
-        home.errands.run(SERVICE, "taking leave of it", patience, move || {
+        let held = node.clone();
+        node.errands.run(SERVICE, "taking leave of it", patience, move || {
             let _pen = held.publisher.pen.lock();
             if std::mem::replace(&mut held.publisher.state.lock().withdrawn, true) {
                 return;

@@ -11,12 +11,12 @@ use super::route::Route;
 const SWEEP: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(crate) struct Routes {
+pub(crate) struct IdlePaths {
     list: Mutex<Vec<Weak<Route>>>,
     swept: Mutex<Option<Instant>>,
 }
 
-impl Routes {
+impl IdlePaths {
     pub(crate) fn keep(&self, route: &Arc<Route>) {
         let mut list = self.list.lock();
         list.retain(|other| other.strong_count() > 0);
@@ -25,7 +25,7 @@ impl Routes {
 
     /// Closes connections that peers have ended, and those that nobody has needed for a while; not more often than it
     /// is worth.
-    pub(crate) fn sweep(&self, now: Instant) {
+    pub(crate) fn close_idle(&self, now: Instant) {
         {
             let mut swept = self.swept.lock();
             if swept.is_some_and(|at| now.duration_since(at) < SWEEP) {
@@ -35,7 +35,7 @@ impl Routes {
         }
         let all: Vec<_> = self.list.lock().iter().filter_map(Weak::upgrade).collect();
         for route in all {
-            route.sweep(now);
+            route.close_idle(now);
         }
     }
 }

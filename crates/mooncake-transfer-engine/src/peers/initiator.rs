@@ -8,12 +8,12 @@ use mooncake_os::forked;
 
 use crate::batch::workers::Workers;
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::notify::Notify;
 use crate::peers::calls::Calls;
 use crate::peers::peer::Peer;
-use crate::peers::registry::{Known, KnownPeers};
-use crate::peers::unresponsive::SilentPeers;
+use crate::peers::registry::{PeerEntry, PeerRegistry};
+use crate::peers::unresponsive::UnresponsivePeers;
 use crate::protocol::handshake::{self, Kind, Message, NotifyBody};
 use crate::request::{Opcode, PeerId, Request, total};
 use crate::transport::stall::{Pace, Patience};
@@ -22,15 +22,15 @@ use crate::transport::stall::{Pace, Patience};
 const SOON: Duration = Duration::from_millis(100);
 
 /// What threads of the engine share.
-pub(crate) struct Core {
-    pub home: Arc<Home>,
+pub(crate) struct Initiator {
+    pub node: Arc<LocalNode>,
     pub workers: Workers,
-    pub silent: Arc<SilentPeers>,
-    pub peers: KnownPeers,
+    pub silent: Arc<UnresponsivePeers>,
+    pub peers: PeerRegistry,
     pub calls: Calls,
 }
 
-impl Core {
+impl Initiator {
     pub fn check(&self) -> Result<(), EngineError> {
         if forked() {
             return Err(EngineError::Forked);
@@ -40,7 +40,7 @@ impl Core {
 
     pub fn patience(&self, bytes: u64) -> Patience<'static> {
         let began = Instant::now();
-        let deadline = began + self.home.options.transfer_timeout + Duration::from_nanos(bytes);
+        let deadline = began + self.node.options.transfer_timeout + Duration::from_nanos(bytes);
         Patience { began, deadline, interrupted: &|| false }
     }
 
@@ -53,7 +53,7 @@ impl Core {
         let patience = Patience::lasting(SOON, interrupted);
         self.find(name, true, |name| {
             // That it takes longer says nothing of the peer.
-            let met = self.silent.check(&self.home, name, &patience).and_then(|()| self.look_for(name, &patience));
+            let met = self.silent.check(&self.node, name, &patience).and_then(|()| self.look_for(name, &patience));
             match met {
                 Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
                 Err(error @ (EngineError::Interrupted | EngineError::Silent { .. })) => Err(error),
@@ -75,7 +75,7 @@ impl Core {
         if name.is_empty() {
             return Err(EngineError::InvalidArgument("a peer has a name".into()));
         }
-        if self.home.is_called(name) {
+        if self.node.is_called(name) {
             return Ok(PeerId::SELF);
         }
         match self.peers.id_of(name, !soon) {
@@ -87,11 +87,11 @@ impl Core {
 
     /// Asks a peer for its description, unless it is known not to answer.
     pub fn meet(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        self.silent.call(&self.home, name, patience, || self.look_for(name, patience))
+        self.silent.call(&self.node, name, patience, || self.look_for(name, patience))
     }
 
     fn look_for(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        Peer::open(&self.home, name, patience).map(Arc::new)
+        Peer::open(&self.node, name, patience).map(Arc::new)
     }
 
     /// All that were met.
@@ -102,23 +102,23 @@ impl Core {
     pub fn peer_name(&self, id: PeerId) -> String {
         match self.peers.get(id) {
             Ok(Some(known)) => known.name.to_string(),
-            _ => self.home.name.clone(),
+            _ => self.node.name.clone(),
         }
     }
 
     /// Carries requests out, in this thread: all or an error. The end of the engine ends it, and waits for it.
-    pub fn carry_out(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn transfer(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
         let _call = self.calls.enter()?;
         let interrupted = || self.calls.is_closed() || (patience.interrupted)();
-        match self.move_bytes(peer, requests, &Patience { interrupted: &interrupted, ..*patience }) {
+        match self.transfer_once(peer, requests, &Patience { interrupted: &interrupted, ..*patience }) {
             Err(EngineError::Interrupted) if self.calls.is_closed() => Err(EngineError::Closed),
             result => result,
         }
     }
 
-    fn move_bytes(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    fn transfer_once(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
         total(requests)?;
-        let Some(Known { name, peer: met }) = self.peers.get(peer)? else {
+        let Some(PeerEntry { name, peer: met }) = self.peers.get(peer)? else {
             return requests.iter().try_for_each(|request| self.copy_here(request, patience));
         };
         let peer = match met {
@@ -129,7 +129,7 @@ impl Core {
                 peer
             }
         };
-        self.silent.call(&self.home, &name, patience, || peer.transfer(&self.home, requests, patience))
+        self.silent.call(&self.node, &name, patience, || peer.transfer(&self.node, requests, patience))
     }
 
     /// A request to the own segment.
@@ -139,9 +139,9 @@ impl Core {
         if len == 0 {
             return Ok(());
         }
-        let outside = || EngineError::NotRegistered { owner: self.home.name.clone(), addr, len: len as u64 };
-        let buffer = self.home.buffers.find(addr, len as u64).ok_or_else(outside)?;
-        let (pace, mut bounce) = (Pace::new(&self.home.name, patience, Duration::MAX), Bounce::new());
+        let outside = || EngineError::NotRegistered { owner: self.node.name.clone(), addr, len: len as u64 };
+        let buffer = self.node.buffers.find(addr, len as u64).ok_or_else(outside)?;
+        let (pace, mut bounce) = (Pace::new(&self.node.name, patience, Duration::MAX), Bounce::new());
         for at in (0..len).step_by(STEP) {
             pace.check("copying within the process")?;
             let step = STEP.min(len - at);
@@ -151,12 +151,12 @@ impl Core {
                 Opcode::Read => (there, here),
                 Opcode::Write => (here, there),
             };
-            let (source, mut target) = (self.home.buffers.source(from), self.home.buffers.target(into));
+            let (source, mut target) = (self.node.buffers.source(from), self.node.buffers.target(into));
             let copied = if source.is_on_device() || target.is_on_device() {
                 bounce.copy(&source, &mut target).map_err(|error| error.to_string())
             } else {
                 let from = from.addr() as u64;
-                self.home.myself.pull(from, &mut target).map_err(|error| error.to_string())
+                self.node.myself.pull(from, &mut target).map_err(|error| error.to_string())
             };
             copied.map_err(EngineError::Memory)?;
         }
@@ -164,14 +164,14 @@ impl Core {
     }
 
     pub fn send_notify(&self, peer: PeerId, notify: &Notify, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let Some(Known { name, .. }) = self.peers.get(peer)? else {
-            self.home.inbox.push(notify.clone());
+        let Some(PeerEntry { name, .. }) = self.peers.get(peer)? else {
+            self.node.inbox.push(notify.clone());
             return Ok(());
         };
         let body = NotifyBody { name: notify.name.clone(), notify_msg: notify.message.clone() };
         let json = serde_json::to_string(&body).expect("strings are JSON");
         let message = Message::new(Kind::Notify, json);
-        let (len, most) = (message.len(), self.home.options.handshake_max);
+        let (len, most) = (message.len(), self.node.options.handshake_max);
         if len > most {
             let why = format!("a message of {len} bytes; handshakes have {most} at most (MC_HANDSHAKE_MAX_LENGTH)");
             return Err(EngineError::InvalidArgument(why));
@@ -182,16 +182,16 @@ impl Core {
     /// When a batch is done it is told of while the batch has time, and the engine goes on.
     pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, deadline: Instant) -> Result<(), EngineError> {
         let interrupted = || self.calls.is_closed();
-        let patience = Patience::lasting(self.home.options.connect_timeout, &interrupted);
+        let patience = Patience::lasting(self.node.options.connect_timeout, &interrupted);
         let deadline = deadline.min(patience.deadline);
         self.send_notify(to, notify, &Patience { deadline, ..patience })
     }
 
     pub fn say(&self, name: &str, message: &Message, patience: &Patience<'_>) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
-        self.silent.call(&self.home, name, patience, || {
-            let (_, addresses) = self.home.handshake_at(name, patience)?;
-            let (connect, longest) = (self.home.options.connect_timeout, self.home.options.handshake_max);
+        self.silent.call(&self.node, name, patience, || {
+            let (_, addresses) = self.node.handshake_at(name, patience)?;
+            let (connect, longest) = (self.node.options.connect_timeout, self.node.options.handshake_max);
             handshake::ask(name, &addresses, message, connect, patience, longest).map(drop)
         })
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::peers::route::Route;
 use crate::request::Request;
 use crate::transport::stall::Patience;
@@ -30,9 +30,9 @@ pub(crate) struct Traffic {
 
 impl Peer {
     /// Asks the peer for its description.
-    pub fn open(home: &Home, name: &str, patience: &Patience<'_>) -> Result<Peer, EngineError> {
-        let route = Mutex::new(Route::find(home, name, patience)?);
-        let bytes = home.transports.iter().map(|_| AtomicU64::new(0)).collect();
+    pub fn open(node: &LocalNode, name: &str, patience: &Patience<'_>) -> Result<Peer, EngineError> {
+        let route = Mutex::new(Route::find(node, name, patience)?);
+        let bytes = node.transports.iter().map(|_| AtomicU64::new(0)).collect();
         let traffic = Traffic { bytes, requests: AtomicU64::new(0), failed: AtomicU64::new(0) };
         Ok(Peer { name: name.to_owned(), route, traffic })
     }
@@ -42,20 +42,20 @@ impl Peer {
     }
 
     /// Carries requests out, in the caller's thread. All or an error; then some of them may have been carried out.
-    pub fn transfer(&self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
         let mut route = self.route();
-        let mut result = route.transfer(home, &self.name, requests, patience);
+        let mut result = route.transfer(node, &self.name, requests, patience);
         if let Err(error) = &result
             && error.is_perhaps_stale()
             && !patience.is_over()
         {
             // Restarted under its name, or with other buffers: once more if it says something new.
-            match Route::find(home, &self.name, patience) {
+            match Route::find(node, &self.name, patience) {
                 Ok(fresh) if !fresh.is_same_life(&route) => {
                     tracing::info!(peer = self.name, %error, "the peer is another one than before");
                     *self.route.lock() = fresh.clone();
                     route = fresh;
-                    result = route.transfer(home, &self.name, requests, patience);
+                    result = route.transfer(node, &self.name, requests, patience);
                 }
                 Ok(_) => {}
                 Err(_) => return result.map(drop),

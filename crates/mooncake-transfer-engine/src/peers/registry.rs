@@ -11,25 +11,25 @@ use crate::request::PeerId;
 
 /// A peer that has an id.
 #[derive(Clone)]
-pub(crate) struct Known {
+pub(crate) struct PeerEntry {
     pub name: Arc<str>,
     /// None while nobody has met it.
     pub peer: Option<Arc<Peer>>,
 }
 
 #[derive(Default)]
-pub(crate) struct KnownPeers {
+pub(crate) struct PeerRegistry {
     state: RwLock<State>,
 }
 
 #[derive(Default)]
 struct State {
     /// By their ids, which begin with 1.
-    list: Vec<Known>,
+    list: Vec<PeerEntry>,
     by_name: HashMap<Arc<str>, PeerId>,
 }
 
-impl KnownPeers {
+impl PeerRegistry {
     /// The id of a name that has one; `met`: only of a peer that was met.
     pub fn id_of(&self, name: &str, met: bool) -> Option<PeerId> {
         let state = self.state.read();
@@ -45,7 +45,7 @@ impl KnownPeers {
             None => {
                 let (name, id) = (Arc::<str>::from(name), PeerId(state.list.len() as u32 + 1));
                 state.by_name.insert(name.clone(), id);
-                state.list.push(Known { name, peer: None });
+                state.list.push(PeerEntry { name, peer: None });
                 id
             }
         };
@@ -57,7 +57,7 @@ impl KnownPeers {
     }
 
     /// None is this engine.
-    pub fn get(&self, id: PeerId) -> Result<Option<Known>, EngineError> {
+    pub fn get(&self, id: PeerId) -> Result<Option<PeerEntry>, EngineError> {
         if id == PeerId::SELF {
             return Ok(None);
         }

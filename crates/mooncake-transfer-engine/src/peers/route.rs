@@ -8,11 +8,11 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::protocol::descriptor::Descriptor;
 use crate::request::Request;
 use crate::transport::stall::Patience;
-use crate::transport::{Met, Reach, Standing, Undone, Way};
+use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached};
 
 /// Most reasons for a detour that are told of one route.
 const MOST_REASONS: usize = 16;
@@ -23,7 +23,7 @@ const NONE: usize = usize::MAX;
 pub(crate) struct Route {
     pub descriptor: Descriptor,
     /// As many as there are transports.
-    ways: Box<[Reach]>,
+    paths: Box<[Reached]>,
     /// The number of the one that was taken last.
     taken: AtomicUsize,
     detours: Mutex<Detours>,
@@ -40,21 +40,21 @@ struct Detours {
 
 impl Route {
     /// Fetches the description, and looks for the ways.
-    pub fn find(home: &Home, name: &str, patience: &Patience<'_>) -> Result<Arc<Route>, EngineError> {
-        let (mut descriptor, host) = home.look_up(name, patience)?;
+    pub fn find(node: &LocalNode, name: &str, patience: &Patience<'_>) -> Result<Arc<Route>, EngineError> {
+        let (mut descriptor, host) = node.look_up(name, patience)?;
         // What is lent there is asked for when it is wanted; of thousands of buffers nothing else is to be kept.
         descriptor.buffers.truncate(1);
         descriptor.buffers.shrink_to_fit();
-        let met = Met { name, host: &host, descriptor: &descriptor };
-        let ways = home.transports.iter().map(|transport| transport.reach(home, &met, patience));
-        let ways = ways.collect::<Result<Box<[Reach]>, EngineError>>()?;
+        let met = PeerInfo { name, host: &host, descriptor: &descriptor };
+        let paths = node.transports.iter().map(|transport| transport.path_to(node, &met, patience));
+        let paths = paths.collect::<Result<Box<[Reached]>, EngineError>>()?;
         let (taken, detours) = (AtomicUsize::new(NONE), Mutex::default());
-        let route = Route { descriptor, ways, taken, detours };
-        if route.open_ways().next().is_none() {
+        let route = Route { descriptor, paths, taken, detours };
+        if route.open_paths().next().is_none() {
             return Err(route.no_way(name));
         }
         let route = Arc::new(route);
-        home.routes.keep(&route);
+        node.idle_paths.keep(&route);
         Ok(route)
     }
 
@@ -66,43 +66,43 @@ impl Route {
     /// Carries requests out by the first way that does; gives the number of its transport.
     pub fn transfer(
         &self,
-        home: &Home,
+        node: &LocalNode,
         name: &str,
         requests: &[Request],
         patience: &Patience<'_>,
     ) -> Result<usize, EngineError> {
         let mut detour = None;
-        for (nth, way) in self.open_ways() {
+        for (nth, path) in self.open_paths() {
             // What went by others before must not land after this.
-            self.open_ways()
+            self.open_paths()
                 .filter(|(other, _)| *other != nth)
-                .try_for_each(|(_, other)| other.settle(home, patience))?;
-            match way.carry(home, requests, patience) {
+                .try_for_each(|(_, other)| other.retire_abandoned(node, patience))?;
+            match path.transfer(node, requests, patience) {
                 Ok(()) => {
-                    self.note(home, name, nth, detour);
+                    self.note(node, name, nth, detour);
                     return Ok(nth);
                 }
-                Err(Undone::NoWay) => {}
-                Err(Undone::OtherWay(reason)) => detour = Some(reason),
-                Err(Undone::Broken(error)) => return Err(error),
+                Err(PathError::Down) => {}
+                Err(PathError::Unsuitable(reason)) => detour = Some(reason),
+                Err(PathError::Failed(error)) => return Err(error),
             }
         }
         Err(self.no_way(name))
     }
 
-    fn open_ways(&self) -> impl Iterator<Item = (usize, &dyn Way)> {
-        self.ways.iter().enumerate().filter_map(|(nth, way)| match way {
-            Reach::By(way) => Some((nth, &**way)),
-            Reach::Not(_) => None,
+    fn open_paths(&self) -> impl Iterator<Item = (usize, &dyn Path)> {
+        self.paths.iter().enumerate().filter_map(|(nth, path)| match path {
+            Reached::Path(path) => Some((nth, &**path)),
+            Reached::Unreachable(_) => None,
         })
     }
 
     fn no_way(&self, name: &str) -> EngineError {
-        EngineError::malformed(name, format!("no way leads there: {}", self.reason(self.ways.len())))
+        EngineError::malformed(name, format!("no way leads there: {}", self.reason(self.paths.len())))
     }
 
     /// The log has each way that is taken once, and each reason for a detour.
-    fn note(&self, home: &Home, name: &str, nth: usize, detour: Option<Cow<'static, str>>) {
+    fn note(&self, node: &LocalNode, name: &str, nth: usize, detour: Option<Cow<'static, str>>) {
         if self.taken.load(Ordering::Relaxed) == nth && detour.is_none() {
             return;
         }
@@ -118,42 +118,42 @@ impl Route {
             is_new
         };
         if is_new {
-            tracing::info!(peer = name, path = home.transports[nth].name(), reason = self.reason(nth), "link");
+            tracing::info!(peer = name, path = node.transports[nth].name(), reason = self.reason(nth), "link");
         }
     }
 
     /// Lets go of connections that nobody needs.
-    pub fn sweep(&self, now: Instant) {
-        self.open_ways().for_each(|(_, way)| way.sweep(now));
+    pub fn close_idle(&self, now: Instant) {
+        self.open_paths().for_each(|(_, path)| path.close_idle(now));
     }
 
     /// The way that bytes took last, or that they will take for all that is known; and why.
-    pub fn path(&self, home: &Home) -> (&'static str, String) {
-        let is_open = |way: &dyn Way| !matches!(way.standing(), Standing::Shut(_));
+    pub fn path(&self, node: &LocalNode) -> (&'static str, String) {
+        let is_open = |path: &dyn Path| !matches!(path.status(), PathStatus::Down(_));
         let nth = match self.taken.load(Ordering::Relaxed) {
-            NONE => match self.open_ways().find(|(_, way)| is_open(*way)) {
-                Some((_, way)) if matches!(way.standing(), Standing::Untried) => return ("untried", String::new()),
+            NONE => match self.open_paths().find(|(_, path)| is_open(*path)) {
+                Some((_, path)) if matches!(path.status(), PathStatus::Untried) => return ("untried", String::new()),
                 Some((nth, _)) => nth,
-                None => return ("none", self.reason(self.ways.len())),
+                None => return ("none", self.reason(self.paths.len())),
             },
             nth => nth,
         };
-        (home.transports[nth].name(), self.reason(nth))
+        (node.transports[nth].name(), self.reason(nth))
     }
 
     /// What there is to say of a way, and why none before it is taken.
     fn reason(&self, nth: usize) -> String {
-        let standing = |way: &Reach| match way {
-            Reach::By(way) => way.standing(),
-            Reach::Not(reason) => Standing::Shut(reason.clone()),
+        let status = |path: &Reached| match path {
+            Reached::Path(path) => path.status(),
+            Reached::Unreachable(reason) => PathStatus::Down(reason.clone()),
         };
         let detour = || self.detours.lock().last.clone().map(Cow::into_owned);
-        let before = self.ways[..nth].iter().filter_map(|way| match standing(way) {
-            Standing::Shut(reason) => Some(reason),
-            Standing::Untried | Standing::Open(_) => detour(),
+        let before = self.paths[..nth].iter().filter_map(|path| match status(path) {
+            PathStatus::Down(reason) => Some(reason),
+            PathStatus::Untried | PathStatus::Up(_) => detour(),
         });
         let mut all: Vec<String> = before.collect();
-        if let Some(Standing::Open(more)) = self.ways.get(nth).map(standing)
+        if let Some(PathStatus::Up(more)) = self.paths.get(nth).map(status)
             && !more.is_empty()
         {
             all.push(more);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::protocol::handshake::{Kind, Message};
 use crate::transport::stall::{Patience, SLICE};
 
@@ -32,7 +32,7 @@ const MOST_THREADS: usize = 8;
 const WANTED: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-pub(crate) struct SilentPeers {
+pub(crate) struct UnresponsivePeers {
     /// Number of entries below, so that calls to others take no lock.
     count: AtomicUsize,
     state: Mutex<State>,
@@ -56,20 +56,20 @@ struct Silent {
     busy: bool,
 }
 
-impl SilentPeers {
+impl UnresponsivePeers {
     /// Carries a call to a peer out, unless the peer is known not to answer; learns from how it ends.
     pub fn call<T>(
         self: &Arc<Self>,
-        home: &Arc<Home>,
+        node: &Arc<LocalNode>,
         name: &str,
         patience: &Patience<'_>,
         call: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        self.check(home, name, patience)?;
+        self.check(node, name, patience)?;
         let result = call();
         match &result {
             Ok(_) => self.answered(name),
-            Err(error) if is_silence(error) => self.add(home, name),
+            Err(error) if is_silence(error) => self.add(node, name),
             Err(_) => {}
         }
         result
@@ -82,7 +82,12 @@ impl SilentPeers {
     }
 
     /// An error if the peer is known not to answer.
-    pub fn check(self: &Arc<Self>, home: &Arc<Home>, name: &str, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn check(
+        self: &Arc<Self>,
+        node: &Arc<LocalNode>,
+        name: &str,
+        patience: &Patience<'_>,
+    ) -> Result<(), EngineError> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -98,17 +103,17 @@ impl SilentPeers {
             silent.wanted = now;
             if silent.asked.is_some() || now >= until {
                 let since = now.duration_since(silent.since);
-                self.watch(home, &mut state);
+                self.watch(node, &mut state);
                 return Err(EngineError::Silent { peer: name.to_owned(), since });
             }
-            self.watch(home, &mut state);
+            self.watch(node, &mut state);
             // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
             MutexGuard::unlocked(&mut state, || patience.check(name, "its answer"))?;
             self.changed.wait_for(&mut state, SLICE);
         }
     }
 
-    fn add(self: &Arc<Self>, home: &Arc<Home>, name: &str) {
+    fn add(self: &Arc<Self>, node: &Arc<LocalNode>, name: &str) {
         let now = Instant::now();
         let mut state = self.state.lock();
         if !state.peers.contains_key(name) {
@@ -116,7 +121,7 @@ impl SilentPeers {
             state.peers.insert(name.to_owned(), silent);
             self.count.store(state.peers.len(), Ordering::Release);
         }
-        self.watch(home, &mut state);
+        self.watch(node, &mut state);
     }
 
     fn answered(&self, name: &str) {
@@ -134,12 +139,12 @@ impl SilentPeers {
     }
 
     /// Has the peers asked. Where no thread can be started, whoever turns to one finds out by himself.
-    fn watch(self: &Arc<Self>, home: &Arc<Home>, state: &mut State) {
+    fn watch(self: &Arc<Self>, node: &Arc<LocalNode>, state: &mut State) {
         let wanted = state.peers.values().filter(|silent| silent.wanted.elapsed() < WANTED).count();
         while !state.closed && state.threads < wanted.min(MOST_THREADS) {
-            let (peers, home) = (self.clone(), home.clone());
+            let (peers, node) = (self.clone(), node.clone());
             let builder = std::thread::Builder::new().name("mooncake-probe".into());
-            if mooncake_os::thread::start(builder, move || peers.run(&home)).is_err() {
+            if mooncake_os::thread::start(builder, move || peers.run(&node)).is_err() {
                 if state.threads == 0 {
                     state.peers.clear();
                     self.count.store(0, Ordering::Release);
@@ -150,10 +155,10 @@ impl SilentPeers {
         }
     }
 
-    fn run(&self, home: &Home) {
+    fn run(&self, node: &LocalNode) {
         while let Some(name) = self.next() {
             let closed = || self.state.lock().closed;
-            if asks(home, &name, &Patience::lasting(ANSWER, &closed)) {
+            if asks(node, &name, &Patience::lasting(ANSWER, &closed)) {
                 self.answered(&name);
             }
             if let Some(silent) = self.state.lock().peers.get_mut(&name) {
@@ -189,10 +194,10 @@ impl SilentPeers {
 
 /// Whether the peer answers, whatever it says; and if it cannot be asked, because its address is not to be had: others
 /// may reach it all the same.
-fn asks(home: &Home, name: &str, patience: &Patience<'_>) -> bool {
-    let Ok((_, addresses)) = home.handshake_at(name, patience) else { return true };
+fn asks(node: &LocalNode, name: &str, patience: &Patience<'_>) -> bool {
+    let Ok((_, addresses)) = node.handshake_at(name, patience) else { return true };
     let probe = Message::new(Kind::Probe, "{}".into());
-    let longest = home.options.handshake_max;
+    let longest = node.options.handshake_max;
     match crate::protocol::handshake::ask(name, &addresses, &probe, ANSWER, patience, longest) {
         Err(EngineError::Interrupted) => false,
         Err(error) => !is_silence(&error),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mooncake_os::Guarded;
 
 use super::{Next, Session};
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::notify::Notify;
 use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
 
@@ -29,13 +29,13 @@ const ROOM: usize = 64 << 20;
 
 /// Bytes of handshakes that are coming in.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct HandshakeBudget {
     taken: AtomicUsize,
 }
 
 /// What one of them takes.
 struct Taken {
-    of: Arc<Room>,
+    of: Arc<HandshakeBudget>,
     bytes: usize,
 }
 
@@ -75,9 +75,9 @@ enum State {
 }
 
 impl Handshake {
-    pub fn session(stream: TcpStream, home: &Home) -> io::Result<Session> {
+    pub fn session(stream: TcpStream, node: &LocalNode) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
-        let (stream, taken) = (Guarded::new(stream), Taken { of: home.room.clone(), bytes: 0 });
+        let (stream, taken) = (Guarded::new(stream), Taken { of: node.handshake_budget.clone(), bytes: 0 });
         Ok(Session::Handshake(Handshake { stream, since: Instant::now(), taken, state: State::Ask(Vec::new()) }))
     }
 
@@ -94,13 +94,13 @@ impl Handshake {
         now.duration_since(self.since) > PATIENCE
     }
 
-    pub fn step(&mut self, home: &Home) -> Next {
+    pub fn step(&mut self, node: &LocalNode) -> Next {
         loop {
             match &mut self.state {
                 State::Ask(read) => {
-                    let wanted = match missing(read, home.options.handshake_max) {
+                    let wanted = match missing(read, node.options.handshake_max) {
                         Ok(0) => {
-                            let Some(answer) = answer(home, std::mem::take(read)) else { return Next::Close };
+                            let Some(answer) = answer(node, std::mem::take(read)) else { return Next::Close };
                             self.since = Instant::now();
                             self.state = State::Answer { bytes: answer, sent: 0 };
                             continue;
@@ -160,14 +160,14 @@ pub(crate) fn missing(read: &[u8], longest: usize) -> Result<usize, ()> {
     }
 }
 
-fn answer(home: &Home, mut read: Vec<u8>) -> Option<Arc<[u8]>> {
+fn answer(node: &LocalNode, mut read: Vec<u8>) -> Option<Arc<[u8]>> {
     let asked = Message::decode(read.split_off(LENGTH_LEN))?;
     let json = match asked.kind {
-        Kind::Metadata => return Some(home.description()),
+        Kind::Metadata => return Some(node.description()),
         Kind::Probe => r#"{"status":"success"}"#.to_owned(),
         Kind::Notify => {
             let body: NotifyBody = serde_json::from_slice(&asked.json).ok()?;
-            home.inbox.push(Notify { name: body.name, message: body.notify_msg });
+            node.inbox.push(Notify { name: body.name, message: body.notify_msg });
             r#"{"name":"","notify_msg":"success"}"#.to_owned()
         }
         Kind::Connection => {

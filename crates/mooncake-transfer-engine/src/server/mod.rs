@@ -29,12 +29,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 
-pub(crate) use handshake::Room;
+pub(crate) use handshake::HandshakeBudget;
 #[cfg(any(test, fuzzing))]
 pub(crate) use handshake::missing;
 
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 
 /// Most connections of all kinds. Beyond, the oldest of those that have not been served yet is cut, or else the one
 /// that has been still for longest between two requests.
@@ -89,11 +89,11 @@ enum Session {
 }
 
 impl Session {
-    fn step(&mut self, home: &Home) -> Next {
+    fn step(&mut self, node: &LocalNode) -> Next {
         match self {
-            Session::Handshake(session) => session.step(home),
-            Session::Data(session) => session.step(home),
-            Session::Host(session) => session.step(home),
+            Session::Handshake(session) => session.step(node),
+            Session::Data(session) => session.step(node),
+            Session::Host(session) => session.step(node),
         }
     }
 
@@ -106,20 +106,20 @@ impl Session {
     }
 
     /// It has stood still for too long in the midst of something.
-    fn is_overdue(&self, home: &Home, now: Instant) -> bool {
+    fn is_overdue(&self, node: &LocalNode, now: Instant) -> bool {
         match self {
             Session::Handshake(session) => session.is_overdue(now),
-            Session::Data(session) => session.is_overdue(home, now),
-            Session::Host(session) => session.is_overdue(home, now),
+            Session::Data(session) => session.is_overdue(node, now),
+            Session::Host(session) => session.is_overdue(node, now),
         }
     }
 
     /// None if it is at work.
-    fn standing(&self) -> Option<Standing> {
+    fn idle_rank(&self) -> Option<IdleRank> {
         match self {
-            Session::Handshake(session) => Some(Standing { known: false, since: session.since() }),
-            Session::Data(session) => session.standing(),
-            Session::Host(session) => session.standing(),
+            Session::Handshake(session) => Some(IdleRank { known: false, since: session.since() }),
+            Session::Data(session) => session.idle_rank(),
+            Session::Host(session) => session.idle_rank(),
         }
     }
 
@@ -146,7 +146,7 @@ impl Session {
 
 /// Who has to go first where there are too many: the least of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Standing {
+struct IdleRank {
     /// It has been served before.
     known: bool,
     since: Instant,
@@ -167,7 +167,7 @@ struct Slots {
 }
 
 struct Shared {
-    home: Arc<Home>,
+    node: Arc<LocalNode>,
     epoll: Guarded<OwnedFd>,
     waker: Waker,
     ports: Ports,
@@ -185,14 +185,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub fn start(home: Arc<Home>, ports: Ports, threads: usize) -> Result<Server, EngineError> {
+    pub fn start(node: Arc<LocalNode>, ports: Ports, threads: usize) -> Result<Server, EngineError> {
         let failed = |what| EngineError::socket("this engine", what);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed("epoll"))?;
         let waker = Waker::new().map_err(failed("eventfd"))?;
         let swept = Mutex::new(Instant::now());
         let epoll = Guarded::new(epoll);
         let (slots, stop, turned_away) = (Mutex::default(), AtomicBool::new(false), AtomicU64::new(0));
-        let shared = Arc::new(Shared { home, epoll, waker, ports, slots, stop, turned_away, swept });
+        let shared = Arc::new(Shared { node, epoll, waker, ports, slots, stop, turned_away, swept });
         let listen = || -> io::Result<()> {
             let add =
                 |fd: BorrowedFd<'_>, token, flags| epoll::add(&*shared.epoll, fd, EventData::new_u64(token), flags);
@@ -297,7 +297,7 @@ impl Shared {
             let session = match token {
                 HANDSHAKE => {
                     let accepted = self.ports.handshake.accept().map(with_keepalive);
-                    accepted.and_then(|(stream, _)| handshake::Handshake::session(stream, &self.home))
+                    accepted.and_then(|(stream, _)| handshake::Handshake::session(stream, &self.node))
                 }
                 DATA => {
                     let accepted = self.ports.data.accept().map(with_keepalive);
@@ -369,7 +369,7 @@ impl Shared {
         let mut session = connection.session.lock();
         let (mut in_a_row, mut other) = (0, None);
         loop {
-            let flags = match session.step(&self.home) {
+            let flags = match session.step(&self.node) {
                 Next::Close => {
                     self.leave(token);
                     return None;
@@ -415,12 +415,12 @@ impl Shared {
             }
             *swept = now;
         }
-        self.home.mapped.forget_ended();
-        self.home.routes.sweep(now);
+        self.node.mapped.forget_ended();
+        self.node.idle_paths.close_idle(now);
         let all: Vec<(u64, Arc<Connection>)> = self.slots.lock().all().collect();
         for (token, connection) in all {
             // Locked means that it moves.
-            let overdue = connection.session.try_lock().is_some_and(|session| session.is_overdue(&self.home, now));
+            let overdue = connection.session.try_lock().is_some_and(|session| session.is_overdue(&self.node, now));
             if overdue {
                 self.leave(token);
             }
@@ -461,8 +461,8 @@ impl Slots {
         let mut passed = None;
         for _ in 0..LOOKS {
             let still = self.all().filter_map(|(token, connection)| {
-                let standing = connection.session.try_lock()?.standing()?;
-                (now.saturating_duration_since(standing.since) >= at_least).then_some((standing, token))
+                let idle_rank = connection.session.try_lock()?.idle_rank()?;
+                (now.saturating_duration_since(idle_rank.since) >= at_least).then_some((idle_rank, token))
             });
             let Some(one) = still.filter(|one| Some(*one) > passed).min() else { return false };
             let speaks = |connection: &Connection| {

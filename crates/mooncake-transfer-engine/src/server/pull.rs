@@ -2,9 +2,9 @@
 
 use std::os::fd::BorrowedFd;
 
-use mooncake_memory::{Passage, PeerProcess, PullError};
+use mooncake_memory::{AccessPage, PeerProcess, PullError};
 
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::protocol::same_host::{Answer, Piece};
 
 /// Bytes fetched in one go: so long the buffer cannot be given up.
@@ -14,7 +14,7 @@ const STEP: u64 = 4 << 20;
 const TURN: u64 = 32 << 20;
 
 /// What a peer has asked for.
-pub(super) struct Filling {
+pub(super) struct Pull {
     asked: Vec<Piece>,
     /// The piece that is next, and its bytes that are there.
     at: usize,
@@ -30,12 +30,18 @@ pub(super) enum Turn {
     Gone,
 }
 
-impl Filling {
-    pub fn new(asked: Vec<Piece>) -> Filling {
-        Filling { asked, at: 0, done: 0 }
+impl Pull {
+    pub fn new(asked: Vec<Piece>) -> Pull {
+        Pull { asked, at: 0, done: 0 }
     }
 
-    pub fn go_on(&mut self, home: &Home, fd: BorrowedFd<'_>, peer: &PeerProcess, passage: &Passage) -> Turn {
+    pub fn go_on(
+        &mut self,
+        node: &LocalNode,
+        fd: BorrowedFd<'_>,
+        peer: &PeerProcess,
+        access_page: &AccessPage,
+    ) -> Turn {
         if (self.at, self.done) != (0, 0) && mooncake_net::has_hung_up(fd) {
             return Turn::Gone;
         }
@@ -45,14 +51,14 @@ impl Filling {
                 return Turn::Again;
             }
             let refused = Turn::Done(Answer::NotRegistered(self.at as u32));
-            let Some(buffer) = home.buffers.find(first.to, first.len) else { return refused };
+            let Some(buffer) = node.buffers.find(first.to, first.len) else { return refused };
             let Some(_in_use) = buffer.enter() else { return refused };
             // Neighbours in one buffer go together, as far as one step reaches.
             let (mut targets, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
             let (mut at, mut done) = (self.at, self.done);
             while let Some(piece) = self.asked.get(at).filter(|piece| buffer.holds(piece.to, piece.len)) {
                 let step = (piece.len - done).min(STEP - bytes);
-                targets.push(home.buffers.target(buffer.part(piece.to + done, step)));
+                targets.push(node.buffers.target(buffer.part(piece.to + done, step)));
                 from.push((piece.from.wrapping_add(done), step));
                 bytes += step;
                 done += step;
@@ -61,7 +67,7 @@ impl Filling {
                 }
                 (at, done) = (at + 1, 0);
             }
-            let Some(copying) = passage.copy() else { return Turn::Gone };
+            let Some(copying) = access_page.copy() else { return Turn::Gone };
             match peer.pull_while(&from, &mut targets, || copying.is_wanted()) {
                 Ok(true) => (self.at, self.done) = (at, done),
                 Ok(false) => return Turn::Gone,

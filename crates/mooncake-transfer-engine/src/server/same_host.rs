@@ -13,10 +13,10 @@ use mooncake_os::{Guarded, peer_credentials, peer_pidfd, send_fds};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::pull::{Filling, Turn};
-use super::{Next, Session, Standing};
-use crate::local_node::Home;
-use crate::memory::mappers::Admission;
+use super::pull::{Pull, Turn};
+use super::{IdleRank, Next, Session};
+use crate::local_node::LocalNode;
+use crate::memory::mappers::MapGrant;
 use crate::protocol::same_host::{
     Answer, BlockBounds, Bounds, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, Welcome, Wish, head,
     pieces, pieces_of,
@@ -39,20 +39,20 @@ pub(super) struct Host {
 struct Known {
     process: Arc<PeerProcess>,
     /// Its way into memory that it maps, and its word for copies out of its own.
-    admission: Admission,
+    admission: MapGrant,
 }
 
 impl Known {
     /// What it asks for through the passage.
     fn asked(&self) -> Option<Vec<u64>> {
-        self.admission.passage().asked()
+        self.admission.access_page().asked()
     }
 }
 
 enum State {
     Hello(Vec<u8>),
     Request(Vec<u8>),
-    Fill(Filling, By),
+    Fill(Pull, By),
     Answer {
         raw: Vec<u8>,
         sent: usize,
@@ -65,7 +65,7 @@ enum State {
 #[derive(Clone, Copy)]
 enum By {
     Socket,
-    Passage,
+    AccessPage,
 }
 
 impl Host {
@@ -80,11 +80,11 @@ impl Host {
         self.stream.as_fd()
     }
 
-    pub fn is_overdue(&self, home: &Home, now: Instant) -> bool {
+    pub fn is_overdue(&self, node: &LocalNode, now: Instant) -> bool {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Request(read) if read.is_empty() => false,
-            State::Fill(..) | State::Answer { .. } => still > home.options.stall_timeout,
+            State::Fill(..) | State::Answer { .. } => still > node.options.stall_timeout,
             _ => still > PATIENCE,
         }
     }
@@ -93,18 +93,18 @@ impl Host {
         matches!(&self.state, State::Request(read) if read.is_empty()).then_some(self.moved)
     }
 
-    pub fn standing(&self) -> Option<Standing> {
+    pub fn idle_rank(&self) -> Option<IdleRank> {
         let known = match &self.state {
             State::Hello(_) => false,
             State::Request(_) => true,
             State::Fill(..) | State::Answer { .. } => return None,
         };
-        Some(Standing { known, since: self.moved })
+        Some(IdleRank { known, since: self.moved })
     }
 
-    pub fn step(&mut self, home: &Home) -> Next {
+    pub fn step(&mut self, node: &LocalNode) -> Next {
         loop {
-            match self.advance(home) {
+            match self.advance(node) {
                 Ok(()) => self.moved = Instant::now(),
                 Err(Some(next)) => return next,
                 Err(None) => return Next::Close,
@@ -113,20 +113,20 @@ impl Host {
     }
 
     /// One step; `Err` says what to wait for, or that this is the end.
-    fn advance(&mut self, home: &Home) -> Result<(), Option<Next>> {
+    fn advance(&mut self, node: &LocalNode) -> Result<(), Option<Next>> {
         let fd = self.stream.as_fd();
         match &mut self.state {
             State::Hello(read) => {
                 fill(fd, read, HELLO_LEN)?;
                 let Some(raw) = read.first_chunk::<HELLO_LEN>() else { return Ok(()) };
                 let hello = Hello::decode(raw).ok_or(None)?;
-                self.welcome(home, &hello)?;
+                self.welcome(node, &hello)?;
                 self.state = State::Request(Vec::new());
                 Ok(())
             }
             State::Request(read) => {
                 if let Some(asked) = self.peer.as_ref().filter(|_| read.is_empty()).and_then(Known::asked) {
-                    self.state = State::Fill(Filling::new(pieces_of(&asked).ok_or(None)?), By::Passage);
+                    self.state = State::Fill(Pull::new(pieces_of(&asked).ok_or(None)?), By::AccessPage);
                     return Ok(());
                 }
                 let asked = read.first_chunk::<REQUEST_LEN>().map(|raw| head(raw).ok_or(None)).transpose()?;
@@ -144,11 +144,11 @@ impl Host {
                 let mut fds = Vec::new();
                 let raw = match wish {
                     Wish::Fill => {
-                        self.state = State::Fill(Filling::new(asked), By::Socket);
+                        self.state = State::Fill(Pull::new(asked), By::Socket);
                         return Ok(());
                     }
-                    Wish::Look => look(home, &asked, self.peer.is_some()),
-                    Wish::Map => match self.lend(home, asked[0].to) {
+                    Wish::Look => look(node, &asked, self.peer.is_some()),
+                    Wish::Map => match self.lend(node, asked[0].to) {
                         Some(file) => {
                             fds.push(file);
                             Answer::Done.encode().to_vec()
@@ -161,12 +161,12 @@ impl Host {
             }
             State::Fill(filling, by) => {
                 let peer = self.peer.as_ref().ok_or(None)?;
-                let passage = peer.admission.passage();
-                let (raw, fds) = match filling.go_on(home, fd, &peer.process, passage) {
+                let access_page = peer.admission.access_page();
+                let (raw, fds) = match filling.go_on(node, fd, &peer.process, access_page) {
                     Turn::Done(answer) => {
                         let raw = answer.encode();
-                        if let By::Passage = by
-                            && passage.answer(u64::from_le_bytes(raw))
+                        if let By::AccessPage = by
+                            && access_page.answer(u64::from_le_bytes(raw))
                         {
                             self.state = State::Request(Vec::new());
                             self.moved = Instant::now();
@@ -187,7 +187,7 @@ impl Host {
             State::Answer { raw, sent, fds } => {
                 // The next request may follow before this call has returned: by the passage then.
                 if let Some(known) = &self.peer {
-                    known.admission.passage().look();
+                    known.admission.access_page().look();
                 }
                 let count = if fds.is_empty() {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -217,29 +217,29 @@ impl Host {
         let Some(Known { admission, .. }) = &self.peer else {
             return mooncake_net::busy_poll(habit, || is_readable().then_some(())).is_some();
         };
-        let passage = admission.passage();
+        let access_page = admission.access_page();
         let mut looks = 0_u32;
         let asked = mooncake_net::busy_poll(habit, || {
             looks += 1;
-            (passage.is_asked() || (looks % LOOKS == 1 && is_readable())).then_some(())
+            (access_page.is_asked() || (looks % LOOKS == 1 && is_readable())).then_some(())
         });
-        asked.is_some() || !passage.look_away()
+        asked.is_some() || !access_page.look_away()
     }
 
-    fn welcome(&mut self, home: &Home, hello: &Hello) -> Result<(), Option<Next>> {
-        let secret = home.secret();
-        let mut passage = None;
-        let welcome = if hello.target != home.id {
+    fn welcome(&mut self, node: &LocalNode, hello: &Hello) -> Result<(), Option<Next>> {
+        let secret = node.secret();
+        let mut access_page = None;
+        let welcome = if hello.target != node.id {
             Welcome::Stranger
         } else {
             match PeerProcess::of_socket(&*self.stream).and_then(|peer| proven(peer, &hello.secret)) {
                 Ok(Some(process)) => {
                     let process = Arc::new(process);
-                    let admitted = home.mappable.visitors.admit(process.clone(), hello.secret);
+                    let admitted = node.mappable.mappers.admit(process.clone(), hello.secret);
                     // It may try again: descriptors or memory are short.
                     let (admission, fd) =
                         admitted.inspect_err(|error| tracing::warn!(%error, "a passage")).map_err(|_| None)?;
-                    (self.peer, passage) = (Some(Known { process, admission }), Some(fd));
+                    (self.peer, access_page) = (Some(Known { process, admission }), Some(fd));
                     Welcome::CanPull
                 }
                 // The process that the kernel names is not the one that wrote the hello.
@@ -253,7 +253,7 @@ impl Host {
         let raw = ReplyHello { welcome, secret }.encode();
         // The first bytes on a fresh socket: there is room for them.
         let fds: Vec<BorrowedFd<'_>> =
-            std::iter::once(home.mappable.board().fd()).chain(passage.as_ref().map(AsFd::as_fd)).collect();
+            std::iter::once(node.mappable.revision_page().fd()).chain(access_page.as_ref().map(AsFd::as_fd)).collect();
         match send_fds(&*self.stream, &raw, &fds) {
             Ok(sent) if sent == raw.len() && welcome != Welcome::Stranger => Ok(()),
             _ => Err(None),
@@ -261,8 +261,8 @@ impl Host {
     }
 
     /// A block of this engine's memory, for a peer that is known.
-    fn lend(&self, home: &Home, block: u64) -> Option<OwnedFd> {
-        self.peer.as_ref().filter(|_| home.buffers.lends_block(block))?;
+    fn lend(&self, node: &LocalNode, block: u64) -> Option<OwnedFd> {
+        self.peer.as_ref().filter(|_| node.buffers.lends_block(block))?;
         shared_block_file(block)
     }
 }
@@ -274,10 +274,10 @@ pub(super) fn may_be_a_peer(stream: &UnixStream) -> bool {
 }
 
 /// In which buffers the pieces lie, and in which blocks those if the peer may map them.
-fn look(home: &Home, asked: &[Piece], may_map: bool) -> Vec<u8> {
+fn look(node: &LocalNode, asked: &[Piece], may_map: bool) -> Vec<u8> {
     let mut out = Answer::Done.encode().to_vec();
     for (at, piece) in asked.iter().enumerate() {
-        let Some(buffer) = home.buffers.find(piece.to, piece.len) else {
+        let Some(buffer) = node.buffers.find(piece.to, piece.len) else {
             return Answer::NotRegistered(at as u32).encode().to_vec();
         };
         // A block may be freed while a part of it is lent: what a peer has mapped of it is nobody's memory then.

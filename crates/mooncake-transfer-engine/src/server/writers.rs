@@ -25,9 +25,9 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Nothing is severed while the answer lives; none if it has been. By the one thread that has the connection.
-    pub fn enter(&self) -> Option<Inside<'_>> {
+    pub fn enter(&self) -> Option<WriteGuard<'_>> {
         self.inside.store(true, Ordering::SeqCst);
-        let inside = Inside(self);
+        let inside = WriteGuard(self);
         (!self.severed.load(Ordering::SeqCst)).then_some(inside)
     }
 
@@ -38,9 +38,9 @@ impl Writer {
 }
 
 /// Bytes of it may land.
-pub(crate) struct Inside<'a>(&'a Writer);
+pub(crate) struct WriteGuard<'a>(&'a Writer);
 
-impl Drop for Inside<'_> {
+impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         self.0.inside.store(false, Ordering::SeqCst);
     }

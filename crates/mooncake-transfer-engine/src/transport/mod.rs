@@ -4,7 +4,7 @@
 //! (RDMA) is one more implementation in the list that `Engine::start` makes: what it has to say of itself goes into the
 //! document by
 //! [`describe`](Transport::describe), its keys to memory come and go by [`register`](Transport::register) and
-//! [`unregister`](Transport::unregister), and of its [`Way`] to a peer nobody else knows more than what is here.
+//! [`unregister`](Transport::unregister), and of its [`Path`] to a peer nobody else knows more than what is here.
 
 pub(crate) mod pool;
 pub(crate) mod same_host;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::memory::buffers::Buffer;
-use crate::memory::mappers::Inside;
+use crate::memory::mappers::ActiveAccess;
 use crate::protocol::descriptor::Descriptor;
 use crate::request::Request;
 use crate::transport::stall::Patience;
@@ -41,16 +41,16 @@ pub(crate) trait Transport: Send + Sync {
 
     /// The memory is given up: no peer begins anything with it any more when this returns. Gives the peers that are
     /// inside of what they have mapped, and who are waited for before anybody is told that it is free.
-    fn unregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<Inside> {
+    fn unregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
         Vec::new()
     }
 
     /// Looks for the way to a peer that has been met, as far as what it says of itself tells.
-    fn reach(&self, home: &Home, met: &Met<'_>, patience: &Patience<'_>) -> Result<Reach, EngineError>;
+    fn path_to(&self, node: &LocalNode, met: &PeerInfo<'_>, patience: &Patience<'_>) -> Result<Reached, EngineError>;
 }
 
 /// A peer that has been met.
-pub(crate) struct Met<'a> {
+pub(crate) struct PeerInfo<'a> {
     /// The name that it is opened by.
     pub name: &'a str,
     /// Where its handshakes are answered.
@@ -59,48 +59,48 @@ pub(crate) struct Met<'a> {
 }
 
 /// What came of looking for a way.
-pub(crate) enum Reach {
-    By(Box<dyn Way>),
+pub(crate) enum Reached {
+    Path(Box<dyn Path>),
     /// There is none in this life of the peer, and why.
-    Not(String),
+    Unreachable(String),
 }
 
 /// A transport's way to one life of a peer.
-pub(crate) trait Way: Send + Sync {
+pub(crate) trait Path: Send + Sync {
     /// Carries requests out, in the caller's thread: all, or an error, after which some may have been and nothing
     /// touches the local memory any more. What was given up on this way itself does not land after it.
-    fn carry(&self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Undone>;
+    fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError>;
 
     /// When it returns, nothing lands any more of what was given up on this way: another one may be taken.
-    fn settle(&self, home: &Home, patience: &Patience<'_>) -> Result<(), EngineError>;
+    fn retire_abandoned(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), EngineError>;
 
     /// Lets go of connections that nobody needs.
-    fn sweep(&self, now: Instant);
+    fn close_idle(&self, now: Instant);
 
-    fn standing(&self) -> Standing;
+    fn status(&self) -> PathStatus;
 }
 
 /// Why requests were not carried out.
-pub(crate) enum Undone {
+pub(crate) enum PathError {
     /// The way is shut, as its [standing](Way::standing) says. The next transport is tried.
-    NoWay,
+    Down,
     /// Not this way, for this reason, though it is open. The next transport is tried.
-    OtherWay(Cow<'static, str>),
+    Unsuitable(Cow<'static, str>),
     /// No other transport would help.
-    Broken(EngineError),
+    Failed(EngineError),
 }
 
-impl From<EngineError> for Undone {
-    fn from(error: EngineError) -> Undone {
-        Undone::Broken(error)
+impl From<EngineError> for PathError {
+    fn from(error: EngineError) -> PathError {
+        PathError::Failed(error)
     }
 }
 
 /// What is known of a way.
-pub(crate) enum Standing {
+pub(crate) enum PathStatus {
     Untried,
     /// It works; with what there is to say of it, if anything.
-    Open(String),
+    Up(String),
     /// It does not, for this reason.
-    Shut(String),
+    Down(String),
 }

@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::stall::{Patience, SLICE};
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 
 /// Most connections kept without work.
 const MOST_IDLE: usize = 16;
@@ -22,10 +22,10 @@ const JUST_NOW: Duration = Duration::from_micros(100);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A connection that carries one call after another.
-pub(crate) trait Carrier: Sized {
+pub(crate) trait Connect: Sized {
     type Address;
     type Error: From<EngineError> + std::fmt::Display;
-    fn open(home: &Home, address: &Self::Address, patience: &Patience<'_>) -> Result<Self, Self::Error>;
+    fn open(node: &LocalNode, address: &Self::Address, patience: &Patience<'_>) -> Result<Self, Self::Error>;
     /// The peer has not hung up since the last call.
     fn is_alive(&self) -> bool;
     /// It stands between two calls.
@@ -35,7 +35,7 @@ pub(crate) trait Carrier: Sized {
     fn is_lost(error: &Self::Error) -> bool;
 }
 
-pub(crate) struct Pool<C: Carrier> {
+pub(crate) struct Pool<C: Connect> {
     address: C::Address,
     most: usize,
     state: Mutex<State<C>>,
@@ -50,7 +50,7 @@ struct State<C> {
     failed: Option<(Instant, String)>,
 }
 
-impl<C: Carrier> Pool<C> {
+impl<C: Connect> Pool<C> {
     pub fn new(most: usize, address: C::Address) -> Pool<C> {
         let state = Mutex::new(State { idle: Vec::new(), lent: 0, failed: None });
         Pool { address, most, state, returned: Condvar::new() }
@@ -65,11 +65,11 @@ impl<C: Carrier> Pool<C> {
     /// unused, which is no failure of this call.
     pub fn with<T>(
         &self,
-        home: &Home,
+        node: &LocalNode,
         patience: &Patience<'_>,
         mut call: impl FnMut(&mut C) -> Result<T, C::Error>,
     ) -> Result<T, C::Error> {
-        let (mut carrier, mut fresh) = self.check_out(home, patience)?;
+        let (mut carrier, mut fresh) = self.check_out(node, patience)?;
         loop {
             let result = call(&mut carrier);
             let reusable = carrier.is_reusable();
@@ -79,7 +79,7 @@ impl<C: Carrier> Pool<C> {
                 return result;
             }
             drop(carrier);
-            match C::open(home, &self.address, patience) {
+            match C::open(node, &self.address, patience) {
                 Ok(opened) => (carrier, fresh) = (opened, true),
                 Err(_) => {
                     self.check_in(None);
@@ -90,14 +90,14 @@ impl<C: Carrier> Pool<C> {
     }
 
     /// Opens one, so that the way is known to work.
-    pub fn try_connect(&self, home: &Home, patience: &Patience<'_>) -> Result<(), C::Error> {
-        let carrier = C::open(home, &self.address, patience)?;
+    pub fn try_connect(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), C::Error> {
+        let carrier = C::open(node, &self.address, patience)?;
         self.state.lock().idle.push((Instant::now(), carrier));
         Ok(())
     }
 
     /// Closes connections that the peer has ended, and those that have not been needed.
-    pub fn sweep(&self, now: Instant) {
+    pub fn close_idle(&self, now: Instant) {
         let gone: Vec<_> = {
             let mut state = self.state.lock();
             let newest = state.idle.len().saturating_sub(1);
@@ -111,7 +111,7 @@ impl<C: Carrier> Pool<C> {
         drop(gone);
     }
 
-    fn check_out(&self, home: &Home, patience: &Patience<'_>) -> Result<(C, bool), C::Error> {
+    fn check_out(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(C, bool), C::Error> {
         let mut state = self.state.lock();
         loop {
             while let Some((since, carrier)) = state.idle.pop() {
@@ -141,7 +141,7 @@ impl<C: Carrier> Pool<C> {
         }
         state.lent += 1;
         drop(state);
-        match C::open(home, &self.address, patience) {
+        match C::open(node, &self.address, patience) {
             Ok(carrier) => Ok((carrier, true)),
             Err(error) => {
                 // A caller that had no more patience says nothing of the peer.

@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use mooncake_memory::{Board, Passage, PassageView};
+use mooncake_memory::{AccessPage, AccessPageView, RevisionPage};
 use mooncake_os::{recv_fds, send_fds};
 use mooncake_transfer_engine::{Engine, EngineOptions, PeerId};
 
@@ -29,7 +29,7 @@ pub fn meet(target: &Engine) -> UnixStream {
 }
 
 /// The same, with the page that both share.
-pub fn meet_with_passage(target: &Engine) -> (UnixStream, PassageView) {
+pub fn meet_with_passage(target: &Engine) -> (UnixStream, AccessPageView) {
     let document = document_of(target);
     let address = SocketAddr::from_abstract_name(field(&document, "unix")).unwrap();
     let mut stream = UnixStream::connect_addr(&address).unwrap();
@@ -48,20 +48,20 @@ pub fn meet_with_passage(target: &Engine) -> (UnixStream, PassageView) {
     let (mut reply, mut fds) = ([9; 40], Vec::new());
     assert_eq!(recv_fds(&stream, &mut reply, &mut fds).unwrap(), reply.len());
     assert_eq!(reply[8], 0, "it can copy from here");
-    let passage = PassageView::map(&fds[1]).unwrap();
+    let passage = AccessPageView::map(&fds[1]).unwrap();
     (stream, passage)
 }
 
 /// A peer that stands still when it is asked for a copy: its name, and its ends of what it shares with its first
 /// visitor. Later ones find their writes done.
-pub fn that_stands_still(real: &Engine) -> (String, Receiver<(Passage, UnixStream)>) {
+pub fn that_stands_still(real: &Engine) -> (String, Receiver<(AccessPage, UnixStream)>) {
     let unix = format!("mooncake-test-{}-{}", std::process::id(), real.port());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&unix).unwrap()).unwrap();
     let document = document_of(real);
     let document = document.replace(field(&document, "unix"), &unix);
     let (tell, told) = channel();
     std::thread::spawn(move || {
-        let board = Board::new().unwrap();
+        let board = RevisionPage::new().unwrap();
         let secret: &'static [u8; 16] = Box::leak(Box::new([6; 16]));
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -70,7 +70,7 @@ pub fn that_stands_still(real: &Engine) -> (String, Receiver<(Passage, UnixStrea
             reply[..8].copy_from_slice(b"MCRSHOST");
             reply[16..24].copy_from_slice(&(secret.as_ptr().expose_provenance() as u64).to_le_bytes());
             reply[24..40].copy_from_slice(secret);
-            let (passage, fd) = Passage::new().unwrap();
+            let (passage, fd) = AccessPage::new().unwrap();
             send_fds(&stream, &reply, &[board.fd(), fd.as_fd()]).unwrap();
             match tell.send((passage, stream.try_clone().unwrap())) {
                 // It has said all that it says.
@@ -89,7 +89,7 @@ pub fn that_stands_still(real: &Engine) -> (String, Receiver<(Passage, UnixStrea
 /// The engine behind such a peer, one that has so much patience and has opened it, and that peer.
 pub fn before_one_that_stands_still(
     transfer_timeout: Duration,
-) -> (Engine, Engine, PeerId, Receiver<(Passage, UnixStream)>) {
+) -> (Engine, Engine, PeerId, Receiver<(AccessPage, UnixStream)>) {
     let real = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
     let hurry = EngineOptions { transfer_timeout, ..EngineOptions::default() };
     let initiator = Engine::new("127.0.0.1", hurry).unwrap();

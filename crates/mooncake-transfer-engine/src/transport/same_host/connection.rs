@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::{BoardView, ForeignRange, MemoryError, PassageView, PeerMemory, PeerProcess, PullError, Target};
+use mooncake_memory::{
+    AccessPageView, ForeignRange, MemoryError, PeerMemory, PeerProcess, PullError, RevisionPageView, Target,
+};
 use mooncake_net::{Habit, busy_poll_behind, recv_awake_behind};
 use mooncake_os::{Guarded, forked, recv_fds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,10 +17,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::mapped::MappedPeer;
-use super::stuck_writes::{GivenUp, Lingering};
-use super::unreadable::OutOfReach;
+use super::stuck_writes::{StuckWrite, StuckWrites};
+use super::unreadable::UnreadableRanges;
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::memory::peer_identity::proven;
 use crate::protocol::ids::EngineId;
 use crate::protocol::same_host::{
@@ -26,7 +28,7 @@ use crate::protocol::same_host::{
     Secret, Welcome, Wish, request, words,
 };
 use crate::request::{Opcode, Request};
-use crate::transport::pool::Carrier;
+use crate::transport::pool::Connect;
 use crate::transport::stall::{Pace, Patience, SLICE};
 
 /// Bytes copied between two looks at the clock.
@@ -47,7 +49,7 @@ pub(crate) struct Address {
     unix: String,
     id: EngineId,
     mapped: Arc<MappedPeer>,
-    out_of_reach: Arc<OutOfReach>,
+    out_of_reach: Arc<UnreadableRanges>,
 }
 
 impl Address {
@@ -60,21 +62,21 @@ impl Address {
     }
 }
 
-pub(crate) struct HostLane {
+pub(crate) struct SameHostConnection {
     stream: Guarded<UnixStream>,
     peer: Arc<str>,
     id: EngineId,
     process: Arc<PeerProcess>,
     /// What the peer has proven itself by.
     secret: Secret,
-    board: BoardView,
+    revision_page: RevisionPageView,
     /// The way into the peer's mapped memory, and this end's word for copies out of its own. None: the peer cannot copy
     /// out of this process, and is asked for none.
-    passage: Option<PassageView>,
+    access_page: Option<AccessPageView>,
     mapped: Arc<MappedPeer>,
-    out_of_reach: Arc<OutOfReach>,
+    out_of_reach: Arc<UnreadableRanges>,
     /// Where it is noted what the peer does not leave.
-    lingering: Arc<Lingering>,
+    stuck_writes: Arc<StuckWrites>,
     /// So long a write that was given up is waited for.
     leaving: Duration,
     /// Buffers of the peer, by their start, as they were when its board said so.
@@ -85,7 +87,7 @@ pub(crate) struct HostLane {
 
 /// Writes that the peer will copy by itself.
 #[derive(Default)]
-struct Fills {
+struct PendingPulls {
     pieces: Vec<Piece>,
     bytes: u64,
 }
@@ -133,27 +135,27 @@ impl From<EngineError> for Failure {
     }
 }
 
-impl Drop for HostLane {
+impl Drop for SameHostConnection {
     /// The peer may be at it still, with a write that was given up. It begins no further copy from here on; for the one
     /// that it is at, if it is at one, it is waited for.
     fn drop(&mut self) {
-        let Some(passage) = self.passage.take() else { return };
+        let Some(access_page) = self.access_page.take() else { return };
         if self.between || forked() {
             return;
         }
-        let given_up = GivenUp::new(self.id, passage, self.process.clone(), self.secret);
+        let given_up = StuckWrite::new(self.id, access_page, self.process.clone(), self.secret);
         if !Patience::lasting(self.leaving, &|| false).wait_until(|| !given_up.lasts()) {
             tracing::warn!(peer = &*self.peer, "stands still in the midst of a copy from here");
-            self.lingering.note(given_up);
+            self.stuck_writes.note(given_up);
         }
     }
 }
 
-impl Carrier for HostLane {
+impl Connect for SameHostConnection {
     type Address = Address;
     type Error = Failure;
 
-    fn open(home: &Home, address: &Address, patience: &Patience<'_>) -> Result<HostLane, Failure> {
+    fn open(node: &LocalNode, address: &Address, patience: &Patience<'_>) -> Result<SameHostConnection, Failure> {
         let peer = address.peer.clone();
         let other_way = |what: &'static str| move |error: std::io::Error| Failure::OtherWay(format!("{what}: {error}"));
         let stream = connect(&address.unix).map_err(|error| {
@@ -177,8 +179,8 @@ impl Carrier for HostLane {
         let cannot = |error: PullError| Failure::OtherWay(error.to_string());
         // Before anything is said: the name of a peer that has ended may be another user's by now.
         let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
-        let mut pace = Pace::new(&peer, patience, home.options.connect_timeout);
-        let hello = Hello { target: address.id, secret: home.secret() };
+        let mut pace = Pace::new(&peer, patience, node.options.connect_timeout);
+        let hello = Hello { target: address.id, secret: node.secret() };
         send(stream.as_fd(), &hello.encode(), &mut pace)?;
         let mut raw = [0; REPLY_HELLO_LEN];
         let mut fds = Vec::new();
@@ -198,31 +200,33 @@ impl Carrier for HostLane {
             return Err(Failure::OtherWay("another engine has its socket".into()));
         }
         let can_pull = reply.welcome == Welcome::CanPull;
-        let (board, passage) = match (&fds[..], can_pull) {
-            ([board], false) => (board, None),
-            ([board, passage], true) => (board, Some(PassageView::map(passage).map_err(cannot_map)?)),
+        let (revision_page, access_page) = match (&fds[..], can_pull) {
+            ([revision_page], false) => (revision_page, None),
+            ([revision_page, access_page], true) => {
+                (revision_page, Some(AccessPageView::map(access_page).map_err(cannot_map)?))
+            }
             _ => return Err(Failure::NotNow("it did not send what belongs to its greeting".into())),
         };
-        let board = BoardView::map(board).map_err(cannot_map)?;
+        let revision_page = RevisionPageView::map(revision_page).map_err(cannot_map)?;
         let process = proven(process, &reply.secret).map_err(cannot)?;
         let process =
             process.ok_or_else(|| Failure::OtherWay("the process behind its socket is another one".into()))?;
         let (process, secret) = (Arc::new(process), reply.secret);
-        let (id, mapped, lingering) = (address.id, address.mapped.clone(), home.lingering.clone());
-        let known = (board.get(), BTreeMap::new());
+        let (id, mapped, stuck_writes) = (address.id, address.mapped.clone(), node.stuck_writes.clone());
+        let known = (revision_page.get(), BTreeMap::new());
         let (habit, leaving, between) = (Habit::new(), LEAVING, true);
-        Ok(HostLane {
+        Ok(SameHostConnection {
             stream,
             peer,
             id,
             leaving,
             process,
             secret,
-            board,
-            passage,
+            revision_page,
+            access_page,
             mapped,
             out_of_reach: address.out_of_reach.clone(),
-            lingering,
+            stuck_writes,
             known,
             habit,
             between,
@@ -247,15 +251,15 @@ impl Carrier for HostLane {
     }
 }
 
-impl HostLane {
+impl SameHostConnection {
     /// Carries requests out in their order.
-    pub fn transfer(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
+    pub fn transfer(&mut self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
         let ends = || requests.iter().map(|request| (request.remote, request.local.len() as u64));
-        if self.out_of_reach.has_any(self.board.get(), ends) {
+        if self.out_of_reach.has_any(self.revision_page.get(), ends) {
             let reason = "a device's memory at the peer".into();
             return Err(Failure::NotCopied { addr: 0, len: 0, there: true, reason });
         }
-        match self.carry_out(home, requests, patience) {
+        match self.carry_out(node, requests, patience) {
             Err(Failure::Broken(EngineError::Interrupted)) => {
                 self.leaving = SLICE;
                 Err(EngineError::Interrupted.into())
@@ -263,9 +267,9 @@ impl HostLane {
             Err(Failure::NotCopied { addr, len, reason, .. }) => {
                 let there = self.is_out_of_reach(addr, len);
                 if there {
-                    self.note_out_of_reach(home, addr, len, patience);
+                    self.note_out_of_reach(node, addr, len, patience);
                 } else {
-                    home.buffers.look_for_devices();
+                    node.buffers.look_for_devices();
                 }
                 Err(Failure::NotCopied { addr, len, there, reason })
             }
@@ -283,50 +287,50 @@ impl HostLane {
     }
 
     /// The next requests to that buffer take another way at once.
-    fn note_out_of_reach(&mut self, home: &Home, addr: u64, len: u64, patience: &Patience<'_>) {
+    fn note_out_of_reach(&mut self, node: &LocalNode, addr: u64, len: u64, patience: &Patience<'_>) {
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
+        let mut pace = Pace::new(&peer, patience, node.options.stall_timeout);
         // A request that is not answered ends the connection, as any other does.
         if let Ok((revision, bounds)) = self.know(addr, len, &mut pace) {
             self.out_of_reach.note(bounds.start, bounds.len, revision);
         }
     }
 
-    fn carry_out(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
+    fn carry_out(&mut self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
-        let mut fills = Fills::default();
+        let mut pace = Pace::new(&peer, patience, node.options.stall_timeout);
+        let mut pulls = PendingPulls::default();
         for request in requests.iter().filter(|request| !request.local.is_empty()) {
             if self.is_mapped(request, &mut pace)? {
-                self.fill(&mut fills, &mut pace)?;
-                self.visit(home, request, &mut pace)?;
+                self.fill(&mut pulls, &mut pace)?;
+                self.visit(node, request, &mut pace)?;
                 continue;
             }
             match request.opcode {
-                Opcode::Write if self.passage.is_none() => {
+                Opcode::Write if self.access_page.is_none() => {
                     return Err(Failure::OtherWay("the peer may not read this process".into()));
                 }
-                Opcode::Write => self.add(&mut fills, request, &mut pace)?,
+                Opcode::Write => self.add(&mut pulls, request, &mut pace)?,
                 Opcode::Read => {
-                    self.fill(&mut fills, &mut pace)?;
-                    self.read(home, request, &mut pace)?;
+                    self.fill(&mut pulls, &mut pace)?;
+                    self.read(node, request, &mut pace)?;
                 }
             }
         }
-        self.fill(&mut fills, &mut pace)
+        self.fill(&mut pulls, &mut pace)
     }
 
     /// Adds a write to what the peer will copy, and lets it copy what is enough for once.
-    fn add(&mut self, fills: &mut Fills, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn add(&mut self, pulls: &mut PendingPulls, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
         let Piece { to, from, len } = piece(request);
         let mut at = 0;
         while at < len {
-            let step = (len - at).min(FILL - fills.bytes);
-            fills.pieces.push(Piece { to: to + at, from: from + at, len: step });
-            fills.bytes += step;
+            let step = (len - at).min(FILL - pulls.bytes);
+            pulls.pieces.push(Piece { to: to + at, from: from + at, len: step });
+            pulls.bytes += step;
             at += step;
-            if fills.pieces.len() == MOST_PIECES || fills.bytes == FILL {
-                self.fill(fills, pace)?;
+            if pulls.pieces.len() == MOST_PIECES || pulls.bytes == FILL {
+                self.fill(pulls, pace)?;
                 pace.check("copying to the peer")?;
             }
         }
@@ -334,17 +338,17 @@ impl HostLane {
     }
 
     /// Lets the peer copy from here.
-    fn fill(&mut self, fills: &mut Fills, pace: &mut Pace<'_>) -> Result<(), Failure> {
-        if fills.pieces.is_empty() {
+    fn fill(&mut self, pulls: &mut PendingPulls, pace: &mut Pace<'_>) -> Result<(), Failure> {
+        if pulls.pieces.is_empty() {
             return Ok(());
         }
-        let by_passage = self.passage.as_mut().is_some_and(|passage| passage.ask(words(&fills.pieces)));
+        let by_passage = self.access_page.as_mut().is_some_and(|access_page| access_page.ask(words(&pulls.pieces)));
         match by_passage {
-            true => self.answer_by_passage(&fills.pieces, pace)?,
-            false => drop(self.ask(Wish::Fill, &fills.pieces, pace)?),
+            true => self.answer_by_passage(&pulls.pieces, pace)?,
+            false => drop(self.ask(Wish::Fill, &pulls.pieces, pace)?),
         }
-        fills.pieces.clear();
-        fills.bytes = 0;
+        pulls.pieces.clear();
+        pulls.bytes = 0;
         Ok(())
     }
 
@@ -352,11 +356,11 @@ impl HostLane {
     /// awake, too, or by the socket.
     fn answer_by_passage(&mut self, pieces: &[Piece], pace: &mut Pace<'_>) -> Result<(), Failure> {
         self.between = false;
-        let Some(passage) = &mut self.passage else { return Ok(()) };
-        let answer = match busy_poll_behind(&self.habit, copying(bytes_of(pieces)), || passage.answer()) {
-            None if passage.fall_asleep() => None,
+        let Some(access_page) = &mut self.access_page else { return Ok(()) };
+        let answer = match busy_poll_behind(&self.habit, copying(bytes_of(pieces)), || access_page.answer()) {
+            None if access_page.fall_asleep() => None,
             // It may have come since.
-            answer => answer.or_else(|| passage.answer()),
+            answer => answer.or_else(|| access_page.answer()),
         };
         let raw = match answer {
             Some(word) => {
@@ -376,7 +380,7 @@ impl HostLane {
     /// Whether the peer's end of a request lies in memory that is mapped here, or is from now on.
     fn is_mapped(&mut self, request: &Request, pace: &mut Pace<'_>) -> Result<bool, Failure> {
         // A peer without such memory is not asked where its buffers lie, but for reads.
-        if self.board.note() == 0 || self.passage.is_none() {
+        if self.revision_page.note() == 0 || self.access_page.is_none() {
             return Ok(false);
         }
         let (_, bounds) = self.know(request.remote, request.local.len() as u64, pace)?;
@@ -406,11 +410,11 @@ impl HostLane {
     }
 
     /// Copies between memory of here and the peer's mapped memory.
-    fn visit(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn visit(&mut self, node: &LocalNode, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
         for at in (0..request.local.len()).step_by(VISIT) {
             let local = request.local.part(at, VISIT.min(request.local.len() - at));
             let addr = request.remote + at as u64;
-            while !self.visit_once(home, request.opcode, local, addr, pace)? {
+            while !self.visit_once(node, request.opcode, local, addr, pace)? {
                 // It gave a buffer up meanwhile: this one perhaps, so it is asked anew. Or the way is closed for good.
                 if !self.is_alive() {
                     return Err(Failure::OtherWay("the peer hung up".into()));
@@ -425,7 +429,7 @@ impl HostLane {
     /// One step; false if the peer did not let this engine in.
     fn visit_once(
         &mut self,
-        home: &Home,
+        node: &LocalNode,
         opcode: Opcode,
         local: ForeignRange,
         addr: u64,
@@ -441,20 +445,20 @@ impl HostLane {
             Opcode::Read => (there, local),
             Opcode::Write => (local, there),
         };
-        let mut into = home.buffers.target(into);
-        let Some(passage) = &mut self.passage else { return Err(elsewhere()) };
-        let Some(visit) = passage.enter(&self.board, revision, block.id) else { return Ok(false) };
-        let copied = home.myself.pull(from.addr() as u64, &mut into);
+        let mut into = node.buffers.target(into);
+        let Some(access_page) = &mut self.access_page else { return Err(elsewhere()) };
+        let Some(visit) = access_page.enter(&self.revision_page, revision, block.id) else { return Ok(false) };
+        let copied = node.myself.pull(from.addr() as u64, &mut into);
         drop(visit);
         // The peer's end is memory that can be mapped: it is no device's.
         copied.map_err(|error| Failure::NotCopied { addr, len, there: false, reason: error.to_string() })?;
         // What is mapped here stays mapped when its owner has gone, and nobody has the bytes then.
-        if !passage.is_open() || !self.is_there() {
+        if !access_page.is_open() || !self.is_there() {
             return Err(self.gone());
         }
         // Its owner does not wait for ever for whoever is inside. If this was not its buffer any more, it is visited
         // anew.
-        Ok(self.board.get() == revision || self.know(addr, len, pace)?.1.block == Some(block))
+        Ok(self.revision_page.get() == revision || self.know(addr, len, pace)?.1.block == Some(block))
     }
 
     /// One request and its answer, of which the rest is given.
@@ -512,12 +516,12 @@ impl HostLane {
 
     /// Copies out of the peer's memory. The range is known to have lain in a registered buffer before, and no buffer
     /// was given up until afterwards.
-    fn read(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn read(&mut self, node: &LocalNode, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
         for at in (0..request.local.len()).step_by(STEP) {
             let local = request.local.part(at, STEP.min(request.local.len() - at));
             let addr = request.remote + at as u64;
             let (before, _) = self.know(addr, local.len() as u64, pace)?;
-            let mut target = home.buffers.target(local);
+            let mut target = node.buffers.target(local);
             self.process.pull(addr, &mut target).map_err(|error| match error {
                 PullError::Fault { .. } => {
                     let (len, reason) = (local.len() as u64, error.to_string());
@@ -530,7 +534,7 @@ impl HostLane {
                 // Another program in the same process, perhaps, and its bytes.
                 return Err(self.gone());
             }
-            if self.board.get() != before {
+            if self.revision_page.get() != before {
                 return Err(Failure::OtherWay("the peer gave a buffer up meanwhile".into()));
             }
             pace.moved()?;
@@ -562,7 +566,7 @@ impl HostLane {
 
     /// The buffer of the peer's that a range lies in, and what its board said before that was known.
     fn know(&mut self, addr: u64, len: u64, pace: &mut Pace<'_>) -> Result<(u64, Bounds), Failure> {
-        let now = self.board.get();
+        let now = self.revision_page.get();
         if self.known.0 != now {
             self.known = (now, BTreeMap::new());
         }

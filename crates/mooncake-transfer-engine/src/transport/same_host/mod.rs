@@ -13,17 +13,17 @@ use mooncake_os::{boot_id, hex};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::pool::Pool;
-use super::same_host::connection::{Failure, HostLane};
+use super::same_host::connection::{Failure, SameHostConnection};
 use super::stall::{Patience, SLICE};
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::memory::buffers::Buffer;
 use crate::memory::mappable::Mappable;
-use crate::memory::mappers::Inside;
+use crate::memory::mappers::ActiveAccess;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::EngineId;
 use crate::request::Request;
-use crate::transport::{Met, Reach, Standing, Transport, Undone, Way};
+use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport};
 
 /// An attempt that failed for the moment is not repeated before.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -61,15 +61,15 @@ impl Transport for SameHost {
         Ok(())
     }
 
-    fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<Inside> {
+    fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
         self.mappable.remove(buffers)
     }
 
-    fn reach(&self, home: &Home, met: &Met<'_>, _patience: &Patience<'_>) -> Result<Reach, EngineError> {
-        let door = if home.options.same_host { door_of(met.descriptor) } else { Err("turned off here".into()) };
+    fn path_to(&self, node: &LocalNode, met: &PeerInfo<'_>, _patience: &Patience<'_>) -> Result<Reached, EngineError> {
+        let door = if node.options.same_host { door_of(met.descriptor) } else { Err("turned off here".into()) };
         Ok(match door {
-            Ok((unix, id)) => Reach::By(Box::new(HostPath::new(home, met.name, unix, id))),
-            Err(reason) => Reach::Not(reason),
+            Ok((unix, id)) => Reached::Path(Box::new(SameHostPath::new(node, met.name, unix, id))),
+            Err(reason) => Reached::Unreachable(reason),
         })
     }
 }
@@ -86,10 +86,10 @@ fn door_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
 }
 
 /// The way to one life of a peer.
-struct HostPath {
+struct SameHostPath {
     name: Arc<str>,
     id: EngineId,
-    lanes: Pool<HostLane>,
+    lanes: Pool<SameHostConnection>,
     state: Mutex<State>,
     found_out: Condvar,
 }
@@ -115,68 +115,70 @@ impl From<Failure> for State {
     }
 }
 
-impl Way for HostPath {
-    fn carry(&self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Undone> {
-        self.settle(home, patience)?;
-        if home.buffers.are_any_on_device(requests) {
-            return Err(Undone::OtherWay(Cow::Borrowed("device memory here")));
+impl Path for SameHostPath {
+    fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError> {
+        self.retire_abandoned(node, patience)?;
+        if node.buffers.are_any_on_device(requests) {
+            return Err(PathError::Unsuitable(Cow::Borrowed("device memory here")));
         }
-        self.try_it(home, patience)?;
-        let carried = self.lanes.with(home, patience, |lane| lane.transfer(home, requests, patience));
+        self.try_it(node, patience)?;
+        let carried = self.lanes.with(node, patience, |lane| lane.transfer(node, requests, patience));
         carried.map_err(|failure| match failure {
-            Failure::NotCopied { there: true, .. } => Undone::OtherWay(Cow::Borrowed("device memory at the peer")),
+            Failure::NotCopied { there: true, .. } => PathError::Unsuitable(Cow::Borrowed("device memory at the peer")),
             // A process that may not be read, for instance: another transport knows more, and says what is wrong.
             Failure::NotCopied { reason, .. } | Failure::OtherWay(reason) | Failure::NotNow(reason) => {
-                Undone::OtherWay(Cow::Owned(reason))
+                PathError::Unsuitable(Cow::Owned(reason))
             }
-            Failure::Broken(error) => Undone::Broken(error),
+            Failure::Broken(error) => PathError::Failed(error),
         })
     }
 
-    fn settle(&self, home: &Home, patience: &Patience<'_>) -> Result<(), EngineError> {
-        home.lingering.wait(self.id, &self.name, patience)
+    fn retire_abandoned(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), EngineError> {
+        node.stuck_writes.wait(self.id, &self.name, patience)
     }
 
-    fn sweep(&self, now: Instant) {
-        self.lanes.sweep(now);
+    fn close_idle(&self, now: Instant) {
+        self.lanes.close_idle(now);
     }
 
-    fn standing(&self) -> Standing {
+    fn status(&self) -> PathStatus {
         match &*self.state.lock() {
-            State::Untried(None) | State::Trying => Standing::Untried,
-            State::Untried(Some((_, reason))) => Standing::Shut(format!("for now: {reason}")),
-            State::Works => Standing::Open(match self.lanes.address().mapped_blocks() {
+            State::Untried(None) | State::Trying => PathStatus::Untried,
+            State::Untried(Some((_, reason))) => PathStatus::Down(format!("for now: {reason}")),
+            State::Works => PathStatus::Up(match self.lanes.address().mapped_blocks() {
                 0 => "copies between processes".into(),
                 blocks => format!("{blocks} blocks of its memory mapped, copies between processes otherwise"),
             }),
-            State::Not(reason) => Standing::Shut(reason.clone()),
+            State::Not(reason) => PathStatus::Down(reason.clone()),
         }
     }
 }
 
-impl HostPath {
-    fn new(home: &Home, name: &str, unix: &str, id: EngineId) -> HostPath {
+impl SameHostPath {
+    fn new(node: &LocalNode, name: &str, unix: &str, id: EngineId) -> SameHostPath {
         let name: Arc<str> = name.into();
-        let lanes = Pool::new(64, connection::Address::new(name.clone(), unix, id, home.mapped.meet()));
-        HostPath { name, id, lanes, state: Mutex::new(State::Untried(None)), found_out: Condvar::new() }
+        let lanes = Pool::new(64, connection::Address::new(name.clone(), unix, id, node.mapped.meet()));
+        SameHostPath { name, id, lanes, state: Mutex::new(State::Untried(None)), found_out: Condvar::new() }
     }
 
     /// Whether it works, tried by the first who needs it.
-    fn try_it(&self, home: &Home, patience: &Patience<'_>) -> Result<(), Undone> {
+    fn try_it(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), PathError> {
         let until = Instant::now() + MOMENT;
         let mut state = self.state.lock();
         loop {
             match &*state {
                 State::Works => return Ok(()),
-                State::Not(_) => return Err(Undone::NoWay),
-                State::Untried(Some((at, _))) if at.elapsed() < RETRY_AFTER => return Err(Undone::NoWay),
+                State::Not(_) => return Err(PathError::Down),
+                State::Untried(Some((at, _))) if at.elapsed() < RETRY_AFTER => return Err(PathError::Down),
                 State::Untried(_) => break,
                 State::Trying => {
                     self.found_out.wait_for(&mut state, SLICE);
                     // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
                     let enough = || patience.is_over() || (patience.interrupted)() || Instant::now() >= until;
                     if matches!(*state, State::Trying) && MutexGuard::unlocked(&mut state, enough) {
-                        return Err(Undone::OtherWay(Cow::Borrowed("another call is trying copies within the host")));
+                        return Err(PathError::Unsuitable(Cow::Borrowed(
+                            "another call is trying copies within the host",
+                        )));
                     }
                 }
             }
@@ -184,13 +186,13 @@ impl HostPath {
         *state = State::Trying;
         // Without the lock: others go another way meanwhile, and see how things stand.
         drop(state);
-        let next = self.lanes.try_connect(home, patience).map_or_else(State::from, |()| State::Works);
+        let next = self.lanes.try_connect(node, patience).map_or_else(State::from, |()| State::Works);
         let works = matches!(next, State::Works);
         if let State::Untried(Some((_, reason))) | State::Not(reason) = &next {
             tracing::debug!(peer = &*self.name, reason, "no copies within the host");
         }
         *self.state.lock() = next;
         self.found_out.notify_all();
-        if works { Ok(()) } else { Err(Undone::NoWay) }
+        if works { Ok(()) } else { Err(PathError::Down) }
     }
 }

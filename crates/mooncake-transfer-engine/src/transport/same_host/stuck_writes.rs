@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use mooncake_memory::{PassageView, PeerProcess};
+use mooncake_memory::{AccessPageView, PeerProcess};
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
@@ -15,36 +15,36 @@ use crate::transport::stall::Patience;
 
 /// Those of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Lingering {
-    list: Mutex<Vec<GivenUp>>,
+pub(crate) struct StuckWrites {
+    list: Mutex<Vec<StuckWrite>>,
 }
 
 /// A write that was taken back.
 #[derive(Debug)]
-pub(crate) struct GivenUp {
+pub(crate) struct StuckWrite {
     /// Which life of which peer.
     peer: EngineId,
-    passage: PassageView,
+    access_page: AccessPageView,
     process: Arc<PeerProcess>,
     /// What the process holds as long as it is the program that was asked.
     secret: Secret,
 }
 
-impl GivenUp {
+impl StuckWrite {
     /// Takes back what was asked for by this passage.
-    pub fn new(peer: EngineId, passage: PassageView, process: Arc<PeerProcess>, secret: Secret) -> GivenUp {
-        passage.withdraw();
-        GivenUp { peer, passage, process, secret }
+    pub fn new(peer: EngineId, access_page: AccessPageView, process: Arc<PeerProcess>, secret: Secret) -> StuckWrite {
+        access_page.withdraw();
+        StuckWrite { peer, access_page, process, secret }
     }
 
     /// The peer may be at it.
     pub fn lasts(&self) -> bool {
-        self.passage.is_copying() && is_there(&self.process, &self.secret)
+        self.access_page.is_copying() && is_there(&self.process, &self.secret)
     }
 }
 
-impl Lingering {
-    pub(crate) fn note(&self, given_up: GivenUp) {
+impl StuckWrites {
+    pub(crate) fn note(&self, given_up: StuckWrite) {
         self.list.lock().push(given_up);
     }
 
@@ -66,7 +66,7 @@ impl Lingering {
     }
 
     /// How many there are of those that are asked for.
-    fn left(&self, asked_for: impl Fn(&GivenUp) -> bool) -> usize {
+    fn left(&self, asked_for: impl Fn(&StuckWrite) -> bool) -> usize {
         let mut list = self.list.lock();
         list.retain(|given_up| !asked_for(given_up) || given_up.lasts());
         list.iter().filter(|given_up| asked_for(given_up)).count()

@@ -10,7 +10,7 @@ const MOST: usize = 4096;
 
 /// What was found out in one life of a peer, by any connection to it.
 #[derive(Debug, Default)]
-pub(crate) struct OutOfReach {
+pub(crate) struct UnreadableRanges {
     /// Most peers have no such memory, and who asks for it is not to wait.
     any: AtomicBool,
     found: Mutex<Found>,
@@ -24,7 +24,7 @@ struct Found {
     ranges: BTreeMap<u64, u64>,
 }
 
-impl OutOfReach {
+impl UnreadableRanges {
     pub fn note(&self, addr: u64, len: u64, revision: u64) {
         let mut found = self.found.lock();
         if found.revision != revision || found.ranges.len() == MOST {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn what_was_found_out_holds_until_the_peer_gives_a_buffer_up() {
-        let (found, has) = (OutOfReach::default(), |found: &OutOfReach, revision, addr, len| {
+        let (found, has) = (UnreadableRanges::default(), |found: &UnreadableRanges, revision, addr, len| {
             found.has_any(revision, || [(1, 1), (addr, len)].into_iter())
         });
         assert!(!has(&found, 3, 4096, 1));

@@ -7,11 +7,11 @@ use crate::protocol::ids::LaneName;
 
 /// Those of one life of a peer.
 #[derive(Debug, Default)]
-pub(crate) struct GivenUp {
+pub(crate) struct AbandonedConnections {
     names: Mutex<Vec<LaneName>>,
 }
 
-impl GivenUp {
+impl AbandonedConnections {
     pub fn is_empty(&self) -> bool {
         self.names.lock().is_empty()
     }

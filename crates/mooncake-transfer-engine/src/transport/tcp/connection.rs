@@ -10,15 +10,15 @@ use mooncake_memory::{Bounce, recv_targets, send_sources};
 use mooncake_net::{Habit, recv_awake, unpace};
 use mooncake_os::{Guarded, forked, random_bytes};
 
-use super::abandoned::GivenUp;
+use super::abandoned::AbandonedConnections;
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::handshake;
 use crate::protocol::ids::{EngineId, LaneName};
 use crate::protocol::tcp::{Frame, Header, STATUS_LEN, Verdict};
 use crate::request::{Opcode, Request};
-use crate::transport::pool::Carrier;
+use crate::transport::pool::Connect;
 use crate::transport::stall::{Pace, Patience, SLICE};
 
 /// Requests whose end is not known yet. Their headers and statuses fit into the sockets' buffers, so that neither side
@@ -35,7 +35,7 @@ pub(crate) struct Address {
     v2: bool,
     /// The life of the engine that is meant, if it can be told.
     id: Option<EngineId>,
-    given_up: Arc<GivenUp>,
+    given_up: Arc<AbandonedConnections>,
 }
 
 impl Address {
@@ -44,12 +44,12 @@ impl Address {
         Address { peer: peer.into(), addresses, v2, id, given_up: Arc::default() }
     }
 
-    pub fn given_up(&self) -> &GivenUp {
+    pub fn given_up(&self) -> &AbandonedConnections {
         &self.given_up
     }
 }
 
-pub(crate) struct Lane {
+pub(crate) struct TcpConnection {
     stream: Guarded<TcpStream>,
     peer: Arc<str>,
     v2: bool,
@@ -61,10 +61,10 @@ pub(crate) struct Lane {
     wrote: bool,
     /// What an engine of ours knows it by.
     name: Option<LaneName>,
-    given_up: Arc<GivenUp>,
+    given_up: Arc<AbandonedConnections>,
 }
 
-impl Drop for Lane {
+impl Drop for TcpConnection {
     /// What was given up is not sent later: in order, the kernel would go on with what it has once the link is back,
     /// and old bytes land over newer ones. The reset may be lost, and the peer may have bytes that it has not looked
     /// at: one of ours is told by the next connection, too.
@@ -79,13 +79,13 @@ impl Drop for Lane {
     }
 }
 
-impl Carrier for Lane {
+impl Connect for TcpConnection {
     type Address = Address;
     type Error = EngineError;
 
-    fn open(home: &Home, address: &Address, patience: &Patience<'_>) -> Result<Lane, EngineError> {
+    fn open(node: &LocalNode, address: &Address, patience: &Patience<'_>) -> Result<TcpConnection, EngineError> {
         let peer = address.peer.clone();
-        let connect_timeout = home.options.connect_timeout;
+        let connect_timeout = node.options.connect_timeout;
         let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience)?;
         let prepare = || {
             stream.set_nodelay(true)?;
@@ -96,11 +96,12 @@ impl Carrier for Lane {
         prepare().map_err(EngineError::socket(&peer, "prepare a connection"))?;
         let (stream, habit, bounce) = (Guarded::new(stream), Habit::new(), Bounce::new());
         let (v2, given_up) = (address.v2, address.given_up.clone());
-        let mut lane = Lane { stream, peer, v2, habit, bounce, between: true, wrote: false, name: None, given_up };
+        let mut lane =
+            TcpConnection { stream, peer, v2, habit, bounce, between: true, wrote: false, name: None, given_up };
         if let Some(id) = address.id {
             let name = random_bytes().map_err(EngineError::socket(&lane.peer, "random bytes"))?;
             lane.name = Some(name);
-            let mut pace = Pace::new(&lane.peer, patience, home.options.connect_timeout);
+            let mut pace = Pace::new(&lane.peer, patience, node.options.connect_timeout);
             lane.send(&[Frame::Name(name).encode(), Frame::Greeting(id).encode()].concat(), &mut pace)?;
             if lane.verdict(&mut pace)? != Verdict::Ok {
                 return Err(EngineError::malformed(&lane.peer, "another engine has its port by now"));
@@ -127,22 +128,27 @@ impl Carrier for Lane {
     }
 }
 
-impl Lane {
+impl TcpConnection {
     fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
     /// Carries requests out, several of them under way at a time.
-    pub fn transfer(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn transfer(
+        &mut self,
+        node: &LocalNode,
+        requests: &[Request],
+        patience: &Patience<'_>,
+    ) -> Result<(), EngineError> {
         self.between = false;
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
+        let mut pace = Pace::new(&peer, patience, node.options.stall_timeout);
         self.sever(&mut pace)?;
         // Runs of the same kind: a read's bytes and a write's must not wait for each other.
         for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
             match run[0].opcode {
-                Opcode::Write => self.write(home, run, &mut pace)?,
-                Opcode::Read => self.read(home, run, &mut pace)?,
+                Opcode::Write => self.write(node, run, &mut pace)?,
+                Opcode::Read => self.read(node, run, &mut pace)?,
             }
         }
         (self.between, self.wrote) = (true, false);
@@ -170,11 +176,11 @@ impl Lane {
         Frame::Request(Header { size, addr, opcode: request.opcode, v2: self.v2 }).encode()
     }
 
-    fn write(&mut self, home: &Home, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn write(&mut self, node: &LocalNode, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let mut unanswered: VecDeque<&Request> = VecDeque::new();
         self.wrote = true;
         for request in run.iter().filter(|request| !request.local.is_empty()) {
-            if let Err(error) = self.send_payload(home, request, &mut unanswered, pace) {
+            if let Err(error) = self.send_payload(node, request, &mut unanswered, pace) {
                 // A peer that refuses says so before it hangs up.
                 return Err(self.refusal(&unanswered, request, error, pace));
             }
@@ -234,14 +240,14 @@ impl Lane {
 
     fn send_payload(
         &mut self,
-        home: &Home,
+        node: &LocalNode,
         request: &Request,
         unanswered: &mut VecDeque<&Request>,
         pace: &mut Pace<'_>,
     ) -> Result<(), EngineError> {
         let header = self.header(request);
         let len = request.local.len() as u64;
-        let source = home.buffers.source(request.local);
+        let source = node.buffers.source(request.local);
         if !Bounce::is_needed_for_sources(&[source]) {
             let (mut sent, total) = (0, header.len() as u64 + len);
             while sent < total {
@@ -269,7 +275,7 @@ impl Lane {
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
             let step = (len - done).min(STEP);
-            let parts = [home.buffers.source(request.local.part(done as usize, step as usize))];
+            let parts = [node.buffers.source(request.local.part(done as usize, step as usize))];
             let staged = bounce.sources(&parts).map_err(|error| EngineError::Memory(error.to_string()))?;
             let mut sent = 0;
             while sent < step {
@@ -287,7 +293,7 @@ impl Lane {
         Ok(())
     }
 
-    fn read(&mut self, home: &Home, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn read(&mut self, node: &LocalNode, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let mut asked: VecDeque<&Request> = VecDeque::new();
         let mut next = run.iter().filter(|request| !request.local.is_empty()).peekable();
         while next.peek().is_some() || !asked.is_empty() {
@@ -308,18 +314,18 @@ impl Lane {
             if self.v2 && self.verdict(pace)? == Verdict::Rejected {
                 return Err(self.rejected(request));
             }
-            self.receive_payload(home, request, pace)?;
+            self.receive_payload(node, request, pace)?;
         }
         Ok(())
     }
 
-    fn receive_payload(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn receive_payload(&mut self, node: &LocalNode, request: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let len = request.local.len() as u64;
         let mut done = 0;
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
             let step = (len - done).min(STEP);
-            let mut parts = [home.buffers.target(request.local.part(done as usize, step as usize))];
+            let mut parts = [node.buffers.target(request.local.part(done as usize, step as usize))];
             let staged = Bounce::is_needed_for_targets(&parts);
             let mut got = 0;
             while got < step {

@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use super::pool::Pool;
 use super::stall::Patience;
-use super::tcp::connection::Lane;
+use super::tcp::connection::TcpConnection;
 use crate::error::EngineError;
-use crate::local_node::Home;
+use crate::local_node::LocalNode;
 use crate::memory::buffers::Buffer;
 use crate::protocol::descriptor::{BufferDescriptor, Descriptor};
 use crate::protocol::peer_name;
 use crate::request::Request;
-use crate::transport::{Met, Reach, Standing, Transport, Undone, Way};
+use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport};
 
 /// Requests of so many bytes and more are spread over several connections, if there may be several.
 const WORTH_STRIPING: u64 = 16 << 20;
@@ -50,48 +50,48 @@ impl Transport for Tcp {
         }));
     }
 
-    fn reach(&self, home: &Home, met: &Met<'_>, patience: &Patience<'_>) -> Result<Reach, EngineError> {
+    fn path_to(&self, node: &LocalNode, met: &PeerInfo<'_>, patience: &Patience<'_>) -> Result<Reached, EngineError> {
         let Some((host, port)) = met.descriptor.data_at(met.host) else {
-            return Ok(Reach::Not(format!("it offers {:?} and no TCP data port", met.descriptor.protocol)));
+            return Ok(Reached::Unreachable(format!("it offers {:?} and no TCP data port", met.descriptor.protocol)));
         };
-        let addresses = peer_name::resolve(host, port, &home.errands, patience)?;
-        let striping = home.options.stripes();
+        let addresses = peer_name::resolve(host, port, &node.errands, patience)?;
+        let striping = node.options.stripes();
         let lanes = Pool::new(striping.max(64), connection::Address::new(met.name, addresses, met.descriptor));
-        Ok(Reach::By(Box::new(TcpPath { lanes, striping })))
+        Ok(Reached::Path(Box::new(TcpPath { lanes, striping })))
     }
 }
 
 struct TcpPath {
-    lanes: Pool<Lane>,
+    lanes: Pool<TcpConnection>,
     striping: usize,
 }
 
-impl Way for TcpPath {
-    fn carry(&self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Undone> {
+impl Path for TcpPath {
+    fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError> {
         let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
         if self.striping > 1 && bytes >= WORTH_STRIPING {
-            let threads = home.stripe_threads.take(self.striping - 1);
+            let threads = node.stripe_threads.take(self.striping - 1);
             if threads.count() > 0 {
-                return Ok(self.stripe(home, requests, threads.count() + 1, patience)?);
+                return Ok(self.stripe(node, requests, threads.count() + 1, patience)?);
             }
         }
-        Ok(self.lanes.with(home, patience, |lane| lane.transfer(home, requests, patience))?)
+        Ok(self.lanes.with(node, patience, |lane| lane.transfer(node, requests, patience))?)
     }
 
-    fn settle(&self, home: &Home, patience: &Patience<'_>) -> Result<(), EngineError> {
+    fn retire_abandoned(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), EngineError> {
         match self.lanes.address().given_up().is_empty() {
             true => Ok(()),
             // A lane names them to the peer before it does anything else.
-            false => self.lanes.with(home, patience, |lane| lane.transfer(home, &[], patience)),
+            false => self.lanes.with(node, patience, |lane| lane.transfer(node, &[], patience)),
         }
     }
 
-    fn sweep(&self, now: Instant) {
-        self.lanes.sweep(now);
+    fn close_idle(&self, now: Instant) {
+        self.lanes.close_idle(now);
     }
 
-    fn standing(&self) -> Standing {
-        Standing::Open(String::new())
+    fn status(&self) -> PathStatus {
+        PathStatus::Up(String::new())
     }
 }
 
@@ -99,13 +99,13 @@ impl TcpPath {
     /// Spreads requests over so many connections, each but the first with a thread of its own.
     fn stripe(
         &self,
-        home: &Home,
+        node: &LocalNode,
         requests: &[Request],
-        ways: usize,
+        paths: usize,
         patience: &Patience<'_>,
     ) -> Result<(), EngineError> {
         let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
-        let share = bytes.div_ceil(ways as u64).next_multiple_of(1 << 20);
+        let share = bytes.div_ceil(paths as u64).next_multiple_of(1 << 20);
         let mut strands: Vec<Vec<Request>> = vec![Vec::new()];
         let mut room = share;
         for request in requests {
@@ -123,7 +123,7 @@ impl TcpPath {
                 room -= step;
             }
         }
-        let run = |strand: &[Request]| self.lanes.with(home, patience, |lane| lane.transfer(home, strand, patience));
+        let run = |strand: &[Request]| self.lanes.with(node, patience, |lane| lane.transfer(node, strand, patience));
         let (first, others) = strands.split_first().expect("one at least");
         std::thread::scope(|scope| {
             let mut result = Ok(());
