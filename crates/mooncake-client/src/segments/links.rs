@@ -320,8 +320,9 @@ mod tests {
     fn a_segment_that_is_gone_is_given_back_though_a_view_of_an_earlier_session_lasts() {
         use std::os::unix::fs::MetadataExt;
         let path = std::env::temp_dir().join(format!("mooncake-lender-{}", std::process::id()));
+        let (_, tests) = module_path!().split_once("::").unwrap();
         let lender = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "link_set::tests::lender"])
+            .args(["--exact", &format!("{tests}::lender")])
             .env("TEST_LENDER", &path)
             .stdout(std::process::Stdio::null())
             .spawn()
