@@ -2,28 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::apply::ReplayError;
 use crate::config::Config;
-use crate::departure::Departure;
+use crate::durable::apply::ReplayError;
+use crate::durable::snapshot_walk::SnapshotWalk;
 use crate::effect::{Effects, Push, Record, To};
-use crate::ending::Endings;
-use crate::evicted::EvictedLately;
 use crate::ids::{SegmentNo, Time};
-use crate::membership::RECENTLY_GONE;
-use crate::objects::Objects;
-use crate::pin::Pins;
-use crate::placement::Random;
-use crate::quarantine::Quarantine;
-use crate::recheck::Recheck;
-use crate::reservation::Reservations;
-use crate::segment::Segments;
-use crate::session::{GoneTold, Sessions};
-use crate::snapshot_walk::SnapshotWalk;
-use crate::stats::Counts;
-use crate::telling::Tellings;
-use crate::tick::Watermark;
-use crate::ticket::Tickets;
-use crate::waiting::Changes;
+use crate::operations::departure::Departure;
+use crate::operations::ending::Endings;
+use crate::operations::membership::RECENTLY_GONE;
+use crate::operations::owner::Recheck;
+use crate::operations::stats::Counters;
+use crate::operations::telling::Tellings;
+use crate::operations::tick::Watermark;
+use crate::operations::waiting::Changes;
+use crate::state::objects::Objects;
+use crate::state::pin::Pins;
+use crate::state::placement::Random;
+use crate::state::quarantine::Quarantine;
+use crate::state::recently_evicted::RecentlyEvicted;
+use crate::state::reservation::Reservations;
+use crate::state::segment::Segments;
+use crate::state::session::{GoneTold, Sessions};
+use crate::state::waiting_put::WaitQueue;
 use crate::work::{STEP, Work};
 use mooncake_ids::{Rid, SessionId};
 
@@ -41,7 +41,7 @@ pub struct Core {
     pub(crate) reservations: Reservations,
     pub(crate) quarantine: Quarantine,
     pub(crate) pins: Pins,
-    pub(crate) tickets: Tickets,
+    pub(crate) tickets: WaitQueue,
     pub(crate) endings: Endings,
     /// Clients that left, for those that write lines about it.
     pub(crate) departures: Vec<Departure>,
@@ -51,10 +51,10 @@ pub struct Core {
     pub(crate) ending_views: VecDeque<SessionId>,
     /// Number of the last list of views that was compared with the books.
     pub(crate) last_comparison: u64,
-    pub(crate) evicted_lately: EvictedLately,
+    pub(crate) evicted_lately: RecentlyEvicted,
     pub(crate) random: Random,
     pub(crate) reign_random: Random,
-    pub(crate) counts: Counts,
+    pub(crate) counts: Counters,
     /// Sessions that may have said that they have replies which are yet to be forgotten.
     pub(crate) settled: BTreeSet<SessionId>,
     /// The session that is looked at next for whether it is there.
@@ -96,17 +96,17 @@ impl Core {
             reservations: Reservations::new(config.reservation_ms),
             quarantine: Quarantine::default(),
             pins: Pins::default(),
-            tickets: Tickets::default(),
+            tickets: WaitQueue::default(),
             endings: Endings::default(),
             departures: Vec::new(),
             tellings: Tellings::default(),
             rechecks: BTreeMap::new(),
             ending_views: VecDeque::new(),
             last_comparison: 0,
-            evicted_lately: EvictedLately::default(),
+            evicted_lately: RecentlyEvicted::default(),
             random: Random::new(config.seed),
             reign_random: Random::new(config.reign_seed),
-            counts: Counts::default(),
+            counts: Counters::default(),
             settled: BTreeSet::new(),
             next_watched: SessionId(0),
             looks_at_lingering: false,

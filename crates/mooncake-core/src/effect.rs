@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use smallvec::SmallVec;
 
 use crate::ids::{Extent, Replica, SegmentNo, Ticket};
-use crate::reign::Reign;
+use crate::operations::reign::Reign;
 use crate::request::{PinKind, PutSlot, Remembered, SegmentSpec, SessionSpec};
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 

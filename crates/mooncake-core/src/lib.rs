@@ -8,73 +8,38 @@
 //! records through the same function.
 #![forbid(unsafe_code)]
 
-mod apply;
-mod clear;
-mod clearing;
 mod config;
 mod core;
-mod departure;
+mod durable;
 mod effect;
-mod ending;
-mod evicted;
+mod ensure;
 mod eviction;
-mod extents;
-mod group;
 mod ids;
-mod index;
-mod invariants;
-mod listed_views;
-mod lookup;
-mod lru;
-mod maxima;
-mod membership;
-mod object;
-mod objects;
-mod pin;
-mod placement;
-mod put;
-mod put_aside;
-mod put_end;
-mod quarantine;
-mod recheck;
-mod reign;
-mod remove;
-mod replies;
+mod operations;
 mod request;
-mod reservation;
-mod room;
-mod segment;
-mod session;
 mod slab;
-mod snapshot;
-mod snapshot_walk;
-mod stats;
-mod telling;
-mod tick;
-mod ticket;
-mod waiting;
-mod why_full;
+mod state;
 mod work;
 
-pub use apply::ReplayError;
 pub use config::{Config, PlacementStrategy};
 pub use core::Core;
-pub use departure::Departure;
+pub use durable::apply::ReplayError;
+pub use durable::snapshot_walk::{AsideFull, SnapshotPart, SnapshotSlice, SnapshotWalk};
 pub use effect::{Effects, Push, Record, RecordRef, To};
 pub use eviction::EvictionPolicy;
-pub use extents::{ExtentError, Extents};
+pub use eviction::lru::Lru;
 pub use ids::{Extent, Replica, SegmentNo, Ticket, Time};
-pub use listed_views::ListedViews;
-pub use lookup::{Absent, FoundRef};
-pub use lru::Lru;
-pub use reign::Reign;
-pub use remove::{Candidate, KeysCursor, RemoveAll};
+pub use operations::departure::Departure;
+pub use operations::listed_views::ListedViews;
+pub use operations::lookup::{Absent, FoundRef};
+pub use operations::reign::Reign;
+pub use operations::remove::{Candidate, KeysCursor, RemoveAll};
+pub use operations::stats::Stats;
 pub use request::{
     EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,
     RemoveOutcome, Resumed, SegmentSpec, SessionSpec,
 };
-pub use segment::{SegmentState, SegmentView};
 pub use slab::{Link, Links, List};
-pub use snapshot_walk::{AsideFull, SnapshotPart, SnapshotSlice, SnapshotWalk};
-pub use stats::Stats;
+pub use state::extents::{ExtentError, Extents};
+pub use state::segment::{SegmentState, SegmentView};
 pub use work::{REMOVED, STEP};

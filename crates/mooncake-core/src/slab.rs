@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::invariants::ensure;
+use crate::ensure::ensure;
 
 /// Slots of one chunk at most.
 pub(crate) const CHUNK: usize = 2048;

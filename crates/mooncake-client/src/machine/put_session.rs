@@ -745,6 +745,10 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
             Ok(Told::Late) => Err(taken_back()),
             Err(error) => {
                 results[*index] = Err(error);
+                // Its caller wants it no more, and may not ask again: from here on it ends as a put that nobody renews.
+                if let Some(open) = driver.put_sessions().that(keys[*index], sealed.id) {
+                    open.held = None;
+                }
                 continue;
             }
         };

@@ -388,6 +388,20 @@ fn a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object() 
 }
 
 #[test]
+fn a_session_that_its_caller_wants_no_more_is_renewed_no_more_though_the_master_cannot_be_told() {
+    let no_answer = || Err(Cause::Transfer("no answer".into()).into());
+    let renewed = |pool: &Pool, second| pool.progress.borrow_mut().moved(Duration::from_secs(second));
+    let pool = Pool::with_session(3, 2);
+    pool.fill(0, b"abc").unwrap();
+    pool.answers.borrow_mut().extend([no_answer(), no_answer()]);
+    pool.end().unwrap_err();
+    assert_eq!(renewed(&pool, 60), [2, 4], "an end is said again");
+    pool.revoke().unwrap_err();
+    assert_eq!(renewed(&pool, 120), [0_u64; 0], "it ends by its deadline, if its caller does not come again");
+    pool.revoke().unwrap();
+}
+
+#[test]
 fn an_end_that_comes_too_late_is_one_that_was_done_where_its_key_says_so() {
     let late = || Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]));
     for (found, done) in [(vec![9, 4], true), (vec![9], false), (vec![], false)] {

@@ -1,0 +1,672 @@
+//! The one place where durable state changes, live and at replay.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::Record;
+use crate::ids::{Extent, Replica, SegmentNo, Time};
+use crate::request::PinKind;
+use crate::state::extents::ExtentError;
+use crate::state::object::{Hold, Object, Place, REPLICAS_MAX};
+use crate::state::objects::SoftPin;
+use crate::state::quarantine::Quarantined;
+use crate::state::reservation::{PutTerms, Reservation};
+use crate::state::segment::GoneSegment;
+use crate::work::Work;
+use mooncake_ids::granules;
+use mooncake_ids::{GRANULE, Rid, SessionId};
+
+/// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// Two extents share granules, or one lies outside its segment.
+    #[error("segment {segment}, rid {rid:#x}: {source}")]
+    Extent {
+        /// Number of the segment.
+        segment: u32,
+        /// The placement.
+        rid: u64,
+        /// What is wrong.
+        source: ExtentError,
+    },
+    /// An extent that no allocation can have made.
+    #[error("rid {rid:#x}: offset {offset} and length {length} are not an extent")]
+    NotAnExtent {
+        /// The placement.
+        rid: u64,
+        /// Its offset.
+        offset: u64,
+        /// Its length.
+        length: u64,
+    },
+    /// A session that was never opened, or is over.
+    #[error("session {0} is not open")]
+    UnknownSession(u64),
+    /// A segment that was never mounted, or is Gone.
+    #[error("segment {0} is not mounted")]
+    UnknownSegment(u32),
+    /// A rid that is neither unfinished nor in quarantine nor pinned.
+    #[error("{record} names rid {rid:#x}, which is not there")]
+    UnknownRid {
+        /// Kind of the record.
+        record: &'static str,
+        /// The rid.
+        rid: u64,
+    },
+    /// An object that is not there, or has no such replica.
+    #[error("{record} names an object of {key_len} bytes of key with rid {rid:#x}, which is not there")]
+    UnknownObject {
+        /// Kind of the record.
+        record: &'static str,
+        /// Length of its key.
+        key_len: usize,
+        /// The rid.
+        rid: u64,
+    },
+    /// Something that can be there once only is there twice.
+    #[error("{what} {id:#x} is there already")]
+    Twice {
+        /// Kind of the thing.
+        what: &'static str,
+        /// Its number.
+        id: u64,
+    },
+    /// A reservation or object without replicas.
+    #[error("{0} without replicas")]
+    Empty(&'static str),
+    /// A reservation or object with more replicas than any has.
+    #[error("{of} with {count} replicas; the most is {REPLICAS_MAX}")]
+    Replicas {
+        /// Kind of the thing.
+        of: &'static str,
+        /// How many it has.
+        count: usize,
+    },
+    /// An epoch lower than the one before.
+    #[error("epoch {to} after epoch {from}")]
+    EpochBackwards {
+        /// The epoch before.
+        from: u16,
+        /// The one of the record.
+        to: u16,
+    },
+}
+
+impl Core {
+    /// Makes one change. Nothing here may depend on anything but the records before it; `now` only starts clocks.
+    pub(crate) fn apply<K: AsRef<[u8]>>(&mut self, now: Time, record: &Record<K>) -> Result<(), ReplayError> {
+        self.put_aside_before(record);
+        match record {
+            Record::Epoch(epoch) => {
+                if *epoch <= self.epoch {
+                    return Err(ReplayError::EpochBackwards { from: self.epoch, to: *epoch });
+                }
+                self.epoch = *epoch;
+                self.reign_id = 0;
+                self.counter = 0;
+                Ok(())
+            }
+            Record::SessionOpened { session, spec } => {
+                if self.sessions.get(*session).is_some() {
+                    return Err(ReplayError::Twice { what: "session", id: session.0 });
+                }
+                self.sessions.insert(now, *session, spec.clone());
+                Ok(())
+            }
+            Record::SessionOver(session) => self.apply_session_over(now, *session),
+            Record::SegmentMounted { number, session, spec, epoch } => {
+                if self.segments.by_uuid(spec.uuid).is_some() || self.segments.get(*number).is_some() {
+                    return Err(ReplayError::Twice { what: "segment", id: number.0.into() });
+                }
+                let owner = self.sessions.get_mut(*session).ok_or(ReplayError::UnknownSession(session.0))?;
+                owner.segments.push(*number);
+                self.segments.insert(*number, *session, owner.host, spec.clone(), *epoch);
+                Ok(())
+            }
+            Record::SegmentTookEpoch { number, epoch } => {
+                let segment = self.segments.get_mut(*number).ok_or(ReplayError::UnknownSegment(number.0))?;
+                segment.epoch = *epoch;
+                if self.quarantine.len_on(*number) > 0 {
+                    self.obeying.insert(*number);
+                }
+                self.open_or_close(*number);
+                Ok(())
+            }
+            Record::SegmentPopulated { number, bytes } => {
+                if self.segments.get(*number).is_none() {
+                    return Err(ReplayError::UnknownSegment(number.0));
+                }
+                self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
+                self.changes.room = true;
+                self.changes.begin_own();
+                Ok(())
+            }
+            Record::SegmentEnds { number, bytes } => {
+                if self.segments.get(*number).is_none() {
+                    return Err(ReplayError::UnknownSegment(number.0));
+                }
+                self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
+                self.segments.end_at_limit(*number);
+                self.changes.room = true;
+                self.changes.begin_own();
+                Ok(())
+            }
+            Record::SegmentLeaves { number, grace_ms } => {
+                if self.segments.get(*number).is_none() {
+                    return Err(ReplayError::UnknownSegment(number.0));
+                }
+                self.segments.set_leaves(now, *number, *grace_ms);
+                self.open_or_close(*number);
+                Ok(())
+            }
+            Record::SegmentGone(number) => self.apply_segment_gone(now, *number),
+            Record::SegmentForgotten { uuid, number } => {
+                // Why it went is not in a snapshot. Of one that is Gone already a log says so when its views are
+                // forgotten.
+                self.segments.forget(GoneSegment { uuid: *uuid, number: *number, kept_whole: true });
+                Ok(())
+            }
+            Record::Reserved { session, key, size, pin, replicas } => {
+                self.apply_reserved(now, *session, key.as_ref(), *size, *pin, replicas, PutTerms::default())
+            }
+            Record::ReservedWith { session, key, size, pin, replicas, group, replaces } => {
+                let terms = PutTerms { group: group.as_ref().into(), replaces: *replaces };
+                self.apply_reserved(now, *session, key.as_ref(), *size, *pin, replicas, terms)
+            }
+            Record::Committed { reservation, good, crc32c } => self.apply_committed(now, *reservation, good, *crc32c),
+            Record::CommittedBy { session, rids } => {
+                let writer = self.sessions.get_mut(*session).ok_or(ReplayError::UnknownSession(session.0))?;
+                rids.iter().for_each(|rid| writer.remember_committed(*rid));
+                Ok(())
+            }
+            Record::Dropped(rid) => self.apply_dropped(now, *rid),
+            Record::Released(rid) => {
+                let entry =
+                    self.quarantine.remove(*rid).ok_or(ReplayError::UnknownRid { record: "Released", rid: rid.0 })?;
+                let extent = entry.replica.extent;
+                if let Some(segment) = self.segments.get_mut(extent.segment) {
+                    segment.quarantined -= granules(extent.length) as u32;
+                }
+                self.more_attainable(extent.segment);
+                self.give(*rid, extent)
+            }
+            Record::WriterDone(rid) => match self.quarantine.set_writer_done(*rid) {
+                true => Ok(()),
+                false => Err(ReplayError::UnknownRid { record: "WriterDone", rid: rid.0 }),
+            },
+            Record::Removed { key, rid } => {
+                let slot = self.object_with(key.as_ref(), *rid, "Removed")?;
+                self.unlink(slot)
+            }
+            Record::ReplicaDropped { key, rid } => {
+                let slot = self.object_with(key.as_ref(), *rid, "ReplicaDropped")?;
+                self.drop_places(now, slot, |place| place.rid == *rid)
+            }
+            Record::Pinned { session, rid, extent, key } => {
+                self.apply_pinned(*session, *rid, *extent, key.as_ref().map(AsRef::as_ref))
+            }
+            Record::Unpinned { session, rid } => {
+                let owner = self.sessions.get_mut(*session).ok_or(ReplayError::UnknownSession(session.0))?;
+                let views =
+                    owner.pins.get_mut(rid).ok_or(ReplayError::UnknownRid { record: "Unpinned", rid: rid.0 })?;
+                *views -= 1;
+                let is_last = *views == 0;
+                owner.views_change(*rid);
+                if is_last {
+                    owner.pins.remove(rid);
+                    self.pins.holds_no_more(*session, *rid);
+                }
+                self.release_view(now, *rid)
+            }
+            Record::Replied { session, sequence, answered_below, reply } => {
+                match self.sessions.remember(*session, *sequence, *answered_below, reply) {
+                    true => Ok(()),
+                    false => Err(ReplayError::UnknownSession(session.0)),
+                }
+            }
+            Record::Object { key, size, crc32c, pin, replicas } => {
+                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, EvictionTerms::of(now, *pin))
+            }
+            Record::GroupedObject { key, size, crc32c, pin, replicas, group } => {
+                let kept = EvictionTerms { group: group.as_ref().into(), ..EvictionTerms::of(now, *pin) };
+                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, kept)
+            }
+            Record::Quarantined { replica, writer, writer_done } => {
+                self.take(replica)?;
+                self.quarantine_replica(now, *replica, *writer);
+                if *writer_done {
+                    self.quarantine.set_writer_done(replica.rid);
+                }
+                Ok(())
+            }
+            Record::Counters { epoch, rid, session, segment } => {
+                self.reign_id = self.reign().after(record).id;
+                self.epoch = self.epoch.max(*epoch);
+                self.counter = self.counter.max(*rid);
+                self.sessions.last = self.sessions.last.max(*session);
+                self.segments.set_last(*segment);
+                Ok(())
+            }
+        }
+    }
+
+    fn apply_session_over(&mut self, now: Time, session: SessionId) -> Result<(), ReplayError> {
+        let gone = self.sessions.remove(session).ok_or(ReplayError::UnknownSession(session.0))?;
+        for (rid, views) in gone.pins {
+            self.pins.holds_no_more(session, rid);
+            for _ in 0..views {
+                self.release_view(now, rid)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_segment_gone(&mut self, now: Time, number: SegmentNo) -> Result<(), ReplayError> {
+        let segment = self.segments.remove(number, self.epoch).ok_or(ReplayError::UnknownSegment(number.0))?;
+        self.pins.segment_gone(number);
+        if let Some(owner) = self.sessions.get_mut(segment.session) {
+            owner.segments.retain(|other| *other != number);
+        }
+        self.quarantine.remove_segment(number);
+        // Unfinished puts go on with the replicas that they have elsewhere, or not at all. Views outlive it, but hold
+        // nothing of an object any more, once that is purged.
+        self.reservations.segment_gone(number);
+        self.clear_gone(now, &mut Work::beside_an_operation());
+        self.purge_again = self.purge.is_some();
+        self.purge.get_or_insert(0);
+        self.objects.segments_changed(&self.segments);
+        self.changes.room = true;
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn apply_reserved(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        key: &[u8],
+        size: u64,
+        pin: PinKind,
+        replicas: &SmallVec<[Replica; 1]>,
+        terms: PutTerms,
+    ) -> Result<(), ReplayError> {
+        check_number(replicas, "reservation")?;
+        if self.reservations.by_key(key).is_some() {
+            return Err(ReplayError::Twice { what: "reservation of the key of rid", id: replicas[0].rid.0 });
+        }
+        let writer = self.sessions.get_mut(session).ok_or(ReplayError::UnknownSession(session.0))?;
+        writer.unfinished += size * replicas.len() as u64;
+        for replica in replicas {
+            if self.reservations.by_rid(replica.rid).is_some() {
+                return Err(ReplayError::Twice { what: "rid", id: replica.rid.0 });
+            }
+            if self.segments.get(replica.extent.segment).is_none() {
+                return Err(ReplayError::UnknownSegment(replica.extent.segment.0));
+            }
+            self.take(replica)?;
+            if replica.rid.epoch() == self.epoch {
+                self.counter = self.counter.max(replica.rid.counter());
+            }
+        }
+        if terms.replaces
+            && let Some(old) = self.objects.find(self.objects.hash(key), key)
+        {
+            self.objects.hold(old);
+        }
+        self.reservations.insert(now, Reservation::new(session, key, size, pin, SmallVec::from_slice(replicas), terms));
+        Ok(())
+    }
+
+    fn apply_committed(&mut self, now: Time, rid: Rid, good: &[Rid], crc32c: u32) -> Result<(), ReplayError> {
+        let unknown = |rid: Rid| ReplayError::UnknownRid { record: "Committed", rid: rid.0 };
+        let slot = self.reservations.by_rid(rid).ok_or_else(|| unknown(rid))?;
+        let mut reservation = self.end_reservation(now, slot);
+        if good.is_empty() {
+            return Err(ReplayError::Empty("commit"));
+        }
+        if let Some(stranger) = good.iter().find(|rid| !reservation.replicas.iter().any(|other| other.rid == **rid)) {
+            return Err(unknown(*stranger));
+        }
+        // What is not good: nearly always nothing.
+        let mut bad: SmallVec<[Replica; 1]> = SmallVec::new();
+        reservation.replicas.retain(|replica| {
+            let is_good = good.contains(&replica.rid);
+            if !is_good {
+                bad.push(*replica);
+            }
+            is_good
+        });
+        let (key, good) = (reservation.key.as_slice(), &reservation.replicas);
+        let mut kept =
+            EvictionTerms { group: reservation.terms.group.clone(), ..EvictionTerms::of(now, reservation.pin) };
+        let hash = self.objects.hash(key);
+        // The one that it replaces; else one that nobody could see, or whose owner came back meanwhile.
+        if let Some(old) = self.objects.find(hash, key) {
+            // What is left of one whose segments went is not there: when it is cleared away is no matter of the log.
+            if reservation.terms.replaces && self.lies_somewhere(old) {
+                kept.inherit(now, reservation.pin, self.objects.object(old), self.objects.soft_pin(old));
+                kept.group = self.objects.group_of(old).into();
+            }
+            self.unlink(old)?;
+        }
+        for replica in bad {
+            self.quarantine_replica(now, replica, reservation.session);
+        }
+        self.link_object(now, hash, key, reservation.size, crc32c, good, kept);
+        if let Some(writer) = self.sessions.get_mut(reservation.session) {
+            for replica in good {
+                writer.remember_committed(replica.rid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any segment that an object lies on is still there, in reach or not.
+    pub(crate) fn lies_somewhere(&self, slot: u32) -> bool {
+        let there = |place: &Place| self.segments.get(place.segment).is_some();
+        self.objects.object(slot).places.as_slice().iter().any(there)
+    }
+
+    fn apply_object(
+        &mut self,
+        now: Time,
+        key: &[u8],
+        size: u64,
+        crc32c: u32,
+        replicas: &[Replica],
+        kept: EvictionTerms,
+    ) -> Result<(), ReplayError> {
+        check_number(replicas, "object")?;
+        let hash = self.objects.hash(key);
+        if self.objects.find(hash, key).is_some() {
+            return Err(ReplayError::Twice { what: "object with rid", id: replicas[0].rid.0 });
+        }
+        for replica in replicas {
+            self.take(replica)?;
+        }
+        self.link_object(now, hash, key, size, crc32c, replicas, kept);
+        Ok(())
+    }
+
+    fn apply_dropped(&mut self, now: Time, rid: Rid) -> Result<(), ReplayError> {
+        let slot = self.reservations.by_rid(rid).ok_or(ReplayError::UnknownRid { record: "Dropped", rid: rid.0 })?;
+        let reservation = self.end_reservation(now, slot);
+        for replica in &reservation.replicas {
+            self.quarantine_replica(now, *replica, reservation.session);
+        }
+        Ok(())
+    }
+
+    fn apply_pinned(
+        &mut self,
+        session: SessionId,
+        rid: Rid,
+        extent: Extent,
+        key: Option<&[u8]>,
+    ) -> Result<(), ReplayError> {
+        let object = match key {
+            Some(key) => Some(self.object_with(key, rid, "Pinned")?),
+            None => None,
+        };
+        let reader = self.sessions.get_mut(session).ok_or(ReplayError::UnknownSession(session.0))?;
+        let views = reader.pins.entry(rid).or_default();
+        *views += 1;
+        let first = *views == 1;
+        reader.views_change(rid);
+        if self.pins.get(rid).is_none() {
+            if object.is_none() {
+                self.take(&Replica { rid, extent })?;
+            }
+            if object.is_none_or(|slot| self.objects.object(slot).hold != Hold::Hard) {
+                self.count_pinned(extent, true);
+            }
+            if let Some(slot) = object {
+                self.objects.reader_added(slot);
+            }
+        }
+        self.pins.add(rid, extent, object);
+        if first && self.segments.get(extent.segment).is_some() {
+            self.pins.holds(session, extent);
+        }
+        Ok(())
+    }
+
+    /// One view less over a rid; the last one gives back an extent whose object has left.
+    fn release_view(&mut self, now: Time, rid: Rid) -> Result<(), ReplayError> {
+        let Some(last) = self.pins.release(rid) else { return Ok(()) };
+        match last.object {
+            Some(slot) => {
+                if self.objects.object(slot).hold != Hold::Hard {
+                    self.count_pinned(last.extent, false);
+                }
+                self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
+                self.changes.room = true;
+                Ok(())
+            }
+            None => {
+                self.count_pinned(last.extent, false);
+                self.give(rid, last.extent)
+            }
+        }
+    }
+
+    fn end_reservation(&mut self, now: Time, slot: u32) -> Reservation {
+        let reservation = self.reservations.remove(slot);
+        if reservation.terms.replaces {
+            self.release_replaced(now, reservation.key.as_slice());
+        }
+        if reservation.awaited {
+            self.key_changed(reservation.key.as_slice());
+        }
+        self.changes.room = true;
+        if let Some(writer) = self.sessions.get_mut(reservation.session) {
+            writer.unfinished -= reservation.size * reservation.replicas.len() as u64;
+        }
+        self.less_unfinished(reservation.session);
+        reservation
+    }
+
+    /// What was to be replaced can be evicted again, if it is still there.
+    pub(crate) fn release_replaced(&mut self, now: Time, key: &[u8]) {
+        if let Some(old) = self.objects.find(self.objects.hash(key), key) {
+            self.objects.release(now, old, self.config.lookup_protect_ms);
+        }
+    }
+
+    fn quarantine_replica(&mut self, now: Time, replica: Replica, writer: SessionId) {
+        if let Some(segment) = self.segments.get_mut(replica.extent.segment) {
+            segment.quarantined += granules(replica.extent.length) as u32;
+            if replica.rid.epoch() < segment.epoch {
+                self.obeying.insert(segment.number);
+            }
+            self.quarantine.insert(Quarantined { replica, writer, writer_done: false, since: now });
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn link_object(
+        &mut self,
+        now: Time,
+        hash: u64,
+        key: &[u8],
+        size: u64,
+        crc32c: u32,
+        replicas: &[Replica],
+        kept: EvictionTerms,
+    ) {
+        let places: SmallVec<[Place; 2]> = replicas.iter().map(Place::of).collect();
+        let EvictionTerms { hold, soft, protected, group } = kept;
+        if hold == Hold::Hard {
+            for replica in replicas {
+                self.count_pinned(replica.extent, true);
+                self.count_hard(replica.extent, true);
+            }
+        }
+        let slot = self.objects.insert(now, hash, key, Object::new(size, crc32c, &places, hold), soft, &self.segments);
+        self.is_no_matter_of_a_snapshot(slot);
+        self.objects.join(slot, &group);
+        if protected {
+            self.objects.protect(now, slot, self.config.lookup_protect_ms);
+        }
+        self.changes.room = true;
+    }
+
+    /// Takes an object out and gives its space back, but for what views hold.
+    pub(crate) fn unlink(&mut self, slot: u32) -> Result<(), ReplayError> {
+        self.put_aside_object(slot);
+        let object = self.objects.remove(slot);
+        for place in object.places.as_slice() {
+            self.drop_place(place, object.size, object.hold == Hold::Hard)?;
+        }
+        self.changes.room = true;
+        Ok(())
+    }
+
+    /// Drops some replicas of an object, and the object with the last of them.
+    pub(crate) fn drop_places(
+        &mut self,
+        now: Time,
+        slot: u32,
+        which: impl Fn(&Place) -> bool,
+    ) -> Result<(), ReplayError> {
+        self.put_aside_object(slot);
+        let object = self.objects.object(slot);
+        let (drop, keep): (SmallVec<[Place; 2]>, SmallVec<[Place; 2]>) =
+            object.places.as_slice().iter().copied().partition(which);
+        if keep.is_empty() {
+            return self.unlink(slot);
+        }
+        let (size, hard) = (object.size, object.hold == Hold::Hard);
+        for place in &drop {
+            if self.drop_place(place, size, hard)? {
+                self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
+            }
+        }
+        self.objects.set_places(slot, &keep, &self.segments);
+        self.changes.room = true;
+        Ok(())
+    }
+
+    /// True when views hold it, which now hold the extent alone.
+    fn drop_place(&mut self, place: &Place, size: u64, hard: bool) -> Result<bool, ReplayError> {
+        let extent = place.extent(size);
+        if hard {
+            self.count_hard(extent, false);
+        }
+        match self.pins.get_mut(place.rid) {
+            Some(pin) => Ok(pin.object.take().is_some()),
+            None => {
+                if hard {
+                    self.count_pinned(extent, false);
+                }
+                self.give(place.rid, extent).map(|()| false)
+            }
+        }
+    }
+
+    fn object_with(&self, key: &[u8], rid: Rid, record: &'static str) -> Result<u32, ReplayError> {
+        self.objects
+            .find(self.objects.hash(key), key)
+            .filter(|slot| self.objects.object(*slot).has(rid))
+            .ok_or(ReplayError::UnknownObject { record, key_len: key.len(), rid: rid.0 })
+    }
+
+    fn count_pinned(&mut self, extent: Extent, add: bool) {
+        if let Some(segment) = self.segments.get_mut(extent.segment) {
+            let granules = granules(extent.length) as u32;
+            segment.pinned = if add { segment.pinned + granules } else { segment.pinned - granules };
+        }
+        if !add {
+            self.more_attainable(extent.segment);
+        }
+    }
+
+    fn count_hard(&mut self, extent: Extent, add: bool) {
+        if let Some(segment) = self.segments.get_mut(extent.segment) {
+            let granules = granules(extent.length) as u32;
+            segment.hard = if add { segment.hard + granules } else { segment.hard - granules };
+        }
+    }
+
+    /// After a change of whether a segment is Live, leaves or obeys the epoch.
+    pub(crate) fn open_or_close(&mut self, number: SegmentNo) {
+        if self.segments.open_or_close(number, self.epoch) {
+            self.more_is_open(number);
+        }
+    }
+
+    /// Takes a replica's extent. On a segment that is Gone there is nothing to take.
+    fn take(&mut self, replica: &Replica) -> Result<(), ReplayError> {
+        let number = replica.extent.segment;
+        if number.0 > self.segments.last() {
+            return Err(ReplayError::UnknownSegment(number.0));
+        }
+        let (start, len) = granule_range(replica.rid, replica.extent)?;
+        self.segments.take(number, start, len).map_err(|source| ReplayError::Extent {
+            segment: number.0,
+            rid: replica.rid.0,
+            source,
+        })
+    }
+
+    fn give(&mut self, rid: Rid, extent: Extent) -> Result<(), ReplayError> {
+        self.changes.room = true;
+        let (start, len) = granule_range(rid, extent)?;
+        self.segments.give(extent.segment, start, len).map_err(|source| ReplayError::Extent {
+            segment: extent.segment.0,
+            rid: rid.0,
+            source,
+        })
+    }
+}
+
+/// What keeps a new object from being evicted, and with whom it leaves.
+struct EvictionTerms {
+    hold: Hold,
+    soft: Option<SoftPin>,
+    /// An existence query found the value that it replaces a moment ago: the load that follows must not miss.
+    protected: bool,
+    /// Empty for none.
+    group: Box<[u8]>,
+}
+
+impl EvictionTerms {
+    fn of(now: Time, pin: PinKind) -> EvictionTerms {
+        let (hold, soft) = match pin {
+            PinKind::None | PinKind::Cleared => (Hold::None, None),
+            PinKind::Soft { ttl_ms } => (Hold::Soft, Some(SoftPin { ttl_ms, until: now.plus_ms(ttl_ms) })),
+            PinKind::Hard => (Hold::Hard, None),
+        };
+        EvictionTerms { hold, soft, protected: false, group: Box::default() }
+    }
+
+    /// What an object passes on to its replacement. A hard pin is decided once, when the object is made.
+    fn inherit(&mut self, now: Time, pin: PinKind, old: &Object, soft: Option<SoftPin>) {
+        self.protected = old.protected_until > now;
+        if old.hold == Hold::Hard {
+            (self.hold, self.soft) = (Hold::Hard, None);
+        } else if matches!(pin, PinKind::None | PinKind::Hard) {
+            (self.hold, self.soft) = (old.hold, soft);
+        }
+    }
+}
+
+fn check_number(replicas: &[Replica], of: &'static str) -> Result<(), ReplayError> {
+    match replicas.len() {
+        0 => Err(ReplayError::Empty(of)),
+        1..=REPLICAS_MAX => Ok(()),
+        count => Err(ReplayError::Replicas { of, count }),
+    }
+}
+
+pub(crate) fn granule_range(rid: Rid, extent: Extent) -> Result<(u32, u32), ReplayError> {
+    let error = ReplayError::NotAnExtent { rid: rid.0, offset: extent.offset, length: extent.length };
+    if extent.length == 0 || !extent.offset.is_multiple_of(GRANULE) {
+        return Err(error);
+    }
+    match (u32::try_from(extent.offset / GRANULE), u32::try_from(granules(extent.length))) {
+        (Ok(start), Ok(len)) if start.checked_add(len).is_some() => Ok((start, len)),
+        _ => Err(error),
+    }
+}

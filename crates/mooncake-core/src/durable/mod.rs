@@ -1,0 +1,6 @@
+//! What outlives the master: records applied, and snapshots of the whole.
+
+pub(crate) mod apply;
+pub(crate) mod put_aside;
+pub(crate) mod snapshot;
+pub(crate) mod snapshot_walk;

@@ -1,0 +1,239 @@
+//! Finding objects: existence queries, the lookups inside gets, and views.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::{Effects, Record};
+use crate::ids::{Replica, Time};
+use crate::request::{Found, Origin, Refused, Remembered};
+use crate::state::object::{Object, Place};
+use crate::state::objects::AHEAD;
+use crate::state::segment::Segments;
+use mooncake_ids::{Rid, SessionId};
+
+/// A lookup's answer, borrowed from the core.
+pub struct FoundRef<'a> {
+    /// Size of the object, bytes.
+    pub size: u64,
+    /// CRC-32C of the whole object.
+    pub crc32c: u32,
+    places: &'a [Place],
+    segments: &'a Segments,
+    host: Option<u32>,
+}
+
+impl<'a> FoundRef<'a> {
+    fn new(object: &'a Object, segments: &'a Segments, host: Option<u32>) -> Self {
+        FoundRef { size: object.size, crc32c: object.crc32c, places: object.places.as_slice(), segments, host }
+    }
+
+    /// Live replicas, those on the reader's host first.
+    pub fn replicas(&self) -> impl Iterator<Item = Replica> + '_ {
+        let live = self.places.iter().filter(|place| self.segments.is_live(place.segment));
+        // One replica has no order; it saves the look at its host.
+        let several = self.places.len() > 1;
+        let local = live.clone().filter(move |place| several && self.is_local(place));
+        let others = live.filter(move |place| !several || !self.is_local(place));
+        local.chain(others).map(|place| place.replica(self.size))
+    }
+
+    /// The same as a value.
+    pub fn to_found(&self) -> Found {
+        Found { size: self.size, crc32c: self.crc32c, replicas: self.replicas().collect() }
+    }
+
+    fn is_local(&self, place: &Place) -> bool {
+        self.host.is_some() && self.segments.get(place.segment).is_some_and(|segment| segment.host == self.host)
+    }
+}
+
+/// Why nothing is found under a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// No object has it.
+    Unknown,
+    /// The owners of all its replicas are away, or have just ended.
+    OwnersAway,
+}
+
+impl Core {
+    /// The slot of an object that can be seen.
+    #[inline]
+    pub(crate) fn visible(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        self.seen(hash, key).ok()
+    }
+
+    #[inline]
+    fn seen(&self, hash: u64, key: &[u8]) -> Result<u32, Absent> {
+        let slot = self.objects.find(hash, key).ok_or(Absent::Unknown)?;
+        if self.is_visible(slot) { Ok(slot) } else { Err(Absent::OwnersAway) }
+    }
+
+    #[inline]
+    pub(crate) fn is_visible(&self, slot: u32) -> bool {
+        let places = self.objects.object(slot).places.as_slice();
+        places.iter().any(|place| self.segments.is_live(place.segment))
+    }
+
+    /// Looks at each of many keys, with its hash. What they are to find is on its way from memory by then.
+    #[inline]
+    fn for_each_key<'k>(
+        &mut self,
+        mut keys: impl Iterator<Item = &'k [u8]>,
+        mut look: impl FnMut(&mut Core, &'k [u8], u64),
+    ) {
+        // Used again and never moved: it is larger than all else that a query of one key touches.
+        let mut some: SmallVec<[(&[u8], u64); AHEAD]> = SmallVec::new();
+        loop {
+            some.clear();
+            some.extend(keys.by_ref().take(AHEAD).map(|key| (key, self.objects.hash(key))));
+            if some.is_empty() {
+                return;
+            }
+            self.objects.foresee(some.iter().map(|(_, hash)| *hash));
+            for (key, hash) in &some {
+                look(self, key, *hash);
+            }
+        }
+    }
+
+    /// Existence query: gives the size of each key that is there, in order, and protects what it found.
+    pub fn exists<'k>(
+        &mut self,
+        now: Time,
+        keys: impl Iterator<Item = &'k [u8]>,
+        mut found: impl FnMut(Result<u64, Absent>),
+    ) {
+        self.for_each_key(keys, |core, key, hash| {
+            core.counts.exists_keys += 1;
+            let slot = match core.seen(hash, key) {
+                Ok(slot) => slot,
+                Err(absent) => return found(Err(absent)),
+            };
+            core.counts.exists_hits += 1;
+            core.objects.protect(now, slot, core.config.lookup_protect_ms);
+            found(Ok(core.objects.object(slot).size));
+        });
+    }
+
+    /// Existence query that tells where the replicas are, too: protects what it found.
+    pub fn describe<'k>(
+        &mut self,
+        now: Time,
+        keys: impl Iterator<Item = &'k [u8]>,
+        mut found: impl FnMut(Option<FoundRef<'_>>),
+    ) {
+        self.for_each_key(keys, |core, key, hash| {
+            core.counts.exists_keys += 1;
+            let Some(slot) = core.visible(hash, key) else { return found(None) };
+            core.counts.exists_hits += 1;
+            core.objects.protect(now, slot, core.config.lookup_protect_ms);
+            found(Some(FoundRef::new(core.objects.object(slot), &core.segments, None)));
+        });
+    }
+
+    /// What an operator looks at: changes nothing, and is not counted.
+    pub fn peek(&self, key: &[u8]) -> Option<FoundRef<'_>> {
+        let slot = self.visible(self.objects.hash(key), key)?;
+        Some(FoundRef::new(self.objects.object(slot), &self.segments, None))
+    }
+
+    /// The lookup inside a get: refreshes recency, protects nothing.
+    pub fn lookup<'k>(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        keys: impl Iterator<Item = &'k [u8]>,
+        mut found: impl FnMut(Result<FoundRef<'_>, Absent>),
+    ) {
+        let host = self.sessions.get(session).and_then(|session| session.host);
+        self.for_each_key(keys, |core, key, hash| {
+            core.counts.lookup_keys += 1;
+            let slot = match core.seen(hash, key) {
+                Ok(slot) => slot,
+                Err(absent) => {
+                    core.counts.lookup_then_miss += u64::from(core.evicted_lately.contains(hash));
+                    return found(Err(absent));
+                }
+            };
+            core.counts.lookup_hits += 1;
+            core.objects.touch(now, slot);
+            found(Ok(FoundRef::new(core.objects.object(slot), &core.segments, host)));
+        });
+    }
+
+    /// Takes a view over the first replica of each object found, which nothing but [`unpin`](Core::unpin) or the end of
+    /// the session takes away. A segment whose owner does not obey the current epoch has none: a writer of an earlier
+    /// epoch may still write there, by a reservation that the lost end of the log had. An object that has no other
+    /// replica is found without any.
+    pub fn pin(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        keys: &[&[u8]],
+        fx: &mut Effects,
+    ) -> Result<Vec<Option<Found>>, Refused> {
+        let repeated = match self.admit_sized(origin, keys.len())? {
+            None => None,
+            Some(Remembered::Pin(found)) => Some(found),
+            Some(other) => return Err(other.refusal(origin)),
+        };
+        let session = origin.session;
+        let host = self.sessions.known(session)?.host;
+        if let Some(found) = repeated {
+            // What was not pinned is not remembered: it may be there, to be copied.
+            let again = |(key, found): (&&[u8], Option<Found>)| found.or_else(|| self.found_unpinned(key, host));
+            return Ok(keys.iter().zip(found).map(again).collect());
+        }
+        let mut all = Vec::with_capacity(keys.len());
+        self.for_each_key(keys.iter().copied(), |core, key, hash| {
+            core.counts.lookup_keys += 1;
+            let Some(slot) = core.visible(hash, key) else {
+                core.counts.lookup_then_miss += u64::from(core.evicted_lately.contains(hash));
+                return all.push(None);
+            };
+            core.counts.lookup_hits += 1;
+            core.objects.touch(now, slot);
+            let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host).to_found();
+            found.replicas.retain(|replica| core.segments.obeys(replica.extent.segment, core.epoch));
+            if let Some(Replica { rid, extent }) = found.replicas.first().copied() {
+                core.log(now, Record::Pinned { session, rid, extent, key: Some(key.into()) }, fx);
+                core.counts.pins_taken += 1;
+            }
+            all.push(Some(found));
+        });
+        // Masters of earlier versions read this, to which a pin has a replica.
+        let is_pinned = |found: &Option<Found>| found.clone().filter(|found| !found.replicas.is_empty());
+        self.remember(origin, Remembered::Pin(all.iter().map(is_pinned).collect()), fx);
+        Ok(all)
+    }
+
+    /// The object as it is told to a reader that holds no pin on it: to be copied.
+    fn found_unpinned(&self, key: &[u8], host: Option<u32>) -> Option<Found> {
+        let slot = self.visible(self.objects.hash(key), key)?;
+        let found = FoundRef::new(self.objects.object(slot), &self.segments, host).to_found();
+        Some(Found { replicas: SmallVec::new(), ..found })
+    }
+
+    /// Views ended: a rid once per view. One that the session does not hold is no harm.
+    pub fn unpin(&mut self, now: Time, origin: Origin, rids: &[Rid], fx: &mut Effects) -> Result<(), Refused> {
+        match self.admit_sized(origin, rids.len())? {
+            None => {}
+            Some(Remembered::Done) => return Ok(()),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        let session = origin.session;
+        let ended: SmallVec<[Rid; 8]> = rids.iter().copied().collect();
+        for rid in ended {
+            let entry = self.sessions.known(session)?;
+            if entry.pins.get(&rid).is_some_and(|views| *views > entry.ended(rid)) {
+                self.log(now, Record::Unpinned { session, rid }, fx);
+            } else {
+                self.counts.stale_messages += 1;
+            }
+        }
+        self.remember(origin, Remembered::Done, fx);
+        self.settle(now, fx);
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! What only an owner can say: that an extent is free of writers, that its bytes are what they should be, that it obeys
+//! an epoch.
+
+use crate::core::Core;
+use crate::effect::{Effects, Push, Record};
+use crate::ids::{Replica, SegmentNo, Time};
+use crate::work::Work;
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
+
+/// A replica that a reader found bad, until its owner has looked.
+pub(crate) struct Recheck {
+    pub key: Box<[u8]>,
+    pub replica: Replica,
+    pub crc32c: u32,
+}
+
+/// Rechecks under way; a reader that reports more is not heard until some are done.
+const RECHECKS_MAX: usize = 4_096;
+
+impl Core {
+    /// A reader found a replica that is not what it should be; its owner is asked.
+    pub fn bad_replica(&mut self, _now: Time, session: SessionId, key: &[u8], rid: Rid, fx: &mut Effects) {
+        self.counts.replicas_reported += 1;
+        let slot = self.objects.find(self.objects.hash(key), key);
+        let object = slot.map(|slot| self.objects.object(slot));
+        let place = object.and_then(|object| object.places.as_slice().iter().find(|place| place.rid == rid));
+        let (Some(object), Some(place)) = (object, place) else {
+            self.counts.stale_messages += 1;
+            return;
+        };
+        let Some(segment) = self.segments.get(place.segment) else { return };
+        let full = self.rechecks.len() >= RECHECKS_MAX;
+        if self.sessions.get(session).is_none() || full || self.rechecks.contains_key(&rid) {
+            return;
+        }
+        let (replica, crc32c) = (place.replica(object.size), object.crc32c);
+        let (owner, uuid) = (segment.session, segment.spec.uuid);
+        self.rechecks.insert(rid, Recheck { key: key.into(), replica, crc32c });
+        self.push(owner, Push::Recheck { uuid, replica, crc32c }, fx);
+    }
+
+    /// The owner has looked at a replica. A bad one is dropped, and its object with the last.
+    pub fn rechecked(&mut self, now: Time, owner: SessionId, rid: Rid, good: bool, fx: &mut Effects) {
+        let asked = |recheck: &Recheck| {
+            let segment = self.segments.get(recheck.replica.extent.segment);
+            segment.is_some_and(|segment| segment.session == owner)
+        };
+        let Some(Recheck { key, .. }) =
+            self.rechecks.get(&rid).is_some_and(asked).then(|| self.rechecks.remove(&rid)).flatten()
+        else {
+            self.counts.stale_messages += 1;
+            return;
+        };
+        self.counts.replicas_cleared += u64::from(good);
+        let found = self.objects.find(self.objects.hash(&key), &key);
+        if !good && found.is_some_and(|slot| self.objects.object(slot).has(rid)) {
+            self.counts.replicas_bad += 1;
+            self.log(now, Record::ReplicaDropped { key, rid }, fx);
+            self.settle(now, fx);
+        }
+    }
+
+    /// The owner has fenced these: nothing of their writers can land there any more.
+    pub fn fence_done(&mut self, now: Time, owner: SessionId, rids: &[Rid], fx: &mut Effects) {
+        for rid in rids {
+            let of_owner = self.quarantine.get(*rid).is_some_and(|entry| {
+                let segment = self.segments.get(entry.replica.extent.segment);
+                segment.is_some_and(|segment| segment.session == owner)
+            });
+            if of_owner {
+                self.counts.fences_done += 1;
+                self.log(now, Record::Released(*rid), fx);
+            } else {
+                self.counts.stale_messages += 1;
+            }
+        }
+        self.settle(now, fx);
+    }
+
+    /// The owner's segments obey an epoch and the older ones are fenced: they can be placed in again.
+    pub fn epoch_taken(&mut self, now: Time, owner: SessionId, epoch: u16, uuids: &[SegmentUuid], fx: &mut Effects) {
+        if epoch != self.epoch {
+            self.counts.stale_messages += 1;
+            return;
+        }
+        for uuid in uuids {
+            let Some(segment) = self.segments.by_uuid(*uuid) else { continue };
+            if segment.session == owner && segment.epoch < epoch {
+                self.segment_obeys(now, segment.number, epoch, fx);
+            }
+        }
+        self.objects.retry_set_aside();
+        self.settle(now, fx);
+    }
+
+    /// Nothing older than the epoch is written in this segment any more, which proves as much as a fence for everything
+    /// older in quarantine there.
+    pub(crate) fn segment_obeys(&mut self, now: Time, number: SegmentNo, epoch: u16, fx: &mut Effects) {
+        self.log(now, Record::SegmentTookEpoch { number, epoch }, fx);
+        self.release_older(now, &mut Work::beside_an_operation(), fx);
+    }
+}

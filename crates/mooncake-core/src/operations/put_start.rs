@@ -1,0 +1,287 @@
+//! Beginning puts: keys are reserved and placed, or wait in line for it.
+
+use smallvec::SmallVec;
+
+use crate::config::{PlacementStrategy, renewal_ms};
+use crate::core::Core;
+use crate::effect::Effects;
+use crate::ids::Time;
+use crate::operations::room::{NoRoom, RoomMode, RoomSearch};
+use crate::operations::why_full::{NO_SEGMENT, Why};
+use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
+use crate::state::objects::{AHEAD, SameCall};
+use crate::state::placement::Wishes;
+use crate::state::waiting_put::{WaitingPut, Waits};
+use crate::work::{ENDED_AS, Work};
+use mooncake_ids::granules;
+use mooncake_ids::{Rid, SessionId};
+
+/// Objects that its call has stored itself, which one look at a request passes over in search of others.
+const OWN_PASSES: usize = 512;
+
+/// One look at all keys of a request.
+pub(crate) struct Attempt {
+    pub slots: Vec<PutSlot>,
+    /// Some key was placed or is there.
+    pub any: bool,
+    /// For what the others wait.
+    pub waits: Waits,
+    /// The work was cut short: look again soon.
+    pub cut: bool,
+    /// Why the first one is full, and the bytes that were being replaced then.
+    pub why: Option<(Why, u64)>,
+}
+
+/// One key of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub key: &'a [u8],
+    pub size: u64,
+    /// Empty for none.
+    pub group: &'a [u8],
+}
+
+/// What is asked for all of them.
+pub(crate) struct PutContext<'a> {
+    pub origin: Origin,
+    pub config: &'a PutConfig,
+    pub wishes: Wishes,
+    pub pin: PinKind,
+    /// Rids from here on are this request's own.
+    pub first: Rid,
+}
+
+impl Core {
+    /// Reserves keys and places them. With `wait`, a request of which nothing can be placed now is parked, and its
+    /// reply comes with the effects of a later operation; without, Busy and Full are final, and it is parked only until
+    /// all is evicted that it needs.
+    pub fn put_start(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        entries: &[(&[u8], u64)],
+        config: &PutConfig,
+        wait: bool,
+        fx: &mut Effects,
+    ) -> Result<PutStarted, Refused> {
+        match self.admit_sized(origin, entries.len())? {
+            None => {}
+            Some(Remembered::PutStart(slots)) => return Ok(PutStarted::Now(self.told(slots, None))),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        self.raise_epoch_when_counter_ends(now, fx);
+        // A retry takes the place of the request whose connection broke, and its time. Nobody hears that one any more.
+        let (place, since) = match self.tickets.cancel_origin(origin) {
+            Some((place, older)) => (Some(place), older.since),
+            None => (None, now),
+        };
+        let room = !self.tickets.any_for_room_before(place);
+        let mode = RoomMode { room, force: false, newcomer: place.is_none() };
+        let keys = entries.iter().copied();
+        let Attempt { slots, any, waits, cut, why } =
+            self.evaluate(now, origin, keys, config, mode, &mut Work::operation(), fx);
+        // Without `wait` too it has all evictions that it needs, one hold of the lock after the other.
+        if !any && waits.for_anything() && (wait || cut) {
+            let ticket = self.tickets.next_id();
+            let entries = entries.iter().map(|(key, size)| ((*key).into(), *size)).collect();
+            let deadline = if wait { self.deadline(since, config, &waits) } else { now };
+            let config = config.clone();
+            let parked = WaitingPut { ticket, origin, entries, config, since, impatient: !wait, deadline, waits };
+            self.tickets.push(parked, place);
+            self.changes.room |= cut;
+            return Ok(PutStarted::Parked(ticket));
+        }
+        self.count_slots(&slots);
+        self.remember(origin, Remembered::PutStart(slots.clone()), fx);
+        let told = self.told(slots, why);
+        self.settle(now, fx);
+        Ok(PutStarted::Now(told))
+    }
+
+    /// When a request that was begun then is answered at the latest, but for what is still evicted for it.
+    pub(crate) fn deadline(&self, since: Time, config: &PutConfig, waits: &Waits) -> Time {
+        since.plus_ms(match waits.for_room() {
+            true => self.config.full_wait_of(config),
+            false => self.config.busy_wait_ms,
+        })
+    }
+
+    /// Places each key that can be placed.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn evaluate<'k>(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        entries: impl Iterator<Item = (&'k [u8], u64)>,
+        config: &PutConfig,
+        mode: RoomMode,
+        work: &mut Work,
+        fx: &mut Effects,
+    ) -> Attempt {
+        let terms = PutContext {
+            origin,
+            config,
+            wishes: self.wishes(origin.session, config),
+            pin: match config.pin {
+                PinKind::Soft { ttl_ms } => PinKind::Soft { ttl_ms: ttl_ms.min(self.config.soft_pin_ttl_max_ms) },
+                other => other,
+            },
+            first: Rid::new(self.epoch, self.counter + 1),
+        };
+        let protect_ms = self.config.lookup_protect_ms;
+        let promise_kept_until = now.plus_ms(protect_ms / 2 - renewal_ms(protect_ms));
+        let same_call = config.first_rid.map(|first| SameCall { first, promise_kept_until, passes: OWN_PASSES });
+        let look = work.look();
+        let mut search = RoomSearch::of(look, self.walk.is_some(), same_call);
+        let slots = Vec::with_capacity(entries.size_hint().0);
+        let mut result = Attempt { slots, any: false, waits: Waits::default(), cut: false, why: None };
+        let mut entries = entries.enumerate();
+        let mut some: SmallVec<[(Entry<'_>, u64); AHEAD]> = SmallVec::new();
+        loop {
+            some.clear();
+            some.extend(entries.by_ref().take(AHEAD).map(|(nth, (key, size))| {
+                let group = config.groups.get(nth).map_or(&[][..], |group| group);
+                (Entry { key, size, group }, self.objects.hash(key))
+            }));
+            if some.is_empty() {
+                break;
+            }
+            self.objects.foresee(some.iter().map(|(_, hash)| *hash));
+            for (entry, hash) in &some {
+                let slot = self.evaluate_one(now, &terms, *entry, *hash, mode, &mut search, &mut result, fx);
+                result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
+                result.slots.push(slot);
+            }
+        }
+        result.waits.keys.sort_unstable();
+        result.waits.keys.dedup();
+        result.cut = search.evictions() == 0;
+        // One that is parked has the others at its next turn.
+        if let Some(writer) = search.yielding.filter(|_| !result.any) {
+            self.yields_its_keys(writer);
+        }
+        work.did(result.slots.len() + (look - search.left) + search.looked_at(self.segments.open().len()));
+        result
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn evaluate_one(
+        &mut self,
+        now: Time,
+        terms: &PutContext<'_>,
+        entry: Entry<'_>,
+        hash: u64,
+        mode: RoomMode,
+        search: &mut RoomSearch,
+        result: &mut Attempt,
+        fx: &mut Effects,
+    ) -> PutSlot {
+        let Entry { key, size, .. } = entry;
+        if key.is_empty() || size == 0 {
+            return PutSlot::Refused(format!(
+                "a key of {} bytes and a value of {size} bytes: both need one",
+                key.len()
+            ));
+        }
+        let old = self.visible(hash, key);
+        if let Some(slot) = old
+            && !terms.config.replace
+        {
+            self.objects.touch(now, slot);
+            return PutSlot::Exists;
+        }
+        if let Some(slot) = self.unfinished_by_key(now, key, fx) {
+            let (session, rid) = {
+                let reservation = self.reservations.get(slot);
+                (reservation.session, reservation.rid())
+            };
+            if session == terms.origin.session && rid >= terms.first {
+                // Twice in one batch: the first value counts, and of replacements the last, which comes after it.
+                return match terms.config.replace {
+                    false => PutSlot::Exists,
+                    true => PutSlot::Busy("this batch replaces the key already".to_owned()),
+                };
+            }
+            let away = self.sessions.get(session).is_none_or(|session| session.away.is_some());
+            if !away || session == terms.origin.session {
+                self.reservations.set_awaited(slot);
+                result.waits.keys.push(hash);
+                return PutSlot::Busy(format!("session {} is putting this key", session.0));
+            }
+            // A writer that is away yields its key to the first that wants it, as many at a time as there is time for.
+            if search.left < ENDED_AS {
+                self.reservations.set_awaited(slot);
+                search.yielding.get_or_insert(session);
+                result.waits.keys.push(hash);
+                return PutSlot::Busy(format!("session {} was putting this key, and is away", session.0));
+            }
+            search.left -= ENDED_AS;
+            self.drop_reservation(now, rid, fx);
+        }
+        if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {
+            result.waits.keys.push(hash);
+            return PutSlot::Busy("others wait for this key".to_owned());
+        }
+        if let Some(old) = old
+            && !entry.group.is_empty()
+            && entry.group != self.objects.group_of(old)
+        {
+            return PutSlot::Refused("the value that is to be replaced is in another group, or in none".to_owned());
+        }
+        // Held from here on: the room for its replacement is not to come from it.
+        if let Some(old) = old {
+            self.objects.hold(old);
+        }
+        let placed = self.place(now, terms, entry, old.is_some(), mode, search, fx);
+        let replaced = self.objects.replaced_bytes;
+        if let (Some(old), Err(_)) = (old, &placed) {
+            self.objects.unhold(now, old);
+            // The next key may have its room.
+            search.full_from = u32::MAX;
+        }
+        let denied = match placed {
+            Ok(replicas) => return PutSlot::Placed(replicas),
+            Err(NoRoom::TooLarge(reason)) => return PutSlot::TooLarge(reason),
+            Err(NoRoom::NoSegment) => return PutSlot::Full(NO_SEGMENT.to_owned()),
+            Err(denied) => denied,
+        };
+        result.why.get_or_insert((denied.why(), replaced));
+        let waits = &mut result.waits;
+        match denied {
+            NoRoom::Capped(_) => waits.capped = true,
+            NoRoom::SameCall => waits.own = true,
+            NoRoom::Held => {
+                let need = granules(size) as u32;
+                waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
+            }
+            NoRoom::Full(_) | NoRoom::TooLarge(_) | NoRoom::NoSegment => waits.room = true,
+            NoRoom::Populating => (waits.room, waits.population) = (true, true),
+            NoRoom::PopulatingMore => (waits.own, waits.population) = (true, true),
+        }
+        PutSlot::Full(String::new())
+    }
+
+    fn wishes(&self, session: SessionId, config: &PutConfig) -> Wishes {
+        let local = config.prefer_local || self.config.placement == PlacementStrategy::LocalFirst;
+        Wishes {
+            preferred: config.preferred_segments.iter().flat_map(|name| self.segments.by_name(name)).collect(),
+            host: self.sessions.get(session).and_then(|session| session.host).filter(|_| local),
+            strategy: self.config.placement,
+        }
+    }
+
+    pub(crate) fn count_slots(&mut self, slots: &[PutSlot]) {
+        for slot in slots {
+            self.counts.put_keys += 1;
+            let count = match slot {
+                PutSlot::Placed(_) => &mut self.counts.put_placed,
+                PutSlot::Exists => &mut self.counts.put_exists,
+                PutSlot::Busy(_) => &mut self.counts.put_busy,
+                PutSlot::Full(_) => &mut self.counts.put_full,
+                PutSlot::TooLarge(_) => &mut self.counts.put_too_large,
+                PutSlot::Refused(_) => &mut self.counts.put_refused,
+            };
+            *count += 1;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Unlinking objects, one by one or all, and listing them.
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::{Effects, Record};
+use crate::ids::Time;
+use crate::request::{Origin, Refused, Remembered, RemoveOutcome};
+use crate::state::objects::AHEAD;
+use mooncake_ids::Rid;
+
+/// A remove_all under way. It takes what was there when it began.
+#[derive(Debug, Clone)]
+pub struct RemoveAll {
+    /// Objects removed so far.
+    pub removed: u64,
+    force: bool,
+    next: u32,
+    /// Rids from here on are newer than its beginning.
+    before: Rid,
+    /// What was unfinished then: all rids, since any replica may fail or go.
+    unfinished: BTreeSet<Rid>,
+}
+
+impl RemoveAll {
+    /// Begins now; without `force` it spares what was looked up a moment ago.
+    pub fn new(core: &Core, force: bool) -> RemoveAll {
+        RemoveAll {
+            removed: 0,
+            force,
+            next: 0,
+            before: Rid::new(core.epoch, core.counter + 1),
+            unfinished: core
+                .reservations
+                .iter()
+                .flat_map(|(_, unfinished)| unfinished.replicas.iter())
+                .map(|r| r.rid)
+                .collect(),
+        }
+    }
+}
+
+/// An object that a removal may take, if it is still the same one then.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    slot: u32,
+    /// Of all its places: any of them may go meanwhile.
+    rids: SmallVec<[Rid; 2]>,
+}
+
+/// How far a listing of keys is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KeysCursor {
+    next: u32,
+}
+
+impl Core {
+    /// Unlinks objects at once, whatever is being read.
+    pub fn remove(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        keys: &[&[u8]],
+        force: bool,
+        fx: &mut Effects,
+    ) -> Result<Vec<RemoveOutcome>, Refused> {
+        self.remove_each(now, origin, keys, fx, |core, key, fx| core.remove_one(now, key, force, fx))
+    }
+
+    /// A mutation that takes something of each key, all of them in one step.
+    pub(crate) fn remove_each(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        keys: &[&[u8]],
+        fx: &mut Effects,
+        mut one: impl FnMut(&mut Core, &[u8], &mut Effects) -> RemoveOutcome,
+    ) -> Result<Vec<RemoveOutcome>, Refused> {
+        match self.admit_sized(origin, keys.len())? {
+            None => {}
+            Some(Remembered::Remove(outcomes)) => return Ok(outcomes),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        let mut outcomes = Vec::with_capacity(keys.len());
+        for some in keys.chunks(AHEAD) {
+            self.objects.foresee(some.iter().map(|key| self.objects.hash(key)));
+            outcomes.extend(some.iter().map(|key| one(self, key, fx)));
+        }
+        self.remember(origin, Remembered::Remove(outcomes.clone()), fx);
+        self.settle(now, fx);
+        Ok(outcomes)
+    }
+
+    fn remove_one(&mut self, now: Time, key: &[u8], force: bool, fx: &mut Effects) -> RemoveOutcome {
+        let unfinished = self.unfinished_by_key(now, key, fx).is_some();
+        let Some(slot) = self.objects.find(self.objects.hash(key), key) else {
+            return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
+        };
+        if !self.is_visible(slot) {
+            // Nobody can see it; it must not come back with its owner.
+            self.remove_object(now, slot, fx);
+            return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
+        }
+        if !force && self.objects.object(slot).protected_until > now {
+            return RemoveOutcome::Protected;
+        }
+        self.remove_object(now, slot, fx);
+        self.counts.removed_objects += 1;
+        RemoveOutcome::Removed
+    }
+
+    /// Unlinks an object, noting it unless nothing of it can come back anyway.
+    pub(crate) fn remove_object(&mut self, now: Time, slot: u32, fx: &mut Effects) {
+        let object = self.objects.object(slot);
+        match object.places.as_slice().iter().find(|place| self.segments.get(place.segment).is_some()) {
+            Some(place) => {
+                let record = Record::Removed { key: self.objects.key(slot).into(), rid: place.rid };
+                self.log(now, record, fx);
+            }
+            None => self.unlink(slot).expect("nothing of it is left to give back"),
+        }
+    }
+
+    /// Goes on with a remove_all over at most `budget` slots. True when it is through.
+    pub fn remove_all_slice(&mut self, now: Time, cursor: &mut RemoveAll, budget: usize, fx: &mut Effects) -> bool {
+        let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
+        while cursor.next < end {
+            let next = cursor.next..end.min(cursor.next + AHEAD as u32);
+            cursor.next = next.end;
+            let slots: SmallVec<[u32; AHEAD]> = next.filter(|slot| self.may_take(now, cursor, *slot)).collect();
+            self.objects.foresee_removal(&slots);
+            for slot in slots {
+                self.take_object(now, cursor, slot, fx);
+            }
+        }
+        let done = end >= self.objects.bound();
+        self.settle(now, fx);
+        done
+    }
+
+    /// The same for objects that the caller chooses by their keys, which may take it longer than the core is to be
+    /// held: shows what the removal may take, over at most `budget` slots and about `bytes` bytes of keys. True when it
+    /// is through.
+    pub fn remove_candidates(
+        &self,
+        now: Time,
+        cursor: &mut RemoveAll,
+        budget: usize,
+        bytes: usize,
+        mut out: impl FnMut(Candidate, &[u8]),
+    ) -> bool {
+        let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
+        let mut shown = 0;
+        while cursor.next < end && shown < bytes {
+            let slot = cursor.next;
+            cursor.next += 1;
+            if self.may_take(now, cursor, slot) {
+                let (key, object) = (self.objects.key(slot), self.objects.object(slot));
+                shown += key.len();
+                let rids = object.places.as_slice().iter().map(|place| place.rid).collect();
+                out(Candidate { slot, rids }, key);
+            }
+        }
+        cursor.next >= self.objects.bound()
+    }
+
+    /// Removes those of the candidates that were chosen and are still there.
+    pub fn remove_chosen(&mut self, now: Time, cursor: &mut RemoveAll, chosen: &[Candidate], fx: &mut Effects) {
+        for Candidate { slot, rids } in chosen {
+            let same = self.objects.get(*slot).is_some_and(|object| rids.contains(&object.rid()));
+            if same && self.may_take(now, cursor, *slot) {
+                self.take_object(now, cursor, *slot, fx);
+            }
+        }
+        self.settle(now, fx);
+    }
+
+    fn may_take(&self, now: Time, cursor: &RemoveAll, slot: u32) -> bool {
+        self.objects.get(slot).is_some_and(|object| {
+            let rid = object.rid();
+            let spared = !cursor.force && object.protected_until > now;
+            rid < cursor.before && !cursor.unfinished.contains(&rid) && !spared
+        })
+    }
+
+    fn take_object(&mut self, now: Time, cursor: &mut RemoveAll, slot: u32, fx: &mut Effects) {
+        let visible = self.is_visible(slot);
+        self.remove_object(now, slot, fx);
+        cursor.removed += u64::from(visible);
+        self.counts.removed_objects += u64::from(visible);
+    }
+
+    /// Goes on with a listing of the visible keys over at most `budget` slots. True when it is through.
+    pub fn keys_slice(&self, cursor: &mut KeysCursor, budget: usize, mut out: impl FnMut(&[u8])) -> bool {
+        let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
+        for slot in cursor.next..end {
+            if self.objects.get(slot).is_some() && self.is_visible(slot) {
+                out(self.objects.key(slot));
+            }
+        }
+        cursor.next = end;
+        end >= self.objects.bound()
+    }
+}

@@ -1,0 +1,381 @@
+//! Room for a key: found, or made by evicting what is used least.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::Effects;
+use crate::ids::{Extent, Replica, SegmentNo, Time};
+use crate::operations::put_start::{Entry, PutContext};
+use crate::operations::why_full::Why;
+use crate::state::object::REPLICAS_MAX;
+use crate::state::objects::{Reach, SameCall};
+use crate::state::placement;
+use crate::state::reservation;
+use crate::state::segment::{Open, Segment};
+use crate::work::{EVICTED_AS, EVICTED_AS_BESIDE_A_SNAPSHOT};
+use mooncake_ids::granules;
+use mooncake_ids::{GRANULE, SessionId};
+
+/// Objects evicted for a further replica before the put does with fewer.
+const EVICTED_MORE: usize = 64;
+
+/// Segments that cost as much as one object, where they are only looked at.
+const SEGMENTS_AS_ONE: usize = 32;
+
+/// A populator without progress for so long has failed.
+const POPULATION_STALLED_MS: u64 = 3_000;
+
+/// How a request may get room now.
+#[derive(Clone, Copy)]
+pub(crate) struct RoomMode {
+    /// Nobody before it waits for room.
+    pub room: bool,
+    /// A key that others wait for, and are yet to hear that it is free, is theirs.
+    pub newcomer: bool,
+    /// Its deadline has come: protected objects go too, and no populator is waited for.
+    pub force: bool,
+}
+
+/// Why a key was not placed.
+#[derive(Clone)]
+pub(crate) enum NoRoom {
+    TooLarge(String),
+    /// Owners may come, but nothing is there that a put could wait for.
+    NoSegment,
+    /// Room may come.
+    Full(Why),
+    /// Only what its own call has stored is left to be taken, and what was looked up: that is waited for, and keeps
+    /// nobody else waiting.
+    SameCall,
+    /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. That is waited
+    /// for, and keeps nobody else waiting: who needs less can have it.
+    Held,
+    /// Room comes from the populator.
+    Populating,
+    /// Room for a further replica does, without an eviction. That keeps nobody waiting who needs no more than there is.
+    PopulatingMore,
+    /// This session has too much unfinished already; others are not to wait for that.
+    Capped(Why),
+}
+
+impl NoRoom {
+    pub fn why(&self) -> Why {
+        match self {
+            NoRoom::Full(why) | NoRoom::Capped(why) => *why,
+            NoRoom::Populating | NoRoom::PopulatingMore => Why::Populating,
+            NoRoom::TooLarge(_) | NoRoom::NoSegment | NoRoom::SameCall | NoRoom::Held => Why::Held,
+        }
+    }
+}
+
+/// What one replica needs.
+#[derive(Clone, Copy)]
+struct Need<'a> {
+    /// Bytes of its object.
+    size: u64,
+    granules: u32,
+    /// Owners that have another replica of it already.
+    used: &'a [SessionId],
+    mode: RoomMode,
+    /// Objects that may be evicted for it.
+    evictions: usize,
+}
+
+/// What one look at a request has learnt about room.
+pub(crate) struct RoomSearch {
+    /// What it may still do, in replicas that it places.
+    pub left: usize,
+    /// Each object that it evicts takes as long as so many.
+    evicted_as: usize,
+    /// Objects that are on their way from memory to be evicted.
+    foreseen: usize,
+    /// A writer that is away and has more keys for it than it has time for.
+    pub yielding: Option<SessionId>,
+    /// What its call has stored.
+    pub same_call: Option<SameCall>,
+    /// So many granules and more are not to be had: the keys after the first that found out need not try again.
+    pub full_from: u32,
+    /// Why not.
+    pub denied: NoRoom,
+    largest: Largest,
+    populating: Option<Vec<Populating>>,
+}
+
+/// What a segment has to give whose populator gets on.
+#[derive(Clone, Copy)]
+struct Populating {
+    owner: SessionId,
+    /// Granules that eviction alone can gain.
+    attainable: u32,
+    /// Granules that come without any.
+    to_come: u32,
+}
+
+/// The most granules that one segment has, as far as somebody has looked: all of them are looked at for it.
+#[derive(Clone, Copy, Default)]
+struct Largest {
+    /// Once views and quarantine have ended.
+    lasting: Option<u32>,
+    /// By eviction alone, and where. It may become less there, and more nowhere.
+    attainable: Option<(SegmentNo, u32)>,
+    /// Of those that are being populated.
+    populating: Option<u32>,
+}
+
+impl RoomSearch {
+    pub fn of(left: usize, beside_a_snapshot: bool, same_call: Option<SameCall>) -> RoomSearch {
+        RoomSearch {
+            left,
+            evicted_as: if beside_a_snapshot { EVICTED_AS_BESIDE_A_SNAPSHOT } else { EVICTED_AS },
+            foreseen: 0,
+            yielding: None,
+            same_call,
+            full_from: u32::MAX,
+            denied: NoRoom::Full(Why::Held),
+            largest: Largest::default(),
+            populating: None,
+        }
+    }
+
+    /// Objects that it may still evict.
+    pub fn evictions(&self) -> usize {
+        self.left / self.evicted_as
+    }
+
+    /// What it has looked at besides the keys and what it evicted, in objects.
+    pub fn looked_at(&self, segments: usize) -> usize {
+        self.populating.as_ref().map_or(0, |_| segments.div_ceil(SEGMENTS_AS_ONE))
+    }
+
+    fn found_none(&mut self, need: u32, denied: &NoRoom) {
+        if need < self.full_from {
+            self.full_from = need;
+            self.denied = denied.clone();
+        }
+    }
+}
+
+impl Core {
+    /// Finds room for each replica, evicting if it must, and reserves it. One replica is enough where none is to come
+    /// for another.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn place(
+        &mut self,
+        now: Time,
+        terms: &PutContext<'_>,
+        entry: Entry<'_>,
+        replaces: bool,
+        mode: RoomMode,
+        search: &mut RoomSearch,
+        fx: &mut Effects,
+    ) -> Result<SmallVec<[Replica; 1]>, NoRoom> {
+        let Entry { key, size, group } = entry;
+        let Ok(need) = u32::try_from(granules(size)) else {
+            return Err(NoRoom::TooLarge(format!("{size} bytes is more than any segment can have")));
+        };
+        self.check_cap(terms.origin.session, size)?;
+        let wanted =
+            (terms.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
+        if wanted > 1 && search.evictions() == 0 && need >= search.full_from {
+            return Err(search.denied.clone());
+        }
+        let mut used: SmallVec<[SessionId; 2]> = SmallVec::new();
+        let mut extents: SmallVec<[Extent; 1]> = SmallVec::new();
+        for nth in 0..wanted {
+            let free = match mode.room {
+                true => placement::choose(&self.segments, need, &used, &terms.wishes, &mut self.random),
+                false => None,
+            };
+            let wanted = Need { size, granules: need, used: &used, mode, evictions: usize::MAX };
+            let chosen = match free {
+                Some(number) => number,
+                None if nth == 0 => self.make_room(now, wanted, search, fx)?,
+                None if !mode.force && need <= self.to_come(now, &used, search) => return Err(NoRoom::PopulatingMore),
+                None => {
+                    let wanted = Need { mode: RoomMode { force: false, ..mode }, evictions: EVICTED_MORE, ..wanted };
+                    match self.make_room(now, wanted, search, fx) {
+                        Ok(number) => number,
+                        // Another look has the time to evict for it.
+                        Err(denied @ NoRoom::Full(_)) if search.evictions() == 0 => {
+                            search.found_none(need, &denied);
+                            return Err(denied);
+                        }
+                        Err(_) => break,
+                    }
+                }
+            };
+            let segment = self.segments.get(chosen).expect("an open segment");
+            let granule = segment.extents.find(need).expect("room was found there");
+            used.push(segment.session);
+            extents.push(Extent { segment: chosen, offset: u64::from(granule) * GRANULE, length: size });
+        }
+        // Rids are given only now that it is placed: the log knows of each.
+        let replicas: SmallVec<[Replica; 1]> =
+            extents.into_iter().map(|extent| Replica { rid: self.next_rid(), extent }).collect();
+        search.left = search.left.saturating_sub(replicas.len());
+        let with = reservation::PutTerms { group: group.into(), replaces };
+        let record = with.record(terms.origin.session, key, size, terms.pin, SmallVec::from_slice(&replicas));
+        self.log(now, record, fx);
+        Ok(replicas)
+    }
+
+    fn check_cap(&self, session: SessionId, size: u64) -> Result<(), NoRoom> {
+        let unfinished = self.sessions.get(session).map_or(0, |session| session.unfinished);
+        // A single put is never too much, whatever its size.
+        if unfinished == 0 {
+            return Ok(());
+        }
+        let cap = (self.segments.open_bytes() as f64 * self.config.unfinished_share_max) as u64;
+        if unfinished + size > cap {
+            return Err(NoRoom::Capped(Why::Unfinished { bytes: unfinished, cap }));
+        }
+        Ok(())
+    }
+
+    /// Evicts until one segment has the room.
+    fn make_room(
+        &mut self,
+        now: Time,
+        need: Need<'_>,
+        search: &mut RoomSearch,
+        fx: &mut Effects,
+    ) -> Result<SegmentNo, NoRoom> {
+        let Need { size, granules, used, .. } = need;
+        if granules > *search.largest.lasting.get_or_insert_with(|| self.lasting()) {
+            return Err(self.why_too_large(size));
+        }
+        if used.is_empty() && granules >= search.full_from {
+            return Err(search.denied.clone());
+        }
+        let room = self.search_room(now, need, search, fx);
+        // What waits for a populator says nothing of larger keys, for which another segment may be.
+        if used.is_empty()
+            && let Err(denied @ (NoRoom::Full(_) | NoRoom::SameCall | NoRoom::Held)) = &room
+        {
+            search.found_none(granules, denied);
+        }
+        room
+    }
+
+    fn search_room(
+        &mut self,
+        now: Time,
+        need: Need<'_>,
+        search: &mut RoomSearch,
+        fx: &mut Effects,
+    ) -> Result<SegmentNo, NoRoom> {
+        let Need { granules: need, used, mode, evictions, .. } = need;
+        let could = |open: &Open| {
+            let segment = self.segments.get(open.number);
+            !used.contains(&open.session) && segment.is_some_and(|segment| segment.attainable() >= need)
+        };
+        let is_attainable = match used.is_empty() {
+            true => need <= self.attainable(search),
+            false => self.segments.open().iter().any(could),
+        };
+        if !is_attainable {
+            // Evicting would gain nothing.
+            return Err(NoRoom::Held);
+        }
+        if !mode.room {
+            return Err(NoRoom::Full(Why::OthersWait));
+        }
+        if !mode.force && need <= self.attainable_by_populators(now, used, search) {
+            return Err(NoRoom::Populating);
+        }
+        self.counts.evictions_attempted += 1;
+        let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
+        let mut left = evictions.min(search.evictions());
+        loop {
+            if search.foreseen == 0 {
+                search.foreseen = self.objects.foresee_victims(search.evictions(), reach);
+            }
+            let before = left;
+            let victim = self.objects.victim(now, &self.segments, reach, search.same_call.as_mut(), &mut left);
+            search.foreseen = search.foreseen.saturating_sub(before - left);
+            search.left -= (before - left) * search.evicted_as;
+            let Some(victim) = victim else { break };
+            for number in self.evict(now, victim, fx) {
+                let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
+                if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {
+                    self.counts.evictions_successful += 1;
+                    return Ok(number);
+                }
+            }
+        }
+        // Without a call of its own to spare there would have been a victim.
+        let denied = match search.same_call {
+            Some(_) if left > 0 && self.objects.victim(now, &self.segments, reach, None, &mut 1).is_some() => {
+                NoRoom::SameCall
+            }
+            _ => NoRoom::Full(Why::Held),
+        };
+        Err(denied)
+    }
+
+    /// Full size less hard-pinned objects: views, quarantine and absence all come to an end.
+    fn lasting(&self) -> u32 {
+        let staying = self.segments.iter().filter(|segment| segment.leaves.is_none());
+        staying.map(Segment::lasting).max().unwrap_or(0)
+    }
+
+    /// Granules that eviction alone can gain in the best open segment.
+    fn attainable(&self, search: &mut RoomSearch) -> u32 {
+        let is_still = |(number, most): &(SegmentNo, u32)| {
+            self.segments.get(*number).is_some_and(|segment| segment.attainable() == *most)
+        };
+        let known = search.largest.attainable.filter(is_still);
+        search.largest.attainable = known.or_else(|| self.segments.most_attainable());
+        search.largest.attainable.map_or(0, |(_, most)| most)
+    }
+
+    /// Granules that eviction alone can gain where the populator gets on.
+    fn attainable_by_populators(&self, now: Time, used: &[SessionId], search: &mut RoomSearch) -> u32 {
+        if let Some(known) = search.largest.populating.filter(|_| used.is_empty()) {
+            return known;
+        }
+        let others = self.populating(now, search).iter().filter(|one| !used.contains(&one.owner));
+        let most = others.map(|one| one.attainable).max().unwrap_or(0);
+        if used.is_empty() {
+            search.largest.populating = Some(most);
+        }
+        most
+    }
+
+    /// Granules that populators bring without an eviction.
+    fn to_come(&self, now: Time, used: &[SessionId], search: &mut RoomSearch) -> u32 {
+        let others = self.populating(now, search).iter().filter(|one| !used.contains(&one.owner));
+        others.map(|one| one.to_come).max().unwrap_or(0)
+    }
+
+    fn populating<'a>(&self, now: Time, search: &'a mut RoomSearch) -> &'a [Populating] {
+        let gets_on =
+            |segment: &&Segment| segment.populating() && now < segment.progress.plus_ms(POPULATION_STALLED_MS);
+        search.populating.get_or_insert_with(|| {
+            let open = self.segments.open().iter().filter_map(|open| self.segments.get(open.number));
+            let populating = open.filter(gets_on).map(|segment| Populating {
+                owner: segment.session,
+                attainable: segment.attainable(),
+                to_come: segment.extents.to_come(),
+            });
+            populating.collect()
+        })
+    }
+
+    /// Evicts one object; the segments that have more room now.
+    pub(crate) fn evict(&mut self, now: Time, slot: u32, fx: &mut Effects) -> SmallVec<[SegmentNo; 2]> {
+        let object = self.objects.object(slot);
+        let changed = object.places.as_slice().iter().map(|place| place.segment).collect();
+        self.counts.evicted_objects += 1;
+        self.counts.evicted_bytes += object.size * object.places.as_slice().len() as u64;
+        let broken = object.protected_until > now;
+        self.counts.protection_broken += u64::from(broken);
+        if object.protected_until > Time(0) {
+            let hash = self.objects.hash(self.objects.key(slot));
+            self.evicted_lately.add(hash);
+        }
+        self.objects.is_evicted(slot);
+        self.remove_object(now, slot, fx);
+        changed
+    }
+}

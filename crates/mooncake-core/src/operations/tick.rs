@@ -1,0 +1,199 @@
+//! What happens because time passes.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::Effects;
+use crate::ids::{SegmentNo, Time};
+use crate::operations::ending::Ending;
+use crate::state::objects::Reach;
+use crate::work::{EVICTED_AS, STEP, Work};
+use mooncake_ids::{GRANULE, SessionId};
+
+/// Time between two looks at what the views of lingering sessions are on.
+const LINGERING_LOOK_MS: u64 = 1_000;
+
+/// Sessions that one tick looks at: of more of them each is looked at every few ticks.
+const WATCHED: usize = 2_048;
+
+/// Sessions of which one tick finds that they are away, or over.
+const FOUND: usize = 128;
+
+/// Objects that cost as much as one, where they are only looked at.
+const LOOKED_AT_AS_ONE: usize = 8;
+
+/// What is done in the background, as far as there is any of it. What makes room comes first.
+const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 12] = [
+    Core::end_sessions,
+    Core::expire_reservations,
+    Core::clear_away,
+    Core::end_graces,
+    Core::lapse,
+    Core::evict_to_watermark,
+    Core::pass_on_changes,
+    Core::serve_due_tickets,
+    Core::tell,
+    Core::purge,
+    Core::look_at_several,
+    Core::forget_settled,
+];
+
+/// How far eviction down from the high watermark is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Watermark {
+    /// Less is in use, or will be looked at with the next tick.
+    #[default]
+    Below,
+    /// More may be in use.
+    Unknown,
+    /// More was in use: as much is evicted as is to be free below it.
+    Evicting,
+}
+
+impl Core {
+    /// To be called every 20 ms or so, and [`Core::background`] behind it.
+    pub fn tick(&mut self, now: Time, fx: &mut Effects) {
+        self.watch_sessions(now);
+        // A populator may have given up.
+        self.changes.room |= self.tickets.any_for_population();
+        self.changes.begin_own();
+        if self.config.high_watermark < 1.0 && self.watermark == Watermark::Below {
+            self.watermark = Watermark::Unknown;
+        }
+        self.next_chore = 0;
+        self.background(now, STEP, fx);
+    }
+
+    /// A step of what need not be done in the operation that it follows from, or was too much for that: over at most
+    /// `budget` objects, keys and extents, or one thing that cannot be cut. True when there may be more.
+    pub fn background(&mut self, now: Time, budget: usize, fx: &mut Effects) -> bool {
+        let mut work = Work::step(budget);
+        let (rest, first) = CHORES.split_at(self.next_chore);
+        // Each comes to its turn, whatever there is most of.
+        self.next_chore = (self.next_chore + 1) % CHORES.len();
+        for chore in first.iter().chain(rest) {
+            chore(self, now, &mut work, fx);
+            if work.is_used_up() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether somebody waits for what is left to do in the background.
+    pub fn keeps_waiting(&self) -> bool {
+        let is_ending = !self.endings.is_empty() || !self.ending_views.is_empty();
+        is_ending || !self.tellings.is_empty() || !self.tickets.is_empty() && !self.changes.is_empty()
+    }
+
+    /// Looks for sessions that have fallen silent or were away for too long.
+    fn watch_sessions(&mut self, now: Time) {
+        let (away_ms, retention_ms) = (self.config.away_ms, self.config.retention_ms);
+        let mut silent: Vec<SessionId> = Vec::new();
+        let mut over: Vec<SessionId> = Vec::new();
+        if self.next_watched == SessionId(0) {
+            self.looks_at_lingering = self.next_look_at_lingering <= now;
+            if self.looks_at_lingering {
+                self.next_look_at_lingering = now.plus_ms(LINGERING_LOOK_MS);
+            }
+        }
+        let look = self.looks_at_lingering;
+        let mut next = SessionId(0);
+        for (nth, (id, session)) in self.sessions.from(self.next_watched).enumerate() {
+            if nth == WATCHED || silent.len() + over.len() == FOUND {
+                next = id;
+                break;
+            }
+            if session.ends {
+                continue;
+            }
+            match session.away {
+                None if session.last_heard.plus_ms(away_ms) < now => silent.push(id),
+                Some(_) if session.lingering && session.pins.is_empty() => over.push(id),
+                Some(_) if session.lingering && look && !self.needs_its_views(id) => over.push(id),
+                Some(since) if !session.lingering && since.plus_ms(retention_ms) < now => over.push(id),
+                _ => {}
+            }
+        }
+        self.next_watched = next;
+        for session in silent {
+            self.set_away(now, session);
+        }
+        for session in over {
+            self.begin_to_end(now, session, Ending::Expired);
+        }
+    }
+
+    fn evict_to_watermark(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        if self.watermark == Watermark::Below {
+            return;
+        }
+        let open = self.segments.open().iter();
+        let (used, total) = open.fold((0, 0), |(used, total), open| {
+            let limit = self.segments.get(open.number).map_or(0, |segment| u64::from(segment.extents.limit()));
+            (used + (limit - u64::from(open.free)) * GRANULE, total + u64::from(open.total) * GRANULE)
+        });
+        let is_above = used as f64 > total as f64 * self.config.high_watermark;
+        if self.watermark == Watermark::Unknown && !is_above {
+            self.watermark = Watermark::Below;
+            return;
+        }
+        let goal = total as f64 * (self.config.high_watermark - self.config.eviction_share).max(0.0);
+        let mut left = used;
+        let most = work.left(STEP) / EVICTED_AS;
+        let mut steps = most;
+        while left as f64 > goal
+            && let Some(victim) = self.objects.victim(now, &self.segments, Reach::Unprotected, None, &mut steps)
+        {
+            let object = self.objects.object(victim);
+            let freed = object.size.next_multiple_of(GRANULE) * object.places.as_slice().len() as u64;
+            left = left.saturating_sub(freed);
+            self.evict(now, victim, fx);
+        }
+        work.did((most - steps) * EVICTED_AS);
+        let goes_on = left as f64 > goal && steps == 0;
+        self.watermark = if goes_on { Watermark::Evicting } else { Watermark::Below };
+    }
+
+    /// Ends protection and soft pins whose time has come.
+    fn lapse(&mut self, now: Time, work: &mut Work, _: &mut Effects) {
+        let lapsed = self.objects.lapse_protection(now, work.left(usize::MAX));
+        work.did(lapsed);
+        let lapsed_soft = self.objects.lapse_soft_pins(now, work.left(usize::MAX));
+        work.did(lapsed_soft);
+        self.changes.room |= lapsed + lapsed_soft > 0;
+    }
+
+    fn look_at_several(&mut self, _: Time, work: &mut Work, _: &mut Effects) {
+        let most = work.left(STEP) * LOOKED_AT_AS_ONE;
+        let looked = self.objects.look_at_several(&self.segments, self.purge.is_some(), most);
+        work.did(looked.div_ceil(LOOKED_AT_AS_ONE));
+    }
+
+    /// Whether there may be something left that lay on segments that are Gone.
+    pub fn is_purging(&self) -> bool {
+        self.purge.is_some()
+    }
+
+    fn purge(&mut self, now: Time, work: &mut Work, _: &mut Effects) {
+        while !work.is_used_up()
+            && let Some(next) = self.purge
+        {
+            let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
+            for slot in next..end {
+                let Some(object) = self.objects.get(slot) else { continue };
+                let gone = object.places.as_slice().iter().map(|place| place.segment);
+                let gone: SmallVec<[SegmentNo; 2]> = gone.filter(|segment| self.segments.is_gone(*segment)).collect();
+                if !gone.is_empty() {
+                    let dropped = self.drop_places(now, slot, |place| gone.contains(&place.segment));
+                    dropped.expect("nothing on a Gone segment is given back");
+                }
+            }
+            work.did((end - next) as usize);
+            self.purge = match end < self.objects.bound() {
+                true => Some(end),
+                false => std::mem::take(&mut self.purge_again).then_some(0),
+            };
+        }
+    }
+}

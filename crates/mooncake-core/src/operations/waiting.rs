@@ -1,0 +1,309 @@
+//! Serving those that wait: what has changed for them, and how much of it one hold of the lock goes through.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::core::Core;
+use crate::effect::Effects;
+use crate::ids::{SegmentNo, Ticket, Time};
+use crate::operations::put_start::Attempt;
+use crate::operations::room::RoomMode;
+use crate::request::{PutSlot, Remembered};
+use crate::state::waiting_put::{Place, WaitingPut};
+use crate::work::Work;
+use mooncake_ids::SessionId;
+
+/// What may have come to help requests that wait, and has not been passed on to all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Keys that changed hands with their hashes, and how far the line of those that wait for each has been gone
+    /// through.
+    keys: VecDeque<(Box<[u8]>, u64, Option<Place>)>,
+    /// Writers that have gone away, which yield the keys that others wait for, and how far each one's have been gone
+    /// through.
+    yielding: VecDeque<(SessionId, Option<u32>)>,
+    /// There may be more room than before: the first in line looks.
+    pub room: bool,
+    /// Sessions that have less unfinished than before, and how far the line of each has been gone through since.
+    uncapped: BTreeMap<SessionId, Option<Place>>,
+    held: Pass<(u32, Place)>,
+    /// The most that eviction alone can gain in a segment where it has become more.
+    attainable: u32,
+    own: Pass<Place>,
+}
+
+/// A walk along a line, in pieces.
+#[derive(Debug)]
+struct Pass<P> {
+    begun: bool,
+    after: Option<P>,
+    /// It is to begin anew when it is through: what it has gone by has changed since.
+    again: bool,
+}
+
+impl<P> Default for Pass<P> {
+    fn default() -> Self {
+        Pass { begun: false, after: None, again: false }
+    }
+}
+
+impl<P: Copy> Pass<P> {
+    fn begin(&mut self) {
+        self.again = std::mem::replace(&mut self.begun, true);
+    }
+
+    /// It has come to the end.
+    fn ends(&mut self) {
+        *self = Pass { begun: std::mem::take(&mut self.again), after: None, again: false };
+    }
+}
+
+impl Changes {
+    /// Nothing is left to be passed on.
+    pub fn is_empty(&self) -> bool {
+        let keys = self.keys.is_empty() && self.yielding.is_empty();
+        keys && !self.room && self.uncapped.is_empty() && !self.held.begun && !self.own.begun
+    }
+
+    /// Whether those that wait for a key are yet to hear of it.
+    pub fn tells_of(&self, hash: u64) -> bool {
+        self.keys.iter().any(|(_, other, _)| *other == hash)
+    }
+
+    /// Those that wait to spare what their call has stored, or for more of the memory that is being populated, look
+    /// again: they keep nobody waiting, so that any number of them may, and are looked at once a tick, not with each
+    /// change of others.
+    pub fn begin_own(&mut self) {
+        if !self.own.begun {
+            self.own.begin();
+        }
+    }
+}
+
+impl Core {
+    /// A key changed hands.
+    pub(crate) fn key_changed(&mut self, key: &[u8]) {
+        let hash = self.objects.hash(key);
+        if self.tickets.await_key(hash) {
+            self.changes.keys.push_back((key.into(), hash, None));
+        }
+    }
+
+    /// A writer went away: who waits for one of its keys can have it.
+    pub(crate) fn yields_its_keys(&mut self, writer: SessionId) {
+        if self.reservations.next_awaited(writer, None).is_some() {
+            self.changes.yielding.push_back((writer, None));
+        }
+    }
+
+    /// A session has less unfinished than before.
+    pub(crate) fn less_unfinished(&mut self, session: SessionId) {
+        if self.tickets.await_session(session) {
+            self.changes.uncapped.insert(session, None);
+        }
+    }
+
+    /// Eviction alone may gain more in a segment than before.
+    pub(crate) fn more_attainable(&mut self, number: SegmentNo) {
+        if self.tickets.next_held(None).is_none() || !self.segments.is_open(number) {
+            return;
+        }
+        let Some(segment) = self.segments.get(number) else { return };
+        let attainable = segment.attainable();
+        if self.tickets.next_held(None).is_some_and(|(least, _)| least <= attainable) {
+            self.changes.attainable = self.changes.attainable.max(attainable);
+            self.changes.held.begin();
+        }
+    }
+
+    /// A segment takes objects that took none.
+    pub(crate) fn more_is_open(&mut self, number: SegmentNo) {
+        self.changes.room = true;
+        self.changes.uncapped = self.tickets.capped_sessions().into_iter().map(|session| (session, None)).collect();
+        self.more_attainable(number);
+    }
+
+    pub(crate) fn refuse_ticket(&mut self, parked: WaitingPut, reason: &str, fx: &mut Effects) {
+        let slots = parked.entries.iter().map(|_| PutSlot::Refused(reason.to_owned())).collect();
+        fx.woken.push((parked.ticket, slots));
+        self.changes.room = true;
+    }
+
+    /// The connection of a parked request closed.
+    pub fn cancel_ticket(&mut self, now: Time, ticket: Ticket, fx: &mut Effects) {
+        if self.tickets.cancel(ticket) {
+            self.changes.room = true;
+            self.settle(now, fx);
+        }
+    }
+
+    /// Serves parked requests after a change that may help them, as many as an operation has time for: every operation
+    /// ends with it. The others are served [in the background](Core::background).
+    pub(crate) fn settle(&mut self, now: Time, fx: &mut Effects) {
+        self.pass_on_changes(now, &mut Work::beside_an_operation(), fx);
+    }
+
+    /// Serves those whom changes may have helped.
+    pub(crate) fn pass_on_changes(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        if self.tickets.is_empty() {
+            self.changes = Changes::default();
+            return;
+        }
+        self.pass_on_yielded_keys(work);
+        self.pass_on_keys(now, work, fx);
+        self.pass_on_room(now, work, fx);
+        self.pass_on_to_capped(now, work, fx);
+        self.pass_on_to_held(now, work, fx);
+        self.pass_on_to_own(now, work, fx);
+    }
+
+    fn pass_on_yielded_keys(&mut self, work: &mut Work) {
+        while let Some((writer, after)) = self.changes.yielding.front().copied() {
+            let is_away = self.sessions.get(writer).is_some_and(|session| session.away.is_some());
+            let Some(slot) = self.reservations.next_awaited(writer, after).filter(|_| is_away) else {
+                self.changes.yielding.pop_front();
+                continue;
+            };
+            if work.is_used_up() {
+                return;
+            }
+            self.changes.yielding[0].1 = Some(slot);
+            let key: Box<[u8]> = self.reservations.get(slot).key.as_slice().into();
+            self.key_changed(&key);
+            work.did(1);
+        }
+    }
+
+    /// The writer of an unfinished put is away, or the put is of an earlier reign.
+    fn is_yielded(&self, slot: u32) -> bool {
+        let put = self.reservations.get(slot);
+        put.rid().epoch() < self.epoch || self.sessions.get(put.session).is_none_or(|writer| writer.away.is_some())
+    }
+
+    fn pass_on_keys(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while let Some((key, hash, after)) = self.changes.keys.front() {
+            let (hash, next) = (*hash, self.tickets.next_for_key(*hash, *after));
+            // The first in line has it. Each of the others would find that and no more.
+            let taken = self.reservations.by_key(key).filter(|slot| !self.is_yielded(*slot));
+            let taken = taken.filter(|_| self.visible(hash, key).is_none());
+            let Some(place) = next.filter(|_| taken.is_none()) else {
+                if let Some(slot) = taken {
+                    self.reservations.set_awaited(slot);
+                }
+                self.changes.keys.pop_front();
+                continue;
+            };
+            if !self.has_time_for(place, work) {
+                return;
+            }
+            self.changes.keys[0].2 = Some(place);
+            self.serve(now, place, false, work, fx);
+        }
+    }
+
+    fn pass_on_room(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while self.changes.room {
+            let Some(place) = self.tickets.first_for_room() else {
+                self.changes.room = false;
+                return;
+            };
+            if !self.has_time_for(place, work) {
+                return;
+            }
+            let cut = self.serve(now, place, false, work, fx);
+            // The room that it made and did not get it has had its chance at, unless its work was cut short.
+            self.changes.room = cut || self.tickets.first_for_room() != Some(place);
+        }
+    }
+
+    fn pass_on_to_capped(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while let Some((session, after)) = self.changes.uncapped.first_key_value().map(|(id, after)| (*id, *after)) {
+            let Some(place) = self.tickets.next_capped(session, after) else {
+                self.changes.uncapped.pop_first();
+                continue;
+            };
+            if !self.has_time_for(place, work) {
+                return;
+            }
+            self.changes.uncapped.insert(session, Some(place));
+            self.serve(now, place, false, work, fx);
+        }
+    }
+
+    fn pass_on_to_held(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while self.changes.held.begun {
+            let next = self.tickets.next_held(self.changes.held.after);
+            let Some((need, place)) = next.filter(|(need, _)| *need <= self.changes.attainable) else {
+                self.changes.held.ends();
+                if !self.changes.held.begun {
+                    self.changes.attainable = 0;
+                }
+                continue;
+            };
+            if !self.has_time_for(place, work) {
+                return;
+            }
+            self.changes.held.after = Some((need, place));
+            self.serve(now, place, false, work, fx);
+        }
+    }
+
+    fn pass_on_to_own(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while self.changes.own.begun {
+            let Some(place) = self.tickets.next_for_own(self.changes.own.after) else {
+                self.changes.own.ends();
+                continue;
+            };
+            if !self.has_time_for(place, work) {
+                return;
+            }
+            self.changes.own.after = Some(place);
+            self.serve(now, place, false, work, fx);
+        }
+    }
+
+    /// Answers requests whose deadline has come: the first come first.
+    pub(crate) fn serve_due_tickets(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while let Some(place) = self.tickets.due(now) {
+            if !self.has_time_for(place, work) {
+                return;
+            }
+            self.serve(now, place, true, work, fx);
+            self.changes.room = true;
+        }
+    }
+
+    fn has_time_for(&self, place: Place, work: &mut Work) -> bool {
+        work.has_time_for(self.tickets.keys_at(place))
+    }
+
+    /// Looks at a parked request again. True when its work was cut short and it stays. `last`: its deadline has come.
+    fn serve(&mut self, now: Time, place: Place, last: bool, work: &mut Work, fx: &mut Effects) -> bool {
+        let Some(mut parked) = self.tickets.take(place) else { return false };
+        let blocked = self.tickets.any_for_room_before(Some(place));
+        let late = last && !parked.impatient;
+        let mode = RoomMode { room: late || !blocked, force: late, newcomer: false };
+        let keys = parked.entries.iter().map(|(key, size)| (&**key, *size));
+        let Attempt { slots, any, waits, cut, why } =
+            self.evaluate(now, parked.origin, keys, &parked.config, mode, work, fx);
+        let full_deadline = parked.since.plus_ms(self.config.full_wait_of(&parked.config));
+        // A key that waited for another put may wait for room a little longer, but not for ever.
+        let time_left = !last || waits.for_room() && now < full_deadline;
+        let stays = cut || time_left && !parked.impatient;
+        if !any && waits.for_anything() && stays {
+            // One whose evictions go on is due until they are through.
+            parked.deadline = match cut && last || parked.impatient {
+                true => parked.deadline,
+                false => self.deadline(parked.since, &parked.config, &waits),
+            };
+            parked.waits = waits;
+            self.tickets.push(parked, Some(place));
+            // Its evictions go on, whatever it waited for before.
+            self.changes.room |= cut;
+            return cut;
+        }
+        self.count_slots(&slots);
+        self.remember(parked.origin, Remembered::PutStart(slots.clone()), fx);
+        fx.woken.push((parked.ticket, self.told(slots, why)));
+        false
+    }
+}

@@ -1,0 +1,16 @@
+//! What the pool is: objects, segments, sessions, reservations, and what else is known of them.
+
+pub(crate) mod extents;
+pub(crate) mod group;
+pub(crate) mod index;
+pub(crate) mod maxima;
+pub(crate) mod object;
+pub(crate) mod objects;
+pub(crate) mod pin;
+pub(crate) mod placement;
+pub(crate) mod quarantine;
+pub(crate) mod recently_evicted;
+pub(crate) mod reservation;
+pub(crate) mod segment;
+pub(crate) mod session;
+pub(crate) mod waiting_put;

@@ -1,0 +1,567 @@
+//! All committed objects: found by key, and each in at most one of the lists from which eviction takes.
+
+mod coldest_first;
+mod foresee;
+mod invariants;
+mod several;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
+
+use hashbrown::DefaultHashBuilder;
+
+use crate::config::renewal_ms;
+use crate::eviction::EvictionPolicy;
+use crate::eviction::lru::Lru;
+use crate::ids::Time;
+use crate::slab::{List, Slab};
+use crate::state::group::Groups;
+use crate::state::index::{self, Index};
+use crate::state::object::{Hold, ListedIn, Object, Place, Places};
+use crate::state::segment::Segments;
+use mooncake_ids::Rid;
+
+pub(crate) use coldest_first::ColdestFirst;
+pub(crate) use foresee::AHEAD;
+use several::Several;
+
+/// Members of a group that one eviction looks at for the next one to leave.
+const LOOKED_AT: usize = 64;
+
+/// Protected objects that one may be put before, when it is protected no longer than they are: behind more of them it
+/// stays longer than it must.
+const OVERTAKEN_MAX: usize = 64;
+
+/// How far eviction goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    /// What nothing speaks for.
+    Unprotected,
+    /// Soft pinned objects after them.
+    SoftPinned,
+    /// Then those looked up a moment ago, longest ago first.
+    Protected,
+}
+
+/// A soft pin, lapsed or not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SoftPin {
+    pub ttl_ms: u64,
+    pub until: Time,
+}
+
+/// What a call has stored that needs more room.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SameCall {
+    /// Its first rid: what has a higher one is its own, or as new.
+    pub first: Rid,
+    /// Protection that ends by then has lasted for the second that is promised, and for as long as a renewal may be
+    /// late.
+    pub promise_kept_until: Time,
+    /// How many of its own the search for others may still pass over.
+    pub passes: usize,
+}
+
+/// The key of the object in a slot.
+#[inline]
+fn key(slab: &Slab<Object>, slot: u32) -> &[u8] {
+    let bytes = slab.bytes(slot);
+    &bytes[..bytes.len() - usize::from(slab[slot].spare)]
+}
+
+pub(crate) struct Objects {
+    hasher: DefaultHashBuilder,
+    index: Index,
+    slab: Slab<Object>,
+    policy: Box<dyn EvictionPolicy<Slab<Object>>>,
+    /// Ordered by expiry, as all protection lasts equally long: eviction and lapse look at its head only.
+    protected: List,
+    soft: List,
+    /// Met by eviction while none of their segments took part; tried first when one does again.
+    set_aside: List,
+    retry_set_aside: u32,
+    soft_pins: BTreeMap<u32, SoftPin>,
+    soft_lapse: BTreeSet<(Time, u32)>,
+    /// Soft pinned objects are evicted when nothing else is left.
+    evict_soft: bool,
+    /// Objects of one replica, by segment number.
+    singles: Vec<u64>,
+    several: Several,
+    pub hard_pinned: u64,
+    /// Bytes of objects whose replacements are being written.
+    pub replaced_bytes: u64,
+    groups: Groups,
+}
+
+impl Objects {
+    pub fn new(evict_soft: bool) -> Objects {
+        Objects {
+            hasher: DefaultHashBuilder::default(),
+            index: Index::new(index::LARGE),
+            slab: Slab::new(),
+            policy: Box::new(Lru::default()),
+            protected: List::default(),
+            soft: List::default(),
+            set_aside: List::default(),
+            retry_set_aside: 0,
+            soft_pins: BTreeMap::new(),
+            soft_lapse: BTreeSet::new(),
+            evict_soft,
+            singles: Vec::new(),
+            several: Several::default(),
+            hard_pinned: 0,
+            replaced_bytes: 0,
+            groups: Groups::default(),
+        }
+    }
+
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    #[inline]
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        self.index.find(hash, |slot| self.key(slot) == key)
+    }
+
+    #[inline]
+    pub fn get(&self, slot: u32) -> Option<&Object> {
+        self.slab.get(slot)
+    }
+
+    #[inline]
+    pub fn object(&self, slot: u32) -> &Object {
+        &self.slab[slot]
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub fn bound(&self) -> u32 {
+        self.slab.bound()
+    }
+
+    pub fn protected_len(&self) -> u32 {
+        self.protected.len()
+    }
+
+    pub fn soft_len(&self) -> usize {
+        self.soft_lapse.len()
+    }
+
+    /// The key of an object.
+    #[inline]
+    pub fn key(&self, slot: u32) -> &[u8] {
+        key(&self.slab, slot)
+    }
+
+    /// So many will be added.
+    pub fn expect(&mut self, objects: usize) {
+        self.index.expect(objects);
+    }
+
+    /// Adds an object under a key that is not there, of that hash; `soft` is its soft pin, which a lapsed one keeps for
+    /// the log.
+    pub fn insert(
+        &mut self,
+        now: Time,
+        hash: u64,
+        key: &[u8],
+        object: Object,
+        soft: Option<SoftPin>,
+        segments: &Segments,
+    ) -> u32 {
+        if object.hold == Hold::Hard {
+            self.hard_pinned += 1;
+        }
+        let holds = object.hold == Hold::Soft;
+        let slot = self.slab.insert_with(object, key);
+        self.slab[slot].spare = (self.slab.bytes(slot).len() - key.len()) as u16;
+        self.count(slot, segments);
+        if let Some(pin) = soft {
+            self.soft_pins.insert(slot, pin);
+            if holds {
+                self.soft_lapse.insert((pin.until, slot));
+            }
+        }
+        self.index.insert(hash, slot);
+        self.list(now, slot);
+        slot
+    }
+
+    /// Takes an object out of everything.
+    pub fn remove(&mut self, slot: u32) -> Object {
+        self.unlist(slot);
+        let hash = self.hash(self.key(slot));
+        let was_there = self.index.remove(hash, slot);
+        assert!(was_there, "an object is in the index");
+        let object = self.slab.remove(slot);
+        self.groups.leave(slot);
+        if object.replacing {
+            self.replaced_bytes -= object.bytes();
+        }
+        if let Some(pin) = self.soft_pins.remove(&slot) {
+            self.soft_lapse.remove(&(pin.until, slot));
+        }
+        if object.hold == Hold::Hard {
+            self.hard_pinned -= 1;
+        }
+        self.discount(slot, &object.places);
+        object
+    }
+
+    /// Gives an object fewer places; it must keep one.
+    pub fn set_places(&mut self, slot: u32, places: &[Place], segments: &Segments) {
+        debug_assert!(!places.is_empty());
+        let object = &mut self.slab[slot];
+        if object.replacing {
+            self.replaced_bytes -= object.bytes();
+            self.replaced_bytes += object.size * places.len() as u64;
+        }
+        let old = std::mem::replace(&mut object.places, Places::new(places));
+        self.discount(slot, &old);
+        self.count(slot, segments);
+    }
+
+    fn count(&mut self, slot: u32, segments: &Segments) {
+        match self.slab[slot].places.as_slice() {
+            [place] => {
+                let index = place.segment.0 as usize;
+                if self.singles.len() <= index {
+                    self.singles.resize(index + 1, 0);
+                }
+                self.singles[index] += 1;
+            }
+            places => self.several.add(slot, places.iter().any(|place| segments.is_live(place.segment))),
+        }
+    }
+
+    fn discount(&mut self, slot: u32, places: &Places) {
+        match places.as_slice() {
+            [place] => self.singles[place.segment.0 as usize] -= 1,
+            _ => self.several.remove(slot),
+        }
+    }
+
+    /// Number of objects with a Live replica.
+    pub fn visible_len(&self, segments: &Segments) -> u64 {
+        let live = segments.numbers().filter(|number| segments.is_live(*number));
+        let singles: u64 = live.filter_map(|number| self.singles.get(number.0 as usize)).sum();
+        singles + self.several.visible_len()
+    }
+
+    // ------------------------------------------------------------------ lists
+
+    /// Eviction must not touch it.
+    fn is_held(&self, object: &Object) -> bool {
+        let pinned = object.hold == Hold::Hard || object.hold == Hold::Soft && !self.evict_soft;
+        object.readers > 0 || object.replacing || pinned
+    }
+
+    /// Puts an object that is in no list where it belongs.
+    fn list(&mut self, now: Time, slot: u32) {
+        let held = self.is_held(&self.slab[slot]);
+        let object = &mut self.slab[slot];
+        debug_assert!(object.listed_in == ListedIn::None);
+        let soft = object.hold == Hold::Soft;
+        object.listed_in = if held {
+            ListedIn::None
+        } else if object.protected_until > now {
+            ListedIn::Protected
+        } else if soft {
+            ListedIn::Soft
+        } else {
+            ListedIn::Policy
+        };
+        match object.listed_in {
+            ListedIn::Protected => self.list_protected(slot),
+            ListedIn::Soft => self.soft.push_back(&mut self.slab, slot),
+            ListedIn::Policy => self.policy.insert(&mut self.slab, slot),
+            ListedIn::None | ListedIn::SetAside => {}
+        }
+    }
+
+    /// Nearly always last. What was held meanwhile, and by no reader, may have been looked up before others.
+    fn list_protected(&mut self, slot: u32) {
+        let until = self.slab[slot].protected_until;
+        let mut prev = self.protected.tail();
+        for _ in 0..OVERTAKEN_MAX {
+            match prev {
+                Some(later) if self.slab[later].protected_until > until => {
+                    prev = self.protected.prev(&self.slab, later);
+                }
+                _ => break,
+            }
+        }
+        self.protected.insert_after(&mut self.slab, prev, slot);
+    }
+
+    fn unlist(&mut self, slot: u32) {
+        match std::mem::replace(&mut self.slab[slot].listed_in, ListedIn::None) {
+            ListedIn::None => {}
+            ListedIn::Policy => self.policy.remove(&mut self.slab, slot),
+            ListedIn::Protected => self.protected.remove(&mut self.slab, slot),
+            ListedIn::Soft => self.soft.remove(&mut self.slab, slot),
+            ListedIn::SetAside => {
+                self.set_aside.remove(&mut self.slab, slot);
+                self.retry_set_aside = self.retry_set_aside.min(self.set_aside.len());
+            }
+        }
+    }
+
+    fn relist(&mut self, now: Time, slot: u32) {
+        self.unlist(slot);
+        self.list(now, slot);
+    }
+
+    // ----------------------------------------------------------------- groups
+
+    /// Makes an object a member of a group; an empty name is none.
+    pub fn join(&mut self, slot: u32, group: &[u8]) {
+        if !group.is_empty() {
+            self.groups.join(group, slot);
+        }
+    }
+
+    /// Name of an object's group, empty for none.
+    pub fn group_of(&self, slot: u32) -> &[u8] {
+        self.groups.of(slot).map_or(&[], |group| self.groups.name(group))
+    }
+
+    /// An object of a group is about to be evicted: another one of it comes next.
+    pub fn is_evicted(&mut self, slot: u32) {
+        let Some(group) = self.groups.of(slot) else { return };
+        let others = self.groups.members_behind(group, slot);
+        let next = others.take(LOOKED_AT).find(|other| self.slab[*other].listed_in == ListedIn::Policy);
+        if let Some(next) = next {
+            self.policy.remove(&mut self.slab, next);
+            self.policy.insert_coldest(&mut self.slab, next);
+        }
+    }
+
+    /// A get found it, and with it its group.
+    #[inline]
+    pub fn touch(&mut self, now: Time, slot: u32) {
+        self.touch_one(now, slot);
+        if let Some(group) = self.groups.of(slot)
+            && self.groups.is_to_be_touched(group, now)
+        {
+            for other in self.groups.renewed_with(group, slot) {
+                self.touch_one(now, other);
+            }
+        }
+    }
+
+    #[inline]
+    fn touch_one(&mut self, now: Time, slot: u32) {
+        match self.slab[slot].listed_in {
+            ListedIn::Policy => self.policy.touch(&mut self.slab, slot),
+            ListedIn::Soft => self.soft.move_to_back(&mut self.slab, slot),
+            ListedIn::SetAside => self.relist(now, slot),
+            // It comes back as just used when the protection lapses or the last reader leaves.
+            ListedIn::Protected | ListedIn::None => {}
+        }
+    }
+
+    /// An existence query found it, and with it its group. Renewed only when an eighth of the protection has gone by:
+    /// the promise is half of it.
+    #[inline]
+    pub fn protect(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        let Some(group) = self.groups.of(slot) else { return self.protect_one(now, slot, protect_ms) };
+        self.protect_one(now, slot, protect_ms);
+        if self.groups.is_to_be_protected(group, now, renewal_ms(protect_ms)) {
+            for other in self.groups.renewed_with(group, slot) {
+                self.protect_one(now, other, protect_ms);
+            }
+        }
+    }
+
+    #[inline]
+    fn protect_one(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        let object = &mut self.slab[slot];
+        if object.protected_until > now.plus_ms(protect_ms - renewal_ms(protect_ms)) {
+            return;
+        }
+        object.protected_until = now.plus_ms(protect_ms).into();
+        match object.listed_in {
+            ListedIn::None => {}
+            ListedIn::Protected => self.protected.move_to_back(&mut self.slab, slot),
+            _ => self.relist(now, slot),
+        }
+    }
+
+    /// A replacement of it is being written, which may fail.
+    pub fn hold(&mut self, slot: u32) {
+        let object = &mut self.slab[slot];
+        if !std::mem::replace(&mut object.replacing, true) {
+            self.replaced_bytes += object.bytes();
+            self.unlist(slot);
+        }
+    }
+
+    /// No replacement of it is being written after all: there was no room for one.
+    pub fn unhold(&mut self, now: Time, slot: u32) {
+        let object = &mut self.slab[slot];
+        if std::mem::replace(&mut object.replacing, false) {
+            self.replaced_bytes -= object.bytes();
+            self.relist(now, slot);
+        }
+    }
+
+    /// The replacement has ended and this is still there. Protection as when the last reader leaves.
+    pub fn release(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        let object = &mut self.slab[slot];
+        if object.replacing && object.protected_until > now {
+            object.protected_until = now.plus_ms(protect_ms).into();
+        }
+        self.unhold(now, slot);
+    }
+
+    /// A view was taken over it.
+    pub fn reader_added(&mut self, slot: u32) {
+        self.slab[slot].readers += 1;
+        self.unlist(slot);
+    }
+
+    /// A view over it ended. Protection begins anew if there is some left, to keep that list in order.
+    pub fn reader_left(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        let object = &mut self.slab[slot];
+        object.readers -= 1;
+        if object.readers == 0 {
+            if object.protected_until > now {
+                object.protected_until = now.plus_ms(protect_ms).into();
+            }
+            self.relist(now, slot);
+        }
+    }
+
+    /// Moves objects whose protection has lapsed to where they are evicted from. How many there were.
+    pub fn lapse_protection(&mut self, now: Time, most: usize) -> usize {
+        for count in 0..most {
+            match self.protected.head() {
+                Some(slot) if self.slab[slot].protected_until <= now => self.relist(now, slot),
+                _ => return count,
+            }
+        }
+        most
+    }
+
+    /// Ends soft pins whose time has come. How many there were.
+    pub fn lapse_soft_pins(&mut self, now: Time, most: usize) -> usize {
+        for count in 0..most {
+            match self.soft_lapse.first().copied() {
+                Some((until, slot)) if until <= now => {
+                    self.soft_lapse.pop_first();
+                    self.slab[slot].hold = Hold::Lapsed;
+                    if !matches!(self.slab[slot].listed_in, ListedIn::Protected | ListedIn::SetAside) {
+                        self.relist(now, slot);
+                    }
+                }
+                _ => return count,
+            }
+        }
+        most
+    }
+
+    /// Soft pins count from now on: after a replay, which knows no times.
+    pub fn restart_soft_pins(&mut self, now: Time) {
+        self.soft_lapse.clear();
+        for (slot, pin) in &mut self.soft_pins {
+            pin.until = now.plus_ms(pin.ttl_ms);
+            self.soft_lapse.insert((pin.until, *slot));
+        }
+    }
+
+    pub fn soft_pin(&self, slot: u32) -> Option<SoftPin> {
+        self.soft_pins.get(&slot).copied()
+    }
+
+    pub fn soft_ttl_ms(&self, slot: u32) -> u64 {
+        self.soft_pin(slot).map_or(0, |pin| pin.ttl_ms)
+    }
+
+    /// A segment takes part in eviction again: try the parked objects first, they were the coldest.
+    pub fn retry_set_aside(&mut self) {
+        self.retry_set_aside = self.set_aside.len();
+    }
+
+    /// Who leaves next. Objects that free nothing where something can be placed are set aside. `steps` bounds the work;
+    /// at 0 there may be more.
+    ///
+    /// What is `own` leaves after what was looked up more than a second ago; and while anything else is protected, only
+    /// with
+    /// [`Reach::Protected`].
+    pub fn victim(
+        &mut self,
+        now: Time,
+        segments: &Segments,
+        reach: Reach,
+        mut own: Option<&mut SameCall>,
+        steps: &mut usize,
+    ) -> Option<u32> {
+        while *steps > 0 {
+            *steps -= 1;
+            if self.retry_set_aside > 0 {
+                let slot = self.set_aside.head().expect("counted as parked");
+                self.retry_set_aside -= 1;
+                self.unlist(slot);
+                if self.slab[slot].protected_until > now {
+                    self.list(now, slot);
+                } else if self.slab[slot].hold == Hold::Soft {
+                    self.slab[slot].listed_in = ListedIn::Soft;
+                    self.soft.push_front(&mut self.slab, slot);
+                } else {
+                    self.slab[slot].listed_in = ListedIn::Policy;
+                    self.policy.insert_coldest(&mut self.slab, slot);
+                }
+                continue;
+            }
+            let looked_up = self.protected.head();
+            let lapsed =
+                looked_up.filter(|slot| self.slab[*slot].protected_until <= now && self.slab[*slot].hold != Hold::Soft);
+            let soft = self.soft.head().filter(|_| reach >= Reach::SoftPinned);
+            let protected = looked_up.filter(|_| reach >= Reach::Protected);
+            let unprotected = [self.policy.victim(&self.slab), lapsed, soft];
+            let slot = match &mut own {
+                None => unprotected.into_iter().flatten().next().or(protected)?,
+                Some(own) => {
+                    let promise_kept_until =
+                        looked_up.filter(|slot| self.slab[*slot].protected_until <= own.promise_kept_until);
+                    let same_call_too = reach >= Reach::Protected || looked_up.is_none();
+                    let mut others = [self.coldest_other(own), lapsed, soft].into_iter().flatten();
+                    let other = others.find(|slot| self.slab[*slot].rid() < own.first).or(promise_kept_until);
+                    other
+                        .or_else(|| unprotected.into_iter().flatten().next().filter(|_| same_call_too))
+                        .or(protected)?
+                }
+            };
+            if self.slab[slot].places.as_slice().iter().any(|place| segments.is_open(place.segment)) {
+                return Some(slot);
+            }
+            self.unlist(slot);
+            self.slab[slot].listed_in = ListedIn::SetAside;
+            self.set_aside.push_back(&mut self.slab, slot);
+        }
+        None
+    }
+
+    /// The first of the policy's that is not the call's own. What was read since the call stored something comes behind
+    /// that; once it is found there, what was passed over counts as just used and is not passed again.
+    fn coldest_other(&mut self, own: &mut SameCall) -> Option<u32> {
+        let mut next = self.policy.victim(&self.slab);
+        let mut passed = 0;
+        while let Some(slot) = next.filter(|slot| self.slab[*slot].rid() >= own.first) {
+            own.passes = own.passes.checked_sub(1)?;
+            passed += 1;
+            next = self.policy.after(&self.slab, slot);
+        }
+        let other = next?;
+        for _ in 0..passed {
+            let slot = self.policy.victim(&self.slab).expect("passed over");
+            self.policy.touch(&mut self.slab, slot);
+        }
+        Some(other)
+    }
+}

@@ -1,0 +1,384 @@
+//! Unfinished puts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
+use std::ops::Bound;
+
+use hashbrown::DefaultHashBuilder;
+use smallvec::SmallVec;
+
+use crate::effect::Record;
+use crate::ensure::ensure;
+use crate::ids::{Replica, SegmentNo, Time};
+use crate::request::PinKind;
+use crate::slab::{Link, Linked, List, Slab};
+use crate::state::index::{self, Index};
+use crate::state::object::Key;
+use mooncake_ids::{Rid, SessionId};
+
+/// What only some puts have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct PutTerms {
+    /// Group of the object to be, empty for none.
+    pub group: Box<[u8]>,
+    /// It replaces the object that was there when it began, which stays until it ends.
+    pub replaces: bool,
+}
+
+impl PutTerms {
+    /// The record that makes a put on these terms.
+    pub fn record(
+        self,
+        session: SessionId,
+        key: &[u8],
+        size: u64,
+        pin: PinKind,
+        replicas: SmallVec<[Replica; 1]>,
+    ) -> Record {
+        let (key, PutTerms { group, replaces }) = (key.into(), self);
+        match group.is_empty() && !replaces {
+            true => Record::Reserved { session, key, size, pin, replicas },
+            false => Record::ReservedWith { session, key, size, pin, replicas, group, replaces },
+        }
+    }
+}
+
+pub(crate) struct Reservation {
+    pub session: SessionId,
+    pub key: Key,
+    pub size: u64,
+    pub pin: PinKind,
+    pub replicas: SmallVec<[Replica; 1]>,
+    pub terms: PutTerms,
+    pub deadline: Time,
+    /// A parked request waits for what becomes of its key.
+    pub awaited: bool,
+    link: Link,
+}
+
+impl Reservation {
+    pub fn new(
+        session: SessionId,
+        key: &[u8],
+        size: u64,
+        pin: PinKind,
+        replicas: SmallVec<[Replica; 1]>,
+        terms: PutTerms,
+    ) -> Self {
+        Reservation {
+            session,
+            key: Key::new(key),
+            size,
+            pin,
+            replicas,
+            terms,
+            deadline: Time(0),
+            awaited: false,
+            link: Link::default(),
+        }
+    }
+
+    /// The record that makes it, with these of its replicas.
+    pub fn record(&self, replicas: SmallVec<[Replica; 1]>) -> Record {
+        self.terms.clone().record(self.session, self.key.as_slice(), self.size, self.pin, replicas)
+    }
+
+    pub fn rid(&self) -> Rid {
+        self.replicas[0].rid
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.size * self.replicas.len() as u64
+    }
+}
+
+/// What an unfinished put lost with segments.
+pub(crate) struct LostReplicas {
+    pub session: SessionId,
+    pub bytes: u64,
+    /// Its key if it had no other replica: the put is over.
+    pub ended: Option<Key>,
+    /// Key of the object that it was to replace.
+    pub replaced: Option<Key>,
+}
+
+impl Linked for Reservation {
+    fn link(&self) -> Link {
+        self.link
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+/// A replica of an unfinished put, among the others on its segment.
+struct Placed {
+    rid: Rid,
+    /// Slot of the put.
+    put: u32,
+    link: Link,
+}
+
+impl Linked for Placed {
+    fn link(&self) -> Link {
+        self.link
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+pub(crate) struct Reservations {
+    hasher: DefaultHashBuilder,
+    slab: Slab<Reservation>,
+    by_key: Index,
+    /// Slots of `placed`.
+    by_rid: Index,
+    placed: Slab<Placed>,
+    /// Those of each segment that has any, or had, and is not Gone.
+    on: BTreeMap<SegmentNo, List>,
+    /// Ordered by deadline: each lasts equally long from its start or last renewal.
+    deadlines: List,
+    /// No deadline is before this.
+    renewed_to: Time,
+    /// Those that parked requests wait for, by writer.
+    awaited: BTreeSet<(SessionId, u32)>,
+    /// Segments that are Gone and still have replicas here, which count for nothing.
+    gone: BTreeSet<SegmentNo>,
+    duration_ms: u64,
+    bytes: u64,
+}
+
+impl Reservations {
+    pub fn new(duration_ms: u64) -> Self {
+        Reservations {
+            hasher: DefaultHashBuilder::default(),
+            slab: Slab::new(),
+            by_key: Index::new(index::SMALL),
+            by_rid: Index::new(index::SMALL),
+            placed: Slab::new(),
+            on: BTreeMap::new(),
+            deadlines: List::default(),
+            renewed_to: Time(0),
+            awaited: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            duration_ms,
+            bytes: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn get(&self, slot: u32) -> &Reservation {
+        &self.slab[slot]
+    }
+
+    pub fn by_rid(&self, rid: Rid) -> Option<u32> {
+        let hash = self.hasher.hash_one(rid);
+        let place = self.by_rid.find(hash, |place| self.placed[place].rid == rid)?;
+        Some(self.placed[place].put)
+    }
+
+    pub fn by_key(&self, key: &[u8]) -> Option<u32> {
+        if self.by_key.len() == 0 {
+            return None;
+        }
+        let hash = self.hasher.hash_one(key);
+        self.by_key.find(hash, |slot| self.slab[slot].key.as_slice() == key)
+    }
+
+    pub fn insert(&mut self, now: Time, mut reservation: Reservation) {
+        reservation.deadline = now.plus_ms(self.duration_ms);
+        self.bytes += reservation.bytes();
+        let hash = self.hasher.hash_one(reservation.key.as_slice());
+        let replicas: SmallVec<[Replica; 1]> = SmallVec::from_slice(&reservation.replicas);
+        let slot = self.slab.insert(reservation);
+        for replica in replicas {
+            self.place(replica, slot);
+        }
+        self.by_key.insert(hash, slot);
+        self.deadlines.push_back(&mut self.slab, slot);
+    }
+
+    /// Has a replica found by its rid, and with its segment.
+    fn place(&mut self, Replica { rid, extent }: Replica, put: u32) {
+        let place = self.placed.insert(Placed { rid, put, link: Link::default() });
+        let Reservations { by_rid, placed, hasher, on, .. } = self;
+        on.entry(extent.segment).or_default().push_back(placed, place);
+        by_rid.insert(hasher.hash_one(rid), place);
+    }
+
+    fn displace(&mut self, Replica { rid, extent }: Replica) {
+        let Reservations { by_rid, placed, hasher, on, gone, .. } = self;
+        let found = by_rid.take(hasher.hash_one(rid), |place| placed[place].rid == rid);
+        let place = found.expect("a replica of an unfinished put is in the index");
+        let on_it = on.get_mut(&extent.segment).expect("it has a replica");
+        on_it.remove(placed, place);
+        if on_it.is_empty() && gone.remove(&extent.segment) {
+            on.remove(&extent.segment);
+        }
+        placed.remove(place);
+    }
+
+    pub fn remove(&mut self, slot: u32) -> Reservation {
+        self.deadlines.remove(&mut self.slab, slot);
+        let hash = self.hasher.hash_one(self.slab[slot].key.as_slice());
+        let was_there = self.by_key.remove(hash, slot);
+        assert!(was_there, "an unfinished put is in the index");
+        let reservation = self.slab.remove(slot);
+        for replica in &reservation.replicas {
+            self.displace(*replica);
+        }
+        if reservation.awaited {
+            self.awaited.remove(&(reservation.session, slot));
+        }
+        self.bytes -= reservation.bytes();
+        reservation
+    }
+
+    /// What is in a slot, which may be free.
+    pub fn at(&self, slot: u32) -> Option<&Reservation> {
+        self.slab.get(slot)
+    }
+
+    /// Slots are below it.
+    pub fn bound(&self) -> u32 {
+        self.slab.bound()
+    }
+
+    /// A segment is Gone: replicas there are lost.
+    pub fn segment_gone(&mut self, segment: SegmentNo) {
+        match self.on.get(&segment) {
+            Some(on_it) if on_it.is_empty() => _ = self.on.remove(&segment),
+            Some(_) => _ = self.gone.insert(segment),
+            None => {}
+        }
+    }
+
+    /// Whether replicas on a segment are lost.
+    pub fn has_lost_on(&self, segment: SegmentNo) -> bool {
+        self.gone.contains(&segment)
+    }
+
+    /// A put of which replicas are lost.
+    pub fn next_lost(&self) -> Option<u32> {
+        let place = self.on.get(self.gone.first()?)?.head()?;
+        Some(self.placed[place].put)
+    }
+
+    /// Whether replicas of a put are lost.
+    pub fn has_lost(&self, slot: u32) -> bool {
+        let is_lost = |replica: &Replica| self.gone.contains(&replica.extent.segment);
+        !self.gone.is_empty() && self.slab[slot].replicas.iter().any(is_lost)
+    }
+
+    /// Takes what is lost out of a put; one with no other replica ends.
+    pub fn lose(&mut self, slot: u32) -> LostReplicas {
+        let is_lost = |replica: &Replica| self.gone.contains(&replica.extent.segment);
+        let Reservation { session, size, replicas, .. } = &self.slab[slot];
+        let (session, size) = (*session, *size);
+        let lost: SmallVec<[Replica; 1]> = replicas.iter().copied().filter(is_lost).collect();
+        let ends = lost.len() == replicas.len();
+        let (bytes, ended, replaced) = if ends {
+            let over = self.remove(slot);
+            let replaced = over.terms.replaces.then(|| over.key.clone());
+            (over.bytes(), Some(over.key), replaced)
+        } else {
+            let bytes = size * lost.len() as u64;
+            self.slab[slot].replicas.retain(|replica| !lost.contains(replica));
+            self.bytes -= bytes;
+            lost.iter().for_each(|replica| self.displace(*replica));
+            (bytes, None, None)
+        };
+        LostReplicas { session, bytes, ended, replaced }
+    }
+
+    /// Its bytes moved: its deadline begins anew.
+    pub fn renew(&mut self, now: Time, slot: u32) {
+        self.slab[slot].deadline = now.plus_ms(self.duration_ms);
+        self.deadlines.move_to_back(&mut self.slab, slot);
+    }
+
+    /// All deadlines begin anew.
+    pub fn renew_all(&mut self, now: Time) {
+        self.renewed_to = now.plus_ms(self.duration_ms);
+    }
+
+    pub fn set_awaited(&mut self, slot: u32) {
+        let reservation = &mut self.slab[slot];
+        if !std::mem::replace(&mut reservation.awaited, true) {
+            self.awaited.insert((reservation.session, slot));
+        }
+    }
+
+    /// The next one of a writer that parked requests wait for, by slot.
+    pub fn next_awaited(&self, writer: SessionId, after: Option<u32>) -> Option<u32> {
+        let from = after.map_or(Bound::Included((writer, 0)), |slot| Bound::Excluded((writer, slot)));
+        self.awaited.range((from, Bound::Included((writer, u32::MAX)))).next().map(|(_, slot)| *slot)
+    }
+
+    /// One whose deadline has passed.
+    pub fn expired(&self, now: Time) -> Option<u32> {
+        let has_passed = |slot: &u32| self.slab[*slot].deadline.max(self.renewed_to) <= now;
+        self.deadlines.head().filter(has_passed)
+    }
+
+    /// Each is found by its key and by each of its rids, and is in the order of deadlines; the counts are right.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.slab.check_invariants()?;
+        let (mut bytes, mut rids, mut awaiting, mut before) = (0, 0, 0, Time(0));
+        self.deadlines.check_invariants(&self.slab, |slot, reservation| {
+            let key = reservation.key.as_slice().escape_ascii();
+            ensure!(!reservation.replicas.is_empty(), "the one of {key} has no replica");
+            let found = self.by_key(reservation.key.as_slice());
+            ensure!(found == Some(slot), "the one of {key} in slot {slot} is found by its key in {found:?}");
+            for Replica { rid, .. } in &reservation.replicas {
+                let found = self.by_rid(*rid);
+                ensure!(found == Some(slot), "the one of {key} in slot {slot} is found by {rid:?} in {found:?}");
+            }
+            let deadline = reservation.deadline;
+            ensure!(before <= deadline, "the one of {key} ends at {deadline:?}, behind one that ends at {before:?}");
+            let (awaited, listed) = (reservation.awaited, self.awaited.contains(&(reservation.session, slot)));
+            ensure!(awaited == listed, "the one of {key} is waited for: {awaited}, and found by its writer: {listed}");
+            awaiting += usize::from(awaited);
+            bytes += reservation.bytes();
+            rids += reservation.replicas.len();
+            before = deadline;
+            Ok(())
+        })?;
+        let (all, listed, by_key) = (self.slab.len(), self.deadlines.len() as usize, self.by_key.len());
+        ensure!(all == listed && all == by_key, "there are {all}, {listed} of them with a deadline, {by_key} by key");
+        let listed = self.awaited.len();
+        ensure!(awaiting == listed, "{awaiting} are waited for, and {listed} found by their writers");
+        ensure!(rids == self.by_rid.len(), "they have {rids} rids, and are found by {}", self.by_rid.len());
+        for (segment, on_it) in &self.on {
+            on_it.check_invariants(&self.placed, |_, place| {
+                let put = self.slab.get(place.put);
+                let mut replicas = put.iter().flat_map(|put| &put.replicas);
+                let is_there = replicas.any(|other| other.rid == place.rid && other.extent.segment == *segment);
+                ensure!(is_there, "{:?} is listed on {segment:?}, and no put has it there", place.rid);
+                Ok(())
+            })?;
+        }
+        for segment in &self.gone {
+            let has_some = self.on.get(segment).is_some_and(|on_it| !on_it.is_empty());
+            ensure!(has_some, "{segment:?} is Gone and has none, and is listed as if it had");
+        }
+        let (places, on) = (self.placed.len(), self.on.values().map(|on_it| on_it.len() as usize).sum::<usize>());
+        ensure!(places == rids && on == rids, "they have {rids} rids, {places} places, {on} of them on segments");
+        ensure!(bytes == self.bytes, "they have {bytes} bytes, and counted {}", self.bytes);
+        Ok(())
+    }
+
+    /// All, the earliest deadline first.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Reservation)> {
+        std::iter::successors(self.deadlines.head(), |slot| self.deadlines.next(&self.slab, *slot))
+            .map(|slot| (slot, &self.slab[slot]))
+    }
+}

@@ -1,0 +1,573 @@
+//! Segments as numbers with free space, and which of them take part in what.
+//!
+//! *Live*: its session is there, lookups find what it holds. *Open*: Live, and its owner obeys the current epoch, so
+//! that something can be placed there. *Hidden*: its session is away. *Gone*: no entry any more, for ever.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::ensure::ensure;
+use crate::ids::{Extent, SegmentNo, Time};
+use crate::request::SegmentSpec;
+use crate::state::extents::{ExtentError, Extents};
+use crate::state::maxima::Maxima;
+use mooncake_ids::{GRANULE, SegmentUuid, SessionId};
+
+/// UUIDs of Gone segments remembered: more than owners can still try to bring back.
+const GONE_MAX: usize = 65_536;
+
+/// Whether a segment's objects can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentState {
+    /// Its owner is there.
+    Live,
+    /// Its owner is away; nothing is forgotten.
+    Hidden,
+}
+
+/// What the shell may know of a segment that is not Gone.
+#[derive(Debug, Clone, Copy)]
+pub struct SegmentView<'a> {
+    /// Its number in this log.
+    pub number: SegmentNo,
+    /// Its UUID.
+    pub uuid: SegmentUuid,
+    /// Its name.
+    pub name: &'a str,
+    /// Size of its memory, as it was mounted.
+    pub bytes: u64,
+    /// Bytes that it can hold: less than its size once its owner could populate no more.
+    pub capacity: u64,
+    /// How peers reach it, verbatim.
+    pub endpoint: &'a [u8],
+    /// Its owner.
+    pub session: SessionId,
+    /// Live or Hidden.
+    pub state: SegmentState,
+    /// New objects are placed there: Live, and the owner obeys the current epoch.
+    pub open: bool,
+    /// It is being unmounted: still read, and Gone when its grace is over.
+    pub leaving: bool,
+    /// Bytes that are populated.
+    pub populated: u64,
+    /// Bytes in use for whatever reason.
+    pub used: u64,
+    /// Bytes under readers' views or hard pins.
+    pub pinned: u64,
+    /// Bytes in quarantine.
+    pub quarantined: u64,
+}
+
+/// The grace of a segment that is being unmounted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnmountGrace {
+    pub grace_ms: u64,
+    pub at: Time,
+}
+
+pub(crate) struct Segment {
+    pub number: SegmentNo,
+    pub spec: SegmentSpec,
+    pub session: SessionId,
+    /// Number of its owner's host.
+    pub host: Option<u32>,
+    pub live: bool,
+    /// What its owner obeys.
+    pub epoch: u16,
+    pub extents: Extents,
+    /// Granules in quarantine.
+    pub quarantined: u32,
+    /// Granules under readers' views or hard pins.
+    pub pinned: u32,
+    /// Granules of objects with a hard pin: the only ones that no time brings back.
+    pub hard: u32,
+    /// When population last got on.
+    pub progress: Time,
+    /// It is to be Gone then: nothing new is placed there.
+    pub leaves: Option<UnmountGrace>,
+    open: Option<u32>,
+}
+
+impl Segment {
+    pub fn view(&self) -> SegmentView<'_> {
+        let bytes = |granules: u32| u64::from(granules) * GRANULE;
+        SegmentView {
+            number: self.number,
+            uuid: self.spec.uuid,
+            name: &self.spec.name,
+            bytes: self.spec.bytes,
+            capacity: bytes(self.extents.total()),
+            endpoint: &self.spec.endpoint,
+            session: self.session,
+            state: if self.live { SegmentState::Live } else { SegmentState::Hidden },
+            open: self.open.is_some(),
+            leaving: self.leaves.is_some(),
+            populated: bytes(self.extents.limit()),
+            used: bytes(self.used()),
+            pinned: bytes(self.pinned),
+            quarantined: bytes(self.quarantined),
+        }
+    }
+
+    pub fn used(&self) -> u32 {
+        self.extents.limit() - self.extents.free()
+    }
+
+    /// Granules that an object can have there by eviction alone.
+    pub fn attainable(&self) -> u32 {
+        self.extents.total().saturating_sub(self.quarantined).saturating_sub(self.pinned)
+    }
+
+    /// Granules that an object can have there once views and quarantine have ended.
+    pub fn lasting(&self) -> u32 {
+        self.extents.total().saturating_sub(self.hard)
+    }
+
+    pub fn populating(&self) -> bool {
+        self.extents.limit() < self.extents.total()
+    }
+
+    /// Whether it is open in an epoch.
+    fn takes_objects(&self, epoch: u16) -> bool {
+        self.live && self.epoch >= epoch && self.leaves.is_none()
+    }
+
+    fn for_placement(&self) -> Open {
+        Open {
+            number: self.number,
+            session: self.session,
+            host: self.host,
+            largest: self.extents.largest(),
+            free: self.extents.free(),
+            total: self.extents.total(),
+        }
+    }
+}
+
+/// What placement looks at, side by side in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Open {
+    pub number: SegmentNo,
+    pub session: SessionId,
+    pub host: Option<u32>,
+    /// Longest free run.
+    pub largest: u32,
+    pub free: u32,
+    pub total: u32,
+}
+
+/// A segment that is Gone.
+#[derive(Clone, Copy)]
+pub(crate) struct GoneSegment {
+    pub uuid: SegmentUuid,
+    pub number: SegmentNo,
+    /// There may be views on it that no log knows, or may have been: none of it is given back.
+    pub kept_whole: bool,
+}
+
+impl GoneSegment {
+    /// All that any view can hold of it.
+    pub fn whole(number: SegmentNo) -> Extent {
+        Extent { segment: number, offset: 0, length: u64::MAX }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Segments {
+    table: Vec<Option<Box<Segment>>>,
+    /// Those that are not Gone: the table has mostly room for others, once epochs have begun.
+    numbers: BTreeSet<SegmentNo>,
+    by_uuid: BTreeMap<SegmentUuid, SegmentNo>,
+    by_name: BTreeSet<(String, SegmentNo)>,
+    /// Those whose grace is over then.
+    leaving: BTreeSet<(Time, SegmentNo)>,
+    /// With how many had gone before each.
+    gone: BTreeMap<SegmentUuid, u64>,
+    gone_numbers: BTreeMap<SegmentNo, u64>,
+    gone_order: VecDeque<GoneSegment>,
+    /// How many have gone, as far as this process knows.
+    gone_count: u64,
+    open: Vec<Open>,
+    /// How many open segments each session has that has one.
+    open_sessions: BTreeMap<SessionId, u32>,
+    open_bytes: u64,
+    /// Longest free run of granules of each open one, in the order of `open`.
+    runs: Maxima,
+    live: Vec<bool>,
+    last: u32,
+}
+
+impl Segments {
+    pub fn get(&self, number: SegmentNo) -> Option<&Segment> {
+        self.table.get(number.0 as usize)?.as_deref()
+    }
+
+    pub fn get_mut(&mut self, number: SegmentNo) -> Option<&mut Segment> {
+        self.table.get_mut(number.0 as usize)?.as_deref_mut()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Segment> {
+        self.numbers.iter().filter_map(|number| self.get(*number))
+    }
+
+    /// How many are not Gone.
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Numbers of those that are not Gone, in order.
+    pub fn numbers(&self) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.numbers.iter().copied()
+    }
+
+    /// The same from one on.
+    pub fn numbers_from(&self, number: SegmentNo) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.numbers.range(number..).copied()
+    }
+
+    pub fn by_uuid(&self, uuid: SegmentUuid) -> Option<&Segment> {
+        self.get(*self.by_uuid.get(&uuid)?)
+    }
+
+    /// Those of a name, by number.
+    pub fn by_name(&self, name: &str) -> impl Iterator<Item = SegmentNo> + '_ {
+        let name = name.to_owned();
+        let from = self.by_name.range((name.clone(), SegmentNo(0))..);
+        from.take_while(move |(other, _)| *other == name).map(|(_, number)| *number)
+    }
+
+    #[inline]
+    pub fn is_live(&self, number: SegmentNo) -> bool {
+        self.live.get(number.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether its owner obeys an epoch: nothing of earlier ones is written there any more.
+    pub fn obeys(&self, number: SegmentNo, epoch: u16) -> bool {
+        self.get(number).is_some_and(|segment| segment.epoch >= epoch)
+    }
+
+    pub fn is_open(&self, number: SegmentNo) -> bool {
+        self.get(number).is_some_and(|segment| segment.open.is_some())
+    }
+
+    pub fn is_gone_uuid(&self, uuid: SegmentUuid) -> bool {
+        self.gone.contains_key(&uuid)
+    }
+
+    /// It had a number of this log once, and is no more.
+    pub fn is_gone(&self, number: SegmentNo) -> bool {
+        number.0 <= self.last && self.get(number).is_none()
+    }
+
+    /// Oldest first.
+    pub fn gone(&self) -> impl DoubleEndedIterator<Item = GoneSegment> + '_ {
+        self.gone_order.iter().copied()
+    }
+
+    /// How many had gone before the oldest one that is remembered.
+    pub fn first_gone(&self) -> u64 {
+        self.gone_count - self.gone_order.len() as u64
+    }
+
+    /// How many have gone, as far as this process knows.
+    pub fn gone_count(&self) -> u64 {
+        self.gone_count
+    }
+
+    /// The one before which so many had gone, if it is remembered.
+    pub fn gone_at(&self, before: u64) -> Option<GoneSegment> {
+        self.gone_order.get(self.gone_place(before)?).copied()
+    }
+
+    /// One that is Gone, if it is remembered.
+    pub fn gone_one_of(&self, number: SegmentNo) -> Option<GoneSegment> {
+        self.gone_at(*self.gone_numbers.get(&number)?)
+    }
+
+    fn gone_place(&self, before: u64) -> Option<usize> {
+        usize::try_from(before.checked_sub(self.first_gone())?).ok()
+    }
+
+    pub fn last(&self) -> u32 {
+        self.last
+    }
+
+    pub fn set_last(&mut self, last: u32) {
+        self.last = self.last.max(last);
+    }
+
+    pub fn open(&self) -> &[Open] {
+        &self.open
+    }
+
+    /// What placement looks at of one that is open.
+    pub fn open_one_of(&self, number: SegmentNo) -> Option<&Open> {
+        self.open.get(self.get(number)?.open? as usize)
+    }
+
+    /// Sessions with an open segment.
+    pub fn open_sessions(&self) -> usize {
+        self.open_sessions.len()
+    }
+
+    /// The longest free run of granules in an open segment.
+    pub fn longest_run(&self) -> u32 {
+        self.runs.largest()
+    }
+
+    /// The open segment in which eviction alone can gain most granules, and how many.
+    pub fn most_attainable(&self) -> Option<(SegmentNo, u32)> {
+        let open = self.open.iter().filter_map(|open| self.get(open.number));
+        open.map(|segment| (segment.number, segment.attainable())).max_by_key(|(_, attainable)| *attainable)
+    }
+
+    /// Capacity of the open segments.
+    pub fn open_bytes(&self) -> u64 {
+        self.open_bytes
+    }
+
+    pub fn insert(&mut self, number: SegmentNo, session: SessionId, host: Option<u32>, spec: SegmentSpec, epoch: u16) {
+        let index = number.0 as usize;
+        if self.table.len() <= index {
+            self.table.resize_with(index + 1, || None);
+            self.live.resize(index + 1, false);
+        }
+        self.last = self.last.max(number.0);
+        self.by_uuid.insert(spec.uuid, number);
+        self.by_name.insert((spec.name.clone(), number));
+        self.numbers.insert(number);
+        let granules = (spec.bytes / GRANULE) as u32;
+        self.table[index] = Some(Box::new(Segment {
+            number,
+            spec,
+            session,
+            host,
+            live: false,
+            epoch,
+            extents: Extents::new(granules),
+            quarantined: 0,
+            pinned: 0,
+            hard: 0,
+            progress: Time(0),
+            leaves: None,
+            open: None,
+        }));
+    }
+
+    /// Its objects, if any, are dropped lazily: nothing finds them any more.
+    pub fn remove(&mut self, number: SegmentNo, current_epoch: u16) -> Option<Box<Segment>> {
+        self.close(number);
+        let segment = self.table.get_mut(number.0 as usize)?.take()?;
+        self.live[number.0 as usize] = false;
+        self.numbers.remove(&number);
+        self.by_uuid.remove(&segment.spec.uuid);
+        self.by_name.remove(&(segment.spec.name.clone(), number));
+        if let Some(leaves) = segment.leaves {
+            self.leaving.remove(&(leaves.at, number));
+        }
+        let kept_whole = segment.epoch < current_epoch;
+        self.forget(GoneSegment { uuid: segment.spec.uuid, number, kept_whole });
+        Some(segment)
+    }
+
+    /// Remembers that a UUID is Gone, and that all of it is to be kept if ever that was said.
+    pub fn forget(&mut self, gone: GoneSegment) {
+        self.last = self.last.max(gone.number.0);
+        if let Some(before) = self.gone.get(&gone.uuid) {
+            let place = self.gone_place(*before).expect("it is remembered");
+            self.gone_order[place].kept_whole |= gone.kept_whole;
+            return;
+        }
+        self.gone.insert(gone.uuid, self.gone_count);
+        self.gone_numbers.insert(gone.number, self.gone_count);
+        self.gone_order.push_back(gone);
+        self.gone_count += 1;
+        if self.gone_order.len() > GONE_MAX
+            && let Some(oldest) = self.gone_order.pop_front()
+        {
+            self.gone.remove(&oldest.uuid);
+            self.gone_numbers.remove(&oldest.number);
+        }
+    }
+
+    /// Whether that changed anything.
+    pub fn set_live(&mut self, number: SegmentNo, live: bool) -> bool {
+        let Some(segment) = self.get_mut(number) else { return false };
+        segment.live = live;
+        std::mem::replace(&mut self.live[number.0 as usize], live) != live
+    }
+
+    /// Whether those that are there and not Live are of one session at most.
+    pub fn few_are_hidden(&self) -> bool {
+        let mut owners = self.iter().filter(|segment| !segment.live).map(|segment| segment.session);
+        let first = owners.next();
+        first.is_none_or(|first| owners.all(|owner| owner == first))
+    }
+
+    /// Opens or closes a segment after a change of whether it is Live, leaves or obeys the epoch. True when it was
+    /// opened.
+    pub fn open_or_close(&mut self, number: SegmentNo, current_epoch: u16) -> bool {
+        let Some(segment) = self.get(number) else { return false };
+        match (segment.open, segment.takes_objects(current_epoch)) {
+            (None, true) => self.open_one(number),
+            (Some(_), false) => self.close(number),
+            _ => return false,
+        }
+        self.is_open(number)
+    }
+
+    fn open_one(&mut self, number: SegmentNo) {
+        let place = self.open.len() as u32;
+        let Some(segment) = self.get_mut(number) else { return };
+        segment.open = Some(place);
+        let open = segment.for_placement();
+        self.open.push(open);
+        *self.open_sessions.entry(open.session).or_default() += 1;
+        self.open_bytes += u64::from(open.total) * GRANULE;
+        self.runs.set(place as usize, open.largest);
+    }
+
+    fn close(&mut self, number: SegmentNo) {
+        let Some(place) = self.get_mut(number).and_then(|segment| segment.open.take()) else { return };
+        let closed = self.open.swap_remove(place as usize);
+        self.runs.set(self.open.len(), 0);
+        if let Some(moved) = self.open.get(place as usize).copied() {
+            self.get_mut(moved.number).expect("it is open").open = Some(place);
+            self.runs.set(place as usize, moved.largest);
+        }
+        subtract(&mut self.open_sessions, closed.session);
+        self.open_bytes -= u64::from(closed.total) * GRANULE;
+    }
+
+    /// A segment is to be Gone when a grace is over.
+    pub fn set_leaves(&mut self, now: Time, number: SegmentNo, grace_ms: u64) {
+        let Some(segment) = self.get_mut(number) else { return };
+        let leaves = UnmountGrace { grace_ms, at: now.plus_ms(grace_ms) };
+        let before = segment.leaves.replace(leaves);
+        if let Some(before) = before {
+            self.leaving.remove(&(before.at, number));
+        }
+        self.leaving.insert((leaves.at, number));
+    }
+
+    /// The graces of segments that leave begin anew.
+    pub fn restart_graces(&mut self, now: Time) {
+        for (_, number) in std::mem::take(&mut self.leaving) {
+            let leaves = self.get(number).and_then(|segment| segment.leaves);
+            let grace_ms = leaves.expect("it leaves").grace_ms;
+            self.set_leaves(now, number, grace_ms);
+        }
+    }
+
+    /// A segment whose grace is over.
+    pub fn overdue(&self, now: Time) -> Option<SegmentNo> {
+        self.leaving.first().filter(|(at, _)| *at <= now).map(|(_, number)| *number)
+    }
+
+    pub fn take(&mut self, number: SegmentNo, granule: u32, len: u32) -> Result<(), ExtentError> {
+        let Some(segment) = self.get_mut(number) else { return Ok(()) };
+        segment.extents.take(granule, len)?;
+        self.refresh(number);
+        Ok(())
+    }
+
+    /// Gives an extent back; on a Gone segment there is nothing to give back.
+    pub fn give(&mut self, number: SegmentNo, granule: u32, len: u32) -> Result<(), ExtentError> {
+        let Some(segment) = self.get_mut(number) else { return Ok(()) };
+        segment.extents.give(granule, len)?;
+        self.refresh(number);
+        Ok(())
+    }
+
+    pub fn raise_limit(&mut self, number: SegmentNo, granules: u32) {
+        if let Some(segment) = self.get_mut(number) {
+            segment.extents.raise_limit(granules);
+            self.refresh(number);
+        }
+    }
+
+    /// It will never be populated further than it is.
+    pub fn end_at_limit(&mut self, number: SegmentNo) {
+        if let Some(segment) = self.get_mut(number) {
+            segment.extents.end_at_limit();
+            self.refresh(number);
+        }
+    }
+
+    fn refresh(&mut self, number: SegmentNo) {
+        let Some(segment) = self.table[number.0 as usize].as_deref() else { return };
+        let Some(index) = segment.open else { return };
+        let (before, open) = (self.open[index as usize], segment.for_placement());
+        self.open[index as usize] = open;
+        self.open_bytes -= u64::from(before.total - open.total) * GRANULE;
+        if before.largest != open.largest {
+            self.runs.set(index as usize, open.largest);
+        }
+    }
+
+    /// Which segment is Live, open or Gone is the same wherever it is noted; the free space of each is in order.
+    pub fn check_invariants(&self, current_epoch: u16) -> Result<(), String> {
+        let mut open = 0;
+        for (uuid, number) in &self.by_uuid {
+            let index = number.0 as usize;
+            let Some(segment) = self.get(*number) else {
+                return Err(format!("{} is Gone, and found by its UUID", index));
+            };
+            let number = segment.number.0;
+            ensure!(number as usize == index && number <= self.last, "{number} is in place {index} of {}", self.last);
+            ensure!(*uuid == segment.spec.uuid, "{number} is found by another UUID than its own");
+            ensure!(self.live[index] == segment.live, "{number} is Live: {}, and listed as the contrary", segment.live);
+            ensure!(segment.epoch <= current_epoch, "{number} obeys epoch {} of {current_epoch}", segment.epoch);
+            segment.extents.check_invariants().map_err(|wrong| format!("{number}: {wrong}"))?;
+            let (mounted, total) = (segment.spec.bytes / GRANULE, segment.extents.total());
+            let whole = u64::from(total) == mounted || u64::from(total) < mounted && !segment.populating();
+            ensure!(whole, "{number} has {total} granules, was mounted with {mounted}, and is still populated");
+            let takes = segment.takes_objects(current_epoch);
+            let noted = segment.open.and_then(|place| self.open.get(place as usize)).copied();
+            let right = takes.then(|| segment.for_placement());
+            ensure!(noted == right, "{number} is open as {right:?}, and noted as {noted:?}");
+            open += usize::from(takes);
+        }
+        ensure!(open == self.open.len(), "{open} are open, and listed {}", self.open.len());
+        let bytes: u64 = self.open.iter().map(|open| u64::from(open.total) * GRANULE).sum();
+        ensure!(bytes == self.open_bytes, "the open ones have {bytes} bytes, and counted {}", self.open_bytes);
+        let mut sessions = BTreeMap::new();
+        for open in &self.open {
+            *sessions.entry(open.session).or_default() += 1;
+        }
+        ensure!(sessions == self.open_sessions, "open are those of {sessions:?}, and counted {:?}", self.open_sessions);
+        let (longest, noted) = (self.open.iter().map(|open| open.largest).max().unwrap_or(0), self.longest_run());
+        ensure!(longest == noted, "the longest free run of the open ones is {longest}, and noted {noted}");
+        let leaving = self.iter().filter_map(|segment| Some((segment.leaves?.at, segment.number)));
+        let leaving: BTreeSet<_> = leaving.collect();
+        ensure!(leaving == self.leaving, "{leaving:?} leave, and are listed {:?}", self.leaving);
+        let numbers: BTreeSet<_> = self.by_uuid.values().copied().collect();
+        ensure!(numbers == self.numbers, "{numbers:?} are there, and listed {:?}", self.numbers);
+        let named: BTreeSet<_> = self.iter().map(|segment| (segment.spec.name.clone(), segment.number)).collect();
+        ensure!(named == self.by_name, "{named:?} are there, and found by their names {:?}", self.by_name);
+        for GoneSegment { uuid, number, .. } in &self.gone_order {
+            let number = number.0;
+            ensure!(
+                self.gone.contains_key(uuid) && !self.by_uuid.contains_key(uuid),
+                "the UUID of {number} is not Gone"
+            );
+            let gone = self.is_gone(SegmentNo(number)) && !self.is_live(SegmentNo(number));
+            ensure!(gone, "{number} is in the order of those that are Gone, and there or Live");
+        }
+        let (ordered, gone, numbered) = (self.gone_order.len(), self.gone.len(), self.gone_numbers.len());
+        ensure!(ordered == gone && gone <= GONE_MAX, "{gone} are Gone, {ordered} in order");
+        ensure!(numbered == gone, "{gone} are Gone, {numbered} by number");
+        let lost = self.gone().find(|gone| self.gone_one_of(gone.number).is_none_or(|found| found.uuid != gone.uuid));
+        ensure!(lost.is_none(), "{:?} is Gone, and not found by its number", lost.map(|gone| gone.number));
+        Ok(())
+    }
+}
+
+/// One less of these, and none at all of what there is none of.
+fn subtract<K: Ord>(counts: &mut BTreeMap<K, u32>, of: K) {
+    if let std::collections::btree_map::Entry::Occupied(mut count) = counts.entry(of) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+}

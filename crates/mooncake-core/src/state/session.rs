@@ -1,0 +1,353 @@
+//! Sessions: who is there, what they own, and what they were told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use smallvec::SmallVec;
+
+use crate::ensure::ensure;
+use crate::ids::{SegmentNo, Time};
+use crate::operations::listed_views::Comparing;
+use crate::request::{Origin, Refused, Remembered, SessionSpec};
+use mooncake_ids::{Rid, SessionId};
+
+/// Committed rids kept per session, so that a late repeat of an End is answered as what it is.
+const COMMITTED_MAX: usize = 1_024;
+/// Most mutations that a client may say it still waits for behind others that it has the answers to.
+const UNSETTLED_MAX: usize = 16_384;
+
+pub(crate) struct Session {
+    pub spec: SessionSpec,
+    pub host: Option<u32>,
+    /// Since when it is away.
+    pub away: Option<Time>,
+    pub last_heard: Time,
+    pub answered_below: u64,
+    pub replies: BTreeMap<u64, Remembered>,
+    /// Mutations that are not to be carried out if they still come. No log has them: with this process their
+    /// connections end.
+    pub abandoned: BTreeSet<u64>,
+    /// The client has the answers of all below `settled_to` but these. No log has it: it is said again.
+    pub settled_to: u64,
+    pub unsettled: BTreeSet<u64>,
+    /// Number of the last list of its views that has come. No log has it: with this process their connections end.
+    pub listed: u64,
+    pub segments: SmallVec<[SegmentNo; 2]>,
+    /// Views, with their number per rid.
+    pub pins: BTreeMap<Rid, u32>,
+    /// Views that it listed and that nobody here can place. No log has it: they are listed again.
+    pub unknown_pins: Vec<(Rid, u32)>,
+    /// Its views are being compared with a list of them.
+    pub comparing: Option<Comparing>,
+    /// Views that have ended by such a list, and are yet to be taken out of `pins`: by rid, how many. No log has it:
+    /// what is left is not listed again.
+    pub ended: Vec<(Rid, u32)>,
+    /// Bytes in its unfinished puts.
+    pub unfinished: u64,
+    /// It would be over but for its views: nothing proves yet that they are not read any more, and what they are on is
+    /// still there.
+    pub lingering: bool,
+    /// It is about to be over: nothing is taken from it any more.
+    pub ends: bool,
+    /// Which segments that are Gone it knows of.
+    pub gone: GoneTold,
+    committed: VecDeque<Rid>,
+}
+
+/// Of so many segments that are Gone a session knows.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct GoneTold {
+    /// It has heard of these.
+    pub heard: u64,
+    /// It had been told of these at its last beat that counted: when the next one comes over the same connection it
+    /// counts as having heard of them.
+    pub told: u64,
+    /// When that beat came.
+    at: Time,
+}
+
+/// Between two beats that count, ms. Those that come closer together may both have crossed what the session was told.
+const CROSSING_MS: u64 = 250;
+
+impl GoneTold {
+    pub fn heard(count: u64) -> Self {
+        GoneTold { heard: count, told: count, at: Time(0) }
+    }
+
+    /// It beats, when there are so many.
+    pub fn beat(&mut self, now: Time, count: u64) {
+        if now >= self.at.plus_ms(CROSSING_MS) {
+            *self = GoneTold { heard: self.told, told: count, at: now };
+        }
+    }
+
+    /// It speaks over another connection.
+    pub fn come_back(&mut self) {
+        self.told = self.heard;
+    }
+}
+
+impl Session {
+    pub fn remember_committed(&mut self, rid: Rid) {
+        if self.committed.len() == COMMITTED_MAX {
+            self.committed.pop_front();
+        }
+        self.committed.push_back(rid);
+    }
+
+    /// Oldest first.
+    pub fn committed(&self) -> impl ExactSizeIterator<Item = Rid> + '_ {
+        self.committed.iter().copied()
+    }
+
+    pub fn has_committed(&self, rid: Rid) -> bool {
+        self.committed.contains(&rid)
+    }
+
+    /// Views given in replies that the client has not said it has.
+    pub fn pins_under_way(&self) -> BTreeMap<Rid, u32> {
+        let mut rids = BTreeMap::new();
+        for (sequence, reply) in &self.replies {
+            let Remembered::Pin(found) = reply else { continue };
+            if self.is_settled(*sequence).is_some() {
+                continue;
+            }
+            for found in found.iter().flatten() {
+                *rids.entry(found.replicas[0].rid).or_default() += 1;
+            }
+        }
+        rids
+    }
+
+    /// The next reply that the client has said it has, though it waits for earlier ones.
+    pub fn next_settled(&self) -> Option<(u64, &Remembered)> {
+        let mut before = self.replies.range(..self.settled_to).map(|(sequence, reply)| (*sequence, reply));
+        before.find(|(sequence, _)| !self.unsettled.contains(sequence))
+    }
+
+    /// The mark that the sequence is below and not one of those that the client still waits for: it has the answer, or
+    /// wants none.
+    pub fn is_settled(&self, sequence: u64) -> Option<u64> {
+        match sequence < self.answered_below {
+            true => Some(self.answered_below),
+            false => (sequence < self.settled_to && !self.unsettled.contains(&sequence)).then_some(self.settled_to),
+        }
+    }
+
+    /// It never asked for a change: nothing of it is anywhere.
+    pub fn is_unused(&self) -> bool {
+        self.replies.is_empty() && self.answered_below == 0 && self.segments.is_empty() && self.pins.is_empty()
+    }
+}
+
+/// Where sessions are.
+struct Host {
+    number: u32,
+    sessions: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Sessions {
+    map: BTreeMap<SessionId, Session>,
+    /// By boot id; gone with the last session there.
+    hosts: BTreeMap<Vec<u8>, Host>,
+    last_host: u32,
+    pub last: u64,
+}
+
+impl Sessions {
+    pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.map.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.map.get_mut(&id)
+    }
+
+    pub fn known(&self, id: SessionId) -> Result<&Session, Refused> {
+        self.get(id).filter(|session| !session.ends).ok_or(Refused::UnknownSession(id.0))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.map.iter().map(|(id, session)| (*id, session))
+    }
+
+    /// From a number on.
+    pub fn from(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.map.range(id..).map(|(id, session)| (*id, session))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (SessionId, &mut Session)> {
+        self.map.iter_mut().map(|(id, session)| (*id, session))
+    }
+
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub fn insert(&mut self, now: Time, id: SessionId, spec: SessionSpec) {
+        let host = (!spec.boot_id.is_empty()).then(|| {
+            let host = self.hosts.entry(spec.boot_id.clone()).or_insert_with(|| {
+                self.last_host = self.last_host.wrapping_add(1);
+                Host { number: self.last_host, sessions: 0 }
+            });
+            host.sessions += 1;
+            host.number
+        });
+        self.last = self.last.max(id.0);
+        self.map.insert(
+            id,
+            Session {
+                spec,
+                host,
+                away: None,
+                last_heard: now,
+                answered_below: 0,
+                replies: BTreeMap::new(),
+                abandoned: BTreeSet::new(),
+                settled_to: 0,
+                unsettled: BTreeSet::new(),
+                listed: 0,
+                segments: SmallVec::new(),
+                pins: BTreeMap::new(),
+                unknown_pins: Vec::new(),
+                comparing: None,
+                ended: Vec::new(),
+                unfinished: 0,
+                lingering: false,
+                ends: false,
+                gone: GoneTold::default(),
+                committed: VecDeque::new(),
+            },
+        );
+    }
+
+    pub fn remove(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.map.remove(&id)?;
+        if let Some(host) = self.hosts.get_mut(&session.spec.boot_id) {
+            host.sessions -= 1;
+            if host.sessions == 0 {
+                self.hosts.remove(&session.spec.boot_id);
+            }
+        }
+        Some(session)
+    }
+
+    /// Hosts are those of the sessions; nothing that was answered is kept; messages wait only for those that are away.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let mut on_hosts = 0;
+        for (id, session) in self.iter() {
+            let id = id.0;
+            ensure!(id <= self.last, "{id} is above {}, the last that was opened", self.last);
+            let host = self.hosts.get(&session.spec.boot_id).map(|host| host.number);
+            ensure!(session.host == host, "{id} is on host {:?}, and its boot id is of {host:?}", session.host);
+            on_hosts += u32::from(host.is_some());
+            let below = session.answered_below;
+            let first = session.replies.first_key_value().map(|(sequence, _)| sequence);
+            ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and {first:?} is kept");
+            let first = session.abandoned.first();
+            ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and gave {first:?} up");
+            ensure!(session.away.is_some() || !session.lingering, "{id} is here and lingers");
+            let too_many =
+                session.ended.iter().find(|(rid, views)| session.pins.get(rid).is_none_or(|all| all < views));
+            ensure!(too_many.is_none(), "{id} has fewer views than have ended: {too_many:?}");
+            let committed = session.committed.len();
+            ensure!(committed <= COMMITTED_MAX, "{id} keeps {committed} rids");
+        }
+        let counted: u32 = self.hosts.values().map(|host| host.sessions).sum();
+        ensure!(counted == on_hosts, "{on_hosts} are on hosts, and counted {counted}");
+        let empty = self.hosts.values().find(|host| host.sessions == 0).map(|host| host.number);
+        ensure!(empty.is_none(), "host {empty:?} has none");
+        Ok(())
+    }
+
+    /// Whether a mutation is new (`None`), a repeat (its reply), or not to be taken at all.
+    pub fn admit(&self, origin: Origin, unanswered_max: usize) -> Result<Option<Remembered>, Refused> {
+        let session = self.known(origin.session)?;
+        if origin.sequence == 0 {
+            return Ok(None);
+        }
+        if let Some(answered_below) = session.is_settled(origin.sequence) {
+            return Err(Refused::Forgotten { sequence: origin.sequence, answered_below });
+        }
+        if let Some(reply) = session.replies.get(&origin.sequence) {
+            return Ok(Some(reply.clone()));
+        }
+        if session.abandoned.contains(&origin.sequence) {
+            return Err(Refused::Abandoned { sequence: origin.sequence });
+        }
+        if session.replies.len() >= unanswered_max {
+            let kept = session.replies.range(origin.answered_below..);
+            let unanswered = kept.filter(|(sequence, _)| session.is_settled(**sequence).is_none()).count();
+            if unanswered >= unanswered_max {
+                return Err(Refused::TooManyUnanswered(origin.session.0, unanswered, unanswered_max));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Mutations that are not carried out from now on, should they come.
+    pub fn abandon(&mut self, session: SessionId, sequences: &[u64], most: usize) {
+        let Some(session) = self.map.get_mut(&session) else { return };
+        let below = session.answered_below;
+        session.abandoned.extend(sequences.iter().take(most).filter(|sequence| **sequence >= below));
+        while session.abandoned.len() > most {
+            session.abandoned.pop_first();
+        }
+    }
+
+    /// The client has the answers to all below a mark but a few. Of two such words the one with the higher mark is the
+    /// later one, whichever comes first. Whether some are kept that need not be.
+    pub fn settle(&mut self, session: SessionId, below: u64, unsettled: &[u64]) -> bool {
+        let Some(session) = self.map.get_mut(&session) else { return false };
+        if below < session.settled_to || unsettled.len() > UNSETTLED_MAX {
+            return false;
+        }
+        let same = below == session.settled_to;
+        let said = unsettled.iter().copied().filter(|sequence| !same || session.unsettled.contains(sequence));
+        session.unsettled = said.collect();
+        session.settled_to = below;
+        session.next_settled().is_some()
+    }
+
+    pub fn remember(&mut self, session: SessionId, sequence: u64, answered_below: u64, reply: &Remembered) -> bool {
+        let Some(session) = self.map.get_mut(&session) else { return false };
+        if answered_below > session.answered_below {
+            session.answered_below = answered_below;
+            while session.replies.first_key_value().is_some_and(|(sequence, _)| *sequence < answered_below) {
+                session.replies.pop_first();
+            }
+            session.abandoned = session.abandoned.split_off(&answered_below);
+        }
+        if sequence >= session.answered_below {
+            session.replies.insert(sequence, reply.clone());
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_forgotten_with_its_last_session() {
+        let mut sessions = Sessions::default();
+        let open = |sessions: &mut Sessions, id: u64, boot: u8| {
+            let spec = SessionSpec { secret: 0, name: String::new(), boot_id: vec![boot; 16], process: Vec::new() };
+            sessions.insert(Time(0), SessionId(id), spec);
+            sessions.get(SessionId(id)).unwrap().host
+        };
+        let first = open(&mut sessions, 1, 7);
+        assert_eq!(open(&mut sessions, 2, 7), first);
+        let other = open(&mut sessions, 3, 8);
+        assert_ne!(other, first);
+        sessions.remove(SessionId(1));
+        assert_eq!(open(&mut sessions, 4, 7), first, "one of its sessions is still there");
+        for id in [2, 4] {
+            sessions.remove(SessionId(id));
+        }
+        assert_eq!(sessions.hosts.len(), 1);
+        let again = open(&mut sessions, 5, 9);
+        assert!(again != other && again.is_some(), "numbers are not handed out twice");
+    }
+}

@@ -1,0 +1,286 @@
+//! Requests that wait for a key or for room, first come first served, each found by what may help it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use crate::ensure::ensure;
+use crate::ids::{Ticket, Time};
+use crate::request::{Origin, PutConfig};
+use mooncake_ids::SessionId;
+
+/// A parked put. It holds nothing while it waits.
+#[derive(Debug, Clone)]
+pub(crate) struct WaitingPut {
+    pub ticket: Ticket,
+    pub origin: Origin,
+    pub entries: Vec<(Box<[u8]>, u64)>,
+    pub config: PutConfig,
+    pub since: Time,
+    /// It waits for the turn that the rest of its evictions has to have, and for nothing else.
+    pub impatient: bool,
+    /// When it is answered whatever there is.
+    pub deadline: Time,
+    pub waits: Waits,
+}
+
+/// What a request waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Waits {
+    /// Hashes of keys that others are putting, each once.
+    pub keys: Vec<u64>,
+    /// Room: later requests get none before it.
+    pub room: bool,
+    /// Room that later requests may have: they need less, or may take what this one spares.
+    pub own: bool,
+    /// It is to come from an owner's populator: with `room` all of it, else that for a further replica.
+    pub population: bool,
+    /// Its own session's unfinished puts.
+    pub capped: bool,
+    /// The least granules that no eviction can gain: the end of views, or of quarantine. Later requests get room all
+    /// the same.
+    pub held: Option<u32>,
+}
+
+impl Waits {
+    pub fn for_anything(&self) -> bool {
+        !self.keys.is_empty() || self.for_room()
+    }
+
+    /// For room of whatever kind, not for a key alone.
+    pub fn for_room(&self) -> bool {
+        self.room || self.own || self.capped || self.held.is_some()
+    }
+
+    /// For a populator, and keeps those waiting that come after it.
+    fn for_population(&self) -> bool {
+        self.room && self.population
+    }
+}
+
+/// Place in the line. What waits for a populator goes ahead of what waits for others' space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    behind: bool,
+    number: u64,
+}
+
+impl Place {
+    pub const FIRST: Place = Place { behind: false, number: 0 };
+    const LAST: Place = Place { behind: true, number: u64::MAX };
+
+    fn of(number: u64, waits: &Waits) -> Place {
+        Place { behind: !waits.population, number }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct WaitQueue {
+    line: BTreeMap<Place, WaitingPut>,
+    places: BTreeMap<Ticket, Place>,
+    by_origin: BTreeSet<(SessionId, u64, Place)>,
+    by_deadline: BTreeSet<(Time, Place)>,
+    by_key: BTreeSet<(u64, Place)>,
+    for_room: BTreeSet<Place>,
+    for_same_call: BTreeSet<Place>,
+    for_population: BTreeSet<Place>,
+    capped: BTreeSet<(SessionId, Place)>,
+    held: BTreeSet<(u32, Place)>,
+    last: u64,
+}
+
+impl WaitQueue {
+    pub fn next_id(&mut self) -> Ticket {
+        self.last += 1;
+        Ticket(self.last)
+    }
+
+    pub fn len(&self) -> usize {
+        self.line.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    /// One before a place in the line, or of all, waits for room already.
+    pub fn any_for_room_before(&self, place: Option<Place>) -> bool {
+        self.for_room.first().is_some_and(|first| place.is_none_or(|place| *first < place))
+    }
+
+    /// Parks a request: as early as it came first, which the place says that it had, and now as one that waits for what
+    /// it does.
+    pub fn push(&mut self, parked: WaitingPut, before: Option<Place>) {
+        let place = Place::of(before.map_or(parked.ticket.0, |place| place.number), &parked.waits);
+        let WaitingPut { ticket, origin, deadline, ref waits, .. } = parked;
+        self.places.insert(ticket, place);
+        self.by_origin.insert((origin.session, origin.sequence, place));
+        self.by_deadline.insert((deadline, place));
+        self.by_key.extend(waits.keys.iter().map(|hash| (*hash, place)));
+        if waits.room {
+            self.for_room.insert(place);
+        }
+        if waits.own {
+            self.for_same_call.insert(place);
+        }
+        if waits.for_population() {
+            self.for_population.insert(place);
+        }
+        if waits.capped {
+            self.capped.insert((origin.session, place));
+        }
+        self.held.extend(waits.held.map(|need| (need, place)));
+        let before = self.line.insert(place, parked);
+        debug_assert!(before.is_none(), "a place in the line is one request's");
+    }
+
+    /// Takes one out of the line.
+    pub fn take(&mut self, place: Place) -> Option<WaitingPut> {
+        let parked = self.line.remove(&place)?;
+        let WaitingPut { ticket, origin, deadline, ref waits, .. } = parked;
+        self.places.remove(&ticket);
+        self.by_origin.remove(&(origin.session, origin.sequence, place));
+        self.by_deadline.remove(&(deadline, place));
+        for hash in &waits.keys {
+            self.by_key.remove(&(*hash, place));
+        }
+        self.for_room.remove(&place);
+        self.for_same_call.remove(&place);
+        self.for_population.remove(&place);
+        self.capped.remove(&(origin.session, place));
+        if let Some(need) = waits.held {
+            self.held.remove(&(need, place));
+        }
+        Some(parked)
+    }
+
+    /// Whether one waits for a key.
+    pub fn await_key(&self, hash: u64) -> bool {
+        self.next_for_key(hash, None).is_some()
+    }
+
+    /// Whether one waits for its session's unfinished puts.
+    pub fn await_session(&self, session: SessionId) -> bool {
+        self.next_capped(session, None).is_some()
+    }
+
+    /// Keys that a request was parked with.
+    pub fn keys_at(&self, place: Place) -> usize {
+        self.line.get(&place).map_or(0, |parked| parked.entries.len())
+    }
+
+    pub fn next_for_key(&self, hash: u64, after: Option<Place>) -> Option<Place> {
+        next(&self.by_key, hash, after)
+    }
+
+    pub fn next_capped(&self, session: SessionId, after: Option<Place>) -> Option<Place> {
+        next(&self.capped, session, after)
+    }
+
+    pub fn first_for_room(&self) -> Option<Place> {
+        self.for_room.first().copied()
+    }
+
+    pub fn next_for_own(&self, after: Option<Place>) -> Option<Place> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.for_same_call.range((from, Bound::Unbounded)).next().copied()
+    }
+
+    /// The one that waits for the least that no eviction can gain, of those behind one.
+    pub fn next_held(&self, after: Option<(u32, Place)>) -> Option<(u32, Place)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.held.range((from, Bound::Unbounded)).next().copied()
+    }
+
+    /// The first whose deadline has come.
+    pub fn due(&self, now: Time) -> Option<Place> {
+        self.by_deadline.first().filter(|(deadline, _)| *deadline <= now).map(|(_, place)| *place)
+    }
+
+    /// Whether the first in line for room may be one that waits for a populator.
+    pub fn any_for_population(&self) -> bool {
+        !self.for_population.is_empty()
+    }
+
+    /// Sessions of which one waits for its unfinished puts.
+    pub fn capped_sessions(&self) -> BTreeSet<SessionId> {
+        self.capped.iter().map(|(session, _)| *session).collect()
+    }
+
+    /// Takes out the parked request of a ticket.
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        let place = self.places.get(&ticket).copied();
+        place.and_then(|place| self.take(place)).is_some()
+    }
+
+    /// Takes out the parked request of the same mutation, if any, with its place in the line.
+    pub fn cancel_origin(&mut self, origin: Origin) -> Option<(Place, WaitingPut)> {
+        let Origin { session, sequence, .. } = origin;
+        let same = (session, sequence, Place::FIRST)..=(session, sequence, Place::LAST);
+        let (_, _, place) = *self.by_origin.range(same).next().filter(|_| sequence > 0)?;
+        self.take(place).map(|parked| (place, parked))
+    }
+
+    /// A request of a session.
+    pub fn of_session(&self, session: SessionId) -> Option<Place> {
+        let its = (session, 0, Place::FIRST)..=(session, u64::MAX, Place::LAST);
+        self.by_origin.range(its).next().map(|(_, _, place)| *place)
+    }
+
+    /// Each has a number of its own and is of a mutation of its own, says what it waits for, and is found by that.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let last = self.places.keys().next_back();
+        ensure!(last.is_none_or(|ticket| ticket.0 <= self.last), "{last:?} is parked of {}", self.last);
+        let numbered: Vec<(SessionId, u64)> = self.by_origin.iter().map(|origin| (origin.0, origin.1)).collect();
+        let twice = numbered.windows(2).find(|pair| pair[0] == pair[1] && pair[0].1 > 0).map(|pair| pair[0]);
+        ensure!(twice.is_none(), "the mutation {twice:?} is parked twice");
+        let (mut found, mut keys) = ([0; 8], 0);
+        for (place, parked) in &self.line {
+            let WaitingPut { ticket, origin, deadline, waits, .. } = parked;
+            ensure!(!parked.entries.is_empty(), "{ticket:?} has no keys");
+            ensure!(waits.for_anything(), "{ticket:?} waits for nothing");
+            ensure!(waits.room || waits.own || !waits.population, "{ticket:?} waits for a populator and not for room");
+            ensure!(*place == Place::of(place.number, waits), "{ticket:?} waits for {waits:?} at {place:?}");
+            ensure!(waits.held != Some(0), "{ticket:?} waits for the end of views over nothing");
+            let is = [
+                self.places.get(ticket) == Some(place),
+                self.by_origin.contains(&(origin.session, origin.sequence, *place)),
+                self.by_deadline.contains(&(*deadline, *place)),
+                self.for_room.contains(place),
+                self.for_same_call.contains(place),
+                self.for_population.contains(place),
+                self.capped.contains(&(origin.session, *place)),
+                waits.held.is_some_and(|need| self.held.contains(&(need, *place))),
+            ];
+            let held = waits.held.is_some();
+            let right = [true, true, true, waits.room, waits.own, waits.for_population(), waits.capped, held];
+            ensure!(is == right, "{ticket:?} is to be found by {right:?}, and is by {is:?}");
+            let lost = waits.keys.iter().find(|hash| !self.by_key.contains(&(**hash, *place)));
+            ensure!(lost.is_none(), "{ticket:?} waits for the key {lost:?}, and is not found by it");
+            found.iter_mut().zip(is).for_each(|(count, is)| *count += usize::from(is));
+            keys += waits.keys.len();
+        }
+        let indexed = [
+            self.places.len(),
+            self.by_origin.len(),
+            self.by_deadline.len(),
+            self.for_room.len(),
+            self.for_same_call.len(),
+            self.for_population.len(),
+            self.capped.len(),
+            self.held.len(),
+        ];
+        ensure!(found == indexed, "{found:?} are parked, and found in the lines {indexed:?}");
+        ensure!(keys == self.by_key.len(), "they wait for {keys} keys, and are found by {}", self.by_key.len());
+        Ok(())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &WaitingPut> {
+        self.line.values()
+    }
+}
+
+/// The next that is found by a value, in line behind a place.
+fn next<V: Copy + Ord>(found: &BTreeSet<(V, Place)>, by: V, after: Option<Place>) -> Option<Place> {
+    let from = after.map_or(Bound::Included((by, Place::FIRST)), |place| Bound::Excluded((by, place)));
+    found.range((from, Bound::Included((by, Place::LAST)))).next().map(|(_, place)| *place)
+}
