@@ -1,8 +1,8 @@
 //! A snapshot of one moment, taken from the living core in slices.
 //!
 //! The walk meets everything that was there at that moment, the *cut*, once. What an operation changes or takes away
-//! before the walk has come to it is [put aside](crate::durable::put_aside) as it was; what came after the cut does not count.
-//! The few things that hang on sessions and segments come first, while little of them changes; then the objects,
+//! before the walk has come to it is [put aside](crate::durable::put_aside) as it was; what came after the cut does not
+//! count. The few things that hang on sessions and segments come first, while little of them changes; then the objects,
 //! coldest first, which take the longest. A file has the unfinished things last, as they name objects.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -125,8 +125,8 @@ impl AccessPageView {
         word(&self.page, WITHDRAWN).store(1, Ordering::SeqCst);
     }
 
-    /// Whether the lender is at a copy out of this process. After [`AccessPageView::withdraw`], once it is not it never is
-    /// again.
+    /// Whether the lender is at a copy out of this process. After [`AccessPageView::withdraw`], once it is not it never
+    /// is again.
     pub fn is_copying(&self) -> bool {
         word(&self.page, COPIES).load(Ordering::SeqCst) % 2 == 1
     }
