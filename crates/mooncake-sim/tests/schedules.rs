@@ -24,6 +24,8 @@ const ONCE_WRONG_WITH_LOST_ENDS: &[u64] = &[20_779_000_611, 7_000_838];
 const ONCE_WRONG_WITH_COPIES: &[u64] = &[60003378];
 
 const ONCE_WRONG_WITH_ALL: &[u64] = &[20_780_009_286];
+/// A revoke that the master did not hear left its key reserved for ten minutes.
+const ONCE_WRONG_WITH_SESSIONS: &[u64] = &[20_783_000_014];
 
 const PLAN: Plan = Plan {
     seed: 0,
@@ -95,6 +97,9 @@ fn schedules_that_once_went_wrong_go_right() {
     }
     for seed in ONCE_WRONG_WITH_ALL {
         Plan { seed: *seed, loses_tails: true, copies_logs: true, whims: true, ..PLAN }.run();
+    }
+    for seed in ONCE_WRONG_WITH_SESSIONS {
+        Plan { seed: *seed, sessions: true, ..PLAN }.run();
     }
 }
 
