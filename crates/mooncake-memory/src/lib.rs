@@ -1,7 +1,7 @@
 //! Sealed shared-memory segments, stamps and verified copies.
 //!
 //! A segment is a sealed memfd of its owner with a control memfd beside it that
-//! holds one 8-byte stamp per [`GRANULE`]. Whoever has both descriptors maps
+//! holds one 8-byte stamp per [granule](mooncake_ids::GRANULE). Whoever has both descriptors maps
 //! them once ([`Mapping`]) and copies directly; the stamps decide afterwards
 //! whether a copy is the object that was asked for. With `mooncake-os` this is the one
 //! crate of the tree (besides the FFI edges) with `unsafe` in it: everything that is

@@ -11,11 +11,11 @@ impl ForeignRange {
     /// Takes an address and a length at the caller's word.
     ///
     /// The memory need not be mapped: what is not is reported as
-    /// [`CopyError::Fault`] when it is used.
+    /// [`CopyError::Fault`](crate::CopyError::Fault) when it is used.
     ///
     /// # Safety
     /// Whatever of the range *is* mapped must be memory that this library may
-    /// read, and write where the range is used as a [`Target`], for as long as
+    /// read, and write where the range is used as a [`Target`](crate::Target), for as long as
     /// the range is used or registered: no Rust object lives there that is
     /// borrowed elsewhere, and nobody unmaps it during a call that uses it.
     pub const unsafe fn new(addr: usize, len: usize) -> Self {

@@ -3,7 +3,7 @@
 //! A [`Setting`] has a name, a type, a default and one sentence. Programs have
 //! a table of them ([`Program`]), read from a command line in gflags syntax and
 //! from a file; the library has those of the environment ([`environment`])
-//! and of `mooncake.json` ([`mooncake_config`]).
+//! and of `mooncake.json` ([`mooncake_config`](tables::mooncake_config)).
 //! `docs/settings.md` is made from the same tables ([`reference_page`]).
 #![forbid(unsafe_code)]
 

@@ -84,7 +84,7 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 }
 
 /// # Safety
-/// As [`checksum`].
+/// As [`checksum()`].
 unsafe fn checksum_portable(crc: u32, src: *const u8, len: usize) -> u32 {
     let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     // SAFETY: readable by the caller's word.

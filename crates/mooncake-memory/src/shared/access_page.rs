@@ -1,10 +1,10 @@
 //! The way of one process into memory that another one lends it.
 //!
 //! The lender makes a page for each process that maps its memory. There the visitor counts its steps in and out, and
-//! the lender closes the way. A lender that gives memory up changes its [board](crate::Board) first and looks at the
-//! counter then; a visitor counts first and looks at the board then. All four are sequentially consistent, so that at
-//! least one of them sees the other: either the visitor turns round, or the lender knows that somebody is inside. The
-//! visitor also says in which block it is, so that nobody waits for it who gives up another one.
+//! the lender closes the way. A lender that gives memory up changes its [revision page](crate::RevisionPage) first and
+//! looks at the counter then; a visitor counts first and looks at the board then. All four are sequentially consistent,
+//! so that at least one of them sees the other: either the visitor turns round, or the lender knows that somebody is
+//! inside. The visitor also says in which block it is, so that nobody waits for it who gives up another one.
 //!
 //! The lender copies out of the visitor's memory, too, at its word. The visitor takes its word back in the same way:
 //! the lender counts its copies and looks whether they are still wanted then, and the visitor says that they are not

@@ -1,5 +1,5 @@
 //! Requests that a visitor hands to a lender who is awake and looks for them, through the page of their
-//! [passage](crate::Passage): without a system call, and without a wake-up.
+//! [access page](crate::AccessPage): without a system call, and without a wake-up.
 //!
 //! One word says whose turn it is, and each of its changes is made by one side alone:
 //!

@@ -9,7 +9,7 @@ use crate::range::ForeignRange;
 use mooncake_os::forked;
 
 /// A block of another process's memory, sealed, so that no touch of it is ever a signal. What its owner does with it at
-/// the same time is for the [passage](crate::Passage) to say.
+/// the same time is for the [access page](crate::AccessPage) to say.
 #[derive(Debug)]
 pub struct PeerMemory {
     mapped: MappedFile,

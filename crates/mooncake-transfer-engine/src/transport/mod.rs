@@ -82,7 +82,7 @@ pub(crate) trait Path: Send + Sync {
 
 /// Why requests were not carried out.
 pub(crate) enum PathError {
-    /// The way is shut, as its [standing](Way::standing) says. The next transport is tried.
+    /// The way is shut, as its [status](Path::status) says. The next transport is tried.
     Down,
     /// Not this way, for this reason, though it is open. The next transport is tried.
     Unsuitable(Cow<'static, str>),
