@@ -68,10 +68,12 @@ fn fresh(pool: &mut Pool, count: u64) -> Vec<[u8; KEY]> {
 
 fn queries(pool: &mut Pool) {
     // As the master cuts them.
-    for asked in scattered(pool, 65_536).chunks(SLICE) {
+    for asked in scattered(pool, 2 * 65_536).chunks(2 * SLICE) {
+        // Each finds objects that the other has not brought into the caches.
+        let (asked, read) = asked.split_at(SLICE);
         pool.hold("exists, a slice", |core, now, _| core.exists(now, asked.iter().map(|key| &key[..]), |_| {}));
         pool.hold("lookup, a slice", |core, now, _| {
-            core.lookup(now, SessionId(1), asked.iter().map(|key| &key[..]), |_| {});
+            core.lookup(now, SessionId(1), read.iter().map(|key| &key[..]), |_| {});
         });
     }
     pool.pass(3_000, |_| false);

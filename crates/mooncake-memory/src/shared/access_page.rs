@@ -1,17 +1,17 @@
-//! The way of one process into memory that another one lends it.
+//! A hazard pointer across processes: the way of one process into memory that another one lends it.
 //!
-//! The lender makes a page for each process that maps its memory. There the visitor counts its steps in and out, and
+//! The lender makes a page for each process that maps its memory. There the mapper counts its steps in and out, and
 //! the lender closes the way. A lender that gives memory up changes its [revision page](crate::RevisionPage) first and
-//! looks at the counter then; a visitor counts first and looks at the board then. All four are sequentially consistent,
-//! so that at least one of them sees the other: either the visitor turns round, or the lender knows that somebody is
-//! inside. The visitor also says in which block it is, so that nobody waits for it who gives up another one.
+//! looks at the counter then; a mapper counts first and looks at the revision page then. All four are sequentially
+//! consistent, so that at least one of them sees the other: either the mapper turns round, or the lender knows that
+//! somebody is inside. The mapper also says in which block it is, so that nobody waits for it who gives up another one.
 //!
-//! The lender copies out of the visitor's memory, too, at its word. The visitor takes its word back in the same way:
-//! the lender counts its copies and looks whether they are still wanted then, and the visitor says that they are not
+//! The lender copies out of the mapper's memory, too, at its word. The mapper takes its word back in the same way:
+//! the lender counts its copies and looks whether they are still wanted then, and the mapper says that they are not
 //! and looks at the counter then.
 //!
-//! Both write the page, so it is for one visitor, a process of the same user that has proven who it is. By what does
-//! not belong to it, a visitor deceives itself, or is waited for as if it were inside; nobody else looks there. What it
+//! Both write the page, so it is for one mapper, a process of the same user that has proven who it is. By what does
+//! not belong to it, a mapper deceives itself, or is waited for as if it were inside; nobody else looks there. What it
 //! asks for goes through the same page while the lender is awake (`hatch.rs`).
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,20 +23,20 @@ use crate::file::mapped_file::PAGE;
 use crate::file::memfd;
 use crate::shared::revision_page::RevisionPageView;
 
-/// Steps of the visitor: odd while it is inside.
+/// Steps of the mapper: odd while it is inside.
 const STEPS: usize = 0;
 
-/// The number of the block that the visitor is inside of, written before it counts its step in. 0, of visitors that do
+/// The number of the block that the mapper is inside of, written before it counts its step in. 0, of mappers that do
 /// not say it: any.
 const BLOCK: usize = 8;
 
-/// Not 0: the visitor has taken back what it asked for.
+/// Not 0: the mapper has taken back what it asked for.
 const WITHDRAWN: usize = 16;
 
 /// Not 0: nobody enters any more. In another cache line, because the lender writes it.
 const CLOSED: usize = 64;
 
-/// Copies out of the visitor's memory: odd while the lender is at one.
+/// Copies out of the mapper's memory: odd while the lender is at one.
 const COPIES: usize = 72;
 
 /// The lender's side.
@@ -46,14 +46,14 @@ pub struct AccessPage {
 }
 
 impl AccessPage {
-    /// A way that is open, with nobody inside, and what is to be given to the visitor.
+    /// A way that is open, with nobody inside, and what is to be given to the mapper.
     pub fn new() -> Result<(AccessPage, OwnedFd), MemoryError> {
         let fd = memfd::create("kv-passage", PAGE, false)?;
         let page = MappedFile::new(fd.as_fd(), PAGE, true)?;
         Ok((AccessPage { page }, fd))
     }
 
-    /// Begins a copy out of the visitor's memory; none if that is not wanted any more. One thread does so at a time.
+    /// Begins a copy out of the mapper's memory; none if that is not wanted any more. One thread does so at a time.
     pub fn copy(&self) -> Option<CopyGuard<'_>> {
         word(&self.page, COPIES).fetch_add(1, Ordering::SeqCst);
         let copying = CopyGuard { page: &self.page };
@@ -72,47 +72,47 @@ impl AccessPage {
         word(&self.page, at)
     }
 
-    /// The visit under way, if there is one. As long as its number is the same, the visitor may touch the block that it
+    /// The access under way, if there is one. As long as its number is the same, the mapper may touch the block that it
     /// entered for.
     pub fn visit(&self) -> Option<OngoingAccess> {
         let number = word(&self.page, STEPS).load(Ordering::SeqCst);
-        // That of a later visit, if this one has ended meanwhile: that visitor has seen the board as it is now.
+        // That of a later access, if this one has ended meanwhile: that mapper has seen the revision page as it is now.
         let block = word(&self.page, BLOCK).load(Ordering::SeqCst);
         (number % 2 == 1).then_some(OngoingAccess { number, block })
     }
 }
 
-/// A visit, as the lender sees it.
+/// An access, as the lender sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OngoingAccess {
-    /// Another one for each visit.
+    /// Another one for each access.
     pub number: u64,
-    /// Where the visitor is; 0 if it did not say.
+    /// Where the mapper is; 0 if it did not say.
     pub block: u64,
 }
 
 impl OngoingAccess {
-    /// Whether the visitor may be in that block.
+    /// Whether the mapper may be in that block.
     pub fn touches(&self, block: u64) -> bool {
         self.block == block || self.block == 0
     }
 }
 
-/// The visitor's side. One thread uses it at a time.
+/// The mapper's side. One thread uses it at a time.
 #[derive(Debug)]
 pub struct AccessPageView {
     page: MappedFile,
 }
 
 impl AccessPageView {
-    /// Maps a passage that the lender has sent. Refuses what its owner could still shorten.
+    /// Maps an access page that the lender has sent. Refuses what its owner could still shorten.
     pub fn map(fd: &OwnedFd) -> Result<AccessPageView, MemoryError> {
         memfd::check(fd.as_fd(), "passage", PAGE)?;
         Ok(AccessPageView { page: MappedFile::new(fd.as_fd(), PAGE, true)? })
     }
 
-    /// Goes into a block, if the way is open and the board still says `known`. While the answer lives, the block is as
-    /// it was when the board said so.
+    /// Goes into a block, if the way is open and the revision page still says `known`. While the answer lives, the
+    /// block is as it was when the revision page said so.
     pub fn enter(&mut self, board: &RevisionPageView, known: u64, block: u64) -> Option<AccessGuard<'_>> {
         word(&self.page, BLOCK).store(block, Ordering::SeqCst);
         word(&self.page, STEPS).fetch_add(1, Ordering::SeqCst);
@@ -142,7 +142,7 @@ impl AccessPageView {
     }
 }
 
-/// The visitor is inside.
+/// The mapper is inside.
 #[derive(Debug)]
 pub struct AccessGuard<'a> {
     page: &'a MappedFile,
@@ -154,14 +154,14 @@ impl Drop for AccessGuard<'_> {
     }
 }
 
-/// The lender copies out of the visitor's memory.
+/// The lender copies out of the mapper's memory.
 #[derive(Debug)]
 pub struct CopyGuard<'a> {
     page: &'a MappedFile,
 }
 
 impl CopyGuard<'_> {
-    /// Whether the visitor still wants it.
+    /// Whether the mapper still wants it.
     pub fn is_wanted(&self) -> bool {
         word(self.page, WITHDRAWN).load(Ordering::SeqCst) == 0
     }
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_lender_and_a_visitor_at_once_never_both_go_on() {
-        // The lender gives its memory up and waits for the visit that it sees; a visitor that entered meanwhile must
+        // The lender gives its memory up and waits for the access that it sees; a mapper that entered meanwhile must
         // have turned round. What it would have done to the memory is done to `touched`.
         for _ in 0..2_000 {
             let board = RevisionPage::new().unwrap();

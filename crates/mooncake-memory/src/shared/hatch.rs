@@ -1,21 +1,21 @@
-//! Requests that a visitor hands to a lender who is awake and looks for them, through the page of their
+//! Requests that a mapper hands to a lender who is awake and looks for them, through the page of their
 //! [access page](crate::AccessPage): without a system call, and without a wake-up.
 //!
 //! One word says whose turn it is, and each of its changes is made by one side alone:
 //!
 //! ```text
-//!            lender begins to look                    visitor asks
+//!            lender begins to look                    mapper asks
 //!   NOBODY ------------------------> LOOKED AT -----------------------> ASKED
 //!     ^                               |   ^ ^                             |  |
-//!     +-------------------------------+   | +-- lender answers here ------+  | visitor falls asleep
+//!     +-------------------------------+   | +-- lender answers here ------+  | mapper falls asleep
 //!            lender looks away            |                                  v
 //!                                         +----- lender answers, and ----- ASLEEP
-//!                                                wakes the visitor
+//!                                                wakes the mapper
 //! ```
 //!
-//! A lender that looks away and a visitor that asks exchange the same word: one of them finds that the other was
-//! faster. So do a visitor that falls asleep and a lender that answers, so that no answer is missed and none comes
-//! twice. A page is made with zeros: a lender of an earlier version looks at nothing, and its visitors go to its
+//! A lender that looks away and a mapper that asks exchange the same word: one of them finds that the other was
+//! faster. So do a mapper that falls asleep and a lender that answers, so that no answer is missed and none comes
+//! twice. A page is made with zeros: a lender of an earlier version looks at nothing, and its mappers go to its
 //! socket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ const MOST_WORDS: usize = 192;
 
 /// The lender's side.
 impl AccessPage {
-    /// Looks for requests from now on. By the one thread that serves the visitor, as all that follows.
+    /// Looks for requests from now on. By the one thread that serves the mapper, as all that follows.
     pub fn look(&self) {
         // Behind a request that waits it stays.
         exchange(self.word(TURN), NOBODY, LOOKED_AT);
@@ -51,7 +51,7 @@ impl AccessPage {
         matches!(self.word(TURN).load(Ordering::Acquire), ASKED | ASLEEP)
     }
 
-    /// The request, if there is one. Copied: the visitor may change it at any time, and deceives itself by that.
+    /// The request, if there is one. Copied: the mapper may change it at any time, and deceives itself by that.
     pub fn asked(&self) -> Option<Vec<u64>> {
         if !self.is_asked() {
             return None;
@@ -60,7 +60,7 @@ impl AccessPage {
         Some((0..count).map(|nth| self.word(WORDS + nth * 8).load(Ordering::Relaxed)).collect())
     }
 
-    /// Answers the request, and goes on looking. False: the visitor sleeps, and has to be told by other means.
+    /// Answers the request, and goes on looking. False: the mapper sleeps, and has to be told by other means.
     #[must_use]
     pub fn answer(&self, answer: u64) -> bool {
         self.word(ANSWER).store(answer, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl AccessPage {
     }
 }
 
-/// The visitor's side.
+/// The mapper's side.
 impl AccessPageView {
     /// Whether the lender looks.
     pub fn is_looked_at(&self) -> bool {

@@ -1,4 +1,4 @@
-//! A word that one process changes and others of its host watch.
+//! A revision counter: a word that one process changes and others of its host watch.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,17 +14,17 @@ use crate::file::memfd;
 /// Where the note stands.
 const NOTE: usize = 8;
 
-/// The pages of this process's boards.
+/// Those of this process.
 static BOARDS: Mutex<Vec<Weak<MappedFile>>> = Mutex::new(Vec::new());
 
-/// Counts all boards of this process up: memory that some of them may tell of is not there any more.
+/// Counts all of them up: memory that some of them may tell of is not there any more.
 pub(crate) fn advance_all() {
     for page in BOARDS.lock().iter().filter_map(Weak::upgrade) {
         word(&page, 0).fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// Held by tests that know what a board says, or free memory that others have: in one process they meet.
+/// Held by tests that know what a revision page says, or free memory that others have: in one process they meet.
 #[cfg(test)]
 pub(crate) static ALONE: Mutex<()> = Mutex::new(());
 
@@ -37,7 +37,7 @@ pub struct RevisionPage {
 }
 
 impl RevisionPage {
-    /// A board that says 0.
+    /// A revision page that says 0.
     pub fn new() -> Result<RevisionPage, MemoryError> {
         let (fd, page) = memfd::create_for_readers("kv-board", PAGE)?;
         let page = Arc::new(page);
@@ -75,7 +75,7 @@ pub struct RevisionPageView {
 }
 
 impl RevisionPageView {
-    /// Maps a board that somebody else has sent, read-only. Refuses what its owner could still shorten.
+    /// Maps a revision page that somebody else has sent, read-only. Refuses what its owner could still shorten.
     pub fn map(fd: &OwnedFd) -> Result<RevisionPageView, MemoryError> {
         memfd::check(fd.as_fd(), "board", PAGE)?;
         Ok(RevisionPageView { page: MappedFile::new(fd.as_fd(), PAGE, false)? })

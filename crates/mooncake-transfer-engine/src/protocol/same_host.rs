@@ -1,11 +1,11 @@
 //! What two engines of one host say over their Unix socket.
 //!
 //! The initiator shows which engine it means and a secret in its own memory; the target answers with one of its own and
-//! a board that counts given-up buffers, and with a [access page](mooncake_memory::AccessPage) if it can read the
-//! initiator's memory, by which either is told what it may still touch of the other's. Each reads the other's secret by
-//! the very system call that bytes will be copied with: so the process at the other end is the one that the kernel
-//! names, and it may be read. Then requests: the target is to fill ranges of its buffers from the initiator's memory,
-//! or to say in which of its buffers ranges lie, or to send a block of its memory that the initiator will map.
+//! a revision page that counts given-up buffers, and with a [access page](mooncake_memory::AccessPage) if it can read
+//! the initiator's memory, by which either is told what it may still touch of the other's. Each reads the other's
+//! secret by the very system call that bytes will be copied with: so the process at the other end is the one that the
+//! kernel names, and it may be read. Then requests: the target is to fill ranges of its buffers from the initiator's
+//! memory, or to say in which of its buffers ranges lie, or to send a block of its memory that the initiator will map.
 //!
 //! All numbers are little endian.
 
@@ -71,7 +71,7 @@ pub(crate) enum Welcome {
     Stranger,
 }
 
-/// The target's answer; its board comes along, and a passage if it can pull.
+/// The target's answer; its revision page comes along, and an access page if it can pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReplyHello {
     pub welcome: Welcome,
@@ -175,7 +175,7 @@ pub(crate) fn request(wish: Wish, pieces: &[Piece]) -> Vec<u8> {
     out
 }
 
-/// Pieces to be filled as words: what goes through the passage.
+/// Pieces to be filled as words: what goes through the access page.
 pub(crate) fn words(pieces: &[Piece]) -> impl ExactSizeIterator<Item = u64> {
     let word = |at: usize| {
         let Piece { to, from, len } = pieces[at / PIECE_WORDS];

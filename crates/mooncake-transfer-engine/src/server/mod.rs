@@ -387,8 +387,8 @@ impl Shared {
                     if other.is_none() && stays() && !self.stop.load(Ordering::Relaxed) {
                         continue;
                     }
-                    // A peer may have asked through the passage while this thread makes way; no event tells of that, so
-                    // OUT wakes a thread at once.
+                    // A peer may have asked through the access page while this thread makes way; no event tells of
+                    // that, so OUT wakes a thread at once.
                     if other.is_some() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN }
                 }
             };

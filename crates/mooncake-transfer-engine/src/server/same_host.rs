@@ -22,7 +22,7 @@ use crate::protocol::same_host::{
     pieces, pieces_of,
 };
 
-/// Looks into the passage for each look at the socket, which is a system call.
+/// Looks into the access page for each look at the socket, which is a system call.
 const LOOKS: u32 = 32;
 
 /// A hello, and the rest of a request that has begun.
@@ -43,7 +43,7 @@ struct Known {
 }
 
 impl Known {
-    /// What it asks for through the passage.
+    /// What it asks for through the access page.
     fn asked(&self) -> Option<Vec<u64>> {
         self.admission.access_page().asked()
     }
@@ -185,7 +185,7 @@ impl Host {
                 Ok(())
             }
             State::Answer { raw, sent, fds } => {
-                // The next request may follow before this call has returned: by the passage then.
+                // The next request may follow before this call has returned: by the access page then.
                 if let Some(known) = &self.peer {
                     known.admission.access_page().look();
                 }
@@ -202,7 +202,7 @@ impl Host {
                 if *sent == raw.len() {
                     self.state = State::Request(Vec::new());
                     self.moved = Instant::now();
-                    // The passage is looked at here too: a peer that asks again at once would keep this thread for
+                    // The access page is looked at here too: a peer that asks again at once would keep this thread for
                     // ever, so the caller decides.
                     return Err(Some(Next::Read));
                 }
@@ -211,7 +211,8 @@ impl Host {
         }
     }
 
-    /// Waits awake for the next request, by the passage or by the socket. False: none has come, or it is not worth it.
+    /// Waits awake for the next request, by the access page or by the socket. False: none has come, or it is not worth
+    /// it.
     pub fn is_asked_soon(&self, habit: &Habit) -> bool {
         let is_readable = || mooncake_net::is_readable(self.stream.as_fd());
         let Some(Known { admission, .. }) = &self.peer else {

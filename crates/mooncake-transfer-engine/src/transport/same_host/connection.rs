@@ -79,7 +79,7 @@ pub(crate) struct SameHostConnection {
     stuck_writes: Arc<StuckWrites>,
     /// So long a write that was given up is waited for.
     leaving: Duration,
-    /// Buffers of the peer, by their start, as they were when its board said so.
+    /// Buffers of the peer, by their start, as they were when its revision page said so.
     known: (u64, BTreeMap<u64, Bounds>),
     habit: Habit,
     between: bool,
@@ -352,8 +352,8 @@ impl SameHostConnection {
         Ok(())
     }
 
-    /// The answer to what the peer was asked for through the passage, as it was awake. It comes there while this end is
-    /// awake, too, or by the socket.
+    /// The answer to what the peer was asked for through the access page, as it was awake. It comes there while this
+    /// end is awake, too, or by the socket.
     fn answer_by_passage(&mut self, pieces: &[Piece], pace: &mut Pace<'_>) -> Result<(), Failure> {
         self.between = false;
         let Some(access_page) = &mut self.access_page else { return Ok(()) };
@@ -564,7 +564,7 @@ impl SameHostConnection {
         Failure::Broken(EngineError::Socket { peer: self.peer.to_string(), what: "the peer has ended", source })
     }
 
-    /// The buffer of the peer's that a range lies in, and what its board said before that was known.
+    /// The buffer of the peer's that a range lies in, and what its revision page said before that was known.
     fn know(&mut self, addr: u64, len: u64, pace: &mut Pace<'_>) -> Result<(u64, Bounds), Failure> {
         let now = self.revision_page.get();
         if self.known.0 != now {

@@ -22,13 +22,13 @@ pub(crate) struct MappedPeer {
 struct State {
     process: Option<Arc<PeerProcess>>,
     blocks: BTreeMap<u64, Block>,
-    /// What the peer's board said when it was looked at last.
+    /// What the peer's revision page said when it was looked at last.
     revision: u64,
 }
 
 struct Block {
     memory: Arc<PeerMemory>,
-    /// The peer's board said so when the block was last needed.
+    /// The peer's revision page said so when the block was last needed.
     needed: u64,
 }
 
@@ -61,8 +61,8 @@ impl MappedPeer {
         state.blocks.clear();
     }
 
-    /// A block, while the peer's board says `revision`. A block that was not needed between two changes of the board is
-    /// let go of: the peer may have freed it.
+    /// A block, while the peer's revision page says `revision`. A block that was not needed between two changes of the
+    /// revision page is let go of: the peer may have freed it.
     pub fn get(&self, id: u64, revision: u64) -> Option<Arc<PeerMemory>> {
         let mut state = self.state.lock();
         if state.revision < revision {

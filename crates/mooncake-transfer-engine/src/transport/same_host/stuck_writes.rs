@@ -31,7 +31,7 @@ pub(crate) struct StuckWrite {
 }
 
 impl StuckWrite {
-    /// Takes back what was asked for by this passage.
+    /// Takes back what was asked for by this access page.
     pub fn new(peer: EngineId, access_page: AccessPageView, process: Arc<PeerProcess>, secret: Secret) -> StuckWrite {
         access_page.withdraw();
         StuckWrite { peer, access_page, process, secret }

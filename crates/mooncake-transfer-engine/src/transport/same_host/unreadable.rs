@@ -18,7 +18,7 @@ pub(crate) struct UnreadableRanges {
 
 #[derive(Debug, Default)]
 struct Found {
-    /// What the peer's board said then. Where a buffer was given up since, there may be something else by now.
+    /// What the peer's revision page said then. Where a buffer was given up since, there may be something else by now.
     revision: u64,
     /// Last addresses by the first: the peer's buffers, none of which overlaps another.
     ranges: BTreeMap<u64, u64>,
@@ -34,7 +34,7 @@ impl UnreadableRanges {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether such memory is among these ranges, while the peer's board says `revision`.
+    /// Whether such memory is among these ranges, while the peer's revision page says `revision`.
     pub fn has_any<I: Iterator<Item = (u64, u64)>>(&self, revision: u64, ranges: impl FnOnce() -> I) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;
