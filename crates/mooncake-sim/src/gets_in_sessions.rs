@@ -54,7 +54,7 @@ impl Store {
             for _ in 0..world.below(8) {
                 world.sleep_micros(world.below([500, 100_000, 2_000_000][world.below(3) as usize])).await;
                 for (key, _) in names.iter().zip(&started).filter(|(_, started)| started.is_ok()) {
-                    let found = self.inner.get_sessions.borrow().find(key);
+                    let found = self.inner.get_sessions.borrow_mut().find(key);
                     let Ok(found) = found else { continue };
                     let read = self.read_part(key, &found).await;
                     let is_over = read.is_err_and(|error| matches!(error.cause(), Cause::SessionOver { .. }));

@@ -48,7 +48,7 @@ impl Inner {
     /// Bytes read for each key.
     pub(crate) fn read_in_sessions(&self, items: &mut [GetRanges<'_>]) -> Vec<Result<u64, StoreError>> {
         let found: Vec<_> = {
-            let sessions = self.get_sessions.lock();
+            let mut sessions = self.get_sessions.lock();
             items.iter().map(|item| sessions.find(item.key)).collect()
         };
         let targets = || items.iter().flat_map(|item| &item.ranges).map(|range| &range.target);

@@ -17,8 +17,9 @@ use crate::key::check_key;
 use crate::machine::get::{Fetched, GetDriver, LostReplica, ROUND_KEYS, Unread, read_any_replica};
 use crate::machine::rounds::rounds;
 
-/// Most keys with a session at a time: what a caller never ends is memory of its process.
-const MOST: usize = 1 << 19;
+/// Most keys with a session at a time, some 1.5 KB each. Callers leave sessions behind: SGLang's linker ends none of a
+/// start of which one key is missing.
+const MOST: usize = 1 << 17;
 
 /// What get sessions need of their store.
 pub trait GetSessionDriver: GetDriver {
@@ -39,6 +40,8 @@ pub trait GetSessionDriver: GetDriver {
 #[derive(Debug)]
 pub struct GetSessions<P, N> {
     open: HashMap<Box<[u8]>, Open<P, N>>,
+    /// How often one was begun or read.
+    uses: u64,
 }
 
 /// One key's. Whoever begins it once more gets a new look-up, and it ends with the last of them.
@@ -46,6 +49,8 @@ pub struct GetSessions<P, N> {
 struct Open<P, N> {
     found: Arc<Found<P, N>>,
     begun: u32,
+    /// The last of the uses that was this one's.
+    used: u64,
     /// Why nothing of what was found can be read.
     over: Option<Box<str>>,
 }
@@ -66,16 +71,20 @@ pub struct Found<P, N> {
 
 impl<P, N> Default for GetSessions<P, N> {
     fn default() -> Self {
-        Self { open: HashMap::new() }
+        Self { open: HashMap::new(), uses: 0 }
     }
 }
 
 impl<P, N: Copy> GetSessions<P, N> {
     /// What the session of a key has found, or that there is none.
-    pub fn find(&self, key: &[u8]) -> Result<Arc<Found<P, N>>, StoreError> {
-        match self.open.get(key) {
+    pub fn find(&mut self, key: &[u8]) -> Result<Arc<Found<P, N>>, StoreError> {
+        self.uses += 1;
+        match self.open.get_mut(key) {
             Some(Open { over: Some(reason), .. }) => Err(Cause::SessionOver { reason: reason.to_string() }.into()),
-            Some(open) => Ok(open.found.clone()),
+            Some(open) => {
+                open.used = self.uses;
+                Ok(open.found.clone())
+            }
             None => Err(Cause::InvalidParams("this key has no get session; start one first".into()).into()),
         }
     }
@@ -95,25 +104,31 @@ impl<P, N: Copy> GetSessions<P, N> {
         self.open = HashMap::new();
     }
 
-    fn begin(&mut self, key: &[u8], found: Found<P, N>) -> Result<(), StoreError> {
+    fn begin(&mut self, key: &[u8], found: Found<P, N>) {
         let found = Arc::new(found);
+        self.uses += 1;
+        let used = self.uses;
         if let Some(open) = self.open.get_mut(key) {
-            (open.found, open.over) = (found, None);
+            (open.found, open.over, open.used) = (found, None, used);
             open.begun = open.begun.saturating_add(1);
-            return Ok(());
+            return;
         }
-        if self.open.len() >= MOST {
-            let reason = format!("{MOST} keys of this store have a get session, which is the most; end some");
-            return Err(Cause::InvalidParams(reason).into());
-        }
-        self.open.insert(key.into(), Open { found, begun: 1, over: None });
-        Ok(())
+        self.open.insert(key.into(), Open { found, begun: 1, used, over: None });
     }
 
-    /// So many are about to begin: what their callers have left lying about is no reason to refuse others.
+    /// So many are about to begin. What callers have left behind is no reason to refuse others: those that are over go
+    /// first, then those that nobody has used for longest, an eighth of all at a time.
     fn make_room(&mut self, keys: usize) {
-        if self.open.len() + keys > MOST {
-            self.open.retain(|_, open| open.over.is_none());
+        if self.open.len() + keys <= MOST {
+            return;
+        }
+        self.open.retain(|_, open| open.over.is_none());
+        let excess = (self.open.len() + keys).saturating_sub(MOST);
+        if excess > 0 {
+            let mut used: Vec<u64> = self.open.values().map(|open| open.used).collect();
+            let last = (excess + MOST / 8).min(used.len()) - 1;
+            let last = *used.select_nth_unstable(last).1;
+            self.open.retain(|_, open| open.used > last);
         }
     }
 
@@ -171,10 +186,11 @@ pub async fn start<D: GetSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resul
         let mut sessions = driver.get_sessions();
         sessions.make_room(found.len());
         for (&index, found) in round.iter().zip(found) {
-            results[index] = match found.object.replicas.is_empty() {
-                true => Err(Cause::NotFound.into()),
-                false => sessions.begin(keys[index], found),
-            };
+            if found.object.replicas.is_empty() {
+                results[index] = Err(Cause::NotFound.into());
+            } else {
+                sessions.begin(keys[index], found);
+            }
         }
     }
     results

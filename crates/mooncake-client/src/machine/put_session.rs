@@ -170,6 +170,16 @@ impl<O, P> Open<O, P> {
         self.writing.is_empty() && self.bad.iter().all(|(_, settled)| *settled)
     }
 
+    /// Nothing of it can become an object, and nothing of it is being written: its caller has left it behind.
+    fn is_left(&self, now: Duration) -> bool {
+        let is_over = match &self.state {
+            State::Over(_) => true,
+            State::Filled => self.held.as_ref().is_some_and(|held| held.has_lapsed(now)),
+            State::Sealed | State::Sent(_) => false,
+        };
+        is_over && self.writing.is_empty()
+    }
+
     fn rids(&self) -> Vec<u64> {
         self.reserved.replicas.iter().map(|replica| replica.rid).collect()
     }
@@ -207,17 +217,15 @@ impl<O, P> PutSessions<O, P> {
 
     /// Whether a key may have a session, of so many bytes, with so many copies. They count from here on, until
     /// [`PutSessions::begin`] or [`PutSessions::give_back`].
-    fn promise(&mut self, key: &[u8], bytes: u64, copies: usize, call: &Call) -> Result<(), StoreError> {
-        if let Some(open) = self.open.get(key)
-            && (!matches!(open.state, State::Over(_)) || !open.writing.is_empty())
-        {
+    fn promise(&mut self, key: &[u8], bytes: u64, copies: usize, call: &Call, now: Duration) -> Result<(), StoreError> {
+        if self.open.get(key).is_some_and(|open| !open.is_left(now)) {
             return Err(
                 Cause::InvalidParams("this key has a put session already; end or revoke it first".into()).into()
             );
         }
         if self.copies + self.promised + copies > MOST {
             // What its callers have left lying about is no reason to refuse others.
-            self.open.retain(|_, open| !matches!(open.state, State::Over(_)) || !open.writing.is_empty());
+            self.open.retain(|_, open| !open.is_left(now));
             self.copies = self.open.values().map(|open| open.reserved.replicas.len()).sum();
         }
         if self.copies + self.promised + copies > MOST {
@@ -365,11 +373,11 @@ pub async fn start<D: PutSessionDriver>(
     mut results: Vec<Option<Result<(), StoreError>>>,
 ) -> Vec<Result<(), StoreError>> {
     let (mut pending, mut named) = (Vec::new(), BTreeSet::new());
-    let copies = driver.replicas();
+    let (copies, now) = (driver.replicas(), driver.now());
     let mut call = Call { asked: results.iter().filter(|result| result.is_none()).count() * copies, promised: 0 };
     for (index, key) in keys.iter().enumerate().filter(|(index, _)| results[*index].is_none()).collect::<Vec<_>>() {
         let may = match named.insert(*key) {
-            true => driver.put_sessions().promise(key, sizes[index], copies, &call),
+            true => driver.put_sessions().promise(key, sizes[index], copies, &call, now),
             false => Err(Cause::InvalidParams("this key is in the batch already".into()).into()),
         };
         match may {

@@ -79,7 +79,7 @@ impl Pool {
 
     /// The same; those that cannot be read say whether their reason passes.
     fn read_as(&self, key: &[u8], fails: impl Fn(u64) -> Option<bool>) -> Result<Vec<u64>, StoreError> {
-        let (found, mut tried) = (self.sessions.borrow().find(key)?, Vec::new());
+        let (found, mut tried) = (self.sessions.borrow_mut().find(key)?, Vec::new());
         ready(read(self, key, &found, async |replica: &Replica| {
             tried.push(replica.rid);
             match fails(replica.rid) {
@@ -96,7 +96,7 @@ impl Pool {
     }
 
     fn has(&self, key: &[u8]) -> bool {
-        self.sessions.borrow().find(key).is_ok()
+        self.sessions.borrow_mut().find(key).is_ok()
     }
 }
 
@@ -167,7 +167,7 @@ fn an_owner_that_stands_still_for_a_while_ends_no_session() {
 fn a_reader_of_an_earlier_look_up_ends_no_session_that_was_begun_since() {
     let pool = Pool::new(&[(b"a", &[2])]);
     pool.start(&[b"a"]);
-    let former = pool.sessions.borrow().find(b"a").unwrap();
+    let former = pool.sessions.borrow_mut().find(b"a").unwrap();
     pool.objects.borrow_mut().insert(b"a".to_vec(), vec![4]);
     pool.start(&[b"a"]);
     ready(read(&pool, b"a", &former, async |_: &Replica| Err(stale()))).unwrap_err();
@@ -212,4 +212,23 @@ fn its_mutants_are_noticed() {
         Mutant::PassingFailuresEndGetSessions,
         an_owner_that_stands_still_for_a_while_ends_no_session
     ));
+}
+
+#[test]
+fn sessions_that_nobody_ends_keep_none_from_beginning_and_those_in_use_stay() {
+    let object: &[u64] = &[2];
+    let pool = Pool::new(&[(b"used", object)]);
+    pool.start(&[b"used"]).remove(0).unwrap();
+    let left: Vec<Vec<u8>> = (0..MOST as u64 + 9).map(|nth| nth.to_le_bytes().to_vec()).collect();
+    pool.objects.borrow_mut().extend(left.iter().map(|key| (key.clone(), object.to_vec())));
+    for round in left.chunks(4_096) {
+        let keys: Vec<&[u8]> = round.iter().map(|key| &key[..]).collect();
+        assert!(pool.start(&keys).into_iter().all(|started| started.is_ok()));
+        assert_eq!(pool.read(b"used", |_| true).unwrap(), [2], "it is in use");
+    }
+    let open = pool.sessions.borrow().open.len();
+    assert!((MOST / 2..=MOST).contains(&open), "{open}");
+    assert!(pool.read(&left[left.len() - 1], |_| true).is_ok());
+    let gone = pool.read(&left[0], |_| true).unwrap_err();
+    assert!(gone.to_string().contains("no get session"), "{gone}");
 }

@@ -403,6 +403,17 @@ fn a_session_that_its_caller_wants_no_more_is_renewed_no_more_though_the_master_
 }
 
 #[test]
+fn a_session_that_lapsed_keeps_its_key_from_nobody() {
+    let pool = Pool::with_session(3, 1);
+    pool.now.set(Duration::from_secs(599));
+    assert!(refusal(pool.start(&[KEY], 3).remove(0)).contains("already"));
+    pool.now.set(Duration::from_secs(600));
+    pool.start(&[KEY], 3).remove(0).unwrap();
+    pool.fill(0, b"abc").unwrap();
+    pool.end().unwrap();
+}
+
+#[test]
 fn an_end_that_comes_too_late_is_one_that_was_done_where_its_key_says_so() {
     let late = || Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]));
     for (found, done) in [(vec![9, 4], true), (vec![9], false), (vec![], false)] {
