@@ -24,9 +24,12 @@ target_link_libraries(example PRIVATE transfer_engine::transfer_engine)
 
 
 def run(*command: str | Path, **options) -> str:
-    if shutil.which(command[0]) is None:
+    # What was installed with the suite, cmake for one, first.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    program = shutil.which(command[0], path=path)
+    if program is None:
         pytest.skip(f"no {command[0]} here")
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60, **options)
+    done = subprocess.run([program, *map(str, command[1:])], capture_output=True, text=True, timeout=60, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

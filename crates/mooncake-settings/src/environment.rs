@@ -66,7 +66,12 @@ pub const VARIABLES: &[Setting] = &[
     Setting::accepted("MC_TCP_BIND_ADDRESS", Type::Text, "", "MC_STORE_CLIENT_BIND_ADDRESS says what to listen on"),
     Setting::accepted("MC_STORE_HUGEPAGE_SIZE", Type::Text, "", "huge pages have the size that is the host's default"),
     Setting::accepted("MC_STORE_CLIENT_SETUP_RETRIES", Type::Text, "", "every port of the range is tried"),
-    Setting::accepted("MC_LOG_DIR", Type::Text, "", "the store's lines go to stderr; mooncake_client has --log_dir"),
+    Setting::accepted(
+        "MC_LOG_DIR",
+        Type::Text,
+        "",
+        "the store's lines go to Python's logger `mooncake`; mooncake_client has --log_dir",
+    ),
 ];
 
 /// Of every process, read before anything else is.

@@ -351,7 +351,7 @@ class MooncakeDistributedStore:
         arguments are accepted for Mooncake's sake. A dict, or a `MooncakeConfig`, may have all of it.
 
         With `enable_client_http_server` this client serves /health, /metrics and /metrics/summary on 127.0.0.1, at
-        `client_http_port`, from 1 to 65535. A port that is taken is a line on stderr, and no failure.
+        `client_http_port`, from 1 to 65535. A port that is taken is a warning of the logger `mooncake`, and no failure.
         """
     def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
         """A client of the pool that a storage node of this host, at "host:port", belongs to: 0, or -1.
@@ -422,7 +422,7 @@ class MooncakeDistributedStore:
         """0: there is no tier of SSDs."""
     def get_offload_rpc_read_count(self) -> int:
         """Reads that SSDs of other clients have served: 0."""
-    def batch_replica_clear(self, keys: Sequence[str | bytes], segment_name: str = "") -> list[str]:
+    def batch_replica_clear(self, keys: Sequence[str | bytes], segment_name: str = "") -> list[str | bytes]:
         """Drops the copies of these objects on the segment of that name, or all of them without one.
 
         The keys of which some were dropped. Objects that are pinned, under a view, looked up a moment ago or being
@@ -510,7 +510,7 @@ class MooncakeDistributedStore:
     ) -> list[int]:
         """Bytes read per key, asking no master; -707 once it is elsewhere, -704 while its owner stands still."""
     def batch_get_session_end(self, keys: Sequence[str | bytes]) -> int:
-        """0: what was looked up for these keys is forgotten."""
+        """0: one start of each of these keys needs what was looked up no more; the last end forgets it. -600: no setup."""
     def batch_put_session_start(
         self, keys: Sequence[str | bytes], sizes: Sequence[int], config: ReplicateConfig | None = None
     ) -> list[int]:
