@@ -510,7 +510,7 @@ class MooncakeDistributedStore:
     ) -> list[int]:
         """Bytes read per key, asking no master; -707 once it is elsewhere, -704 while its owner stands still."""
     def batch_get_session_end(self, keys: Sequence[str | bytes]) -> int:
-        """0: one start of each of these keys needs what was looked up no more; the last end forgets it. -600: no setup."""
+        """0: a start of each key needs what was looked up no more; the last end forgets it. -600: no setup."""
     def batch_put_session_start(
         self, keys: Sequence[str | bytes], sizes: Sequence[int], config: ReplicateConfig | None = None
     ) -> list[int]:
