@@ -86,7 +86,8 @@ test-loom: ## the order of writers and readers under every interleaving that the
 	RUSTFLAGS="--cfg loom" cargo test --quiet --locked --profile loom -p mooncake-memory --test loom_order
 
 test-python: $(VENV)/.wheel ## Python tests against the wheel
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PY) -m pytest -n 2 --dist loadfile -m 'not (long or alone)'
+	$(PY) -m pytest -m 'alone and not long'
 
 test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, a thousand segments, rounds of faults, versions beside the wheel of OLD
 	MOONCAKE_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test schedules -- --nocapture

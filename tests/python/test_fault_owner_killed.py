@@ -14,7 +14,7 @@ from machine import seconds_until_shmem_falls, shmem, shmem_at_rest, wait_shmem_
 from mooncake.store import ReplicateConfig
 from pool import wait_for
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("checksums")]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.alone, pytest.mark.usefixtures("checksums")]
 
 MIB = 1 << 20
 FORK = """

@@ -10,7 +10,7 @@ from machine import seconds_to_free, seconds_until_shmem_falls, shmem, shmem_at_
 
 from pool import wait_for
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.timeout(90), pytest.mark.alone]
 
 MIB, GIB = 1 << 20, 1 << 30
 
