@@ -58,9 +58,7 @@ gpu: $(VENV)/.wheel ## device memory against a real GPU, with its rates; skips w
 	$(PY) -m pytest -s tests/gpu
 
 reference: $(VENV)/.wheel ## docs/settings.md, metrics.md, error-codes.md and the C header from the code
-	cargo run --quiet --locked -p mooncake-settings --example settings_page
-	cargo run --quiet --locked -p mooncake-client --example metrics_page
-	cargo run --quiet --locked -p mooncake-transfer-engine-c --example header
+	cargo xtask reference
 	$(PY) -c 'from mooncake.errors import reference_page; print(reference_page(), end="")' > docs/error-codes.md
 
 fmt: $(VENV)/.tools ## format Rust and Python

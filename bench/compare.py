@@ -32,10 +32,12 @@ from pathlib import Path
 
 import against
 import floors
-import rival
 from cells import Session, expectations
 from floors import MEMCPY, STREAM
-from rig import ROOT, Implementation, RigError, free_ports
+from rig import ROOT, Implementation
+
+import rival
+from pool import PoolError, free_port
 
 OURS, TCP, RIVAL = "ours", "ours-tcp", "rival"
 # The second rival, of the engine alone; by the best way that it finds, and by TCP.
@@ -100,7 +102,7 @@ def measure(options, implementations, figures, beside=None, only=None):
 def _floors(figures):
     figures.add("floor", MEMCPY, floors.memcpy_gbps())
     try:
-        figures.add("floor", STREAM, floors.stream_gbps(floors.iperf3(), *free_ports(1)))
+        figures.add("floor", STREAM, floors.stream_gbps(floors.iperf3(), free_port()))
     except floors.NoFloor as reason:
         print(f"  {reason}", flush=True)
 
@@ -117,7 +119,7 @@ def _part(options, part, implementations, figures, only):
         steps[one.name] = getattr(Session(one, options.seconds, record, options.objects, only), part)()
 
     def failed(name, error):
-        if not isinstance(error, RigError):
+        if not isinstance(error, PoolError):
             raise error
         figures.failures.append(f"{name}, {part}: {error}")
         print(f"  {name} {part} FAILED: {error}", flush=True)
@@ -284,11 +286,10 @@ def rivals(options, packages):
 
 def main():
     options = parse()
-    flags = ["--wal_dir={folder}/state"]
     packages = {"BENCH_PACKAGES": options.packages} if options.packages else {}
     implementations = [
-        Implementation(OURS, options.python, packages, flags),
-        Implementation(TCP, options.python, packages | {"MC_SHM": "0"}, flags, by_tcp=True),
+        Implementation(OURS, options.python, packages),
+        Implementation(TCP, options.python, packages | {"MC_SHM": "0"}, by_tcp=True),
     ]
     beside = {}
     if options.against:

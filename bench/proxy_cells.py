@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from rig import ROOT, RigError, memory_kib
 
-from demo.pool import HOST, Program, free_ports
+from pool import HOST, Program, free_port
 
 RATE = 500
 STREAMS = 1_000
@@ -54,10 +53,11 @@ def measure(implementation, seconds, record, wants):
         folder = Path(tempfile.mkdtemp(prefix="mooncake-bench-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
 
-        def start(name, command, cores):
-            program = Program(name, ["taskset", "-c", ",".join(map(str, cores)), *command], folder / f"{name}.log")
+        def start(name, command, cores, port=None):
+            command = ["taskset", "-c", ",".join(map(str, cores)), *command]
+            program = Program(name, command, folder / f"{name}.log", port, ends_with_parent=True)
             stack.callback(program.kill)
-            return program
+            return program.start(step=0.05)
 
         def ask(*arguments):
             command = ["taskset", "-c", ",".join(map(str, other_cores)), load, *arguments]
@@ -73,13 +73,11 @@ def measure(implementation, seconds, record, wants):
         for name in ("prefill", "decode"):
             program = start(name, [load, "mock"], other_cores)
             mocks.append(_first_line(program))
-        ours_port, python_port = free_ports(2)
+        ours_port, python_port = free_port(), free_port()
         flags = [f"--port={ours_port}", "--model=tiny", "--prefill", mocks[0], "--decode", mocks[1]]
-        ours = start("proxy", [implementation.programs / "mooncake_proxy", *flags], [proxy_core])
+        ours = start("proxy", [implementation.programs / "mooncake_proxy", *flags], [proxy_core], ours_port)
         yardstick = [implementation.python, ROOT / "bench" / "python_proxy.py", python_port, *mocks]
-        python = start("python-proxy", yardstick, [proxy_core])
-        for program, port in ((ours, ours_port), (python, python_port)):
-            _wait(program, port)
+        start("python-proxy", yardstick, [proxy_core], python_port)
 
         urls = {"direct": mocks[1], "proxy": f"{HOST}:{ours_port}", "Python proxy": f"{HOST}:{python_port}"}
         urls = {name: f"http://{where}/v1/completions" for name, where in urls.items()}
@@ -117,20 +115,6 @@ def _load_program():
     return target / "release" / "examples" / "proxy_load"
 
 
-def _first_line(program, patience=10.0):
-    end = time.monotonic() + patience
-    while time.monotonic() < end and program.running():
-        if (text := program.log.read_text()).endswith("\n"):
-            return text.split("\n")[0]
-        time.sleep(0.01)
-    raise RigError(f"{program.name} did not start:\n{program.last_lines()}")
-
-
-def _wait(program, port, patience=15.0):
-    end = time.monotonic() + patience
-    while time.monotonic() < end and program.running():
-        with contextlib.suppress(OSError):
-            socket.create_connection((HOST, port), timeout=0.5).close()
-            return
-        time.sleep(0.05)
-    raise RigError(f"{program.name} did not start:\n{program.last_lines()}")
+def _first_line(program):
+    program.wait_ready(lambda: program.output().endswith("\n"), 10)
+    return program.output().split("\n")[0]

@@ -7,21 +7,18 @@ client moves crosses from one process to another.
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pool import Installation, Master, Node, PoolError, Program, remove_witnesses
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from demo.pool import HOST, Program, free_ports  # noqa: E402
 
 
-class RigError(Exception):
+class RigError(PoolError):
     """A measured process failed; the cell has no figure."""
 
 
@@ -32,7 +29,6 @@ class Implementation:
     name: str
     python: str
     environment: dict = field(default_factory=dict)
-    master_flags: list = field(default_factory=list)
     # Kept off shared memory by its environment: it has cells of its own.
     by_tcp: bool = False
     engine_worker: str = "engine_worker.py"
@@ -40,6 +36,10 @@ class Implementation:
     @property
     def programs(self):
         return Path(self.python).parent
+
+    @property
+    def installation(self):
+        return Installation(self.programs)
 
 
 def memory_kib(pid, *fields):
@@ -60,10 +60,11 @@ class Client:
             name,
             [implementation.python, ROOT / "bench" / script],
             folder / f"{implementation.name}-{name}.log",
-            implementation.environment,
+            env=implementation.environment,
+            ends_with_parent=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-        )
+        ).start()
 
     @property
     def pid(self):
@@ -113,31 +114,13 @@ class Rig:
             raise
 
     def _start_master(self):
-        port, metrics = free_ports(2)
-        self.address = f"{HOST}:{port}"
+        one = self.implementation
+        self.master = Master(self.folder, [], one.environment, one.installation, ends_with_parent=True)
+        # Of each implementation alike, since their lines differ.
+        self.master.ready = self.master.port
         begin = time.perf_counter()
-        self.master = Program(
-            "master",
-            [
-                self.implementation.programs / "mooncake_master",
-                f"--rpc_address={HOST}",
-                f"--rpc_port={port}",
-                f"--metrics_host={HOST}",
-                f"--metrics_port={metrics}",
-                *[flag.format(folder=self.folder) for flag in self.implementation.master_flags],
-            ],
-            self.folder / f"{self.implementation.name}-master.log",
-            self.implementation.environment,
-        )
-        while time.perf_counter() - begin < 15:
-            try:
-                socket.create_connection((HOST, port), timeout=0.5).close()
-                return time.perf_counter() - begin
-            except OSError:
-                if not self.master.running():
-                    break
-                time.sleep(0.001)
-        raise RigError(f"the master did not start:\n{self.master.last_lines()}")
+        self.master.start(step=0.001)
+        return time.perf_counter() - begin
 
     def _settle(self, patience=20.0):
         """Waits until the owner's memory grows no more: cells measure the pool, not the kernel that makes its pages."""
@@ -154,7 +137,7 @@ class Rig:
         """A further client, set up."""
         one = self.bare_client(name)
         one.setup_s = one.ask(
-            "setup", master=self.address, segment=segment_bytes, buffer=buffer_bytes or self.buffer_bytes
+            "setup", master=self.master.addr, segment=segment_bytes, buffer=buffer_bytes or self.buffer_bytes
         )["seconds"]
         return one
 
@@ -166,23 +149,10 @@ class Rig:
 
     def node(self, segment_bytes):
         """A storage node of this host; the port at which `setup_dummy` finds it."""
-        port, *_ = free_ports(1)
-        self.nodes.append(
-            Program(
-                "node",
-                [
-                    self.implementation.programs / "mooncake_client",
-                    f"--host={HOST}",
-                    f"--port={port}",
-                    "--metadata_server=P2PHANDSHAKE",
-                    f"--master_server_address={self.address}",
-                    f"--global_segment_size={segment_bytes}",
-                ],
-                self.folder / f"{self.implementation.name}-node.log",
-                self.implementation.environment,
-            )
-        )
-        return port
+        one, name = self.implementation, f"node-{len(self.nodes)}"
+        node = Node(name, self.folder, self.master.addr, segment_bytes, [], one.environment, one.installation, True)
+        self.nodes.append(node.launch())
+        return node.port
 
     def until(self, works, patience=15.0):
         """Tries what needs another process to be ready until it works."""
@@ -209,10 +179,8 @@ class Rig:
         for client in reversed(self.clients):
             client.stop()
         for node in self.nodes:
-            node.stop()
-        self.master.stop()
+            node.terminate(5)
+        self.master.terminate(5)
         # What a failure needs of the logs is in its message.
-        for file in self.folder.glob("state/*/log-*.wal"):
-            log_id = int.from_bytes(file.read_bytes()[16:24], "little")
-            Path(f"/dev/shm/mooncake-log-{log_id:016x}").unlink(missing_ok=True)
+        remove_witnesses(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -21,11 +21,10 @@ class Outcome:
 class Faults:
     """Steps of the fault sequence; `step` is called often and never blocks for long."""
 
-    def __init__(self, pool, engines, victim, segment_bytes, say):
+    def __init__(self, pool, engines, victim, say):
         self.pool = pool
         self.engines = engines
         self.victim = victim
-        self.segment_bytes = segment_bytes
         self.say = say
         self.outcome = Outcome()
         self._next = self._kill_node
@@ -56,9 +55,8 @@ class Faults:
         self._due = time.monotonic() + seconds
 
     def _kill_node(self):
-        node = self.pool.nodes[self.victim]
-        self.say(f"SIGKILL storage node {self.victim} (pid {node.pid})")
-        node.kill()
+        self.say(f"SIGKILL storage {self.victim.name} (pid {self.victim.pid})")
+        self.victim.kill()
         self._since = time.monotonic()
         self._then(self._kill_master, 0.1)
 
@@ -77,11 +75,11 @@ class Faults:
         return self._then(self._restart, 0.5)
 
     def _restart(self):
-        self.pool.start_master()
+        self.pool.master.start()
         self.outcome.master_away_s = time.monotonic() - self._since
         self._since = time.monotonic()
-        self.pool.start_node(self.victim, self.segment_bytes)
-        self.say(f"started the master and node {self.victim} again")
+        self.victim.launch()
+        self.say(f"started the master and {self.victim.name} again")
         self._then(self._count, 0.0)
 
     def _count(self):

@@ -8,7 +8,7 @@ storage node and then the master are killed with SIGKILL and started again
 while traffic goes on. Every block's bytes derive from its hash, and every byte
 that comes back is compared.
 
-    python demo/replay.py            (the wheel, numpy and rich are installed)
+    make demo            or, with the wheel, numpy and rich installed:  PYTHONPATH=testing python demo/replay.py
 
 Exit status 0 only if bytes were verified, none was wrong, and the restarted
 master still knew its objects.
@@ -31,7 +31,7 @@ from pathlib import Path
 from blocks import key_of
 from faults import Faults
 
-from pool import Pool, PoolError, Program
+from pool import Installation, Pool, PoolError, Program
 
 HERE = Path(__file__).resolve().parent
 
@@ -56,15 +56,16 @@ class Engines:
                     sys.executable,
                     HERE / "engine.py",
                     f"--role={role}",
-                    f"--master={pool.address}",
+                    f"--master={pool.master.addr}",
                     f"--block-bytes={options.block_kib << 10}",
                     f"--slots={options.longest}",
                     f"--seed={options.seed}",
                 ],
                 folder / f"{name}.log",
+                ends_with_parent=True,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-            )
+            ).start()
             self.programs[name] = program
             self.in_hand[name] = 0
             self.partial[name] = b""
@@ -196,7 +197,7 @@ def replay(options, console, pool, engines, requests):
 
     totals = Totals()
     waiting = {"prefill": deque(requests), "decode": deque()}
-    faults = Faults(pool, engines, "node-b", options.node_mib << 20, lambda text: console.print(f"  {text}"))
+    faults = Faults(pool, engines, pool.nodes[1], lambda text: console.print(f"  {text}"))
     end = time.monotonic() + options.limit
     columns = [
         TextColumn("replay"),
@@ -273,7 +274,7 @@ def table(options, pool, totals, outcome, swept, seconds):
         ("errors seen by the engines", errors),
         ("bytes verified", f"{totals.sum('verified') + swept.sum('verified'):,}"),
         ("wrong bytes", str(wrong)),
-        ("metrics", pool.metrics_url),
+        ("metrics", f"{pool.master.url}/metrics"),
     ]
     shown = Table(title=f"trace replay, seed {options.seed}", show_header=False)
     shown.add_column()
@@ -309,15 +310,14 @@ def run(options, console, folder):
         f"{len(requests):,} requests, {distinct:,} distinct blocks of {options.block_kib} KiB"
         f" = {human(distinct * options.block_kib << 10)}, into 2 x {options.node_mib} MiB; seed {options.seed}"
     )
-    pool = Pool(options.programs, folder)
+    pool = Pool(folder)
     engines = None
     try:
-        pool.start_master()
-        for name in ("node-a", "node-b"):
-            pool.start_node(name, options.node_mib << 20)
-        pool.wait_for_segments(2)
+        pool.begin(nodes=2, node_bytes=options.node_mib << 20, installation=Installation(options.programs))
+        pool.wait_segments(2)
         pool.wait_populated()
-        console.print(f"master on {pool.address}, metrics on {pool.metrics_url}, logs in {folder}")
+        master = pool.master
+        console.print(f"master on {master.addr}, metrics on {master.url}/metrics, logs in {folder}")
         engines = Engines(options, pool, folder)
         started = time.monotonic()
         totals, outcome = replay(options, console, pool, engines, requests)
@@ -345,7 +345,7 @@ def run(options, console, folder):
     finally:
         if engines is not None:
             engines.stop()
-        pool.stop()
+        pool.end()
 
 
 def main():

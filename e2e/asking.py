@@ -30,7 +30,7 @@ class Asking(threading.Thread):
     def answered(self, count):
         """Waits for `count` more answers."""
         goal = self.answers + count
-        until(f"{count} more answers", lambda: self.answers >= goal, patience=180)
+        until(f"{count} more answers", lambda: self.answers >= goal, timeout=180)
 
     def stop(self):
         self.ended.set()

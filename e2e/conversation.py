@@ -7,7 +7,7 @@ import time
 
 from server import ENVIRONMENT
 
-from demo.pool import PoolError, Program
+from pool import PoolError, Program
 
 ANSWER_LIMIT_S = 180
 
@@ -20,10 +20,11 @@ class Conversation:
             name,
             [python, script, *arguments],
             folder / f"{name}.log",
-            {**ENVIRONMENT, **(environment or {})},
+            env={**ENVIRONMENT, **(environment or {})},
+            ends_with_parent=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-        )
+        ).start()
         self.rest = b""
 
     def __enter__(self):
@@ -35,7 +36,7 @@ class Conversation:
         return self
 
     def __exit__(self, *_):
-        self.program.stop()
+        self.program.terminate(5)
 
     def __getattr__(self, name):
         def call(*arguments):

@@ -14,10 +14,9 @@ import urllib.request
 from pathlib import Path
 
 from environment import Unavailable
-from rig import until
 from server import CPU_OPTIONS, ENVIRONMENT, START_LIMIT_S, end_group, healthy
 
-from demo.pool import HOST, PoolError, Program, remove_witnesses
+from pool import HOST, PoolError, Program, remove_witnesses
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _FENCE = re.compile(r"^```(\w+) ([\w.-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -86,10 +85,9 @@ class Document:
         """Starts what goes on until `end`, and waits until `ready()`."""
         command = ["bash", "-euc", f"cd {self.folder}; {self.text(name)}"]
         log = self.folder / f"{name}.log"
-        server = self.servers[name] = Program(name, command, log, self.environment, start_new_session=True)
-        until(f"{name} is ready", lambda: ready() or not server.running(), patience=START_LIMIT_S)
-        if not server.running():
-            raise PoolError(f"{name} ended:\n{server.last_lines(30)}")
+        server = Program(name, command, log, env=self.environment, ends_with_parent=True, start_new_session=True)
+        self.servers[name] = server.start()
+        server.wait_ready(ready, START_LIMIT_S, step=0.05)
 
     def end(self, name):
         """Control-C."""

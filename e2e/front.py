@@ -6,10 +6,9 @@ import time
 import urllib.error
 import urllib.request
 
-from rig import until
 from server import greedy
 
-from demo.pool import HOST, PoolError, Program, free_ports
+from pool import HOST, PoolError, Program, free_port
 
 KEY = "open sesame"
 PATIENCE_S = 300
@@ -21,18 +20,18 @@ class Front:
     """`mooncake_proxy` with these servers."""
 
     def __init__(self, programs, folder, name, prefill, decode):
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         command = [programs / "mooncake_proxy", "--model=tiny", f"--port={self.port}", "--health_interval=1s"]
         for flag, servers in (("--prefill", prefill), ("--decode", decode)):
             command += [flag, *[address(one) for one in servers]]
-        self.program = Program(name, command, folder / f"{name}.log", {"ADMIN_API_KEY": KEY})
-        until("the proxy listens", lambda: "listens on" in self.program.log.read_text())
+        log, variables = folder / f"{name}.log", {"ADMIN_API_KEY": KEY}
+        self.program = Program(name, command, log, "listens on", variables, ends_with_parent=True).start(30)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.program.stop()
+        self.program.terminate(5)
 
     def _open(self, path, body=None, headers=None):
         data = None if body is None else json.dumps(body).encode()

@@ -10,9 +10,9 @@ import urllib.request
 import uuid
 
 from rig import until
-from server import Server, end_group, free_port
+from server import Server, end_group
 
-from demo.pool import HOST, PoolError
+from pool import HOST, PoolError, free_port
 
 # What cannot be had from the prefill server is computed: vLLM's default is to fail the request.
 CONNECTOR = {

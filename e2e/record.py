@@ -8,22 +8,19 @@ clients/recorder.py for how), or of a prefill and a decode server's transfer eng
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 
+import environment
+import recorded_transfers
+from prefill_decode import DecodeServer, PrefillServer, hand_over
+from recorded import TESTS, recording
+from rig import Rig
+from run import newest_wheel
+from scenarios import lmcache_direct, sglang_direct, sglang_linker, vllm_offline
+from server import prompt
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import environment  # noqa: E402
-import recorded_transfers  # noqa: E402
-from prefill_decode import DecodeServer, PrefillServer, hand_over  # noqa: E402
-from recorded import TESTS, recording  # noqa: E402
-from rig import Rig  # noqa: E402
-from run import newest_wheel  # noqa: E402
-from scenarios import lmcache_direct, sglang_direct, sglang_linker, vllm_offline  # noqa: E402
-from server import prompt  # noqa: E402
-
 # 6 blocks of 32 tokens and a rest.
 PROMPT_TOKENS = 200
 # For a little less, an object that was looked up is not removed without force.

@@ -4,12 +4,11 @@ import contextlib
 import json
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 from server import E2E, Server
 
-from demo.pool import Pool, PoolError
+from pool import Installation, Pool, wait_for
 
 POOL_BYTES = 1 << 30
 CLIENTS = "master_active_clients"
@@ -38,17 +37,15 @@ class Rig:
         return Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
 
     @contextlib.contextmanager
-    def pool(self, nodes=1, node_bytes=POOL_BYTES, **how):
+    def pool(self, nodes=1, node_bytes=POOL_BYTES, programs=None, env=None):
         """A master and storage nodes."""
-        pool = Pool(how.pop("programs", self.python.parent), self.new_folder(), **how)
+        pool = Pool(self.new_folder())
         try:
-            pool.start_master()
-            for node in range(nodes):
-                pool.start_node(f"node-{node}", node_bytes)
-            pool.wait_for_segments(nodes)
+            pool.begin(nodes, node_bytes, env=env, installation=Installation(programs or self.python.parent))
+            pool.wait_segments(nodes)
             yield pool
         finally:
-            pool.stop()
+            pool.end()
 
     def pool_json(self, pool):
         """The file that vLLM's connector reads."""
@@ -58,7 +55,7 @@ class Rig:
                 {
                     "mode": "standalone-store",
                     "metadata_server": "P2PHANDSHAKE",
-                    "master_server_address": pool.address,
+                    "master_server_address": pool.master.addr,
                     "protocol": "tcp",
                     "device_name": "",
                     "global_segment_size": 0,
@@ -78,17 +75,13 @@ class Rig:
         return Server(self.python, self.model, folder, name, transfer, environment)
 
 
-def until(what, condition, patience=30.0):
-    """Waits until `condition` is true."""
-    end = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > end:
-            raise PoolError(f"{what}: not within {patience} s")
-        time.sleep(0.05)
+def until(what, condition, timeout=30.0):
+    """Waits for what an engine does in threads of its own, not asking more often than it can bear."""
+    return wait_for(what, condition, timeout, 0.05)
 
 
 def wait_for_keys(pool, count):
-    """Engines store in threads of their own: waits until the pool has `count` objects."""
+    """Waits until the pool has `count` objects."""
     until(f"{count} objects in the pool", lambda: len(pool.keys() or ()) >= count)
 
 
@@ -98,15 +91,15 @@ def without_master(pool):
     clients = pool.metric(CLIENTS)
     pool.master.kill()
     yield
-    pool.start_master()
+    pool.master.start()
     until("the clients are back", lambda: pool.metric(CLIENTS) >= clients)
 
 
 @contextlib.contextmanager
 def without_node(pool):
     """The storage node is dead during the block; afterwards there is a new one, and the old one is forgotten."""
-    pool.nodes["node-0"].kill()
+    pool.nodes[0].kill()
     yield
     until("the dead node's segment is forgotten", lambda: not pool.segments())
-    pool.start_node("node-0", POOL_BYTES)
-    pool.wait_for_segments(1)
+    pool.nodes[0].start()
+    pool.wait_segments(1)

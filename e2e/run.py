@@ -16,13 +16,12 @@ import time
 import traceback
 from pathlib import Path
 
+import environment
+from rig import Rig
+
+from pool import PoolError
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import environment  # noqa: E402
-from rig import Rig  # noqa: E402
-
-from demo.pool import PoolError  # noqa: E402
 
 SCENARIOS = sorted(file.stem for file in (ROOT / "e2e" / "scenarios").glob("[a-z]*.py"))
 

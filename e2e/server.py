@@ -5,18 +5,16 @@ import json
 import os
 import random
 import signal
-import socket
 import string
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 
-from demo.pool import HOST, PoolError, Program
+from pool import HOST, Program, free_port, wait_for
 
 E2E = Path(__file__).resolve().parent
 # The plugin, and what clients share with this process.
-PYTHONPATH = os.pathsep.join(str(folder) for folder in (E2E / "plugin", E2E, E2E.parent))
+PYTHONPATH = os.pathsep.join(str(folder) for folder in (E2E / "plugin", E2E, E2E.parent / "testing"))
 START_LIMIT_S = 600
 REQUEST_LIMIT_S = 180
 RESET_LIMIT_S = 60
@@ -56,15 +54,6 @@ def prompt(seed, tokens):
     return "".join(random.Random(seed).choices(string.ascii_letters + string.digits + " .,", k=tokens))
 
 
-def free_port():
-    """A port that nobody listens on, outside of those that the kernel gives away: vLLM binds it many seconds later."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as one:
-            one.bind((HOST, port))
-            return port
-
-
 class Server:
     """One `vllm serve`, its log in `folder`."""
 
@@ -75,7 +64,8 @@ class Server:
         if transfer:
             command += ["--kv-transfer-config", json.dumps(transfer)]
         log = folder / f"{name}.log"
-        self.program = Program(name, command, log, {**ENVIRONMENT, **(environment or {})}, start_new_session=True)
+        env = {**ENVIRONMENT, **(environment or {})}
+        self.program = Program(name, command, log, env=env, ends_with_parent=True, start_new_session=True).start()
 
     def __enter__(self):
         try:
@@ -89,11 +79,7 @@ class Server:
         self.stop()
 
     def wait(self):
-        end = time.monotonic() + START_LIMIT_S
-        while not healthy(self.port):
-            if time.monotonic() > end or not self.program.running():
-                raise PoolError(f"{self.program.name} does not serve:\n{self.program.last_lines(30)}")
-            time.sleep(0.2)
+        self.program.wait_ready(lambda: healthy(self.port), START_LIMIT_S, step=0.2)
 
     def ask(self, path, body=None, patience=REQUEST_LIMIT_S, method=None):
         """The body of the answer to a GET, or to a POST of `body` as JSON."""
@@ -129,11 +115,11 @@ class Server:
 
     def _reset(self, path):
         """vLLM refuses while blocks are in use, for instance because they are still being stored."""
-        end = time.monotonic() + RESET_LIMIT_S
-        while not json.loads(self.ask(path, method="POST"))["success"]:
-            if time.monotonic() > end:
-                raise PoolError(f"{path} does not succeed within {RESET_LIMIT_S} s")
-            time.sleep(0.05)
+
+        def succeeds():
+            return json.loads(self.ask(path, method="POST"))["success"]
+
+        wait_for(f"success of {path}", succeeds, RESET_LIMIT_S, 0.05)
 
     def stop(self):
         end_group(self.program, signal.SIGTERM)

@@ -29,19 +29,17 @@ import time
 import urllib.request
 from pathlib import Path
 
+import environment
+from environment import Unavailable
+from rig import MOONCAKE, Rig, until
+from run import newest_wheel
+from scenarios import lmcache_vllm
+from server import PYTHONPATH, prompt
+
+from pool import HOST, PoolError, Program, free_port
+from rival import MOONCAKE as PUBLISHED
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-sys.path.append(str(ROOT / "bench"))
-
-import environment  # noqa: E402
-from environment import Unavailable  # noqa: E402
-from rig import MOONCAKE, Rig, until  # noqa: E402
-from rival import DISTRIBUTION  # noqa: E402
-from run import newest_wheel  # noqa: E402
-from scenarios import lmcache_vllm  # noqa: E402
-from server import PYTHONPATH, prompt  # noqa: E402
-
-from demo.pool import HOST, PoolError, Program, free_ports  # noqa: E402
 
 # Hidden size, layers, heads, heads of the cache: 48 KiB of cache a token.
 MODEL = (768, 8, 12, 12)
@@ -97,7 +95,7 @@ def alone(rig, options):
 def store(rig, options, **how):
     """vLLM's own connector over a pool."""
     variables = how.pop("variables", {})
-    with rig.pool(node_bytes=POOL_BYTES, environment=variables, **how) as pool:
+    with rig.pool(node_bytes=POOL_BYTES, env=variables, **how) as pool:
         settings = {"MOONCAKE_CONFIG_PATH": str(rig.pool_json(pool)), **variables}
         with rig.vllm(pool, "vllm", MOONCAKE, settings) as server:
             warm = options.tokens // 4 // BLOCK_TOKENS
@@ -109,21 +107,21 @@ def ours(rig, options):
 
 
 def rival(rig, options):
-    folder = environment.overlay(rig.folder / "rival", rig.python, DISTRIBUTION)
+    folder = environment.overlay(rig.folder / "rival", rig.python, PUBLISHED.distribution)
     variables = {"PYTHONPATH": os.pathsep.join([str(folder), PYTHONPATH]), "MC_TCP_BIND_ADDRESS": HOST}
-    return store(rig, options, programs=folder / "bin", master_flags=(), variables=variables)
+    return store(rig, options, programs=folder / "bin", variables=variables)
 
 
 def lmcache_ours(rig, options):
     with rig.pool(node_bytes=POOL_BYTES) as pool:
-        settings = lmcache_vllm.configuration(pool.address, stored_metadata=False)
+        settings = lmcache_vllm.configuration(pool.master.addr, stored_metadata=False)
         return lmcache(rig, options, pool.folder, settings, lambda: pool.keys() or (), objects=1)
 
 
 def lmcache_redis(rig, options):
-    folder, port = rig.new_folder(), free_ports(1)[0]
+    folder, port = rig.new_folder(), free_port()
     command = [redis_server(), "--bind", HOST, "--port", port, "--save", "", "--appendonly", "no", "--dir", folder]
-    redis = Program("redis", command, folder / "redis.log")
+    redis = Program("redis", command, folder / "redis.log", ends_with_parent=True).start()
     try:
         until("Redis answers", lambda: redis_keys(port) is not None)
         settings = lmcache_vllm.configuration("", stored_metadata=False).split("remote_url")[0]
@@ -133,7 +131,7 @@ def lmcache_redis(rig, options):
         # Each chunk has a key for its description and one for its bytes.
         return lmcache(rig, options, folder, settings, lambda: range(redis_keys(port)), objects=2)
     finally:
-        redis.stop()
+        redis.terminate(5)
 
 
 def lmcache(rig, options, folder, settings, keys, objects):
@@ -147,7 +145,7 @@ def lmcache(rig, options, folder, settings, keys, objects):
 
 def at_least(keys, warm, each):
     """What waits until n prompts' objects are there, beside those of the first request."""
-    return lambda count: until(f"{count} prompts are stored", lambda: len(keys()) >= warm + count * each, patience=60)
+    return lambda count: until(f"{count} prompts are stored", lambda: len(keys()) >= warm + count * each, 60)
 
 
 def redis_server():

@@ -39,3 +39,8 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
   fi
 fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements"
+
+# What the demo, the benchmarks, the engines' scenarios and the tests share. The path is a relative one, so that it
+# moves with the checkout.
+packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+realpath -m --relative-to="$packages" "$(dirname "$0")/../testing" >"$packages/mooncake-testing.pth"

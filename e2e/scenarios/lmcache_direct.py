@@ -25,7 +25,7 @@ def run(rig):
 def client(rig, pool, stored, name):
     script = E2E / "clients" / "lmcache_connector.py"
     variables = recording(pool.folder, name)
-    return Conversation(rig.python, script, [pool.address, stored], pool.folder, name, variables)
+    return Conversation(rig.python, script, [pool.master.addr, stored], pool.folder, name, variables)
 
 
 def checks(pool, writer, reader):

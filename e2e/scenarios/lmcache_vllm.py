@@ -43,7 +43,7 @@ def run(rig):
 
 def restarted(rig, pool, stored):
     file = pool.folder / "lmcache.yaml"
-    file.write_text(configuration(pool.address, stored))
+    file.write_text(configuration(pool.master.addr, stored))
     environment = {"LMCACHE_CONFIG_FILE": str(file)}
     text = prompt(21, PROMPT_TOKENS)
     with rig.vllm(pool, "first", TRANSFER, environment) as server:

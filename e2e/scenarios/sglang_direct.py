@@ -32,10 +32,10 @@ def client(rig, pool, mode, name):
     """SGLang's store: of a model with or without latent attention, with groups, or through the node of the host."""
     settings = {"local_hostname": "127.0.0.1"}
     if mode == "standalone":
-        settings |= {"client_server_address": pool.node_address("node-0"), "standalone_storage": True}
+        settings |= {"client_server_address": pool.nodes[0].addr, "standalone_storage": True}
     else:
         settings |= {"metadata_server": "P2PHANDSHAKE", "protocol": "tcp", "device_name": ""}
-        settings |= {"master_server_address": pool.address, "global_segment_size": 0}
+        settings |= {"master_server_address": pool.master.addr, "global_segment_size": 0}
     if mode == "groups":
         settings["enable_group_semantics"] = True
     return converse(rig, pool.folder, name, settings, "mla" if mode == "mla" else "mha")

@@ -39,6 +39,6 @@ def run(rig):
 
 def client(rig, pool, name):
     settings = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp", "device_name": ""}
-    settings |= {"master_server_address": pool.address, "global_segment_size": 0}
+    settings |= {"master_server_address": pool.master.addr, "global_segment_size": 0}
     script = E2E / "clients" / "sglang_linker.py"
     return Conversation(rig.python, script, [json.dumps(settings)], pool.folder, name, recording(pool.folder, name))

@@ -8,7 +8,7 @@ from recorded import recording, unknown_calls
 from rig import E2E
 from server import ENVIRONMENT
 
-from demo.pool import PoolError
+from pool import PoolError
 
 PROMPT_TOKENS = 1_500
 BLOCK_TOKENS = 32

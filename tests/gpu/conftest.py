@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-
-from pool import Cluster
-from pool.device import Cuda
+from cluster import Cluster
+from device import Cuda
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,7 @@ import os
 import threading
 
 import pytest
-
-from pool.device import Cuda
+from device import Cuda
 
 SIZES = [1, 4096, 100_003, 1 << 20, (5 << 20) + 17, 24 << 20]
 

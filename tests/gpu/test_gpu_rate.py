@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-
-from pool.device import Cuda
+from device import Cuda
 
 KEYS, LAYERS = 64, 32
 ROUNDS = 8

@@ -17,8 +17,7 @@ import random
 from pathlib import Path
 
 import pytest
-
-from pool import Cluster
+from cluster import Cluster
 
 
 @pytest.fixture

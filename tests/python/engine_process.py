@@ -16,8 +16,6 @@ import time
 import traceback
 from concurrent.futures import Future
 
-from pool.daemon import wait_stopped
-
 
 class EngineProcess:
     """``peer.call("initialize", ...)`` calls the engine's method; ``peer.run(source)`` gives its ``result``."""
@@ -85,6 +83,9 @@ class EngineProcess:
 
     def freeze(self) -> None:
         """Stops the process, and returns once none of its threads runs any more."""
+        # Not known to the process itself, which runs this file alone.
+        from pool import wait_stopped
+
         self.process.send_signal(signal.SIGSTOP)
         wait_stopped("the engine's process", self.process.pid)
 

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from pool import Daemon, binary
+from pool import Program, binary
 
 ADMIN_KEY = "open sesame"
 
@@ -65,7 +65,7 @@ class Instance:
         self.server.server_close()
 
 
-class Proxy(Daemon):
+class Proxy(Program):
     """`mooncake proxy`, or the module that stands for it."""
 
     def __init__(self, log, prefill, decode, flags=(), by_module=False, open_files=None):

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import against
+import compare
+import scale_cells
+from cells import Session
+
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-sys.path.append(str(BENCH))
-import against  # noqa: E402
-import compare  # noqa: E402
-import scale_cells  # noqa: E402
-from cells import Session  # noqa: E402
 
 
 def asked_for(cells):

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster import Cluster
 
 from mooncake.store import MooncakeDistributedStore
-from pool import Cluster, Daemon, Master, binary, free_port, wait_for
+from pool import Master, Program, binary, free_port, wait_for
 
 PROGRAMS = {
     "master": "mooncake_master",
@@ -123,7 +124,7 @@ def test_the_master_says_who_left_and_what_was_lost_with_whom(cluster):
 def test_a_storage_node_that_listens_on_a_network_says_that_nobody_is_asked_who_he_is(tmp_path):
     for host, is_told in [("0.0.0.0", True), ("127.0.0.1", False)]:
         nowhere = ["--master_server_address=127.0.0.1:1", "--global_segment_size=16MB", "--port=0"]
-        node = Daemon("node", [binary(), "client", f"--host={host}", *nowhere], tmp_path / host, "trying again")
+        node = Program("node", [binary(), "client", f"--host={host}", *nowhere], tmp_path / host, "trying again")
         node.start()
         assert ("NO AUTHENTICATION: --host=0.0.0.0" in node.output()) == is_told
         node.kill()
@@ -133,7 +134,7 @@ def test_a_storage_node_waits_for_its_master_and_comes_back_to_it(cluster, tmp_p
     c = Cluster(tmp_path)
     try:
         c.master = Master(tmp_path, [])
-        node = Daemon(
+        node = Program(
             "early node",
             [binary(), "client", f"--master_server_address={c.master.addr}", "--host=127.0.0.1",
              "--global_segment_size=16MB"],
@@ -203,7 +204,7 @@ def test_shims_keep_the_process_id_and_pass_everything(command, tmp_path):
     if command == "mooncake_master":
         port = free_port()
         flags = ["--rpc_address=127.0.0.1", "--rpc_port", str(port), "--metrics_port=0", "--wal=off"]
-        daemon = Daemon("shim", [str(shim), *flags], tmp_path / "out", f"Master service started on port {port}")
+        daemon = Program("shim", [str(shim), *flags], tmp_path / "out", f"Master service started on port {port}")
         daemon.start()
         assert "mooncake" in Path(f"/proc/{daemon.pid}/cmdline").read_text().split("\0")[0]
         assert daemon.terminate() == 0

@@ -10,7 +10,7 @@ import pytest
 from contents import value
 from network import Network, NoNamespaces, Relay
 
-from pool import Daemon, binary, free_port, wait_for
+from pool import Program, binary, free_port, wait_for
 
 CLIENT = """
 import os, sys
@@ -50,7 +50,7 @@ def host(cluster, tmp_path):
         c = cluster(nodes=0)
         command = [*wrapper, binary(), "client", f"--master_server_address={c.master.addr}", f"--host={address}"]
         flags = [f"--port={free_port()}", "--global_segment_size=64MB"]
-        node = Daemon("node", [*command, *flags], tmp_path / "node.out", "Mooncake client ready")
+        node = Program("node", [*command, *flags], tmp_path / "node.out", "Mooncake client ready")
         started.append(node)
         node.start()
         return c.master.addr

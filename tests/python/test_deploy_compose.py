@@ -12,7 +12,7 @@ import pytest
 import yaml
 from network import Network, NoNamespaces
 
-from pool import Daemon, binary, wait_for
+from pool import Program, binary, wait_for
 
 RECIPES = Path(__file__).parents[2] / "deploy" / "container"
 REPOSITORY = RECIPES.parents[1]
@@ -52,7 +52,7 @@ def test_the_services_work_together_and_share_memory(tmp_path):
         with network.inside():
             for name, line in ready.items():
                 command = [*APART, *words(found[name]["command"])]
-                started.append(Daemon(name, command, tmp_path / f"{name}.out", line, env))
+                started.append(Program(name, command, tmp_path / f"{name}.out", line, env))
                 started[-1].start()
             for name in ready:
                 kind, *probe = found[name]["healthcheck"]["test"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pool import Daemon, binary, free_port
+from pool import Program, binary, free_port
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
@@ -78,11 +78,11 @@ def allowed(unit: Path) -> set[str]:
     return names
 
 
-def traced(name: str, tmp_path: Path, ready: str, *command: str) -> Daemon:
+def traced(name: str, tmp_path: Path, ready: str, *command: str) -> Program:
     if shutil.which("strace") is None:
         pytest.skip("no strace here")
     trace = ["strace", "-f", "-qq", "-e", "signal=none", "-o", str(tmp_path / f"{name}.strace")]
-    return Daemon(name, [*trace, *command], tmp_path / f"{name}.out", ready)
+    return Program(name, [*trace, *command], tmp_path / f"{name}.out", ready)
 
 
 def calls(name: str, tmp_path: Path) -> set[str]:

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from pool.device import build_fake, has_compiler
+from device import build_fake, has_compiler
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="the fake driver needs a C compiler (cc)")
 

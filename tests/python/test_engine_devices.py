@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from device import build_fake, has_compiler
 from engine_process import EngineProcess
-
-from pool.device import build_fake, has_compiler
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -16,8 +15,6 @@ pytestmark = [
 ]
 
 PRELUDE = """
-import sys
-sys.path.insert(0, folder)
 from device import Cuda
 cuda = Cuda(library)
 cuda.use()
@@ -33,9 +30,8 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=[{}, {"MC_SHM": "0"}], ids=["same host", "tcp"])
 def pair(request, fake):
     made = [EngineProcess(env=request.param), EngineProcess(env=request.param)]
-    folder = str(Path(__file__).parent / "pool")
     for engine in made:
-        engine.run(PRELUDE, folder=folder, library=str(fake))
+        engine.run(PRELUDE, library=str(fake))
     one, two = made
     one.begin()
     yield one, two, two.begin()

@@ -18,10 +18,7 @@ from network import Relay
 
 import mooncake.engine as ours
 from mooncake.http_metadata_server import KVBootstrapServer
-
-BENCH = Path(__file__).parents[2] / "bench"
-sys.path.append(str(BENCH))
-from rival import NoRival, prepare  # noqa: E402  (it stands beside the comparison that it is made for)
+from rival import NoRival, prepare
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,7 +31,7 @@ ENV = {"MC_FORCE_TCP": "1", "MC_LOG_LEVEL": "ERROR", "MC_TRANSFER_TIMEOUT": "10"
 @pytest.fixture(scope="session")
 def reference_python() -> str:
     """An interpreter with the reference's wheel: that of the comparison's environment, which is made once and kept."""
-    folder = Path(os.environ.get("MOONCAKE_RIVAL_VENV") or BENCH.parent / "target" / "bench" / "rival")
+    folder = Path(os.environ.get("MOONCAKE_RIVAL_VENV") or Path(__file__).parents[2] / "target" / "bench" / "rival")
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         return prepare(folder)

@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster import Cluster
 from contents import value, version_of
+from peer import Peer
 from test_fault_writer_lost import LARGE, freeze_in_mid_put
 
-from pool import Cluster, Peer, wait_for
+from pool import wait_for
 
 pytestmark = pytest.mark.timeout(60)
 

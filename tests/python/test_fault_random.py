@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 import traffic
 from contents import value, version_of
+from peer import PeerGone
 
-from pool import PeerGone, wait_for
+from pool import wait_for
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.slow, pytest.mark.usefixtures("checksums")]
 
 MIB = 1 << 20
 SECONDS = 14.0
-RUN = "import sys; sys.path.insert(0, here); import traffic; getattr(traffic, role)(store, folder, until, seed)"
+RUN = "import traffic; getattr(traffic, role)(store, folder, until, seed)"
 
 
 class Chaos:
@@ -48,7 +49,6 @@ class Chaos:
         pending = peer.start(
             "run",
             RUN,
-            here=str(Path(__file__).parent),
             role=role.split("-")[0],
             folder=str(self.folder),
             until=self.until,

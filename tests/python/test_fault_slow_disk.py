@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from contents import value, version_of
+from device import has_compiler
 
 from pool import wait_for
-from pool.device import has_compiler
 
 pytestmark = [
     pytest.mark.timeout(60),

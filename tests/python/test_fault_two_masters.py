@@ -10,8 +10,7 @@ from contents import value, version_of
 from network import Network, NoNamespaces, Relay
 from test_fault_older_copies import HOLD, LOOK, RELEASE, UNCHECKED, look_again, put_some, read_all, wait_open
 
-from pool import wait_for
-from pool.cluster import Master
+from pool import Master, wait_for
 
 pytestmark = pytest.mark.timeout(60)
 

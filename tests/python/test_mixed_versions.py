@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from contents import value, version_of
 
-from pool import wait_for
+from pool import Installation, wait_for
 
 pytestmark = [pytest.mark.mixed, pytest.mark.timeout(120)]
 
@@ -84,7 +84,7 @@ class Mixed:
         self.pool.master.kill()
         if not keep_witness:
             self.pool.master.forget()
-        self.pool.master.become(self.wheels[kind])
+        self.pool.master.become(Installation.of(self.wheels[kind]))
         before = self.pool.master.output()
         self.pool.master.start()
         said = self.pool.master.output()[len(before) :]

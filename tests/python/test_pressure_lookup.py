@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 from contents import value, version_of
@@ -12,7 +11,7 @@ pytestmark = pytest.mark.timeout(60)
 
 MIB = 1 << 20
 FULL_SPEED = """
-import sys, time; sys.path.insert(0, here)
+import time
 from contents import value
 data, number, codes = value("other", 1 << 20), 0, set()
 served.fill(data)
@@ -33,8 +32,7 @@ def test_a_quarter_of_the_pool_looked_up_is_still_there_a_second_later(cluster):
         keys = [f"turn{turn}-{number}" for number in range(128)]
         for key in keys:
             assert store.put(key, value(key, MIB)) == 0, store.last_error()
-        here = str(Path(__file__).parent)
-        pending = other.start("run", FULL_SPEED, here=here, place=place, seconds=2.5)
+        pending = other.start("run", FULL_SPEED, place=place, seconds=2.5)
         # The writer must not have evicted them before they are looked up: that would be nobody's failure.
         found = loader.call("batch_is_exist", keys)
         looked_up = time.monotonic()

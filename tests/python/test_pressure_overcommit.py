@@ -68,13 +68,11 @@ def test_no_put_fails(cluster, kind, looked_up, seed):
 def test_two_writers_overcommit_together(cluster):
     pool = cluster(nodes=2, node_bytes=64 * MIB)
     writers = [pool.process(), pool.process()]
-    source = (
-        "import sys; sys.path.insert(0, here)\n"
-        "from contents import value\n"
-        "result = [store.put(f'{who}{n}', value(f'{who}{n}', 1 << 20)) for n in range(200)]"
-    )
-    here = str(__file__).rsplit("/", 1)[0]
-    pending = [one.start("run", source, here=here, who=who) for one, who in zip(writers, "ab", strict=True)]
+    source = """
+from contents import value
+result = [store.put(f'{who}{n}', value(f'{who}{n}', 1 << 20)) for n in range(200)]
+"""
+    pending = [one.start("run", source, who=who) for one, who in zip(writers, "ab", strict=True)]
     for one in pending:
         assert set(one.result(timeout=60)) == {0}
     store = pool.store()

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from pool import Daemon, Master, binary, free_port
+from pool import Master, Program, binary, free_port
 
 
 def state(*args: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +56,7 @@ def test_another_port_is_another_pool_and_that_is_said(tmp_path):
         flags = ["--rpc_address=127.0.0.1", "--metrics_host=127.0.0.1", "--metrics_port=0", "--cluster_id=mine"]
         command = [binary(), "master", *flags, f"--rpc_port={free_port()}"]
         env = {**os.environ, "MOONCAKE_STATE_DIR": str(tmp_path)}
-        daemon = Daemon("master", command, tmp_path / "master.out", "Master service started", env)
+        daemon = Program("master", command, tmp_path / "master.out", "Master service started", env)
         daemon.start()
         said = daemon.output()
         assert daemon.terminate() == 0

@@ -1,18 +1,16 @@
 //! Puts from and gets into a device's memory: the pool does what it does with any other memory.
 
+mod bit_flip;
 mod cluster;
-#[path = "../../../tests/fake_cuda/mod.rs"]
-mod fake_cuda;
-mod flip;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use bit_flip::{flip, segment};
 use cluster::{Cluster, MIB, eventually, put, value};
-use fake_cuda::{FakeCuda, ILLEGAL_ADDRESS, OUT_OF_MEMORY};
-use flip::{flip, segment};
 use mooncake_client::{ErrorKind, ForeignRange, GetInto, PutItem, PutOptions, Source, Store, StoreError, Target};
+use mooncake_test_support::fake_cuda::{FakeCuda, ILLEGAL_ADDRESS, OUT_OF_MEMORY};
 
 fn stores() -> (Cluster, Store, Store) {
     let cluster = Cluster::start();

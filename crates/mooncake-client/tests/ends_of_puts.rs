@@ -1,7 +1,7 @@
 //! What a put says of its placements at its end: which were written, which were not, and what may still land.
 
+mod child;
 mod cluster;
-mod other;
 mod proxy;
 
 use std::sync::atomic::Ordering;
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Cause, PutItem, PutOptions, PutOutcome, Source, Store, StoreOptions};
-use other::Other;
+use mooncake_test_support::child_process::{asked, say};
 use proxy::Proxy;
 
 /// Not a test by itself: a process that lends memory.
 #[test]
 fn owner() {
-    let Some(options) = other::options(32 * MIB) else { return };
+    let Some(options) = child::options(32 * MIB) else { return };
     let store = Store::connect(options).unwrap();
-    other::answer(store.hostname());
-    assert_eq!(other::asked().count(), 0, "nothing is asked of it");
+    say(store.hostname());
+    assert_eq!(asked().count(), 0, "nothing is asked of it");
 }
 
 /// A writer over TCP that does not wait long for an owner that stands still, nor for another place.
@@ -39,7 +39,7 @@ fn quarantine_ends(cluster: &Cluster) {
 #[test]
 fn a_copy_that_could_not_be_written_is_neither_counted_nor_listed_and_its_space_is_proven_first() {
     let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
-    let stopped = Other::start(&cluster, "owner");
+    let (stopped, _) = child::start(&cluster, "owner");
     let good = cluster.store(32 * MIB);
     let proxy = Proxy::to(cluster.address());
     let writer = Store::connect(StoreOptions { master: proxy.address.clone(), ..hasty(&cluster) }).unwrap();
@@ -63,7 +63,7 @@ fn a_copy_that_could_not_be_written_is_neither_counted_nor_listed_and_its_space_
 #[test]
 fn a_put_whose_bytes_may_still_land_does_not_say_that_it_is_done() {
     let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
-    let stopped = Other::start(&cluster, "owner");
+    let (stopped, _) = child::start(&cluster, "owner");
     let proxy = Proxy::to(cluster.address());
     let writer = Store::connect(StoreOptions { master: proxy.address.clone(), ..hasty(&cluster) }).unwrap();
     put(&writer, "warm", 4096).unwrap();

@@ -1,12 +1,12 @@
 //! One byte of a stored object turns: nobody gets it, and the key is not poisoned.
 
+mod bit_flip;
 mod cluster;
-mod flip;
 
 use std::time::Duration;
 
+use bit_flip::{flip, segment, stamps};
 use cluster::{Cluster, MIB, eventually, put, value};
-use flip::{flip, segment, stamps};
 use mooncake_client::{GetInto, GetRanges, PutOptions, PutOutcome, ReadRange, Source, Store, Target};
 
 #[test]

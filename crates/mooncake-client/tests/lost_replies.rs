@@ -1,7 +1,7 @@
 //! Every reply lost once: whatever the call changed, it changed once.
 
+mod bit_flip;
 mod cluster;
-mod flip;
 mod proxy;
 
 use std::sync::Arc;
@@ -383,7 +383,7 @@ fn a_batch_of_keys_whose_stamps_are_wrong_is_reported_with_a_few_messages() {
         outcomes.into_iter().filter(|outcome| matches!(outcome, Ok(PutOutcome::Stored { .. }))).count()
     };
     assert_eq!(stored(&owner), count);
-    flip::stamps(size).clear();
+    bit_flip::stamps(size).clear();
 
     let seen = proxy.losses.seen.load(Ordering::SeqCst);
     let mut into: Vec<Vec<u8>> = names.iter().map(|_| vec![0; 1500]).collect();

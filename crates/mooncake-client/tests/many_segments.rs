@@ -1,13 +1,13 @@
 //! One client that lends very many segments, and one that uses them, by shared memory and by TCP.
 
+mod child;
 mod cluster;
-mod other;
 
 use std::time::Instant;
 
 use cluster::Cluster;
 use mooncake_client::{Path, PutOptions, PutOutcome, Source, Store};
-use other::Other;
+use mooncake_test_support::child_process::{asked, say};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// As many in each run, and in one that may take its time.
@@ -20,15 +20,15 @@ const SEGMENT: u64 = 16 << 10;
 /// Not a test by itself: a process that lends so many segments as it is asked to.
 #[test]
 fn lender() {
-    let Some(options) = other::options(0) else { return };
+    let Some(options) = child::options(0) else { return };
     let store = Store::connect(options).unwrap();
-    other::answer("ready");
-    for line in other::asked() {
+    say("ready");
+    for line in asked() {
         let began = Instant::now();
         for _ in 0..line.parse::<usize>().unwrap() {
             store.mount_memory(SEGMENT).unwrap();
         }
-        other::answer(format!("{} {}", descriptors(), began.elapsed().as_millis()));
+        say(format!("{} {}", descriptors(), began.elapsed().as_millis()));
     }
 }
 
@@ -68,9 +68,9 @@ fn use_all(store: &Store, segments: usize) {
 /// Not a test by itself: a process that uses all segments, and says what that takes.
 #[test]
 fn user() {
-    let Some(mut options) = other::options(0) else { return };
-    other::answer("ready");
-    for line in other::asked() {
+    let Some(mut options) = child::options(0) else { return };
+    say("ready");
+    for line in asked() {
         let (segments, path) = line.split_once(' ').unwrap();
         let segments: usize = segments.parse().unwrap();
         options.shared_memory = path == Path::SharedMemory.to_string();
@@ -81,15 +81,15 @@ fn user() {
         let links = store.links();
         assert!(links.iter().all(|link| link.path.to_string() == path), "{links:?}");
         let (opened, more) = (descriptors() - descriptors_before, threads().saturating_sub(threads_before));
-        other::answer(format!("{} {opened} {more} {took}", links.len()));
+        say(format!("{} {opened} {more} {took}", links.len()));
     }
 }
 
 fn crowd(segments: usize, path: Path) {
     let cluster = Cluster::start();
-    let mut lender = Other::start(&cluster, "lender");
+    let (mut lender, _) = child::start(&cluster, "lender");
     let lent = figures(&lender.ask(&segments.to_string()));
-    let mut user = Other::start(&cluster, "user");
+    let (mut user, _) = child::start(&cluster, "user");
     let [links, opened, threads, took] = figures(&user.ask(&format!("{segments} {path}")))[..] else { unreachable!() };
     println!(
         "{segments} segments by {path}: lent in {} ms with {} descriptors; filled and read in {took} ms with {opened} \
@@ -132,12 +132,12 @@ fn a_client_uses_a_thousand_segments_over_tcp() {
 /// Not a test by itself: a process that may have few files open, and uses all that there is.
 #[test]
 fn short_of_descriptors() {
-    let Some(mut options) = other::options(0) else { return };
+    let Some(mut options) = child::options(0) else { return };
     options.raise_descriptors = false;
     options.shared_memory = false;
     let store = Store::connect(options).unwrap();
-    other::answer("ready");
-    for line in other::asked() {
+    say("ready");
+    for line in asked() {
         let segments: usize = line.parse().unwrap();
         // Warm: the calls to the master have what they need.
         store.get(&key(0)).unwrap();
@@ -158,7 +158,7 @@ fn short_of_descriptors() {
         let raised = getrlimit(Resource::Nofile).maximum;
         setrlimit(Resource::Nofile, Rlimit { current: raised, maximum: raised }).unwrap();
         let after = (0..segments).filter(|number| store.get(&key(*number)).unwrap() == Some(value(*number))).count();
-        other::answer(format!("{hits} {told} {after}"));
+        say(format!("{hits} {told} {after}"));
     }
 }
 
@@ -166,10 +166,10 @@ fn short_of_descriptors() {
 fn an_object_that_there_is_no_descriptor_for_is_an_error_that_says_so_and_no_miss() {
     const SEGMENTS: usize = 40;
     let cluster = Cluster::start();
-    let mut lender = Other::start(&cluster, "lender");
+    let (mut lender, _) = child::start(&cluster, "lender");
     lender.ask(&SEGMENTS.to_string());
     use_all(&cluster.store(0), SEGMENTS);
-    let mut reader = Other::start(&cluster, "short_of_descriptors");
+    let (mut reader, _) = child::start(&cluster, "short_of_descriptors");
     let [hits, told, after] = figures(&reader.ask(&SEGMENTS.to_string()))[..] else { unreachable!() };
     assert!(hits > 0 && told > 0 && hits + told == SEGMENTS, "{hits} hits, {told} errors");
     assert_eq!(after, SEGMENTS, "with more of them all is read at once");
@@ -180,8 +180,8 @@ fn a_store_raises_the_limit_of_open_files_unless_it_is_told_not_to() {
     let cluster = Cluster::start();
     for (raises, wanted) in [("0", "64"), ("1", "128")] {
         let limited = ["sh", "-c", "ulimit -Sn 64; ulimit -Hn 128; exec \"$@\"", raises];
-        let other = Other::start_by(&limited, &cluster, if raises == "1" { "raising" } else { "modest" });
-        assert_eq!(other.greeting, wanted);
+        let (_other, limit) = child::start_by(&limited, &cluster, if raises == "1" { "raising" } else { "modest" });
+        assert_eq!(limit, wanted);
     }
 }
 
@@ -197,8 +197,8 @@ fn modest() {
 }
 
 fn say_limit(raise_descriptors: bool) {
-    let Some(mut options) = other::options(0) else { return };
+    let Some(mut options) = child::options(0) else { return };
     options.raise_descriptors = raise_descriptors;
     let _store = Store::connect(options).unwrap();
-    other::answer(getrlimit(Resource::Nofile).current.unwrap());
+    say(getrlimit(Resource::Nofile).current.unwrap());
 }

@@ -1,8 +1,8 @@
 //! A raised epoch: a segment stays closed until nobody writes anything older there, and until no view is left that the
 //! master does not know.
 
+mod child;
 mod cluster;
-mod other;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Store, View};
+use mooncake_test_support::child_process::{asked, say};
 use mooncake_wire::message::{AnchorDown, Hello, LogPosition, ResumeSession, TakeEpoch, anchor_down, hello};
 use mooncake_wire::{PREFACE_LEN, encode_frame};
-use other::Other;
 use prost::Message;
 
 const CLOSED: &str = "mooncake_segments_closed";
@@ -141,27 +141,27 @@ fn pair((from, to): (&TcpStream, &TcpStream)) -> (TcpStream, TcpStream) {
 /// Not a test by itself: what the other process does.
 #[test]
 fn client() {
-    let Some(options) = other::options(0) else { return };
+    let Some(options) = child::options(0) else { return };
     let store = Store::connect(options).unwrap();
     let mut held: Option<(String, View)> = None;
-    other::answer("ready");
-    for line in other::asked() {
+    say("ready");
+    for line in asked() {
         let (verb, key) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
-            "put" => other::answer(put(&store, key, 1 << 20).is_ok()),
+            "put" => say(put(&store, key, 1 << 20).is_ok()),
             "view" => {
                 let view = store.view(&[key]).remove(0).unwrap().unwrap();
                 assert!(!view.is_private_copy());
                 held = Some((key.to_owned(), view));
-                other::answer("viewed");
+                say("viewed");
             }
             "unchanged" => {
                 let (key, view) = held.as_ref().unwrap();
-                other::answer(view[..] == value(key, view.len())[..]);
+                say(view[..] == value(key, view.len())[..]);
             }
             "drop" => {
                 held = None;
-                other::answer("dropped");
+                say("dropped");
             }
             _ => break,
         }
@@ -187,7 +187,7 @@ fn a_frozen_writer_keeps_a_segment_closed_however_often_its_owner_reconnects() {
     let mut cluster = Cluster::start_with(|settings| settings.unix_socket = false);
     let door = Door::to(cluster.address());
     let owner = door.store(&cluster, 8 * MIB);
-    let mut writer = Other::start(&cluster, "client");
+    let (mut writer, _) = child::start(&cluster, "client");
     assert_eq!(writer.ask("put k"), "true");
     owner.mount_memory(8 * MIB).unwrap();
     let told = || {
@@ -268,7 +268,7 @@ fn a_view_that_only_the_lost_end_of_the_log_knew_does_not_change() {
     const SEGMENT: u64 = 8 * MIB;
     let mut cluster = Cluster::start();
     let owner = cluster.store(SEGMENT);
-    let mut reader = Other::start(&cluster, "client");
+    let (mut reader, _) = child::start(&cluster, "client");
     let copy = cluster.copy_log();
     eventually("the owner is back", Duration::from_secs(5), || put(&owner, "seen", 1 << 20).is_ok());
     assert_eq!(reader.ask("view seen"), "viewed");

@@ -1,15 +1,16 @@
 //! A reader that gives no memory, in a pid namespace of its own as a container
 //! has one: the master cannot watch its process. The owner of what it maps can.
 
+mod child;
 mod cluster;
-mod other;
 
 use std::process::Command;
 use std::time::Duration;
 
 use cluster::{Cluster, MIB, eventually, put};
 use mooncake_client::Store;
-use other::Other;
+use mooncake_test_support::ChildProcess;
+use mooncake_test_support::child_process::{asked, say};
 
 /// Starts a program as the first process of a pid namespace with its own /proc.
 const APART: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -17,26 +18,26 @@ const APART: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount
 /// Not a test by itself: what the reader does.
 #[test]
 fn reader() {
-    let Some(options) = other::options(0) else { return };
+    let Some(options) = child::options(0) else { return };
     let store = Store::connect(options).unwrap();
-    other::answer(std::process::id());
+    say(std::process::id());
     let mut views = Vec::new();
-    for key in other::asked() {
+    for key in asked() {
         let view = store.view(&[key]).remove(0).unwrap().expect("it is there");
-        other::answer(if view.is_private_copy() { "copied" } else { "viewed" });
+        say(if view.is_private_copy() { "copied" } else { "viewed" });
         views.push(view);
     }
 }
 
 /// A reader that `unshare` takes along when it is killed. None where no pid namespace can be had.
-fn reader_apart(cluster: &Cluster) -> Option<Other> {
+fn reader_apart(cluster: &Cluster) -> Option<ChildProcess> {
     let usable = Command::new(APART[0]).args(&APART[1..]).arg("true").output();
     if !usable.as_ref().is_ok_and(|done| done.status.success()) {
         eprintln!("skipped: no pid namespace of one's own: {usable:?}");
         return None;
     }
-    let reader = Other::start_by(&APART, cluster, "reader");
-    assert_eq!(reader.greeting, "1", "the first of its namespace");
+    let (reader, pid) = child::start_by(&APART, cluster, "reader");
+    assert_eq!(pid, "1", "the first of its namespace");
     Some(reader)
 }
 

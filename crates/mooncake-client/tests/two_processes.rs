@@ -1,7 +1,7 @@
 //! Clients in different processes of one host: shared memory, and its end.
 
+mod child;
 mod cluster;
-mod other;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,38 +11,38 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Path, PutOptions, PutOutcome, Source, Store};
+use mooncake_test_support::child_process::{asked, say};
 use mooncake_wire::message::{AnchorDown, AnchorUp, Hello, anchor_down, anchor_up, hello};
-use other::Other;
 use prost::Message;
 
 /// Not a test by itself: what the other process does.
 #[test]
 fn host() {
-    let Some(options) = other::options(32 * MIB) else { return };
+    let Some(options) = child::options(32 * MIB) else { return };
     let store = Store::connect(options.clone()).unwrap();
     let mut others = Vec::new();
-    other::answer(store.hostname());
-    for line in other::asked() {
+    say(store.hostname());
+    for line in asked() {
         let (verb, key) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
-            "put" => other::answer(format!("{:?}", put(&store, key, 2 << 20))),
+            "put" => say(format!("{:?}", put(&store, key, 2 << 20))),
             "replace" => {
                 let (key, there) = key.split_once(' ').unwrap();
                 let new = value("new", 2 << 20);
-                other::answer(format!("{:?}", store.upsert(key.as_bytes(), &[Source::new(&new)], &prefer(there))));
+                say(format!("{:?}", store.upsert(key.as_bytes(), &[Source::new(&new)], &prefer(there))));
             }
             "file" => {
                 let mut options = options.clone();
                 options.global_segment_size = 0;
                 let other = Store::connect(options).unwrap();
                 other.mount_file(std::path::Path::new(key), 0, 8 * MIB).unwrap();
-                other::answer(other.hostname());
+                say(other.hostname());
                 others.push(other);
             }
-            "get" => other::answer(store.get(key.as_bytes()).unwrap() == Some(value(key, 2 << 20))),
+            "get" => say(store.get(key.as_bytes()).unwrap() == Some(value(key, 2 << 20))),
             "close" => {
                 store.close();
-                other::answer("closed");
+                say("closed");
             }
             _ => break,
         }
@@ -56,7 +56,7 @@ fn prefer(name: &str) -> PutOptions {
 #[test]
 fn bytes_go_through_shared_memory_both_ways() {
     let cluster = Cluster::start();
-    let mut host = Other::start(&cluster, "host");
+    let (mut host, _) = child::start(&cluster, "host");
     let store = cluster.store(0);
     assert_eq!(host.ask("put theirs"), "Ok(Stored { replicas: 1 })");
     assert!(store.get(b"theirs").unwrap() == Some(value("theirs", 2 << 20)));
@@ -74,12 +74,12 @@ fn bytes_go_through_shared_memory_both_ways() {
 #[test]
 fn a_killed_owner_is_a_miss_and_puts_go_elsewhere_within_a_second() {
     let cluster = Cluster::start();
-    let mut host = Other::start(&cluster, "host");
+    let (mut host, there) = child::start(&cluster, "host");
     let store = cluster.store(32 * MIB);
     let tcp = cluster.tcp_store(0);
     let bytes = value("a", 2 << 20);
-    store.put(b"a", &[Source::new(&bytes)], &prefer(&host.greeting)).unwrap();
-    store.put(b"viewed", &[Source::new(&bytes)], &prefer(&host.greeting)).unwrap();
+    store.put(b"a", &[Source::new(&bytes)], &prefer(&there)).unwrap();
+    store.put(b"viewed", &[Source::new(&bytes)], &prefer(&there)).unwrap();
     assert!(tcp.get(b"a").unwrap().as_ref() == Some(&bytes));
     let view = store.view(&["viewed"]).remove(0).unwrap().unwrap();
     let both = PutOptions { replica_num: 2, ..PutOptions::default() };
@@ -96,7 +96,7 @@ fn a_killed_owner_is_a_miss_and_puts_go_elsewhere_within_a_second() {
     for store in [&store, &tcp] {
         let started = Instant::now();
         let key = format!("after/{:?}", started);
-        let stored = store.put(key.as_bytes(), &[Source::new(&bytes)], &prefer(&host.greeting)).unwrap();
+        let stored = store.put(key.as_bytes(), &[Source::new(&bytes)], &prefer(&there)).unwrap();
         assert_eq!(stored, PutOutcome::Stored { replicas: 1 });
         assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     }
@@ -111,9 +111,9 @@ fn a_killed_writer_does_not_keep_its_key() {
     let cluster = Cluster::start();
     let store = cluster.store(64 * MIB);
     for round in 0..5 {
-        let mut host = Other::start(&cluster, "host");
+        let (mut host, _) = child::start(&cluster, "host");
         let key = format!("k{round}");
-        host.tell(&format!("put {key}"));
+        host.say(format_args!("put {key}"));
         std::thread::sleep(Duration::from_micros(round * 700));
         host.kill();
         let killed = Instant::now();
@@ -130,10 +130,10 @@ fn a_killed_writer_of_a_replacement_leaves_a_whole_value() {
     let store = cluster.store(64 * MIB);
     let (old, new) = (value("old", 2 << 20), value("new", 2 << 20));
     for round in 0..6 {
-        let mut host = Other::start(&cluster, "host");
+        let (mut host, _) = child::start(&cluster, "host");
         // Both values only here, so that nothing of them goes with the writer.
         store.upsert(b"k", &[Source::new(&old)], &prefer(store.hostname())).unwrap();
-        host.tell(&format!("replace k {}", store.hostname()));
+        host.say(format_args!("replace k {}", store.hostname()));
         std::thread::sleep(Duration::from_micros(round * 900));
         host.kill();
         let found = store.get(b"k").unwrap().expect("one value or the other");
@@ -148,7 +148,7 @@ fn a_killed_writer_of_a_replacement_leaves_a_whole_value() {
 #[test]
 fn memory_over_a_file_is_reached_by_tcp_on_the_same_host_too() {
     let cluster = Cluster::start();
-    let mut host = Other::start(&cluster, "host");
+    let (mut host, _) = child::start(&cluster, "host");
     let path = format!("/dev/shm/mooncake-two-processes-{}", std::process::id());
     std::fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
     let name = host.ask(&format!("file {path}"));
@@ -230,7 +230,7 @@ fn carry((mut from, mut to): (TcpStream, TcpStream), mut judge: impl FnMut(&[u8]
 #[test]
 fn what_a_process_saw_of_anothers_end_is_told_again_when_the_connection_ended_under_it() {
     let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
-    let mut host = Other::start(&cluster, "host");
+    let (mut host, _) = child::start(&cluster, "host");
     let (address, told) = forgetful_proxy(cluster.address());
     let mut options = cluster.options(0);
     options.master = address;

@@ -1,13 +1,10 @@
 //! A driver is found when it appears, and left alone in forked children.
 
-#[path = "../../../tests/fake_cuda/mod.rs"]
-mod fake_cuda;
-
-use fake_cuda::FakeCuda;
 use mooncake_memory::{
     Bounce, CopyError, ForeignRange, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
 };
 use mooncake_os::forked;
+use mooncake_test_support::fake_cuda::FakeCuda;
 
 /// One test: forks of several at once would inherit each other's, and a driver appears only once.
 #[test]

@@ -1,13 +1,10 @@
 //! Memory that processors cannot load from is as good as any other.
 
-#[path = "../../../tests/fake_cuda/mod.rs"]
-mod fake_cuda;
-
-use fake_cuda::{DeviceMemory, FakeCuda, ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY};
 use mooncake_memory::{
     Bounce, CopyError, DeviceError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions,
     Source, Target, Verify, crc_of_sources, crc_of_targets, crc32c, split_targets,
 };
+use mooncake_test_support::fake_cuda::{DeviceMemory, FakeCuda, ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY};
 
 /// Another thread captures a stream that waits for the default one.
 const CAPTURE_IMPLICIT: i32 = 906;

@@ -1,19 +1,19 @@
 //! Clients and instances that keep to no rules: each is answered, or cut, within its time and its memory.
 
-mod town;
+mod mock_instances;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use mock_instances::raw::{Raw, RawInstance};
+use mock_instances::{Behaviour, Instance, Proxy, all_events, options, prompt};
 use mooncake_proxy::ProxyOptions;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use town::raw::{Raw, RawInstance};
-use town::{Does, Instance, Proxy, all_events, options, prompt};
 
 const SHORT: Duration = Duration::from_millis(300);
 /// What has to happen soon happens before that, on a slow machine too.
@@ -56,8 +56,10 @@ async fn a_header_that_comes_byte_by_byte_ends_with_its_time() {
 async fn a_body_that_comes_too_slowly_is_answered_so() {
     let proxy = Proxy::start(ProxyOptions { body_timeout: SHORT, ..options() }, vec![], vec![]).await;
     for path in ["/v1/completions", "/instances/add"] {
-        let head =
-            format!("POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {}\r\ncontent-length: 9\r\n\r\n{{", town::KEY);
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {}\r\ncontent-length: 9\r\n\r\n{{",
+            mock_instances::KEY
+        );
         let mut socket = TcpStream::connect(proxy.address).await.unwrap();
         socket.write_all(head.as_bytes()).await.unwrap();
         let mut got = [0; 12];
@@ -167,7 +169,7 @@ async fn a_crowd_that_does_nothing_does_not_end_a_request_that_waits() {
     let few = ProxyOptions { most_connections: 6, ..options() };
     let proxy = Arc::new(Proxy::start(few, vec![prefill.named()], vec![decode.named()]).await);
     let words = Arc::new(Semaphore::new(0));
-    decode.does(Does::Slowly(words.clone()));
+    decode.does(Behaviour::Slowly(words.clone()));
     let waits = tokio::spawn({
         let proxy = proxy.clone();
         async move { proxy.ask(&prompt(true)).await }

@@ -1,13 +1,13 @@
 //! KV cache from server to server, as vLLM's `MooncakeConnector` has it: what the two are told, and what happens when
 //! there is nothing to fetch.
 
-mod town;
+mod mock_instances;
 
 use std::time::Duration;
 
+use mock_instances::{Behaviour, Instance, KEY, Proxy, all_events, options, prompt};
 use mooncake_proxy::ProxyOptions;
 use serde_json::{Value, json};
-use town::{Does, Instance, KEY, Proxy, all_events, options, prompt};
 
 #[tokio::test]
 async fn peer_to_peer_instances_are_told_of_each_other() {
@@ -104,7 +104,7 @@ async fn a_prompt_whose_answer_ends_with_its_first_token_is_not_fetched() {
         (r#"{"choices":[{"finish_reason":"stop"}]}"#, false),
         ("so it is", false),
     ] {
-        prefill.does(Does::Says(answer));
+        prefill.does(Behaviour::Says(answer));
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
         assert_eq!(fetches(&decode), is_there, "{answer}");
     }
@@ -115,7 +115,7 @@ async fn a_prompt_whose_answer_ends_with_its_first_token_is_not_fetched() {
 async fn a_decode_instance_that_waits_for_a_prefill_instance_that_died_computes_the_prompt() {
     let (prefill, decode) = (Instance::start().await, Instance::start().await);
     let proxy = Proxy::start(options(), vec![prefill.with_bootstrap()], vec![decode.named()]).await;
-    decode.does(Does::CannotFetch(None));
+    decode.does(Behaviour::CannotFetch(None));
     let asked = async {
         let answer = proxy.ask(&prompt(true)).await;
         assert_eq!(answer, (200, all_events()));
@@ -140,13 +140,13 @@ async fn a_decode_instance_that_could_not_fetch_is_asked_again_to_compute() {
     let (prefill, decode) = (Instance::start().await, Instance::start().await);
     let seldom = ProxyOptions { check_interval: Duration::from_secs(3600), ..options() };
     let proxy = Proxy::start(seldom, vec![prefill.with_bootstrap()], vec![decode.named()]).await;
-    decode.does(Does::CannotFetch(Some(500)));
+    decode.does(Behaviour::CannotFetch(Some(500)));
     for _ in 0..5 {
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
     }
     let status = proxy.status().await;
     assert_eq!(status["instances"][1]["health"], json!("ok"), "it does what it can: {status}");
-    decode.does(Does::Status(500));
+    decode.does(Behaviour::Status(500));
     assert_eq!(proxy.ask(&prompt(true)).await.0, 500, "once more, and no more");
     assert_eq!(decode.had().len(), 12);
 }

@@ -1,16 +1,16 @@
 //! Requests through a proxy: what the instances are asked, and what the client gets.
 
-mod town;
+mod mock_instances;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use hyper::body::Body as _;
+use mock_instances::{Behaviour, Instance, KEY, Proxy, all_events, event, options, prompt};
 use mooncake_proxy::{ProxyOptions, ProxyServer, Scheduling, StartError};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
-use town::{Does, Instance, KEY, Proxy, all_events, event, options, prompt};
 
 #[tokio::test]
 async fn a_prompt_is_computed_for_one_token_and_the_decode_instance_answers_untouched() {
@@ -36,19 +36,19 @@ async fn a_prompt_is_computed_for_one_token_and_the_decode_instance_answers_unto
     let whole = proxy.begin("/v1/completions", &[], prompt(false).to_string()).await;
     assert_eq!(whole.headers()["x-instance"], "mock");
     assert_eq!(whole.headers()["content-type"], "application/json");
-    assert_eq!(town::whole(whole).await, (200, r#"{"choices":[{"text":"all of it"}]}"#.to_owned()));
+    assert_eq!(mock_instances::whole(whole).await, (200, r#"{"choices":[{"text":"all of it"}]}"#.to_owned()));
 }
 
 #[tokio::test]
 async fn a_prefill_that_fails_is_followed_by_another_and_then_by_none() {
     let (first, second, decode) = (Instance::start().await, Instance::start().await, Instance::start().await);
     let proxy = Proxy::start(options(), vec![first.named(), second.named()], vec![decode.named()]).await;
-    first.does(Does::Status(500));
+    first.does(Behaviour::Status(500));
     for _ in 0..2 {
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
     }
     assert_eq!(second.had().len(), 2);
-    second.does(Does::Status(503));
+    second.does(Behaviour::Status(503));
     assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()), "the decode instance computes it");
     let gone = second.stop().await;
     assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
@@ -64,8 +64,8 @@ async fn a_prefill_that_fails_is_followed_by_another_and_then_by_none() {
 async fn what_is_wrong_with_the_request_is_said_and_not_tried_elsewhere() {
     let (first, second, decode) = (Instance::start().await, Instance::start().await, Instance::start().await);
     let proxy = Proxy::start(options(), vec![first.named(), second.named()], vec![decode.named()]).await;
-    first.does(Does::Status(404));
-    second.does(Does::Status(404));
+    first.does(Behaviour::Status(404));
+    second.does(Behaviour::Status(404));
     assert_eq!(proxy.ask(&prompt(true)).await, (404, "so it is".into()));
     assert_eq!((first.had().len() + second.had().len(), decode.had().len()), (1, 0));
     for body in ["", "null", "[]", "{", "{\"a\":}"] {
@@ -82,12 +82,12 @@ async fn a_decode_that_fails_before_its_first_byte_is_replaced_and_one_that_brea
     let (prefill, one, two) = (Instance::start().await, Instance::start().await, Instance::start().await);
     let proxy = Proxy::start(options(), vec![prefill.with_bootstrap()], vec![one.named(), two.named()]).await;
     // Its head comes, and no event.
-    one.does(Does::BreakOff(0));
-    two.does(Does::BreakOff(0));
+    one.does(Behaviour::BreakOff(0));
+    two.does(Behaviour::BreakOff(0));
     let (status, said) = proxy.ask(&prompt(true)).await;
     assert!(status == 502 || status == 200 && said.contains("upstream_error"), "{status} {said}");
-    two.does(Does::Answer);
-    one.does(Does::Status(500));
+    two.does(Behaviour::Answer);
+    one.does(Behaviour::Status(500));
     for _ in 0..4 {
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
     }
@@ -95,7 +95,7 @@ async fn a_decode_that_fails_before_its_first_byte_is_replaced_and_one_that_brea
     let of_two = two.had();
     assert!(of_two.iter().any(|had| had.body.get("kv_transfer_params").is_none()));
 
-    two.does(Does::BreakOff(2));
+    two.does(Behaviour::BreakOff(2));
     let (status, said) = proxy.ask(&prompt(true)).await;
     let rest = said.strip_prefix(&(event(0) + &event(1))).unwrap_or_else(|| panic!("{said}"));
     assert_eq!(status, 200);
@@ -111,7 +111,7 @@ async fn a_decode_that_fails_before_its_first_byte_is_replaced_and_one_that_brea
 async fn an_answer_that_breaks_off_between_its_head_and_its_first_byte_is_begun_elsewhere() {
     let (breaks, good) = (Instance::start().await, Instance::start().await);
     let proxy = Proxy::start(options(), vec![], vec![breaks.named(), good.named()]).await;
-    breaks.does(Does::BreakOffAtOnce);
+    breaks.does(Behaviour::BreakOffAtOnce);
     while breaks.had().is_empty() {
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
     }
@@ -123,7 +123,7 @@ async fn an_instance_whose_answers_break_off_is_left_alone() {
     // One check at the beginning, which may fall between two answers, finds it well.
     let seldom = ProxyOptions { check_interval: Duration::from_secs(3600), ..options() };
     let proxy = Proxy::start(seldom, vec![], vec![decode.named()]).await;
-    decode.does(Does::BreakOff(2));
+    decode.does(Behaviour::BreakOff(2));
     for _ in 0..2 * 3 {
         let (status, said) = proxy.ask(&prompt(true)).await;
         assert!(status == 200 && said.contains("broke off"), "{status} {said}");
@@ -133,7 +133,7 @@ async fn an_instance_whose_answers_break_off_is_left_alone() {
 
 #[tokio::test]
 async fn the_only_instance_is_asked_again_where_its_connection_closed_and_not_where_it_said_no() {
-    for (does, times) in [(Does::BreakOffAtOnce, 3), (Does::Status(500), 1), (Does::Status(307), 1)] {
+    for (does, times) in [(Behaviour::BreakOffAtOnce, 3), (Behaviour::Status(500), 1), (Behaviour::Status(307), 1)] {
         let decode = Instance::start().await;
         let proxy = Proxy::start(options(), vec![], vec![decode.named()]).await;
         decode.does(does);
@@ -147,11 +147,11 @@ async fn a_client_that_goes_takes_its_request_along() {
     let (prefill, decode) = (Instance::start().await, Instance::start().await);
     let proxy = Proxy::start(options(), vec![prefill.named()], vec![decode.named()]).await;
     let words = Arc::new(Semaphore::new(2));
-    decode.does(Does::Slowly(words));
+    decode.does(Behaviour::Slowly(words));
     let answer = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
     assert!(!answer.body().is_end_stream());
     drop(answer);
-    prefill.does(Does::Nothing);
+    prefill.does(Behaviour::Nothing);
     let waits = tokio::spawn({
         let address = proxy.address;
         async move {
@@ -202,8 +202,8 @@ async fn instances_come_and_go_while_requests_go_on() {
 
     // What the removed one has begun it ends.
     let words = Arc::new(Semaphore::new(1));
-    decode.does(Does::Slowly(words.clone()));
-    new.does(Does::Slowly(words.clone()));
+    decode.does(Behaviour::Slowly(words.clone()));
+    new.does(Behaviour::Slowly(words.clone()));
     let begun = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
     let at = if decode.had().is_empty() { &new } else { &decode };
     let leaver = at.address.to_string();
@@ -211,7 +211,7 @@ async fn instances_come_and_go_while_requests_go_on() {
     assert_eq!(change("remove", Some(KEY), body("decode", &leaver)).await.0, 404);
     proxy.until(|status| status.to_string().contains("leaving")).await;
     words.add_permits(100);
-    assert_eq!(town::whole(begun).await, (200, all_events()));
+    assert_eq!(mock_instances::whole(begun).await, (200, all_events()));
     proxy.until(|status| !status.to_string().contains("leaving")).await;
     for _ in 0..4 {
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
@@ -256,7 +256,7 @@ async fn too_much_is_refused_with_a_word_and_a_hint() {
     let (status, _) = proxy.post("/v1/completions", &[], Body::from(vec![b' '; 10_001])).await;
     assert_eq!(status, 413);
     let words = Arc::new(Semaphore::new(1));
-    decode.does(Does::Slowly(words.clone()));
+    decode.does(Behaviour::Slowly(words.clone()));
     let begun = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
     let waiting = tokio::spawn({
         let proxy = proxy.clone();
@@ -266,7 +266,7 @@ async fn too_much_is_refused_with_a_word_and_a_hint() {
     let refused = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
     assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
     words.add_permits(100);
-    assert_eq!(town::whole(begun).await, (200, all_events()));
+    assert_eq!(mock_instances::whole(begun).await, (200, all_events()));
     assert_eq!(waiting.await.unwrap(), (200, all_events()));
 }
 
@@ -276,12 +276,12 @@ async fn an_instance_that_says_nothing_is_left_after_its_time() {
     let short = Duration::from_millis(200);
     let impatient = ProxyOptions { prefill_timeout: short, request_timeout: short, ..options() };
     let proxy = Proxy::start(impatient, vec![prefill.named()], vec![one.named(), two.named()]).await;
-    prefill.does(Does::Nothing);
-    one.does(Does::Nothing);
+    prefill.does(Behaviour::Nothing);
+    one.does(Behaviour::Nothing);
     for _ in 0..2 {
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
     }
-    two.does(Does::Nothing);
+    two.does(Behaviour::Nothing);
     let (status, said) = proxy.ask(&prompt(true)).await;
     assert_eq!(status, 502);
     assert!(said.contains("200ms"), "{said}");
@@ -291,11 +291,11 @@ async fn an_instance_that_says_nothing_is_left_after_its_time() {
 async fn the_last_instance_s_own_error_is_passed_on() {
     let decode = Instance::start().await;
     let proxy = Proxy::start(options(), vec![], vec![decode.named()]).await;
-    decode.does(Does::Status(429));
+    decode.does(Behaviour::Status(429));
     let answer = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
     assert_eq!((answer.status().as_u16(), answer.headers()["retry-after"].to_str().unwrap()), (429, "7"));
-    assert_eq!(town::whole(answer).await.1, "so it is");
-    decode.does(Does::Answer);
+    assert_eq!(mock_instances::whole(answer).await.1, "so it is");
+    decode.does(Behaviour::Answer);
     assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()), "having enough to do is no fault");
 }
 
@@ -306,13 +306,13 @@ async fn requests_that_no_instance_can_answer_do_not_end_the_service_for_others(
     let seldom = ProxyOptions { check_interval: Duration::from_secs(3600), ..options() };
     let proxy = Proxy::start(seldom, vec![prefill.named()], vec![one.named(), two.named()]).await;
     for instance in [&prefill, &one, &two] {
-        instance.does(Does::Status(500));
+        instance.does(Behaviour::Status(500));
     }
     for _ in 0..5 {
         assert_eq!(proxy.ask(&prompt(true)).await, (500, "so it is".into()));
     }
     for instance in [&prefill, &one, &two] {
-        instance.does(Does::Answer);
+        instance.does(Behaviour::Answer);
     }
     for _ in 0..3 {
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
@@ -334,8 +334,8 @@ async fn the_models_are_those_of_any_decode_instance_that_answers() {
 async fn what_waits_at_an_instance_that_hangs_goes_elsewhere() {
     let (one, two) = (Instance::start().await, Instance::start().await);
     let proxy = Arc::new(Proxy::start(options(), vec![], vec![one.named(), two.named()]).await);
-    one.does(Does::Nothing);
-    two.does(Does::Nothing);
+    one.does(Behaviour::Nothing);
+    two.does(Behaviour::Nothing);
     let waits = tokio::spawn({
         let proxy = proxy.clone();
         async move { proxy.ask(&prompt(true)).await }
@@ -344,7 +344,7 @@ async fn what_waits_at_an_instance_that_hangs_goes_elsewhere() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let (hangs, other) = if one.had().is_empty() { (&two, &one) } else { (&one, &two) };
-    other.does(Does::Answer);
+    other.does(Behaviour::Answer);
     hangs.is_unwell();
     assert_eq!(waits.await.unwrap(), (200, all_events()));
     assert_eq!(hangs.abandoned(), 1);
@@ -356,7 +356,7 @@ async fn a_proxy_that_is_stopped_ends_what_it_has_begun_and_takes_no_more() {
     let stop = Arc::new(tokio::sync::Notify::new());
     let mut proxy = Proxy::start_until(options(), vec![], vec![decode.named()], stop.clone()).await;
     let words = Arc::new(Semaphore::new(1));
-    decode.does(Does::Slowly(words.clone()));
+    decode.does(Behaviour::Slowly(words.clone()));
     let begun = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
     // A connection that was there before may go on until it asks.
     let mut other = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
@@ -373,7 +373,7 @@ async fn a_proxy_that_is_stopped_ends_what_it_has_begun_and_takes_no_more() {
     }
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
     words.add_permits(100);
-    assert_eq!(town::whole(begun).await, (200, all_events()));
+    assert_eq!(mock_instances::whole(begun).await, (200, all_events()));
     tokio::time::timeout(Duration::from_secs(20), proxy.ended()).await.expect("then it is over");
 }
 
@@ -401,7 +401,7 @@ async fn a_cache_aware_proxy_sends_a_conversation_where_its_beginning_was() {
 async fn what_waits_at_an_instance_that_hangs_and_is_removed_goes_elsewhere() {
     let (hangs, other) = (Instance::start().await, Instance::start().await);
     let proxy = Arc::new(Proxy::start(options(), vec![], vec![hangs.named()]).await);
-    hangs.does(Does::Nothing);
+    hangs.does(Behaviour::Nothing);
     let waits = tokio::spawn({
         let proxy = proxy.clone();
         async move { proxy.ask(&prompt(true)).await }
@@ -423,13 +423,13 @@ async fn a_redirection_is_no_answer_and_no_computation() {
     let (elsewhere, decode) = (Instance::start().await, Instance::start().await);
     let (from, to) = (vec![sends.named(), prefill.named()], vec![elsewhere.named(), decode.named()]);
     let proxy = Proxy::start(options(), from, to).await;
-    sends.does(Does::Status(307));
-    elsewhere.does(Does::Status(307));
+    sends.does(Behaviour::Status(307));
+    elsewhere.does(Behaviour::Status(307));
     for _ in 0..2 {
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
     }
     assert_eq!(prefill.had().len(), 2);
-    decode.does(Does::Status(302));
+    decode.does(Behaviour::Status(302));
     let (status, said) = proxy.ask(&prompt(true)).await;
     assert!(status == 502 && said.contains("it answered 30"), "{status} {said}");
 }
@@ -440,14 +440,14 @@ async fn a_stream_that_begins_with_an_error_is_begun_elsewhere() {
     let proxy = Proxy::start(options(), vec![], vec![fails.named(), good.named()]).await;
     const OF_THE_SERVER: &str = "data: {\"error\": {\"message\": \"no\", \"code\": 500}}\n\n";
     const OF_THE_REQUEST: &str = "data: {\"error\": {\"message\": \"no\", \"code\": 400}}\n\n";
-    fails.does(Does::Ends(OF_THE_SERVER));
+    fails.does(Behaviour::Ends(OF_THE_SERVER));
     for _ in 0..2 {
         assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
     }
-    good.does(Does::Ends(OF_THE_SERVER));
+    good.does(Behaviour::Ends(OF_THE_SERVER));
     assert_eq!(proxy.ask(&prompt(true)).await, (200, OF_THE_SERVER.to_owned()), "what the last one says");
     for instance in [&fails, &good] {
-        instance.does(Does::Ends(OF_THE_REQUEST));
+        instance.does(Behaviour::Ends(OF_THE_REQUEST));
     }
     let before = fails.had().len() + good.had().len();
     assert_eq!(proxy.ask(&prompt(true)).await, (200, OF_THE_REQUEST.to_owned()));
@@ -459,7 +459,7 @@ async fn a_proxy_that_is_stopped_does_not_cut_off_what_a_slow_client_has_not_rea
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     const LONG: usize = 6 << 20;
     let decode = Instance::start().await;
-    decode.does(Does::Says(Box::leak("x".repeat(LONG).into_boxed_str())));
+    decode.does(Behaviour::Says(Box::leak("x".repeat(LONG).into_boxed_str())));
     let stop = Arc::new(tokio::sync::Notify::new());
     let (named, stopped) = (decode.named(), stop.clone());
     let (send, address) = tokio::sync::oneshot::channel();

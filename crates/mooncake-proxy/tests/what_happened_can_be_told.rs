@@ -1,16 +1,16 @@
 //! Counts, and the lines of the log: each request once, with how it ended.
 
-mod town;
+mod mock_instances;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use mock_instances::{Behaviour, Instance, KEY, Proxy, all_events, options, prompt};
 use mooncake_proxy::ProxyOptions;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use town::{Does, Instance, KEY, Proxy, all_events, options, prompt};
 
 fn metric(page: &str, name: &str) -> u64 {
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -24,7 +24,7 @@ async fn an_answer_that_the_client_got_whole_is_not_counted_as_cancelled() {
     for stream in [true, false] {
         assert_eq!(proxy.ask(&prompt(stream)).await.0, 200);
     }
-    decode.does(Does::Status(204));
+    decode.does(Behaviour::Status(204));
     assert_eq!(proxy.ask(&prompt(false)).await.0, 204);
     proxy.until(|status| status["running"] == json!(0)).await;
     let page = proxy.get("/metrics").await.1;
@@ -38,7 +38,7 @@ async fn a_client_that_goes_while_it_waits_is_counted_as_cancelled() {
     let decode = Instance::start().await;
     let few = ProxyOptions { most_running: 1, ..options() };
     let proxy = Proxy::start(few, vec![], vec![decode.named()]).await;
-    decode.does(Does::Nothing);
+    decode.does(Behaviour::Nothing);
     let body = prompt(true).to_string();
     let head = format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let mut sockets = Vec::new();
@@ -60,7 +60,7 @@ async fn an_instance_that_leaves_and_is_here_again_is_one_in_the_metrics() {
     let decode = Instance::start().await;
     let proxy = Proxy::start(options(), vec![], vec![decode.named()]).await;
     let words = Arc::new(Semaphore::new(1));
-    decode.does(Does::Slowly(words.clone()));
+    decode.does(Behaviour::Slowly(words.clone()));
     let begun = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
     let named = decode.address.to_string();
     let change = async |what: &str| {
@@ -76,7 +76,7 @@ async fn an_instance_that_leaves_and_is_here_again_is_one_in_the_metrics() {
     assert_eq!(page.matches(&up).count(), 1, "Prometheus refuses a page with one series twice");
     assert_eq!((metric(&page, &up), metric(&page, &in_flight)), (1, 1));
     words.add_permits(100);
-    assert_eq!(town::whole(begun).await, (200, all_events()));
+    assert_eq!(mock_instances::whole(begun).await, (200, all_events()));
 }
 
 #[tokio::test]
@@ -84,11 +84,11 @@ async fn a_stream_that_is_compressed_is_passed_on_as_it_comes_and_gets_nothing_a
     let decode = Instance::start().await;
     let short = ProxyOptions { stall_timeout: Duration::from_millis(300), ..options() };
     let proxy = Proxy::start(short, vec![], vec![decode.named()]).await;
-    decode.does(Does::Sends(&[("content-encoding", "gzip")], "no event"));
+    decode.does(Behaviour::Sends(&[("content-encoding", "gzip")], "no event"));
     let mut answer = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
     let first = http_body_util::BodyExt::frame(answer.body_mut()).await.unwrap().unwrap();
     assert_eq!(first.into_data().unwrap(), "no event", "whatever it is");
-    assert_eq!(town::whole(answer).await.1, "broke off");
+    assert_eq!(mock_instances::whole(answer).await.1, "broke off");
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn a_stream_that_has_said_that_it_is_done_has_not_broken_off() {
     let decode = Instance::start().await;
     let short = ProxyOptions { stall_timeout: Duration::from_millis(300), ..options() };
     let proxy = Proxy::start(short, vec![], vec![decode.named()]).await;
-    decode.does(Does::Sends(&[], "data: 1\n\ndata: [DONE]\n\n"));
+    decode.does(Behaviour::Sends(&[], "data: 1\n\ndata: [DONE]\n\n"));
     assert_eq!(proxy.ask(&prompt(true)).await, (200, "data: 1\n\ndata: [DONE]\n\n".to_owned()));
     assert_eq!(metric(&proxy.get("/metrics").await.1, "mooncake_proxy_broken_answers_total"), 0);
 }

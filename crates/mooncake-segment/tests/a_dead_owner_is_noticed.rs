@@ -46,7 +46,7 @@ fn holds(size: u64, bytes: std::ops::Range<u64>) {
 #[test]
 fn a_killed_owner_is_noticed_within_200_ms_and_its_memory_given_back_under_live_views() {
     // No other test of this binary has a segment of this size: it is counted by size.
-    let (mut owner, address) = Other::owner(16 * MIB);
+    let (mut owner, address) = start_owner(16 * MIB);
     let (links, noticed) = links(Paths::ALL);
     let link = links.link(&address, &wait()).unwrap();
     assert_eq!(link.path(), Path::SharedMemory, "{}", link.reason());
@@ -88,11 +88,11 @@ fn a_killed_owner_is_noticed_within_200_ms_and_its_memory_given_back_under_live_
 fn what_only_another_reigns_master_may_know_of_is_kept_when_the_owner_dies() {
     // No other test of this binary has a segment of this size: it is counted by size.
     let size = 12 * MIB;
-    let (mut owner, address) = Other::owner(size);
+    let (mut owner, address) = start_owner(size);
     let (links, noticed) = links(Paths::ALL);
     let link = links.link(&address, &wait()).unwrap();
     link.write(rid(1, 1), 0, &[Source::new(&pattern(2 * MIB, 5))], &wait()).unwrap();
-    let mut peer = Other::writer(&address, Path::SharedMemory);
+    let mut peer = start_writer(&address, Path::SharedMemory);
     assert_eq!(peer.ask(&format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
     assert_eq!(owner.ask("take-epoch 2 8"), "taken by 0");
     let Noticed::Epoch(question) = noticed.recv_timeout(Duration::from_secs(5)).unwrap() else { panic!() };
@@ -111,10 +111,10 @@ fn what_only_another_reigns_master_may_know_of_is_kept_when_the_owner_dies() {
 
 #[test]
 fn a_view_in_another_process_keeps_its_bytes_when_this_one_drops_its_own() {
-    let (mut owner, address) = Other::owner(8 * MIB);
+    let (mut owner, address) = start_owner(8 * MIB);
     let (links, noticed) = links(Paths::ALL);
     let link = links.link(&address, &wait()).unwrap();
-    let mut peer = Other::writer(&address, Path::SharedMemory);
+    let mut peer = start_writer(&address, Path::SharedMemory);
     assert!(peer.ask(&format!("write {} 0 {MIB}", rid(1, 1))).starts_with("ok"));
     let expected = pattern(MIB, rid(1, 1) as u8);
     assert_eq!(peer.ask(&format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
@@ -134,10 +134,10 @@ fn a_view_in_another_process_keeps_its_bytes_when_this_one_drops_its_own() {
 
 #[test]
 fn views_last_whoever_drops_others_and_in_whatever_order() {
-    let (mut owner, address) = Other::owner(4 * MIB);
+    let (mut owner, address) = start_owner(4 * MIB);
     let (links, noticed) = links(Paths::ALL);
     let link = links.link(&address, &wait()).unwrap();
-    let mut peer = Other::writer(&address, Path::SharedMemory);
+    let mut peer = start_writer(&address, Path::SharedMemory);
     for i in 0..3 {
         assert!(peer.ask(&format!("write {} {} {MIB}", rid(1, i + 1), i * MIB)).starts_with("ok"));
     }
@@ -185,7 +185,7 @@ fn a_peer_that_hears_that_a_segment_is_gone_takes_nothing_from_an_owner_that_liv
 fn memory_that_was_forgotten_first_goes_back_when_the_owner_dies_and_each_view_ends() {
     // No other test of this binary has a segment of this size: it is counted by size.
     let size = 10 * MIB;
-    let (mut owner, address) = Other::owner(size);
+    let (mut owner, address) = start_owner(size);
     let (links, _noticed) = links(Paths::ALL);
     let link = links.link(&address, &wait()).unwrap();
     let mut views = Vec::new();
@@ -218,8 +218,8 @@ fn memory_goes_back_though_the_watcher_has_not_come_to_tell_of_the_owners_end() 
     let (release, released) = channel();
     let events = Busy(std::sync::Mutex::new(released));
     let links = mooncake_segment::Links::new(mooncake_segment::LinkOptions::new(WRITER), Box::new(events)).unwrap();
-    let (mut first, first_address) = Other::owner(MIB);
-    let (mut second, address) = Other::owner(size);
+    let (mut first, first_address) = start_owner(MIB);
+    let (mut second, address) = start_owner(size);
     let _first = links.link(&first_address, &wait()).unwrap();
     let link = links.link(&address, &wait()).unwrap();
     link.write(rid(1, 1), 0, &[Source::new(&pattern(5 * MIB, 5))], &wait()).unwrap();
@@ -238,7 +238,7 @@ fn memory_goes_back_though_the_watcher_has_not_come_to_tell_of_the_owners_end() 
 
 #[test]
 fn a_segment_is_forgotten_while_another_thread_still_connects_to_it() {
-    let (owner, address) = Other::owner(4 * MIB);
+    let (owner, address) = start_owner(4 * MIB);
     let (links, _noticed) = links(Paths::ALL);
     let ended = while_connecting(&links, &owner, &address, |connecting| {
         let begun = Instant::now();

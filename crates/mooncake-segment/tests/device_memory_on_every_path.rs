@@ -1,12 +1,10 @@
 //! Memory of a device travels as any other does, whichever way.
 
-#[path = "../../../tests/fake_cuda/mod.rs"]
-mod fake_cuda;
 mod support;
 
-use fake_cuda::{DeviceMemory, FakeCuda, ILLEGAL_ADDRESS, INVALID_VALUE};
 use mooncake_memory::{CopyError, Registry, Source, Target, crc32c};
 use mooncake_segment::{Link, Path, Paths, TransferError};
+use mooncake_test_support::fake_cuda::{DeviceMemory, FakeCuda, ILLEGAL_ADDRESS, INVALID_VALUE};
 use support::*;
 
 const PATHS: [Path; 3] = [Path::Local, Path::SharedMemory, Path::Tcp];

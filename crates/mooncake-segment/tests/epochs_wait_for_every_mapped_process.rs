@@ -43,7 +43,7 @@ fn a_process_that_maps_the_segment_must_confirm_even_if_it_only_reads() {
     for command in ["write 281474976710658 0 4096", "view 281474976710658 0 1024"] {
         let owner = Owner::new(MIB);
         owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(&[0; 4096])]).unwrap();
-        let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+        let mut peer = start_writer(&owner.address(), Path::SharedMemory);
         peer.ask(command);
         assert_eq!(owner.take_epoch(2), [] as [[u8; 16]; 0]);
         assert_eq!(owner.hears_within(300), None, "it has not confirmed");
@@ -60,7 +60,7 @@ fn a_process_that_maps_the_segment_must_confirm_even_if_it_only_reads() {
 #[test]
 fn a_silent_peer_keeps_the_segment_closed_until_it_is_gone() {
     let owner = Owner::new(MIB);
-    let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut peer = start_writer(&owner.address(), Path::SharedMemory);
     peer.ask(&format!("write {} 0 4096", rid(1, 1)));
     peer.stop();
     assert!(owner.take_epoch(2).is_empty());
@@ -72,7 +72,7 @@ fn a_silent_peer_keeps_the_segment_closed_until_it_is_gone() {
 #[test]
 fn a_peer_that_hangs_up_and_lives_on_keeps_the_segment_closed_until_it_is_gone() {
     let owner = Owner::new(MIB);
-    let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut peer = start_writer(&owner.address(), Path::SharedMemory);
     assert_eq!(peer.ask("attach-to-write"), "attached");
     assert!(owner.take_epoch(2).is_empty());
     assert_eq!(peer.ask("hang-up"), "hung up");
@@ -90,7 +90,7 @@ fn what_is_taken_is_known_apart_from_what_was_asked() {
     assert_eq!((owner.server.taken(uuid), owner.server.taken([0; 16])), (0, 0));
     owner.take_epoch(2);
     assert_eq!(owner.server.taken(uuid), 2);
-    let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut peer = start_writer(&owner.address(), Path::SharedMemory);
     peer.ask(&format!("write {} 0 4096", rid(2, 1)));
     peer.stop();
     for _ in 0..2 {
@@ -293,7 +293,7 @@ fn the_word_of_an_older_version_is_no_proof_and_its_end_is() {
 #[test]
 fn a_tcp_lane_in_the_middle_of_an_older_write_is_cut() {
     let owner = Owner::new(64 * MIB);
-    let mut writer = Other::writer(&owner.address(), Path::Tcp);
+    let mut writer = start_writer(&owner.address(), Path::Tcp);
     assert_eq!(writer.ask(&format!("write-for-ever {} 0 {}", rid(1, 1), 48 * MIB)), "begun");
     std::thread::sleep(std::time::Duration::from_millis(60));
     writer.stop();
@@ -324,7 +324,7 @@ fn a_peer_that_unmapped_is_not_waited_for() {
 #[test]
 fn a_process_that_could_not_map_the_segment_is_not_waited_for() {
     let owner = Owner::new(64 * MIB);
-    let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut peer = start_writer(&owner.address(), Path::SharedMemory);
     let mut reasons = Vec::new();
     // The socket, the owner's pidfd, the two memfds, the lock that says who maps it: each is the first not to be had
     // once.

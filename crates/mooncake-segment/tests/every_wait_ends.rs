@@ -33,7 +33,7 @@ fn about(elapsed: Duration, ms: u64) -> bool {
 
 #[test]
 fn a_stopped_owner_costs_one_standstill_per_read_and_write() {
-    let (owner, address) = Other::owner(64 * MIB);
+    let (owner, address) = start_owner(64 * MIB);
     let links = tcp_links(Duration::from_millis(400));
     let link = links.link(&address, &wait()).unwrap();
     let data = pattern(32 * MIB, 1);
@@ -53,7 +53,7 @@ fn a_stopped_owner_costs_one_standstill_per_read_and_write() {
 
 #[test]
 fn a_tcp_write_that_was_sent_and_not_answered_is_not_settled() {
-    let (owner, address) = Other::owner(64 * MIB);
+    let (owner, address) = start_owner(64 * MIB);
     let links = tcp_links(Duration::from_millis(250));
     let link = links.link(&address, &wait()).unwrap();
     // All of it lies in the sockets, or a part.
@@ -71,7 +71,7 @@ fn a_tcp_write_that_was_sent_and_not_answered_is_not_settled() {
 
 #[test]
 fn a_deadline_and_an_interruption_end_a_call_within_100_ms() {
-    let (owner, address) = Other::owner(MIB);
+    let (owner, address) = start_owner(MIB);
     let links = tcp_links(Duration::from_secs(30));
     let link = links.link(&address, &wait()).unwrap();
     link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
@@ -131,7 +131,7 @@ fn a_peer_that_does_not_answer_costs_one_timeout_and_is_then_avoided() {
 
 #[test]
 fn a_stopped_owner_of_a_mapped_segment_cannot_hold_a_first_put_for_ever() {
-    let (owner, address) = Other::owner(MIB);
+    let (owner, address) = start_owner(MIB);
     let (links, _noticed) = links(Paths::ALL);
     let link = links.link(&address, &wait()).unwrap();
     assert_eq!(link.path(), Path::SharedMemory);
@@ -150,7 +150,7 @@ fn a_stopped_owner_of_a_mapped_segment_cannot_hold_a_first_put_for_ever() {
 
 #[test]
 fn a_first_put_that_waits_for_an_owner_hears_of_its_end() {
-    let (mut owner, address) = Other::owner(MIB);
+    let (mut owner, address) = start_owner(MIB);
     let (links, _noticed) = links(Paths::ALL);
     let link = links.link(&address, &wait()).unwrap();
     owner.stop();

@@ -55,7 +55,7 @@ fn a_write_that_comes_after_its_fence_is_refused_and_the_lane_stays_in_step() {
 #[test]
 fn a_stopped_mapped_writer_is_fenced_when_it_confirms() {
     let owner = Owner::new(64 * MIB);
-    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut writer = start_writer(&owner.address(), Path::SharedMemory);
     assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     // Placed, and stopped before its first byte.
@@ -74,7 +74,7 @@ fn a_stopped_mapped_writer_is_fenced_when_it_confirms() {
 #[test]
 fn a_mapped_writer_stopped_in_mid_copy_is_fenced_after_its_last_byte() {
     let owner = Owner::new(64 * MIB);
-    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut writer = start_writer(&owner.address(), Path::SharedMemory);
     let (mine, len) = (rid(1, 1), 48 * MIB);
     assert_eq!(writer.ask(&format!("write-for-ever {mine} 0 {len}")), "begun");
     std::thread::sleep(Duration::from_millis(100));
@@ -95,7 +95,7 @@ fn a_mapped_writer_stopped_in_mid_copy_is_fenced_after_its_last_byte() {
 #[test]
 fn a_stopped_mapped_writer_is_fenced_when_it_dies() {
     let owner = Owner::new(4 * MIB);
-    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut writer = start_writer(&owner.address(), Path::SharedMemory);
     assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     assert!(!owner.fence(rid(1, 2), 8192, 4096));
@@ -110,7 +110,7 @@ fn a_stopped_mapped_writer_is_fenced_when_it_dies() {
 #[test]
 fn a_mapped_writer_that_hangs_up_and_lives_on_is_not_fenced_until_it_dies() {
     let owner = Owner::new(MIB);
-    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut writer = start_writer(&owner.address(), Path::SharedMemory);
     assert_eq!(writer.ask("attach-to-write"), "attached");
     assert!(!owner.fence(rid(1, 1), 0, 4096));
     assert_eq!(writer.ask("hang-up"), "hung up");
@@ -127,7 +127,7 @@ fn a_mapped_writer_that_hangs_up_and_lives_on_is_not_fenced_until_it_dies() {
 #[test]
 fn a_writer_that_says_it_is_done_is_fenced_at_once() {
     let owner = Owner::new(4 * MIB);
-    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut writer = start_writer(&owner.address(), Path::SharedMemory);
     assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     let fence =
@@ -143,7 +143,7 @@ fn a_writer_that_says_it_is_done_is_fenced_at_once() {
 fn a_killed_tcp_writer_with_megabytes_in_flight_lands_nothing_after_its_fence() {
     for round in 0..3u64 {
         let owner = Owner::new(64 * MIB);
-        let mut writer = Other::writer(&owner.address(), Path::Tcp);
+        let mut writer = start_writer(&owner.address(), Path::Tcp);
         let (mine, len) = (rid(1, 1), 48 * MIB);
         assert_eq!(writer.ask(&format!("write-for-ever {mine} 0 {len}")), "begun");
         std::thread::sleep(Duration::from_millis(60 + 7 * round));
@@ -155,7 +155,7 @@ fn a_killed_tcp_writer_with_megabytes_in_flight_lands_nothing_after_its_fence() 
 #[test]
 fn a_stopped_tcp_writer_is_cut_and_lands_nothing_after_its_fence() {
     let owner = Owner::new(64 * MIB);
-    let mut writer = Other::writer(&owner.address(), Path::Tcp);
+    let mut writer = start_writer(&owner.address(), Path::Tcp);
     let (mine, len) = (rid(1, 1), 48 * MIB);
     assert_eq!(writer.ask(&format!("write-for-ever {mine} 0 {len}")), "begun");
     std::thread::sleep(Duration::from_millis(60));
@@ -253,7 +253,7 @@ fn a_writer_that_stood_still_through_ten_thousand_fences_answers_them_all() {
     const FENCES: u64 = 10_000;
     // An extent that is being fenced is nobody else's.
     let owner = Owner::new(FENCES * 1024);
-    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut writer = start_writer(&owner.address(), Path::SharedMemory);
     assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     // More than the connection holds unread: a batch of keys, and the epoch on top.
@@ -281,7 +281,7 @@ fn a_fence_costs_the_same_however_many_are_pending() {
     const FENCES: u64 = 50_000;
     // An extent that is being fenced is nobody else's.
     let owner = Owner::new(FENCES * 1024);
-    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut writer = start_writer(&owner.address(), Path::SharedMemory);
     assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     // Of this thread alone, so that what else the machine does is not in it.

@@ -43,7 +43,7 @@ fn whoever_still_has_a_link_of_closed_links_moves_no_byte_over_it() {
 
 #[test]
 fn a_link_that_is_made_while_the_links_close_is_ended() {
-    let (owner, address) = Other::owner(MIB);
+    let (owner, address) = start_owner(MIB);
     let (links, _noticed) = links(Paths::only(Path::SharedMemory));
     let ended = while_connecting(&links, &owner, &address, |_| links.close());
     assert!(matches!(ended, Err(LinkError::Closed)));
@@ -52,7 +52,7 @@ fn a_link_that_is_made_while_the_links_close_is_ended() {
 
 #[test]
 fn a_caller_without_time_keeps_no_other_from_a_link() {
-    let (owner, address) = Other::owner(MIB);
+    let (owner, address) = start_owner(MIB);
     let (links, _noticed) = links(Paths::ALL);
     owner.stop();
     let short = Wait::until(Instant::now() + Duration::from_millis(60));

@@ -17,7 +17,7 @@ fn other_process() {
 
 #[test]
 fn an_owner_that_stood_still_at_the_first_contact_is_mapped_later() {
-    let (owner, address) = Other::owner(4 * MIB);
+    let (owner, address) = start_owner(4 * MIB);
     let options = LinkOptions { retry_after: Duration::from_millis(100), ..LinkOptions::new(WRITER) };
     // Let go once the Unix hello has been given up, and TCP waits for its own.
     let patience = options.connect_timeout + Duration::from_millis(300);

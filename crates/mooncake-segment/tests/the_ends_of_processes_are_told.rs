@@ -23,7 +23,7 @@ fn gone(owner: &Owner, mark: u64) -> Option<Heard> {
 fn the_end_of_a_reader_is_told_with_its_mark() {
     let owner = Owner::new(MIB);
     owner.memory.mapping().write(rid(1, 1), 0, &[mooncake_memory::Source::new(&[0; 4096])]).unwrap();
-    let mut reader = Other::marked(&owner.address(), 77);
+    let mut reader = start_marked(&owner.address(), 77);
     assert_eq!(reader.ask(&format!("view {} 0 1024", rid(1, 1))), "viewed");
     reader.kill();
     assert_eq!(owner.hears_within(2000), gone(&owner, 77));
@@ -33,10 +33,10 @@ fn the_end_of_a_reader_is_told_with_its_mark() {
 #[test]
 fn a_process_without_a_mark_or_one_that_unmapped_before_it_ended_proves_nothing() {
     let owner = Owner::new(MIB);
-    let mut unknown = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut unknown = start_writer(&owner.address(), Path::SharedMemory);
     assert!(unknown.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     unknown.kill();
-    let mut tidy = Other::marked(&owner.address(), 77);
+    let mut tidy = start_marked(&owner.address(), 77);
     assert!(tidy.ask(&format!("write {} 0 4096", rid(1, 2))).starts_with("ok"));
     assert_eq!(tidy.ask("let-go"), "let go");
     let until = Instant::now() + Duration::from_secs(5);
@@ -76,7 +76,7 @@ fn what_a_process_said_before_its_end_counts_where_its_owner_hears_of_both_at_on
     // The same memory behind a server that reports to this.
     owner.server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER), Box::new(events)).unwrap();
     owner.server.add(owner.memory.clone(), owner.address().access_key);
-    let mut reader = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut reader = start_writer(&owner.address(), Path::SharedMemory);
     assert_eq!(reader.ask("attach-to-write"), "attached");
     // The end of a write, and with that of its fence, is for the owner's thread to tell.
     let mut lane = lane_by_hand(&owner.address(), None);
@@ -105,7 +105,7 @@ fn the_mark_is_that_of_the_connection_and_not_of_the_session_it_names() {
     let (reply, _fds) = descriptors_by_hand(&liar);
     assert_eq!(reply[11] & 2, 2, "it takes introductions");
     liar.write_all(&introduction_by_hand(78)).unwrap();
-    let mut reader = Other::marked(&owner.address(), 77);
+    let mut reader = start_marked(&owner.address(), 77);
     assert!(reader.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     reader.kill();
     assert_eq!(owner.hears_within(2000), gone(&owner, 77));

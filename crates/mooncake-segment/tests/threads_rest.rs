@@ -29,7 +29,7 @@ fn spent(name: &str) -> Duration {
 #[test]
 fn an_end_that_has_been_heard_of_wakes_nobody_again() {
     // A view of a segment whose owner is dead keeps its watcher.
-    let (mut dead, address) = Other::owner(MIB);
+    let (mut dead, address) = start_owner(MIB);
     let (links, noticed) = links(Paths::ALL);
     let link = links.link(&address, &wait()).unwrap();
     link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
@@ -41,7 +41,7 @@ fn an_end_that_has_been_heard_of_wakes_nobody_again() {
     let mut peer = attached_by_hand(&owner.address(), 1);
     peer.write_all(&attach_frame(3, 0)).unwrap();
     assert_eq!(frame_by_hand(&mut peer)[4], 4, "it may write");
-    let mut ended = Other::writer(&owner.address(), mooncake_segment::Path::SharedMemory);
+    let mut ended = start_writer(&owner.address(), mooncake_segment::Path::SharedMemory);
     assert_eq!(ended.ask("attach-to-write"), "attached");
     assert!(!owner.fence(rid(1, 1), 0, 4096));
     drop(peer);

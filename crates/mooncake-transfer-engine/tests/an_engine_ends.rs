@@ -1,14 +1,13 @@
 //! The end of an engine: when it says that memory is nobody's any more, it is.
 
 mod memory;
-mod other;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memory::Memory;
+use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, PeerId, Status};
-use other::{Other, SAME_HOST, hear, role, say};
 
 const LEN: usize = 64 << 20;
 
@@ -17,8 +16,8 @@ fn engine(same_host: bool) -> Engine {
 }
 
 /// A peer in another process, and memory that it lends.
-fn lender(initiator: &Engine, same_host: bool) -> (Other, PeerId, u64) {
-    let mut lender = Other::start("lender", same_host);
+fn lender(initiator: &Engine, same_host: bool) -> (ChildProcess, PeerId, u64) {
+    let mut lender = ChildProcess::start("other", &format!("lender {same_host}"));
     let (name, addr) = (lender.hear(), lender.hear().parse().unwrap());
     let peer = initiator.open(&name).unwrap();
     initiator.transfer(peer, &[Memory::new(1).read_from(addr)]).unwrap();
@@ -28,14 +27,12 @@ fn lender(initiator: &Engine, same_host: bool) -> (Other, PeerId, u64) {
 /// What the other process of these tests is; nothing where nobody started it as something.
 #[test]
 fn other() {
-    if role() != "lender" {
-        return;
-    }
-    let engine = engine(std::env::var(SAME_HOST).as_deref() == Ok("1"));
+    let Some(role) = role() else { return };
+    let engine = engine(role == "lender true");
     let lent = Memory::filled(LEN, 1);
     engine.register(&[lent.range()], "*").unwrap();
     say(engine.name());
-    say(&lent.addr().to_string());
+    say(lent.addr());
     hear();
 }
 
@@ -43,7 +40,7 @@ fn other() {
 fn close_ends_a_call(same_host: bool, write: bool) {
     let initiator = engine(same_host);
     let (lender, peer, addr) = lender(&initiator, same_host);
-    lender.freeze();
+    lender.stop();
     let here = Memory::new(LEN);
     let request = if write { here.write_to(addr) } else { here.read_from(addr) };
     let (waits, ended) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -73,7 +70,7 @@ fn close_ends_a_call(same_host: bool, write: bool) {
         let result = call.join().unwrap();
         assert!(matches!(result, Err(EngineError::Closed)), "{result:?}");
     });
-    lender.thaw();
+    lender.go_on();
 }
 
 #[test]
@@ -95,21 +92,21 @@ fn close_ends_a_write_within_the_host() {
 fn close_ends_a_batch_and_its_memory_is_the_callers() {
     let initiator = engine(false);
     let (lender, peer, addr) = lender(&initiator, false);
-    lender.freeze();
+    lender.stop();
     let here = Memory::new(LEN);
     let batch = initiator.allocate(1);
     initiator.submit(batch, vec![(peer, here.read_from(addr))], None).unwrap();
     initiator.close().unwrap();
     assert_eq!(initiator.status(batch).unwrap(), Status::Failed);
     assert_eq!(initiator.batch_error(batch).unwrap().as_deref(), Some("the engine is closed"));
-    lender.thaw();
+    lender.go_on();
 }
 
 #[test]
 fn close_within_a_call_of_the_engine_says_that_its_memory_is_still_used() {
     let initiator = engine(false);
     let (lender, peer, addr) = lender(&initiator, false);
-    lender.freeze();
+    lender.stop();
     let here = Memory::new(LEN);
     // As a signal's handler does, which Python calls while the transfer waits.
     let handler = || {
@@ -123,14 +120,14 @@ fn close_within_a_call_of_the_engine_says_that_its_memory_is_still_used() {
     assert!(matches!(result, Err(EngineError::Closed)), "{result:?}");
     // Asked again, it says so as soon as that is true.
     initiator.close().unwrap();
-    lender.thaw();
+    lender.go_on();
 }
 
 #[test]
 fn two_that_close_at_once_both_return_when_it_is_done() {
     let initiator = engine(false);
     let (lender, peer, addr) = lender(&initiator, false);
-    lender.freeze();
+    lender.stop();
     let here = Memory::new(LEN);
     let batch = initiator.allocate(1);
     initiator.submit(batch, vec![(peer, here.read_from(addr))], None).unwrap();
@@ -142,7 +139,7 @@ fn two_that_close_at_once_both_return_when_it_is_done() {
             });
         }
     });
-    lender.thaw();
+    lender.go_on();
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! Memory that processors cannot touch, at either end of a transfer within the engine's own segment.
 
-#[path = "../../../tests/fake_cuda/mod.rs"]
-mod fake_cuda;
 mod memory;
 
-use fake_cuda::{DeviceMemory, FakeCuda};
 use memory::{Memory, nowhere};
 use mooncake_memory::ForeignRange;
+use mooncake_test_support::fake_cuda::{DeviceMemory, FakeCuda};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Opcode, PeerId, Request};
 
 /// More than is copied in one go, and no whole number of anything.

@@ -1,9 +1,8 @@
 //! Slow links, crowds, peers that froze, and numbers that cannot be meant.
 
 mod memory;
-mod other;
+mod memory_metadata;
 mod relay;
-mod shelf;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memory::Memory;
+use memory_metadata::MemoryMetadata;
 use mooncake_memory::ForeignRange;
+use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_transfer_engine::{
     Engine, EngineError, EngineOptions, HttpMetadata, Metadata, Notify, Opcode, Request, Status,
 };
-use other::{Other, hear, role, say};
 use relay::{Fate, behind};
-use shelf::Shelf;
 
 /// 100 MB/s or less.
 const SLOW: Fate = Fate::Trickle(1 << 20, Duration::from_millis(10));
@@ -139,13 +138,13 @@ fn name_starts(task: &std::fs::DirEntry, with: &str) -> bool {
 
 #[test]
 fn many_batches_for_one_peer_have_two_threads_and_no_more() {
-    let mut target = Other::start("target", true);
+    let mut target = ChildProcess::start("other", "target");
     let (said, here) = (target.hear(), Memory::new(1 << 20));
     let (name, addr) = said.split_once(' ').unwrap();
     let initiator = Engine::new("127.0.0.1", by_tcp()).unwrap();
     let (peer, write) = (initiator.open(name).unwrap(), here.write_to(addr.parse().unwrap()));
     // Nothing ends, so that all of them wait at once.
-    target.freeze();
+    target.stop();
     let before = batch_threads();
     let batches: Vec<_> = (0..100)
         .map(|_| {
@@ -159,7 +158,7 @@ fn many_batches_for_one_peer_have_two_threads_and_no_more() {
         batch_threads()
     });
     assert_eq!(most.max().unwrap() - before, 2);
-    target.thaw();
+    target.go_on();
     for batch in batches {
         assert_eq!(initiator.wait(batch, Duration::from_secs(60)).unwrap(), Status::Completed);
     }
@@ -272,11 +271,11 @@ fn a_call_that_waits_for_a_connection_can_be_ended() {
 /// Not a test of its own.
 #[test]
 fn other() {
-    if role() == "target" {
+    if role().as_deref() == Some("target") {
         let target = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
         let there = Memory::new(1 << 20);
         target.register(&[there.range()], "*").unwrap();
-        say(&format!("{} {}", target.name(), there.addr()));
+        say(format_args!("{} {}", target.name(), there.addr()));
         hear();
         // What came before is done once this is answered.
         std::thread::sleep(Duration::from_millis(300));
@@ -286,7 +285,7 @@ fn other() {
 
 #[test]
 fn a_peer_that_froze_does_not_look_into_memory_that_was_given_back_to_its_owner() {
-    let mut target = Other::start("target", true);
+    let mut target = ChildProcess::start("other", "target");
     let said = target.hear();
     let (name, addr) = said.split_once(' ').unwrap();
     let options = EngineOptions { transfer_timeout: Duration::from_millis(500), ..EngineOptions::default() };
@@ -296,22 +295,22 @@ fn a_peer_that_froze_does_not_look_into_memory_that_was_given_back_to_its_owner(
     let write = here.write_to(addr.parse().unwrap());
     initiator.transfer(peer, &[write]).unwrap();
     assert_eq!(initiator.links()[0].path, "same host");
-    target.freeze();
+    target.stop();
     let failed = initiator.transfer(peer, &[write]);
     assert!(matches!(failed, Err(EngineError::Timeout { .. })), "{failed:?}");
     // The call is over: the memory is for something else now.
     here.range().write_from(&vec![2; 1 << 20]).unwrap();
-    target.thaw();
+    target.go_on();
     target.say("look");
     assert_eq!(target.hear(), "as it was");
 }
 
 #[test]
 fn ten_thousand_registrations_with_a_metadata_service_are_as_quick_last_as_first() {
-    let (shelf, memory) = (Shelf::default(), Memory::new(10_000 * 64));
-    let engine = Engine::with_metadata("many", by_tcp(), Box::new(shelf.clone()), "").unwrap();
+    let (metadata, memory) = (MemoryMetadata::default(), Memory::new(10_000 * 64));
+    let engine = Engine::with_metadata("many", by_tcp(), Box::new(metadata.clone()), "").unwrap();
     let told = || {
-        let document = shelf.get("mooncake/ram/many").unwrap();
+        let document = metadata.get("mooncake/ram/many").unwrap();
         document.map(|document| document.matches("\"addr\"").count())
     };
     let thousands: Vec<Duration> = (0..10)
@@ -393,7 +392,7 @@ fn asks_a_service_that_answers(answer: &str) {
 }
 
 /// What the target says of itself: its name, and a write of all that it lends.
-fn met(target: &mut Other, here: &Memory) -> (String, Request) {
+fn met(target: &mut ChildProcess, here: &Memory) -> (String, Request) {
     let said = target.hear();
     let (name, addr) = said.split_once(' ').unwrap();
     (name.to_owned(), here.write_to(addr.parse().unwrap()))
@@ -401,11 +400,11 @@ fn met(target: &mut Other, here: &Memory) -> (String, Request) {
 
 #[test]
 fn a_peer_that_stood_still_when_it_was_met_is_reached_within_the_host_afterwards() {
-    let (mut target, here) = (Other::start("target", true), Memory::new(1 << 20));
+    let (mut target, here) = (ChildProcess::start("other", "target"), Memory::new(1 << 20));
     let (name, write) = met(&mut target, &here);
     let initiator = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
     let peer = initiator.open(&name).unwrap();
-    target.freeze();
+    target.stop();
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let call = scope.spawn(|| initiator.transfer_with(peer, &[write], &|| enough.load(Ordering::SeqCst)));
@@ -417,7 +416,7 @@ fn a_peer_that_stood_still_when_it_was_met_is_reached_within_the_host_afterwards
         let ended = call.join().unwrap();
         assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
     });
-    target.thaw();
+    target.go_on();
     let until = Instant::now() + Duration::from_secs(10);
     while initiator.links()[0].path != "same host" {
         assert!(Instant::now() < until, "{:?}", initiator.links());
@@ -427,15 +426,15 @@ fn a_peer_that_stood_still_when_it_was_met_is_reached_within_the_host_afterwards
 
 #[test]
 fn a_caller_without_patience_keeps_nobody_else_from_a_peer() {
-    let (mut target, here) = (Other::start("target", true), Memory::new(1 << 20));
+    let (mut target, here) = (ChildProcess::start("other", "target"), Memory::new(1 << 20));
     let (name, write) = met(&mut target, &here);
     let initiator = Engine::new("127.0.0.1", by_tcp()).unwrap();
     let peer = initiator.open(&name).unwrap();
-    target.freeze();
+    target.stop();
     let began = Instant::now();
     let ended = initiator.transfer_with(peer, &[write], &|| began.elapsed() > Duration::from_millis(200));
     assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
-    target.thaw();
+    target.go_on();
     initiator.transfer(peer, &[write]).unwrap();
 }
 
@@ -447,7 +446,7 @@ fn of_peers_that_have_ended_no_connection_is_kept() {
         let initiator = Engine::new("127.0.0.1", options).unwrap();
         let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = descriptors();
-        let mut target = Other::start("target", true);
+        let mut target = ChildProcess::start("other", "target");
         let (name, write) = met(&mut target, &here);
         let peer = initiator.open(&name).unwrap();
         let all = std::sync::Barrier::new(8);

@@ -1,13 +1,13 @@
 //! Reports and logs name the path that bytes really took, and why; a device's memory goes by TCP at once.
 
-#[path = "../../../tests/fake_cuda/mod.rs"]
-mod fake_cuda;
-mod log;
 mod memory;
 
-use fake_cuda::FakeCuda;
 use memory::Memory;
+use mooncake_test_support::fake_cuda::FakeCuda;
+use mooncake_test_support::log_capture;
 use mooncake_transfer_engine::{Engine, EngineOptions, LinkReport, Opcode, Request};
+
+const ENGINE: &str = "mooncake_transfer_engine";
 
 const LEN: usize = 300_000;
 
@@ -36,7 +36,7 @@ fn memory_of_a_device_goes_by_tcp_and_reports_and_the_log_say_so() {
     let peer = initiator.open(target.name()).unwrap();
     let remote = lent_device.range().addr() as u64;
     let mut by_path = [0, 0];
-    let told = log::told(|| {
+    let told = log_capture::told(ENGINE, || {
         for (local, remote, path, reason) in [
             (host.range(), lent.addr(), 0, "copies between processes"),
             (device.range(), lent.addr(), 1, "device memory here"),
@@ -119,7 +119,7 @@ fn a_peer_that_can_be_reached_by_tcp_alone_says_why() {
         let (memory, lent) = (Memory::filled(4096, 1), Memory::new(4096));
         target.register(&[lent.range()], "*").unwrap();
         let peer = initiator.open(target.name()).unwrap();
-        let told = log::told(|| initiator.transfer(peer, &[memory.write_to(lent.addr()); 3]).unwrap());
+        let told = log_capture::told(ENGINE, || initiator.transfer(peer, &[memory.write_to(lent.addr()); 3]).unwrap());
         assert_eq!(links_of(&told), [format!("path=\"tcp\" reason={reason:?}")]);
         assert_eq!((link(&initiator).path, &*link(&initiator).reason), ("tcp", reason));
         assert_eq!(link(&initiator).by_path, [("tcp", 3 * 4096)]);

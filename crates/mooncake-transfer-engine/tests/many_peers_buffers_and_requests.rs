@@ -1,13 +1,12 @@
 //! 64 peers, 10,000 registered buffers, 100,000 requests in flight: little memory, few threads, all bytes in place.
 
 mod memory;
-mod other;
 
 use std::time::{Duration, Instant};
 
 use memory::Memory;
+use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_transfer_engine::{Engine, EngineOptions, Opcode, Request, Status};
-use other::{Other, SAME_HOST, hear, role, say};
 
 const PROCESSES: usize = 4;
 const PEERS: usize = 64;
@@ -27,27 +26,27 @@ fn content(number: usize) -> [u8; LEN] {
     out
 }
 
-fn options() -> EngineOptions {
-    let same_host = std::env::var(SAME_HOST).is_ok_and(|value| value == "1");
+fn options(same_host: bool) -> EngineOptions {
     EngineOptions { same_host, transfer_timeout: Duration::from_secs(50), ..EngineOptions::default() }
 }
 
 /// Not a test of its own.
 #[test]
 fn other() {
-    match role().as_str() {
-        "targets" => targets(),
-        "initiator" => initiator(),
-        _ => {}
+    let Some(role) = role() else { return };
+    match role.split_once(' ').unwrap() {
+        ("targets", same_host) => targets(same_host == "true"),
+        ("initiator", same_host) => initiator(same_host == "true"),
+        _ => panic!("no such role: {role}"),
     }
 }
 
 /// Engines that lend a buffer for each request that they will get, and others.
-fn targets() {
+fn targets(same_host: bool) {
     let first: usize = hear().parse().unwrap();
     let engines: Vec<(Engine, Memory)> = (0..PEERS / PROCESSES)
         .map(|_| {
-            let (engine, memory) = (Engine::new("127.0.0.1", options()).unwrap(), Memory::new(BUFFERS * LEN));
+            let (engine, memory) = (Engine::new("127.0.0.1", options(same_host)).unwrap(), Memory::new(BUFFERS * LEN));
             let all: Vec<_> = (0..BUFFERS).map(|nth| memory.range().part(nth * LEN, LEN)).collect();
             engine.register(&all, "*").unwrap();
             (engine, memory)
@@ -64,7 +63,7 @@ fn targets() {
             let mine = (0..).take_while(|slot| slot * PEERS + first + nth < REQUESTS).count();
             if right((nth, one)) >= mine { mine } else { 0 }
         };
-        say(&engines.iter().enumerate().map(of_mine).sum::<usize>().to_string());
+        say(engines.iter().enumerate().map(of_mine).sum::<usize>());
     }
 }
 
@@ -98,14 +97,14 @@ fn registrations(engine: &Engine, memory: &Memory) -> (Duration, Duration) {
     best
 }
 
-fn initiator() {
+fn initiator(same_host: bool) {
     let names = hear();
     let memory = Memory::new(BUFFERS * LEN);
     for nth in 0..BUFFERS {
         memory.range().part(nth * LEN, LEN).write_from(&content(nth)).unwrap();
     }
     let (before, _) = usage();
-    let engine = Engine::new("127.0.0.1", options()).unwrap();
+    let engine = Engine::new("127.0.0.1", options(same_host)).unwrap();
     let (first, last) = registrations(&engine, &memory);
     let peers: Vec<_> = names
         .split(',')
@@ -148,22 +147,23 @@ fn initiator() {
         after.saturating_sub(before) >> 10,
     );
     let most = kilobytes.max(after).saturating_sub(before) >> 10;
-    say(&format!("{most} {} {} {}", threads.max(threads_after), first.as_nanos(), last.as_nanos()));
+    say(format_args!("{most} {} {} {}", threads.max(threads_after), first.as_nanos(), last.as_nanos()));
 }
 
 fn the_crowd_is_served(same_host: bool) {
-    let mut processes: Vec<Other> = (0..PROCESSES).map(|_| Other::start("targets", same_host)).collect();
+    let mut processes: Vec<ChildProcess> =
+        (0..PROCESSES).map(|_| ChildProcess::start("other", &format!("targets {same_host}"))).collect();
     for (nth, process) in processes.iter_mut().enumerate() {
-        process.say(&(nth * PEERS / PROCESSES).to_string());
+        process.say(nth * PEERS / PROCESSES);
     }
-    let names: Vec<String> = processes.iter_mut().map(Other::hear).collect();
-    let mut initiator = Other::start("initiator", same_host);
+    let names: Vec<String> = processes.iter_mut().map(ChildProcess::hear).collect();
+    let mut initiator = ChildProcess::start("other", &format!("initiator {same_host}"));
     initiator.say(&names.join(","));
     assert_eq!(initiator.hear(), "met");
-    processes.iter().for_each(Other::freeze);
+    processes.iter().for_each(ChildProcess::stop);
     initiator.say("submit");
     assert_eq!(initiator.hear(), "submitted");
-    processes.iter().for_each(Other::thaw);
+    processes.iter().for_each(ChildProcess::go_on);
     let said = initiator.hear();
     let figures: Vec<u64> = said.split(' ').map(|figure| figure.parse().unwrap()).collect();
     let arrived: usize = processes

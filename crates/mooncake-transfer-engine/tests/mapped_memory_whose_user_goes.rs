@@ -2,7 +2,6 @@
 //! said of bytes that nobody has, and nobody waits for who is not there or is somewhere else.
 
 mod memory;
-mod other;
 
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
@@ -14,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use memory::Memory;
 use mooncake_memory::{ForeignRange, allocate_shared, free_host_memory};
+use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Request};
-use other::{Other, hear, role, say};
 
 /// Bytes that are copied in one go.
 const VISIT: usize = 4 << 20;
@@ -26,7 +25,7 @@ const SOON: Duration = Duration::from_secs(4);
 /// Not a test of its own.
 #[test]
 fn other() {
-    match role().as_str() {
+    match role().unwrap_or_default().as_str() {
         "owner" => owner(),
         "writer" => writer(),
         "counter" => counter(),
@@ -53,7 +52,7 @@ fn become_another_program() -> ! {
 fn owner() {
     let (engine, own, other) = (engine(), shared(2 * VISIT), Memory::new(2 * VISIT));
     engine.register(&[own, other.range()], "*").unwrap();
-    say(&format!("{} {} {}", engine.name(), own.addr(), other.addr()));
+    say(format_args!("{} {} {}", engine.name(), own.addr(), other.addr()));
     hear();
     become_another_program();
 }
@@ -94,12 +93,12 @@ fn counter() {
             Err(_) => break,
         }
     }
-    say(&last.to_string());
+    say(last);
 }
 
 /// One of `requests` after the other, while the owner makes way for another program after the first step.
 fn transfer_while_it_goes(request: fn(&Memory, u64) -> Request, of_its_own: bool) {
-    let mut owner = Other::start("owner", true);
+    let mut owner = ChildProcess::start("other", "owner");
     let told = owner.hear();
     let told: Vec<&str> = told.split(' ').collect();
     let initiator = engine();
@@ -143,8 +142,8 @@ fn nobody_waits_for_a_program_that_made_way_for_another_inside() {
     let (target, own) = (engine(), shared(VISIT));
     for round in 0..6 {
         target.register(&[own], "*").unwrap();
-        let mut writer = Other::start("writer", true);
-        writer.say(&format!("{} {}", target.name(), own.addr()));
+        let mut writer = ChildProcess::start("other", "writer");
+        writer.say(format_args!("{} {}", target.name(), own.addr()));
         assert_eq!(writer.hear(), "writing");
         writer.say("go");
         writer.wait_until_it_is("sleep");
@@ -155,10 +154,10 @@ fn nobody_waits_for_a_program_that_made_way_for_another_inside() {
 }
 
 /// Stops the counter while it is inside of a buffer, which this thread gives up meanwhile.
-fn stop_inside(target: &Arc<Engine>, own: ForeignRange, counter: &Other) -> JoinHandle<Result<(), EngineError>> {
+fn stop_inside(target: &Arc<Engine>, own: ForeignRange, counter: &ChildProcess) -> JoinHandle<Result<(), EngineError>> {
     for _ in 0..200 {
         std::thread::sleep(Duration::from_millis(20));
-        counter.freeze();
+        counter.stop();
         let lender = target.clone();
         let giving_up = std::thread::spawn(move || lender.unregister(own.addr()));
         let until = Instant::now() + Duration::from_secs(2);
@@ -169,7 +168,7 @@ fn stop_inside(target: &Arc<Engine>, own: ForeignRange, counter: &Other) -> Join
             std::thread::sleep(Duration::from_millis(1));
         }
         giving_up.join().unwrap().unwrap();
-        counter.thaw();
+        counter.go_on();
         target.register(&[own], "*").unwrap();
     }
     panic!("it was never inside");
@@ -179,8 +178,8 @@ fn stop_inside(target: &Arc<Engine>, own: ForeignRange, counter: &Other) -> Join
 fn a_peer_that_stands_still_inside_keeps_one_block_and_has_no_success_after_the_owners_end() {
     let (target, own, other) = (Arc::new(engine()), shared(VISIT), shared(4096));
     target.register(&[own, other], "*").unwrap();
-    let mut counter = Other::start("counter", true);
-    counter.say(&format!("{} {}", target.name(), own.addr()));
+    let mut counter = ChildProcess::start("other", "counter");
+    counter.say(format_args!("{} {}", target.name(), own.addr()));
     assert_eq!(counter.hear(), "counting");
     let giving_up = stop_inside(&target, own, &counter);
 
@@ -194,7 +193,7 @@ fn a_peer_that_stands_still_inside_keeps_one_block_and_has_no_success_after_the_
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(100));
-    counter.thaw();
+    counter.go_on();
     let last: u64 = counter.hear().parse().unwrap();
     // Whether they waited in vain is another test's.
     assert!(giving_up.join().is_ok() && closing.join().is_ok());

@@ -1,22 +1,21 @@
 //! Engines that are found by a name, and whose the name is.
 
 mod memory;
-mod other;
-mod shelf;
-mod staged;
+mod memory_metadata;
+mod ordered_metadata;
 
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use memory::Memory;
+use memory_metadata::MemoryMetadata;
+use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, HttpMetadata, Notify};
-use other::{Other, hear, role, say};
-use shelf::Shelf;
-use staged::Stage;
+use ordered_metadata::OrderedMetadata;
 
-fn named(name: &str, shelf: &Shelf, options: EngineOptions) -> Engine {
-    Engine::with_metadata(name, options, Box::new(shelf.clone()), "").unwrap()
+fn named(name: &str, metadata: &MemoryMetadata, options: EngineOptions) -> Engine {
+    Engine::with_metadata(name, options, Box::new(metadata.clone()), "").unwrap()
 }
 
 /// Nobody is there to answer for it.
@@ -27,12 +26,12 @@ fn out_of_reach() -> EngineOptions {
 
 #[test]
 fn an_engine_that_was_replaced_under_its_name_leaves_its_successor_alone() {
-    let (shelf, lent, more) = (Shelf::default(), Memory::new(4096), Memory::new(4096));
-    let first = named("node-a", &shelf, out_of_reach());
+    let (metadata, lent, more) = (MemoryMetadata::default(), Memory::new(4096), Memory::new(4096));
+    let first = named("node-a", &metadata, out_of_reach());
     first.register(&[more.range()], "*").unwrap();
-    let second = named("node-a", &shelf, EngineOptions::default());
+    let second = named("node-a", &metadata, EngineOptions::default());
     second.register(&[lent.range()], "*").unwrap();
-    let documents = shelf.all();
+    let documents = metadata.all();
     assert_eq!(documents.len(), 2);
 
     let buffer = Memory::new(4096);
@@ -41,22 +40,22 @@ fn an_engine_that_was_replaced_under_its_name_leaves_its_successor_alone() {
     assert!(first.registered().iter().all(|one| one.addr != buffer.range().addr()));
     first.unregister(more.range().addr()).unwrap();
     first.close().unwrap();
-    assert_eq!(shelf.all(), documents);
+    assert_eq!(metadata.all(), documents);
 
-    let initiator = named("node-b", &shelf, EngineOptions::default());
+    let initiator = named("node-b", &metadata, EngineOptions::default());
     let (peer, here) = (initiator.open("node-a").unwrap(), Memory::filled(4096, 3));
     initiator.transfer(peer, &[here.write_to(lent.addr())]).unwrap();
     assert!(lent.bytes() == here.bytes());
     second.close().unwrap();
-    assert!(!shelf.all().iter().any(|(key, _)| key.contains("node-a")));
+    assert!(!metadata.all().iter().any(|(key, _)| key.contains("node-a")));
 }
 
 /// Two engines that begin with one name at the same moment, in such an order of what they ask of the service: one has
 /// the name in the end, and the other one is told.
-fn one_of_two_has_the_name(shelf: Shelf, order: &'static [(&'static str, &'static str)]) {
-    let stage = Stage::new(shelf.clone(), order);
+fn one_of_two_has_the_name(metadata: MemoryMetadata, order: &'static [(&'static str, &'static str)]) {
+    let ordered = OrderedMetadata::new(metadata.clone(), order);
     let begin = |who: &'static str| {
-        let service = Box::new(stage.service(who));
+        let service = Box::new(ordered.service(who));
         Engine::with_metadata("node-a", EngineOptions::default(), service, "")
     };
     let (one, two) = std::thread::scope(|scope| {
@@ -70,10 +69,10 @@ fn one_of_two_has_the_name(shelf: Shelf, order: &'static [(&'static str, &'stati
     };
     assert!(matches!(&loser, EngineError::NameTaken { name, .. } if name == "node-a"), "{loser}");
     let port = format!("\"rpc_port\":{}", winner.port());
-    assert!(shelf.all().iter().any(|(key, document)| key.contains("rpc_meta") && document.contains(&port)));
+    assert!(metadata.all().iter().any(|(key, document)| key.contains("rpc_meta") && document.contains(&port)));
     let (lent, here) = (Memory::new(4096), Memory::filled(4096, 3));
     winner.register(&[lent.range()], "*").unwrap();
-    let initiator = named("node-b", &shelf, EngineOptions::default());
+    let initiator = named("node-b", &metadata, EngineOptions::default());
     let peer = initiator.open("node-a").unwrap();
     initiator.transfer(peer, &[here.write_to(lent.addr())]).unwrap();
     assert!(lent.bytes() == here.bytes());
@@ -82,54 +81,54 @@ fn one_of_two_has_the_name(shelf: Shelf, order: &'static [(&'static str, &'stati
 #[test]
 fn of_two_that_take_a_new_name_at_once_one_has_it() {
     let order = &[("one put 1", "two get 1"), ("two put 1", "one put 1"), ("one get 2", "two put 1")];
-    one_of_two_has_the_name(Shelf::default(), order);
+    one_of_two_has_the_name(MemoryMetadata::default(), order);
 }
 
 #[test]
 fn of_two_that_take_a_new_name_at_once_one_has_it_where_the_service_keeps_the_first() {
     let order = &[("one put 1", "two get 1"), ("two put 1", "one put 1"), ("one get 2", "two put 1")];
-    one_of_two_has_the_name(Shelf::that_keeps_addresses(), order);
+    one_of_two_has_the_name(MemoryMetadata::that_keeps_addresses(), order);
 }
 
 #[test]
 fn of_two_that_replace_a_dead_engine_at_once_one_has_its_name() {
-    for shelf in [Shelf::default(), Shelf::that_keeps_addresses()] {
-        let _dead = named("node-a", &shelf, out_of_reach());
+    for metadata in [MemoryMetadata::default(), MemoryMetadata::that_keeps_addresses()] {
+        let _dead = named("node-a", &metadata, out_of_reach());
         // The second has found the dead one's entry, and removes that of the first.
         let order = &[("one del 1", "two get 2"), ("two del 1", "one put 1"), ("one get 3", "two put 1")];
-        one_of_two_has_the_name(shelf, order);
+        one_of_two_has_the_name(metadata, order);
     }
 }
 
 #[test]
 fn one_whose_entry_is_removed_by_another_that_begins_has_its_name_in_the_end_or_the_other_has() {
-    let shelf = Shelf::that_keeps_addresses();
-    let _dead = named("node-a", &shelf, out_of_reach());
+    let metadata = MemoryMetadata::that_keeps_addresses();
+    let _dead = named("node-a", &metadata, out_of_reach());
     let order = &[
         ("one del 1", "two get 2"),
         ("two del 1", "one put 1"),
         ("one get 3", "two del 1"),
         ("two put 1", "one put 2"),
     ];
-    one_of_two_has_the_name(shelf, order);
+    one_of_two_has_the_name(metadata, order);
 }
 
 #[test]
 fn one_that_took_a_dead_engines_name_meanwhile_is_not_taken_for_the_dead_one() {
-    let shelf = Shelf::default();
-    let _dead = named("node-a", &shelf, out_of_reach());
+    let metadata = MemoryMetadata::default();
+    let _dead = named("node-a", &metadata, out_of_reach());
     // The second looks long whether the dead one is dead.
     let order = &[("one del 1", "two get 1"), ("two get 2", "one get 3")];
-    one_of_two_has_the_name(shelf, order);
+    one_of_two_has_the_name(metadata, order);
 }
 
 #[test]
 fn an_engine_is_found_again_once_a_service_that_lost_everything_is_told() {
-    let (shelf, lent) = (Shelf::default(), Memory::new(4096));
-    let target = named("node-a", &shelf, EngineOptions::default());
-    shelf.forget();
+    let (metadata, lent) = (MemoryMetadata::default(), Memory::new(4096));
+    let target = named("node-a", &metadata, EngineOptions::default());
+    metadata.forget();
     target.register(&[lent.range()], "*").unwrap();
-    let initiator = named("node-b", &shelf, EngineOptions::default());
+    let initiator = named("node-b", &metadata, EngineOptions::default());
     let (peer, here) = (initiator.open("node-a").unwrap(), Memory::filled(4096, 3));
     initiator.transfer(peer, &[here.write_to(lent.addr())]).unwrap();
     assert!(lent.bytes() == here.bytes());
@@ -137,13 +136,13 @@ fn an_engine_is_found_again_once_a_service_that_lost_everything_is_told() {
 
 #[test]
 fn a_service_that_does_not_answer_keeps_no_call_beyond_its_deadline_or_its_callers_wish() {
-    let shelf = Shelf::default();
-    let target = named("node-a", &shelf, EngineOptions::default());
+    let metadata = MemoryMetadata::default();
+    let target = named("node-a", &metadata, EngineOptions::default());
     let second = Duration::from_secs(1);
     let options = EngineOptions { transfer_timeout: second, connect_timeout: second, ..EngineOptions::default() };
-    let initiator = named("node-b", &shelf, options);
+    let initiator = named("node-b", &metadata, options);
     let peer = initiator.open("node-a").unwrap();
-    shelf.mute(true);
+    metadata.mute(true);
     // Many that were given up do not add up.
     for nth in 0..40 {
         let began = Instant::now();
@@ -163,7 +162,7 @@ fn a_service_that_does_not_answer_keeps_no_call_beyond_its_deadline_or_its_calle
         let took = began.elapsed();
         assert!(took >= second && took < 2 * second, "{took:?}");
     }
-    shelf.mute(false);
+    metadata.mute(false);
     initiator.probe("node-a").unwrap();
     target.close().unwrap();
 }
@@ -171,7 +170,7 @@ fn a_service_that_does_not_answer_keeps_no_call_beyond_its_deadline_or_its_calle
 /// Not a test of its own.
 #[test]
 fn other() {
-    if role() != "asker" {
+    if role().is_none() {
         return;
     }
     // The only resolver that there is takes questions and has no answers.
@@ -205,7 +204,7 @@ fn a_resolver_that_does_not_answer_keeps_no_call_beyond_its_deadline_or_its_call
         eprintln!("not tried: this system lets nobody make a network of his own");
         return;
     }
-    let mut asker = Other::start_within(&within, "asker", false);
+    let mut asker = ChildProcess::start_by(&within, "other", "asker");
     assert_eq!(asker.hear(), "ready");
     asker.say("go");
     assert_eq!(asker.hear(), "in time");

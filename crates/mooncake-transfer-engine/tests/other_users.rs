@@ -3,7 +3,6 @@
 //! Where the user of the tests cannot become another one, nothing is tested.
 
 mod memory;
-mod other;
 mod relay;
 
 use std::io::{Read, Write};
@@ -14,8 +13,8 @@ use std::time::Duration;
 
 use memory::Memory;
 use mooncake_os::recv_fds;
+use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_transfer_engine::{Engine, EngineOptions, SharedSegment};
-use other::{Other, hear, role, say};
 use relay::{answering, document_of};
 
 const NOBODY: u32 = 65_534;
@@ -72,7 +71,7 @@ fn what_nobody_hears(unix: &str) -> Option<Receiver<Vec<u8>>> {
 
 #[test]
 fn other() {
-    match role().as_str() {
+    match role().unwrap_or_default().as_str() {
         "a stranger" => stranger(),
         "an engine" => nobodys_engine(),
         _ => {}
@@ -96,7 +95,7 @@ fn stranger() {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => 0,
             heard => heard.unwrap(),
         };
-        say(&format!("{heard} bytes and {} descriptors", fds.len()));
+        say(format_args!("{heard} bytes and {} descriptors", fds.len()));
     }
 }
 
@@ -111,14 +110,14 @@ fn nobodys_engine() {
     engine.transfer(peer, &[here.read_from(addr)]).unwrap();
     engine.transfer(peer, &[here.write_to(addr + 4096)]).unwrap();
     let link = &engine.links()[0];
-    say(&format!("{}: {}", link.path, link.reason));
+    say(format_args!("{}: {}", link.path, link.reason));
 }
 
 #[test]
 fn a_process_of_another_user_is_sent_nothing() {
     let target = engine();
     let document = document_of(&target);
-    let mut stranger = Other::start("a stranger", true);
+    let mut stranger = ChildProcess::start("other", "a stranger");
     stranger.say(field(&document, "unix"));
     stranger.say(field(&document, "id"));
     for _ in 0..2 {
@@ -134,9 +133,9 @@ fn a_process_of_another_user_is_sent_nothing() {
 fn another_users_engine_is_a_peer_by_tcp() {
     let (target, there) = (engine(), Memory::filled(8192, 1));
     target.register(&[there.range()], "*").unwrap();
-    let mut initiator = Other::start("an engine", true);
+    let mut initiator = ChildProcess::start("other", "an engine");
     initiator.say(target.name());
-    initiator.say(&there.addr().to_string());
+    initiator.say(there.addr());
     let path = initiator.hear();
     if path == "no right" {
         return eprintln!("no right to become another user: nothing is tested");

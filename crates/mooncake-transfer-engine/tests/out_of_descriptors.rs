@@ -1,35 +1,34 @@
 //! An engine that may not open any more descriptors goes on serving.
 
 mod memory;
-mod other;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use memory::Memory;
+use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_transfer_engine::{Engine, EngineOptions};
-use other::{Other, hear, role, say};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Not a test of its own.
 #[test]
 fn other() {
-    if role() == "target" {
+    if role().as_deref() == Some("target") {
         let target = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
         let there = Memory::new(4096);
         target.register(&[there.range()], "*").unwrap();
         let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
         let maximum = getrlimit(Resource::Nofile).maximum;
         setrlimit(Resource::Nofile, Rlimit { current: Some(used + 50), maximum }).unwrap();
-        say(&format!("{} {} {}", target.name(), target.data_port(), there.addr()));
+        say(format_args!("{} {} {}", target.name(), target.data_port(), there.addr()));
         hear();
     }
 }
 
 #[test]
 fn peers_that_are_idle_are_let_go_for_those_that_knock_when_descriptors_run_out() {
-    let mut target = Other::start("target", true);
+    let mut target = ChildProcess::start("other", "target");
     let said = target.hear();
     let [name, port, addr] = said.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let (port, addr): (u16, u64) = (port.parse().unwrap(), addr.parse().unwrap());

@@ -2,14 +2,13 @@
 //! answers.
 
 mod memory;
-mod other;
 mod relay;
 
 use std::time::{Duration, Instant};
 
 use memory::Memory;
+use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Notify, PeerId, Status};
-use other::{Other, SAME_HOST, hear, role, say};
 use relay::{Fate, behind};
 
 const LEN: usize = 64 << 10;
@@ -43,10 +42,8 @@ fn engine_at(port: u16) -> Engine {
 /// What the other process of these tests is; nothing where nobody started it as something.
 #[test]
 fn other() {
-    if role() != "lender" {
-        return;
-    }
-    let same_host = std::env::var(SAME_HOST).as_deref() == Ok("1");
+    let Some(role) = role() else { return };
+    let same_host = role == "lender true";
     let engine = match hear().parse::<u16>().unwrap() {
         0 => engine(same_host),
         port => engine_at(port),
@@ -54,20 +51,20 @@ fn other() {
     let lent = Memory::new(LEN);
     engine.register(&[lent.range()], "*").unwrap();
     say(engine.name());
-    say(&lent.addr().to_string());
+    say(lent.addr());
     hear();
 }
 
 struct Lender {
-    process: Other,
+    process: ChildProcess,
     name: String,
     addr: u64,
 }
 
 /// Another process, at this port; at any if it is 0.
 fn lender(same_host: bool, port: u16) -> Lender {
-    let mut process = Other::start("lender", same_host);
-    process.say(&port.to_string());
+    let mut process = ChildProcess::start("other", &format!("lender {same_host}"));
+    process.say(port);
     let (name, addr) = (process.hear(), process.hear().parse().unwrap());
     Lender { process, name, addr }
 }
@@ -120,7 +117,7 @@ fn is_avoided_until_it_answers(same_host: bool) {
     let peer = initiator.open(&lender.name).unwrap();
     initiator.transfer(peer, &[here.write_to(lender.addr)]).unwrap();
     for _ in 0..2 {
-        lender.process.freeze();
+        lender.process.stop();
         costs_one_timeout(&initiator, peer, &lender.name, here.write_to(lender.addr));
         // Others have nothing of it.
         let (other, there) = (engine(same_host), Memory::new(LEN));
@@ -128,7 +125,7 @@ fn is_avoided_until_it_answers(same_host: bool) {
         let other =
             initiator.open(other.name()).and_then(|peer| initiator.transfer(peer, &[here.write_to(there.addr())]));
         other.unwrap();
-        lender.process.thaw();
+        lender.process.go_on();
         let took = works_again(&initiator, peer, || here.write_to(lender.addr));
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
@@ -147,7 +144,7 @@ fn a_frozen_peer_costs_one_timeout_and_works_again_a_second_after_it_goes_on_wit
 #[test]
 fn who_has_a_batch_carried_out_is_not_kept_by_a_peer_that_was_never_met() {
     let (lender, initiator, here) = (lender(false, 0), engine(false), Memory::filled(LEN, 7));
-    lender.process.freeze();
+    lender.process.stop();
     let (peer, took) = timed(|| initiator.open_soon(&lender.name));
     assert!(took < AT_ONCE, "{took:?}");
     let peer = peer.unwrap();
@@ -169,7 +166,7 @@ fn who_has_a_batch_carried_out_is_not_kept_by_a_peer_that_was_never_met() {
     let (status, took) = timed(|| initiator.wait(batch, Duration::from_secs(20)).unwrap());
     assert_eq!(status, Status::Failed);
     assert!(took < AT_ONCE, "{took:?}");
-    lender.process.thaw();
+    lender.process.go_on();
     let took = works_again(&initiator, peer, || here.write_to(lender.addr));
     assert!(took < Duration::from_secs(2), "{took:?}");
     assert_eq!(initiator.open(&lender.name).unwrap(), peer);
@@ -193,7 +190,7 @@ fn a_frozen_peer_that_is_replaced_under_its_name_is_used_a_second_later() {
     let first = lender(false, 0);
     let peer = initiator.open(&first.name).unwrap();
     initiator.transfer(peer, &[here.write_to(first.addr)]).unwrap();
-    first.process.freeze();
+    first.process.stop();
     costs_one_timeout(&initiator, peer, &first.name, here.write_to(first.addr));
     let port = first.name.rsplit(':').next().unwrap().parse().unwrap();
     drop(first);

@@ -1,26 +1,28 @@
 //! `protocol` names networks: what is not there is warned of, and what stays within the host uses none.
 
-mod log;
 mod memory;
-mod shelf;
+mod memory_metadata;
 
 use memory::Memory;
+use memory_metadata::MemoryMetadata;
+use mooncake_test_support::log_capture;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Metadata, Protocol};
-use shelf::Shelf;
+
+const ENGINE: &str = "mooncake_transfer_engine";
 
 #[test]
 fn tcp_is_the_only_network_whatever_is_named_and_copies_within_the_host_stay() {
     for protocols in [vec![], vec![Protocol::Tcp], vec![Protocol::Rdma], vec![Protocol::Rdma, Protocol::Tcp]] {
         for (same_host, path) in [(true, "same host"), (false, "tcp")] {
-            let shelf = Shelf::default();
+            let metadata = MemoryMetadata::default();
             let start = |name| {
                 let options = EngineOptions { protocols: protocols.clone(), same_host, ..EngineOptions::default() };
-                Engine::with_metadata(name, options, Box::new(shelf.clone()), "").unwrap()
+                Engine::with_metadata(name, options, Box::new(metadata.clone()), "").unwrap()
             };
             let (target, initiator) = (start("target"), start("initiator"));
             let (here, there) = (Memory::filled(4096, 1), Memory::new(4096));
             target.register(&[there.range()], "*").unwrap();
-            let document = shelf.get("mooncake/ram/target").unwrap().unwrap();
+            let document = metadata.get("mooncake/ram/target").unwrap().unwrap();
             assert!(document.contains(r#""protocol":"tcp""#), "{document}");
             let peer = initiator.open("target").unwrap();
             initiator.transfer(peer, &[here.write_to(there.addr())]).unwrap();
@@ -34,7 +36,7 @@ fn tcp_is_the_only_network_whatever_is_named_and_copies_within_the_host_stay() {
 fn rdma_that_is_not_there_is_warned_of_once_with_what_is_used_instead() {
     for (name, warnings) in [("rdma", 1), ("RDMA", 1), ("tcp", 0), ("", 0)] {
         let options = EngineOptions { protocols: Protocol::named(name).unwrap(), ..EngineOptions::default() };
-        let told = log::told(|| {
+        let told = log_capture::told(ENGINE, || {
             let (target, initiator) = (
                 Engine::new("127.0.0.1", EngineOptions::default()).unwrap(),
                 Engine::new("127.0.0.1", options).unwrap(),

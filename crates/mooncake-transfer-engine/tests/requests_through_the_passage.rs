@@ -3,7 +3,6 @@
 
 mod host;
 mod memory;
-mod other;
 mod relay;
 
 use std::io::{Read, Write};
@@ -13,8 +12,8 @@ use std::time::{Duration, Instant};
 use host::{DONE, answer, ask, before_one_that_stands_still, meet_with_passage};
 use memory::Memory;
 use mooncake_memory::{AccessPage, AccessPageView};
+use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Status};
-use other::{Other, hear, role, say};
 
 const SOON: Duration = Duration::from_millis(300);
 
@@ -40,7 +39,7 @@ fn engines_wait_awake() -> bool {
 /// Not a test of its own.
 #[test]
 fn other() {
-    match role().as_str() {
+    match role().unwrap_or_default().as_str() {
         "lender" => lender(),
         "writer" => writer(),
         _ => {}
@@ -51,10 +50,10 @@ fn other() {
 fn lender() {
     let (engine, lent) = (engine(), Memory::new(64 << 10));
     engine.register(&[lent.range()], "*").unwrap();
-    say(&format!("{} {}", engine.name(), lent.addr()));
+    say(format_args!("{} {}", engine.name(), lent.addr()));
     loop {
         hear();
-        say(&u64::from_le_bytes(lent.bytes()[..8].try_into().unwrap()).to_string());
+        say(u64::from_le_bytes(lent.bytes()[..8].try_into().unwrap()));
     }
 }
 
@@ -350,8 +349,8 @@ fn count(initiator: &Engine, peer: mooncake_transfer_engine::PeerId, addr: u64, 
 }
 
 /// A process that lends, and where.
-fn lending() -> (Other, String, u64) {
-    let mut lender = Other::start("lender", true);
+fn lending() -> (ChildProcess, String, u64) {
+    let mut lender = ChildProcess::start("other", "lender");
     let told = lender.hear();
     let (name, addr) = told.split_once(' ').unwrap();
     (lender, name.to_owned(), addr.parse().unwrap())
@@ -367,13 +366,13 @@ fn a_target_that_stands_still_amid_small_writes_takes_nothing_in_that_was_given_
         let last = std::thread::scope(|scope| {
             let counting = scope.spawn(|| count(&initiator, peer, addr, &here));
             std::thread::sleep(Duration::from_millis(pause));
-            lender.freeze();
+            lender.stop();
             counting.join().unwrap()
         });
         assert!(last > 0);
         // The caller's memory is its own again.
         here.range().part(0, 8).write_from(&u64::MAX.to_le_bytes()).unwrap();
-        lender.thaw();
+        lender.go_on();
         std::thread::sleep(Duration::from_millis(20));
         lender.say("look");
         let found: u64 = lender.hear().parse().unwrap();
@@ -402,8 +401,8 @@ fn a_writer_that_is_killed_amid_small_writes_keeps_nobody() {
     let (target, there) = (engine(), Memory::new(4096));
     target.register(&[there.range()], "*").unwrap();
     for _ in 0..4 {
-        let mut writer = Other::start("writer", true);
-        writer.say(&format!("{} {}", target.name(), there.addr()));
+        let mut writer = ChildProcess::start("other", "writer");
+        writer.say(format_args!("{} {}", target.name(), there.addr()));
         assert_eq!(writer.hear(), "writing");
         drop(writer);
         let began = Instant::now();

@@ -2,21 +2,21 @@
 //! the engine as they say.
 
 mod memory;
-mod shelf;
+mod memory_metadata;
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use memory::Memory;
+use memory_metadata::MemoryMetadata;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions};
-use shelf::Shelf;
 
 /// A hook that has had enough after this time, and how long a call may take with it.
 const ENOUGH: Duration = Duration::from_millis(20);
 const SOON: Duration = Duration::from_millis(500);
 
-fn named(name: &str, shelf: &Shelf) -> Engine {
-    Engine::with_metadata(name, EngineOptions::default(), Box::new(shelf.clone()), "").unwrap()
+fn named(name: &str, metadata: &MemoryMetadata) -> Engine {
+    Engine::with_metadata(name, EngineOptions::default(), Box::new(metadata.clone()), "").unwrap()
 }
 
 /// What a call gives whose caller has enough at once.
@@ -36,47 +36,47 @@ fn soon(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn names(shelf: &Shelf, memory: &Memory) -> bool {
+fn names(metadata: &MemoryMetadata, memory: &Memory) -> bool {
     let addr = format!("\"addr\":{}", memory.addr());
-    shelf.all().iter().any(|(_, document)| document.contains(&addr))
+    metadata.all().iter().any(|(_, document)| document.contains(&addr))
 }
 
 #[test]
 fn lending_ends_at_its_callers_wish_and_nothing_is_lent_then() {
-    let (shelf, first, second) = (Shelf::default(), Memory::new(4096), Memory::new(4096));
-    let engine = named("node-a", &shelf);
-    shelf.mute(true);
+    let (metadata, first, second) = (MemoryMetadata::default(), Memory::new(4096), Memory::new(4096));
+    let engine = named("node-a", &metadata);
+    metadata.mute(true);
     for _ in 0..3 {
         let left = interrupted(|enough| engine.register_with(&[first.range()], "*", enough));
         assert!(matches!(left, Err(EngineError::Interrupted)), "{left:?}");
         assert_eq!(engine.registered(), []);
     }
-    shelf.mute(false);
+    metadata.mute(false);
     engine.register(&[second.range()], "*").unwrap();
     // What was left tells what is so when its turn comes.
-    soon(|| names(&shelf, &second) && !names(&shelf, &first));
+    soon(|| names(&metadata, &second) && !names(&metadata, &first));
     engine.register(&[first.range()], "*").unwrap();
-    soon(|| names(&shelf, &second) && names(&shelf, &first));
+    soon(|| names(&metadata, &second) && names(&metadata, &first));
 }
 
 #[test]
 fn giving_up_ends_at_its_callers_wish_and_the_memory_is_given_up_then() {
-    let (shelf, memory) = (Shelf::default(), Memory::new(4096));
-    let engine = named("node-a", &shelf);
+    let (metadata, memory) = (MemoryMetadata::default(), Memory::new(4096));
+    let engine = named("node-a", &metadata);
     engine.register(&[memory.range()], "*").unwrap();
-    shelf.mute(true);
+    metadata.mute(true);
     interrupted(|enough| engine.unregister_all_with(&[memory.addr() as usize], enough)).unwrap();
     assert_eq!(engine.registered(), []);
-    shelf.mute(false);
-    soon(|| !names(&shelf, &memory));
+    metadata.mute(false);
+    soon(|| !names(&metadata, &memory));
 }
 
 #[test]
 fn an_engine_ends_at_its_callers_wish_and_takes_leave_of_the_service_in_the_background() {
-    let (shelf, memory, more) = (Shelf::default(), Memory::new(4096), Memory::new(4096));
-    let engine = named("node-a", &shelf);
+    let (metadata, memory, more) = (MemoryMetadata::default(), Memory::new(4096), Memory::new(4096));
+    let engine = named("node-a", &metadata);
     engine.register(&[memory.range()], "*").unwrap();
-    shelf.mute(true);
+    metadata.mute(true);
     // Taking leave has to wait for what is being told.
     interrupted(|enough| engine.register_with(&[more.range()], "*", enough)).unwrap_err();
     interrupted(|enough| engine.close_with(enough)).unwrap();
@@ -86,30 +86,30 @@ fn an_engine_ends_at_its_callers_wish_and_takes_leave_of_the_service_in_the_back
     engine.close().unwrap();
     drop(engine);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
-    shelf.mute(false);
-    soon(|| shelf.all().is_empty());
+    metadata.mute(false);
+    soon(|| metadata.all().is_empty());
 }
 
 #[test]
 fn a_beginning_ends_at_its_callers_wish_and_leaves_no_name_behind() {
-    let shelf = Shelf::default();
-    shelf.mute(true);
+    let metadata = MemoryMetadata::default();
+    metadata.mute(true);
     let begin = |enough: &(dyn Fn() -> bool + Sync)| {
-        Engine::with_metadata_with("node-a", EngineOptions::default(), Box::new(shelf.clone()), "", enough)
+        Engine::with_metadata_with("node-a", EngineOptions::default(), Box::new(metadata.clone()), "", enough)
     };
     let left = interrupted(begin);
     assert!(matches!(left, Err(EngineError::Interrupted)), "{left:?}");
-    shelf.mute(false);
-    soon(|| shelf.changes() > 0 && shelf.all().is_empty());
-    let _next = named("node-a", &shelf);
+    metadata.mute(false);
+    soon(|| metadata.changes() > 0 && metadata.all().is_empty());
+    let _next = named("node-a", &metadata);
 }
 
 #[test]
 fn without_a_wish_each_call_ends_after_some_seconds() {
-    let (shelf, lent, more) = (Shelf::default(), Memory::new(4096), Memory::new(4096));
-    let engines = ["node-a", "node-b", "node-c"].map(|name| named(name, &shelf));
+    let (metadata, lent, more) = (MemoryMetadata::default(), Memory::new(4096), Memory::new(4096));
+    let engines = ["node-a", "node-b", "node-c"].map(|name| named(name, &metadata));
     engines.iter().for_each(|engine| engine.register(&[lent.range()], "*").unwrap());
-    shelf.mute(true);
+    metadata.mute(true);
     let began = Instant::now();
     std::thread::scope(|scope| {
         let [first, second, third] = &engines;
@@ -122,7 +122,7 @@ fn without_a_wish_each_call_ends_after_some_seconds() {
         end.join().unwrap().unwrap();
     });
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    shelf.mute(false);
+    metadata.mute(false);
 }
 
 /// A service that accepts and says nothing is one that does not answer.

@@ -1,13 +1,13 @@
 //! An engine listens where it was told, and peers are told what they can reach it by.
 
 mod memory;
-mod shelf;
+mod memory_metadata;
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 
 use memory::Memory;
+use memory_metadata::MemoryMetadata;
 use mooncake_transfer_engine::{Engine, EngineOptions, Opcode, Request};
-use shelf::Shelf;
 
 const NEAR: &str = "127.0.0.1";
 const ELSEWHERE: &str = "127.0.0.2";
@@ -27,15 +27,15 @@ fn is_met_at(engine: &Engine, host: &str) -> bool {
     met[0]
 }
 
-fn named(name: &str, variables: &[(&str, &str)], shelf: &Shelf) -> Engine {
-    Engine::with_metadata(name, from(variables), Box::new(shelf.clone()), "").unwrap()
+fn named(name: &str, variables: &[(&str, &str)], metadata: &MemoryMetadata) -> Engine {
+    Engine::with_metadata(name, from(variables), Box::new(metadata.clone()), "").unwrap()
 }
 
 /// A peer finds it by its name and writes to it.
-fn takes_bytes(target: &Engine, shelf: Option<&Shelf>) {
+fn takes_bytes(target: &Engine, metadata: Option<&MemoryMetadata>) {
     let options = from(&[("MC_SHM", "0"), ("MC_TE_BIND_ADDRESS", NEAR)]);
-    let initiator = match shelf {
-        Some(shelf) => Engine::with_metadata("initiator", options, Box::new(shelf.clone()), "").unwrap(),
+    let initiator = match metadata {
+        Some(metadata) => Engine::with_metadata("initiator", options, Box::new(metadata.clone()), "").unwrap(),
         None => Engine::new(NEAR, options).unwrap(),
     };
     let (here, there) = (Memory::new(4096), Memory::new(4096));
@@ -66,11 +66,11 @@ fn without_a_word_about_it_all_addresses_are_listened_on() {
 
 #[test]
 fn the_address_that_peers_are_told_is_the_one_that_is_listened_on() {
-    let (shelf, told) = (Shelf::default(), [("MC_TCP_BIND_ADDRESS", ELSEWHERE)]);
-    let engine = named("a", &told, &shelf);
+    let (metadata, told) = (MemoryMetadata::default(), [("MC_TCP_BIND_ADDRESS", ELSEWHERE)]);
+    let engine = named("a", &told, &metadata);
     assert_eq!(engine.address(), format!("{ELSEWHERE}:{}", engine.port()));
     assert!(is_met_at(&engine, ELSEWHERE) && !is_met_at(&engine, NEAR));
-    takes_bytes(&engine, Some(&shelf));
+    takes_bytes(&engine, Some(&metadata));
     // Where the name is the address, it is what peers are told.
     let engine = Engine::new(ELSEWHERE, from(&told)).unwrap();
     assert!(is_met_at(&engine, ELSEWHERE) && !is_met_at(&engine, NEAR));
@@ -82,31 +82,31 @@ fn the_address_that_peers_are_told_is_the_one_that_is_listened_on() {
 
 #[test]
 fn what_peers_are_told_may_be_another_than_what_is_listened_on() {
-    let shelf = Shelf::default();
+    let metadata = MemoryMetadata::default();
     // A machine in between has the address, and passes on what comes for this one.
-    let engine = named("a", &[("MC_TCP_BIND_ADDRESS", NOWHERE)], &shelf);
+    let engine = named("a", &[("MC_TCP_BIND_ADDRESS", NOWHERE)], &metadata);
     assert_eq!(engine.address(), format!("{NOWHERE}:{}", engine.port()));
     assert!(is_met_at(&engine, NEAR));
-    let engine = named("b", &[("MC_TCP_BIND_ADDRESS", NOWHERE), ("MC_TE_BIND_ADDRESS", ELSEWHERE)], &shelf);
+    let engine = named("b", &[("MC_TCP_BIND_ADDRESS", NOWHERE), ("MC_TE_BIND_ADDRESS", ELSEWHERE)], &metadata);
     assert_eq!(engine.address(), format!("{NOWHERE}:{}", engine.port()));
     assert!(is_met_at(&engine, ELSEWHERE) && !is_met_at(&engine, NEAR));
     // What is listened on is what peers can use, where nothing else is said.
-    let engine = named("c", &[("MC_TE_BIND_ADDRESS", ELSEWHERE)], &shelf);
+    let engine = named("c", &[("MC_TE_BIND_ADDRESS", ELSEWHERE)], &metadata);
     assert_eq!(engine.address(), format!("{ELSEWHERE}:{}", engine.port()));
-    takes_bytes(&engine, Some(&shelf));
+    takes_bytes(&engine, Some(&metadata));
     // A host's name is as good as an address.
     let options = EngineOptions { advertise: Some("localhost".into()), ..EngineOptions::default() };
-    let engine = Engine::with_metadata("d", options, Box::new(shelf.clone()), "").unwrap();
+    let engine = Engine::with_metadata("d", options, Box::new(metadata.clone()), "").unwrap();
     assert_eq!(engine.address(), format!("localhost:{}", engine.port()));
-    takes_bytes(&engine, Some(&shelf));
+    takes_bytes(&engine, Some(&metadata));
 }
 
 #[test]
 fn a_name_tells_host_and_port_where_that_is_asked_for() {
-    let shelf = Shelf::default();
+    let metadata = MemoryMetadata::default();
     let free = TcpListener::bind((NEAR, 0)).unwrap().local_addr().unwrap().port();
     let name = format!("{NEAR}:{free}");
-    let engine = named(&name, &[("MC_LEGACY_RPC_PORT_BINDING", "1"), ("MC_TCP_BIND_ADDRESS", ELSEWHERE)], &shelf);
+    let engine = named(&name, &[("MC_LEGACY_RPC_PORT_BINDING", "1"), ("MC_TCP_BIND_ADDRESS", ELSEWHERE)], &metadata);
     assert_eq!((engine.name(), engine.port(), engine.address()), (&*name, free, name.clone()));
-    takes_bytes(&engine, Some(&shelf));
+    takes_bytes(&engine, Some(&metadata));
 }

@@ -1,12 +1,11 @@
 //! An owner, its initiators, and a second process to be stopped and killed.
 #![allow(dead_code)]
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ScopedJoinHandle;
@@ -18,6 +17,8 @@ use mooncake_segment::{
     EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, Reign, SegmentAddress,
     SegmentServer, ServerEvents, ServerOptions, Uuid, Wait,
 };
+use mooncake_test_support::child_process::{asked, say};
+use mooncake_test_support::{ChildProcess, child_process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub const MIB: u64 = 1 << 20;
@@ -155,7 +156,7 @@ pub fn links_with(options: LinkOptions) -> (Links, Receiver<Noticed>) {
 /// What a connect to an owner ends with that is stopped once the connect waits for it, and goes on after `act`.
 pub fn while_connecting(
     links: &Links,
-    owner: &Other,
+    owner: &ChildProcess,
     address: &SegmentAddress,
     act: impl FnOnce(&ScopedJoinHandle<'_, Result<Arc<Link>, LinkError>>),
 ) -> Result<Arc<Link>, LinkError> {
@@ -279,104 +280,30 @@ pub fn attach_frame(op: u8, epoch: u16) -> [u8; 64] {
 
 // ------------------------------------------------------------ second process
 
-const ROLE: &str = "MOONCAKE_TRANSFER_TEST_ROLE";
-
-/// A process of this test binary that plays a role until its input ends.
-pub struct Other {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+/// A process that writes to a segment over one path, at the test's command.
+pub fn start_writer(address: &SegmentAddress, path: Path) -> ChildProcess {
+    start(&format!("writer {path} {}", pack(address)))
 }
 
-impl Other {
-    /// A process that writes to a segment over one path; `say` commands to it.
-    pub fn writer(address: &SegmentAddress, path: Path) -> Other {
-        Other::start(&format!("writer {path} {}", pack(address)))
-    }
-
-    /// The same for one whose session's master knows it by a mark.
-    pub fn marked(address: &SegmentAddress, mark: u64) -> Other {
-        Other::start(&format!("writer shm {} {mark}", pack(address)))
-    }
-
-    /// A process that owns a segment of so many bytes, and its address.
-    pub fn owner(bytes: u64) -> (Other, SegmentAddress) {
-        let mut other = Other::start(&format!("owner {bytes}"));
-        let address = unpack(&other.hear());
-        (other, address)
-    }
-
-    fn start(role: &str) -> Other {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "other_process", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        Other { child, input, output }
-    }
-
-    pub fn say(&mut self, command: &str) {
-        writeln!(self.input.as_mut().expect("it is there"), "{command}").unwrap();
-    }
-
-    /// Its next answer; what the test harness prints is skipped.
-    pub fn hear(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the other process ended");
-            if let Some((_, answer)) = line.split_once("> ") {
-                return answer.trim().into();
-            }
-        }
-    }
-
-    pub fn ask(&mut self, command: &str) -> String {
-        self.say(command);
-        self.hear()
-    }
-
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-
-    /// Stops it, and returns once none of its threads runs any more.
-    pub fn stop(&self) {
-        use rustix::process::{Pid, Signal, WaitOptions, waitpid};
-        self.signal(Signal::STOP);
-        let (_, status) = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).unwrap().unwrap();
-        assert!(status.stopped());
-    }
-
-    pub fn go_on(&self) {
-        self.signal(rustix::process::Signal::CONT);
-    }
-
-    /// It ends by itself, at the end of its input.
-    pub fn leave(mut self) -> std::process::ExitStatus {
-        drop(self.input.take());
-        self.child.wait().unwrap()
-    }
-
-    pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
+/// The same for one whose session's master knows it by a mark.
+pub fn start_marked(address: &SegmentAddress, mark: u64) -> ChildProcess {
+    start(&format!("writer shm {} {mark}", pack(address)))
 }
 
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A process that owns a segment of so many bytes, and its address.
+pub fn start_owner(bytes: u64) -> (ChildProcess, SegmentAddress) {
+    let mut owner = start(&format!("owner {bytes}"));
+    let address = unpack(&owner.hear());
+    (owner, address)
+}
+
+fn start(role: &str) -> ChildProcess {
+    ChildProcess::start("other_process", role)
 }
 
 /// To be called by a test named `other_process` in every binary that starts one.
 pub fn play_role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Some(role) = child_process::role() else { return };
     let mut words = role.split(' ');
     match words.next() {
         Some("owner") => play_owner(words.next().unwrap().parse().unwrap()),
@@ -394,14 +321,13 @@ pub fn play_role() {
 
 fn play_owner(bytes: u64) {
     let owner = Owner::new(bytes);
-    println!("> {}", pack(&owner.address()));
-    for line in std::io::stdin().lines() {
-        let line = line.unwrap();
+    say(pack(&owner.address()));
+    for line in asked() {
         let words: Vec<&str> = line.split(' ').collect();
         match words[0] {
             "take-epoch" => {
                 let reign = Reign { epoch: words[1].parse().unwrap(), id: words[2].parse().unwrap() };
-                println!("> taken by {}", owner.server.take_epoch(reign).unwrap().len());
+                say(format_args!("taken by {}", owner.server.take_epoch(reign).unwrap().len()));
             }
             other => panic!("no such command: {other}"),
         }
@@ -413,8 +339,7 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
     let mut links = Some(links);
     let mut held = Vec::new();
     let mut attached = Vec::new();
-    for line in std::io::stdin().lines() {
-        let line = line.unwrap();
+    for line in asked() {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
         let link = || links.as_ref().expect("let go of").link(address, &wait()).unwrap();
@@ -423,40 +348,40 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
                 let data = pattern(number(3), number(1) as u8);
                 let source = [mooncake_memory::Source::new(&data)];
                 match link().write(number(1), number(2), &source, &wait()) {
-                    Ok(crc) => println!("> ok {crc}"),
-                    Err(e) => println!("> {} settled={}", e.error, e.settled),
+                    Ok(crc) => say(format_args!("ok {crc}")),
+                    Err(e) => say(format_args!("{} settled={}", e.error, e.settled)),
                 }
             }
             "write-for-ever" => {
                 let data = pattern(number(3), number(1) as u8);
                 let source = [mooncake_memory::Source::new(&data)];
                 let link = link();
-                println!("> begun");
+                say("begun");
                 let e = loop {
                     if let Err(e) = link.write(number(1), number(2), &source, &wait()) {
                         break e;
                     }
                 };
-                println!("> {} settled={}", e.error, e.settled);
+                say(format_args!("{} settled={}", e.error, e.settled));
             }
             "attach-to-write" => {
                 let mut stream = attached_by_hand(address, 1);
                 stream.write_all(&attach_frame(3, 0)).unwrap();
                 assert_eq!(frame_by_hand(&mut stream)[4], 4, "it may write");
                 attached.push(stream);
-                println!("> attached");
+                say("attached");
             }
             "introduce" => {
                 attached[0].write_all(&introduction_by_hand(number(1))).unwrap();
-                println!("> introduced");
+                say("introduced");
             }
             "hang-up" => {
                 attached.clear();
-                println!("> hung up");
+                say("hung up");
             }
             "view" => {
                 held.push(link().view(number(1), number(2), number(3), None).unwrap().unwrap());
-                println!("> viewed");
+                say("viewed");
             }
             "unview" => {
                 held.clear();
@@ -466,23 +391,23 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
                     assert!(Instant::now() < until, "the segment is still mapped");
                     std::thread::yield_now();
                 }
-                println!("> unviewed");
+                say("unviewed");
             }
             "forget" => {
                 links.as_ref().expect("let go of").forget(address.uuid, &[(number(1), number(2))], FIRST);
-                println!("> forgotten");
+                say("forgotten");
             }
             "let-go" => {
                 links = None;
-                println!("> let go");
+                say("let go");
             }
-            "attach-short-of" => println!("> {}", attach_short_of(words[1], number(2), address)),
+            "attach-short-of" => say(attach_short_of(words[1], number(2), address)),
             "confirm" => match noticed.recv_timeout(Duration::from_secs(5)).unwrap() {
                 Noticed::Epoch(question) => {
                     question.confirm();
-                    println!("> confirmed");
+                    say("confirmed");
                 }
-                other => println!("> {other:?}"),
+                other => say(format_args!("{other:?}")),
             },
             other => panic!("no such command: {other}"),
         }

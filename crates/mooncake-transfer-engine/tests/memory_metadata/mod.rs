@@ -11,17 +11,17 @@ use mooncake_transfer_engine::{EngineError, Metadata};
 
 /// Documents by key. Putting one takes as long as it is.
 #[derive(Clone, Default)]
-pub struct Shelf {
+pub struct MemoryMetadata {
     documents: Arc<Mutex<HashMap<String, String>>>,
     mute: Arc<AtomicBool>,
     changes: Arc<AtomicUsize>,
     keeps_addresses: bool,
 }
 
-impl Shelf {
+impl MemoryMetadata {
     /// An engine's address that is there is not replaced: most of Mooncake's services are so.
-    pub fn that_keeps_addresses() -> Shelf {
-        Shelf { keeps_addresses: true, ..Shelf::default() }
+    pub fn that_keeps_addresses() -> MemoryMetadata {
+        MemoryMetadata { keeps_addresses: true, ..MemoryMetadata::default() }
     }
 
     /// From now on nothing is answered, until it is taken back.
@@ -47,7 +47,7 @@ impl Shelf {
     }
 }
 
-impl Metadata for Shelf {
+impl Metadata for MemoryMetadata {
     fn get(&self, key: &str) -> Result<Option<String>, EngineError> {
         while self.mute.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));

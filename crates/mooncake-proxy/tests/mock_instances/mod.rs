@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 /// What an instance does with a request.
 #[derive(Debug, Clone)]
-pub enum Does {
+pub enum Behaviour {
     /// Answers, in events if asked to.
     Answer,
     /// Answers so, with a text.
@@ -51,7 +51,7 @@ pub enum Does {
 
 /// One request that an instance had.
 #[derive(Debug, Clone)]
-pub struct Had {
+pub struct Received {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Value,
@@ -60,8 +60,8 @@ pub struct Had {
 
 struct Inside {
     model: String,
-    does: Mutex<Does>,
-    had: Mutex<Vec<Had>>,
+    does: Mutex<Behaviour>,
+    had: Mutex<Vec<Received>>,
     /// Answers that were given up by the other side.
     abandoned: Mutex<usize>,
     engines: Mutex<Vec<String>>,
@@ -84,7 +84,7 @@ impl Instance {
     }
 
     pub async fn of_model(model: &str) -> Instance {
-        let (does, had, abandoned) = (Mutex::new(Does::Answer), Mutex::default(), Mutex::new(0));
+        let (does, had, abandoned) = (Mutex::new(Behaviour::Answer), Mutex::default(), Mutex::new(0));
         let engines = Mutex::new(vec!["engine-7".to_owned()]);
         let unwell = Mutex::new(false);
         let (silent, checked) = (Mutex::new(false), Mutex::new(0));
@@ -103,7 +103,7 @@ impl Instance {
         Instance { address, inside, task }
     }
 
-    pub fn does(&self, does: Does) {
+    pub fn does(&self, does: Behaviour) {
         *self.inside.does.lock() = does;
     }
 
@@ -126,7 +126,7 @@ impl Instance {
         *self.inside.checked.lock()
     }
 
-    pub fn had(&self) -> Vec<Had> {
+    pub fn had(&self) -> Vec<Received> {
         self.inside.had.lock().clone()
     }
 
@@ -180,19 +180,19 @@ async fn answer(State(inside): State<Arc<Inside>>, request: Request) -> Response
     let raw = to_bytes(body, usize::MAX).await.unwrap();
     let body: Value = serde_json::from_slice(&raw).unwrap();
     let streamed = body["stream"] == json!(true);
-    inside.had.lock().push(Had { path: head.uri.to_string(), headers: head.headers, body, raw });
+    inside.had.lock().push(Received { path: head.uri.to_string(), headers: head.headers, body, raw });
     let fetches = is_to_fetch(&inside);
     let does = match inside.does.lock().clone() {
-        Does::CannotFetch(None) if fetches => Does::Nothing,
-        Does::CannotFetch(Some(status)) if fetches => Does::Status(status),
-        Does::CannotFetch(_) => Does::Answer,
+        Behaviour::CannotFetch(None) if fetches => Behaviour::Nothing,
+        Behaviour::CannotFetch(Some(status)) if fetches => Behaviour::Status(status),
+        Behaviour::CannotFetch(_) => Behaviour::Answer,
         other => other,
     };
     match does {
-        Does::CannotFetch(_) => unreachable!("it has just been decided"),
-        Does::Says(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
-        Does::Ends(text) => ([(header::CONTENT_TYPE, "text/event-stream")], text).into_response(),
-        Does::Sends(headers, text) => {
+        Behaviour::CannotFetch(_) => unreachable!("it has just been decided"),
+        Behaviour::Says(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Behaviour::Ends(text) => ([(header::CONTENT_TYPE, "text/event-stream")], text).into_response(),
+        Behaviour::Sends(headers, text) => {
             let (send, receive) = mpsc::channel::<Result<Bytes, std::io::Error>>(1);
             tokio::spawn(async move {
                 send.send(Ok(text.into())).await.unwrap();
@@ -203,19 +203,19 @@ async fn answer(State(inside): State<Arc<Inside>>, request: Request) -> Response
                 headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
             (kind, more, Body::new(Pieces(receive))).into_response()
         }
-        Does::Status(status) => {
+        Behaviour::Status(status) => {
             (StatusCode::from_u16(status).unwrap(), [("retry-after", "7")], "so it is").into_response()
         }
-        Does::Nothing => {
+        Behaviour::Nothing => {
             let _left = Left(inside);
             std::future::pending().await
         }
-        Does::Answer if !streamed => {
+        Behaviour::Answer if !streamed => {
             ([("x-instance", "mock")], axum::Json(json!({"choices": [{"text": "all of it"}]}))).into_response()
         }
-        Does::Answer => events(inside, usize::MAX, None),
-        Does::BreakOff(after) => events(inside, after, None),
-        Does::BreakOffAtOnce => {
+        Behaviour::Answer => events(inside, usize::MAX, None),
+        Behaviour::BreakOff(after) => events(inside, after, None),
+        Behaviour::BreakOffAtOnce => {
             let (send, receive) = mpsc::channel::<Result<Bytes, std::io::Error>>(1);
             tokio::spawn(async move {
                 // By then the head is on its way.
@@ -224,7 +224,7 @@ async fn answer(State(inside): State<Arc<Inside>>, request: Request) -> Response
             });
             ([(header::CONTENT_TYPE, "text/event-stream")], Body::new(Pieces(receive))).into_response()
         }
-        Does::Slowly(words) => events(inside, usize::MAX, Some(words)),
+        Behaviour::Slowly(words) => events(inside, usize::MAX, Some(words)),
     }
 }
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "fake_cuda" / "fake_cuda.c"
+SOURCE = Path(__file__).resolve().parents[1] / "fake_cuda" / "fake_cuda.c"
 
 
 def build_fake(folder: Path) -> Path:

@@ -1,15 +1,15 @@
 //! Bytes that look like chance, the same in each run.
 
-/// Numbers.
-pub struct Dice(u64);
+/// Numbers, and what they make of bytes.
+pub struct Mutator(u64);
 
-impl Default for Dice {
+impl Default for Mutator {
     fn default() -> Self {
-        Dice(0x2545_f491_4f6c_dd1d)
+        Mutator(0x2545_f491_4f6c_dd1d)
     }
 }
 
-impl Dice {
+impl Mutator {
     /// One of the seeds, mutated a few times; or no seed at all.
     pub fn bytes(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = match self.below(8) {

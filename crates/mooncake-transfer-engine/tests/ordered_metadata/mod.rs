@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use mooncake_transfer_engine::{EngineError, Metadata};
 
-use crate::shelf::Shelf;
+use crate::memory_metadata::MemoryMetadata;
 
 /// What is asked about engines' addresses is numbered: `one get 2` is the second look of `one`.
 #[derive(Clone)]
-pub struct Stage {
-    shelf: Shelf,
+pub struct OrderedMetadata {
+    metadata: MemoryMetadata,
     /// Of each pair the first waits for the second.
     order: &'static [(&'static str, &'static str)],
     done: Arc<(Mutex<Vec<String>>, Condvar)>,
@@ -20,18 +20,18 @@ pub struct Stage {
 
 /// The service as one engine has it.
 pub struct Service {
-    stage: Stage,
+    ordered: OrderedMetadata,
     who: &'static str,
     asked: Mutex<HashMap<&'static str, usize>>,
 }
 
-impl Stage {
-    pub fn new(shelf: Shelf, order: &'static [(&'static str, &'static str)]) -> Stage {
-        Stage { shelf, order, done: Arc::default() }
+impl OrderedMetadata {
+    pub fn new(metadata: MemoryMetadata, order: &'static [(&'static str, &'static str)]) -> OrderedMetadata {
+        OrderedMetadata { metadata, order, done: Arc::default() }
     }
 
     pub fn service(&self, who: &'static str) -> Service {
-        Service { stage: self.clone(), who, asked: Mutex::default() }
+        Service { ordered: self.clone(), who, asked: Mutex::default() }
     }
 }
 
@@ -47,8 +47,8 @@ impl Service {
             *nth
         };
         let event = format!("{} {what} {nth}", self.who);
-        let (done, changed) = &*self.stage.done;
-        for (_, before) in self.stage.order.iter().filter(|(after, _)| *after == event) {
+        let (done, changed) = &*self.ordered.done;
+        for (_, before) in self.ordered.order.iter().filter(|(after, _)| *after == event) {
             let is_missing = |done: &mut Vec<String>| !done.iter().any(|event| event == before);
             let wait = changed.wait_timeout_while(done.lock().unwrap(), Duration::from_secs(20), is_missing);
             assert!(!wait.unwrap().1.timed_out(), "{event} waits for {before}");
@@ -62,18 +62,18 @@ impl Service {
 
 impl Metadata for Service {
     fn get(&self, key: &str) -> Result<Option<String>, EngineError> {
-        self.in_turn("get", key, || self.stage.shelf.get(key))
+        self.in_turn("get", key, || self.ordered.metadata.get(key))
     }
 
     fn put(&self, key: &str, document: &str) -> Result<bool, EngineError> {
-        self.in_turn("put", key, || self.stage.shelf.put(key, document))
+        self.in_turn("put", key, || self.ordered.metadata.put(key, document))
     }
 
     fn remove(&self, key: &str) -> Result<(), EngineError> {
-        self.in_turn("del", key, || self.stage.shelf.remove(key))
+        self.in_turn("del", key, || self.ordered.metadata.remove(key))
     }
 
     fn own_address(&self) -> Result<IpAddr, EngineError> {
-        self.stage.shelf.own_address()
+        self.ordered.metadata.own_address()
     }
 }

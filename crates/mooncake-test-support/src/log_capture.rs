@@ -8,15 +8,18 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
-
-/// Lines of INFO and above that this thread told: level, and fields by their names.
-pub fn told(body: impl FnOnce()) -> Vec<String> {
-    let log = Log::default();
+/// Lines of INFO and above that this thread told under targets that begin so: level, and fields by their names.
+pub fn told(target: &'static str, body: impl FnOnce()) -> Vec<String> {
+    let log = Log { target, lines: Arc::default() };
     tracing::subscriber::with_default(log.clone(), body);
-    let told = log.0.lock().unwrap();
+    let told = log.lines.lock().unwrap();
     told.clone()
+}
+
+#[derive(Clone)]
+struct Log {
+    target: &'static str,
+    lines: Arc<Mutex<Vec<String>>>,
 }
 
 struct Line(String);
@@ -29,13 +32,13 @@ impl Visit for Line {
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::INFO && metadata.target().starts_with("mooncake_transfer_engine")
+        *metadata.level() <= Level::INFO && metadata.target().starts_with(self.target)
     }
 
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
+        self.lines.lock().unwrap().push(line.0);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -103,7 +103,7 @@ class Peer:
         """SIGSTOP; returns when the kernel says that it is stopped."""
         self.process.send_signal(signal.SIGSTOP)
         # Not known to the process itself, which runs this file alone.
-        from pool.daemon import wait_stopped
+        from pool import wait_stopped
 
         wait_stopped(self.name, self.pid)
 

@@ -1,7 +1,5 @@
-//! The fake CUDA driver of `fake_cuda.c`, built and loaded into a test's process.
-//!
-//! A test file names it with `#[path]`; it lies here because Rust and Python tests use the same.
-#![allow(dead_code)] // Each test file uses a part of it.
+//! The fake CUDA driver of `tests/fake_cuda/fake_cuda.c`, built and loaded into a test's process. Python's tests use
+//! the same.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{CString, c_char, c_int, c_long, c_uint, c_void};
@@ -11,10 +9,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mooncake_memory::ForeignRange;
 
-const SOURCE: &str = include_str!("fake_cuda.c");
+const SOURCE: &str = include_str!("../../../tests/fake_cuda/fake_cuda.c");
 
+/// CUDA's code of an argument that is wrong.
 pub const INVALID_VALUE: i32 = 1;
+/// CUDA's code of a device that has no memory left.
 pub const OUT_OF_MEMORY: i32 = 2;
+/// CUDA's code of an address that is no memory's.
 pub const ILLEGAL_ADDRESS: i32 = 700;
 
 /// The loaded driver. One test of a process has it at a time: what it counts and
@@ -25,6 +26,7 @@ pub struct FakeCuda {
 }
 
 impl FakeCuda {
+    /// Loads the driver, once for a process, as it is at the start: nothing fails, and copies take no time.
     pub fn load() -> FakeCuda {
         static ONE: Mutex<()> = Mutex::new(());
         static LIBRARY: OnceLock<usize> = OnceLock::new();
@@ -78,6 +80,7 @@ impl FakeCuda {
         unsafe { self.function::<unsafe extern "C" fn(c_uint)>(c"fake_cuda_delay")(microseconds) };
     }
 
+    /// How often the driver was asked for something, by the name that `fake_cuda.c` has for it.
     pub fn count(&self, what: &str) -> i64 {
         self.counter(what)()
     }
@@ -133,11 +136,14 @@ impl FakeCuda {
 /// Given back when dropped, whatever is still under way on it.
 pub struct DeviceMemory<'a> {
     fake: &'a FakeCuda,
+    /// Its first byte, which no processor may touch unless it is managed.
     pub addr: usize,
+    /// Its bytes.
     pub len: usize,
 }
 
 impl DeviceMemory<'_> {
+    /// All of it.
     pub fn range(&self) -> ForeignRange {
         self.part(0, self.len)
     }
@@ -160,6 +166,7 @@ impl DeviceMemory<'_> {
         bytes
     }
 
+    /// Changes its bytes at this moment, without a wait for what is under way.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         // SAFETY: the signature of fake_cuda.c.
         let rc = unsafe {
@@ -184,7 +191,9 @@ unsafe impl Sync for FakeCuda {}
 fn build() -> PathBuf {
     let mut hash = DefaultHasher::new();
     SOURCE.hash(&mut hash);
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    // Beside the test's program: that lies where cargo builds, wherever that is.
+    let test = std::env::current_exe().expect("the path of the test's program");
+    let folder = test.parent().expect("its folder");
     let path = folder.join(format!("fake-cuda-{:016x}.so", hash.finish()));
     if path.exists() {
         return path;
