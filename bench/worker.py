@@ -292,6 +292,17 @@ class Worker:
         names, get = [f"{prefix}-{i}" for i in range(batch)], self.store.get_batch
         return lambda i: get(names), lambda values: all(len(value) == size for value in values), lambda n: 0
 
+    def op_batch_get_into(self, thread, threads, prefix, size, keys, batch):
+        """The keys of `op_get_batch`, to memory that the caller keeps."""
+        names, places, get = [f"{prefix}-{i}" for i in range(batch)], self.slots(size, batch), self.store.batch_get_into
+        values = self.values(size)
+
+        def wrong(done):
+            wants = (np.frombuffer(values[i % VARIANTS], dtype=np.uint8) for i in range(batch if done else 0))
+            return sum(not np.array_equal(self.slot(size, i), want) for i, want in enumerate(wants))
+
+        return lambda i: get(names, places, [size] * batch), lambda sizes: all(one == size for one in sizes), wrong
+
     def op_put_tensor(self, thread, threads, prefix, size, keys, batch):
         import torch
 
