@@ -89,9 +89,8 @@ test-python: $(VENV)/.wheel ## Python tests against the wheel
 	$(PY) -m pytest -n 2 --dist loadfile -m 'not (long or alone)'
 	$(PY) -m pytest -m 'alone and not long'
 
-test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, a thousand segments, rounds of faults, versions beside the wheel of OLD
+test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, rounds of faults, versions beside the wheel of OLD
 	MOONCAKE_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test schedules -- --nocapture
-	cargo test --locked -p mooncake-client --test many_segments -- --ignored --nocapture
 	old=$$(PYTHON=$(PYTHON) packaging/wheel_of.sh $(OLD)); MOONCAKE_OLD_WHEEL=$$old $(PY) -m pytest -rP -m 'long or slow or mixed'
 
 clean: ## remove what was built
