@@ -33,11 +33,10 @@ use crate::protocol::same_host::SECRET_LEN;
 use crate::server::listen::{self, Listening};
 use crate::server::{Ports, Server, listen_on_host};
 use crate::transport::Transports;
+use crate::transport::context::Context;
 use crate::transport::same_host::SameHost;
-use crate::transport::same_host::mapped::MappedPeers;
 use crate::transport::stall::Patience;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::stripe_threads::StripeThreads;
 
 /// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at
 /// a time.
@@ -165,31 +164,32 @@ impl Engine {
         let mappable = Arc::new(Mappable::new().map_err(memory)?);
         options.warn_of_what_is_not_there();
         let transports: Transports =
-            Arc::new([Box::new(SameHost::new(unix, mappable.clone())), Box::new(Tcp::new(data_port))]);
+            Arc::new([Arc::new(SameHost::new(unix, mappable.clone())), Arc::new(Tcp::new(data_port))]);
+        let topology = Mutex::new(options.topology.clone());
+        let context = Context {
+            buffers: Buffers::new(transports.iter().map(|transport| transport.clone() as _).collect()),
+            errands,
+            secret: Box::new(secret),
+            own_process: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
+            options,
+        };
         let node = Arc::new(LocalNode {
             id,
             name: if registry.is_some() { name.to_owned() } else { peer_name::join(host, port) },
-            buffers: Buffers::new(transports.clone()),
+            context,
             transports,
             mappable,
             inbox: Inbox::default(),
-            topology: Mutex::new(options.topology.clone()),
-            stripe_threads: StripeThreads::default(),
-            errands,
+            topology,
             handshake_budget: Arc::default(),
             described: Mutex::default(),
-            myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
-            mapped: MappedPeers::default(),
             idle_paths: IdlePaths::default(),
-            stuck_writes: Arc::default(),
             writers: Arc::default(),
-            secret: Box::new(secret),
-            options,
             registry,
             advertised,
             publisher: Publisher::default(),
         });
-        let server = Server::start(node.clone(), ports, node.options.server_threads)?;
+        let server = Server::start(node.clone(), ports, node.context.options.server_threads)?;
         if let Some(host) = &node.advertised {
             let patience = Patience::lasting(SERVICE, interrupted);
             if let Err(error) = Publisher::begin(&node, host, port, &patience) {
@@ -255,10 +255,10 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check()?;
         let node = &self.initiator.node;
-        node.buffers.register(ranges, location, true)?;
+        node.context.buffers.register(ranges, location, true)?;
         let Err(error) = Publisher::publish(node, &Patience::lasting(SERVICE, interrupted)) else { return Ok(()) };
         let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
-        let taken_back = node.buffers.unregister(&addresses, &Patience::lasting(GIVING_UP, interrupted));
+        let taken_back = node.context.buffers.deregister(&addresses, &Patience::lasting(GIVING_UP, interrupted));
         // The service may have learned of them, or may yet.
         Publisher::publish_unseen(node);
         taken_back.and(Err(error))
@@ -268,7 +268,7 @@ impl Engine {
     /// them, and none reaches them. The transports that there are need no such registration.
     pub fn register_local(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.check()?;
-        self.initiator.node.buffers.register(ranges, location, false)
+        self.initiator.node.context.buffers.register(ranges, location, false)
     }
 
     /// Gives a range up, by its first address. After `Ok` nobody touches that memory any more. Fails with
@@ -295,7 +295,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check()?;
         let node = &self.initiator.node;
-        let given_up = node.buffers.unregister(addresses, &Patience::lasting(GIVING_UP, interrupted));
+        let given_up = node.context.buffers.deregister(addresses, &Patience::lasting(GIVING_UP, interrupted));
         if let Err(error) = Publisher::publish(node, &Patience::lasting(SERVICE, interrupted)) {
             // Peers that still try are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
@@ -314,7 +314,7 @@ impl Engine {
             location: buffer.location.clone(),
             lent: buffer.lent,
         };
-        self.initiator.node.buffers.all().into_iter().map(one).collect()
+        self.initiator.node.context.buffers.all().into_iter().map(one).collect()
     }
 
     // -------------------------------------------------------------- peers
@@ -369,7 +369,7 @@ impl Engine {
     /// The same; `interrupted` is asked every 50 ms, and true ends the call.
     pub fn probe_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         self.check()?;
-        let patience = Patience::lasting(self.initiator.node.options.connect_timeout, interrupted);
+        let patience = Patience::lasting(self.initiator.node.context.options.connect_timeout, interrupted);
         self.initiator.say(name, &Message::new(Kind::Probe, "{}".into()), &patience)
     }
 
@@ -387,7 +387,7 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        let patience = Patience::lasting(self.initiator.node.options.connect_timeout, interrupted);
+        let patience = Patience::lasting(self.initiator.node.context.options.connect_timeout, interrupted);
         self.initiator.send_notify(peer, notify, &patience)
     }
 
@@ -403,7 +403,7 @@ impl Engine {
     /// is.
     pub fn check_local(&self, ranges: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
         // Whoever had the lock at the fork has it for ever.
-        if forked() { Ok(()) } else { self.initiator.node.buffers.check_local(ranges) }
+        if forked() { Ok(()) } else { self.initiator.node.context.buffers.check_local(ranges) }
     }
 
     /// Moves bytes now, in this thread. `Ok` when all bytes of all requests are in place; after an error some of them
@@ -537,8 +537,10 @@ impl Engine {
         *self.server.lock() = None;
         let patience = Patience::lasting(GIVING_UP, interrupted);
         // All are done, whatever becomes of the first.
-        let (calls, buffers) = (initiator.calls.wait(&patience), node.buffers.unregister_everything(&patience));
-        calls.and(buffers).and(node.stuck_writes.wait_for_all(&patience))?;
+        let (calls, buffers) = (initiator.calls.wait(&patience), node.context.buffers.deregister_all(&patience));
+        let transports = node.transports.iter().map(|transport| transport.finish(&patience));
+        let transports = transports.fold(Ok(()), Result::and);
+        calls.and(buffers).and(transports)?;
         self.ended.store(true, Ordering::SeqCst);
         Ok(())
     }

@@ -3,60 +3,44 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mooncake_memory::PeerProcess;
 use mooncake_os::hex;
 use parking_lot::Mutex;
 
-use crate::errands::Errands;
 use crate::error::EngineError;
-use crate::memory::buffers::{Buffer, Buffers};
+use crate::memory::buffers::Buffer;
 use crate::memory::mappable::Mappable;
 use crate::metadata::Registry;
 use crate::metadata::publisher::Publisher;
 use crate::notify::Inbox;
-use crate::options::EngineOptions;
 use crate::peers::idle_paths::IdlePaths;
 use crate::protocol::descriptor::{self, Descriptor, Ours, Protocols};
 use crate::protocol::handshake::{self, Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
-use crate::protocol::same_host::{SECRET_LEN, Secret};
 use crate::server::HandshakeBudget;
 use crate::server::writers::Writers;
 use crate::topology::Topology;
 use crate::transport::Transports;
-use crate::transport::same_host::mapped::MappedPeers;
-use crate::transport::same_host::stuck_writes::StuckWrites;
+use crate::transport::context::Context;
 use crate::transport::stall::Patience;
-use crate::transport::tcp::stripe_threads::StripeThreads;
 
 /// What peers see of an engine, and what serves them.
 pub(crate) struct LocalNode {
     pub id: EngineId,
     pub name: String,
-    pub options: EngineOptions,
-    pub buffers: Buffers,
+    pub context: Context,
     pub transports: Transports,
     /// What peers of this host may map.
     pub mappable: Arc<Mappable>,
     pub inbox: Inbox,
     /// Which devices are near which memory; discovered if none is given.
     pub topology: Mutex<Option<Topology>>,
-    pub stripe_threads: StripeThreads,
-    pub errands: Errands,
     /// Of handshakes that are coming in.
     pub handshake_budget: Arc<HandshakeBudget>,
-    /// Copies within this process that nobody has checked.
-    pub myself: PeerProcess,
-    /// What is mapped of peers' memory.
-    pub mapped: MappedPeers,
     /// The ways to peers.
     pub idle_paths: IdlePaths,
-    /// Writes that were given up and that peers may be at.
-    pub stuck_writes: Arc<StuckWrites>,
     /// Connections that peers write by.
     pub writers: Arc<Writers>,
-    pub secret: Box<[u8; SECRET_LEN]>,
     pub registry: Option<Registry>,
     /// What the metadata tells peers: an address, or a host's name.
     pub advertised: Option<String>,
@@ -68,13 +52,13 @@ pub(crate) struct LocalNode {
 impl LocalNode {
     /// The segment document.
     fn describe(&self) -> String {
-        self.describe_with(&self.buffers.lent())
+        self.describe_with(&self.context.buffers.lent())
     }
 
     /// The message that answers whoever asks for the segment document. All who ask share one.
     pub fn description(&self) -> Arc<[u8]> {
         // Looked at first: what changes meanwhile is told the next who asks.
-        let state = self.buffers.changes();
+        let state = self.context.buffers.changes();
         let mut described = self.described.lock();
         match &*described {
             Some((then, message)) if *then == state => message.clone(),
@@ -108,10 +92,6 @@ impl LocalNode {
         name == self.name || (self.registry.is_none() && is_same_address())
     }
 
-    pub fn secret(&self) -> Secret {
-        Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }
-    }
-
     /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
     pub fn handshake_at(&self, name: &str, patience: &Patience<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
         let (host, port) = match &self.registry {
@@ -121,7 +101,7 @@ impl LocalNode {
                 peer_name::split_peer(name).map(|(host, port)| (host.to_owned(), port)).ok_or_else(no_address)?
             }
         };
-        let addresses = peer_name::resolve(&host, port, &self.errands, patience)?;
+        let addresses = peer_name::resolve(&host, port, &self.context.errands, patience)?;
         Ok((host, addresses))
     }
 
@@ -133,7 +113,7 @@ impl LocalNode {
             None => {
                 // Nobody reads in the question what the asker lends.
                 let ask = Message::new(Kind::Metadata, self.describe_with(&[]));
-                let (connect, longest) = (self.options.connect_timeout, descriptor::LONGEST);
+                let (connect, longest) = (self.context.options.connect_timeout, descriptor::LONGEST);
                 handshake::ask(name, &addresses, &ask, connect, patience, longest)?
             }
         };

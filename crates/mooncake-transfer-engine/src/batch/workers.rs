@@ -128,7 +128,7 @@ impl Workers {
             state.queue_up(peer);
             at = end;
         }
-        for _ in 0..state.wanted(initiator.node.options.worker_threads) {
+        for _ in 0..state.wanted(initiator.node.context.options.worker_threads) {
             let initiator = initiator.clone();
             let builder = std::thread::Builder::new().name("mooncake-batch".into());
             match mooncake_os::thread::start(builder, move || initiator.workers.run(&initiator)) {
@@ -175,7 +175,7 @@ impl Workers {
             let requests: Vec<Request> = tasks.iter().map(|task| task.request).collect();
             let result = match Instant::now() >= work.deadline {
                 true => {
-                    let (what, waited) = ("waiting for its turn", initiator.node.options.transfer_timeout);
+                    let (what, waited) = ("waiting for its turn", initiator.node.context.options.transfer_timeout);
                     Err(EngineError::Timeout { peer: initiator.peer_name(peer), what, waited })
                 }
                 false => {

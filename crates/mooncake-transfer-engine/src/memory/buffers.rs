@@ -12,8 +12,25 @@ use parking_lot::{Mutex, RwLock};
 use crate::error::EngineError;
 use crate::memory::mappers::ActiveAccess;
 use crate::request::Request;
-use crate::transport::Transports;
 use crate::transport::stall::Patience;
+
+/// Is told of memory as it comes and goes.
+pub(crate) trait MemoryObserver: Send + Sync {
+    /// Takes memory on before anything may use it: to be [lent](Buffer::lent), or else as the local end of transfers
+    /// alone. All of it, or none and an error. It may take its time: transfers go on meanwhile.
+    fn register(&self, _buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Deregisters buffers. On return no peer starts a new access. Returns the accesses still active; the caller waits
+    /// for them before it reports the memory free.
+    fn deregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+        Vec::new()
+    }
+}
+
+/// Those of an engine, in the order in which they are told.
+pub(crate) type MemoryObservers = Vec<Arc<dyn MemoryObserver>>;
 
 /// One registered range.
 #[derive(Debug)]
@@ -115,7 +132,7 @@ pub(crate) struct Buffers {
     ranges: RwLock<Ranges>,
     /// Held by who registers or gives up: transports may take their time with it, and nobody else waits for them.
     turn: Mutex<()>,
-    transports: Transports,
+    observers: MemoryObservers,
     /// How often others were lent than before.
     changes: AtomicU64,
     /// A device's memory has been seen here: there may be more.
@@ -123,9 +140,9 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    pub fn new(transports: Transports) -> Buffers {
+    pub fn new(observers: MemoryObservers) -> Buffers {
         let (ranges, turn) = (RwLock::default(), Mutex::default());
-        Buffers { ranges, turn, transports, changes: AtomicU64::new(0), devices: AtomicBool::new(false) }
+        Buffers { ranges, turn, observers, changes: AtomicU64::new(0), devices: AtomicBool::new(false) }
     }
 
     /// Registers ranges, all or none: to be lent to peers, or as the local end of transfers alone.
@@ -148,7 +165,7 @@ impl Buffers {
                 fresh.registered.insert(addr, Arc::new(Buffer::new(range, location, lent, shared_block(addr, len))));
             }
         }
-        self.take_on(&fresh.registered.values().cloned().collect::<Vec<_>>())?;
+        self.tell_all(&fresh.registered.values().cloned().collect::<Vec<_>>())?;
         if ranges.iter().any(|range| self.source(*range).is_on_device()) {
             self.look_for_devices();
         }
@@ -159,13 +176,13 @@ impl Buffers {
         Ok(())
     }
 
-    /// Shows buffers to all transports, or to none.
-    fn take_on(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
-        for (nth, transport) in self.transports.iter().enumerate() {
-            if let Err(error) = transport.register(buffers) {
-                for before in self.transports[..nth].iter().rev() {
-                    // Nobody has been told of them: nobody is inside.
-                    before.unregister(buffers);
+    /// Tells all observers of buffers, or none.
+    fn tell_all(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        for (nth, observer) in self.observers.iter().enumerate() {
+            if let Err(error) = observer.register(buffers) {
+                for before in self.observers[..nth].iter().rev() {
+                    // No peer has learned of them yet, so that no access is active.
+                    before.deregister(buffers);
                 }
                 return Err(error);
             }
@@ -176,7 +193,7 @@ impl Buffers {
     /// Gives ranges up, all that can be; the error is that of the first that could not. After `Ok` nobody touches that
     /// memory any more. All are waited for together. One that is still in use when patience ends takes no new requests,
     /// and giving it up again waits again.
-    pub fn unregister(&self, addresses: &[usize], patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn deregister(&self, addresses: &[usize], patience: &Patience<'_>) -> Result<(), EngineError> {
         let mut known = Ok(());
         let (mut given_up, mut waited_for) = (Vec::new(), Vec::new());
         {
@@ -198,8 +215,8 @@ impl Buffers {
         known.and(self.wait(waited_for, patience))
     }
 
-    /// Gives up all that there is, as [`Buffers::unregister`] does.
-    pub fn unregister_everything(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
+    /// Gives up all that there is, as [`Buffers::deregister`] does.
+    pub fn deregister_all(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
         let waited_for = {
             let _turn = self.turn.lock();
             let given_up = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
@@ -221,7 +238,7 @@ impl Buffers {
             buffer.gone.store(true, Ordering::SeqCst);
         }
         let inside: Vec<ActiveAccess> =
-            self.transports.iter().flat_map(|transport| transport.unregister(&given_up)).collect();
+            self.observers.iter().flat_map(|observer| observer.deregister(&given_up)).collect();
         let leaving = given_up.into_iter().map(|buffer| {
             let touches = |visit: &&ActiveAccess| buffer.block.is_some_and(|block| visit.touches(block.id));
             let inside = inside.iter().filter(touches).cloned().collect();
@@ -334,12 +351,9 @@ mod tests {
     use mooncake_memory::{AccessPageView, PeerProcess, RevisionPageView, leak_shared};
 
     use super::*;
-    use crate::local_node::LocalNode;
     use crate::memory::mappable::Mappable;
-    use crate::protocol::descriptor::Descriptor;
     use crate::protocol::same_host::{SECRET_LEN, Secret};
     use crate::transport::same_host::SameHost;
-    use crate::transport::{PeerInfo, Reached, Transport};
 
     const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -349,11 +363,11 @@ mod tests {
 
     /// So many buffers of 4096 bytes behind each other, and the range that they lie in, which is longer by one.
     fn lending(count: usize) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
-        lending_by(count, Arc::new([]))
+        lending_by(count, Vec::new())
     }
 
-    fn lending_by(count: usize, transports: Transports) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
-        let buffers = Buffers::new(transports);
+    fn lending_by(count: usize, observers: MemoryObservers) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
+        let buffers = Buffers::new(observers);
         let memory = leak_shared((count as u64 + 1) * 4096).unwrap();
         let ranges: Vec<_> = (0..count).map(|nth| memory.part(nth * 4096, 4096)).collect();
         buffers.register(&ranges, "*", true).unwrap();
@@ -376,15 +390,15 @@ mod tests {
         for everything in [false, true] {
             let began = Instant::now();
             let given_up = match everything {
-                false => buffers.unregister(&addresses(&all), &soon()),
-                true => buffers.unregister_everything(&soon()),
+                false => buffers.deregister(&addresses(&all), &soon()),
+                true => buffers.deregister_all(&soon()),
             };
             let took = began.elapsed();
             assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
             assert!(took >= PATIENCE && took < 4 * PATIENCE, "{took:?}");
         }
         drop(inside);
-        buffers.unregister_everything(&soon()).unwrap();
+        buffers.deregister_all(&soon()).unwrap();
     }
 
     #[test]
@@ -392,9 +406,9 @@ mod tests {
         let (buffers, memory, all) = lending(2);
         let (first, second) = (memory.addr(), memory.addr() + 4096);
         let inside = all[0].enter().unwrap();
-        let given_up = buffers.unregister(&[first, second, first + 1], &soon());
+        let given_up = buffers.deregister(&[first, second, first + 1], &soon());
         assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
-        let again = buffers.unregister(&[first], &soon());
+        let again = buffers.deregister(&[first], &soon());
         assert!(is_busy(&again, first), "{again:?}");
         for (offset, len) in [(0, 4096), (4095, 1), (100, 1), (0, 1), (4000, 8192), (0, 12_288)] {
             let lent = buffers.register(&[memory.part(offset, len)], "*", true);
@@ -402,12 +416,12 @@ mod tests {
         }
         assert!(all[0].enter().is_none() && buffers.find(first as u64, 1).is_none() && buffers.len() == 0);
         // What was left by then is nobody's.
-        let other = buffers.unregister(&[second], &soon());
+        let other = buffers.deregister(&[second], &soon());
         assert!(matches!(other, Err(EngineError::NotRegistered { .. })), "{other:?}");
         buffers.register(&[memory.part(4096, 4096)], "*", true).unwrap();
 
         drop(inside);
-        buffers.unregister(&[first], &soon()).unwrap();
+        buffers.deregister(&[first], &soon()).unwrap();
         buffers.register(&[memory.part(0, 4096)], "*", true).unwrap();
         assert_eq!(buffers.len(), 2);
     }
@@ -417,10 +431,10 @@ mod tests {
         let (buffers, memory, all) = lending(1);
         let inside = all[0].enter().unwrap();
         let long = Patience::lasting(Duration::from_secs(600), &|| true);
-        assert!(is_busy(&buffers.unregister(&[memory.addr()], &long), memory.addr()));
-        assert!(is_busy(&buffers.unregister_everything(&long), memory.addr()));
+        assert!(is_busy(&buffers.deregister(&[memory.addr()], &long), memory.addr()));
+        assert!(is_busy(&buffers.deregister_all(&long), memory.addr()));
         drop(inside);
-        buffers.unregister(&[memory.addr()], &long).unwrap();
+        buffers.deregister(&[memory.addr()], &long).unwrap();
     }
 
     #[test]
@@ -428,7 +442,7 @@ mod tests {
         let (buffers, memory, all) = lending(1);
         let inside = all[0].enter().unwrap();
         assert!(is_busy(
-            &buffers.unregister(&[memory.addr()], &Patience::lasting(Duration::ZERO, &|| false)),
+            &buffers.deregister(&[memory.addr()], &Patience::lasting(Duration::ZERO, &|| false)),
             memory.addr()
         ));
         drop(inside);
@@ -438,7 +452,7 @@ mod tests {
     #[test]
     fn an_address_that_is_named_twice_is_given_up_once() {
         let (buffers, memory, _all) = lending(1);
-        let given_up = buffers.unregister(&[memory.addr(), memory.addr()], &soon());
+        let given_up = buffers.deregister(&[memory.addr(), memory.addr()], &soon());
         assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
         assert_eq!(buffers.len(), 0);
     }
@@ -446,8 +460,8 @@ mod tests {
     #[test]
     fn a_peer_inside_mapped_memory_keeps_its_block_and_nothing_else() {
         let mappable = Arc::new(Mappable::new().unwrap());
-        let same_host: Box<dyn Transport> = Box::new(SameHost::new(String::new(), mappable.clone()));
-        let (buffers, memory, all) = lending_by(3, Arc::new([same_host]));
+        let same_host = Arc::new(SameHost::new(String::new(), mappable.clone()));
+        let (buffers, memory, all) = lending_by(3, vec![same_host]);
         mappable.remove(&all[..2]);
         for (id, buffer) in (1..).zip(&all[..2]) {
             // As if it lay in a block of its own.
@@ -464,23 +478,23 @@ mod tests {
         let revision_page =
             RevisionPageView::map(&mappable.revision_page().fd().try_clone_to_owned().unwrap()).unwrap();
         let visit = access_page.enter(&revision_page, revision_page.get(), 1).unwrap();
-        buffers.unregister(&addresses(&all[1..]), &soon()).unwrap();
+        buffers.deregister(&addresses(&all[1..]), &soon()).unwrap();
 
         let began = Instant::now();
-        let given_up = buffers.unregister(&addresses(&all[..1]), &soon());
+        let given_up = buffers.deregister(&addresses(&all[..1]), &soon());
         assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
         assert!(began.elapsed() < 4 * PATIENCE, "{:?}", began.elapsed());
-        let everything = buffers.unregister_everything(&soon());
+        let everything = buffers.deregister_all(&soon());
         assert!(is_busy(&everything, memory.addr()), "{everything:?}");
 
         drop(visit);
         // Who comes in now knows that they are gone, and keeps nobody.
         let _visit = access_page.enter(&revision_page, revision_page.get(), 1).unwrap();
-        buffers.unregister(&addresses(&all[..1]), &soon()).unwrap();
-        buffers.unregister_everything(&soon()).unwrap();
+        buffers.deregister(&addresses(&all[..1]), &soon()).unwrap();
+        buffers.deregister_all(&soon()).unwrap();
     }
 
-    /// A transport that has to be told of memory, as RDMA has.
+    /// An observer that has to know of memory, as RDMA has.
     #[derive(Default)]
     struct Told {
         refuses: AtomicBool,
@@ -493,13 +507,7 @@ mod tests {
         }
     }
 
-    impl Transport for Arc<Told> {
-        fn name(&self) -> &'static str {
-            "told"
-        }
-
-        fn describe(&self, _: &[Arc<Buffer>], _: &mut Descriptor) {}
-
+    impl MemoryObserver for Told {
         fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
             if self.refuses.load(Ordering::SeqCst) {
                 return Err(EngineError::Memory("it cannot be pinned".into()));
@@ -508,21 +516,16 @@ mod tests {
             Ok(())
         }
 
-        fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+        fn deregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
             self.note("had", buffers);
             Vec::new()
-        }
-
-        fn path_to(&self, _: &LocalNode, _: &PeerInfo<'_>, _: &Patience<'_>) -> Result<Reached, EngineError> {
-            Ok(Reached::Unreachable("it leads nowhere".into()))
         }
     }
 
     #[test]
     fn all_transports_know_of_memory_before_it_is_lent_and_none_of_what_one_of_them_refuses() {
         let told: [Arc<Told>; 2] = Default::default();
-        let (buffers, memory, all) =
-            lending_by(2, Arc::new(told.clone().map(|one| Box::new(one) as Box<dyn Transport>)));
+        let (buffers, memory, all) = lending_by(2, told.iter().map(|one| one.clone() as _).collect());
         let (first, second, third) = (memory.addr(), memory.addr() + 4096, memory.part(8192, 4096));
         told[1].refuses.store(true, Ordering::SeqCst);
         let refused = buffers.register(&[third], "*", true);
@@ -530,7 +533,7 @@ mod tests {
         assert!(buffers.find(third.addr() as u64, 1).is_none() && buffers.len() == 2);
         let inside = all[1].enter().unwrap();
         // Its keys are taken back at once, though somebody is there by another transport.
-        assert!(is_busy(&buffers.unregister(&[first, second], &soon()), second));
+        assert!(is_busy(&buffers.deregister(&[first, second], &soon()), second));
         let both = |what| [(what, first, true), (what, second, true)];
         let (has, had) = (("has", third.addr(), true), ("had", third.addr(), true));
         assert_eq!(*told[0].log.lock(), [&both("has")[..], &[has, had], &both("had")].concat());
@@ -541,7 +544,7 @@ mod tests {
     #[test]
     fn memory_for_this_end_alone_is_shown_to_transports_and_to_no_peer() {
         let told = Arc::new(Told::default());
-        let (buffers, memory, _) = lending_by(1, Arc::new([Box::new(told.clone()) as Box<dyn Transport>]));
+        let (buffers, memory, _) = lending_by(1, vec![told.clone()]);
         let (changes, alone) = (buffers.changes(), memory.part(4096, 4096));
         buffers.register(&[alone], "cpu:0", false).unwrap();
         assert_eq!(told.log.lock().last(), Some(&("has", alone.addr(), false)));
@@ -550,7 +553,7 @@ mod tests {
         assert_eq!((buffers.lent().len(), buffers.all().len(), buffers.changes()), (1, 2, changes));
         let again = buffers.register(&[memory.part(8191, 1)], "*", true);
         assert!(matches!(again, Err(EngineError::Overlap { .. })), "{again:?}");
-        buffers.unregister(&[alone.addr()], &soon()).unwrap();
+        buffers.deregister(&[alone.addr()], &soon()).unwrap();
         assert_eq!((told.log.lock().last(), buffers.changes()), (Some(&("had", alone.addr(), false)), changes));
         buffers.register(&[alone], "cpu:0", true).unwrap();
     }

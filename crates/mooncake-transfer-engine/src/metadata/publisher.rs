@@ -59,7 +59,7 @@ impl Publisher {
     /// Says where the engine is, and what it lends.
     pub fn begin(node: &Arc<LocalNode>, host: &str, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
         let (held, host) = (node.clone(), host.to_owned());
-        node.errands.run(SERVICE, "taking the name", patience, move || {
+        node.context.errands.run(SERVICE, "taking the name", patience, move || {
             held.publisher.speak(|| {
                 let Some(registry) = &held.registry else { return Ok(()) };
                 registry.announce(&held.name, &host, port)?;
@@ -76,7 +76,7 @@ impl Publisher {
         }
         {
             let mut state = node.publisher.state.lock();
-            let many = node.buffers.len() > FEW;
+            let many = node.context.buffers.len() > FEW;
             if many && state.later {
                 return Ok(());
             }
@@ -91,7 +91,7 @@ impl Publisher {
         }
         let held = node.clone();
         let tell = move || held.publisher.speak(|| held.tell());
-        node.errands.run(SERVICE, "telling it what is registered", patience, tell)?
+        node.context.errands.run(SERVICE, "telling it what is registered", patience, tell)?
     }
 
     /// The same, and nobody waits for it or learns how it ended.
@@ -148,7 +148,7 @@ impl Publisher {
             }
         }
         let held = node.clone();
-        node.errands.run(SERVICE, "taking leave of it", patience, move || {
+        node.context.errands.run(SERVICE, "taking leave of it", patience, move || {
             let _pen = held.publisher.pen.lock();
             if std::mem::replace(&mut held.publisher.state.lock().withdrawn, true) {
                 return;

@@ -40,7 +40,7 @@ impl Initiator {
 
     pub fn patience(&self, bytes: u64) -> Patience<'static> {
         let began = Instant::now();
-        let deadline = began + self.node.options.transfer_timeout + Duration::from_nanos(bytes);
+        let deadline = began + self.node.context.options.transfer_timeout + Duration::from_nanos(bytes);
         Patience { began, deadline, interrupted: &|| false }
     }
 
@@ -140,7 +140,7 @@ impl Initiator {
             return Ok(());
         }
         let outside = || EngineError::NotRegistered { owner: self.node.name.clone(), addr, len: len as u64 };
-        let buffer = self.node.buffers.find(addr, len as u64).ok_or_else(outside)?;
+        let buffer = self.node.context.buffers.find(addr, len as u64).ok_or_else(outside)?;
         let (pace, mut bounce) = (Pace::new(&self.node.name, patience, Duration::MAX), Bounce::new());
         for at in (0..len).step_by(STEP) {
             pace.check("copying within the process")?;
@@ -151,12 +151,12 @@ impl Initiator {
                 Opcode::Read => (there, here),
                 Opcode::Write => (here, there),
             };
-            let (source, mut target) = (self.node.buffers.source(from), self.node.buffers.target(into));
+            let (source, mut target) = (self.node.context.buffers.source(from), self.node.context.buffers.target(into));
             let copied = if source.is_on_device() || target.is_on_device() {
                 bounce.copy(&source, &mut target).map_err(|error| error.to_string())
             } else {
                 let from = from.addr() as u64;
-                self.node.myself.pull(from, &mut target).map_err(|error| error.to_string())
+                self.node.context.own_process.pull(from, &mut target).map_err(|error| error.to_string())
             };
             copied.map_err(EngineError::Memory)?;
         }
@@ -171,7 +171,7 @@ impl Initiator {
         let body = NotifyBody { name: notify.name.clone(), notify_msg: notify.message.clone() };
         let json = serde_json::to_string(&body).expect("strings are JSON");
         let message = Message::new(Kind::Notify, json);
-        let (len, most) = (message.len(), self.node.options.handshake_max);
+        let (len, most) = (message.len(), self.node.context.options.handshake_max);
         if len > most {
             let why = format!("a message of {len} bytes; handshakes have {most} at most (MC_HANDSHAKE_MAX_LENGTH)");
             return Err(EngineError::InvalidArgument(why));
@@ -182,7 +182,7 @@ impl Initiator {
     /// When a batch is done it is told of while the batch has time, and the engine goes on.
     pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, deadline: Instant) -> Result<(), EngineError> {
         let interrupted = || self.calls.is_closed();
-        let patience = Patience::lasting(self.node.options.connect_timeout, &interrupted);
+        let patience = Patience::lasting(self.node.context.options.connect_timeout, &interrupted);
         let deadline = deadline.min(patience.deadline);
         self.send_notify(to, notify, &Patience { deadline, ..patience })
     }
@@ -191,7 +191,8 @@ impl Initiator {
         let name = name.trim_start_matches('/');
         self.silent.call(&self.node, name, patience, || {
             let (_, addresses) = self.node.handshake_at(name, patience)?;
-            let (connect, longest) = (self.node.options.connect_timeout, self.node.options.handshake_max);
+            let (connect, longest) =
+                (self.node.context.options.connect_timeout, self.node.context.options.handshake_max);
             handshake::ask(name, &addresses, message, connect, patience, longest).map(drop)
         })
     }

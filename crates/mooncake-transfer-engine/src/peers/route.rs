@@ -46,7 +46,7 @@ impl Route {
         descriptor.buffers.truncate(1);
         descriptor.buffers.shrink_to_fit();
         let met = PeerInfo { name, host: &host, descriptor: &descriptor };
-        let paths = node.transports.iter().map(|transport| transport.path_to(node, &met, patience));
+        let paths = node.transports.iter().map(|transport| transport.path_to(&node.context, &met, patience));
         let paths = paths.collect::<Result<Box<[Reached]>, EngineError>>()?;
         let (taken, detours) = (AtomicUsize::new(NONE), Mutex::default());
         let route = Route { descriptor, paths, taken, detours };
@@ -76,8 +76,8 @@ impl Route {
             // What went by others before must not land after this.
             self.open_paths()
                 .filter(|(other, _)| *other != nth)
-                .try_for_each(|(_, other)| other.retire_abandoned(node, patience))?;
-            match path.transfer(node, requests, patience) {
+                .try_for_each(|(_, other)| other.retire_abandoned(&node.context, patience))?;
+            match path.transfer(&node.context, requests, patience) {
                 Ok(()) => {
                     self.note(node, name, nth, detour);
                     return Ok(nth);

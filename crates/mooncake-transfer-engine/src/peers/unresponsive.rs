@@ -197,7 +197,7 @@ impl UnresponsivePeers {
 fn asks(node: &LocalNode, name: &str, patience: &Patience<'_>) -> bool {
     let Ok((_, addresses)) = node.handshake_at(name, patience) else { return true };
     let probe = Message::new(Kind::Probe, "{}".into());
-    let longest = node.options.handshake_max;
+    let longest = node.context.options.handshake_max;
     match crate::protocol::handshake::ask(name, &addresses, &probe, ANSWER, patience, longest) {
         Err(EngineError::Interrupted) => false,
         Err(error) => !is_silence(&error),

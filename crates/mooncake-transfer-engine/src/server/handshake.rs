@@ -98,7 +98,7 @@ impl Handshake {
         loop {
             match &mut self.state {
                 State::Ask(read) => {
-                    let wanted = match missing(read, node.options.handshake_max) {
+                    let wanted = match missing(read, node.context.options.handshake_max) {
                         Ok(0) => {
                             let Some(answer) = answer(node, std::mem::take(read)) else { return Next::Close };
                             self.since = Instant::now();

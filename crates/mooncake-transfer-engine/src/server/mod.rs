@@ -415,7 +415,7 @@ impl Shared {
             }
             *swept = now;
         }
-        self.node.mapped.forget_ended();
+        self.node.transports.iter().for_each(|transport| transport.sweep(now));
         self.node.idle_paths.close_idle(now);
         let all: Vec<(u64, Arc<Connection>)> = self.slots.lock().all().collect();
         for (token, connection) in all {

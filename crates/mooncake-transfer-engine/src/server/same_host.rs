@@ -84,7 +84,7 @@ impl Host {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Request(read) if read.is_empty() => false,
-            State::Fill(..) | State::Answer { .. } => still > node.options.stall_timeout,
+            State::Fill(..) | State::Answer { .. } => still > node.context.options.stall_timeout,
             _ => still > PATIENCE,
         }
     }
@@ -228,7 +228,7 @@ impl Host {
     }
 
     fn welcome(&mut self, node: &LocalNode, hello: &Hello) -> Result<(), Option<Next>> {
-        let secret = node.secret();
+        let secret = node.context.secret();
         let mut access_page = None;
         let welcome = if hello.target != node.id {
             Welcome::Stranger
@@ -263,7 +263,7 @@ impl Host {
 
     /// A block of this engine's memory, for a peer that is known.
     fn lend(&self, node: &LocalNode, block: u64) -> Option<OwnedFd> {
-        self.peer.as_ref().filter(|_| node.buffers.lends_block(block))?;
+        self.peer.as_ref().filter(|_| node.context.buffers.lends_block(block))?;
         shared_block_file(block)
     }
 }
@@ -278,7 +278,7 @@ pub(super) fn may_be_a_peer(stream: &UnixStream) -> bool {
 fn look(node: &LocalNode, asked: &[Piece], may_map: bool) -> Vec<u8> {
     let mut out = Answer::Done.encode().to_vec();
     for (at, piece) in asked.iter().enumerate() {
-        let Some(buffer) = node.buffers.find(piece.to, piece.len) else {
+        let Some(buffer) = node.context.buffers.find(piece.to, piece.len) else {
             return Answer::NotRegistered(at as u32).encode().to_vec();
         };
         // A block may be freed while a part of it is lent: what a peer has mapped of it is nobody's memory then.

@@ -100,7 +100,7 @@ impl Data {
         match &self.state {
             State::Header { got: 0, .. } if self.known => false,
             State::Header { .. } | State::Drain { .. } => still > FIRST,
-            _ => still > node.options.stall_timeout,
+            _ => still > node.context.options.stall_timeout,
         }
     }
 
@@ -241,7 +241,7 @@ impl Data {
         if size == 0 {
             return Ok(status.map_or_else(begin, |_| say(Verdict::Ok, Then::Header)));
         }
-        let Some(buffer) = node.buffers.find(addr, size) else {
+        let Some(buffer) = node.context.buffers.find(addr, size) else {
             tracing::debug!(from = %self.from, addr, size, "a range that is not registered was asked for");
             return if v2 { Ok(say(Verdict::Rejected, Then::Drain)) } else { Err(Stop::End(None)) };
         };
@@ -303,7 +303,7 @@ impl Payload {
         }
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
         let (start, len) = self.chunk();
-        let mut parts = [node.buffers.target(self.buffer.part(self.addr + start, len))];
+        let mut parts = [node.context.buffers.target(self.buffer.part(self.addr + start, len))];
         let within = self.done - start;
         let staged = Bounce::is_needed_for_targets(&parts);
         let count = match staged {
@@ -335,7 +335,7 @@ impl Payload {
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
         let (start, len) = self.chunk();
         let within = self.done - start;
-        let parts = [node.buffers.source(self.buffer.part(self.addr + start, len))];
+        let parts = [node.context.buffers.source(self.buffer.part(self.addr + start, len))];
         let header = status.as_ref().map_or(&[][..], |raw| &raw[..]);
         let rest = &header[(*sent).min(header.len())..];
         let send = |parts: &[mooncake_memory::Source<'_>]| {

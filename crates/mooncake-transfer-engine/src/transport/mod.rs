@@ -3,9 +3,10 @@
 //! An engine has a list of them, the best first, and tries them in that order for each peer and each call. One more
 //! (RDMA) is one more implementation in the list that `Engine::start` makes: what it has to say of itself goes into the
 //! document by
-//! [`describe`](Transport::describe), its keys to memory come and go by [`register`](Transport::register) and
-//! [`unregister`](Transport::unregister), and of its [`Path`] to a peer nobody else knows more than what is here.
+//! [`describe`](Transport::describe), its keys to memory come and go as it [observes](MemoryObserver) what is registered,
+//! and of its [`Path`] to a peer nobody else knows more than what is here.
 
+pub(crate) mod context;
 pub(crate) mod pool;
 pub(crate) mod same_host;
 pub(crate) mod stall;
@@ -16,37 +17,32 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
-use crate::memory::buffers::Buffer;
-use crate::memory::mappers::ActiveAccess;
+use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::protocol::descriptor::Descriptor;
 use crate::request::Request;
+use crate::transport::context::Context;
 use crate::transport::stall::Patience;
 
 /// Those of an engine, in the order in which they are tried.
-pub(crate) type Transports = Arc<[Box<dyn Transport>]>;
+pub(crate) type Transports = Arc<[Arc<dyn Transport>]>;
 
-pub(crate) trait Transport: Send + Sync {
+pub(crate) trait Transport: MemoryObserver {
     /// As logs and reports have it.
     fn name(&self) -> &'static str;
 
     /// Adds to the segment document what peers need to reach this engine, and the buffers that it lends.
     fn describe(&self, lent: &[Arc<Buffer>], document: &mut Descriptor);
 
-    /// Takes memory on before anybody may use it: to be [lent](Buffer::lent), or else as the local end of transfers
-    /// alone. All of it or none and an error. It may take its time: transfers go on meanwhile.
-    fn register(&self, _buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+    /// Looks for the way to a peer that has been met, as far as what it says of itself tells.
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, patience: &Patience<'_>) -> Result<Reached, EngineError>;
+
+    /// Lets go of what is kept for peers that have ended. Called now and then.
+    fn sweep(&self, _now: Instant) {}
+
+    /// At the engine's end: waits until nothing that this transport began touches memory of this engine any more.
+    fn finish(&self, _patience: &Patience<'_>) -> Result<(), EngineError> {
         Ok(())
     }
-
-    /// The memory is given up: no peer begins anything with it any more when this returns. Gives the peers that are
-    /// inside of what they have mapped, and who are waited for before anybody is told that it is free.
-    fn unregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
-        Vec::new()
-    }
-
-    /// Looks for the way to a peer that has been met, as far as what it says of itself tells.
-    fn path_to(&self, node: &LocalNode, met: &PeerInfo<'_>, patience: &Patience<'_>) -> Result<Reached, EngineError>;
 }
 
 /// A peer that has been met.
@@ -69,10 +65,10 @@ pub(crate) enum Reached {
 pub(crate) trait Path: Send + Sync {
     /// Carries requests out, in the caller's thread: all, or an error, after which some may have been and nothing
     /// touches the local memory any more. What was given up on this way itself does not land after it.
-    fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError>;
+    fn transfer(&self, context: &Context, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError>;
 
     /// When it returns, nothing lands any more of what was given up on this way: another one may be taken.
-    fn retire_abandoned(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), EngineError>;
+    fn retire_abandoned(&self, context: &Context, patience: &Patience<'_>) -> Result<(), EngineError>;
 
     /// Lets go of connections that nobody needs.
     fn close_idle(&self, now: Instant);

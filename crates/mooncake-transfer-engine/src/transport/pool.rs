@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::stall::{Patience, SLICE};
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
+use crate::transport::context::Context;
 
 /// Most connections kept without work.
 const MOST_IDLE: usize = 16;
@@ -25,7 +25,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(crate) trait Connect: Sized {
     type Address;
     type Error: From<EngineError> + std::fmt::Display;
-    fn open(node: &LocalNode, address: &Self::Address, patience: &Patience<'_>) -> Result<Self, Self::Error>;
+    fn open(context: &Context, address: &Self::Address, patience: &Patience<'_>) -> Result<Self, Self::Error>;
     /// The peer has not hung up since the last call.
     fn is_alive(&self) -> bool;
     /// It stands between two calls.
@@ -65,11 +65,11 @@ impl<C: Connect> Pool<C> {
     /// unused, which is no failure of this call.
     pub fn with<T>(
         &self,
-        node: &LocalNode,
+        context: &Context,
         patience: &Patience<'_>,
         mut call: impl FnMut(&mut C) -> Result<T, C::Error>,
     ) -> Result<T, C::Error> {
-        let (mut carrier, mut fresh) = self.check_out(node, patience)?;
+        let (mut carrier, mut fresh) = self.check_out(context, patience)?;
         loop {
             let result = call(&mut carrier);
             let reusable = carrier.is_reusable();
@@ -79,7 +79,7 @@ impl<C: Connect> Pool<C> {
                 return result;
             }
             drop(carrier);
-            match C::open(node, &self.address, patience) {
+            match C::open(context, &self.address, patience) {
                 Ok(opened) => (carrier, fresh) = (opened, true),
                 Err(_) => {
                     self.check_in(None);
@@ -90,8 +90,8 @@ impl<C: Connect> Pool<C> {
     }
 
     /// Opens one, so that the way is known to work.
-    pub fn try_connect(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), C::Error> {
-        let carrier = C::open(node, &self.address, patience)?;
+    pub fn try_connect(&self, context: &Context, patience: &Patience<'_>) -> Result<(), C::Error> {
+        let carrier = C::open(context, &self.address, patience)?;
         self.state.lock().idle.push((Instant::now(), carrier));
         Ok(())
     }
@@ -111,7 +111,7 @@ impl<C: Connect> Pool<C> {
         drop(gone);
     }
 
-    fn check_out(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(C, bool), C::Error> {
+    fn check_out(&self, context: &Context, patience: &Patience<'_>) -> Result<(C, bool), C::Error> {
         let mut state = self.state.lock();
         loop {
             while let Some((since, carrier)) = state.idle.pop() {
@@ -141,7 +141,7 @@ impl<C: Connect> Pool<C> {
         }
         state.lent += 1;
         drop(state);
-        match C::open(node, &self.address, patience) {
+        match C::open(context, &self.address, patience) {
             Ok(carrier) => Ok((carrier, true)),
             Err(error) => {
                 // A caller that had no more patience says nothing of the peer.

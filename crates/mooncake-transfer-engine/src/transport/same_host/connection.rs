@@ -20,7 +20,6 @@ use super::mapped::MappedPeer;
 use super::stuck_writes::{StuckWrite, StuckWrites};
 use super::unreadable::UnreadableRanges;
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
 use crate::memory::peer_identity::proven;
 use crate::protocol::ids::EngineId;
 use crate::protocol::same_host::{
@@ -28,6 +27,7 @@ use crate::protocol::same_host::{
     Secret, Welcome, Wish, request, words,
 };
 use crate::request::{Opcode, Request};
+use crate::transport::context::Context;
 use crate::transport::pool::Connect;
 use crate::transport::stall::{Pace, Patience, SLICE};
 
@@ -50,11 +50,18 @@ pub(crate) struct Address {
     id: EngineId,
     mapped: Arc<MappedPeer>,
     out_of_reach: Arc<UnreadableRanges>,
+    stuck_writes: Arc<StuckWrites>,
 }
 
 impl Address {
-    pub fn new(peer: Arc<str>, unix: &str, id: EngineId, mapped: Arc<MappedPeer>) -> Address {
-        Address { peer, unix: unix.to_owned(), id, mapped, out_of_reach: Arc::default() }
+    pub fn new(
+        peer: Arc<str>,
+        unix: &str,
+        id: EngineId,
+        mapped: Arc<MappedPeer>,
+        stuck_writes: Arc<StuckWrites>,
+    ) -> Address {
+        Address { peer, unix: unix.to_owned(), id, mapped, out_of_reach: Arc::default(), stuck_writes }
     }
 
     pub fn mapped_blocks(&self) -> usize {
@@ -155,7 +162,7 @@ impl Connect for SameHostConnection {
     type Address = Address;
     type Error = Failure;
 
-    fn open(node: &LocalNode, address: &Address, patience: &Patience<'_>) -> Result<SameHostConnection, Failure> {
+    fn open(context: &Context, address: &Address, patience: &Patience<'_>) -> Result<SameHostConnection, Failure> {
         let peer = address.peer.clone();
         let other_way = |what: &'static str| move |error: std::io::Error| Failure::OtherWay(format!("{what}: {error}"));
         let stream = connect(&address.unix).map_err(|error| {
@@ -179,8 +186,8 @@ impl Connect for SameHostConnection {
         let cannot = |error: PullError| Failure::OtherWay(error.to_string());
         // Before anything is said: the name of a peer that has ended may be another user's by now.
         let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
-        let mut pace = Pace::new(&peer, patience, node.options.connect_timeout);
-        let hello = Hello { target: address.id, secret: node.secret() };
+        let mut pace = Pace::new(&peer, patience, context.options.connect_timeout);
+        let hello = Hello { target: address.id, secret: context.secret() };
         send(stream.as_fd(), &hello.encode(), &mut pace)?;
         let mut raw = [0; REPLY_HELLO_LEN];
         let mut fds = Vec::new();
@@ -212,7 +219,7 @@ impl Connect for SameHostConnection {
         let process =
             process.ok_or_else(|| Failure::OtherWay("the process behind its socket is another one".into()))?;
         let (process, secret) = (Arc::new(process), reply.secret);
-        let (id, mapped, stuck_writes) = (address.id, address.mapped.clone(), node.stuck_writes.clone());
+        let (id, mapped, stuck_writes) = (address.id, address.mapped.clone(), address.stuck_writes.clone());
         let known = (revision_page.get(), BTreeMap::new());
         let (habit, leaving, between) = (Habit::new(), LEAVING, true);
         Ok(SameHostConnection {
@@ -253,13 +260,18 @@ impl Connect for SameHostConnection {
 
 impl SameHostConnection {
     /// Carries requests out in their order.
-    pub fn transfer(&mut self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
+    pub fn transfer(
+        &mut self,
+        context: &Context,
+        requests: &[Request],
+        patience: &Patience<'_>,
+    ) -> Result<(), Failure> {
         let ends = || requests.iter().map(|request| (request.remote, request.local.len() as u64));
         if self.out_of_reach.has_any(self.revision_page.get(), ends) {
             let reason = "a device's memory at the peer".into();
             return Err(Failure::NotCopied { addr: 0, len: 0, there: true, reason });
         }
-        match self.carry_out(node, requests, patience) {
+        match self.transfer_all(context, requests, patience) {
             Err(Failure::Broken(EngineError::Interrupted)) => {
                 self.leaving = SLICE;
                 Err(EngineError::Interrupted.into())
@@ -267,9 +279,9 @@ impl SameHostConnection {
             Err(Failure::NotCopied { addr, len, reason, .. }) => {
                 let there = self.is_out_of_reach(addr, len);
                 if there {
-                    self.note_out_of_reach(node, addr, len, patience);
+                    self.note_out_of_reach(context, addr, len, patience);
                 } else {
-                    node.buffers.look_for_devices();
+                    context.buffers.look_for_devices();
                 }
                 Err(Failure::NotCopied { addr, len, there, reason })
             }
@@ -287,23 +299,28 @@ impl SameHostConnection {
     }
 
     /// The next requests to that buffer take another way at once.
-    fn note_out_of_reach(&mut self, node: &LocalNode, addr: u64, len: u64, patience: &Patience<'_>) {
+    fn note_out_of_reach(&mut self, context: &Context, addr: u64, len: u64, patience: &Patience<'_>) {
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, node.options.stall_timeout);
+        let mut pace = Pace::new(&peer, patience, context.options.stall_timeout);
         // A request that is not answered ends the connection, as any other does.
         if let Ok((revision, bounds)) = self.know(addr, len, &mut pace) {
             self.out_of_reach.note(bounds.start, bounds.len, revision);
         }
     }
 
-    fn carry_out(&mut self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
+    fn transfer_all(
+        &mut self,
+        context: &Context,
+        requests: &[Request],
+        patience: &Patience<'_>,
+    ) -> Result<(), Failure> {
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, node.options.stall_timeout);
+        let mut pace = Pace::new(&peer, patience, context.options.stall_timeout);
         let mut pulls = PendingPulls::default();
         for request in requests.iter().filter(|request| !request.local.is_empty()) {
             if self.is_mapped(request, &mut pace)? {
                 self.fill(&mut pulls, &mut pace)?;
-                self.visit(node, request, &mut pace)?;
+                self.visit(context, request, &mut pace)?;
                 continue;
             }
             match request.opcode {
@@ -313,7 +330,7 @@ impl SameHostConnection {
                 Opcode::Write => self.add(&mut pulls, request, &mut pace)?,
                 Opcode::Read => {
                     self.fill(&mut pulls, &mut pace)?;
-                    self.read(node, request, &mut pace)?;
+                    self.read(context, request, &mut pace)?;
                 }
             }
         }
@@ -410,11 +427,11 @@ impl SameHostConnection {
     }
 
     /// Copies between memory of here and the peer's mapped memory.
-    fn visit(&mut self, node: &LocalNode, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn visit(&mut self, context: &Context, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
         for at in (0..request.local.len()).step_by(VISIT) {
             let local = request.local.part(at, VISIT.min(request.local.len() - at));
             let addr = request.remote + at as u64;
-            while !self.visit_once(node, request.opcode, local, addr, pace)? {
+            while !self.visit_once(context, request.opcode, local, addr, pace)? {
                 // It gave a buffer up meanwhile: this one perhaps, so it is asked anew. Or the way is closed for good.
                 if !self.is_alive() {
                     return Err(Failure::OtherWay("the peer hung up".into()));
@@ -429,7 +446,7 @@ impl SameHostConnection {
     /// One step; false if the peer did not let this engine in.
     fn visit_once(
         &mut self,
-        node: &LocalNode,
+        context: &Context,
         opcode: Opcode,
         local: ForeignRange,
         addr: u64,
@@ -445,10 +462,10 @@ impl SameHostConnection {
             Opcode::Read => (there, local),
             Opcode::Write => (local, there),
         };
-        let mut into = node.buffers.target(into);
+        let mut into = context.buffers.target(into);
         let Some(access_page) = &mut self.access_page else { return Err(elsewhere()) };
         let Some(visit) = access_page.enter(&self.revision_page, revision, block.id) else { return Ok(false) };
-        let copied = node.myself.pull(from.addr() as u64, &mut into);
+        let copied = context.own_process.pull(from.addr() as u64, &mut into);
         drop(visit);
         // The peer's end is memory that can be mapped: it is no device's.
         copied.map_err(|error| Failure::NotCopied { addr, len, there: false, reason: error.to_string() })?;
@@ -516,12 +533,12 @@ impl SameHostConnection {
 
     /// Copies out of the peer's memory. The range is known to have lain in a registered buffer before, and no buffer
     /// was given up until afterwards.
-    fn read(&mut self, node: &LocalNode, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn read(&mut self, context: &Context, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
         for at in (0..request.local.len()).step_by(STEP) {
             let local = request.local.part(at, STEP.min(request.local.len() - at));
             let addr = request.remote + at as u64;
             let (before, _) = self.know(addr, local.len() as u64, pace)?;
-            let mut target = node.buffers.target(local);
+            let mut target = context.buffers.target(local);
             self.process.pull(addr, &mut target).map_err(|error| match error {
                 PullError::Fault { .. } => {
                     let (len, reason) = (local.len() as u64, error.to_string());

@@ -14,15 +14,17 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::pool::Pool;
 use super::same_host::connection::{Failure, SameHostConnection};
+use super::same_host::mapped::MappedPeers;
+use super::same_host::stuck_writes::StuckWrites;
 use super::stall::{Patience, SLICE};
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
-use crate::memory::buffers::Buffer;
+use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::memory::mappable::Mappable;
 use crate::memory::mappers::ActiveAccess;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::EngineId;
 use crate::request::Request;
+use crate::transport::context::Context;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport};
 
 /// An attempt that failed for the moment is not repeated before.
@@ -36,11 +38,35 @@ pub(crate) struct SameHost {
     /// Abstract Unix socket; empty where this engine takes part in none.
     unix: String,
     mappable: Arc<Mappable>,
+    /// What is mapped of peers' memory.
+    mapped: MappedPeers,
+    /// Writes that were given up and that peers may be at.
+    stuck_writes: Arc<StuckWrites>,
 }
 
 impl SameHost {
     pub fn new(unix: String, mappable: Arc<Mappable>) -> SameHost {
-        SameHost { unix, mappable }
+        SameHost { unix, mappable, mapped: MappedPeers::default(), stuck_writes: Arc::default() }
+    }
+
+    /// The way to one life of a peer.
+    fn path(&self, name: &str, unix: &str, id: EngineId) -> SameHostPath {
+        let name: Arc<str> = name.into();
+        let stuck_writes = self.stuck_writes.clone();
+        let address = connection::Address::new(name.clone(), unix, id, self.mapped.meet(), stuck_writes.clone());
+        let (lanes, state) = (Pool::new(64, address), Mutex::new(State::Untried(None)));
+        SameHostPath { name, id, lanes, stuck_writes, state, found_out: Condvar::new() }
+    }
+}
+
+impl MemoryObserver for SameHost {
+    fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        self.mappable.add(buffers);
+        Ok(())
+    }
+
+    fn deregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+        self.mappable.remove(buffers)
     }
 }
 
@@ -56,26 +82,25 @@ impl Transport for SameHost {
         }
     }
 
-    fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
-        self.mappable.add(buffers);
-        Ok(())
-    }
-
-    fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
-        self.mappable.remove(buffers)
-    }
-
-    fn path_to(&self, node: &LocalNode, met: &PeerInfo<'_>, _patience: &Patience<'_>) -> Result<Reached, EngineError> {
-        let door = if node.options.same_host { door_of(met.descriptor) } else { Err("turned off here".into()) };
-        Ok(match door {
-            Ok((unix, id)) => Reached::Path(Box::new(SameHostPath::new(node, met.name, unix, id))),
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, _: &Patience<'_>) -> Result<Reached, EngineError> {
+        let socket = if context.options.same_host { socket_of(peer.descriptor) } else { Err("turned off here".into()) };
+        Ok(match socket {
+            Ok((unix, id)) => Reached::Path(Box::new(self.path(peer.name, unix, id))),
             Err(reason) => Reached::Unreachable(reason),
         })
+    }
+
+    fn sweep(&self, _now: Instant) {
+        self.mapped.forget_ended();
+    }
+
+    fn finish(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
+        self.stuck_writes.wait_for_all(patience)
     }
 }
 
 /// The socket of a peer, and which life of it; or why there can be no copies, by what it says of itself.
-fn door_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
+fn socket_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
     let ours = descriptor.ours.as_ref().ok_or("the peer is no engine of this kind")?;
     let id = descriptor.engine_id().ok_or("the peer has no usable id")?;
     if ours.unix.is_empty() {
@@ -90,6 +115,7 @@ struct SameHostPath {
     name: Arc<str>,
     id: EngineId,
     lanes: Pool<SameHostConnection>,
+    stuck_writes: Arc<StuckWrites>,
     state: Mutex<State>,
     found_out: Condvar,
 }
@@ -116,13 +142,13 @@ impl From<Failure> for State {
 }
 
 impl Path for SameHostPath {
-    fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError> {
-        self.retire_abandoned(node, patience)?;
-        if node.buffers.are_any_on_device(requests) {
+    fn transfer(&self, context: &Context, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError> {
+        self.retire_abandoned(context, patience)?;
+        if context.buffers.are_any_on_device(requests) {
             return Err(PathError::Unsuitable(Cow::Borrowed("device memory here")));
         }
-        self.try_it(node, patience)?;
-        let carried = self.lanes.with(node, patience, |lane| lane.transfer(node, requests, patience));
+        self.try_it(context, patience)?;
+        let carried = self.lanes.with(context, patience, |lane| lane.transfer(context, requests, patience));
         carried.map_err(|failure| match failure {
             Failure::NotCopied { there: true, .. } => PathError::Unsuitable(Cow::Borrowed("device memory at the peer")),
             // A process that may not be read, for instance: another transport knows more, and says what is wrong.
@@ -133,8 +159,8 @@ impl Path for SameHostPath {
         })
     }
 
-    fn retire_abandoned(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), EngineError> {
-        node.stuck_writes.wait(self.id, &self.name, patience)
+    fn retire_abandoned(&self, _: &Context, patience: &Patience<'_>) -> Result<(), EngineError> {
+        self.stuck_writes.wait(self.id, &self.name, patience)
     }
 
     fn close_idle(&self, now: Instant) {
@@ -155,14 +181,8 @@ impl Path for SameHostPath {
 }
 
 impl SameHostPath {
-    fn new(node: &LocalNode, name: &str, unix: &str, id: EngineId) -> SameHostPath {
-        let name: Arc<str> = name.into();
-        let lanes = Pool::new(64, connection::Address::new(name.clone(), unix, id, node.mapped.meet()));
-        SameHostPath { name, id, lanes, state: Mutex::new(State::Untried(None)), found_out: Condvar::new() }
-    }
-
     /// Whether it works, tried by the first who needs it.
-    fn try_it(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), PathError> {
+    fn try_it(&self, context: &Context, patience: &Patience<'_>) -> Result<(), PathError> {
         let until = Instant::now() + MOMENT;
         let mut state = self.state.lock();
         loop {
@@ -186,7 +206,7 @@ impl SameHostPath {
         *state = State::Trying;
         // Without the lock: others go another way meanwhile, and see how things stand.
         drop(state);
-        let next = self.lanes.try_connect(node, patience).map_or_else(State::from, |()| State::Works);
+        let next = self.lanes.try_connect(context, patience).map_or_else(State::from, |()| State::Works);
         let works = matches!(next, State::Works);
         if let State::Untried(Some((_, reason))) | State::Not(reason) = &next {
             tracing::debug!(peer = &*self.name, reason, "no copies within the host");

@@ -12,12 +12,12 @@ use mooncake_os::{Guarded, forked, random_bytes};
 
 use super::abandoned::AbandonedConnections;
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::handshake;
 use crate::protocol::ids::{EngineId, LaneName};
 use crate::protocol::tcp::{Frame, Header, STATUS_LEN, Verdict};
 use crate::request::{Opcode, Request};
+use crate::transport::context::Context;
 use crate::transport::pool::Connect;
 use crate::transport::stall::{Pace, Patience, SLICE};
 
@@ -83,9 +83,9 @@ impl Connect for TcpConnection {
     type Address = Address;
     type Error = EngineError;
 
-    fn open(node: &LocalNode, address: &Address, patience: &Patience<'_>) -> Result<TcpConnection, EngineError> {
+    fn open(context: &Context, address: &Address, patience: &Patience<'_>) -> Result<TcpConnection, EngineError> {
         let peer = address.peer.clone();
-        let connect_timeout = node.options.connect_timeout;
+        let connect_timeout = context.options.connect_timeout;
         let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience)?;
         let prepare = || {
             stream.set_nodelay(true)?;
@@ -101,7 +101,7 @@ impl Connect for TcpConnection {
         if let Some(id) = address.id {
             let name = random_bytes().map_err(EngineError::socket(&lane.peer, "random bytes"))?;
             lane.name = Some(name);
-            let mut pace = Pace::new(&lane.peer, patience, node.options.connect_timeout);
+            let mut pace = Pace::new(&lane.peer, patience, context.options.connect_timeout);
             lane.send(&[Frame::Name(name).encode(), Frame::Greeting(id).encode()].concat(), &mut pace)?;
             if lane.verdict(&mut pace)? != Verdict::Ok {
                 return Err(EngineError::malformed(&lane.peer, "another engine has its port by now"));
@@ -136,19 +136,19 @@ impl TcpConnection {
     /// Carries requests out, several of them under way at a time.
     pub fn transfer(
         &mut self,
-        node: &LocalNode,
+        context: &Context,
         requests: &[Request],
         patience: &Patience<'_>,
     ) -> Result<(), EngineError> {
         self.between = false;
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, node.options.stall_timeout);
+        let mut pace = Pace::new(&peer, patience, context.options.stall_timeout);
         self.sever(&mut pace)?;
         // Runs of the same kind: a read's bytes and a write's must not wait for each other.
         for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
             match run[0].opcode {
-                Opcode::Write => self.write(node, run, &mut pace)?,
-                Opcode::Read => self.read(node, run, &mut pace)?,
+                Opcode::Write => self.write(context, run, &mut pace)?,
+                Opcode::Read => self.read(context, run, &mut pace)?,
             }
         }
         (self.between, self.wrote) = (true, false);
@@ -176,11 +176,11 @@ impl TcpConnection {
         Frame::Request(Header { size, addr, opcode: request.opcode, v2: self.v2 }).encode()
     }
 
-    fn write(&mut self, node: &LocalNode, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn write(&mut self, context: &Context, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let mut unanswered: VecDeque<&Request> = VecDeque::new();
         self.wrote = true;
         for request in run.iter().filter(|request| !request.local.is_empty()) {
-            if let Err(error) = self.send_payload(node, request, &mut unanswered, pace) {
+            if let Err(error) = self.send_payload(context, request, &mut unanswered, pace) {
                 // A peer that refuses says so before it hangs up.
                 return Err(self.refusal(&unanswered, request, error, pace));
             }
@@ -240,14 +240,14 @@ impl TcpConnection {
 
     fn send_payload(
         &mut self,
-        node: &LocalNode,
+        context: &Context,
         request: &Request,
         unanswered: &mut VecDeque<&Request>,
         pace: &mut Pace<'_>,
     ) -> Result<(), EngineError> {
         let header = self.header(request);
         let len = request.local.len() as u64;
-        let source = node.buffers.source(request.local);
+        let source = context.buffers.source(request.local);
         if !Bounce::is_needed_for_sources(&[source]) {
             let (mut sent, total) = (0, header.len() as u64 + len);
             while sent < total {
@@ -275,7 +275,7 @@ impl TcpConnection {
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
             let step = (len - done).min(STEP);
-            let parts = [node.buffers.source(request.local.part(done as usize, step as usize))];
+            let parts = [context.buffers.source(request.local.part(done as usize, step as usize))];
             let staged = bounce.sources(&parts).map_err(|error| EngineError::Memory(error.to_string()))?;
             let mut sent = 0;
             while sent < step {
@@ -293,7 +293,7 @@ impl TcpConnection {
         Ok(())
     }
 
-    fn read(&mut self, node: &LocalNode, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn read(&mut self, context: &Context, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let mut asked: VecDeque<&Request> = VecDeque::new();
         let mut next = run.iter().filter(|request| !request.local.is_empty()).peekable();
         while next.peek().is_some() || !asked.is_empty() {
@@ -314,18 +314,23 @@ impl TcpConnection {
             if self.v2 && self.verdict(pace)? == Verdict::Rejected {
                 return Err(self.rejected(request));
             }
-            self.receive_payload(node, request, pace)?;
+            self.receive_payload(context, request, pace)?;
         }
         Ok(())
     }
 
-    fn receive_payload(&mut self, node: &LocalNode, request: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn receive_payload(
+        &mut self,
+        context: &Context,
+        request: &Request,
+        pace: &mut Pace<'_>,
+    ) -> Result<(), EngineError> {
         let len = request.local.len() as u64;
         let mut done = 0;
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
             let step = (len - done).min(STEP);
-            let mut parts = [node.buffers.target(request.local.part(done as usize, step as usize))];
+            let mut parts = [context.buffers.target(request.local.part(done as usize, step as usize))];
             let staged = Bounce::is_needed_for_targets(&parts);
             let mut got = 0;
             while got < step {

@@ -10,12 +10,13 @@ use std::time::Instant;
 use super::pool::Pool;
 use super::stall::Patience;
 use super::tcp::connection::TcpConnection;
+use super::tcp::stripe_threads::StripeThreads;
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
-use crate::memory::buffers::Buffer;
+use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::protocol::descriptor::{BufferDescriptor, Descriptor};
 use crate::protocol::peer_name;
 use crate::request::Request;
+use crate::transport::context::Context;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport};
 
 /// Requests of so many bytes and more are spread over several connections, if there may be several.
@@ -25,13 +26,17 @@ const WORTH_STRIPING: u64 = 16 << 20;
 pub(crate) struct Tcp {
     /// Where this engine takes data.
     port: u16,
+    stripe_threads: Arc<StripeThreads>,
 }
 
 impl Tcp {
     pub fn new(port: u16) -> Tcp {
-        Tcp { port }
+        Tcp { port, stripe_threads: Arc::default() }
     }
 }
+
+/// The kernel copies to and from memory that was never registered.
+impl MemoryObserver for Tcp {}
 
 impl Transport for Tcp {
     fn name(&self) -> &'static str {
@@ -50,39 +55,40 @@ impl Transport for Tcp {
         }));
     }
 
-    fn path_to(&self, node: &LocalNode, met: &PeerInfo<'_>, patience: &Patience<'_>) -> Result<Reached, EngineError> {
-        let Some((host, port)) = met.descriptor.data_at(met.host) else {
-            return Ok(Reached::Unreachable(format!("it offers {:?} and no TCP data port", met.descriptor.protocol)));
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, patience: &Patience<'_>) -> Result<Reached, EngineError> {
+        let Some((host, port)) = peer.descriptor.data_at(peer.host) else {
+            return Ok(Reached::Unreachable(format!("it offers {:?} and no TCP data port", peer.descriptor.protocol)));
         };
-        let addresses = peer_name::resolve(host, port, &node.errands, patience)?;
-        let striping = node.options.stripes();
-        let lanes = Pool::new(striping.max(64), connection::Address::new(met.name, addresses, met.descriptor));
-        Ok(Reached::Path(Box::new(TcpPath { lanes, striping })))
+        let addresses = peer_name::resolve(host, port, &context.errands, patience)?;
+        let striping = context.options.stripes();
+        let lanes = Pool::new(striping.max(64), connection::Address::new(peer.name, addresses, peer.descriptor));
+        Ok(Reached::Path(Box::new(TcpPath { lanes, striping, stripe_threads: self.stripe_threads.clone() })))
     }
 }
 
 struct TcpPath {
     lanes: Pool<TcpConnection>,
     striping: usize,
+    stripe_threads: Arc<StripeThreads>,
 }
 
 impl Path for TcpPath {
-    fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError> {
+    fn transfer(&self, context: &Context, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError> {
         let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
         if self.striping > 1 && bytes >= WORTH_STRIPING {
-            let threads = node.stripe_threads.take(self.striping - 1);
+            let threads = self.stripe_threads.take(self.striping - 1);
             if threads.count() > 0 {
-                return Ok(self.stripe(node, requests, threads.count() + 1, patience)?);
+                return Ok(self.stripe(context, requests, threads.count() + 1, patience)?);
             }
         }
-        Ok(self.lanes.with(node, patience, |lane| lane.transfer(node, requests, patience))?)
+        Ok(self.lanes.with(context, patience, |lane| lane.transfer(context, requests, patience))?)
     }
 
-    fn retire_abandoned(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), EngineError> {
+    fn retire_abandoned(&self, context: &Context, patience: &Patience<'_>) -> Result<(), EngineError> {
         match self.lanes.address().given_up().is_empty() {
             true => Ok(()),
             // A lane names them to the peer before it does anything else.
-            false => self.lanes.with(node, patience, |lane| lane.transfer(node, &[], patience)),
+            false => self.lanes.with(context, patience, |lane| lane.transfer(context, &[], patience)),
         }
     }
 
@@ -99,7 +105,7 @@ impl TcpPath {
     /// Spreads requests over so many connections, each but the first with a thread of its own.
     fn stripe(
         &self,
-        node: &LocalNode,
+        context: &Context,
         requests: &[Request],
         paths: usize,
         patience: &Patience<'_>,
@@ -123,7 +129,8 @@ impl TcpPath {
                 room -= step;
             }
         }
-        let run = |strand: &[Request]| self.lanes.with(node, patience, |lane| lane.transfer(node, strand, patience));
+        let run =
+            |strand: &[Request]| self.lanes.with(context, patience, |lane| lane.transfer(context, strand, patience));
         let (first, others) = strands.split_first().expect("one at least");
         std::thread::scope(|scope| {
             let mut result = Ok(());
