@@ -31,7 +31,7 @@ use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
 use crate::protocol::same_host::SECRET_LEN;
 use crate::server::listen::{self, Listening};
-use crate::server::{Ports, Server, listen_on_host};
+use crate::server::{Ports, Server, ServerContext, listen_on_host};
 use crate::transport::Transports;
 use crate::transport::context::Context;
 use crate::transport::same_host::SameHost;
@@ -63,6 +63,10 @@ pub struct Engine {
     pub(crate) initiator: Arc<Initiator>,
     batches: Batches,
     server: Mutex<Option<Server>>,
+    /// Tells the metadata service what is registered, if there is one.
+    publisher: Option<Arc<Publisher>>,
+    /// What the service tells peers: an address, or a host's name.
+    advertised: Option<String>,
     /// Nobody touches memory any more that it was lent or given.
     ended: AtomicBool,
     port: u16,
@@ -96,7 +100,7 @@ impl Engine {
         cluster: &str,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Engine, EngineError> {
-        Engine::start(name, options, Some(Registry::new(Arc::from(service), cluster)), interrupted)
+        Engine::start(name, options, Some(Arc::new(Registry::new(Arc::from(service), cluster))), interrupted)
     }
 
     /// Starts an engine by Mooncake's connection string: `P2PHANDSHAKE`, or the URL of a metadata service, `http://` or
@@ -128,7 +132,7 @@ impl Engine {
     fn start(
         name: &str,
         options: EngineOptions,
-        registry: Option<Registry>,
+        registry: Option<Arc<Registry>>,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Engine, EngineError> {
         let (host, _) = peer_name::split(name);
@@ -153,7 +157,7 @@ impl Engine {
         let door = if options.same_host { listen_on_host(&unix).ok().map(Guarded::new) } else { None };
         let unix = if door.is_some() { unix } else { String::new() };
         let ports = Ports { handshake, data, host: door };
-        let errands = registry.as_ref().map_or_else(Errands::default, Registry::errands);
+        let errands = registry.as_ref().map_or_else(Errands::default, |registry| registry.errands());
         let patience = Patience::lasting(options.connect_timeout, interrupted);
         let advertised = match (&registry, told) {
             (Some(_), Some(told)) => Some(told),
@@ -178,32 +182,40 @@ impl Engine {
             name: if registry.is_some() { name.to_owned() } else { peer_name::join(host, port) },
             context,
             transports,
-            mappable,
             inbox: Inbox::default(),
             topology,
-            handshake_budget: Arc::default(),
             described: Mutex::default(),
-            idle_paths: IdlePaths::default(),
-            writers: Arc::default(),
             registry,
-            advertised,
-            publisher: Publisher::default(),
         });
-        let server = Server::start(node.clone(), ports, node.context.options.server_threads)?;
-        if let Some(host) = &node.advertised {
+        let idle_paths = Arc::<IdlePaths>::default();
+        let housekeeping = {
+            let (transports, idle_paths) = (node.transports.clone(), idle_paths.clone());
+            move |now| {
+                transports.iter().for_each(|transport| transport.sweep(now));
+                idle_paths.close_idle(now);
+            }
+        };
+        let server = Server::start(ServerContext::new(node.clone(), mappable), ports, Box::new(housekeeping))?;
+        let publisher = node.registry.clone().map(|registry| {
+            let described = node.clone();
+            Arc::new(Publisher::new(registry, &node.name, Box::new(move || described.describe())))
+        });
+        if let (Some(publisher), Some(host)) = (&publisher, &advertised) {
             let patience = Patience::lasting(SERVICE, interrupted);
-            if let Err(error) = Publisher::begin(&node, host, port, &patience) {
+            if let Err(error) = publisher.begin(host, port, &patience) {
                 // Best effort: the next engine of the name replaces what is left.
-                let _ = Publisher::end(&node, &patience);
+                let _ = publisher.end(&patience);
                 return Err(error);
             }
         }
         let (workers, peers, calls) = (Workers::default(), PeerRegistry::default(), Calls::default());
-        let initiator = Arc::new(Initiator { node, workers, silent: Arc::default(), peers, calls });
+        let initiator = Arc::new(Initiator { node, workers, silent: Arc::default(), peers, idle_paths, calls });
         Ok(Engine {
             initiator,
             batches: Batches::default(),
             server: Mutex::new(Some(server)),
+            publisher,
+            advertised,
             ended: AtomicBool::new(false),
             port,
             data_port,
@@ -217,7 +229,7 @@ impl Engine {
 
     /// Where its handshakes are answered, as peers reach it: `ip:port`, or the name of its host and the port.
     pub fn address(&self) -> String {
-        let host = match &self.initiator.node.advertised {
+        let host = match &self.advertised {
             Some(host) => host,
             None => peer_name::split(self.name()).0,
         };
@@ -256,11 +268,13 @@ impl Engine {
         self.check()?;
         let node = &self.initiator.node;
         node.context.buffers.register(ranges, location, true)?;
-        let Err(error) = Publisher::publish(node, &Patience::lasting(SERVICE, interrupted)) else { return Ok(()) };
+        let Err(error) = self.publish(interrupted) else { return Ok(()) };
         let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
         let taken_back = node.context.buffers.deregister(&addresses, &Patience::lasting(GIVING_UP, interrupted));
         // The service may have learned of them, or may yet.
-        Publisher::publish_unseen(node);
+        if let Some(publisher) = &self.publisher {
+            publisher.publish_unseen(node.context.buffers.len());
+        }
         taken_back.and(Err(error))
     }
 
@@ -296,7 +310,7 @@ impl Engine {
         self.check()?;
         let node = &self.initiator.node;
         let given_up = node.context.buffers.deregister(addresses, &Patience::lasting(GIVING_UP, interrupted));
-        if let Err(error) = Publisher::publish(node, &Patience::lasting(SERVICE, interrupted)) {
+        if let Err(error) = self.publish(interrupted) {
             // Peers that still try are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
         }
@@ -530,7 +544,8 @@ impl Engine {
         initiator.calls.close();
         initiator.silent.close();
         initiator.workers.close(interrupted);
-        if let Err(error) = Publisher::end(node, &Patience::lasting(SERVICE, interrupted)) {
+        let ended = self.publisher.as_ref().map(|publisher| publisher.end(&Patience::lasting(SERVICE, interrupted)));
+        if let Some(Err(error)) = ended {
             tracing::warn!(%error, "the metadata may name an engine that has ended for some time");
         }
         // Who closes it at the same time waits here.
@@ -547,6 +562,12 @@ impl Engine {
 
     fn check(&self) -> Result<(), EngineError> {
         self.initiator.check()
+    }
+
+    /// Tells the metadata service, if there is one, what is registered now.
+    fn publish(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
+        let Some(publisher) = &self.publisher else { return Ok(()) };
+        publisher.publish(self.initiator.node.context.buffers.len(), &Patience::lasting(SERVICE, interrupted))
     }
 }
 

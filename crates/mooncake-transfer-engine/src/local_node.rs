@@ -1,4 +1,4 @@
-//! What peers see of an engine, and what serves them.
+//! An engine as peers see it, and as it finds them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,50 +8,35 @@ use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::memory::buffers::Buffer;
-use crate::memory::mappable::Mappable;
 use crate::metadata::Registry;
-use crate::metadata::publisher::Publisher;
 use crate::notify::Inbox;
-use crate::peers::idle_paths::IdlePaths;
 use crate::protocol::descriptor::{self, Descriptor, Ours, Protocols};
 use crate::protocol::handshake::{self, Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
-use crate::server::HandshakeBudget;
-use crate::server::writers::Writers;
 use crate::topology::Topology;
 use crate::transport::Transports;
 use crate::transport::context::Context;
 use crate::transport::stall::Patience;
 
-/// What peers see of an engine, and what serves them.
+/// One engine: its memory and transports, what it says of itself, and how it looks peers up.
 pub(crate) struct LocalNode {
     pub id: EngineId,
     pub name: String,
     pub context: Context,
     pub transports: Transports,
-    /// What peers of this host may map.
-    pub mappable: Arc<Mappable>,
     pub inbox: Inbox,
     /// Which devices are near which memory; discovered if none is given.
     pub topology: Mutex<Option<Topology>>,
-    /// Of handshakes that are coming in.
-    pub handshake_budget: Arc<HandshakeBudget>,
-    /// The ways to peers.
-    pub idle_paths: IdlePaths,
-    /// Connections that peers write by.
-    pub writers: Arc<Writers>,
-    pub registry: Option<Registry>,
-    /// What the metadata tells peers: an address, or a host's name.
-    pub advertised: Option<String>,
-    pub publisher: Publisher,
+    /// The metadata service, if there is one.
+    pub registry: Option<Arc<Registry>>,
     /// The answer to who asks for the document, and which state of the buffers it tells.
     pub described: Mutex<Option<(u64, Arc<[u8]>)>>,
 }
 
 impl LocalNode {
     /// The segment document.
-    fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         self.describe_with(&self.context.buffers.lent())
     }
 
@@ -118,13 +103,5 @@ impl LocalNode {
             }
         };
         Ok((Descriptor::decode(name, &json)?, host))
-    }
-
-    /// Tells the metadata what is registered now.
-    pub fn tell(&self) -> Result<(), EngineError> {
-        match &self.registry {
-            Some(registry) => registry.publish(&self.name, &self.describe()),
-            None => Ok(()),
-        }
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
+use crate::metadata::Registry;
 use crate::transport::stall::Patience;
 
 /// So many buffers are told one by one.
@@ -28,9 +28,15 @@ const TRIES: u32 = 5;
 
 const SERVICE: &str = "the metadata service";
 
-#[derive(Default)]
+/// Makes the segment document as of now.
+pub(crate) type Describe = Box<dyn Fn() -> String + Send + Sync>;
+
 pub(crate) struct Publisher {
-    /// Held by who speaks to the service: none overtakes a newer document.
+    registry: Arc<Registry>,
+    /// The engine's.
+    name: String,
+    describe: Describe,
+    /// Held while the service is told: no document overtakes a newer one.
     pen: Mutex<()>,
     state: Mutex<State>,
 }
@@ -56,70 +62,75 @@ impl State {
 }
 
 impl Publisher {
+    /// `describe` is called when the turn of its document has come, under a lock: nothing that it holds may hold this.
+    pub fn new(registry: Arc<Registry>, name: &str, describe: Describe) -> Publisher {
+        Publisher { registry, name: name.to_owned(), describe, pen: Mutex::default(), state: Mutex::default() }
+    }
+
     /// Says where the engine is, and what it lends.
-    pub fn begin(node: &Arc<LocalNode>, host: &str, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let (held, host) = (node.clone(), host.to_owned());
-        node.context.errands.run(SERVICE, "taking the name", patience, move || {
-            held.publisher.speak(|| {
-                let Some(registry) = &held.registry else { return Ok(()) };
-                registry.announce(&held.name, &host, port)?;
+    pub fn begin(self: &Arc<Self>, host: &str, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let (held, host) = (self.clone(), host.to_owned());
+        self.registry.errands().run(SERVICE, "taking the name", patience, move || {
+            held.speak(|| {
+                held.registry.announce(&held.name, &host, port)?;
                 held.tell()
             })
         })?
     }
 
-    /// Tells the metadata what is registered, now or soon. An error is that of now; what was left for want of patience
-    /// may be told yet.
-    pub fn publish(node: &Arc<LocalNode>, patience: &Patience<'_>) -> Result<(), EngineError> {
-        if node.registry.is_none() {
-            return Ok(());
-        }
+    /// Tells the metadata what is registered, now or soon; `buffers` is how many there are. An error is that of now;
+    /// what was left for want of patience may be told yet.
+    pub fn publish(self: &Arc<Self>, buffers: usize, patience: &Patience<'_>) -> Result<(), EngineError> {
         {
-            let mut state = node.publisher.state.lock();
-            let many = node.context.buffers.len() > FEW;
+            let mut state = self.state.lock();
+            let many = buffers > FEW;
             if many && state.later {
                 return Ok(());
             }
             if many && !state.ending && (state.busy || !state.pause().is_zero()) {
                 let builder = std::thread::Builder::new().name("mooncake-publish".into());
-                let later = node.clone();
-                state.later = mooncake_os::thread::start(builder, move || Publisher::publish_later(&later)).is_ok();
+                let later = self.clone();
+                state.later = mooncake_os::thread::start(builder, move || later.publish_later()).is_ok();
                 if state.later {
                     return Ok(());
                 }
             }
         }
-        let held = node.clone();
-        let tell = move || held.publisher.speak(|| held.tell());
-        node.context.errands.run(SERVICE, "telling it what is registered", patience, tell)?
+        let held = self.clone();
+        let tell = move || held.speak(|| held.tell());
+        self.registry.errands().run(SERVICE, "telling it what is registered", patience, tell)?
     }
 
-    /// The same, and nobody waits for it or learns how it ended.
-    pub fn publish_unseen(node: &Arc<LocalNode>) {
-        let _ = Publisher::publish(node, &Patience::lasting(Duration::ZERO, &|| false));
+    /// The same, and no caller waits for it or learns how it ended.
+    pub fn publish_unseen(self: &Arc<Self>, buffers: usize) {
+        let _ = self.publish(buffers, &Patience::lasting(Duration::ZERO, &|| false));
     }
 
-    fn publish_later(node: &LocalNode) {
+    fn publish_later(&self) {
         for nth in 1..=TRIES {
-            let pause = node.publisher.state.lock().pause();
+            let pause = self.state.lock().pause();
             std::thread::sleep(pause);
-            let told = node.publisher.speak(|| {
+            let told = self.speak(|| {
                 // What is registered from here on begins anew.
-                node.publisher.state.lock().later = false;
-                node.tell()
+                self.state.lock().later = false;
+                self.tell()
             });
             match told {
                 Ok(()) | Err(EngineError::Closed) => return,
                 Err(error) => tracing::warn!(%error, nth, "the metadata does not name all buffers yet"),
             }
             if nth < TRIES {
-                node.publisher.state.lock().later = true;
+                self.state.lock().later = true;
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
     }
 
-    /// Speaks to the service when nobody else does.
+    fn tell(&self) -> Result<(), EngineError> {
+        self.registry.publish(&self.name, &(self.describe)())
+    }
+
+    /// Speaks to the service when no other thread does.
     fn speak(&self, tell: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
         let _pen = self.pen.lock();
         {
@@ -138,24 +149,21 @@ impl Publisher {
 
     /// Tells nothing any more, and removes what was told, as far as the caller has patience and in the background
     /// beyond. May be called again.
-    pub fn end(node: &Arc<LocalNode>, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let publisher = &node.publisher;
+    pub fn end(self: &Arc<Self>, patience: &Patience<'_>) -> Result<(), EngineError> {
         {
-            let mut state = publisher.state.lock();
+            let mut state = self.state.lock();
             state.ending = true;
-            if node.registry.is_none() || state.withdrawn {
+            if state.withdrawn {
                 return Ok(());
             }
         }
-        let held = node.clone();
-        node.context.errands.run(SERVICE, "taking leave of it", patience, move || {
-            let _pen = held.publisher.pen.lock();
-            if std::mem::replace(&mut held.publisher.state.lock().withdrawn, true) {
+        let held = self.clone();
+        self.registry.errands().run(SERVICE, "taking leave of it", patience, move || {
+            let _pen = held.pen.lock();
+            if std::mem::replace(&mut held.state.lock().withdrawn, true) {
                 return;
             }
-            if let Some(registry) = &held.registry
-                && let Err(error) = registry.withdraw(&held.name)
-            {
+            if let Err(error) = held.registry.withdraw(&held.name) {
                 tracing::warn!(%error, "the metadata still names an engine that has ended");
             }
         })

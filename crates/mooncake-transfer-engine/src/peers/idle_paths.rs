@@ -17,10 +17,13 @@ pub(crate) struct IdlePaths {
 }
 
 impl IdlePaths {
-    pub(crate) fn keep(&self, route: &Arc<Route>) {
+    /// Looks after a route from now on, as long as others hold it.
+    pub(crate) fn keep(&self, route: Route) -> Arc<Route> {
+        let route = Arc::new(route);
         let mut list = self.list.lock();
         list.retain(|other| other.strong_count() > 0);
-        list.push(Arc::downgrade(route));
+        list.push(Arc::downgrade(&route));
+        route
     }
 
     /// Closes connections that peers have ended, and those that nobody has needed for a while; not more often than it

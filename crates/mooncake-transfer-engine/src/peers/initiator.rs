@@ -11,6 +11,7 @@ use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::notify::Notify;
 use crate::peers::calls::Calls;
+use crate::peers::idle_paths::IdlePaths;
 use crate::peers::peer::Peer;
 use crate::peers::registry::{PeerEntry, PeerRegistry};
 use crate::peers::unresponsive::UnresponsivePeers;
@@ -27,6 +28,8 @@ pub(crate) struct Initiator {
     pub workers: Workers,
     pub silent: Arc<UnresponsivePeers>,
     pub peers: PeerRegistry,
+    /// The routes to them.
+    pub idle_paths: Arc<IdlePaths>,
     pub calls: Calls,
 }
 
@@ -91,7 +94,7 @@ impl Initiator {
     }
 
     fn look_for(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        Peer::open(&self.node, name, patience).map(Arc::new)
+        Peer::open(&self.node, &self.idle_paths, name, patience).map(Arc::new)
     }
 
     /// All that were met.

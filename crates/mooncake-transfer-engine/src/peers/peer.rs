@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
+use crate::peers::idle_paths::IdlePaths;
 use crate::peers::route::Route;
 use crate::request::Request;
 use crate::transport::stall::Patience;
@@ -16,6 +17,8 @@ pub(crate) struct Peer {
     pub name: String,
     /// Replaced when the peer turns out to be another one than it was.
     route: Mutex<Arc<Route>>,
+    /// Where its routes are listed.
+    idle_paths: Arc<IdlePaths>,
     pub traffic: Traffic,
 }
 
@@ -30,11 +33,16 @@ pub(crate) struct Traffic {
 
 impl Peer {
     /// Asks the peer for its description.
-    pub fn open(node: &LocalNode, name: &str, patience: &Patience<'_>) -> Result<Peer, EngineError> {
-        let route = Mutex::new(Route::find(node, name, patience)?);
+    pub fn open(
+        node: &LocalNode,
+        idle_paths: &Arc<IdlePaths>,
+        name: &str,
+        patience: &Patience<'_>,
+    ) -> Result<Peer, EngineError> {
+        let route = Mutex::new(idle_paths.keep(Route::find(node, name, patience)?));
         let bytes = node.transports.iter().map(|_| AtomicU64::new(0)).collect();
         let traffic = Traffic { bytes, requests: AtomicU64::new(0), failed: AtomicU64::new(0) };
-        Ok(Peer { name: name.to_owned(), route, traffic })
+        Ok(Peer { name: name.to_owned(), route, idle_paths: idle_paths.clone(), traffic })
     }
 
     pub fn route(&self) -> Arc<Route> {
@@ -53,8 +61,8 @@ impl Peer {
             match Route::find(node, &self.name, patience) {
                 Ok(fresh) if !fresh.is_same_life(&route) => {
                     tracing::info!(peer = self.name, %error, "the peer is another one than before");
-                    *self.route.lock() = fresh.clone();
-                    route = fresh;
+                    route = self.idle_paths.keep(fresh);
+                    *self.route.lock() = route.clone();
                     result = route.transfer(node, &self.name, requests, patience);
                 }
                 Ok(_) => {}

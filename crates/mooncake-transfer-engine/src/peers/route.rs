@@ -1,7 +1,6 @@
 //! The ways to one life of a peer, one for each transport that leads there: tried in the order of the transports.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -40,7 +39,7 @@ struct Detours {
 
 impl Route {
     /// Fetches the description, and looks for the ways.
-    pub fn find(node: &LocalNode, name: &str, patience: &Patience<'_>) -> Result<Arc<Route>, EngineError> {
+    pub fn find(node: &LocalNode, name: &str, patience: &Patience<'_>) -> Result<Route, EngineError> {
         let (mut descriptor, host) = node.look_up(name, patience)?;
         // What is lent there is asked for when it is wanted; of thousands of buffers nothing else is to be kept.
         descriptor.buffers.truncate(1);
@@ -53,8 +52,6 @@ impl Route {
         if route.open_paths().next().is_none() {
             return Err(route.no_way(name));
         }
-        let route = Arc::new(route);
-        node.idle_paths.keep(&route);
         Ok(route)
     }
 

@@ -81,6 +81,15 @@ impl Message {
     }
 }
 
+/// Bytes that are missing; an error if the length is none that an engine says.
+pub(crate) fn missing(read: &[u8], longest: usize) -> Result<usize, ()> {
+    let Some(length) = read.first_chunk::<LENGTH_LEN>() else { return Ok(LENGTH_LEN - read.len()) };
+    match usize::try_from(u64::from_le_bytes(*length)) {
+        Ok(length) if (1..=longest).contains(&length) => Ok((LENGTH_LEN + length).saturating_sub(read.len())),
+        _ => Err(()),
+    }
+}
+
 /// Asks a peer once; gives the JSON of its reply.
 pub(crate) fn ask(
     peer: &str,

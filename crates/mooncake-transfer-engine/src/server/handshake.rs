@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use mooncake_os::Guarded;
 
+use super::context::ServerContext;
 use super::{Next, Session};
-use crate::local_node::LocalNode;
 use crate::notify::Notify;
-use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
+use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody, missing};
 
 /// All of a question, from the first byte to the last; and afterwards the longest pause in the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -75,9 +75,9 @@ enum State {
 }
 
 impl Handshake {
-    pub fn session(stream: TcpStream, node: &LocalNode) -> io::Result<Session> {
+    pub fn session(stream: TcpStream, context: &ServerContext) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
-        let (stream, taken) = (Guarded::new(stream), Taken { of: node.handshake_budget.clone(), bytes: 0 });
+        let (stream, taken) = (Guarded::new(stream), Taken { of: context.handshake_budget.clone(), bytes: 0 });
         Ok(Session::Handshake(Handshake { stream, since: Instant::now(), taken, state: State::Ask(Vec::new()) }))
     }
 
@@ -94,13 +94,13 @@ impl Handshake {
         now.duration_since(self.since) > PATIENCE
     }
 
-    pub fn step(&mut self, node: &LocalNode) -> Next {
+    pub fn step(&mut self, context: &ServerContext) -> Next {
         loop {
             match &mut self.state {
                 State::Ask(read) => {
-                    let wanted = match missing(read, node.context.options.handshake_max) {
+                    let wanted = match missing(read, context.options().handshake_max) {
                         Ok(0) => {
-                            let Some(answer) = answer(node, std::mem::take(read)) else { return Next::Close };
+                            let Some(answer) = answer(context, std::mem::take(read)) else { return Next::Close };
                             self.since = Instant::now();
                             self.state = State::Answer { bytes: answer, sent: 0 };
                             continue;
@@ -151,23 +151,14 @@ fn after(error: &io::Error, wait: Next) -> Next {
     }
 }
 
-/// Bytes that are missing; an error if the length is none that an engine says.
-pub(crate) fn missing(read: &[u8], longest: usize) -> Result<usize, ()> {
-    let Some(length) = read.first_chunk::<LENGTH_LEN>() else { return Ok(LENGTH_LEN - read.len()) };
-    match usize::try_from(u64::from_le_bytes(*length)) {
-        Ok(length) if (1..=longest).contains(&length) => Ok((LENGTH_LEN + length).saturating_sub(read.len())),
-        _ => Err(()),
-    }
-}
-
-fn answer(node: &LocalNode, mut read: Vec<u8>) -> Option<Arc<[u8]>> {
+fn answer(context: &ServerContext, mut read: Vec<u8>) -> Option<Arc<[u8]>> {
     let asked = Message::decode(read.split_off(LENGTH_LEN))?;
     let json = match asked.kind {
-        Kind::Metadata => return Some(node.description()),
+        Kind::Metadata => return Some(context.node.description()),
         Kind::Probe => r#"{"status":"success"}"#.to_owned(),
         Kind::Notify => {
             let body: NotifyBody = serde_json::from_slice(&asked.json).ok()?;
-            node.inbox.push(Notify { name: body.name, message: body.notify_msg });
+            context.node.inbox.push(Notify { name: body.name, message: body.notify_msg });
             r#"{"name":"","notify_msg":"success"}"#.to_owned()
         }
         Kind::Connection => {

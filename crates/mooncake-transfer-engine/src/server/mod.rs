@@ -4,12 +4,14 @@
 //! it carries its state a step further and arms it again. No connection costs a thread, and none that stands still
 //! keeps one.
 
+mod context;
 mod handshake;
 pub(crate) mod listen;
 mod pull;
 mod same_host;
+mod slots;
 mod tcp;
-pub(crate) mod writers;
+mod writers;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -29,12 +31,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 
-pub(crate) use handshake::HandshakeBudget;
-#[cfg(any(test, fuzzing))]
-pub(crate) use handshake::missing;
+pub(crate) use context::ServerContext;
 
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
+use slots::Slots;
 
 /// Most connections of all kinds. Beyond, the oldest of those that have not been served yet is cut, or else the one
 /// that has been still for longest between two requests.
@@ -42,9 +42,6 @@ const MOST_CONNECTIONS: usize = 4_096;
 
 /// Where descriptors run out, nobody is cut who was let in or served within this time.
 const GRACE: Duration = Duration::from_millis(100);
-
-/// Of so many that have been still for longest one is likely to have said nothing.
-const LOOKS: usize = 16;
 
 /// Requests that a thread serves of one connection that asks again at once, before it looks whether others want
 /// something.
@@ -89,11 +86,11 @@ enum Session {
 }
 
 impl Session {
-    fn step(&mut self, node: &LocalNode) -> Next {
+    fn step(&mut self, context: &ServerContext) -> Next {
         match self {
-            Session::Handshake(session) => session.step(node),
-            Session::Data(session) => session.step(node),
-            Session::Host(session) => session.step(node),
+            Session::Handshake(session) => session.step(context),
+            Session::Data(session) => session.step(context),
+            Session::Host(session) => session.step(context),
         }
     }
 
@@ -106,11 +103,11 @@ impl Session {
     }
 
     /// It has stood still for too long in the midst of something.
-    fn is_overdue(&self, node: &LocalNode, now: Instant) -> bool {
+    fn is_overdue(&self, context: &ServerContext, now: Instant) -> bool {
         match self {
             Session::Handshake(session) => session.is_overdue(now),
-            Session::Data(session) => session.is_overdue(node, now),
-            Session::Host(session) => session.is_overdue(node, now),
+            Session::Data(session) => session.is_overdue(context, now),
+            Session::Host(session) => session.is_overdue(context, now),
         }
     }
 
@@ -158,16 +155,12 @@ struct Connection {
     habit: Habit,
 }
 
-#[derive(Default)]
-struct Slots {
-    /// With a generation, so that an event of a connection that has ended finds nobody.
-    list: Vec<(u32, Option<Arc<Connection>>)>,
-    free: Vec<u32>,
-    used: usize,
-}
+/// What is done now and then beside serving peers.
+pub(crate) type Housekeeping = Box<dyn Fn(Instant) + Send + Sync>;
 
 struct Shared {
-    node: Arc<LocalNode>,
+    context: ServerContext,
+    housekeeping: Housekeeping,
     epoll: Guarded<OwnedFd>,
     waker: Waker,
     ports: Ports,
@@ -185,14 +178,16 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub fn start(node: Arc<LocalNode>, ports: Ports, threads: usize) -> Result<Server, EngineError> {
+    /// Serves peers at these ports; `housekeeping` is called every half second.
+    pub fn start(context: ServerContext, ports: Ports, housekeeping: Housekeeping) -> Result<Server, EngineError> {
+        let threads = context.options().server_threads;
         let failed = |what| EngineError::socket("this engine", what);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed("epoll"))?;
         let waker = Waker::new().map_err(failed("eventfd"))?;
         let swept = Mutex::new(Instant::now());
         let epoll = Guarded::new(epoll);
         let (slots, stop, turned_away) = (Mutex::default(), AtomicBool::new(false), AtomicU64::new(0));
-        let shared = Arc::new(Shared { node, epoll, waker, ports, slots, stop, turned_away, swept });
+        let shared = Arc::new(Shared { context, housekeeping, epoll, waker, ports, slots, stop, turned_away, swept });
         let listen = || -> io::Result<()> {
             let add =
                 |fd: BorrowedFd<'_>, token, flags| epoll::add(&*shared.epoll, fd, EventData::new_u64(token), flags);
@@ -297,7 +292,7 @@ impl Shared {
             let session = match token {
                 HANDSHAKE => {
                     let accepted = self.ports.handshake.accept().map(with_keepalive);
-                    accepted.and_then(|(stream, _)| handshake::Handshake::session(stream, &self.node))
+                    accepted.and_then(|(stream, _)| handshake::Handshake::session(stream, &self.context))
                 }
                 DATA => {
                     let accepted = self.ports.data.accept().map(with_keepalive);
@@ -342,17 +337,10 @@ impl Shared {
         let connection = Arc::new(Connection { session: Mutex::new(session), habit: Habit::new() });
         let token = {
             let mut slots = self.slots.lock();
-            if slots.used >= MOST_CONNECTIONS && !slots.cut_the_stillest(Duration::ZERO) {
+            if slots.len() >= MOST_CONNECTIONS && !slots.cut_the_stillest(Duration::ZERO) {
                 return;
             }
-            slots.used += 1;
-            let index = slots.free.pop().unwrap_or_else(|| {
-                slots.list.push((0, None));
-                slots.list.len() as u32 - 1
-            });
-            let slot = &mut slots.list[index as usize];
-            slot.1 = Some(connection.clone());
-            u64::from(slot.0) << 32 | u64::from(index)
+            slots.add(connection.clone())
         };
         let session = connection.session.lock();
         let flags = EventFlags::IN | EventFlags::ONESHOT;
@@ -369,7 +357,7 @@ impl Shared {
         let mut session = connection.session.lock();
         let (mut in_a_row, mut other) = (0, None);
         loop {
-            let flags = match session.step(&self.node) {
+            let flags = match session.step(&self.context) {
                 Next::Close => {
                     self.leave(token);
                     return None;
@@ -404,8 +392,7 @@ impl Shared {
         self.slots.lock().remove(token);
     }
 
-    /// Cuts connections that stand still in the midst of something, and lets go of what is kept for peers that have
-    /// ended.
+    /// Cuts connections that stand still in the midst of something, and calls the engine's housekeeping.
     fn sweep(&self) {
         let now = Instant::now();
         {
@@ -415,65 +402,14 @@ impl Shared {
             }
             *swept = now;
         }
-        self.node.transports.iter().for_each(|transport| transport.sweep(now));
-        self.node.idle_paths.close_idle(now);
+        (self.housekeeping)(now);
         let all: Vec<(u64, Arc<Connection>)> = self.slots.lock().all().collect();
         for (token, connection) in all {
             // Locked means that it moves.
-            let overdue = connection.session.try_lock().is_some_and(|session| session.is_overdue(&self.node, now));
+            let overdue = connection.session.try_lock().is_some_and(|session| session.is_overdue(&self.context, now));
             if overdue {
                 self.leave(token);
             }
         }
-    }
-}
-
-impl Slots {
-    fn get(&self, token: u64) -> Option<Arc<Connection>> {
-        let (generation, connection) = self.list.get(token as u32 as usize)?;
-        connection.clone().filter(|_| u64::from(*generation) == token >> 32)
-    }
-
-    /// Its descriptor is closed, and with that out of the epoll, when the last that holds it lets go.
-    fn remove(&mut self, token: u64) {
-        if self.get(token).is_none() {
-            return;
-        }
-        let index = token as u32;
-        let slot = &mut self.list[index as usize];
-        // The four highest tokens are not connections'.
-        slot.0 = (slot.0 + 1) & 0x7fff_ffff;
-        slot.1 = None;
-        self.used -= 1;
-        self.free.push(index);
-    }
-
-    fn all(&self) -> impl Iterator<Item = (u64, Arc<Connection>)> + '_ {
-        let used = self.list.iter().enumerate();
-        used.filter_map(|(index, (generation, connection))| {
-            Some((u64::from(*generation) << 32 | index as u64, connection.clone()?))
-        })
-    }
-
-    /// False if none has been still for so long. One that has said something is not still.
-    fn cut_the_stillest(&mut self, at_least: Duration) -> bool {
-        let now = Instant::now();
-        let mut passed = None;
-        for _ in 0..LOOKS {
-            let still = self.all().filter_map(|(token, connection)| {
-                let idle_rank = connection.session.try_lock()?.idle_rank()?;
-                (now.saturating_duration_since(idle_rank.since) >= at_least).then_some((idle_rank, token))
-            });
-            let Some(one) = still.filter(|one| Some(*one) > passed).min() else { return false };
-            let speaks = |connection: &Connection| {
-                connection.session.try_lock().is_none_or(|session| mooncake_net::is_readable(session.fd()))
-            };
-            if !self.get(one.1).is_some_and(|connection| speaks(&connection)) {
-                self.remove(one.1);
-                return true;
-            }
-            passed = Some(one);
-        }
-        false
     }
 }

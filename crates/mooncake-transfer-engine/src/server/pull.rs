@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use mooncake_memory::{AccessPage, PeerProcess, PullError};
 
-use crate::local_node::LocalNode;
+use crate::memory::buffers::Buffers;
 use crate::protocol::same_host::{Answer, Piece};
 
 /// Bytes fetched in one go: so long the buffer cannot be given up.
@@ -37,7 +37,7 @@ impl Pull {
 
     pub fn go_on(
         &mut self,
-        node: &LocalNode,
+        buffers: &Buffers,
         fd: BorrowedFd<'_>,
         peer: &PeerProcess,
         access_page: &AccessPage,
@@ -51,14 +51,14 @@ impl Pull {
                 return Turn::Again;
             }
             let refused = Turn::Done(Answer::NotRegistered(self.at as u32));
-            let Some(buffer) = node.context.buffers.find(first.to, first.len) else { return refused };
+            let Some(buffer) = buffers.find(first.to, first.len) else { return refused };
             let Some(_in_use) = buffer.enter() else { return refused };
             // Neighbours in one buffer go together, as far as one step reaches.
             let (mut targets, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
             let (mut at, mut done) = (self.at, self.done);
             while let Some(piece) = self.asked.get(at).filter(|piece| buffer.holds(piece.to, piece.len)) {
                 let step = (piece.len - done).min(STEP - bytes);
-                targets.push(node.context.buffers.target(buffer.part(piece.to + done, step)));
+                targets.push(buffers.target(buffer.part(piece.to + done, step)));
                 from.push((piece.from.wrapping_add(done), step));
                 bytes += step;
                 done += step;

@@ -13,9 +13,9 @@ use mooncake_os::{Guarded, peer_credentials, peer_pidfd, send_fds};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::context::ServerContext;
 use super::pull::{Pull, Turn};
 use super::{IdleRank, Next, Session};
-use crate::local_node::LocalNode;
 use crate::memory::mappers::MapGrant;
 use crate::protocol::same_host::{
     Answer, BlockBounds, Bounds, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, Welcome, Wish, head,
@@ -80,11 +80,11 @@ impl Host {
         self.stream.as_fd()
     }
 
-    pub fn is_overdue(&self, node: &LocalNode, now: Instant) -> bool {
+    pub fn is_overdue(&self, context: &ServerContext, now: Instant) -> bool {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Request(read) if read.is_empty() => false,
-            State::Fill(..) | State::Answer { .. } => still > node.context.options.stall_timeout,
+            State::Fill(..) | State::Answer { .. } => still > context.options().stall_timeout,
             _ => still > PATIENCE,
         }
     }
@@ -102,9 +102,9 @@ impl Host {
         Some(IdleRank { known, since: self.moved })
     }
 
-    pub fn step(&mut self, node: &LocalNode) -> Next {
+    pub fn step(&mut self, context: &ServerContext) -> Next {
         loop {
-            match self.advance(node) {
+            match self.advance(context) {
                 Ok(()) => self.moved = Instant::now(),
                 Err(Some(next)) => return next,
                 Err(None) => return Next::Close,
@@ -113,14 +113,14 @@ impl Host {
     }
 
     /// One step; `Err` says what to wait for, or that this is the end.
-    fn advance(&mut self, node: &LocalNode) -> Result<(), Option<Next>> {
+    fn advance(&mut self, context: &ServerContext) -> Result<(), Option<Next>> {
         let fd = self.stream.as_fd();
         match &mut self.state {
             State::Hello(read) => {
                 fill(fd, read, HELLO_LEN)?;
                 let Some(raw) = read.first_chunk::<HELLO_LEN>() else { return Ok(()) };
                 let hello = Hello::decode(raw).ok_or(None)?;
-                self.welcome(node, &hello)?;
+                self.welcome(context, &hello)?;
                 self.state = State::Request(Vec::new());
                 Ok(())
             }
@@ -147,8 +147,8 @@ impl Host {
                         self.state = State::Fill(Pull::new(asked), By::Socket);
                         return Ok(());
                     }
-                    Wish::Look => look(node, &asked, self.peer.is_some()),
-                    Wish::Map => match self.lend(node, asked[0].to) {
+                    Wish::Look => look(context, &asked, self.peer.is_some()),
+                    Wish::Map => match self.lend(context, asked[0].to) {
                         Some(file) => {
                             fds.push(file);
                             Answer::Done.encode().to_vec()
@@ -162,7 +162,7 @@ impl Host {
             State::Fill(filling, by) => {
                 let peer = self.peer.as_ref().ok_or(None)?;
                 let access_page = peer.admission.access_page();
-                let (raw, fds) = match filling.go_on(node, fd, &peer.process, access_page) {
+                let (raw, fds) = match filling.go_on(context.buffers(), fd, &peer.process, access_page) {
                     Turn::Done(answer) => {
                         let raw = answer.encode();
                         if let By::AccessPage = by
@@ -227,16 +227,16 @@ impl Host {
         asked.is_some() || !access_page.look_away()
     }
 
-    fn welcome(&mut self, node: &LocalNode, hello: &Hello) -> Result<(), Option<Next>> {
-        let secret = node.context.secret();
+    fn welcome(&mut self, context: &ServerContext, hello: &Hello) -> Result<(), Option<Next>> {
+        let secret = context.node.context.secret();
         let mut access_page = None;
-        let welcome = if hello.target != node.id {
+        let welcome = if hello.target != context.node.id {
             Welcome::Stranger
         } else {
             match PeerProcess::of_socket(&*self.stream).and_then(|peer| proven(peer, &hello.secret)) {
                 Ok(Some(process)) => {
                     let process = Arc::new(process);
-                    let admitted = node.mappable.mappers.admit(process.clone(), hello.secret);
+                    let admitted = context.mappable.mappers.admit(process.clone(), hello.secret);
                     // It may try again: descriptors or memory are short.
                     let (admission, fd) =
                         admitted.inspect_err(|error| tracing::warn!(%error, "a passage")).map_err(|_| None)?;
@@ -253,8 +253,9 @@ impl Host {
         };
         let raw = ReplyHello { welcome, secret }.encode();
         // The first bytes on a fresh socket: there is room for them.
-        let fds: Vec<BorrowedFd<'_>> =
-            std::iter::once(node.mappable.revision_page().fd()).chain(access_page.as_ref().map(AsFd::as_fd)).collect();
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(context.mappable.revision_page().fd())
+            .chain(access_page.as_ref().map(AsFd::as_fd))
+            .collect();
         match send_fds(&*self.stream, &raw, &fds) {
             Ok(sent) if sent == raw.len() && welcome != Welcome::Stranger => Ok(()),
             _ => Err(None),
@@ -262,8 +263,8 @@ impl Host {
     }
 
     /// A block of this engine's memory, for a peer that is known.
-    fn lend(&self, node: &LocalNode, block: u64) -> Option<OwnedFd> {
-        self.peer.as_ref().filter(|_| node.context.buffers.lends_block(block))?;
+    fn lend(&self, context: &ServerContext, block: u64) -> Option<OwnedFd> {
+        self.peer.as_ref().filter(|_| context.buffers().lends_block(block))?;
         shared_block_file(block)
     }
 }
@@ -275,10 +276,10 @@ pub(super) fn may_be_a_peer(stream: &UnixStream) -> bool {
 }
 
 /// In which buffers the pieces lie, and in which blocks those if the peer may map them.
-fn look(node: &LocalNode, asked: &[Piece], may_map: bool) -> Vec<u8> {
+fn look(context: &ServerContext, asked: &[Piece], may_map: bool) -> Vec<u8> {
     let mut out = Answer::Done.encode().to_vec();
     for (at, piece) in asked.iter().enumerate() {
-        let Some(buffer) = node.context.buffers.find(piece.to, piece.len) else {
+        let Some(buffer) = context.buffers().find(piece.to, piece.len) else {
             return Answer::NotRegistered(at as u32).encode().to_vec();
         };
         // A block may be freed while a part of it is lent: what a peer has mapped of it is nobody's memory then.

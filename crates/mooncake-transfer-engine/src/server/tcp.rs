@@ -12,8 +12,8 @@ use mooncake_os::Guarded;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::context::ServerContext;
 use super::{IdleRank, Next, Session};
-use crate::local_node::LocalNode;
 use crate::memory::buffers::Buffer;
 use crate::protocol::tcp::{Frame, HEADER_LEN, Header, STATUS_LEN, Verdict};
 use crate::request::Opcode;
@@ -95,12 +95,12 @@ impl Data {
         self.stream.as_fd()
     }
 
-    pub fn is_overdue(&self, node: &LocalNode, now: Instant) -> bool {
+    pub fn is_overdue(&self, context: &ServerContext, now: Instant) -> bool {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Header { got: 0, .. } if self.known => false,
             State::Header { .. } | State::Drain { .. } => still > FIRST,
-            _ => still > node.context.options.stall_timeout,
+            _ => still > context.options().stall_timeout,
         }
     }
 
@@ -116,10 +116,10 @@ impl Data {
         }
     }
 
-    pub fn step(&mut self, node: &LocalNode) -> Next {
+    pub fn step(&mut self, context: &ServerContext) -> Next {
         let mut turn = TURN;
         loop {
-            let moved = match self.advance(node) {
+            let moved = match self.advance(context) {
                 Ok(moved) => moved,
                 Err(Stop::Wait(next)) => return next,
                 Err(Stop::End(reason)) => {
@@ -137,7 +137,7 @@ impl Data {
     }
 
     /// One system call's worth; gives the bytes that moved.
-    fn advance(&mut self, node: &LocalNode) -> Result<u64, Stop> {
+    fn advance(&mut self, context: &ServerContext) -> Result<u64, Stop> {
         let fd = self.stream.as_fd();
         let moved = match &mut self.state {
             State::Header { raw, got } => {
@@ -149,13 +149,13 @@ impl Data {
                 *got += count;
                 if *got == HEADER_LEN {
                     let frame = Frame::decode(raw).ok_or(Stop::End(Some("it says what is no request")))?;
-                    self.state = self.take(node, frame)?;
+                    self.state = self.take(context, frame)?;
                 }
                 count as u64
             }
             State::Receive(payload) => {
                 let writer = self.named.as_ref().map(Named::writer);
-                let count = payload.receive(node, fd, writer, &mut self.bounce)?;
+                let count = payload.receive(context, fd, writer, &mut self.bounce)?;
                 if payload.done == payload.len {
                     self.state = match payload.v2 {
                         true => say(Verdict::Ok, Then::Header),
@@ -165,7 +165,7 @@ impl Data {
                 count
             }
             State::Send { payload, status, sent } => {
-                let count = payload.send(node, fd, status, sent, &mut self.bounce)?;
+                let count = payload.send(context, fd, status, sent, &mut self.bounce)?;
                 if payload.done == payload.len {
                     self.state = begin();
                 }
@@ -210,11 +210,11 @@ impl Data {
     }
 
     /// What a header begins.
-    fn take(&mut self, node: &LocalNode, frame: Frame) -> Result<State, Stop> {
+    fn take(&mut self, context: &ServerContext, frame: Frame) -> Result<State, Stop> {
         let header = match frame {
             Frame::Greeting(id) => {
-                self.known |= id == node.id;
-                return Ok(if id == node.id {
+                self.known |= id == context.node.id;
+                return Ok(if id == context.node.id {
                     say(Verdict::Ok, Then::Header)
                 } else {
                     say(Verdict::Rejected, Then::Drain)
@@ -223,13 +223,13 @@ impl Data {
             Frame::Name(name) => {
                 let refused = Stop::End(Some("its name is another's, or it has one"));
                 self.named = match self.named {
-                    None => Some(node.writers.name(name).ok_or(refused)?),
+                    None => Some(context.writers.name(name).ok_or(refused)?),
                     Some(_) => return Err(refused),
                 };
                 return Ok(begin());
             }
             Frame::Sever(name) => {
-                return Ok(match node.writers.sever(&name) {
+                return Ok(match context.writers.sever(&name) {
                     Some(writer) => State::Sever(writer),
                     None => say(Verdict::Ok, Then::Header),
                 });
@@ -241,7 +241,7 @@ impl Data {
         if size == 0 {
             return Ok(status.map_or_else(begin, |_| say(Verdict::Ok, Then::Header)));
         }
-        let Some(buffer) = node.context.buffers.find(addr, size) else {
+        let Some(buffer) = context.buffers().find(addr, size) else {
             tracing::debug!(from = %self.from, addr, size, "a range that is not registered was asked for");
             return if v2 { Ok(say(Verdict::Rejected, Then::Drain)) } else { Err(Stop::End(None)) };
         };
@@ -289,7 +289,7 @@ impl Payload {
 
     fn receive(
         &mut self,
-        node: &LocalNode,
+        context: &ServerContext,
         fd: BorrowedFd<'_>,
         writer: Option<&Writer>,
         bounce: &mut Bounce,
@@ -303,7 +303,7 @@ impl Payload {
         }
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
         let (start, len) = self.chunk();
-        let mut parts = [node.context.buffers.target(self.buffer.part(self.addr + start, len))];
+        let mut parts = [context.buffers().target(self.buffer.part(self.addr + start, len))];
         let within = self.done - start;
         let staged = Bounce::is_needed_for_targets(&parts);
         let count = match staged {
@@ -326,7 +326,7 @@ impl Payload {
 
     fn send(
         &mut self,
-        node: &LocalNode,
+        context: &ServerContext,
         fd: BorrowedFd<'_>,
         status: &Option<[u8; STATUS_LEN]>,
         sent: &mut usize,
@@ -335,7 +335,7 @@ impl Payload {
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
         let (start, len) = self.chunk();
         let within = self.done - start;
-        let parts = [node.context.buffers.source(self.buffer.part(self.addr + start, len))];
+        let parts = [context.buffers().source(self.buffer.part(self.addr + start, len))];
         let header = status.as_ref().map_or(&[][..], |raw| &raw[..]);
         let rest = &header[(*sent).min(header.len())..];
         let send = |parts: &[mooncake_memory::Source<'_>]| {
@@ -370,7 +370,13 @@ mod tests {
 
     use super::*;
     use crate::engine::Engine;
+    use crate::memory::mappable::Mappable;
     use crate::options::EngineOptions;
+
+    /// Serves the engine, too.
+    fn context_of(engine: &Engine) -> ServerContext {
+        ServerContext::new(engine.initiator.node.clone(), Arc::new(Mappable::new().unwrap()))
+    }
 
     /// A connection that no thread serves, and its other end.
     fn connection() -> (Box<Data>, TcpStream) {
@@ -396,7 +402,7 @@ mod tests {
         while !mooncake_net::has_hung_up(data.fd()) {
             std::thread::yield_now();
         }
-        assert!(matches!(data.step(&engine.initiator.node), Next::Close));
+        assert!(matches!(data.step(&context_of(&engine)), Next::Close));
         let mut bytes = [1; 4096];
         lent.read_into(&mut bytes).unwrap();
         assert!(bytes == [0; 4096], "it had given the write up");
@@ -405,8 +411,8 @@ mod tests {
     #[test]
     fn a_severing_is_confirmed_when_its_writer_is_out_of_its_system_call() {
         let engine = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
-        let node = &engine.initiator.node;
-        let named = node.writers.name([1; 16]).unwrap();
+        let context = context_of(&engine);
+        let named = context.writers.name([1; 16]).unwrap();
         let inside = named.writer().enter().unwrap();
         let (mut data, mut asker) = connection();
         asker.write_all(&Frame::Sever([1; 16]).encode()).unwrap();
@@ -414,13 +420,13 @@ mod tests {
             std::thread::yield_now();
         }
         for _ in 0..3 {
-            assert!(matches!(data.step(node), Next::Again), "bytes of it may land");
+            assert!(matches!(data.step(&context), Next::Again), "bytes of it may land");
         }
         asker.set_nonblocking(true).unwrap();
         assert_eq!(asker.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
         asker.set_nonblocking(false).unwrap();
         drop(inside);
-        assert!(matches!(data.step(node), Next::Read));
+        assert!(matches!(data.step(&context), Next::Read));
         let mut status = [0; STATUS_LEN];
         asker.read_exact(&mut status).unwrap();
         assert_eq!(Verdict::decode(&status), Some(Verdict::Ok));
