@@ -26,6 +26,7 @@ use crate::peers::calls::Calls;
 use crate::peers::idle_paths::IdlePaths;
 use crate::peers::initiator::Initiator;
 use crate::peers::registry::PeerRegistry;
+use crate::peers::unresponsive::UnresponsivePeers;
 use crate::protocol::handshake::{Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
@@ -61,6 +62,7 @@ pub struct Registered {
 /// A transfer engine. It may be used by any number of threads.
 pub struct Engine {
     pub(crate) initiator: Arc<Initiator>,
+    workers: Arc<Workers>,
     batches: Batches,
     server: Mutex<Option<Server>>,
     /// Tells the metadata service what is registered, if there is one.
@@ -208,10 +210,13 @@ impl Engine {
                 return Err(error);
             }
         }
-        let (workers, peers, calls) = (Workers::default(), PeerRegistry::default(), Calls::default());
-        let initiator = Arc::new(Initiator { node, workers, silent: Arc::default(), peers, idle_paths, calls });
+        let unresponsive = Arc::new(UnresponsivePeers::new(node.clone()));
+        let (peers, calls) = (PeerRegistry::default(), Calls::default());
+        let initiator = Arc::new(Initiator { node, unresponsive, peers, idle_paths, calls });
+        let workers = Arc::new(Workers::new(initiator.clone()));
         Ok(Engine {
             initiator,
+            workers,
             batches: Batches::default(),
             server: Mutex::new(Some(server)),
             publisher,
@@ -466,7 +471,7 @@ impl Engine {
         if empty {
             return Ok(());
         }
-        let added = Workers::add(&self.initiator, &batch, &tasks, deadline);
+        let added = self.workers.add(&batch, &tasks, deadline);
         if let Err(error) = added {
             let failed = Err(error);
             if batch.end(&tasks, &failed).is_some() {
@@ -542,8 +547,8 @@ impl Engine {
         }
         let (initiator, node) = (&self.initiator, &self.initiator.node);
         initiator.calls.close();
-        initiator.silent.close();
-        initiator.workers.close(interrupted);
+        initiator.unresponsive.close();
+        self.workers.close(interrupted);
         let ended = self.publisher.as_ref().map(|publisher| publisher.end(&Patience::lasting(SERVICE, interrupted)));
         if let Some(Err(error)) = ended {
             tracing::warn!(%error, "the metadata may name an engine that has ended for some time");

@@ -94,22 +94,26 @@ impl State {
     }
 }
 
-#[derive(Default)]
 pub(crate) struct Workers {
+    initiator: Arc<Initiator>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Workers {
+    /// None yet; they carry requests out by this.
+    pub fn new(initiator: Arc<Initiator>) -> Workers {
+        Workers { initiator, state: Mutex::default(), changed: Condvar::new() }
+    }
+
     /// Takes tasks of a batch on.
     pub fn add(
-        initiator: &Arc<Initiator>,
+        self: &Arc<Self>,
         batch: &Arc<Batch>,
         tasks: &Arc<Vec<Task>>,
         deadline: Instant,
     ) -> Result<(), EngineError> {
-        let workers = &initiator.workers;
-        let mut state = workers.state.lock();
+        let mut state = self.state.lock();
         if state.closed {
             return Err(EngineError::Closed);
         }
@@ -128,10 +132,10 @@ impl Workers {
             state.queue_up(peer);
             at = end;
         }
-        for _ in 0..state.wanted(initiator.node.context.options.worker_threads) {
-            let initiator = initiator.clone();
+        for _ in 0..state.wanted(self.initiator.node.context.options.worker_threads) {
+            let workers = self.clone();
             let builder = std::thread::Builder::new().name("mooncake-batch".into());
-            match mooncake_os::thread::start(builder, move || initiator.workers.run(&initiator)) {
+            match mooncake_os::thread::start(builder, move || workers.run()) {
                 Ok(_) => state.threads += 1,
                 Err(source) if state.threads == 0 => {
                     state.queues.clear();
@@ -142,7 +146,7 @@ impl Workers {
             }
         }
         drop(state);
-        workers.changed.notify_all();
+        self.changed.notify_all();
         Ok(())
     }
 
@@ -169,7 +173,8 @@ impl Workers {
         }
     }
 
-    fn run(&self, initiator: &Arc<Initiator>) {
+    fn run(&self) {
+        let initiator = &self.initiator;
         while let Some((peer, work)) = self.next() {
             let tasks = &work.tasks[work.range.clone()];
             let requests: Vec<Request> = tasks.iter().map(|task| task.request).collect();

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use mooncake_memory::Bounce;
 use mooncake_os::forked;
 
-use crate::batch::workers::Workers;
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::notify::Notify;
@@ -25,8 +24,7 @@ const SOON: Duration = Duration::from_millis(100);
 /// What threads of the engine share.
 pub(crate) struct Initiator {
     pub node: Arc<LocalNode>,
-    pub workers: Workers,
-    pub silent: Arc<UnresponsivePeers>,
+    pub unresponsive: Arc<UnresponsivePeers>,
     pub peers: PeerRegistry,
     /// The routes to them.
     pub idle_paths: Arc<IdlePaths>,
@@ -56,7 +54,7 @@ impl Initiator {
         let patience = Patience::lasting(SOON, interrupted);
         self.find(name, true, |name| {
             // That it takes longer says nothing of the peer.
-            let met = self.silent.check(&self.node, name, &patience).and_then(|()| self.look_for(name, &patience));
+            let met = self.unresponsive.check(name, &patience).and_then(|()| self.look_for(name, &patience));
             match met {
                 Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
                 Err(error @ (EngineError::Interrupted | EngineError::Silent { .. })) => Err(error),
@@ -90,7 +88,7 @@ impl Initiator {
 
     /// Asks a peer for its description, unless it is known not to answer.
     pub fn meet(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        self.silent.call(&self.node, name, patience, || self.look_for(name, patience))
+        self.unresponsive.call(name, patience, || self.look_for(name, patience))
     }
 
     fn look_for(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
@@ -132,7 +130,7 @@ impl Initiator {
                 peer
             }
         };
-        self.silent.call(&self.node, &name, patience, || peer.transfer(&self.node, requests, patience))
+        self.unresponsive.call(&name, patience, || peer.transfer(&self.node, requests, patience))
     }
 
     /// A request to the own segment.
@@ -192,7 +190,7 @@ impl Initiator {
 
     pub fn say(&self, name: &str, message: &Message, patience: &Patience<'_>) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
-        self.silent.call(&self.node, name, patience, || {
+        self.unresponsive.call(name, patience, || {
             let (_, addresses) = self.node.handshake_at(name, patience)?;
             let (connect, longest) =
                 (self.node.context.options.connect_timeout, self.node.context.options.handshake_max);

@@ -31,8 +31,9 @@ const MOST_THREADS: usize = 8;
 /// A peer that nobody has wanted for so long is not asked any more, before somebody does.
 const WANTED: Duration = Duration::from_secs(60);
 
-#[derive(Default)]
 pub(crate) struct UnresponsivePeers {
+    /// Looks the peers up that are asked.
+    node: Arc<LocalNode>,
     /// Number of entries below, so that calls to others take no lock.
     count: AtomicUsize,
     state: Mutex<State>,
@@ -57,19 +58,23 @@ struct Silent {
 }
 
 impl UnresponsivePeers {
+    /// None yet.
+    pub fn new(node: Arc<LocalNode>) -> UnresponsivePeers {
+        UnresponsivePeers { node, count: AtomicUsize::new(0), state: Mutex::default(), changed: Condvar::new() }
+    }
+
     /// Carries a call to a peer out, unless the peer is known not to answer; learns from how it ends.
     pub fn call<T>(
         self: &Arc<Self>,
-        node: &Arc<LocalNode>,
         name: &str,
         patience: &Patience<'_>,
         call: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        self.check(node, name, patience)?;
+        self.check(name, patience)?;
         let result = call();
         match &result {
             Ok(_) => self.answered(name),
-            Err(error) if is_silence(error) => self.add(node, name),
+            Err(error) if is_silence(error) => self.add(name),
             Err(_) => {}
         }
         result
@@ -82,12 +87,7 @@ impl UnresponsivePeers {
     }
 
     /// An error if the peer is known not to answer.
-    pub fn check(
-        self: &Arc<Self>,
-        node: &Arc<LocalNode>,
-        name: &str,
-        patience: &Patience<'_>,
-    ) -> Result<(), EngineError> {
+    pub fn check(self: &Arc<Self>, name: &str, patience: &Patience<'_>) -> Result<(), EngineError> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -103,17 +103,17 @@ impl UnresponsivePeers {
             silent.wanted = now;
             if silent.asked.is_some() || now >= until {
                 let since = now.duration_since(silent.since);
-                self.watch(node, &mut state);
+                self.watch(&mut state);
                 return Err(EngineError::Silent { peer: name.to_owned(), since });
             }
-            self.watch(node, &mut state);
+            self.watch(&mut state);
             // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
             MutexGuard::unlocked(&mut state, || patience.check(name, "its answer"))?;
             self.changed.wait_for(&mut state, SLICE);
         }
     }
 
-    fn add(self: &Arc<Self>, node: &Arc<LocalNode>, name: &str) {
+    fn add(self: &Arc<Self>, name: &str) {
         let now = Instant::now();
         let mut state = self.state.lock();
         if !state.peers.contains_key(name) {
@@ -121,7 +121,7 @@ impl UnresponsivePeers {
             state.peers.insert(name.to_owned(), silent);
             self.count.store(state.peers.len(), Ordering::Release);
         }
-        self.watch(node, &mut state);
+        self.watch(&mut state);
     }
 
     fn answered(&self, name: &str) {
@@ -139,12 +139,12 @@ impl UnresponsivePeers {
     }
 
     /// Has the peers asked. Where no thread can be started, whoever turns to one finds out by himself.
-    fn watch(self: &Arc<Self>, node: &Arc<LocalNode>, state: &mut State) {
+    fn watch(self: &Arc<Self>, state: &mut State) {
         let wanted = state.peers.values().filter(|silent| silent.wanted.elapsed() < WANTED).count();
         while !state.closed && state.threads < wanted.min(MOST_THREADS) {
-            let (peers, node) = (self.clone(), node.clone());
+            let peers = self.clone();
             let builder = std::thread::Builder::new().name("mooncake-probe".into());
-            if mooncake_os::thread::start(builder, move || peers.run(&node)).is_err() {
+            if mooncake_os::thread::start(builder, move || peers.run()).is_err() {
                 if state.threads == 0 {
                     state.peers.clear();
                     self.count.store(0, Ordering::Release);
@@ -155,10 +155,10 @@ impl UnresponsivePeers {
         }
     }
 
-    fn run(&self, node: &LocalNode) {
+    fn run(&self) {
         while let Some(name) = self.next() {
             let closed = || self.state.lock().closed;
-            if asks(node, &name, &Patience::lasting(ANSWER, &closed)) {
+            if asks(&self.node, &name, &Patience::lasting(ANSWER, &closed)) {
                 self.answered(&name);
             }
             if let Some(silent) = self.state.lock().peers.get_mut(&name) {
