@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::request::{PeerId, Request, total};
 use mooncake_memory::{ForeignRange, PeerProcess};
+use mooncake_net::{join_host_port, listen_abstract};
 use mooncake_os::{
-    Guarded, MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, forked, hex, raise_descriptor_limit, random_bytes,
+    Deadline, Guarded, MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, forked, hex, raise_descriptor_limit, random_bytes,
 };
 use parking_lot::Mutex;
 
 use crate::batch::workers::Workers;
 use crate::batch::{BatchId, Batches, Status, TaskStatus};
-use crate::errands::Errands;
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::memory::buffers::{Buffer, Buffers};
@@ -21,7 +21,7 @@ use crate::memory::mappable::Mappable;
 use crate::metadata::publisher::Publisher;
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, blocking_pool};
 use crate::peers::calls::Calls;
 use crate::peers::idle_paths::IdlePaths;
 use crate::peers::initiator::Initiator;
@@ -32,11 +32,10 @@ use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
 use crate::protocol::same_host::SECRET_LEN;
 use crate::server::listen::{self, Listening};
-use crate::server::{Ports, Server, ServerContext, listen_on_host};
+use crate::server::{Ports, Server, ServerContext};
 use crate::transport::Transports;
 use crate::transport::context::Context;
 use crate::transport::same_host::SameHost;
-use crate::transport::stall::Patience;
 use crate::transport::tcp::Tcp;
 
 /// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at
@@ -156,14 +155,14 @@ impl Engine {
         let secret: [u8; SECRET_LEN] = random_bytes().map_err(os("random bytes"))?;
         let unix = format!("mooncake-engine-{}", hex(&id));
         // Where there is no such socket, same-host peers use TCP.
-        let door = if options.same_host { listen_on_host(&unix).ok().map(Guarded::new) } else { None };
+        let door = if options.same_host { listen_abstract(&unix).ok().map(Guarded::new) } else { None };
         let unix = if door.is_some() { unix } else { String::new() };
         let ports = Ports { handshake, data, host: door };
-        let errands = registry.as_ref().map_or_else(Errands::default, |registry| registry.errands());
-        let patience = Patience::lasting(options.connect_timeout, interrupted);
+        let blocking_pool = registry.as_ref().map_or_else(blocking_pool, |registry| registry.blocking_pool());
+        let deadline = Deadline::after(options.connect_timeout, interrupted);
         let advertised = match (&registry, told) {
             (Some(_), Some(told)) => Some(told),
-            (Some(registry), None) => Some(registry.own_address(&patience)?.to_string()),
+            (Some(registry), None) => Some(registry.own_address(&deadline)?.to_string()),
             (None, _) => None,
         };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
@@ -174,14 +173,14 @@ impl Engine {
         let topology = Mutex::new(options.topology.clone());
         let context = Context {
             buffers: Buffers::new(transports.iter().map(|transport| transport.clone() as _).collect()),
-            errands,
+            blocking_pool,
             secret: Box::new(secret),
             own_process: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
             options,
         };
         let node = Arc::new(LocalNode {
             id,
-            name: if registry.is_some() { name.to_owned() } else { peer_name::join(host, port) },
+            name: if registry.is_some() { name.to_owned() } else { join_host_port(host, port) },
             context,
             transports,
             inbox: Inbox::default(),
@@ -203,10 +202,10 @@ impl Engine {
             Arc::new(Publisher::new(registry, &node.name, Box::new(move || described.describe())))
         });
         if let (Some(publisher), Some(host)) = (&publisher, &advertised) {
-            let patience = Patience::lasting(SERVICE, interrupted);
-            if let Err(error) = publisher.begin(host, port, &patience) {
+            let deadline = Deadline::after(SERVICE, interrupted);
+            if let Err(error) = publisher.begin(host, port, &deadline) {
                 // Best effort: the next engine of the name replaces what is left.
-                let _ = publisher.end(&patience);
+                let _ = publisher.end(&deadline);
                 return Err(error);
             }
         }
@@ -238,7 +237,7 @@ impl Engine {
             Some(host) => host,
             None => peer_name::split(self.name()).0,
         };
-        peer_name::join(host, self.port)
+        join_host_port(host, self.port)
     }
 
     /// Port of its handshakes.
@@ -275,7 +274,7 @@ impl Engine {
         node.context.buffers.register(ranges, location, true)?;
         let Err(error) = self.publish(interrupted) else { return Ok(()) };
         let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
-        let taken_back = node.context.buffers.deregister(&addresses, &Patience::lasting(GIVING_UP, interrupted));
+        let taken_back = node.context.buffers.deregister(&addresses, &Deadline::after(GIVING_UP, interrupted));
         // The service may have learned of them, or may yet.
         if let Some(publisher) = &self.publisher {
             publisher.publish_unseen(node.context.buffers.len());
@@ -314,7 +313,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check()?;
         let node = &self.initiator.node;
-        let given_up = node.context.buffers.deregister(addresses, &Patience::lasting(GIVING_UP, interrupted));
+        let given_up = node.context.buffers.deregister(addresses, &Deadline::after(GIVING_UP, interrupted));
         if let Err(error) = self.publish(interrupted) {
             // Peers that still try are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
@@ -375,8 +374,8 @@ impl Engine {
         if self.initiator.node.is_called(name) {
             return Ok(self.registered().iter().find(|buffer| buffer.lent).map(|buffer| buffer.addr as u64));
         }
-        let patience = Patience { interrupted, ..self.initiator.patience(0) };
-        let peer = self.initiator.meet(name, &patience)?;
+        let deadline = Deadline { interrupted, ..self.initiator.deadline(0) };
+        let peer = self.initiator.meet(name, &deadline)?;
         Ok(peer.route().descriptor.buffers.first().map(|buffer| buffer.addr))
     }
 
@@ -388,8 +387,8 @@ impl Engine {
     /// The same; `interrupted` is asked every 50 ms, and true ends the call.
     pub fn probe_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         self.check()?;
-        let patience = Patience::lasting(self.initiator.node.context.options.connect_timeout, interrupted);
-        self.initiator.say(name, &Message::new(Kind::Probe, "{}".into()), &patience)
+        let deadline = Deadline::after(self.initiator.node.context.options.connect_timeout, interrupted);
+        self.initiator.say(name, &Message::new(Kind::Probe, "{}".into()), &deadline)
     }
 
     /// Leaves a message with a peer, which keeps it until it [asks](Engine::take_notifies). One that is longer than
@@ -406,8 +405,8 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        let patience = Patience::lasting(self.initiator.node.context.options.connect_timeout, interrupted);
-        self.initiator.send_notify(peer, notify, &patience)
+        let deadline = Deadline::after(self.initiator.node.context.options.connect_timeout, interrupted);
+        self.initiator.send_notify(peer, notify, &deadline)
     }
 
     /// Messages that peers have left, oldest first; in a forked child none.
@@ -441,7 +440,7 @@ impl Engine {
         self.check()?;
         let bytes = total(requests)?;
         self.check_local(requests.iter().map(|request| request.local))?;
-        self.initiator.transfer(peer, requests, &Patience { interrupted, ..self.initiator.patience(bytes) })
+        self.initiator.transfer(peer, requests, &Deadline { interrupted, ..self.initiator.deadline(bytes) })
     }
 
     /// A batch for so many requests; [`Engine::free`] ends it. In a forked child it is none.
@@ -465,7 +464,7 @@ impl Engine {
         self.check_local(requests.iter().map(|(_, request)| request.local))?;
         let lengths = requests.iter().map(|(_, request)| request.local.len() as u64);
         let bytes = lengths.fold(0, u64::saturating_add);
-        let deadline = self.initiator.patience(bytes).deadline;
+        let deadline = self.initiator.deadline(bytes).until;
         let empty = requests.is_empty();
         let tasks = batch.add(requests, notify, deadline)?;
         if empty {
@@ -494,12 +493,12 @@ impl Engine {
     }
 
     /// Waits until no request of a batch is under way; [`EngineError::Timeout`] if that takes longer.
-    pub fn wait(&self, batch: BatchId, patience: Duration) -> Result<Status, EngineError> {
+    pub fn wait(&self, batch: BatchId, timeout: Duration) -> Result<Status, EngineError> {
         let batch = self.batches.get(batch)?;
-        if batch.wait(patience) {
+        if batch.wait(timeout) {
             return Ok(batch.status());
         }
-        Err(EngineError::Timeout { peer: self.name().to_owned(), what: "a batch", waited: patience })
+        Err(EngineError::Timeout { peer: self.name().to_owned(), what: "a batch", waited: timeout })
     }
 
     /// `hook` is called once no request of a batch is under way: by the thread that ended the last one, which it must
@@ -549,16 +548,16 @@ impl Engine {
         initiator.calls.close();
         initiator.unresponsive.close();
         self.workers.close(interrupted);
-        let ended = self.publisher.as_ref().map(|publisher| publisher.end(&Patience::lasting(SERVICE, interrupted)));
+        let ended = self.publisher.as_ref().map(|publisher| publisher.end(&Deadline::after(SERVICE, interrupted)));
         if let Some(Err(error)) = ended {
             tracing::warn!(%error, "the metadata may name an engine that has ended for some time");
         }
         // Who closes it at the same time waits here.
         *self.server.lock() = None;
-        let patience = Patience::lasting(GIVING_UP, interrupted);
+        let deadline = Deadline::after(GIVING_UP, interrupted);
         // All are done, whatever becomes of the first.
-        let (calls, buffers) = (initiator.calls.wait(&patience), node.context.buffers.deregister_all(&patience));
-        let transports = node.transports.iter().map(|transport| transport.finish(&patience));
+        let (calls, buffers) = (initiator.calls.wait(&deadline), node.context.buffers.deregister_all(&deadline));
+        let transports = node.transports.iter().map(|transport| transport.finish(&deadline));
         let transports = transports.fold(Ok(()), Result::and);
         calls.and(buffers).and(transports)?;
         self.ended.store(true, Ordering::SeqCst);
@@ -572,7 +571,7 @@ impl Engine {
     /// Tells the metadata service, if there is one, what is registered now.
     fn publish(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         let Some(publisher) = &self.publisher else { return Ok(()) };
-        publisher.publish(self.initiator.node.context.buffers.len(), &Patience::lasting(SERVICE, interrupted))
+        publisher.publish(self.initiator.node.context.buffers.len(), &Deadline::after(SERVICE, interrupted))
     }
 }
 

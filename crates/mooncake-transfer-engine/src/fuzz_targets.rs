@@ -3,6 +3,7 @@
 //!
 //! None may panic, and what is read must be written as it was.
 
+use mooncake_net::join_host_port;
 use mooncake_test_support::FuzzTarget;
 
 use crate::metadata::read_rpc_meta;
@@ -161,13 +162,13 @@ fn peer_name(bytes: &[u8]) {
         if let Some((host, port)) = peer_name::split_peer(text)
             && !host.contains(['[', ']'])
         {
-            assert_eq!(peer_name::split_peer(&peer_name::join(host, port)), Some((host, port)));
+            assert_eq!(peer_name::split_peer(&join_host_port(host, port)), Some((host, port)));
         }
         let (host, port) = peer_name::split(text);
         if let Some(port) = port
             && !host.contains(['[', ']'])
         {
-            assert_eq!(peer_name::split(&peer_name::join(host, port)), (host, Some(port)));
+            assert_eq!(peer_name::split(&join_host_port(host, port)), (host, Some(port)));
         }
     }
 }

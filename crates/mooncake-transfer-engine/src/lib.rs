@@ -39,7 +39,6 @@
 
 mod batch;
 mod engine;
-mod errands;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_targets;

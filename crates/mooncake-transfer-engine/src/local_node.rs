@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mooncake_os::hex;
+use mooncake_os::{Deadline, hex};
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
@@ -17,7 +17,6 @@ use crate::protocol::peer_name;
 use crate::topology::Topology;
 use crate::transport::Transports;
 use crate::transport::context::Context;
-use crate::transport::stall::Patience;
 
 /// One engine: its memory and transports, what it says of itself, and how it looks peers up.
 pub(crate) struct LocalNode {
@@ -62,7 +61,7 @@ impl LocalNode {
             tcp_data_host: String::new(),
             tcp_data_port: 0,
             tcp_proto_version: 1,
-            timestamp: peer_name::timestamp(),
+            timestamp: descriptor::timestamp(),
             buffers: Vec::new(),
             ours: Some(Ours { id: hex(&self.id), boot: String::new(), unix: String::new() }),
         };
@@ -78,28 +77,28 @@ impl LocalNode {
     }
 
     /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
-    pub fn handshake_at(&self, name: &str, patience: &Patience<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
+    pub fn handshake_at(&self, name: &str, deadline: &Deadline<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
         let (host, port) = match &self.registry {
-            Some(registry) => registry.handshake(name, patience)?,
+            Some(registry) => registry.handshake(name, deadline)?,
             None => {
                 let no_address = || EngineError::InvalidArgument(format!("{name:?} is no host:port"));
                 peer_name::split_peer(name).map(|(host, port)| (host.to_owned(), port)).ok_or_else(no_address)?
             }
         };
-        let addresses = peer_name::resolve(&host, port, &self.context.errands, patience)?;
+        let addresses = peer_name::resolve(&host, port, &self.context.blocking_pool, deadline)?;
         Ok((host, addresses))
     }
 
     /// A peer's description and its host.
-    pub fn look_up(&self, name: &str, patience: &Patience<'_>) -> Result<(Descriptor, String), EngineError> {
-        let (host, addresses) = self.handshake_at(name, patience)?;
+    pub fn look_up(&self, name: &str, deadline: &Deadline<'_>) -> Result<(Descriptor, String), EngineError> {
+        let (host, addresses) = self.handshake_at(name, deadline)?;
         let json = match &self.registry {
-            Some(registry) => registry.segment(name, patience)?.into_bytes(),
+            Some(registry) => registry.segment(name, deadline)?.into_bytes(),
             None => {
                 // Nobody reads in the question what the asker lends.
                 let ask = Message::new(Kind::Metadata, self.describe_with(&[]));
                 let (connect, longest) = (self.context.options.connect_timeout, descriptor::LONGEST);
-                handshake::ask(name, &addresses, &ask, connect, patience, longest)?
+                handshake::ask(name, &addresses, &ask, connect, deadline, longest)?
             }
         };
         Ok((Descriptor::decode(name, &json)?, host))

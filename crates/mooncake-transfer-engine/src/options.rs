@@ -5,11 +5,15 @@ use std::ops::RangeInclusive;
 use std::sync::Once;
 use std::time::Duration;
 
+use mooncake_os::BlockingPool;
 use mooncake_settings::environment::{self, BadVariable, Reader, parsed, switch};
 
 use crate::error::EngineError;
 use crate::protocol::peer_name;
 use crate::topology::Topology;
+
+/// Most threads of an engine at a time that ask resolvers and metadata services. One more call waits for one of them.
+const BLOCKING_THREADS_MAX: usize = 16;
 
 /// A network, as Mooncake's interfaces name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,6 +200,11 @@ impl EngineOptions {
         // Each stream keeps one processor busy at either end.
         if self.stripes > 0 { self.stripes } else { (processors / 2).clamp(1, 4) }
     }
+}
+
+/// Threads that ask name resolvers and metadata services for an engine.
+pub(crate) fn blocking_pool() -> BlockingPool {
+    BlockingPool::new(BLOCKING_THREADS_MAX, "mooncake-errand")
 }
 
 fn wrong(bad: BadVariable) -> EngineError {

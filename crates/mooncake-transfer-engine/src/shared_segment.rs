@@ -16,14 +16,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::CommonMemory;
-use mooncake_os::{Guarded, forked, hex, peer_credentials, random_bytes, recv_fds, send_fds};
+use mooncake_net::listen_abstract;
+use mooncake_os::{Deadline, Guarded, forked, hex, peer_credentials, random_bytes, recv_fds, send_fds};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::error::EngineError;
-use crate::server::listen_on_host;
 
 const MAGIC: [u8; 8] = *b"MCRSSEG1";
 
@@ -204,7 +204,7 @@ fn fetch(owner: &Ticket, rank: u32, interrupted: &dyn Fn() -> bool) -> Result<Ow
         let foreign = io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's process");
         return Err(os("connect")(foreign));
     }
-    stream.set_read_timeout(Some(crate::transport::stall::SLICE)).map_err(os("prepare"))?;
+    stream.set_read_timeout(Some(Deadline::SLICE)).map_err(os("prepare"))?;
     stream.write_all(&[&owner.secret[..], &rank.to_le_bytes()].concat()).map_err(os("ask for its memory"))?;
     let (mut answer, mut fds) = ([0; 1], Vec::new());
     let until = Instant::now() + PATIENCE;
@@ -238,7 +238,7 @@ struct Door {
 
 impl Door {
     fn open(memory: Arc<CommonMemory>, ticket: Ticket, world_size: u32) -> io::Result<Door> {
-        let listener = Guarded::new(listen_on_host(&door_name(&ticket.place))?);
+        let listener = Guarded::new(listen_abstract(&door_name(&ticket.place))?);
         listener.set_nonblocking(true)?;
         let shut = Arc::new(AtomicBool::new(false));
         let mut porter = Porter { listener, memory, ticket, world_size, guests: Vec::new() };
@@ -285,7 +285,7 @@ impl Porter {
             let guests = self.guests.iter().map(|guest| guest.stream.as_fd());
             let all = guests.chain([self.listener.as_fd()]);
             let mut all: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            let slice = Timespec { tv_sec: 0, tv_nsec: crate::transport::stall::SLICE.as_nanos() as i64 };
+            let slice = Timespec { tv_sec: 0, tv_nsec: Deadline::SLICE.as_nanos() as i64 };
             // Everybody is asked afterwards, whatever it says.
             let _ = poll(&mut all, Some(&slice));
             self.let_in();
@@ -416,7 +416,7 @@ mod tests {
         let mut owner = Ticket::decode(&tickets[1]).unwrap();
         // Not a fixed one: another run of this test may be under way on this host.
         owner.place = random_bytes().unwrap();
-        let _listener = listen_on_host(&door_name(&owner.place)).unwrap();
+        let _listener = listen_abstract(&door_name(&owner.place)).unwrap();
         let error = segments[0].complete(&[tickets[0].clone(), owner.encode()], &|| false).unwrap_err();
         assert!(matches!(error, EngineError::Timeout { waited: PATIENCE, .. }), "{error}");
     }

@@ -224,9 +224,9 @@ impl Batch {
     }
 
     /// Waits until no task is under way; false if that takes longer.
-    pub fn wait(&self, patience: Duration) -> bool {
+    pub fn wait(&self, timeout: Duration) -> bool {
         // None: later than any clock will say.
-        let until = Instant::now().checked_add(patience);
+        let until = Instant::now().checked_add(timeout);
         let mut state = self.state.lock();
         while self.unfinished() > 0 {
             match until {

@@ -8,13 +8,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooncake_os::Deadline;
 use parking_lot::{Condvar, Mutex};
 
 use crate::batch::{Batch, Task};
 use crate::error::EngineError;
 use crate::peers::initiator::Initiator;
 use crate::request::{PeerId, Request};
-use crate::transport::stall::Patience;
 
 /// Threads that work for one peer at a time.
 const PER_PEER: usize = 2;
@@ -167,8 +167,8 @@ impl Workers {
         }
         self.changed.notify_all();
         let mut state = self.state.lock();
-        let patience = Patience::lasting(TELLING, interrupted);
-        if !patience.park_until(&mut state, &self.changed, |state| state.threads == 0) {
+        let deadline = Deadline::after(TELLING, interrupted);
+        if !deadline.park_until(&mut state, &self.changed, |state| state.threads == 0) {
             tracing::warn!(threads = state.threads, "threads of batches go on after the end of their engine");
         }
     }
@@ -184,8 +184,8 @@ impl Workers {
                     Err(EngineError::Timeout { peer: initiator.peer_name(peer), what, waited })
                 }
                 false => {
-                    let patience = Patience { began: Instant::now(), deadline: work.deadline, interrupted: &|| false };
-                    initiator.transfer(peer, &requests, &patience)
+                    let deadline = Deadline { began: Instant::now(), until: work.deadline, interrupted: &|| false };
+                    initiator.transfer(peer, &requests, &deadline)
                 }
             };
             if let Err(error) = &result {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use mooncake_memory::{ForeignRange, SharedBlock, Source, Target, check_reach, shared_block};
+use mooncake_os::Deadline;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::EngineError;
 use crate::memory::mappers::ActiveAccess;
 use crate::request::Request;
-use crate::transport::stall::Patience;
 
 /// Is told of memory as it comes and goes.
 pub(crate) trait MemoryObserver: Send + Sync {
@@ -193,7 +193,7 @@ impl Buffers {
     /// Gives ranges up, all that can be; the error is that of the first that could not. After `Ok` nobody touches that
     /// memory any more. All are waited for together. One that is still in use when patience ends takes no new requests,
     /// and giving it up again waits again.
-    pub fn deregister(&self, addresses: &[usize], patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn deregister(&self, addresses: &[usize], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let mut known = Ok(());
         let (mut given_up, mut waited_for) = (Vec::new(), Vec::new());
         {
@@ -212,18 +212,18 @@ impl Buffers {
             drop(held);
             waited_for.extend(self.leave(given_up));
         }
-        known.and(self.wait(waited_for, patience))
+        known.and(self.wait(waited_for, deadline))
     }
 
     /// Gives up all that there is, as [`Buffers::deregister`] does.
-    pub fn deregister_all(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn deregister_all(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let waited_for = {
             let _turn = self.turn.lock();
             let given_up = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
             self.leave(given_up);
             self.ranges.read().leaving.values().cloned().collect()
         };
-        self.wait(waited_for, patience)
+        self.wait(waited_for, deadline)
     }
 
     /// Nobody enters these buffers any more; some may be inside. It is the caller's turn.
@@ -250,8 +250,8 @@ impl Buffers {
         leaving
     }
 
-    fn wait(&self, mut waited_for: Vec<Arc<Leaving>>, patience: &Patience<'_>) -> Result<(), EngineError> {
-        patience.wait_until(|| {
+    fn wait(&self, mut waited_for: Vec<Arc<Leaving>>, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        deadline.wait_until(|| {
             let left: Vec<_> = waited_for.extract_if(.., |leaving| leaving.is_left()).collect();
             if !left.is_empty() {
                 let mut held = self.ranges.write();
@@ -357,8 +357,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_millis(200);
 
-    fn soon() -> Patience<'static> {
-        Patience::lasting(PATIENCE, &|| false)
+    fn soon() -> Deadline<'static> {
+        Deadline::after(PATIENCE, &|| false)
     }
 
     /// So many buffers of 4096 bytes behind each other, and the range that they lie in, which is longer by one.
@@ -430,7 +430,7 @@ mod tests {
     fn who_has_waited_enough_is_told_that_it_is_in_use() {
         let (buffers, memory, all) = lending(1);
         let inside = all[0].enter().unwrap();
-        let long = Patience::lasting(Duration::from_secs(600), &|| true);
+        let long = Deadline::after(Duration::from_secs(600), &|| true);
         assert!(is_busy(&buffers.deregister(&[memory.addr()], &long), memory.addr()));
         assert!(is_busy(&buffers.deregister_all(&long), memory.addr()));
         drop(inside);
@@ -442,7 +442,7 @@ mod tests {
         let (buffers, memory, all) = lending(1);
         let inside = all[0].enter().unwrap();
         assert!(is_busy(
-            &buffers.deregister(&[memory.addr()], &Patience::lasting(Duration::ZERO, &|| false)),
+            &buffers.deregister(&[memory.addr()], &Deadline::after(Duration::ZERO, &|| false)),
             memory.addr()
         ));
         drop(inside);

@@ -100,7 +100,7 @@ impl Metadata for HttpMetadata {
         let authority = authority.rsplit('@').next().unwrap_or_default();
         let (host, port) = peer_name::split(authority);
         let port = port.unwrap_or(if scheme == "https" { 443 } else { 80 });
-        let there = *peer_name::resolve_at_length(host, port)?.first().ok_or_else(wrong)?;
+        let there = *peer_name::resolve_without_deadline(host, port)?.first().ok_or_else(wrong)?;
         address_towards(there).map_err(|error| EngineError::Metadata(format!("no way to {authority}: {error}")))
     }
 }

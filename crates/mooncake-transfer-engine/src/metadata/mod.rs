@@ -11,14 +11,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_net::join_host_port;
+use mooncake_os::{BlockingPool, Deadline};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::errands::Errands;
 use crate::error::EngineError;
+use crate::options::blocking_pool;
 use crate::protocol::handshake::{self, Kind, Message};
 use crate::protocol::peer_name;
-use crate::transport::stall::Patience;
 pub use http::HttpMetadata;
 
 /// A live engine answers a probe within this time.
@@ -46,7 +47,7 @@ pub trait Metadata: Send + Sync {
 /// The documents of engines in a service.
 pub(crate) struct Registry {
     service: Arc<dyn Metadata>,
-    errands: Errands,
+    blocking_pool: BlockingPool,
     /// What was said of this engine, once it was.
     announced: Mutex<Option<RpcMeta>>,
     /// `mooncake/`, and what keeps clusters apart.
@@ -62,24 +63,25 @@ struct RpcMeta {
 
 impl RpcMeta {
     fn has(self, name: &str) -> EngineError {
-        EngineError::NameTaken { name: name.to_owned(), at: peer_name::join(&self.ip_or_host_name, self.rpc_port) }
+        EngineError::NameTaken { name: name.to_owned(), at: join_host_port(&self.ip_or_host_name, self.rpc_port) }
     }
 }
 
 impl Registry {
     pub fn new(service: Arc<dyn Metadata>, cluster: &str) -> Registry {
         let prefix = if cluster.is_empty() { "mooncake/".to_owned() } else { format!("mooncake/{cluster}/") };
-        Registry { service, errands: Errands::default(), announced: Mutex::default(), prefix }
+        Registry { service, blocking_pool: blocking_pool(), announced: Mutex::default(), prefix }
     }
 
     /// The threads that ask the service.
-    pub fn errands(&self) -> Errands {
-        self.errands.clone()
+    pub fn blocking_pool(&self) -> BlockingPool {
+        self.blocking_pool.clone()
     }
 
-    pub fn own_address(&self, patience: &Patience<'_>) -> Result<IpAddr, EngineError> {
+    pub fn own_address(&self, deadline: &Deadline<'_>) -> Result<IpAddr, EngineError> {
         let service = self.service.clone();
-        self.errands.run("the metadata service", "its name", patience, move || service.own_address())?
+        let found = self.blocking_pool.run(deadline, move || service.own_address());
+        found.map_err(EngineError::blocking("the metadata service", "its name"))?
     }
 
     /// Says where the handshakes of `name` are answered. An entry of an engine that does not answer any more, as one
@@ -133,8 +135,8 @@ impl Registry {
     }
 
     /// Where the handshakes of a peer are answered.
-    pub fn handshake(&self, name: &str, patience: &Patience<'_>) -> Result<(String, u16), EngineError> {
-        let found = self.ask(name, self.rpc_key(name), patience)?;
+    pub fn handshake(&self, name: &str, deadline: &Deadline<'_>) -> Result<(String, u16), EngineError> {
+        let found = self.ask(name, self.rpc_key(name), deadline)?;
         read_rpc_meta(name, &found)
     }
 
@@ -153,13 +155,14 @@ impl Registry {
         }
     }
 
-    pub fn segment(&self, name: &str, patience: &Patience<'_>) -> Result<String, EngineError> {
-        self.ask(name, self.segment_key(name), patience)
+    pub fn segment(&self, name: &str, deadline: &Deadline<'_>) -> Result<String, EngineError> {
+        self.ask(name, self.segment_key(name), deadline)
     }
 
-    fn ask(&self, name: &str, key: String, patience: &Patience<'_>) -> Result<String, EngineError> {
+    fn ask(&self, name: &str, key: String, deadline: &Deadline<'_>) -> Result<String, EngineError> {
         let service = self.service.clone();
-        let found = self.errands.run(name, "the metadata service", patience, move || service.get(&key))??;
+        let found = self.blocking_pool.run(deadline, move || service.get(&key));
+        let found = found.map_err(EngineError::blocking(name, "the metadata service"))??;
         found.ok_or_else(|| EngineError::Metadata(format!("no engine is known by the name {name:?}")))
     }
 
@@ -179,11 +182,11 @@ impl Registry {
     }
 
     fn is_alive(&self, at: &RpcMeta) -> bool {
-        let patience = Patience::lasting(ALIVE, &|| false);
-        let found = peer_name::resolve(&at.ip_or_host_name, at.rpc_port, &self.errands, &patience);
+        let deadline = Deadline::after(ALIVE, &|| false);
+        let found = peer_name::resolve(&at.ip_or_host_name, at.rpc_port, &self.blocking_pool, &deadline);
         let Ok(addresses) = found else { return false };
         let probe = Message::new(Kind::Probe, "{}".into());
-        handshake::ask("the engine of that name", &addresses, &probe, ALIVE, &patience, 1 << 20).is_ok()
+        handshake::ask("the engine of that name", &addresses, &probe, ALIVE, &deadline, 1 << 20).is_ok()
     }
 
     fn rpc_key(&self, name: &str) -> String {

@@ -11,11 +11,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooncake_os::Deadline;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::metadata::Registry;
-use crate::transport::stall::Patience;
 
 /// So many buffers are told one by one.
 const FEW: usize = 64;
@@ -25,8 +25,6 @@ const PAUSE: u32 = 4;
 
 /// A telling that failed is tried again so often.
 const TRIES: u32 = 5;
-
-const SERVICE: &str = "the metadata service";
 
 /// Makes the segment document as of now.
 pub(crate) type Describe = Box<dyn Fn() -> String + Send + Sync>;
@@ -68,9 +66,9 @@ impl Publisher {
     }
 
     /// Says where the engine is, and what it lends.
-    pub fn begin(self: &Arc<Self>, host: &str, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn begin(self: &Arc<Self>, host: &str, port: u16, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let (held, host) = (self.clone(), host.to_owned());
-        self.registry.errands().run(SERVICE, "taking the name", patience, move || {
+        self.by_thread("taking the name", deadline, move || {
             held.speak(|| {
                 held.registry.announce(&held.name, &host, port)?;
                 held.tell()
@@ -80,7 +78,7 @@ impl Publisher {
 
     /// Tells the metadata what is registered, now or soon; `buffers` is how many there are. An error is that of now;
     /// what was left for want of patience may be told yet.
-    pub fn publish(self: &Arc<Self>, buffers: usize, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn publish(self: &Arc<Self>, buffers: usize, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         {
             let mut state = self.state.lock();
             let many = buffers > FEW;
@@ -98,12 +96,12 @@ impl Publisher {
         }
         let held = self.clone();
         let tell = move || held.speak(|| held.tell());
-        self.registry.errands().run(SERVICE, "telling it what is registered", patience, tell)?
+        self.by_thread("telling it what is registered", deadline, tell)?
     }
 
     /// The same, and no caller waits for it or learns how it ended.
     pub fn publish_unseen(self: &Arc<Self>, buffers: usize) {
-        let _ = self.publish(buffers, &Patience::lasting(Duration::ZERO, &|| false));
+        let _ = self.publish(buffers, &Deadline::after(Duration::ZERO, &|| false));
     }
 
     fn publish_later(&self) {
@@ -124,6 +122,17 @@ impl Publisher {
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
+    }
+
+    /// Has a thread make a call of the service; its caller leaves it at the deadline.
+    fn by_thread<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        deadline: &Deadline<'_>,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let called = self.registry.blocking_pool().run(deadline, call);
+        called.map_err(EngineError::blocking("the metadata service", what))
     }
 
     fn tell(&self) -> Result<(), EngineError> {
@@ -149,7 +158,7 @@ impl Publisher {
 
     /// Tells nothing any more, and removes what was told, as far as the caller has patience and in the background
     /// beyond. May be called again.
-    pub fn end(self: &Arc<Self>, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn end(self: &Arc<Self>, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         {
             let mut state = self.state.lock();
             state.ending = true;
@@ -158,7 +167,7 @@ impl Publisher {
             }
         }
         let held = self.clone();
-        self.registry.errands().run(SERVICE, "taking leave of it", patience, move || {
+        self.by_thread("taking leave of it", deadline, move || {
             let _pen = held.pen.lock();
             if std::mem::replace(&mut held.state.lock().withdrawn, true) {
                 return;

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use mooncake_os::Deadline;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::EngineError;
-use crate::transport::stall::Patience;
 
 thread_local! {
     /// Where this thread is inside: it must not wait for itself.
@@ -59,13 +59,13 @@ impl Calls {
     }
 
     /// Waits for those that are inside. For this thread's own it would wait in vain, and says so at once.
-    pub fn wait(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn wait(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let own = INSIDE.with_borrow(|inside| inside.iter().filter(|other| std::ptr::eq(**other, self)).count());
         let under_way = || self.under_way.load(Ordering::SeqCst);
-        patience.park_until(&mut self.lock.lock(), &self.ended, |()| under_way() <= own);
+        deadline.park_until(&mut self.lock.lock(), &self.ended, |()| under_way() <= own);
         match under_way() {
             0 => Ok(()),
-            calls => Err(EngineError::CallsUnderWay { calls, waited: patience.began.elapsed() }),
+            calls => Err(EngineError::CallsUnderWay { calls, waited: deadline.waited() }),
         }
     }
 }
@@ -76,8 +76,8 @@ mod tests {
 
     use super::*;
 
-    fn within(millis: u64) -> Patience<'static> {
-        Patience::lasting(Duration::from_millis(millis), &|| false)
+    fn within(millis: u64) -> Deadline<'static> {
+        Deadline::after(Duration::from_millis(millis), &|| false)
     }
 
     #[test]

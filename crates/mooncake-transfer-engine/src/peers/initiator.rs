@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::Bounce;
-use mooncake_os::forked;
+use mooncake_os::{Deadline, forked};
 
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
@@ -16,7 +16,7 @@ use crate::peers::registry::{PeerEntry, PeerRegistry};
 use crate::peers::unresponsive::UnresponsivePeers;
 use crate::protocol::handshake::{self, Kind, Message, NotifyBody};
 use crate::request::{Opcode, PeerId, Request, total};
-use crate::transport::stall::{Pace, Patience};
+use crate::transport::stall::StallTimer;
 
 /// Longest that who asks for something in the background is kept by a peer that has not been met.
 const SOON: Duration = Duration::from_millis(100);
@@ -39,26 +39,25 @@ impl Initiator {
         if self.calls.is_closed() { Err(EngineError::Closed) } else { Ok(()) }
     }
 
-    pub fn patience(&self, bytes: u64) -> Patience<'static> {
-        let began = Instant::now();
-        let deadline = began + self.node.context.options.transfer_timeout + Duration::from_nanos(bytes);
-        Patience { began, deadline, interrupted: &|| false }
+    /// Until when a transfer of so many bytes may go on.
+    pub fn deadline(&self, bytes: u64) -> Deadline<'static> {
+        Deadline::after(self.node.context.options.transfer_timeout + Duration::from_nanos(bytes), &|| false)
     }
 
     pub fn open(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
-        let patience = Patience { interrupted, ..self.patience(0) };
-        self.find(name, false, |name| Ok(self.peers.keep(name, Some(self.meet(name, &patience)?))))
+        let deadline = Deadline { interrupted, ..self.deadline(0) };
+        self.find(name, false, |name| Ok(self.peers.keep(name, Some(self.meet(name, &deadline)?))))
     }
 
     pub fn open_soon(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
-        let patience = Patience::lasting(SOON, interrupted);
+        let deadline = Deadline::after(SOON, interrupted);
         self.find(name, true, |name| {
             // That it takes longer says nothing of the peer.
-            let met = self.unresponsive.check(name, &patience).and_then(|()| self.look_for(name, &patience));
+            let met = self.unresponsive.check(name, &deadline).and_then(|()| self.look_for(name, &deadline));
             match met {
                 Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
                 Err(error @ (EngineError::Interrupted | EngineError::Silent { .. })) => Err(error),
-                Err(_) if patience.is_over() => Ok(self.peers.keep(name, None)),
+                Err(_) if deadline.has_passed() => Ok(self.peers.keep(name, None)),
                 Err(error) => Err(error),
             }
         })
@@ -87,12 +86,12 @@ impl Initiator {
     }
 
     /// Asks a peer for its description, unless it is known not to answer.
-    pub fn meet(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        self.unresponsive.call(name, patience, || self.look_for(name, patience))
+    pub fn meet(&self, name: &str, deadline: &Deadline<'_>) -> Result<Arc<Peer>, EngineError> {
+        self.unresponsive.call(name, deadline, || self.look_for(name, deadline))
     }
 
-    fn look_for(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        Peer::open(&self.node, &self.idle_paths, name, patience).map(Arc::new)
+    fn look_for(&self, name: &str, deadline: &Deadline<'_>) -> Result<Arc<Peer>, EngineError> {
+        Peer::open(&self.node, &self.idle_paths, name, deadline).map(Arc::new)
     }
 
     /// All that were met.
@@ -108,33 +107,33 @@ impl Initiator {
     }
 
     /// Carries requests out, in this thread: all or an error. The end of the engine ends it, and waits for it.
-    pub fn transfer(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn transfer(&self, peer: PeerId, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let _call = self.calls.enter()?;
-        let interrupted = || self.calls.is_closed() || (patience.interrupted)();
-        match self.transfer_once(peer, requests, &Patience { interrupted: &interrupted, ..*patience }) {
+        let interrupted = || self.calls.is_closed() || deadline.is_interrupted();
+        match self.transfer_once(peer, requests, &Deadline { interrupted: &interrupted, ..*deadline }) {
             Err(EngineError::Interrupted) if self.calls.is_closed() => Err(EngineError::Closed),
             result => result,
         }
     }
 
-    fn transfer_once(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    fn transfer_once(&self, peer: PeerId, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         total(requests)?;
         let Some(PeerEntry { name, peer: met }) = self.peers.get(peer)? else {
-            return requests.iter().try_for_each(|request| self.copy_here(request, patience));
+            return requests.iter().try_for_each(|request| self.copy_here(request, deadline));
         };
         let peer = match met {
             Some(peer) => peer,
             None => {
-                let peer = self.meet(&name, patience)?;
+                let peer = self.meet(&name, deadline)?;
                 self.peers.keep(&name, Some(peer.clone()));
                 peer
             }
         };
-        self.unresponsive.call(&name, patience, || peer.transfer(&self.node, requests, patience))
+        self.unresponsive.call(&name, deadline, || peer.transfer(&self.node, requests, deadline))
     }
 
     /// A request to the own segment.
-    fn copy_here(&self, request: &Request, patience: &Patience<'_>) -> Result<(), EngineError> {
+    fn copy_here(&self, request: &Request, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         const STEP: usize = 4 << 20;
         let (addr, len) = (request.remote, request.local.len());
         if len == 0 {
@@ -142,9 +141,9 @@ impl Initiator {
         }
         let outside = || EngineError::NotRegistered { owner: self.node.name.clone(), addr, len: len as u64 };
         let buffer = self.node.context.buffers.find(addr, len as u64).ok_or_else(outside)?;
-        let (pace, mut bounce) = (Pace::new(&self.node.name, patience, Duration::MAX), Bounce::new());
+        let (timer, mut bounce) = (StallTimer::new(&self.node.name, deadline, Duration::MAX), Bounce::new());
         for at in (0..len).step_by(STEP) {
-            pace.check("copying within the process")?;
+            timer.check("copying within the process")?;
             let step = STEP.min(len - at);
             let _in_use = buffer.enter().ok_or_else(outside)?;
             let (here, there) = (request.local.part(at, step), buffer.part(addr + at as u64, step as u64));
@@ -164,7 +163,7 @@ impl Initiator {
         Ok(())
     }
 
-    pub fn send_notify(&self, peer: PeerId, notify: &Notify, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn send_notify(&self, peer: PeerId, notify: &Notify, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let Some(PeerEntry { name, .. }) = self.peers.get(peer)? else {
             self.node.inbox.push(notify.clone());
             return Ok(());
@@ -177,24 +176,24 @@ impl Initiator {
             let why = format!("a message of {len} bytes; handshakes have {most} at most (MC_HANDSHAKE_MAX_LENGTH)");
             return Err(EngineError::InvalidArgument(why));
         }
-        self.say(&name, &message, patience)
+        self.say(&name, &message, deadline)
     }
 
     /// When a batch is done it is told of while the batch has time, and the engine goes on.
-    pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, deadline: Instant) -> Result<(), EngineError> {
+    pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, until: Instant) -> Result<(), EngineError> {
         let interrupted = || self.calls.is_closed();
-        let patience = Patience::lasting(self.node.context.options.connect_timeout, &interrupted);
-        let deadline = deadline.min(patience.deadline);
-        self.send_notify(to, notify, &Patience { deadline, ..patience })
+        let deadline = Deadline::after(self.node.context.options.connect_timeout, &interrupted);
+        let until = until.min(deadline.until);
+        self.send_notify(to, notify, &Deadline { until, ..deadline })
     }
 
-    pub fn say(&self, name: &str, message: &Message, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn say(&self, name: &str, message: &Message, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
-        self.unresponsive.call(name, patience, || {
-            let (_, addresses) = self.node.handshake_at(name, patience)?;
+        self.unresponsive.call(name, deadline, || {
+            let (_, addresses) = self.node.handshake_at(name, deadline)?;
             let (connect, longest) =
                 (self.node.context.options.connect_timeout, self.node.context.options.handshake_max);
-            handshake::ask(name, &addresses, message, connect, patience, longest).map(drop)
+            handshake::ask(name, &addresses, message, connect, deadline, longest).map(drop)
         })
     }
 }

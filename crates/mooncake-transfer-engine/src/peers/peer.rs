@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use mooncake_os::Deadline;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
@@ -10,7 +11,6 @@ use crate::local_node::LocalNode;
 use crate::peers::idle_paths::IdlePaths;
 use crate::peers::route::Route;
 use crate::request::Request;
-use crate::transport::stall::Patience;
 
 /// A peer that has been opened.
 pub(crate) struct Peer {
@@ -37,9 +37,9 @@ impl Peer {
         node: &LocalNode,
         idle_paths: &Arc<IdlePaths>,
         name: &str,
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<Peer, EngineError> {
-        let route = Mutex::new(idle_paths.keep(Route::find(node, name, patience)?));
+        let route = Mutex::new(idle_paths.keep(Route::find(node, name, deadline)?));
         let bytes = node.transports.iter().map(|_| AtomicU64::new(0)).collect();
         let traffic = Traffic { bytes, requests: AtomicU64::new(0), failed: AtomicU64::new(0) };
         Ok(Peer { name: name.to_owned(), route, idle_paths: idle_paths.clone(), traffic })
@@ -50,20 +50,20 @@ impl Peer {
     }
 
     /// Carries requests out, in the caller's thread. All or an error; then some of them may have been carried out.
-    pub fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn transfer(&self, node: &LocalNode, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let mut route = self.route();
-        let mut result = route.transfer(node, &self.name, requests, patience);
+        let mut result = route.transfer(node, &self.name, requests, deadline);
         if let Err(error) = &result
             && error.is_perhaps_stale()
-            && !patience.is_over()
+            && !deadline.has_passed()
         {
             // Restarted under its name, or with other buffers: once more if it says something new.
-            match Route::find(node, &self.name, patience) {
+            match Route::find(node, &self.name, deadline) {
                 Ok(fresh) if !fresh.is_same_life(&route) => {
                     tracing::info!(peer = self.name, %error, "the peer is another one than before");
                     route = self.idle_paths.keep(fresh);
                     *self.route.lock() = route.clone();
-                    result = route.transfer(node, &self.name, requests, patience);
+                    result = route.transfer(node, &self.name, requests, deadline);
                 }
                 Ok(_) => {}
                 Err(_) => return result.map(drop),

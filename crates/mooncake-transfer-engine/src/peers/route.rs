@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use mooncake_os::Deadline;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::protocol::descriptor::Descriptor;
 use crate::request::Request;
-use crate::transport::stall::Patience;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached};
 
 /// Most reasons for a detour that are told of one route.
@@ -39,13 +39,13 @@ struct Detours {
 
 impl Route {
     /// Fetches the description, and looks for the ways.
-    pub fn find(node: &LocalNode, name: &str, patience: &Patience<'_>) -> Result<Route, EngineError> {
-        let (mut descriptor, host) = node.look_up(name, patience)?;
+    pub fn find(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> Result<Route, EngineError> {
+        let (mut descriptor, host) = node.look_up(name, deadline)?;
         // What is lent there is asked for when it is wanted; of thousands of buffers nothing else is to be kept.
         descriptor.buffers.truncate(1);
         descriptor.buffers.shrink_to_fit();
         let met = PeerInfo { name, host: &host, descriptor: &descriptor };
-        let paths = node.transports.iter().map(|transport| transport.path_to(&node.context, &met, patience));
+        let paths = node.transports.iter().map(|transport| transport.path_to(&node.context, &met, deadline));
         let paths = paths.collect::<Result<Box<[Reached]>, EngineError>>()?;
         let (taken, detours) = (AtomicUsize::new(NONE), Mutex::default());
         let route = Route { descriptor, paths, taken, detours };
@@ -66,15 +66,15 @@ impl Route {
         node: &LocalNode,
         name: &str,
         requests: &[Request],
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<usize, EngineError> {
         let mut detour = None;
         for (nth, path) in self.open_paths() {
             // What went by others before must not land after this.
             self.open_paths()
                 .filter(|(other, _)| *other != nth)
-                .try_for_each(|(_, other)| other.retire_abandoned(&node.context, patience))?;
-            match path.transfer(&node.context, requests, patience) {
+                .try_for_each(|(_, other)| other.retire_abandoned(&node.context, deadline))?;
+            match path.transfer(&node.context, requests, deadline) {
                 Ok(()) => {
                     self.note(node, name, nth, detour);
                     return Ok(nth);

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use mooncake_os::Deadline;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::protocol::handshake::{Kind, Message};
-use crate::transport::stall::{Patience, SLICE};
 
 /// A peer that is there answers in this time.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -67,10 +67,10 @@ impl UnresponsivePeers {
     pub fn call<T>(
         self: &Arc<Self>,
         name: &str,
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
         call: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        self.check(name, patience)?;
+        self.check(name, deadline)?;
         let result = call();
         match &result {
             Ok(_) => self.answered(name),
@@ -87,7 +87,7 @@ impl UnresponsivePeers {
     }
 
     /// An error if the peer is known not to answer.
-    pub fn check(self: &Arc<Self>, name: &str, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn check(self: &Arc<Self>, name: &str, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -108,8 +108,8 @@ impl UnresponsivePeers {
             }
             self.watch(&mut state);
             // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
-            MutexGuard::unlocked(&mut state, || patience.check(name, "its answer"))?;
-            self.changed.wait_for(&mut state, SLICE);
+            MutexGuard::unlocked(&mut state, || deadline.check()).map_err(EngineError::waiting(name, "its answer"))?;
+            self.changed.wait_for(&mut state, Deadline::SLICE);
         }
     }
 
@@ -158,7 +158,7 @@ impl UnresponsivePeers {
     fn run(&self) {
         while let Some(name) = self.next() {
             let closed = || self.state.lock().closed;
-            if asks(&self.node, &name, &Patience::lasting(ANSWER, &closed)) {
+            if asks(&self.node, &name, &Deadline::after(ANSWER, &closed)) {
                 self.answered(&name);
             }
             if let Some(silent) = self.state.lock().peers.get_mut(&name) {
@@ -194,11 +194,11 @@ impl UnresponsivePeers {
 
 /// Whether the peer answers, whatever it says; and if it cannot be asked, because its address is not to be had: others
 /// may reach it all the same.
-fn asks(node: &LocalNode, name: &str, patience: &Patience<'_>) -> bool {
-    let Ok((_, addresses)) = node.handshake_at(name, patience) else { return true };
+fn asks(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> bool {
+    let Ok((_, addresses)) = node.handshake_at(name, deadline) else { return true };
     let probe = Message::new(Kind::Probe, "{}".into());
     let longest = node.context.options.handshake_max;
-    match crate::protocol::handshake::ask(name, &addresses, &probe, ANSWER, patience, longest) {
+    match crate::protocol::handshake::ask(name, &addresses, &probe, ANSWER, deadline, longest) {
         Err(EngineError::Interrupted) => false,
         Err(error) => !is_silence(&error),
         Ok(_) => true,

@@ -7,13 +7,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use mooncake_net::ConnectError;
+use mooncake_os::{Deadline, Guarded};
 use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
-use crate::transport::stall::{Patience, SLICE};
 
 pub(crate) const LENGTH_LEN: usize = 8;
 
@@ -96,10 +94,10 @@ pub(crate) fn ask(
     addresses: &[SocketAddr],
     message: &Message,
     connect_timeout: Duration,
-    patience: &Patience<'_>,
+    deadline: &Deadline<'_>,
     longest: usize,
 ) -> Result<Vec<u8>, EngineError> {
-    let mut stream = connect(peer, addresses, connect_timeout, patience)?;
+    let stream = connect(peer, addresses, connect_timeout, deadline)?;
     let began = Instant::now();
     let failed = |what| {
         move |source: io::Error| match source.kind() {
@@ -110,15 +108,15 @@ pub(crate) fn ask(
             _ => EngineError::Socket { peer: peer.to_owned(), what, source },
         }
     };
-    send_all(&mut stream, &message.encode(), patience).map_err(failed("send a handshake"))?;
+    send_all(&stream, &message.encode(), deadline).map_err(failed("send a handshake"))?;
     let mut length = [0; LENGTH_LEN];
-    read_all(&mut stream, &mut length, patience).map_err(failed("wait for a handshake's answer"))?;
+    read_all(&stream, &mut length, deadline).map_err(failed("wait for a handshake's answer"))?;
     let length = u64::from_le_bytes(length);
     if length == 0 || length > longest as u64 {
         return Err(EngineError::malformed(peer, format!("its answer has {length} bytes, the limit is {longest}")));
     }
     let mut body = vec![0; length as usize];
-    read_all(&mut stream, &mut body, patience).map_err(failed("receive a handshake's answer"))?;
+    read_all(&stream, &mut body, deadline).map_err(failed("receive a handshake's answer"))?;
     match Message::decode(body) {
         Some(reply) if reply.kind == message.kind && !reply.old => Ok(reply.json),
         _ => Err(EngineError::malformed(peer, "it answers another question than it was asked")),
@@ -127,16 +125,16 @@ pub(crate) fn ask(
 
 /// `write_all` that a peer cannot prolong by taking a drop of bytes now and then. It fails as interrupted when its
 /// caller has had enough.
-fn send_all(stream: &mut TcpStream, bytes: &[u8], patience: &Patience<'_>) -> io::Result<()> {
-    move_all(bytes.len(), patience, |done, slice| {
+fn send_all(mut stream: &TcpStream, bytes: &[u8], deadline: &Deadline<'_>) -> io::Result<()> {
+    move_all(bytes.len(), deadline, |done, slice| {
         stream.set_write_timeout(Some(slice))?;
         stream.write(&bytes[done..])
     })
 }
 
 /// `read_exact`, likewise.
-fn read_all(stream: &mut TcpStream, into: &mut [u8], patience: &Patience<'_>) -> io::Result<()> {
-    move_all(into.len(), patience, |done, slice| {
+fn read_all(mut stream: &TcpStream, into: &mut [u8], deadline: &Deadline<'_>) -> io::Result<()> {
+    move_all(into.len(), deadline, |done, slice| {
         stream.set_read_timeout(Some(slice))?;
         stream.read(&mut into[done..])
     })
@@ -145,19 +143,19 @@ fn read_all(stream: &mut TcpStream, into: &mut [u8], patience: &Patience<'_>) ->
 /// Moves so many bytes by steps of at most a slice of time each, which are told how many have moved.
 fn move_all(
     bytes: usize,
-    patience: &Patience<'_>,
+    deadline: &Deadline<'_>,
     mut step: impl FnMut(usize, Duration) -> io::Result<usize>,
 ) -> io::Result<()> {
     let mut done = 0;
     while done < bytes {
-        let left = patience.deadline.saturating_duration_since(Instant::now());
+        let left = deadline.left();
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        if (patience.interrupted)() {
+        if deadline.is_interrupted() {
             return Err(ErrorKind::Interrupted.into());
         }
-        match step(done, left.min(SLICE)) {
+        match step(done, left.min(Deadline::SLICE)) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => done += count,
             Err(error)
@@ -168,62 +166,24 @@ fn move_all(
     Ok(())
 }
 
-/// A connection to the first address that answers. Its caller's wish is looked at every 50 ms.
+/// A connection to the first address that answers, each within `timeout`.
 pub(crate) fn connect(
     peer: &str,
     addresses: &[SocketAddr],
     timeout: Duration,
-    patience: &Patience<'_>,
-) -> Result<TcpStream, EngineError> {
-    let mut last = None;
-    for address in addresses {
-        let left = patience.deadline.saturating_duration_since(Instant::now()).min(timeout);
-        if left.is_zero() {
-            break;
-        }
-        match connect_one(address, Instant::now() + left, patience) {
-            Ok(stream) => {
-                let _ = stream.set_nodelay(true);
-                return Ok(stream);
-            }
-            Err(source) if source.kind() == ErrorKind::Interrupted => return Err(EngineError::Interrupted),
-            Err(source) => last = Some(source),
-        }
-    }
-    match last {
-        Some(source) => Err(EngineError::Socket { peer: peer.to_owned(), what: "connect", source }),
-        None => Err(EngineError::Timeout { peer: peer.to_owned(), what: "connecting", waited: timeout }),
-    }
-}
-
-/// Fails as interrupted when its caller has had enough.
-fn connect_one(address: &SocketAddr, until: Instant, patience: &Patience<'_>) -> io::Result<TcpStream> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    match rustix::net::connect(&socket, address) {
-        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let slice = Timespec::try_from(left.min(SLICE)).expect("50 ms at most");
-        match poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&slice)) {
-            Ok(0) if left.is_zero() => return Err(ErrorKind::TimedOut.into()),
-            Ok(0) | Err(Errno::INTR) if (patience.interrupted)() => return Err(ErrorKind::Interrupted.into()),
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => break,
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    rustix::net::sockopt::socket_error(&socket)??;
-    let stream = TcpStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
+    deadline: &Deadline<'_>,
+) -> Result<Guarded<TcpStream>, EngineError> {
+    mooncake_net::connect(addresses, timeout, deadline).map_err(|error| match error {
+        ConnectError::Interrupted => EngineError::Interrupted,
+        ConnectError::Untried => EngineError::Timeout { peer: peer.to_owned(), what: "connecting", waited: timeout },
+        ConnectError::Io(source) => EngineError::Socket { peer: peer.to_owned(), what: "connect", source },
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
     use super::*;
 
     /// A listener that answers no more: its queue is full. Those who wait in it come along.
@@ -244,20 +204,19 @@ mod tests {
     fn a_connect_without_an_answer_ends_at_its_time_or_at_its_callers_wish() {
         let (at, deaf) = deaf();
         let began = Instant::now();
-        let deadline = began + Duration::from_secs(20);
         let wish = || began.elapsed() > Duration::from_millis(300);
-        let patience = Patience { began, deadline, interrupted: &wish };
-        let ended = connect("deaf", &[at], Duration::from_secs(10), &patience);
+        let deadline = Deadline { began, until: began + Duration::from_secs(20), interrupted: &wish };
+        let ended = connect("deaf", &[at], Duration::from_secs(10), &deadline);
         assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 
         let began = Instant::now();
-        let patience = Patience { began, interrupted: &|| false, ..patience };
-        let ended = connect("deaf", &[at], Duration::from_millis(300), &patience);
+        let deadline = Deadline { began, interrupted: &|| false, ..deadline };
+        let ended = connect("deaf", &[at], Duration::from_millis(300), &deadline);
         assert!(matches!(&ended, Err(EngineError::Socket { source, .. }) if source.kind() == ErrorKind::TimedOut));
         assert!(began.elapsed() >= Duration::from_millis(300));
         drop(deaf);
-        let ended = connect("gone", &[at], Duration::from_secs(10), &patience);
+        let ended = connect("gone", &[at], Duration::from_secs(10), &deadline);
         assert!(matches!(&ended, Err(EngineError::Socket { .. })), "{ended:?}");
     }
 
@@ -277,16 +236,16 @@ mod tests {
             }
         });
         let message = Message::new(Kind::Notify, "x".repeat(64 << 20));
-        let ask = |patience: &Patience<'_>| ask("slow", &[at], &message, Duration::from_secs(5), patience, 4096);
+        let ask = |deadline: &Deadline<'_>| ask("slow", &[at], &message, Duration::from_secs(5), deadline, 4096);
 
         let began = Instant::now();
-        let ended = ask(&Patience::lasting(Duration::from_millis(500), &|| false));
+        let ended = ask(&Deadline::after(Duration::from_millis(500), &|| false));
         assert!(matches!(ended, Err(EngineError::Timeout { .. })), "{ended:?}");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 
         let began = Instant::now();
         let wish = || began.elapsed() > Duration::from_millis(300);
-        let ended = ask(&Patience::lasting(Duration::from_secs(20), &wish));
+        let ended = ask(&Deadline::after(Duration::from_secs(20), &wish));
         assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }

@@ -16,8 +16,7 @@ mod writers;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -225,11 +224,6 @@ impl Drop for Server {
             let _ = thread.join();
         }
     }
-}
-
-/// An abstract socket of a name that nobody can guess to be free.
-pub(crate) fn listen_on_host(name: &str) -> io::Result<UnixListener> {
-    UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)
 }
 
 /// A peer whose host has gone does not say so.

@@ -1,8 +1,8 @@
 //! What transports need of the engine that they carry bytes for.
 
 use mooncake_memory::PeerProcess;
+use mooncake_os::BlockingPool;
 
-use crate::errands::Errands;
 use crate::memory::buffers::Buffers;
 use crate::options::EngineOptions;
 use crate::protocol::same_host::{SECRET_LEN, Secret};
@@ -12,7 +12,7 @@ pub(crate) struct Context {
     pub options: EngineOptions,
     pub buffers: Buffers,
     /// Threads that resolve names.
-    pub errands: Errands,
+    pub blocking_pool: BlockingPool,
     /// Lies where peers of this host read it: proof that they reached this process.
     pub secret: Box<[u8; SECRET_LEN]>,
     /// Copies within this process by the kernel, which checks the addresses.

@@ -7,21 +7,39 @@
 //! and of its [`Path`] to a peer nobody else knows more than what is here.
 
 pub(crate) mod context;
-pub(crate) mod pool;
 pub(crate) mod same_host;
 pub(crate) mod stall;
 pub(crate) mod tcp;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use mooncake_net::PoolLimits;
+use mooncake_os::{Deadline, WaitError};
 
 use crate::error::EngineError;
 use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::protocol::descriptor::Descriptor;
 use crate::request::Request;
 use crate::transport::context::Context;
-use crate::transport::stall::Patience;
+
+/// Connections that a path keeps to a peer: so many lent at a time, and the engine's rules for the rest.
+pub(crate) fn pool_limits(lent_max: usize) -> PoolLimits {
+    let (idle_time_max, retry_after) = (Duration::from_secs(30), Duration::from_secs(1));
+    PoolLimits { lent_max, idle_max: 16, idle_time_max, retry_after }
+}
+
+/// The error of a call for which all connections to its peer stayed lent.
+pub(crate) fn none_free(peer: &str, error: WaitError) -> EngineError {
+    EngineError::waiting(peer, "waiting for a connection that is free")(error)
+}
+
+/// The error of a call that does not connect, as that failed a moment ago.
+pub(crate) fn too_soon(peer: &str, reason: &str, ago: Duration) -> EngineError {
+    let source = std::io::Error::other(format!("{reason} ({ago:?} ago)"));
+    EngineError::Socket { peer: peer.to_owned(), what: "not tried again so soon", source }
+}
 
 /// Those of an engine, in the order in which they are tried.
 pub(crate) type Transports = Arc<[Arc<dyn Transport>]>;
@@ -34,13 +52,13 @@ pub(crate) trait Transport: MemoryObserver {
     fn describe(&self, lent: &[Arc<Buffer>], document: &mut Descriptor);
 
     /// Looks for the way to a peer that has been met, as far as what it says of itself tells.
-    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, patience: &Patience<'_>) -> Result<Reached, EngineError>;
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reached, EngineError>;
 
     /// Lets go of what is kept for peers that have ended. Called now and then.
     fn sweep(&self, _now: Instant) {}
 
     /// At the engine's end: waits until nothing that this transport began touches memory of this engine any more.
-    fn finish(&self, _patience: &Patience<'_>) -> Result<(), EngineError> {
+    fn finish(&self, _patience: &Deadline<'_>) -> Result<(), EngineError> {
         Ok(())
     }
 }
@@ -65,10 +83,10 @@ pub(crate) enum Reached {
 pub(crate) trait Path: Send + Sync {
     /// Carries requests out, in the caller's thread: all, or an error, after which some may have been and nothing
     /// touches the local memory any more. What was given up on this way itself does not land after it.
-    fn transfer(&self, context: &Context, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError>;
+    fn transfer(&self, context: &Context, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), PathError>;
 
     /// When it returns, nothing lands any more of what was given up on this way: another one may be taken.
-    fn retire_abandoned(&self, context: &Context, patience: &Patience<'_>) -> Result<(), EngineError>;
+    fn retire_abandoned(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError>;
 
     /// Lets go of connections that nobody needs.
     fn close_idle(&self, now: Instant);

@@ -10,11 +10,11 @@ use std::time::Duration;
 use mooncake_memory::{
     AccessPageView, ForeignRange, MemoryError, PeerMemory, PeerProcess, PullError, RevisionPageView, Target,
 };
-use mooncake_net::{Habit, busy_poll_behind, recv_awake_behind};
-use mooncake_os::{Guarded, forked, recv_fds};
+use mooncake_net::{Connect, Connection, Habit, busy_poll_behind, connect_abstract, recv_awake_behind};
+use mooncake_os::{Deadline, Guarded, WaitError, forked, recv_fds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::mapped::MappedPeer;
 use super::stuck_writes::{StuckWrite, StuckWrites};
@@ -28,8 +28,8 @@ use crate::protocol::same_host::{
 };
 use crate::request::{Opcode, Request};
 use crate::transport::context::Context;
-use crate::transport::pool::Connect;
-use crate::transport::stall::{Pace, Patience, SLICE};
+use crate::transport::stall::StallTimer;
+use crate::transport::{none_free, too_soon};
 
 /// Bytes copied between two looks at the clock.
 const STEP: usize = 16 << 20;
@@ -151,21 +151,28 @@ impl Drop for SameHostConnection {
             return;
         }
         let given_up = StuckWrite::new(self.id, access_page, self.process.clone(), self.secret);
-        if !Patience::lasting(self.leaving, &|| false).wait_until(|| !given_up.lasts()) {
+        if !Deadline::after(self.leaving, &|| false).wait_until(|| !given_up.lasts()) {
             tracing::warn!(peer = &*self.peer, "stands still in the midst of a copy from here");
             self.stuck_writes.note(given_up);
         }
     }
 }
 
-impl Connect for SameHostConnection {
-    type Address = Address;
+/// Connects to a peer, for the calls of an engine.
+pub(crate) struct Connector<'a> {
+    pub context: &'a Context,
+    pub address: &'a Address,
+}
+
+impl Connect for Connector<'_> {
+    type Connection = SameHostConnection;
     type Error = Failure;
 
-    fn open(context: &Context, address: &Address, patience: &Patience<'_>) -> Result<SameHostConnection, Failure> {
+    fn open(&self, deadline: &Deadline<'_>) -> Result<SameHostConnection, Failure> {
+        let (context, address) = (self.context, self.address);
         let peer = address.peer.clone();
         let other_way = |what: &'static str| move |error: std::io::Error| Failure::OtherWay(format!("{what}: {error}"));
-        let stream = connect(&address.unix).map_err(|error| {
+        let stream = connect_abstract(&address.unix).map_err(|error| {
             let reason = format!("its Unix socket cannot be reached: {error}");
             match Errno::from_io_error(&error) {
                 // Its queue is full, or there are too many sockets here.
@@ -180,15 +187,14 @@ impl Connect for SameHostConnection {
                 _ => Failure::OtherWay(reason),
             }
         })?;
-        stream.set_read_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
-        stream.set_write_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
-        let stream = Guarded::new(stream);
+        stream.set_read_timeout(Some(Deadline::SLICE)).map_err(other_way("prepare"))?;
+        stream.set_write_timeout(Some(Deadline::SLICE)).map_err(other_way("prepare"))?;
         let cannot = |error: PullError| Failure::OtherWay(error.to_string());
         // Before anything is said: the name of a peer that has ended may be another user's by now.
         let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
-        let mut pace = Pace::new(&peer, patience, context.options.connect_timeout);
+        let mut timer = StallTimer::new(&peer, deadline, context.options.connect_timeout);
         let hello = Hello { target: address.id, secret: context.secret() };
-        send(stream.as_fd(), &hello.encode(), &mut pace)?;
+        send(stream.as_fd(), &hello.encode(), &mut timer)?;
         let mut raw = [0; REPLY_HELLO_LEN];
         let mut fds = Vec::new();
         let mut got = 0;
@@ -197,9 +203,9 @@ impl Connect for SameHostConnection {
                 Ok(0) => return Err(Failure::NotNow("it hung up at the greeting".into())),
                 Ok(count) => {
                     got += count;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(error) => pace.failed(error, "wait for its greeting")?,
+                Err(error) => timer.failed(error, "wait for its greeting")?,
             }
         }
         let reply = ReplyHello::decode(&raw).ok_or_else(|| Failure::OtherWay("its greeting is none".into()))?;
@@ -240,21 +246,27 @@ impl Connect for SameHostConnection {
         })
     }
 
+    fn is_lost(&self, _: &Failure) -> bool {
+        // TCP is tried next, which finds out whether the peer is there at all.
+        false
+    }
+
+    fn none_free(&self, error: WaitError) -> Failure {
+        none_free(&self.address.peer, error).into()
+    }
+
+    fn too_soon(&self, reason: &str, ago: Duration) -> Failure {
+        too_soon(&self.address.peer, reason, ago).into()
+    }
+}
+
+impl Connection for SameHostConnection {
     fn is_alive(&self) -> bool {
         !mooncake_net::is_readable(self.stream.as_fd())
     }
 
     fn is_reusable(&self) -> bool {
         self.between
-    }
-
-    fn peer(address: &Address) -> &str {
-        &address.peer
-    }
-
-    fn is_lost(_: &Failure) -> bool {
-        // TCP is tried next, which finds out whether the peer is there at all.
-        false
     }
 }
 
@@ -264,22 +276,22 @@ impl SameHostConnection {
         &mut self,
         context: &Context,
         requests: &[Request],
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<(), Failure> {
         let ends = || requests.iter().map(|request| (request.remote, request.local.len() as u64));
         if self.out_of_reach.has_any(self.revision_page.get(), ends) {
             let reason = "a device's memory at the peer".into();
             return Err(Failure::NotCopied { addr: 0, len: 0, there: true, reason });
         }
-        match self.transfer_all(context, requests, patience) {
+        match self.transfer_all(context, requests, deadline) {
             Err(Failure::Broken(EngineError::Interrupted)) => {
-                self.leaving = SLICE;
+                self.leaving = Deadline::SLICE;
                 Err(EngineError::Interrupted.into())
             }
             Err(Failure::NotCopied { addr, len, reason, .. }) => {
                 let there = self.is_out_of_reach(addr, len);
                 if there {
-                    self.note_out_of_reach(context, addr, len, patience);
+                    self.note_out_of_reach(context, addr, len, deadline);
                 } else {
                     context.buffers.look_for_devices();
                 }
@@ -299,11 +311,11 @@ impl SameHostConnection {
     }
 
     /// The next requests to that buffer take another way at once.
-    fn note_out_of_reach(&mut self, context: &Context, addr: u64, len: u64, patience: &Patience<'_>) {
+    fn note_out_of_reach(&mut self, context: &Context, addr: u64, len: u64, deadline: &Deadline<'_>) {
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, context.options.stall_timeout);
+        let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
         // A request that is not answered ends the connection, as any other does.
-        if let Ok((revision, bounds)) = self.know(addr, len, &mut pace) {
+        if let Ok((revision, bounds)) = self.know(addr, len, &mut timer) {
             self.out_of_reach.note(bounds.start, bounds.len, revision);
         }
     }
@@ -312,33 +324,33 @@ impl SameHostConnection {
         &mut self,
         context: &Context,
         requests: &[Request],
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<(), Failure> {
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, context.options.stall_timeout);
+        let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
         let mut pulls = PendingPulls::default();
         for request in requests.iter().filter(|request| !request.local.is_empty()) {
-            if self.is_mapped(request, &mut pace)? {
-                self.fill(&mut pulls, &mut pace)?;
-                self.visit(context, request, &mut pace)?;
+            if self.is_mapped(request, &mut timer)? {
+                self.fill(&mut pulls, &mut timer)?;
+                self.visit(context, request, &mut timer)?;
                 continue;
             }
             match request.opcode {
                 Opcode::Write if self.access_page.is_none() => {
                     return Err(Failure::OtherWay("the peer may not read this process".into()));
                 }
-                Opcode::Write => self.add(&mut pulls, request, &mut pace)?,
+                Opcode::Write => self.add(&mut pulls, request, &mut timer)?,
                 Opcode::Read => {
-                    self.fill(&mut pulls, &mut pace)?;
-                    self.read(context, request, &mut pace)?;
+                    self.fill(&mut pulls, &mut timer)?;
+                    self.read(context, request, &mut timer)?;
                 }
             }
         }
-        self.fill(&mut pulls, &mut pace)
+        self.fill(&mut pulls, &mut timer)
     }
 
     /// Adds a write to what the peer will copy, and lets it copy what is enough for once.
-    fn add(&mut self, pulls: &mut PendingPulls, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn add(&mut self, pulls: &mut PendingPulls, request: &Request, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         let Piece { to, from, len } = piece(request);
         let mut at = 0;
         while at < len {
@@ -347,22 +359,22 @@ impl SameHostConnection {
             pulls.bytes += step;
             at += step;
             if pulls.pieces.len() == MOST_PIECES || pulls.bytes == FILL {
-                self.fill(pulls, pace)?;
-                pace.check("copying to the peer")?;
+                self.fill(pulls, timer)?;
+                timer.check("copying to the peer")?;
             }
         }
         Ok(())
     }
 
     /// Lets the peer copy from here.
-    fn fill(&mut self, pulls: &mut PendingPulls, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn fill(&mut self, pulls: &mut PendingPulls, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         if pulls.pieces.is_empty() {
             return Ok(());
         }
         let by_passage = self.access_page.as_mut().is_some_and(|access_page| access_page.ask(words(&pulls.pieces)));
         match by_passage {
-            true => self.answer_by_passage(&pulls.pieces, pace)?,
-            false => drop(self.ask(Wish::Fill, &pulls.pieces, pace)?),
+            true => self.answer_by_passage(&pulls.pieces, timer)?,
+            false => drop(self.ask(Wish::Fill, &pulls.pieces, timer)?),
         }
         pulls.pieces.clear();
         pulls.bytes = 0;
@@ -371,7 +383,7 @@ impl SameHostConnection {
 
     /// The answer to what the peer was asked for through the access page, as it was awake. It comes there while this
     /// end is awake, too, or by the socket.
-    fn answer_by_passage(&mut self, pieces: &[Piece], pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn answer_by_passage(&mut self, pieces: &[Piece], timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         self.between = false;
         let Some(access_page) = &mut self.access_page else { return Ok(()) };
         let answer = match busy_poll_behind(&self.habit, copying(bytes_of(pieces)), || access_page.answer()) {
@@ -381,13 +393,13 @@ impl SameHostConnection {
         };
         let raw = match answer {
             Some(word) => {
-                pace.moved()?;
+                timer.moved()?;
                 word.to_le_bytes()
             }
             None => {
                 let mut raw = [0; ANSWER_LEN];
                 let read = |bytes: &mut [u8]| rustix::net::recv(&*self.stream, bytes, RecvFlags::empty());
-                self.receive_by(&mut raw, pace, |bytes| read(bytes).map(|(count, _)| count))?;
+                self.receive_by(&mut raw, timer, |bytes| read(bytes).map(|(count, _)| count))?;
                 raw
             }
         };
@@ -395,22 +407,22 @@ impl SameHostConnection {
     }
 
     /// Whether the peer's end of a request lies in memory that is mapped here, or is from now on.
-    fn is_mapped(&mut self, request: &Request, pace: &mut Pace<'_>) -> Result<bool, Failure> {
+    fn is_mapped(&mut self, request: &Request, timer: &mut StallTimer<'_>) -> Result<bool, Failure> {
         // A peer without such memory is not asked where its buffers lie, but for reads.
         if self.revision_page.note() == 0 || self.access_page.is_none() {
             return Ok(false);
         }
-        let (_, bounds) = self.know(request.remote, request.local.len() as u64, pace)?;
+        let (_, bounds) = self.know(request.remote, request.local.len() as u64, timer)?;
         let Some(block) = bounds.block else { return Ok(false) };
-        Ok(self.block(&block, pace)?.is_some())
+        Ok(self.block(&block, timer)?.is_some())
     }
 
     /// A block of the peer's memory; none if it cannot be mapped.
-    fn block(&mut self, block: &BlockBounds, pace: &mut Pace<'_>) -> Result<Option<Arc<PeerMemory>>, Failure> {
+    fn block(&mut self, block: &BlockBounds, timer: &mut StallTimer<'_>) -> Result<Option<Arc<PeerMemory>>, Failure> {
         if let Some(memory) = self.mapped.get(block.id, self.known.0) {
             return Ok(Some(memory));
         }
-        let fds = match self.ask_for(Wish::Map, &[Piece { to: block.id, from: 0, len: 0 }], pace) {
+        let fds = match self.ask_for(Wish::Map, &[Piece { to: block.id, from: 0, len: 0 }], timer) {
             Ok((_, fds)) => fds,
             Err(Failure::Broken(EngineError::NotRegistered { .. })) => return Ok(None),
             Err(failure) => return Err(failure),
@@ -427,18 +439,18 @@ impl SameHostConnection {
     }
 
     /// Copies between memory of here and the peer's mapped memory.
-    fn visit(&mut self, context: &Context, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn visit(&mut self, context: &Context, request: &Request, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         for at in (0..request.local.len()).step_by(VISIT) {
             let local = request.local.part(at, VISIT.min(request.local.len() - at));
             let addr = request.remote + at as u64;
-            while !self.visit_once(context, request.opcode, local, addr, pace)? {
+            while !self.visit_once(context, request.opcode, local, addr, timer)? {
                 // It gave a buffer up meanwhile: this one perhaps, so it is asked anew. Or the way is closed for good.
                 if !self.is_alive() {
                     return Err(Failure::OtherWay("the peer hung up".into()));
                 }
-                pace.check("being let in by the peer")?;
+                timer.check("being let in by the peer")?;
             }
-            pace.moved()?;
+            timer.moved()?;
         }
         Ok(())
     }
@@ -450,13 +462,13 @@ impl SameHostConnection {
         opcode: Opcode,
         local: ForeignRange,
         addr: u64,
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
     ) -> Result<bool, Failure> {
         let len = local.len() as u64;
-        let (revision, bounds) = self.know(addr, len, pace)?;
+        let (revision, bounds) = self.know(addr, len, timer)?;
         let elsewhere = || Failure::OtherWay("the peer's buffer is another one than before".into());
         let block = bounds.block.ok_or_else(elsewhere)?;
-        let memory = self.block(&block, pace)?.ok_or_else(elsewhere)?;
+        let memory = self.block(&block, timer)?.ok_or_else(elsewhere)?;
         let there = memory.range(addr - block.start, len).ok_or_else(elsewhere)?;
         let (from, into) = match opcode {
             Opcode::Read => (there, local),
@@ -475,12 +487,12 @@ impl SameHostConnection {
         }
         // Its owner does not wait for ever for whoever is inside. If this was not its buffer any more, it is visited
         // anew.
-        Ok(self.revision_page.get() == revision || self.know(addr, len, pace)?.1.block == Some(block))
+        Ok(self.revision_page.get() == revision || self.know(addr, len, timer)?.1.block == Some(block))
     }
 
     /// One request and its answer, of which the rest is given.
-    fn ask(&mut self, wish: Wish, pieces: &[Piece], pace: &mut Pace<'_>) -> Result<Vec<u8>, Failure> {
-        self.ask_for(wish, pieces, pace).map(|(rest, _)| rest)
+    fn ask(&mut self, wish: Wish, pieces: &[Piece], timer: &mut StallTimer<'_>) -> Result<Vec<u8>, Failure> {
+        self.ask_for(wish, pieces, timer).map(|(rest, _)| rest)
     }
 
     /// The same, with the descriptors that come along.
@@ -488,10 +500,10 @@ impl SameHostConnection {
         &mut self,
         wish: Wish,
         pieces: &[Piece],
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), Failure> {
         self.between = false;
-        send(self.stream.as_fd(), &request(wish, pieces), pace)?;
+        send(self.stream.as_fd(), &request(wish, pieces), timer)?;
         let mut raw = [0; ANSWER_LEN];
         let bytes = match wish {
             Wish::Fill => bytes_of(pieces),
@@ -499,13 +511,13 @@ impl SameHostConnection {
         };
         let mut fds = Vec::new();
         match wish {
-            Wish::Map => self.receive_fds(&mut raw, &mut fds, pace)?,
-            Wish::Fill | Wish::Look => self.receive(&mut raw, copying(bytes), pace)?,
+            Wish::Map => self.receive_fds(&mut raw, &mut fds, timer)?,
+            Wish::Fill | Wish::Look => self.receive(&mut raw, copying(bytes), timer)?,
         }
         let mut rest = Vec::new();
         if wish == Wish::Look && Answer::decode(&raw) == Some(Answer::Done) {
             rest.resize(pieces.len() * BOUNDS_LEN, 0);
-            self.receive(&mut rest, Duration::ZERO, pace)?;
+            self.receive(&mut rest, Duration::ZERO, timer)?;
         }
         self.answered(&raw, pieces)?;
         Ok((rest, fds))
@@ -533,11 +545,11 @@ impl SameHostConnection {
 
     /// Copies out of the peer's memory. The range is known to have lain in a registered buffer before, and no buffer
     /// was given up until afterwards.
-    fn read(&mut self, context: &Context, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    fn read(&mut self, context: &Context, request: &Request, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         for at in (0..request.local.len()).step_by(STEP) {
             let local = request.local.part(at, STEP.min(request.local.len() - at));
             let addr = request.remote + at as u64;
-            let (before, _) = self.know(addr, local.len() as u64, pace)?;
+            let (before, _) = self.know(addr, local.len() as u64, timer)?;
             let mut target = context.buffers.target(local);
             self.process.pull(addr, &mut target).map_err(|error| match error {
                 PullError::Fault { .. } => {
@@ -554,7 +566,7 @@ impl SameHostConnection {
             if self.revision_page.get() != before {
                 return Err(Failure::OtherWay("the peer gave a buffer up meanwhile".into()));
             }
-            pace.moved()?;
+            timer.moved()?;
         }
         Ok(())
     }
@@ -582,7 +594,7 @@ impl SameHostConnection {
     }
 
     /// The buffer of the peer's that a range lies in, and what its revision page said before that was known.
-    fn know(&mut self, addr: u64, len: u64, pace: &mut Pace<'_>) -> Result<(u64, Bounds), Failure> {
+    fn know(&mut self, addr: u64, len: u64, timer: &mut StallTimer<'_>) -> Result<(u64, Bounds), Failure> {
         let now = self.revision_page.get();
         if self.known.0 != now {
             self.known = (now, BTreeMap::new());
@@ -594,7 +606,7 @@ impl SameHostConnection {
         if let Some(bounds) = before.filter(holds) {
             return Ok((now, bounds));
         }
-        let raw = self.ask(Wish::Look, &[Piece { to: addr, from: 0, len }], pace)?;
+        let raw = self.ask(Wish::Look, &[Piece { to: addr, from: 0, len }], timer)?;
         let bounds = raw.first_chunk().and_then(Bounds::decode).filter(holds);
         let bounds =
             bounds.ok_or_else(|| EngineError::malformed(&self.peer, "it names a buffer that was not asked for"))?;
@@ -603,7 +615,12 @@ impl SameHostConnection {
     }
 
     /// Receives what comes with descriptors.
-    fn receive_fds(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn receive_fds(
+        &self,
+        bytes: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+        timer: &mut StallTimer<'_>,
+    ) -> Result<(), EngineError> {
         let mut got = 0;
         while got < bytes.len() {
             match recv_fds(&*self.stream, &mut bytes[got..], fds) {
@@ -613,24 +630,24 @@ impl SameHostConnection {
                 }
                 Ok(count) => {
                     got += count;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(error) => pace.failed(error, "wait for its answer")?,
+                Err(error) => timer.failed(error, "wait for its answer")?,
             }
         }
         Ok(())
     }
 
     /// Receives what the peer says after so much work.
-    fn receive(&self, bytes: &mut [u8], work: Duration, pace: &mut Pace<'_>) -> Result<(), EngineError> {
-        self.receive_by(bytes, pace, |rest| recv_awake_behind(&self.habit, work, self.stream.as_fd(), rest))
+    fn receive(&self, bytes: &mut [u8], work: Duration, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+        self.receive_by(bytes, timer, |rest| recv_awake_behind(&self.habit, work, self.stream.as_fd(), rest))
     }
 
     /// Receives what the peer says, by one `recv` after another.
     fn receive_by(
         &self,
         bytes: &mut [u8],
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
         mut recv: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     ) -> Result<(), EngineError> {
         let mut got = 0;
@@ -642,24 +659,13 @@ impl SameHostConnection {
                 }
                 Ok(count) => {
                     got += count;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(errno) => pace.failed(errno.into(), "wait for its answer")?,
+                Err(errno) => timer.failed(errno.into(), "wait for its answer")?,
             }
         }
         Ok(())
     }
-}
-
-/// Connects at once or not at all: to one that has stopped accepting, a connect that waits would wait for ever.
-fn connect(name: &str) -> std::io::Result<UnixStream> {
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &address)?;
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
 }
 
 /// How long the peer takes for a copy, at the rate of a slow host.
@@ -680,15 +686,15 @@ fn piece(request: &Request) -> Piece {
     Piece { to: request.remote, from: request.local.addr() as u64, len: request.local.len() as u64 }
 }
 
-fn send(fd: BorrowedFd<'_>, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+fn send(fd: BorrowedFd<'_>, bytes: &[u8], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
     let mut sent = 0;
     while sent < bytes.len() {
         match rustix::net::send(fd, &bytes[sent..], SendFlags::NOSIGNAL) {
             Ok(count) => {
                 sent += count;
-                pace.moved()?;
+                timer.moved()?;
             }
-            Err(errno) => pace.failed(errno.into(), "ask the peer")?,
+            Err(errno) => timer.failed(errno.into(), "ask the peer")?,
         }
     }
     Ok(())

@@ -9,14 +9,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_os::{boot_id, hex};
+use mooncake_net::Pool;
+use mooncake_os::{Deadline, boot_id, hex};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::pool::Pool;
-use super::same_host::connection::{Failure, SameHostConnection};
+use super::same_host::connection::{Connector, Failure, SameHostConnection};
 use super::same_host::mapped::MappedPeers;
 use super::same_host::stuck_writes::StuckWrites;
-use super::stall::{Patience, SLICE};
 use crate::error::EngineError;
 use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::memory::mappable::Mappable;
@@ -25,13 +24,16 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::EngineId;
 use crate::request::Request;
 use crate::transport::context::Context;
-use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport};
+use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport, pool_limits};
 
 /// An attempt that failed for the moment is not repeated before.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Longest that a call waits while another one finds out; then it goes another way.
 const MOMENT: Duration = Duration::from_millis(200);
+
+/// Connections lent at a time to calls to one peer.
+const LENT_MAX: usize = 64;
 
 /// Copies between the processes of one host.
 pub(crate) struct SameHost {
@@ -54,8 +56,8 @@ impl SameHost {
         let name: Arc<str> = name.into();
         let stuck_writes = self.stuck_writes.clone();
         let address = connection::Address::new(name.clone(), unix, id, self.mapped.meet(), stuck_writes.clone());
-        let (lanes, state) = (Pool::new(64, address), Mutex::new(State::Untried(None)));
-        SameHostPath { name, id, lanes, stuck_writes, state, found_out: Condvar::new() }
+        let (connections, state) = (Pool::new(pool_limits(LENT_MAX)), Mutex::new(State::Untried(None)));
+        SameHostPath { name, id, address, connections, stuck_writes, state, found_out: Condvar::new() }
     }
 }
 
@@ -82,7 +84,7 @@ impl Transport for SameHost {
         }
     }
 
-    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, _: &Patience<'_>) -> Result<Reached, EngineError> {
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, _: &Deadline<'_>) -> Result<Reached, EngineError> {
         let socket = if context.options.same_host { socket_of(peer.descriptor) } else { Err("turned off here".into()) };
         Ok(match socket {
             Ok((unix, id)) => Reached::Path(Box::new(self.path(peer.name, unix, id))),
@@ -94,8 +96,8 @@ impl Transport for SameHost {
         self.mapped.forget_ended();
     }
 
-    fn finish(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
-        self.stuck_writes.wait_for_all(patience)
+    fn finish(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        self.stuck_writes.wait_for_all(deadline)
     }
 }
 
@@ -114,7 +116,8 @@ fn socket_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
 struct SameHostPath {
     name: Arc<str>,
     id: EngineId,
-    lanes: Pool<SameHostConnection>,
+    address: connection::Address,
+    connections: Pool<SameHostConnection>,
     stuck_writes: Arc<StuckWrites>,
     state: Mutex<State>,
     found_out: Condvar,
@@ -142,14 +145,16 @@ impl From<Failure> for State {
 }
 
 impl Path for SameHostPath {
-    fn transfer(&self, context: &Context, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError> {
-        self.retire_abandoned(context, patience)?;
+    fn transfer(&self, context: &Context, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), PathError> {
+        self.retire_abandoned(context, deadline)?;
         if context.buffers.are_any_on_device(requests) {
             return Err(PathError::Unsuitable(Cow::Borrowed("device memory here")));
         }
-        self.try_it(context, patience)?;
-        let carried = self.lanes.with(context, patience, |lane| lane.transfer(context, requests, patience));
-        carried.map_err(|failure| match failure {
+        self.try_it(context, deadline)?;
+        let by = Connector { context, address: &self.address };
+        let transferred =
+            self.connections.with(&by, deadline, |connection| connection.transfer(context, requests, deadline));
+        transferred.map_err(|failure| match failure {
             Failure::NotCopied { there: true, .. } => PathError::Unsuitable(Cow::Borrowed("device memory at the peer")),
             // A process that may not be read, for instance: another transport knows more, and says what is wrong.
             Failure::NotCopied { reason, .. } | Failure::OtherWay(reason) | Failure::NotNow(reason) => {
@@ -159,19 +164,19 @@ impl Path for SameHostPath {
         })
     }
 
-    fn retire_abandoned(&self, _: &Context, patience: &Patience<'_>) -> Result<(), EngineError> {
-        self.stuck_writes.wait(self.id, &self.name, patience)
+    fn retire_abandoned(&self, _: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        self.stuck_writes.wait(self.id, &self.name, deadline)
     }
 
     fn close_idle(&self, now: Instant) {
-        self.lanes.close_idle(now);
+        self.connections.close_idle(now);
     }
 
     fn status(&self) -> PathStatus {
         match &*self.state.lock() {
             State::Untried(None) | State::Trying => PathStatus::Untried,
             State::Untried(Some((_, reason))) => PathStatus::Down(format!("for now: {reason}")),
-            State::Works => PathStatus::Up(match self.lanes.address().mapped_blocks() {
+            State::Works => PathStatus::Up(match self.address.mapped_blocks() {
                 0 => "copies between processes".into(),
                 blocks => format!("{blocks} blocks of its memory mapped, copies between processes otherwise"),
             }),
@@ -182,7 +187,7 @@ impl Path for SameHostPath {
 
 impl SameHostPath {
     /// Whether it works, tried by the first who needs it.
-    fn try_it(&self, context: &Context, patience: &Patience<'_>) -> Result<(), PathError> {
+    fn try_it(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), PathError> {
         let until = Instant::now() + MOMENT;
         let mut state = self.state.lock();
         loop {
@@ -192,9 +197,9 @@ impl SameHostPath {
                 State::Untried(Some((at, _))) if at.elapsed() < RETRY_AFTER => return Err(PathError::Down),
                 State::Untried(_) => break,
                 State::Trying => {
-                    self.found_out.wait_for(&mut state, SLICE);
+                    self.found_out.wait_for(&mut state, Deadline::SLICE);
                     // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
-                    let enough = || patience.is_over() || (patience.interrupted)() || Instant::now() >= until;
+                    let enough = || deadline.has_passed() || deadline.is_interrupted() || Instant::now() >= until;
                     if matches!(*state, State::Trying) && MutexGuard::unlocked(&mut state, enough) {
                         return Err(PathError::Unsuitable(Cow::Borrowed(
                             "another call is trying copies within the host",
@@ -206,7 +211,8 @@ impl SameHostPath {
         *state = State::Trying;
         // Without the lock: others go another way meanwhile, and see how things stand.
         drop(state);
-        let next = self.lanes.try_connect(context, patience).map_or_else(State::from, |()| State::Works);
+        let by = Connector { context, address: &self.address };
+        let next = self.connections.try_connect(&by, deadline).map_or_else(State::from, |()| State::Works);
         let works = matches!(next, State::Works);
         if let State::Untried(Some((_, reason))) | State::Not(reason) = &next {
             tracing::debug!(peer = &*self.name, reason, "no copies within the host");

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use mooncake_memory::{AccessPageView, PeerProcess};
+use mooncake_os::Deadline;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::memory::peer_identity::is_there;
 use crate::protocol::ids::EngineId;
 use crate::protocol::same_host::Secret;
-use crate::transport::stall::Patience;
 
 /// Those of an engine.
 #[derive(Debug, Default)]
@@ -49,19 +49,19 @@ impl StuckWrites {
     }
 
     /// Waits until that peer is at none of them.
-    pub(crate) fn wait(&self, peer: EngineId, name: &str, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub(crate) fn wait(&self, peer: EngineId, name: &str, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let left = || self.left(|given_up| given_up.peer == peer) == 0;
-        if left() || patience.wait_until(left) {
+        if left() || deadline.wait_until(left) {
             return Ok(());
         }
-        patience.check(name, "leaving a write that was given up")
+        deadline.check().map_err(EngineError::waiting(name, "leaving a write that was given up"))
     }
 
     /// Waits until no peer is at any.
-    pub fn wait_for_all(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
-        match patience.wait_until(|| self.left(|_| true) == 0) {
+    pub fn wait_for_all(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        match deadline.wait_until(|| self.left(|_| true) == 0) {
             true => Ok(()),
-            false => Err(EngineError::CallsUnderWay { calls: self.left(|_| true), waited: patience.began.elapsed() }),
+            false => Err(EngineError::CallsUnderWay { calls: self.left(|_| true), waited: deadline.waited() }),
         }
     }
 

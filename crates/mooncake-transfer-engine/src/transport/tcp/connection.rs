@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{Bounce, recv_targets, send_sources};
-use mooncake_net::{Habit, recv_awake, unpace};
-use mooncake_os::{Guarded, forked, random_bytes};
+use mooncake_net::{Connect, Connection, Habit, recv_awake, unpace};
+use mooncake_os::{Deadline, Guarded, WaitError, forked, random_bytes};
 
 use super::abandoned::AbandonedConnections;
 use crate::error::EngineError;
@@ -18,8 +18,8 @@ use crate::protocol::ids::{EngineId, LaneName};
 use crate::protocol::tcp::{Frame, Header, STATUS_LEN, Verdict};
 use crate::request::{Opcode, Request};
 use crate::transport::context::Context;
-use crate::transport::pool::Connect;
-use crate::transport::stall::{Pace, Patience, SLICE};
+use crate::transport::stall::StallTimer;
+use crate::transport::{none_free, too_soon};
 
 /// Requests whose end is not known yet. Their headers and statuses fit into the sockets' buffers, so that neither side
 /// waits for the other to read.
@@ -35,17 +35,18 @@ pub(crate) struct Address {
     v2: bool,
     /// The life of the engine that is meant, if it can be told.
     id: Option<EngineId>,
-    given_up: Arc<AbandonedConnections>,
+    abandoned: Arc<AbandonedConnections>,
 }
 
 impl Address {
     pub fn new(peer: &str, addresses: Vec<SocketAddr>, descriptor: &Descriptor) -> Address {
         let (v2, id) = (descriptor.tcp_proto_version >= 2, descriptor.engine_id());
-        Address { peer: peer.into(), addresses, v2, id, given_up: Arc::default() }
+        Address { peer: peer.into(), addresses, v2, id, abandoned: Arc::default() }
     }
 
-    pub fn given_up(&self) -> &AbandonedConnections {
-        &self.given_up
+    /// Connections to the peer that ended with a write under way.
+    pub fn abandoned(&self) -> &AbandonedConnections {
+        &self.abandoned
     }
 }
 
@@ -61,7 +62,7 @@ pub(crate) struct TcpConnection {
     wrote: bool,
     /// What an engine of ours knows it by.
     name: Option<LaneName>,
-    given_up: Arc<AbandonedConnections>,
+    abandoned: Arc<AbandonedConnections>,
 }
 
 impl Drop for TcpConnection {
@@ -73,43 +74,64 @@ impl Drop for TcpConnection {
             return;
         }
         if let Some(name) = self.name.filter(|_| self.wrote) {
-            self.given_up.note(name);
+            self.abandoned.note(name);
         }
         let _ = socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
     }
 }
 
-impl Connect for TcpConnection {
-    type Address = Address;
+/// Connects to a peer, for the calls of an engine.
+pub(crate) struct Connector<'a> {
+    pub context: &'a Context,
+    pub address: &'a Address,
+}
+
+impl Connect for Connector<'_> {
+    type Connection = TcpConnection;
     type Error = EngineError;
 
-    fn open(context: &Context, address: &Address, patience: &Patience<'_>) -> Result<TcpConnection, EngineError> {
+    fn open(&self, deadline: &Deadline<'_>) -> Result<TcpConnection, EngineError> {
+        let address = self.address;
         let peer = address.peer.clone();
-        let connect_timeout = context.options.connect_timeout;
-        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience)?;
+        let connect_timeout = self.context.options.connect_timeout;
+        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, deadline)?;
         let prepare = || {
             stream.set_nodelay(true)?;
             unpace(&stream);
-            stream.set_read_timeout(Some(SLICE))?;
-            stream.set_write_timeout(Some(SLICE))
+            stream.set_read_timeout(Some(Deadline::SLICE))?;
+            stream.set_write_timeout(Some(Deadline::SLICE))
         };
         prepare().map_err(EngineError::socket(&peer, "prepare a connection"))?;
-        let (stream, habit, bounce) = (Guarded::new(stream), Habit::new(), Bounce::new());
-        let (v2, given_up) = (address.v2, address.given_up.clone());
-        let mut lane =
-            TcpConnection { stream, peer, v2, habit, bounce, between: true, wrote: false, name: None, given_up };
+        let (habit, bounce) = (Habit::new(), Bounce::new());
+        let (v2, abandoned) = (address.v2, address.abandoned.clone());
+        let mut connection =
+            TcpConnection { stream, peer, v2, habit, bounce, between: true, wrote: false, name: None, abandoned };
         if let Some(id) = address.id {
-            let name = random_bytes().map_err(EngineError::socket(&lane.peer, "random bytes"))?;
-            lane.name = Some(name);
-            let mut pace = Pace::new(&lane.peer, patience, context.options.connect_timeout);
-            lane.send(&[Frame::Name(name).encode(), Frame::Greeting(id).encode()].concat(), &mut pace)?;
-            if lane.verdict(&mut pace)? != Verdict::Ok {
-                return Err(EngineError::malformed(&lane.peer, "another engine has its port by now"));
+            let name = random_bytes().map_err(EngineError::socket(&connection.peer, "random bytes"))?;
+            connection.name = Some(name);
+            let mut timer = StallTimer::new(&connection.peer, deadline, connect_timeout);
+            connection.send(&[Frame::Name(name).encode(), Frame::Greeting(id).encode()].concat(), &mut timer)?;
+            if connection.verdict(&mut timer)? != Verdict::Ok {
+                return Err(EngineError::malformed(&connection.peer, "another engine has its port by now"));
             }
         }
-        Ok(lane)
+        Ok(connection)
     }
 
+    fn is_lost(&self, error: &EngineError) -> bool {
+        matches!(error, EngineError::Socket { .. })
+    }
+
+    fn none_free(&self, error: WaitError) -> EngineError {
+        none_free(&self.address.peer, error)
+    }
+
+    fn too_soon(&self, reason: &str, ago: Duration) -> EngineError {
+        too_soon(&self.address.peer, reason, ago)
+    }
+}
+
+impl Connection for TcpConnection {
     fn is_alive(&self) -> bool {
         // Bytes that nobody asked for are no good sign either.
         !mooncake_net::is_readable(self.fd())
@@ -117,14 +139,6 @@ impl Connect for TcpConnection {
 
     fn is_reusable(&self) -> bool {
         self.between
-    }
-
-    fn peer(address: &Address) -> &str {
-        &address.peer
-    }
-
-    fn is_lost(error: &EngineError) -> bool {
-        matches!(error, EngineError::Socket { .. })
     }
 }
 
@@ -138,17 +152,17 @@ impl TcpConnection {
         &mut self,
         context: &Context,
         requests: &[Request],
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<(), EngineError> {
         self.between = false;
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, context.options.stall_timeout);
-        self.sever(&mut pace)?;
+        let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
+        self.sever(&mut timer)?;
         // Runs of the same kind: a read's bytes and a write's must not wait for each other.
         for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
             match run[0].opcode {
-                Opcode::Write => self.write(context, run, &mut pace)?,
-                Opcode::Read => self.read(context, run, &mut pace)?,
+                Opcode::Write => self.write(context, run, &mut timer)?,
+                Opcode::Read => self.read(context, run, &mut timer)?,
             }
         }
         (self.between, self.wrote) = (true, false);
@@ -156,17 +170,17 @@ impl TcpConnection {
     }
 
     /// Writes that were given up before are over when this returns.
-    fn sever(&self, pace: &mut Pace<'_>) -> Result<(), EngineError> {
-        let names = if self.name.is_some() { self.given_up.all() } else { Vec::new() };
+    fn sever(&self, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+        let names = if self.name.is_some() { self.abandoned.all() } else { Vec::new() };
         for some in names.chunks(AHEAD) {
             let frames: Vec<_> = some.iter().map(|name| Frame::Sever(*name).encode()).collect();
-            self.send(&frames.concat(), pace)?;
+            self.send(&frames.concat(), timer)?;
             for _ in some {
-                if self.verdict(pace)? != Verdict::Ok {
+                if self.verdict(timer)? != Verdict::Ok {
                     return Err(EngineError::malformed(&self.peer, "it does not end a connection"));
                 }
             }
-            self.given_up.confirmed(some);
+            self.abandoned.confirmed(some);
         }
         Ok(())
     }
@@ -176,35 +190,35 @@ impl TcpConnection {
         Frame::Request(Header { size, addr, opcode: request.opcode, v2: self.v2 }).encode()
     }
 
-    fn write(&mut self, context: &Context, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn write(&mut self, context: &Context, run: &[Request], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut unanswered: VecDeque<&Request> = VecDeque::new();
         self.wrote = true;
         for request in run.iter().filter(|request| !request.local.is_empty()) {
-            if let Err(error) = self.send_payload(context, request, &mut unanswered, pace) {
+            if let Err(error) = self.send_payload(context, request, &mut unanswered, timer) {
                 // A peer that refuses says so before it hangs up.
-                return Err(self.refusal(&unanswered, request, error, pace));
+                return Err(self.refusal(&unanswered, request, error, timer));
             }
             if !self.v2 {
                 continue;
             }
             unanswered.push_back(request);
             while unanswered.len() >= AHEAD || (!unanswered.is_empty() && mooncake_net::is_readable(self.fd())) {
-                self.settle(&mut unanswered, pace)?;
+                self.settle(&mut unanswered, timer)?;
             }
         }
         while !unanswered.is_empty() {
-            self.settle(&mut unanswered, pace)?;
+            self.settle(&mut unanswered, timer)?;
         }
         match run.iter().rev().find(|request| !request.local.is_empty()) {
             // Version 1 acknowledges nothing: a byte read back proves that what went before it has been taken.
-            Some(last) if !self.v2 => self.read_back(last, pace),
+            Some(last) if !self.v2 => self.read_back(last, timer),
             _ => Ok(()),
         }
     }
 
     /// Takes the status of the oldest write.
-    fn settle(&self, unanswered: &mut VecDeque<&Request>, pace: &mut Pace<'_>) -> Result<(), EngineError> {
-        let verdict = self.verdict(pace)?;
+    fn settle(&self, unanswered: &mut VecDeque<&Request>, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+        let verdict = self.verdict(timer)?;
         let oldest = unanswered.pop_front().expect("one is waited for");
         match verdict {
             Verdict::Ok => Ok(()),
@@ -223,13 +237,13 @@ impl TcpConnection {
         unanswered: &VecDeque<&Request>,
         sending: &Request,
         error: EngineError,
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
     ) -> EngineError {
         if !self.v2 || !matches!(error, EngineError::Socket { .. }) {
             return error;
         }
         for request in unanswered.iter().copied().chain([sending]) {
-            match self.verdict(pace) {
+            match self.verdict(timer) {
                 Ok(Verdict::Ok) => {}
                 Ok(Verdict::Rejected) => return self.rejected(request),
                 Err(_) => break,
@@ -243,7 +257,7 @@ impl TcpConnection {
         context: &Context,
         request: &Request,
         unanswered: &mut VecDeque<&Request>,
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
     ) -> Result<(), EngineError> {
         let header = self.header(request);
         let len = request.local.len() as u64;
@@ -254,9 +268,9 @@ impl TcpConnection {
                 match send_sources(self.fd(), &header, &[source], sent, u64::MAX) {
                     Ok(count) => {
                         sent += count as u64;
-                        pace.moved()?;
+                        timer.moved()?;
                     }
-                    Err(error) => pace.failed(error, "send")?,
+                    Err(error) => timer.failed(error, "send")?,
                 }
                 while sent < total && self.v2 && mooncake_net::is_readable(self.fd()) {
                     if unanswered.is_empty() {
@@ -265,12 +279,12 @@ impl TcpConnection {
                         return Err(EngineError::Socket { peer: self.peer.to_string(), what: "send", source });
                     }
                     // The link is slow, and the status is that of a write before.
-                    self.settle(unanswered, pace)?;
+                    self.settle(unanswered, timer)?;
                 }
             }
             return Ok(());
         }
-        self.send(&header, pace)?;
+        self.send(&header, timer)?;
         let mut done = 0;
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
@@ -282,9 +296,9 @@ impl TcpConnection {
                 match send_sources(self.fd(), &[], &staged, sent, u64::MAX) {
                     Ok(count) => {
                         sent += count as u64;
-                        pace.moved()?;
+                        timer.moved()?;
                     }
-                    Err(error) => pace.failed(error, "send")?,
+                    Err(error) => timer.failed(error, "send")?,
                 }
             }
             done += step;
@@ -293,7 +307,7 @@ impl TcpConnection {
         Ok(())
     }
 
-    fn read(&mut self, context: &Context, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn read(&mut self, context: &Context, run: &[Request], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut asked: VecDeque<&Request> = VecDeque::new();
         let mut next = run.iter().filter(|request| !request.local.is_empty()).peekable();
         while next.peek().is_some() || !asked.is_empty() {
@@ -307,14 +321,14 @@ impl TcpConnection {
                     asked.push_back(request);
                 }
                 if !headers.is_empty() {
-                    self.send(&headers, pace)?;
+                    self.send(&headers, timer)?;
                 }
             }
             let request = asked.pop_front().expect("one was asked for");
-            if self.v2 && self.verdict(pace)? == Verdict::Rejected {
+            if self.v2 && self.verdict(timer)? == Verdict::Rejected {
                 return Err(self.rejected(request));
             }
-            self.receive_payload(context, request, pace)?;
+            self.receive_payload(context, request, timer)?;
         }
         Ok(())
     }
@@ -323,7 +337,7 @@ impl TcpConnection {
         &mut self,
         context: &Context,
         request: &Request,
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
     ) -> Result<(), EngineError> {
         let len = request.local.len() as u64;
         let mut done = 0;
@@ -342,9 +356,9 @@ impl TcpConnection {
                     Ok(0) => return Err(self.hung_up()),
                     Ok(count) => {
                         got += count as u64;
-                        pace.moved()?;
+                        timer.moved()?;
                     }
-                    Err(error) => pace.failed(error, "receive")?,
+                    Err(error) => timer.failed(error, "receive")?,
                 }
             }
             if staged {
@@ -356,46 +370,46 @@ impl TcpConnection {
         Ok(())
     }
 
-    fn read_back(&self, last: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn read_back(&self, last: &Request, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let header = Frame::Request(Header { size: 1, addr: last.remote, opcode: Opcode::Read, v2: false });
-        self.send(&header.encode(), pace)?;
+        self.send(&header.encode(), timer)?;
         // Refused without a word: the connection ends.
-        self.receive(&mut [0], pace).map_err(|error| match error {
+        self.receive(&mut [0], timer).map_err(|error| match error {
             EngineError::Socket { .. } => self.rejected(last),
             other => other,
         })
     }
 
-    fn verdict(&self, pace: &mut Pace<'_>) -> Result<Verdict, EngineError> {
+    fn verdict(&self, timer: &mut StallTimer<'_>) -> Result<Verdict, EngineError> {
         let mut raw = [0; STATUS_LEN];
-        self.receive(&mut raw, pace)?;
+        self.receive(&mut raw, timer)?;
         Verdict::decode(&raw).ok_or_else(|| EngineError::malformed(&self.peer, "its status is none"))
     }
 
-    fn send(&self, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn send(&self, bytes: &[u8], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut sent = 0;
         while sent < bytes.len() as u64 {
             match send_sources(self.fd(), bytes, &[], sent, u64::MAX) {
                 Ok(count) => {
                     sent += count as u64;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(error) => pace.failed(error, "send")?,
+                Err(error) => timer.failed(error, "send")?,
             }
         }
         Ok(())
     }
 
-    fn receive(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn receive(&self, bytes: &mut [u8], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut got = 0;
         while got < bytes.len() {
             match recv_awake(&self.habit, self.fd(), &mut bytes[got..]) {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     got += count;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(errno) => pace.failed(errno.into(), "receive")?,
+                Err(errno) => timer.failed(errno.into(), "receive")?,
             }
         }
         Ok(())
