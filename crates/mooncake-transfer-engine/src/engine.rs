@@ -31,19 +31,18 @@ use crate::protocol::handshake::{Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
 use crate::protocol::same_host::SECRET_LEN;
-use crate::server::listen::{self, Listening};
+use crate::server::listen::{self, Listeners};
 use crate::server::{Ports, Server, ServerContext};
 use crate::transport::Transports;
 use crate::transport::context::Context;
 use crate::transport::same_host::SameHost;
 use crate::transport::tcp::Tcp;
 
-/// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at
-/// a time.
-const GIVING_UP: Duration = Duration::from_secs(10);
+/// Longest that deregistering waits for copies that are under way. Each of them is one system call at a time.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest that a call waits for the metadata service, whatever it asks of it.
-const SERVICE: Duration = Duration::from_secs(10);
+/// Longest that a call waits for the metadata service.
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A range that an engine has registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +67,7 @@ pub struct Engine {
     publisher: Option<Arc<Publisher>>,
     /// What the service tells peers: an address, or a host's name.
     advertised: Option<String>,
-    /// Nobody touches memory any more that it was lent or given.
+    /// Closed, and nothing touches memory of its callers any more.
     ended: AtomicBool,
     port: u16,
     data_port: u16,
@@ -149,15 +148,15 @@ impl Engine {
         let os = |what| EngineError::socket("this engine", what);
         let told = options.told(host, registry.is_some());
         let fixed = registry.as_ref().and_then(|_| options.fixed_port(name));
-        let Listening { handshake, data, port, data_port } =
+        let Listeners { handshake, data, port, data_port } =
             listen::begin(&options, told.as_deref().unwrap_or(""), fixed)?;
         let id: EngineId = random_bytes().map_err(os("random bytes"))?;
         let secret: [u8; SECRET_LEN] = random_bytes().map_err(os("random bytes"))?;
         let unix = format!("mooncake-engine-{}", hex(&id));
-        // Where there is no such socket, same-host peers use TCP.
-        let door = if options.same_host { listen_abstract(&unix).ok().map(Guarded::new) } else { None };
-        let unix = if door.is_some() { unix } else { String::new() };
-        let ports = Ports { handshake, data, host: door };
+        // Without it, peers of this host use TCP.
+        let host_listener = if options.same_host { listen_abstract(&unix).ok().map(Guarded::new) } else { None };
+        let unix = if host_listener.is_some() { unix } else { String::new() };
+        let ports = Ports { handshake, data, host: host_listener };
         let blocking_pool = registry.as_ref().map_or_else(blocking_pool, |registry| registry.blocking_pool());
         let deadline = Deadline::after(options.connect_timeout, interrupted);
         let advertised = match (&registry, told) {
@@ -167,7 +166,7 @@ impl Engine {
         };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
         let mappable = Arc::new(Mappable::new().map_err(memory)?);
-        options.warn_of_what_is_not_there();
+        options.warn_missing_protocols();
         let transports: Transports =
             Arc::new([Arc::new(SameHost::new(unix, mappable.clone())), Arc::new(Tcp::new(data_port))]);
         let topology = Mutex::new(options.topology.clone());
@@ -202,7 +201,7 @@ impl Engine {
             Arc::new(Publisher::new(registry, &node.name, Box::new(move || described.describe())))
         });
         if let (Some(publisher), Some(host)) = (&publisher, &advertised) {
-            let deadline = Deadline::after(SERVICE, interrupted);
+            let deadline = Deadline::after(SERVICE_TIMEOUT, interrupted);
             if let Err(error) = publisher.begin(host, port, &deadline) {
                 // Best effort: the next engine of the name replaces what is left.
                 let _ = publisher.end(&deadline);
@@ -252,12 +251,12 @@ impl Engine {
 
     // ------------------------------------------------------------- memory
 
-    /// Lends ranges to peers: all of them, or none and an error. Until they are [given up](Engine::unregister) or the
-    /// engine is closed, any peer reads and writes them at any time. A metadata service that does not answer is waited
-    /// for 10 s.
+    /// Lends ranges to peers: all of them, or none and an error. Until they are [unregistered](Engine::unregister) or
+    /// the engine is closed, any peer reads and writes them at any time. A metadata service that does not answer is
+    /// waited for 10 s.
     ///
-    /// After [`EngineError::BufferBusy`] a peer had found them already, and is still at one of them: that one is to be
-    /// given up before its memory is used for something else.
+    /// After [`EngineError::BufferBusy`] a peer had found them already, and still copies to or from one of them: that
+    /// one is to be unregistered before its memory is used for something else.
     pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.register_with(ranges, location, &|| false)
     }
@@ -274,8 +273,8 @@ impl Engine {
         node.context.buffers.register(ranges, location, true)?;
         let Err(error) = self.publish(interrupted) else { return Ok(()) };
         let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
-        let taken_back = node.context.buffers.deregister(&addresses, &Deadline::after(GIVING_UP, interrupted));
-        // The service may have learned of them, or may yet.
+        let taken_back = node.context.buffers.deregister(&addresses, &Deadline::after(DEREGISTER_TIMEOUT, interrupted));
+        // The service may have the document with them, or may get it yet.
         if let Some(publisher) = &self.publisher {
             publisher.publish_unseen(node.context.buffers.len());
         }
@@ -289,23 +288,22 @@ impl Engine {
         self.initiator.node.context.buffers.register(ranges, location, false)
     }
 
-    /// Gives a range up, by its first address. After `Ok` nobody touches that memory any more. Fails with
-    /// [`EngineError::BufferBusy`] where somebody still does after 10 s: then the range takes no new requests, stays
-    /// the engine's, and giving it up again waits again. A metadata service that does not answer is waited for 10 s
+    /// Unregisters a range, by its first address. After `Ok` nothing touches that memory any more. Fails with
+    /// [`EngineError::BufferBusy`] if a copy is still under way after 10 s: then the range takes no new requests, stays
+    /// the engine's, and unregistering it again waits again. A metadata service that does not answer is waited for 10 s
     /// more.
     pub fn unregister(&self, addr: usize) -> Result<(), EngineError> {
         self.unregister_all(&[addr])
     }
 
-    /// The same for several, which are waited for together; all that can be are given up, and the error is that of the
+    /// The same for several, which are waited for together. All that can be are unregistered; the error is that of the
     /// first that could not.
     pub fn unregister_all(&self, addresses: &[usize]) -> Result<(), EngineError> {
         self.unregister_all_with(addresses, &|| false)
     }
 
-    /// The same; `interrupted` is asked every 50 ms, and true ends the call: with `Ok` if they are given up by then,
-    /// with
-    /// [`EngineError::BufferBusy`] if somebody is still at one.
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call: with `Ok` if they are free by then, with
+    /// [`EngineError::BufferBusy`] if not.
     pub fn unregister_all_with(
         &self,
         addresses: &[usize],
@@ -313,9 +311,9 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check()?;
         let node = &self.initiator.node;
-        let given_up = node.context.buffers.deregister(addresses, &Deadline::after(GIVING_UP, interrupted));
+        let given_up = node.context.buffers.deregister(addresses, &Deadline::after(DEREGISTER_TIMEOUT, interrupted));
         if let Err(error) = self.publish(interrupted) {
-            // Peers that still try are refused.
+            // No error: peers that still use them are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
         }
         given_up
@@ -420,7 +418,7 @@ impl Engine {
     /// themselves, before anything moves; this is for who touches such memory in another way. In a forked child none
     /// is.
     pub fn check_local(&self, ranges: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
-        // Whoever had the lock at the fork has it for ever.
+        // A thread of the parent may have held the lock at the fork, and nothing unlocks it here.
         if forked() { Ok(()) } else { self.initiator.node.context.buffers.check_local(ranges) }
     }
 
@@ -529,12 +527,13 @@ impl Engine {
         self.batches.free(batch)
     }
 
-    /// Ends the engine: peers are served no more, calls that are under way fail with [`EngineError::Closed`], and so
-    /// does what waits. After `Ok`, nobody touches memory any more that it was lent, or that a transfer was given.
-    /// Fails with
-    /// [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] where somebody still does after some 10 s, and at
-    /// once within a call of the same engine's, in its `interrupted`; it may be called again, and waits again. A
-    /// metadata service that does not answer is waited for 10 s more.
+    /// Ends the engine: it serves peers no more, and calls that are under way or wait fail with
+    /// [`EngineError::Closed`]. After `Ok` nothing touches memory any more that it was lent, or that a transfer was
+    /// given.
+    ///
+    /// Fails with [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] if something still does after some 10
+    /// s; and at once if it is called in the `interrupted` of a call of this engine. It may be called again, and waits
+    /// again. A metadata service that does not answer is waited for 10 s more.
     pub fn close(&self) -> Result<(), EngineError> {
         self.close_with(&|| false)
     }
@@ -548,14 +547,15 @@ impl Engine {
         initiator.calls.close();
         initiator.unresponsive.close();
         self.workers.close(interrupted);
-        let ended = self.publisher.as_ref().map(|publisher| publisher.end(&Deadline::after(SERVICE, interrupted)));
+        let ended =
+            self.publisher.as_ref().map(|publisher| publisher.end(&Deadline::after(SERVICE_TIMEOUT, interrupted)));
         if let Some(Err(error)) = ended {
             tracing::warn!(%error, "the metadata may name an engine that has ended for some time");
         }
-        // Who closes it at the same time waits here.
+        // A second caller of `close` waits here.
         *self.server.lock() = None;
-        let deadline = Deadline::after(GIVING_UP, interrupted);
-        // All are done, whatever becomes of the first.
+        let deadline = Deadline::after(DEREGISTER_TIMEOUT, interrupted);
+        // Each is waited for, whatever becomes of the ones before.
         let (calls, buffers) = (initiator.calls.wait(&deadline), node.context.buffers.deregister_all(&deadline));
         let transports = node.transports.iter().map(|transport| transport.finish(&deadline));
         let transports = transports.fold(Ok(()), Result::and);
@@ -568,10 +568,10 @@ impl Engine {
         self.initiator.check()
     }
 
-    /// Tells the metadata service, if there is one, what is registered now.
+    /// Publishes what is registered to the metadata service, if there is one.
     fn publish(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         let Some(publisher) = &self.publisher else { return Ok(()) };
-        publisher.publish(self.initiator.node.context.buffers.len(), &Deadline::after(SERVICE, interrupted))
+        publisher.publish(self.initiator.node.context.buffers.len(), &Deadline::after(SERVICE_TIMEOUT, interrupted))
     }
 }
 

@@ -57,12 +57,12 @@ pub enum EngineError {
         /// Its bytes.
         other_len: usize,
     },
-    /// Others are still copying to or from a buffer that is to be given up.
+    /// Copies are still under way to or from a buffer that is being unregistered.
     #[error("the buffer at {addr:#x} is still in use after {waited:?}; it takes no new requests")]
     BufferBusy {
         /// First byte.
         addr: usize,
-        /// How long ago it was given up.
+        /// How long ago that began.
         waited: Duration,
     },
     /// The engine is closed, and calls that use their callers' memory have not ended yet.

@@ -113,7 +113,7 @@ fn host_frame(bytes: &[u8]) {
         }
     }
     if let Some((wish, count)) = bytes.first_chunk::<REQUEST_LEN>().and_then(same_host::head) {
-        assert!((1..=same_host::MOST_PIECES).contains(&count));
+        assert!((1..=same_host::PIECES_MAX).contains(&count));
         let pieces = same_host::pieces(&bytes[REQUEST_LEN..]);
         if pieces.len() == count {
             assert!(bytes.starts_with(&same_host::request(wish, &pieces)));

@@ -1,4 +1,4 @@
-//! An engine as peers see it, and as it finds them.
+//! An engine as its peers see it, and how it looks them up.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) struct LocalNode {
     pub topology: Mutex<Option<Topology>>,
     /// The metadata service, if there is one.
     pub registry: Option<Arc<Registry>>,
-    /// The answer to who asks for the document, and which state of the buffers it tells.
+    /// The message with the segment document, and the state of the buffers that it was made at.
     pub described: Mutex<Option<(u64, Arc<[u8]>)>>,
 }
 
@@ -39,9 +39,9 @@ impl LocalNode {
         self.describe_with(&self.context.buffers.lent())
     }
 
-    /// The message that answers whoever asks for the segment document. All who ask share one.
+    /// The message with the segment document. All peers that ask for it share one.
     pub fn description(&self) -> Arc<[u8]> {
-        // Looked at first: what changes meanwhile is told the next who asks.
+        // Read first: after a change meanwhile the next call makes the message anew.
         let state = self.context.buffers.changes();
         let mut described = self.described.lock();
         match &*described {
@@ -76,7 +76,7 @@ impl LocalNode {
         name == self.name || (self.registry.is_none() && is_same_address())
     }
 
-    /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
+    /// The host and the addresses where a peer answers handshakes, by its name or by the metadata service.
     pub fn handshake_at(&self, name: &str, deadline: &Deadline<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
         let (host, port) = match &self.registry {
             Some(registry) => registry.handshake(name, deadline)?,
@@ -89,15 +89,15 @@ impl LocalNode {
         Ok((host, addresses))
     }
 
-    /// A peer's description and its host.
+    /// A peer's segment document and its host.
     pub fn look_up(&self, name: &str, deadline: &Deadline<'_>) -> Result<(Descriptor, String), EngineError> {
         let (host, addresses) = self.handshake_at(name, deadline)?;
         let json = match &self.registry {
             Some(registry) => registry.segment(name, deadline)?.into_bytes(),
             None => {
-                // Nobody reads in the question what the asker lends.
+                // Without buffers: a peer does not read in the question what the asker lends.
                 let ask = Message::new(Kind::Metadata, self.describe_with(&[]));
-                let (connect, longest) = (self.context.options.connect_timeout, descriptor::LONGEST);
+                let (connect, longest) = (self.context.options.connect_timeout, descriptor::DOCUMENT_BYTES_MAX);
                 handshake::ask(name, &addresses, &ask, connect, deadline, longest)?
             }
         };

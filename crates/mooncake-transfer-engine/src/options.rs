@@ -1,4 +1,4 @@
-//! How an engine is to be.
+//! Settings of an engine.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -163,7 +163,7 @@ impl EngineOptions {
     }
 
     /// Warns of the variables of this process that do nothing for engines; once a process.
-    pub fn warn_of_the_environment() {
+    pub fn warn_ignored_variables() {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| {
             let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -171,7 +171,7 @@ impl EngineOptions {
         });
     }
 
-    pub(crate) fn warn_of_what_is_not_there(&self) {
+    pub(crate) fn warn_missing_protocols(&self) {
         if self.protocols.contains(&Protocol::Rdma) {
             let discovered = || Topology::discover(&[]);
             let has_devices = !self.topology.clone().unwrap_or_else(discovered).devices().is_empty();

@@ -1,4 +1,8 @@
-//! Registered memory: what an engine lends, who is at work in it, and what is the local end of transfers alone.
+//! Registered memory: what an engine lends, the copies at work in it, and what is the local end of transfers alone.
+//!
+//! A buffer is free when three things hold: it takes no new copy, no copy of this process is inside of it, and no peer
+//! is inside of its block. [`Buffers::deregister`] brings them about in this order, so that nothing begins behind a
+//! look that found nothing.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -52,10 +56,13 @@ impl Buffer {
         Buffer { range, location: location.to_owned(), lent, block, users, gone }
     }
 
-    /// Keeps the memory from being given back while the answer lives; none if that has begun.
-    pub fn enter(&self) -> Option<InUse<'_>> {
+    /// Keeps the buffer from being free while the answer lives; none if it is being deregistered.
+    ///
+    /// Counts first and looks second, while deregistering marks first and counts second: of a copy and a deregistration
+    /// at the same moment at least one sees the other.
+    pub fn enter(&self) -> Option<BufferUse<'_>> {
         self.users.fetch_add(1, Ordering::SeqCst);
-        let in_use = InUse(self);
+        let in_use = BufferUse(self);
         (!self.gone.load(Ordering::SeqCst)).then_some(in_use)
     }
 
@@ -70,28 +77,29 @@ impl Buffer {
     }
 }
 
-/// Somebody copies to or from the buffer.
-pub(crate) struct InUse<'a>(&'a Buffer);
+/// A copy to or from the buffer, under way as long as this lives.
+pub(crate) struct BufferUse<'a>(&'a Buffer);
 
-impl Drop for InUse<'_> {
+impl Drop for BufferUse<'_> {
     fn drop(&mut self) {
         self.0.users.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// A buffer that was given up.
+/// A buffer that was deregistered and may not be free yet.
 #[derive(Debug)]
-struct Leaving {
+struct LeavingBuffer {
     buffer: Arc<Buffer>,
-    /// The peers that were inside its block then, where it is mapped. Those who came later know that it is gone.
-    inside: Vec<ActiveAccess>,
+    /// Peers' accesses to its block that were active then. A peer that enters later looks whether the buffer is still
+    /// there, and finds that it is not.
+    accesses: Vec<ActiveAccess>,
     since: Instant,
 }
 
-impl Leaving {
-    /// Nobody touches it any more.
-    fn is_left(&self) -> bool {
-        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.inside.iter().any(ActiveAccess::lasts)
+impl LeavingBuffer {
+    /// Nothing touches it any more.
+    fn is_free(&self) -> bool {
+        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.accesses.iter().any(ActiveAccess::lasts)
     }
 
     fn busy(&self) -> EngineError {
@@ -103,8 +111,9 @@ impl Leaving {
 #[derive(Debug, Default)]
 struct Ranges {
     registered: BTreeMap<usize, Arc<Buffer>>,
-    /// Given up, and not known to be left yet: who asks again waits again, and nobody lends them anew before.
-    leaving: BTreeMap<usize, Arc<Leaving>>,
+    /// Deregistered, and not known to be free yet: a second call for them waits again, and until they are free they
+    /// cannot be registered anew.
+    leaving: BTreeMap<usize, Arc<LeavingBuffer>>,
 }
 
 impl Ranges {
@@ -123,19 +132,20 @@ impl Ranges {
     }
 }
 
-/// No process has memory from here on: 57 bits of an address are the most that hosts translate, and half of them is the
+/// No process has memory from here on: hosts translate 57 bits of an address at most, and the upper half of that is the
 /// kernel's.
 const ADDRESSES_END: usize = 1 << 56;
 
 /// All registered ranges of an engine.
 pub(crate) struct Buffers {
     ranges: RwLock<Ranges>,
-    /// Held by who registers or gives up: transports may take their time with it, and nobody else waits for them.
+    /// Held while buffers are registered or deregistered. Observers may take their time, and only such calls wait for
+    /// them: transfers look buffers up under `ranges` alone.
     turn: Mutex<()>,
     observers: MemoryObservers,
-    /// How often others were lent than before.
+    /// Counts the times that what is lent has changed.
     changes: AtomicU64,
-    /// A device's memory has been seen here: there may be more.
+    /// Memory of a device has been seen here, so that there may be more.
     devices: AtomicBool,
 }
 
@@ -154,10 +164,11 @@ impl Buffers {
             }
         }
         let _turn = self.turn.lock();
+        // Among themselves, too, the new ranges must not overlap.
         let mut fresh = Ranges::default();
         {
             let mut held = self.ranges.write();
-            held.leaving.retain(|_, leaving| !leaving.is_left());
+            held.leaving.retain(|_, leaving| !leaving.is_free());
             for &range in ranges {
                 let (addr, len) = (range.addr(), range.len());
                 held.check(addr, len)?;
@@ -165,6 +176,7 @@ impl Buffers {
                 fresh.registered.insert(addr, Arc::new(Buffer::new(range, location, lent, shared_block(addr, len))));
             }
         }
+        // Before any peer can find the buffers: a transport may have to make keys that peers use.
         self.tell_all(&fresh.registered.values().cloned().collect::<Vec<_>>())?;
         if ranges.iter().any(|range| self.source(*range).is_on_device()) {
             self.look_for_devices();
@@ -190,18 +202,18 @@ impl Buffers {
         Ok(())
     }
 
-    /// Gives ranges up, all that can be; the error is that of the first that could not. After `Ok` nobody touches that
-    /// memory any more. All are waited for together. One that is still in use when patience ends takes no new requests,
-    /// and giving it up again waits again.
+    /// Deregisters ranges, all that are registered; the error is that of the first that was not, or is not free in
+    /// time. After `Ok` nothing touches that memory any more. All are waited for together. A buffer that is still in
+    /// use at the deadline takes no new requests, and deregistering it again waits again.
     pub fn deregister(&self, addresses: &[usize], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let mut known = Ok(());
-        let (mut given_up, mut waited_for) = (Vec::new(), Vec::new());
+        let (mut leaving, mut waited_for) = (Vec::new(), Vec::new());
         {
             let _turn = self.turn.lock();
             let mut held = self.ranges.write();
             for addr in addresses {
                 if let Some(buffer) = held.registered.remove(addr) {
-                    given_up.push(buffer);
+                    leaving.push(buffer);
                 } else if let Some(leaving) = held.leaving.get(addr) {
                     waited_for.push(leaving.clone());
                 } else {
@@ -210,39 +222,46 @@ impl Buffers {
                 }
             }
             drop(held);
-            waited_for.extend(self.leave(given_up));
+            waited_for.extend(self.leave(leaving));
         }
         known.and(self.wait(waited_for, deadline))
     }
 
-    /// Gives up all that there is, as [`Buffers::deregister`] does.
+    /// Deregisters all that there is, as [`Buffers::deregister`] does.
     pub fn deregister_all(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let waited_for = {
             let _turn = self.turn.lock();
-            let given_up = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
-            self.leave(given_up);
+            let leaving = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
+            self.leave(leaving);
             self.ranges.read().leaving.values().cloned().collect()
         };
         self.wait(waited_for, deadline)
     }
 
-    /// Nobody enters these buffers any more; some may be inside. It is the caller's turn.
-    fn leave(&self, given_up: Vec<Arc<Buffer>>) -> Vec<Arc<Leaving>> {
-        if given_up.is_empty() {
+    /// Takes no new copies into these buffers; some may be under way. The caller has taken them out of those that are
+    /// registered, and holds `turn`, so that nobody registers the ranges before they are listed as leaving.
+    ///
+    /// The order matters. A peer that sees the revision change, which observers bring about, looks a buffer up again:
+    /// it must not be found by then. And a copy that has found it before must not enter behind the look at those that
+    /// are inside: so it is marked first.
+    fn leave(&self, leaving: Vec<Arc<Buffer>>) -> Vec<Arc<LeavingBuffer>> {
+        if leaving.is_empty() {
             return Vec::new();
         }
-        if given_up.iter().any(|buffer| buffer.lent) {
+        if leaving.iter().any(|buffer| buffer.lent) {
             self.changes.fetch_add(1, Ordering::SeqCst);
         }
-        for buffer in &given_up {
+        for buffer in &leaving {
             buffer.gone.store(true, Ordering::SeqCst);
         }
-        let inside: Vec<ActiveAccess> =
-            self.observers.iter().flat_map(|observer| observer.deregister(&given_up)).collect();
-        let leaving = given_up.into_iter().map(|buffer| {
-            let touches = |visit: &&ActiveAccess| buffer.block.is_some_and(|block| visit.touches(block.id));
-            let inside = inside.iter().filter(touches).cloned().collect();
-            Arc::new(Leaving { buffer, inside, since: Instant::now() })
+        let active: Vec<ActiveAccess> =
+            self.observers.iter().flat_map(|observer| observer.deregister(&leaving)).collect();
+        let leaving = leaving.into_iter().map(|buffer| {
+            // An access is to a whole block, of which this buffer may be a part: it waits for the others' accesses,
+            // too.
+            let touches = |access: &&ActiveAccess| buffer.block.is_some_and(|block| access.touches(block.id));
+            let accesses = active.iter().filter(touches).cloned().collect();
+            Arc::new(LeavingBuffer { buffer, accesses, since: Instant::now() })
         });
         let leaving: Vec<_> = leaving.collect();
         let by_address = leaving.iter().map(|leaving| (leaving.buffer.range.addr(), leaving.clone()));
@@ -250,14 +269,15 @@ impl Buffers {
         leaving
     }
 
-    fn wait(&self, mut waited_for: Vec<Arc<Leaving>>, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+    fn wait(&self, mut waited_for: Vec<Arc<LeavingBuffer>>, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         deadline.wait_until(|| {
-            let left: Vec<_> = waited_for.extract_if(.., |leaving| leaving.is_left()).collect();
-            if !left.is_empty() {
+            let free: Vec<_> = waited_for.extract_if(.., |leaving| leaving.is_free()).collect();
+            if !free.is_empty() {
                 let mut held = self.ranges.write();
-                for leaving in left {
+                for leaving in free {
                     let addr = leaving.buffer.range.addr();
-                    // Who waited for the same may have been faster, and the range may have been given up a second time.
+                    // Another call for the same buffer may have taken it out, and the range may have been registered
+                    // and deregistered again since.
                     if held.leaving.get(&addr).is_some_and(|other| Arc::ptr_eq(other, &leaving)) {
                         held.leaving.remove(&addr);
                     }
@@ -305,24 +325,25 @@ impl Buffers {
         self.ranges.read().registered.values().filter(|buffer| buffer.lent).cloned().collect()
     }
 
-    /// Whether the local end of any of these requests is a device's memory, as far as such memory has been seen here
-    /// before: who has none is not asked for it.
+    /// Whether the local end of any of these requests is memory of a device. False as long as such memory has not been
+    /// seen here: the look-up asks a driver, and most processes have no device.
     pub fn are_any_on_device(&self, requests: &[Request]) -> bool {
         let is_on_device = |request: &Request| self.source(request.local).is_on_device();
         self.devices.load(Ordering::Relaxed) && requests.iter().any(is_on_device)
     }
 
-    /// There may be a device's memory here.
+    /// From now on [`Buffers::are_any_on_device`] looks.
     pub fn look_for_devices(&self) {
         self.devices.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses memory of this process that begins in a registered range, lent or not, and runs out of all of them.
+    /// Refuses memory of this process that begins in a registered range, lent or not, and runs out of the registered
+    /// ranges.
     pub fn check_local(&self, local: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
         let held = self.ranges.read();
         let bounds = |(start, buffer): (&usize, &Arc<Buffer>)| (*start, start + buffer.range.len());
         local.into_iter().try_for_each(|range| {
-            // None overlaps another: of those that begin before it, the last alone can hold its first byte.
+            // None overlaps another, so that of those that begin before it only the last can hold its first byte.
             let before = held.registered.range(..=range.addr()).next_back().map(bounds);
             if before.is_none_or(|(_, end)| end <= range.addr() || range.len() <= end - range.addr()) {
                 return Ok(());
@@ -332,13 +353,13 @@ impl Buffers {
         })
     }
 
-    /// Memory to be read from, of a request that was [checked](Buffers::check_local) or of a registered buffer. The
-    /// kernel checks the host's memory, a device's driver its own.
+    /// Memory to read from, of a request that was [checked](Buffers::check_local) or of a registered buffer. The kernel
+    /// checks memory of the host as it copies, a device's driver its own.
     pub fn source(&self, range: ForeignRange) -> Source<'static> {
         Source::unregistered(range)
     }
 
-    /// Memory to be written to, as above.
+    /// Memory to write to, as above.
     pub fn target(&self, range: ForeignRange) -> Target<'static> {
         Target::unregistered(range)
     }
@@ -389,12 +410,12 @@ mod tests {
         let inside: Vec<_> = all.iter().filter_map(|buffer| buffer.enter()).collect();
         for everything in [false, true] {
             let began = Instant::now();
-            let given_up = match everything {
+            let result = match everything {
                 false => buffers.deregister(&addresses(&all), &soon()),
                 true => buffers.deregister_all(&soon()),
             };
             let took = began.elapsed();
-            assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
+            assert!(is_busy(&result, memory.addr()), "{result:?}");
             assert!(took >= PATIENCE && took < 4 * PATIENCE, "{took:?}");
         }
         drop(inside);
@@ -406,8 +427,8 @@ mod tests {
         let (buffers, memory, all) = lending(2);
         let (first, second) = (memory.addr(), memory.addr() + 4096);
         let inside = all[0].enter().unwrap();
-        let given_up = buffers.deregister(&[first, second, first + 1], &soon());
-        assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
+        let result = buffers.deregister(&[first, second, first + 1], &soon());
+        assert!(matches!(result, Err(EngineError::NotRegistered { .. })), "{result:?}");
         let again = buffers.deregister(&[first], &soon());
         assert!(is_busy(&again, first), "{again:?}");
         for (offset, len) in [(0, 4096), (4095, 1), (100, 1), (0, 1), (4000, 8192), (0, 12_288)] {
@@ -452,8 +473,8 @@ mod tests {
     #[test]
     fn an_address_that_is_named_twice_is_given_up_once() {
         let (buffers, memory, _all) = lending(1);
-        let given_up = buffers.deregister(&[memory.addr(), memory.addr()], &soon());
-        assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
+        let result = buffers.deregister(&[memory.addr(), memory.addr()], &soon());
+        assert!(matches!(result, Err(EngineError::NotRegistered { .. })), "{result:?}");
         assert_eq!(buffers.len(), 0);
     }
 
@@ -481,8 +502,8 @@ mod tests {
         buffers.deregister(&addresses(&all[1..]), &soon()).unwrap();
 
         let began = Instant::now();
-        let given_up = buffers.deregister(&addresses(&all[..1]), &soon());
-        assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
+        let result = buffers.deregister(&addresses(&all[..1]), &soon());
+        assert!(is_busy(&result, memory.addr()), "{result:?}");
         assert!(began.elapsed() < 4 * PATIENCE, "{:?}", began.elapsed());
         let everything = buffers.deregister_all(&soon());
         assert!(is_busy(&everything, memory.addr()), "{everything:?}");
@@ -496,18 +517,18 @@ mod tests {
 
     /// An observer that has to know of memory, as RDMA has.
     #[derive(Default)]
-    struct Told {
+    struct Observer {
         refuses: AtomicBool,
         log: Mutex<Vec<(&'static str, usize, bool)>>,
     }
 
-    impl Told {
+    impl Observer {
         fn note(&self, what: &'static str, buffers: &[Arc<Buffer>]) {
             self.log.lock().extend(buffers.iter().map(|buffer| (what, buffer.range.addr(), buffer.lent)));
         }
     }
 
-    impl MemoryObserver for Told {
+    impl MemoryObserver for Observer {
         fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
             if self.refuses.load(Ordering::SeqCst) {
                 return Err(EngineError::Memory("it cannot be pinned".into()));
@@ -524,7 +545,7 @@ mod tests {
 
     #[test]
     fn all_transports_know_of_memory_before_it_is_lent_and_none_of_what_one_of_them_refuses() {
-        let told: [Arc<Told>; 2] = Default::default();
+        let told: [Arc<Observer>; 2] = Default::default();
         let (buffers, memory, all) = lending_by(2, told.iter().map(|one| one.clone() as _).collect());
         let (first, second, third) = (memory.addr(), memory.addr() + 4096, memory.part(8192, 4096));
         told[1].refuses.store(true, Ordering::SeqCst);
@@ -543,7 +564,7 @@ mod tests {
 
     #[test]
     fn memory_for_this_end_alone_is_shown_to_transports_and_to_no_peer() {
-        let told = Arc::new(Told::default());
+        let told = Arc::new(Observer::default());
         let (buffers, memory, _) = lending_by(1, vec![told.clone()]);
         let (changes, alone) = (buffers.changes(), memory.part(4096, 4096));
         buffers.register(&[alone], "cpu:0", false).unwrap();

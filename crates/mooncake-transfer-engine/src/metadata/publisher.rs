@@ -1,12 +1,12 @@
-//! When the metadata is told what is registered: at once, and together where there are many buffers and many changes.
+//! Publishes what is registered to the metadata service: at once, or several changes together.
 //!
-//! The document tells all buffers, so that each is dearer than the one before. Few are told one by one. Of many that
-//! follow each other quickly, a thread tells those that have come meanwhile; a peer needs them to find the first, and
-//! for nothing else.
+//! The document lists every buffer, so each registration costs more than the last. Few buffers are published one by
+//! one. Of many that follow each other quickly, a thread publishes those that have come meanwhile. Peers do not need
+//! them: they use the document to find the first buffer, and for nothing else.
 //!
-//! A service may take long to answer, so that threads speak to it, one after the other, and callers leave them when
-//! they have waited enough. What was left goes on, and tells what is registered when its turn has come: never less than
-//! what it was for.
+//! A service may take long to answer. So threads call it, one after the other, and a caller leaves its thread at its
+//! deadline. A thread that was left goes on, and publishes what is registered when its turn comes: never less than what
+//! its caller had registered.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,25 +17,25 @@ use parking_lot::Mutex;
 use crate::error::EngineError;
 use crate::metadata::Registry;
 
-/// So many buffers are told one by one.
-const FEW: usize = 64;
+/// Up to so many buffers are published one by one.
+const SINGLY_PUBLISHED_MAX: usize = 64;
 
-/// For so many times as long as the last telling took there is none.
-const PAUSE: u32 = 4;
+/// After one call of the service there is none for so many times as long as it took.
+const PAUSE_FACTOR: u32 = 4;
 
-/// A telling that failed is tried again so often.
-const TRIES: u32 = 5;
+/// How often a thread that publishes several changes tries.
+const TRIES_MAX: u32 = 5;
 
 /// Makes the segment document as of now.
 pub(crate) type Describe = Box<dyn Fn() -> String + Send + Sync>;
 
 pub(crate) struct Publisher {
     registry: Arc<Registry>,
-    /// The engine's.
+    /// The engine's name.
     name: String,
     describe: Describe,
-    /// Held while the service is told: no document overtakes a newer one.
-    pen: Mutex<()>,
+    /// Held during a call of the service: no document overtakes a newer one.
+    turn: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct Publisher {
 struct State {
     ended: Option<Instant>,
     took: Duration,
-    /// A document is going out.
+    /// A call of the service is under way.
     busy: bool,
-    /// A thread will tell what is registered then.
+    /// A thread will publish what is registered by then.
     later: bool,
-    /// Nothing is told any more.
+    /// Nothing is published any more.
     ending: bool,
     withdrawn: bool,
 }
@@ -55,33 +55,34 @@ struct State {
 impl State {
     fn pause(&self) -> Duration {
         let since = self.ended.map_or(Duration::MAX, |ended| ended.elapsed());
-        (self.took * PAUSE).saturating_sub(since)
+        (self.took * PAUSE_FACTOR).saturating_sub(since)
     }
 }
 
 impl Publisher {
-    /// `describe` is called when the turn of its document has come, under a lock: nothing that it holds may hold this.
+    /// `describe` is called under a lock, when the turn of its document has come. Nothing that it captures may hold the
+    /// publisher.
     pub fn new(registry: Arc<Registry>, name: &str, describe: Describe) -> Publisher {
-        Publisher { registry, name: name.to_owned(), describe, pen: Mutex::default(), state: Mutex::default() }
+        Publisher { registry, name: name.to_owned(), describe, turn: Mutex::default(), state: Mutex::default() }
     }
 
-    /// Says where the engine is, and what it lends.
+    /// Announces where the engine answers handshakes, and publishes what it lends.
     pub fn begin(self: &Arc<Self>, host: &str, port: u16, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let (held, host) = (self.clone(), host.to_owned());
         self.by_thread("taking the name", deadline, move || {
-            held.speak(|| {
+            held.call(|| {
                 held.registry.announce(&held.name, &host, port)?;
-                held.tell()
+                held.publish_now()
             })
         })?
     }
 
-    /// Tells the metadata what is registered, now or soon; `buffers` is how many there are. An error is that of now;
-    /// what was left for want of patience may be told yet.
+    /// Publishes what is registered, now or soon; `buffers` is how many there are. An error is that of now. A call that
+    /// was left at the deadline may succeed yet.
     pub fn publish(self: &Arc<Self>, buffers: usize, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         {
             let mut state = self.state.lock();
-            let many = buffers > FEW;
+            let many = buffers > SINGLY_PUBLISHED_MAX;
             if many && state.later {
                 return Ok(());
             }
@@ -95,8 +96,8 @@ impl Publisher {
             }
         }
         let held = self.clone();
-        let tell = move || held.speak(|| held.tell());
-        self.by_thread("telling it what is registered", deadline, tell)?
+        let publish = move || held.call(|| held.publish_now());
+        self.by_thread("telling it what is registered", deadline, publish)?
     }
 
     /// The same, and no caller waits for it or learns how it ended.
@@ -105,26 +106,26 @@ impl Publisher {
     }
 
     fn publish_later(&self) {
-        for nth in 1..=TRIES {
+        for nth in 1..=TRIES_MAX {
             let pause = self.state.lock().pause();
             std::thread::sleep(pause);
-            let told = self.speak(|| {
-                // What is registered from here on begins anew.
+            let told = self.call(|| {
+                // What is registered from here on needs another call.
                 self.state.lock().later = false;
-                self.tell()
+                self.publish_now()
             });
             match told {
                 Ok(()) | Err(EngineError::Closed) => return,
                 Err(error) => tracing::warn!(%error, nth, "the metadata does not name all buffers yet"),
             }
-            if nth < TRIES {
+            if nth < TRIES_MAX {
                 self.state.lock().later = true;
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
     }
 
-    /// Has a thread make a call of the service; its caller leaves it at the deadline.
+    /// Has a thread call the service, and leaves it at the deadline.
     fn by_thread<T: Send + 'static>(
         &self,
         what: &'static str,
@@ -135,13 +136,13 @@ impl Publisher {
         called.map_err(EngineError::blocking("the metadata service", what))
     }
 
-    fn tell(&self) -> Result<(), EngineError> {
+    fn publish_now(&self) -> Result<(), EngineError> {
         self.registry.publish(&self.name, &(self.describe)())
     }
 
-    /// Speaks to the service when no other thread does.
-    fn speak(&self, tell: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
-        let _pen = self.pen.lock();
+    /// Calls the service when no other thread does.
+    fn call(&self, call: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
+        let _turn = self.turn.lock();
         {
             let mut state = self.state.lock();
             if state.ending {
@@ -150,14 +151,14 @@ impl Publisher {
             state.busy = true;
         }
         let began = Instant::now();
-        let told = tell();
+        let result = call();
         let mut state = self.state.lock();
         (state.busy, state.took, state.ended) = (false, began.elapsed(), Some(Instant::now()));
-        told
+        result
     }
 
-    /// Tells nothing any more, and removes what was told, as far as the caller has patience and in the background
-    /// beyond. May be called again.
+    /// Publishes nothing any more, and removes this engine's documents: until the deadline, and in the background
+    /// afterwards. May be called again.
     pub fn end(self: &Arc<Self>, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         {
             let mut state = self.state.lock();
@@ -168,7 +169,7 @@ impl Publisher {
         }
         let held = self.clone();
         self.by_thread("taking leave of it", deadline, move || {
-            let _pen = held.pen.lock();
+            let _turn = held.turn.lock();
             if std::mem::replace(&mut held.state.lock().withdrawn, true) {
                 return;
             }

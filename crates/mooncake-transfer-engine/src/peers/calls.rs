@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::EngineError;
 
 thread_local! {
-    /// Where this thread is inside: it must not wait for itself.
+    /// Calls of this thread that are under way: it must not wait for its own.
     static INSIDE: RefCell<Vec<*const Calls>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -18,12 +18,12 @@ thread_local! {
 pub(crate) struct Calls {
     under_way: AtomicUsize,
     closed: AtomicBool,
-    /// Told of each that ends once none is let in any more.
+    /// Notified of each that ends after [`Calls::close`].
     ended: Condvar,
     lock: Mutex<()>,
 }
 
-/// One that is under way; ended by the thread that began it.
+/// A call that is under way; the thread that began it ends it.
 pub(crate) struct Call<'a> {
     calls: &'a Calls,
     of_this_thread: PhantomData<*const ()>,
@@ -41,7 +41,7 @@ impl Drop for Call<'_> {
 }
 
 impl Calls {
-    /// Nothing that the answer covers is still at work when [`Calls::wait`] has said so.
+    /// Counts a call in, until the answer is dropped; an error after [`Calls::close`].
     pub fn enter(&self) -> Result<Call<'_>, EngineError> {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         INSIDE.with_borrow_mut(|inside| inside.push(self));
@@ -49,7 +49,7 @@ impl Calls {
         if self.is_closed() { Err(EngineError::Closed) } else { Ok(call) }
     }
 
-    /// None is let in any more.
+    /// Lets no call in any more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -58,7 +58,7 @@ impl Calls {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Waits for those that are inside. For this thread's own it would wait in vain, and says so at once.
+    /// Waits until none is under way. An error at once if only calls of this thread are: it would wait in vain.
     pub fn wait(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let own = INSIDE.with_borrow(|inside| inside.iter().filter(|other| std::ptr::eq(**other, self)).count());
         let under_way = || self.under_way.load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! The ways to all peers: what is kept for none of them is let go of.
+//! The routes to all peers, whose idle connections are closed now and then.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::route::Route;
 
-/// How often they are looked at.
-const SWEEP: Duration = Duration::from_secs(1);
+/// How often they are looked at, at most.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct IdlePaths {
@@ -26,12 +26,12 @@ impl IdlePaths {
         route
     }
 
-    /// Closes connections that peers have ended, and those that nobody has needed for a while; not more often than it
-    /// is worth.
+    /// Closes connections that peers have ended, and those that no call has needed for a while; does nothing if it did
+    /// so a moment ago.
     pub(crate) fn close_idle(&self, now: Instant) {
         {
             let mut swept = self.swept.lock();
-            if swept.is_some_and(|at| now.duration_since(at) < SWEEP) {
+            if swept.is_some_and(|at| now.duration_since(at) < SWEEP_INTERVAL) {
                 return;
             }
             *swept = Some(now);

@@ -1,4 +1,4 @@
-//! What an engine's calls and its threads share: its peers, and how requests are carried out.
+//! An engine as initiator: it opens peers and carries requests out. Its callers' threads and its own share one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ use crate::protocol::handshake::{self, Kind, Message, NotifyBody};
 use crate::request::{Opcode, PeerId, Request, total};
 use crate::transport::stall::StallTimer;
 
-/// Longest that who asks for something in the background is kept by a peer that has not been met.
-const SOON: Duration = Duration::from_millis(100);
+/// Longest that [`Initiator::open_soon`] waits for a peer that has not been met.
+const OPEN_SOON_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What threads of the engine share.
+/// Opens peers and carries requests out.
 pub(crate) struct Initiator {
     pub node: Arc<LocalNode>,
     pub unresponsive: Arc<UnresponsivePeers>,
@@ -50,9 +50,9 @@ impl Initiator {
     }
 
     pub fn open_soon(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
-        let deadline = Deadline::after(SOON, interrupted);
+        let deadline = Deadline::after(OPEN_SOON_TIMEOUT, interrupted);
         self.find(name, true, |name| {
-            // That it takes longer says nothing of the peer.
+            // Not by `meet`, which would take the end of so short a wait for a sign that the peer is unresponsive.
             let met = self.unresponsive.check(name, &deadline).and_then(|()| self.look_for(name, &deadline));
             match met {
                 Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
@@ -63,7 +63,7 @@ impl Initiator {
         })
     }
 
-    /// The id of a peer that was met, or `soon` will be; what `meet` gives if it was not.
+    /// The id of a peer that was met, or, with `soon`, that has an id; else what `meet` gives.
     fn find(
         &self,
         name: &str,
@@ -80,12 +80,12 @@ impl Initiator {
         }
         match self.peers.id_of(name, !soon) {
             Some(id) => Ok(id),
-            // Without a lock: others go on.
+            // Without a lock: other calls go on.
             None => meet(name),
         }
     }
 
-    /// Asks a peer for its description, unless it is known not to answer.
+    /// Asks a peer for its segment document, unless it is known not to answer.
     pub fn meet(&self, name: &str, deadline: &Deadline<'_>) -> Result<Arc<Peer>, EngineError> {
         self.unresponsive.call(name, deadline, || self.look_for(name, deadline))
     }
@@ -106,7 +106,7 @@ impl Initiator {
         }
     }
 
-    /// Carries requests out, in this thread: all or an error. The end of the engine ends it, and waits for it.
+    /// Carries requests out, in this thread: all, or an error. The engine's end interrupts it, and waits for it.
     pub fn transfer(&self, peer: PeerId, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let _call = self.calls.enter()?;
         let interrupted = || self.calls.is_closed() || deadline.is_interrupted();
@@ -134,7 +134,7 @@ impl Initiator {
 
     /// A request to the own segment.
     fn copy_here(&self, request: &Request, deadline: &Deadline<'_>) -> Result<(), EngineError> {
-        const STEP: usize = 4 << 20;
+        const COPY_STEP_BYTES: usize = 4 << 20;
         let (addr, len) = (request.remote, request.local.len());
         if len == 0 {
             return Ok(());
@@ -142,9 +142,9 @@ impl Initiator {
         let outside = || EngineError::NotRegistered { owner: self.node.name.clone(), addr, len: len as u64 };
         let buffer = self.node.context.buffers.find(addr, len as u64).ok_or_else(outside)?;
         let (timer, mut bounce) = (StallTimer::new(&self.node.name, deadline, Duration::MAX), Bounce::new());
-        for at in (0..len).step_by(STEP) {
+        for at in (0..len).step_by(COPY_STEP_BYTES) {
             timer.check("copying within the process")?;
-            let step = STEP.min(len - at);
+            let step = COPY_STEP_BYTES.min(len - at);
             let _in_use = buffer.enter().ok_or_else(outside)?;
             let (here, there) = (request.local.part(at, step), buffer.part(addr + at as u64, step as u64));
             let (from, into) = match request.opcode {
@@ -179,7 +179,7 @@ impl Initiator {
         self.say(&name, &message, deadline)
     }
 
-    /// When a batch is done it is told of while the batch has time, and the engine goes on.
+    /// Sends the notification of a batch that is done, until the batch's deadline, a connection's, or the engine's end.
     pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, until: Instant) -> Result<(), EngineError> {
         let interrupted = || self.calls.is_closed();
         let deadline = Deadline::after(self.node.context.options.connect_timeout, &interrupted);

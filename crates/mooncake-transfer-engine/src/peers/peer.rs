@@ -1,4 +1,4 @@
-//! A peer: what it says of itself, and the ways to it.
+//! A peer that has been opened: its route, and what has gone over it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::request::Request;
 /// A peer that has been opened.
 pub(crate) struct Peer {
     pub name: String,
-    /// Replaced when the peer turns out to be another one than it was.
+    /// Replaced when the peer turns out to be in another life.
     route: Mutex<Arc<Route>>,
     /// Where its routes are listed.
     idle_paths: Arc<IdlePaths>,
@@ -32,7 +32,7 @@ pub(crate) struct Traffic {
 }
 
 impl Peer {
-    /// Asks the peer for its description.
+    /// Asks the peer for its segment document, and looks for a route to it.
     pub fn open(
         node: &LocalNode,
         idle_paths: &Arc<IdlePaths>,
@@ -49,7 +49,7 @@ impl Peer {
         self.route.lock().clone()
     }
 
-    /// Carries requests out, in the caller's thread. All or an error; then some of them may have been carried out.
+    /// Carries requests out, in the caller's thread: all of them, or an error, after which some may have been.
     pub fn transfer(&self, node: &LocalNode, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let mut route = self.route();
         let mut result = route.transfer(node, &self.name, requests, deadline);
@@ -57,7 +57,7 @@ impl Peer {
             && error.is_perhaps_stale()
             && !deadline.has_passed()
         {
-            // Restarted under its name, or with other buffers: once more if it says something new.
+            // The peer may have restarted under its name. If its document is of another life: once more.
             match Route::find(node, &self.name, deadline) {
                 Ok(fresh) if !fresh.is_same_life(&route) => {
                     tracing::info!(peer = self.name, %error, "the peer is another one than before");

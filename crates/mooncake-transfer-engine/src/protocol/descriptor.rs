@@ -6,7 +6,7 @@ use crate::error::EngineError;
 use crate::protocol::ids::EngineId;
 
 /// Longest document that is read, bytes.
-pub(crate) const LONGEST: usize = 64 << 20;
+pub(crate) const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 
 /// A segment document. Fields that are not known are ignored, by either side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

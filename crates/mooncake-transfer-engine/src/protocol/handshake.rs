@@ -1,7 +1,7 @@
 //! Mooncake's handshake: one request for each connection, a length, a kind and JSON.
 //!
 //! A frame is a u64 length (little endian, the kind's byte counted), the kind, and the text. The reply echoes the kind.
-//! Engines of old send no kind: their first byte is that of the JSON, and it is a connection request.
+//! Old engines send no kind: their first byte is that of the JSON, and it is a connection request.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     /// The segment document.
     Metadata = 1,
     Notify = 2,
-    /// Is anybody there?
+    /// Whether the engine lives.
     Probe = 3,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub kind: Kind,
-    /// An engine of old, which sends and expects no kind.
+    /// Of an old engine, which sends and expects no kind.
     pub old: bool,
     pub json: Vec<u8>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct NotifyBody {
 
 impl Message {
     pub fn new(kind: Kind, mut json: String) -> Message {
-        // As theirs end, for whoever reads lines.
+        // As Mooncake's messages end, for peers that read lines.
         json.push('\n');
         Message { kind, old: false, json: json.into_bytes() }
     }
@@ -79,7 +79,7 @@ impl Message {
     }
 }
 
-/// Bytes that are missing; an error if the length is none that an engine says.
+/// How many bytes are missing of a frame, as far as is known; an error if its length is not allowed.
 pub(crate) fn missing(read: &[u8], longest: usize) -> Result<usize, ()> {
     let Some(length) = read.first_chunk::<LENGTH_LEN>() else { return Ok(LENGTH_LEN - read.len()) };
     match usize::try_from(u64::from_le_bytes(*length)) {
@@ -123,8 +123,8 @@ pub(crate) fn ask(
     }
 }
 
-/// `write_all` that a peer cannot prolong by taking a drop of bytes now and then. It fails as interrupted when its
-/// caller has had enough.
+/// `write_all` until the deadline, which a peer cannot prolong by reading a few bytes now and then. Fails as
+/// interrupted if its caller's hook says so.
 fn send_all(mut stream: &TcpStream, bytes: &[u8], deadline: &Deadline<'_>) -> io::Result<()> {
     move_all(bytes.len(), deadline, |done, slice| {
         stream.set_write_timeout(Some(slice))?;

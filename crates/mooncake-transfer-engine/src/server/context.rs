@@ -14,9 +14,9 @@ pub(crate) struct ServerContext {
     pub node: Arc<LocalNode>,
     /// What peers of this host may map.
     pub mappable: Arc<Mappable>,
-    /// Connections that peers write by.
+    /// The connections of peers that have a name.
     pub writers: Arc<Writers>,
-    /// Of handshakes that are coming in.
+    /// Memory for handshakes that are coming in.
     pub handshake_budget: Arc<HandshakeBudget>,
 }
 

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::Connection;
 
-/// Of so many that have been still for longest one is likely to have said nothing.
-const LOOKS: usize = 16;
+/// How many of the longest idle are looked at for one that has sent nothing.
+const CANDIDATES_MAX: usize = 16;
 
 #[derive(Default)]
 pub(super) struct Slots {
-    /// With a generation, so that an event of a connection that has ended finds nobody.
+    /// With a generation, so that an event of a connection that has ended finds none.
     list: Vec<(u32, Option<Arc<Connection>>)>,
     free: Vec<u32>,
     used: usize,
@@ -39,14 +39,14 @@ impl Slots {
         connection.clone().filter(|_| u64::from(*generation) == token >> 32)
     }
 
-    /// Its descriptor is closed, and with that out of the epoll, when the last that holds it lets go.
+    /// The descriptor is closed, and thereby out of the epoll, when the last holder drops the connection.
     pub fn remove(&mut self, token: u64) {
         if self.get(token).is_none() {
             return;
         }
         let index = token as u32;
         let slot = &mut self.list[index as usize];
-        // The four highest tokens are not connections'.
+        // The four highest tokens are not of connections.
         slot.0 = (slot.0 + 1) & 0x7fff_ffff;
         slot.1 = None;
         self.used -= 1;
@@ -60,11 +60,12 @@ impl Slots {
         })
     }
 
-    /// False if none has been still for so long. One that has said something is not still.
-    pub fn cut_the_stillest(&mut self, at_least: Duration) -> bool {
+    /// Cuts the connection that has been idle for longest; false if none has been for so long. One that has sent
+    /// something is not idle.
+    pub fn cut_longest_idle(&mut self, at_least: Duration) -> bool {
         let now = Instant::now();
         let mut passed = None;
-        for _ in 0..LOOKS {
+        for _ in 0..CANDIDATES_MAX {
             let still = self.all().filter_map(|(token, connection)| {
                 let idle_rank = connection.session.try_lock()?.idle_rank()?;
                 (now.saturating_duration_since(idle_rank.since) >= at_least).then_some((idle_rank, token))

@@ -1,4 +1,4 @@
-//! A lane: a peer reads and writes registered memory by Mooncake's TCP data protocol.
+//! A connection of a peer that reads and writes registered memory by Mooncake's TCP data protocol.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -17,26 +17,26 @@ use super::{IdleRank, Next, Session};
 use crate::memory::buffers::Buffer;
 use crate::protocol::tcp::{Frame, HEADER_LEN, Header, STATUS_LEN, Verdict};
 use crate::request::Opcode;
-use crate::server::writers::{Named, Writer};
+use crate::server::writers::{NamedWriter, Writer};
 
 /// Bytes moved for one peer before the others have their turn.
-const TURN: u64 = 32 << 20;
+const TURN_BYTES: u64 = 32 << 20;
 
-/// Bytes of one system call: so long the buffer cannot be given up. Device memory goes through the host in such steps.
-const STEP: u64 = 1 << 20;
+/// Bytes of one system call, during which the buffer is not free; and of one step of device memory through the host.
+const COPY_STEP_BYTES: u64 = 1 << 20;
 
-/// Longest that the first request of a connection may take to come: a stranger is not waited for.
-const FIRST: Duration = Duration::from_secs(5);
+/// Longest until the first request of a connection has come.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct Data {
+pub(super) struct TcpSession {
     stream: Guarded<TcpStream>,
     from: SocketAddr,
     state: State,
     moved: Instant,
-    /// It has made a request that was served.
+    /// A request of it has been served, or its greeting named this life of the engine.
     known: bool,
-    /// By its name its initiator can have it severed.
-    named: Option<Named>,
+    /// By this name its initiator can have it severed.
+    named: Option<NamedWriter>,
     bounce: Bounce,
 }
 
@@ -61,7 +61,8 @@ enum State {
     },
     /// Another connection is being severed: a status says when.
     Sever(Arc<Writer>),
-    /// The other side is to see the status before the end: what it sends is thrown away.
+    /// What the peer sends is dropped until it has read the status: closed at once, the kernel would reset the
+    /// connection, and the status might be lost.
     Drain {
         left: u64,
     },
@@ -81,14 +82,14 @@ struct Payload {
     v2: bool,
 }
 
-impl Data {
+impl TcpSession {
     pub fn session(stream: TcpStream, from: SocketAddr) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         unpace(&stream);
         let (stream, bounce, moved) = (Guarded::new(stream), Bounce::new(), Instant::now());
-        let data = Data { stream, from, state: begin(), moved, known: false, named: None, bounce };
-        Ok(Session::Data(Box::new(data)))
+        let data = TcpSession { stream, from, state: begin(), moved, known: false, named: None, bounce };
+        Ok(Session::Tcp(Box::new(data)))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -99,7 +100,7 @@ impl Data {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Header { got: 0, .. } if self.known => false,
-            State::Header { .. } | State::Drain { .. } => still > FIRST,
+            State::Header { .. } | State::Drain { .. } => still > FIRST_REQUEST_TIMEOUT,
             _ => still > context.options().stall_timeout,
         }
     }
@@ -117,7 +118,7 @@ impl Data {
     }
 
     pub fn step(&mut self, context: &ServerContext) -> Next {
-        let mut turn = TURN;
+        let mut turn = TURN_BYTES;
         loop {
             let moved = match self.advance(context) {
                 Ok(moved) => moved,
@@ -136,7 +137,7 @@ impl Data {
         }
     }
 
-    /// One system call's worth; gives the bytes that moved.
+    /// Makes one system call; gives the bytes that moved.
     fn advance(&mut self, context: &ServerContext) -> Result<u64, Stop> {
         let fd = self.stream.as_fd();
         let moved = match &mut self.state {
@@ -154,7 +155,7 @@ impl Data {
                 count as u64
             }
             State::Receive(payload) => {
-                let writer = self.named.as_ref().map(Named::writer);
+                let writer = self.named.as_ref().map(NamedWriter::writer);
                 let count = payload.receive(context, fd, writer, &mut self.bounce)?;
                 if payload.done == payload.len {
                     self.state = match payload.v2 {
@@ -179,7 +180,7 @@ impl Data {
                         Then::Header => begin(),
                         Then::Drain => {
                             let _ = self.stream.shutdown(std::net::Shutdown::Write);
-                            State::Drain { left: TURN }
+                            State::Drain { left: TURN_BYTES }
                         }
                     };
                 }
@@ -187,7 +188,7 @@ impl Data {
             }
             State::Sever(writer) => {
                 if !writer.is_out() {
-                    // It is in the midst of a system call, which does not wait.
+                    // It is in the midst of a system call, which is over soon: it does not block.
                     return Err(Stop::Wait(Next::Again));
                 }
                 self.state = say(Verdict::Ok, Then::Header);
@@ -201,7 +202,7 @@ impl Data {
                     return Err(Stop::End(None));
                 }
                 *left -= count;
-                // What is thrown away is no progress: the connection ends in time, however much comes.
+                // Dropped bytes are no progress: the connection ends in time, however much comes.
                 return Ok(count);
             }
         };
@@ -283,8 +284,8 @@ impl Stop {
 impl Payload {
     /// The step that is under way, by whole steps from the first byte.
     fn chunk(&self) -> (u64, u64) {
-        let start = self.done - self.done % STEP;
-        (start, (self.len - start).min(STEP))
+        let start = self.done - self.done % COPY_STEP_BYTES;
+        (start, (self.len - start).min(COPY_STEP_BYTES))
     }
 
     fn receive(
@@ -296,8 +297,8 @@ impl Payload {
     ) -> Result<u64, Stop> {
         let severed = || Stop::End(Some("its writer had it severed"));
         let _inside = writer.map(|writer| writer.enter().ok_or_else(severed)).transpose()?;
-        // In version 2 the writer waits for the status. One that has gone has given the write up, and may have made
-        // another.
+        // In version 2 the writer waits for the status. A writer that has hung up gave the write up, and may have made
+        // another one.
         if self.v2 && mooncake_net::has_hung_up(fd) {
             return Err(Stop::End(Some("its writer has gone")));
         }
@@ -343,7 +344,7 @@ impl Payload {
             send_sources(fd, rest, &[tail], 0, u64::MAX)
         };
         let count = match Bounce::is_needed_for_sources(&parts) {
-            // Fetched anew after each short send, which only sockets that are full make.
+            // Staged anew after each short send; only a full socket makes one.
             true => match bounce.sources(&parts) {
                 Ok(staged) => send(&staged),
                 Err(error) => {
@@ -379,12 +380,12 @@ mod tests {
     }
 
     /// A connection that no thread serves, and its other end.
-    fn connection() -> (Box<Data>, TcpStream) {
+    fn connection() -> (Box<TcpSession>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, from) = listener.accept().unwrap();
-        match Data::session(stream, from).unwrap() {
-            Session::Data(data) => (data, there),
+        match TcpSession::session(stream, from).unwrap() {
+            Session::Tcp(data) => (data, there),
             _ => unreachable!("a data connection"),
         }
     }

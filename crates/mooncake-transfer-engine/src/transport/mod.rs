@@ -1,10 +1,11 @@
 //! Transports: how bytes go from one engine's memory to another's, as all else in the engine knows it.
 //!
 //! An engine has a list of them, the best first, and tries them in that order for each peer and each call. One more
-//! (RDMA) is one more implementation in the list that `Engine::start` makes: what it has to say of itself goes into the
-//! document by
-//! [`describe`](Transport::describe), its keys to memory come and go as it [observes](MemoryObserver) what is registered,
-//! and of its [`Path`] to a peer nobody else knows more than what is here.
+//! (RDMA) is one more implementation in the list that `Engine::start` makes:
+//!
+//! - what peers need to reach it goes into the document by [`describe`](Transport::describe);
+//! - its keys to memory come and go as it [observes](MemoryObserver) what is registered;
+//! - its [`Path`] to a peer is all that the rest of the engine knows of it.
 
 pub(crate) mod context;
 pub(crate) mod same_host;
@@ -41,17 +42,17 @@ pub(crate) fn too_soon(peer: &str, reason: &str, ago: Duration) -> EngineError {
     EngineError::Socket { peer: peer.to_owned(), what: "not tried again so soon", source }
 }
 
-/// Those of an engine, in the order in which they are tried.
+/// The transports of an engine, in the order in which they are tried.
 pub(crate) type Transports = Arc<[Arc<dyn Transport>]>;
 
 pub(crate) trait Transport: MemoryObserver {
-    /// As logs and reports have it.
+    /// As logs and reports name it.
     fn name(&self) -> &'static str;
 
     /// Adds to the segment document what peers need to reach this engine, and the buffers that it lends.
     fn describe(&self, lent: &[Arc<Buffer>], document: &mut Descriptor);
 
-    /// Looks for the way to a peer that has been met, as far as what it says of itself tells.
+    /// Looks for the path to a peer, by what its document says.
     fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reached, EngineError>;
 
     /// Lets go of what is kept for peers that have ended. Called now and then.
@@ -63,32 +64,33 @@ pub(crate) trait Transport: MemoryObserver {
     }
 }
 
-/// A peer that has been met.
+/// A peer whose document is known.
 pub(crate) struct PeerInfo<'a> {
-    /// The name that it is opened by.
+    /// The name that it was opened by.
     pub name: &'a str,
     /// Where its handshakes are answered.
     pub host: &'a str,
     pub descriptor: &'a Descriptor,
 }
 
-/// What came of looking for a way.
+/// What a transport found when it looked for its path.
 pub(crate) enum Reached {
     Path(Box<dyn Path>),
-    /// There is none in this life of the peer, and why.
+    /// There is no path in this life of the peer, for this reason.
     Unreachable(String),
 }
 
-/// A transport's way to one life of a peer.
+/// A transport's path to one life of a peer.
 pub(crate) trait Path: Send + Sync {
-    /// Carries requests out, in the caller's thread: all, or an error, after which some may have been and nothing
-    /// touches the local memory any more. What was given up on this way itself does not land after it.
+    /// Carries requests out, in the caller's thread: all of them, or an error. After an error some may have been
+    /// carried out, and nothing touches the local memory any more. Bytes of writes that were abandoned on this path do
+    /// not land after those of these requests.
     fn transfer(&self, context: &Context, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), PathError>;
 
-    /// When it returns, nothing lands any more of what was given up on this way: another one may be taken.
+    /// On return nothing lands any more of writes that were abandoned on this path, so that another path may be used.
     fn retire_abandoned(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError>;
 
-    /// Lets go of connections that nobody needs.
+    /// Closes connections that no call needs.
     fn close_idle(&self, now: Instant);
 
     fn status(&self) -> PathStatus;
@@ -96,11 +98,11 @@ pub(crate) trait Path: Send + Sync {
 
 /// Why requests were not carried out.
 pub(crate) enum PathError {
-    /// The way is shut, as its [status](Path::status) says. The next transport is tried.
+    /// The path does not work, as its [status](Path::status) says. The next transport is tried.
     Down,
-    /// Not this way, for this reason, though it is open. The next transport is tried.
+    /// The path works, but not for these requests, for this reason. The next transport is tried.
     Unsuitable(Cow<'static, str>),
-    /// No other transport would help.
+    /// It failed, and no other transport would help.
     Failed(EngineError),
 }
 
@@ -110,11 +112,11 @@ impl From<EngineError> for PathError {
     }
 }
 
-/// What is known of a way.
+/// What is known of a path.
 pub(crate) enum PathStatus {
     Untried,
-    /// It works; with what there is to say of it, if anything.
+    /// It works; with details for reports, if there are any.
     Up(String),
-    /// It does not, for this reason.
+    /// It does not work, for this reason.
     Down(String),
 }

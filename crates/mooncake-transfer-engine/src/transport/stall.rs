@@ -23,7 +23,8 @@ impl<'a> StallTimer<'a> {
         StallTimer { peer, deadline, stall, moved: now, looked: now }
     }
 
-    /// Bytes have moved. Those that never stand still are no reason to go on for ever.
+    /// Notes that bytes have moved. An error at the deadline all the same: a peer that sends a byte now and then does
+    /// not keep its caller for ever.
     pub fn moved(&mut self) -> Result<(), EngineError> {
         self.moved = Instant::now();
         if self.moved.duration_since(self.looked) < Deadline::SLICE {
@@ -33,7 +34,7 @@ impl<'a> StallTimer<'a> {
         self.check("moving its bytes")
     }
 
-    /// A system call failed: nothing if it is worth another try.
+    /// After a system call that failed: `Ok` if it is worth another try.
     pub fn failed(&self, error: io::Error, what: &'static str) -> Result<(), EngineError> {
         match Errno::from_io_error(&error) {
             Some(Errno::INTR | Errno::AGAIN) => self.check(what),
@@ -42,7 +43,7 @@ impl<'a> StallTimer<'a> {
         }
     }
 
-    /// An error if the caller has waited long enough.
+    /// An error if the exchange is to end.
     pub fn check(&self, what: &'static str) -> Result<(), EngineError> {
         if self.deadline.is_interrupted() {
             return Err(EngineError::Interrupted);

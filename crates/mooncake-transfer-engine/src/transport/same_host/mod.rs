@@ -1,4 +1,4 @@
-//! Copies within the host: whether they work with a peer, and the connections for that.
+//! Copies within the host: whether they work with a peer, and the connections for them.
 
 pub(crate) mod connection;
 pub(crate) mod mapped;
@@ -26,23 +26,22 @@ use crate::request::Request;
 use crate::transport::context::Context;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport, pool_limits};
 
-/// An attempt that failed for the moment is not repeated before.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// After an attempt that failed for the moment there is none for so long.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Longest that a call waits while another one finds out; then it goes another way.
-const MOMENT: Duration = Duration::from_millis(200);
+/// Longest that a call waits while another one tries; then it takes another path.
+const TRIAL_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Connections lent at a time to calls to one peer.
 const LENT_MAX: usize = 64;
 
 /// Copies between the processes of one host.
 pub(crate) struct SameHost {
-    /// Abstract Unix socket; empty where this engine takes part in none.
+    /// Name of this engine's abstract Unix socket; empty if it has none.
     unix: String,
     mappable: Arc<Mappable>,
-    /// What is mapped of peers' memory.
     mapped: MappedPeers,
-    /// Writes that were given up and that peers may be at.
+    /// Abandoned writes that targets may still copy.
     stuck_writes: Arc<StuckWrites>,
 }
 
@@ -51,13 +50,13 @@ impl SameHost {
         SameHost { unix, mappable, mapped: MappedPeers::default(), stuck_writes: Arc::default() }
     }
 
-    /// The way to one life of a peer.
+    /// The path to one life of a peer.
     fn path(&self, name: &str, unix: &str, id: EngineId) -> SameHostPath {
         let name: Arc<str> = name.into();
         let stuck_writes = self.stuck_writes.clone();
         let address = connection::Address::new(name.clone(), unix, id, self.mapped.meet(), stuck_writes.clone());
         let (connections, state) = (Pool::new(pool_limits(LENT_MAX)), Mutex::new(State::Untried(None)));
-        SameHostPath { name, id, address, connections, stuck_writes, state, found_out: Condvar::new() }
+        SameHostPath { name, id, address, connections, stuck_writes, state, tried: Condvar::new() }
     }
 }
 
@@ -101,7 +100,7 @@ impl Transport for SameHost {
     }
 }
 
-/// The socket of a peer, and which life of it; or why there can be no copies, by what it says of itself.
+/// A peer's socket and the id of its life; or why its document rules copies within the host out.
 fn socket_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
     let ours = descriptor.ours.as_ref().ok_or("the peer is no engine of this kind")?;
     let id = descriptor.engine_id().ok_or("the peer has no usable id")?;
@@ -112,7 +111,7 @@ fn socket_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
     if hex(&boot) == ours.boot { Ok((&ours.unix, id)) } else { Err("another host".into()) }
 }
 
-/// The way to one life of a peer.
+/// The path to one life of a peer.
 struct SameHostPath {
     name: Arc<str>,
     id: EngineId,
@@ -120,15 +119,15 @@ struct SameHostPath {
     connections: Pool<SameHostConnection>,
     stuck_writes: Arc<StuckWrites>,
     state: Mutex<State>,
-    found_out: Condvar,
+    tried: Condvar,
 }
 
 enum State {
-    /// It has not been tried yet, or failed then for a reason that may pass.
+    /// Not tried yet, or it failed then, for a reason that may pass.
     Untried(Option<(Instant, String)>),
     Trying,
     Works,
-    /// For all of this life of the peer.
+    /// It does not work in this life of the peer.
     Not(String),
 }
 
@@ -136,10 +135,10 @@ impl From<Failure> for State {
     fn from(failure: Failure) -> State {
         let now = |reason| State::Untried(Some((Instant::now(), reason)));
         match failure {
-            Failure::OtherWay(reason) => State::Not(reason),
-            Failure::NotCopied { reason, .. } | Failure::NotNow(reason) => now(reason),
-            // The caller's patience says nothing of the path, and a peer that stands still may go on.
-            Failure::Broken(error) => now(error.to_string()),
+            Failure::Unsuitable(reason) => State::Not(reason),
+            Failure::NotCopied { reason, .. } | Failure::UnsuitableNow(reason) => now(reason),
+            // The caller's deadline says nothing of the path, and a peer that stands still may go on.
+            Failure::Failed(error) => now(error.to_string()),
         }
     }
 }
@@ -156,11 +155,11 @@ impl Path for SameHostPath {
             self.connections.with(&by, deadline, |connection| connection.transfer(context, requests, deadline));
         transferred.map_err(|failure| match failure {
             Failure::NotCopied { there: true, .. } => PathError::Unsuitable(Cow::Borrowed("device memory at the peer")),
-            // A process that may not be read, for instance: another transport knows more, and says what is wrong.
-            Failure::NotCopied { reason, .. } | Failure::OtherWay(reason) | Failure::NotNow(reason) => {
+            // A process that may not be read, for instance: the next transport moves the bytes, or says what is wrong.
+            Failure::NotCopied { reason, .. } | Failure::Unsuitable(reason) | Failure::UnsuitableNow(reason) => {
                 PathError::Unsuitable(Cow::Owned(reason))
             }
-            Failure::Broken(error) => PathError::Failed(error),
+            Failure::Failed(error) => PathError::Failed(error),
         })
     }
 
@@ -186,18 +185,18 @@ impl Path for SameHostPath {
 }
 
 impl SameHostPath {
-    /// Whether it works, tried by the first who needs it.
+    /// Whether copies work: the first call that needs them tries.
     fn try_it(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), PathError> {
-        let until = Instant::now() + MOMENT;
+        let until = Instant::now() + TRIAL_WAIT_MAX;
         let mut state = self.state.lock();
         loop {
             match &*state {
                 State::Works => return Ok(()),
                 State::Not(_) => return Err(PathError::Down),
-                State::Untried(Some((at, _))) if at.elapsed() < RETRY_AFTER => return Err(PathError::Down),
+                State::Untried(Some((at, _))) if at.elapsed() < RETRY_PAUSE => return Err(PathError::Down),
                 State::Untried(_) => break,
                 State::Trying => {
-                    self.found_out.wait_for(&mut state, Deadline::SLICE);
+                    self.tried.wait_for(&mut state, Deadline::SLICE);
                     // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
                     let enough = || deadline.has_passed() || deadline.is_interrupted() || Instant::now() >= until;
                     if matches!(*state, State::Trying) && MutexGuard::unlocked(&mut state, enough) {
@@ -209,7 +208,7 @@ impl SameHostPath {
             }
         }
         *state = State::Trying;
-        // Without the lock: others go another way meanwhile, and see how things stand.
+        // Without the lock: other calls take another path meanwhile, and reports read the state.
         drop(state);
         let by = Connector { context, address: &self.address };
         let next = self.connections.try_connect(&by, deadline).map_or_else(State::from, |()| State::Works);
@@ -218,7 +217,7 @@ impl SameHostPath {
             tracing::debug!(peer = &*self.name, reason, "no copies within the host");
         }
         *self.state.lock() = next;
-        self.found_out.notify_all();
+        self.tried.notify_all();
         if works { Ok(()) } else { Err(PathError::Down) }
     }
 }

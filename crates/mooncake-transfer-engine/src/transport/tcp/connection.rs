@@ -14,26 +14,26 @@ use super::abandoned::AbandonedConnections;
 use crate::error::EngineError;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::handshake;
-use crate::protocol::ids::{EngineId, LaneName};
+use crate::protocol::ids::{ConnectionName, EngineId};
 use crate::protocol::tcp::{Frame, Header, STATUS_LEN, Verdict};
 use crate::request::{Opcode, Request};
 use crate::transport::context::Context;
 use crate::transport::stall::StallTimer;
 use crate::transport::{none_free, too_soon};
 
-/// Requests whose end is not known yet. Their headers and statuses fit into the sockets' buffers, so that neither side
-/// waits for the other to read.
-const AHEAD: usize = 64;
+/// Requests under way on a connection. So many headers and statuses fit into the sockets' buffers, so that neither side
+/// ever waits for the other to read.
+const REQUESTS_AHEAD_MAX: usize = 64;
 
-/// Bytes of one system call; device memory goes through the host in such steps.
-const STEP: u64 = 1 << 20;
+/// Bytes of one system call, and of one step of device memory through the host.
+const COPY_STEP_BYTES: u64 = 1 << 20;
 
-/// Where a peer's data port is, and what it speaks.
+/// Where a peer's data port is, and which version of the protocol it speaks.
 pub(crate) struct Address {
     peer: Arc<str>,
     addresses: Vec<SocketAddr>,
     v2: bool,
-    /// The life of the engine that is meant, if it can be told.
+    /// The life of the engine that is meant; none if the peer has no such id, as Mooncake's engines have none.
     id: Option<EngineId>,
     abandoned: Arc<AbandonedConnections>,
 }
@@ -56,24 +56,26 @@ pub(crate) struct TcpConnection {
     v2: bool,
     habit: Habit,
     bounce: Bounce,
-    /// Nothing is under way on it.
-    between: bool,
-    /// Something has been written on it since it was between two calls.
-    wrote: bool,
-    /// What an engine of ours knows it by.
-    name: Option<LaneName>,
+    /// Nothing is under way on it: the peer has answered all that it was asked, and sends nothing.
+    is_idle: bool,
+    /// A write has gone out on it since it was idle.
+    has_written: bool,
+    /// The name by which an engine of this project knows it, and ends it on request.
+    name: Option<ConnectionName>,
     abandoned: Arc<AbandonedConnections>,
 }
 
 impl Drop for TcpConnection {
-    /// What was given up is not sent later: in order, the kernel would go on with what it has once the link is back,
-    /// and old bytes land over newer ones. The reset may be lost, and the peer may have bytes that it has not looked
-    /// at: one of ours is told by the next connection, too.
+    /// A write that its caller gave up must not land over a newer one.
+    ///
+    /// So the connection ends by a reset: closed in order, the kernel would send what it has as soon as the link is
+    /// back. The reset may be lost, and the target may hold bytes that it has not looked at. So the connection is also
+    /// noted as abandoned, and the next one names it to the target, if that is an engine of this project.
     fn drop(&mut self) {
-        if self.between || forked() {
+        if self.is_idle || forked() {
             return;
         }
-        if let Some(name) = self.name.filter(|_| self.wrote) {
+        if let Some(name) = self.name.filter(|_| self.has_written) {
             self.abandoned.note(name);
         }
         let _ = socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
@@ -105,7 +107,7 @@ impl Connect for Connector<'_> {
         let (habit, bounce) = (Habit::new(), Bounce::new());
         let (v2, abandoned) = (address.v2, address.abandoned.clone());
         let mut connection =
-            TcpConnection { stream, peer, v2, habit, bounce, between: true, wrote: false, name: None, abandoned };
+            TcpConnection { stream, peer, v2, habit, bounce, is_idle: true, has_written: false, name: None, abandoned };
         if let Some(id) = address.id {
             let name = random_bytes().map_err(EngineError::socket(&connection.peer, "random bytes"))?;
             connection.name = Some(name);
@@ -133,12 +135,12 @@ impl Connect for Connector<'_> {
 
 impl Connection for TcpConnection {
     fn is_alive(&self) -> bool {
-        // Bytes that nobody asked for are no good sign either.
+        // A peer that sends what it was not asked for is as bad as one that hung up.
         !mooncake_net::is_readable(self.fd())
     }
 
     fn is_reusable(&self) -> bool {
-        self.between
+        self.is_idle
     }
 }
 
@@ -147,32 +149,35 @@ impl TcpConnection {
         self.stream.as_fd()
     }
 
-    /// Carries requests out, several of them under way at a time.
+    /// Carries requests out, several of them under way at a time. First it has the peer confirm that nothing lands of
+    /// abandoned writes.
     pub fn transfer(
         &mut self,
         context: &Context,
         requests: &[Request],
         deadline: &Deadline<'_>,
     ) -> Result<(), EngineError> {
-        self.between = false;
+        self.is_idle = false;
         let peer = self.peer.clone();
         let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
         self.sever(&mut timer)?;
-        // Runs of the same kind: a read's bytes and a write's must not wait for each other.
+        // In runs of one kind. Were reads and writes under way together, each side could wait for the other to read:
+        // this one with the bytes of a write, the peer with those of a read.
         for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
             match run[0].opcode {
                 Opcode::Write => self.write(context, run, &mut timer)?,
                 Opcode::Read => self.read(context, run, &mut timer)?,
             }
         }
-        (self.between, self.wrote) = (true, false);
+        (self.is_idle, self.has_written) = (true, false);
         Ok(())
     }
 
-    /// Writes that were given up before are over when this returns.
+    /// On return nothing lands any more of abandoned writes. They are confirmed in groups that fit into the sockets'
+    /// buffers.
     fn sever(&self, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let names = if self.name.is_some() { self.abandoned.all() } else { Vec::new() };
-        for some in names.chunks(AHEAD) {
+        for some in names.chunks(REQUESTS_AHEAD_MAX) {
             let frames: Vec<_> = some.iter().map(|name| Frame::Sever(*name).encode()).collect();
             self.send(&frames.concat(), timer)?;
             for _ in some {
@@ -192,32 +197,36 @@ impl TcpConnection {
 
     fn write(&mut self, context: &Context, run: &[Request], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut unanswered: VecDeque<&Request> = VecDeque::new();
-        self.wrote = true;
+        self.has_written = true;
         for request in run.iter().filter(|request| !request.local.is_empty()) {
             if let Err(error) = self.send_payload(context, request, &mut unanswered, timer) {
-                // A peer that refuses says so before it hangs up.
+                // A peer that refuses a write sends a status before it hangs up.
                 return Err(self.refusal(&unanswered, request, error, timer));
             }
             if !self.v2 {
                 continue;
             }
             unanswered.push_back(request);
-            while unanswered.len() >= AHEAD || (!unanswered.is_empty() && mooncake_net::is_readable(self.fd())) {
-                self.settle(&mut unanswered, timer)?;
+            // Statuses are taken as they come, so that they never fill the socket's buffer.
+            while unanswered.len() >= REQUESTS_AHEAD_MAX
+                || (!unanswered.is_empty() && mooncake_net::is_readable(self.fd()))
+            {
+                self.take_status(&mut unanswered, timer)?;
             }
         }
         while !unanswered.is_empty() {
-            self.settle(&mut unanswered, timer)?;
+            self.take_status(&mut unanswered, timer)?;
         }
         match run.iter().rev().find(|request| !request.local.is_empty()) {
-            // Version 1 acknowledges nothing: a byte read back proves that what went before it has been taken.
+            // Version 1 acknowledges nothing. The peer serves one request after the other, so that a byte that it reads
+            // back proves that it has taken in what went before.
             Some(last) if !self.v2 => self.read_back(last, timer),
             _ => Ok(()),
         }
     }
 
     /// Takes the status of the oldest write.
-    fn settle(&self, unanswered: &mut VecDeque<&Request>, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+    fn take_status(&self, unanswered: &mut VecDeque<&Request>, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let verdict = self.verdict(timer)?;
         let oldest = unanswered.pop_front().expect("one is waited for");
         match verdict {
@@ -231,7 +240,7 @@ impl TcpConnection {
         EngineError::NotRegistered { owner: self.peer.to_string(), addr, len }
     }
 
-    /// Why a send failed, in the peer's words if it has left any.
+    /// Why a send failed: the peer's refusal, if it sent one before it hung up.
     fn refusal(
         &self,
         unanswered: &VecDeque<&Request>,
@@ -274,12 +283,12 @@ impl TcpConnection {
                 }
                 while sent < total && self.v2 && mooncake_net::is_readable(self.fd()) {
                     if unanswered.is_empty() {
-                        // It answers before it has everything: it refuses.
+                        // A status for the write that is going out: the peer refuses it.
                         let source = std::io::Error::other("the peer stopped reading");
                         return Err(EngineError::Socket { peer: self.peer.to_string(), what: "send", source });
                     }
-                    // The link is slow, and the status is that of a write before.
-                    self.settle(unanswered, timer)?;
+                    // The status of an earlier write, while this one still goes out.
+                    self.take_status(unanswered, timer)?;
                 }
             }
             return Ok(());
@@ -288,7 +297,7 @@ impl TcpConnection {
         let mut done = 0;
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
-            let step = (len - done).min(STEP);
+            let step = (len - done).min(COPY_STEP_BYTES);
             let parts = [context.buffers.source(request.local.part(done as usize, step as usize))];
             let staged = bounce.sources(&parts).map_err(|error| EngineError::Memory(error.to_string()))?;
             let mut sent = 0;
@@ -311,10 +320,10 @@ impl TcpConnection {
         let mut asked: VecDeque<&Request> = VecDeque::new();
         let mut next = run.iter().filter(|request| !request.local.is_empty()).peekable();
         while next.peek().is_some() || !asked.is_empty() {
-            if asked.len() < AHEAD / 2 {
-                // Headers of several requests in one send.
+            if asked.len() < REQUESTS_AHEAD_MAX / 2 {
+                // Only once half of them are answered, so that several headers go out in one send.
                 let mut headers = Vec::new();
-                while asked.len() < AHEAD
+                while asked.len() < REQUESTS_AHEAD_MAX
                     && let Some(request) = next.next()
                 {
                     headers.extend_from_slice(&self.header(request));
@@ -343,7 +352,7 @@ impl TcpConnection {
         let mut done = 0;
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
-            let step = (len - done).min(STEP);
+            let step = (len - done).min(COPY_STEP_BYTES);
             let mut parts = [context.buffers.target(request.local.part(done as usize, step as usize))];
             let staged = Bounce::is_needed_for_targets(&parts);
             let mut got = 0;
@@ -373,7 +382,7 @@ impl TcpConnection {
     fn read_back(&self, last: &Request, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let header = Frame::Request(Header { size: 1, addr: last.remote, opcode: Opcode::Read, v2: false });
         self.send(&header.encode(), timer)?;
-        // Refused without a word: the connection ends.
+        // Version 1 refuses by hanging up.
         self.receive(&mut [0], timer).map_err(|error| match error {
             EngineError::Socket { .. } => self.rejected(last),
             other => other,

@@ -1,4 +1,4 @@
-//! TCP, the transport of last resort: it leads to every engine, and carries memory of every kind.
+//! TCP, the transport of last resort: it reaches every engine, and carries memory of every kind.
 
 pub(crate) mod abandoned;
 pub(crate) mod connection;
@@ -19,7 +19,7 @@ use crate::transport::context::Context;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport, pool_limits};
 
 /// Requests of so many bytes and more are spread over several connections, if there may be several.
-const WORTH_STRIPING: u64 = 16 << 20;
+const STRIPED_BYTES_MIN: u64 = 16 << 20;
 
 /// Most threads of an engine at a time that large requests have beside their callers' own.
 const STRIPE_THREADS_MAX: usize = 16;
@@ -29,7 +29,7 @@ const LENT_MAX: usize = 64;
 
 /// Mooncake's data protocol over TCP.
 pub(crate) struct Tcp {
-    /// Where this engine takes data.
+    /// This engine's data port.
     port: u16,
     /// Threads beside the callers' own, for all callers and all peers together.
     stripe_threads: Arc<Permits>,
@@ -84,10 +84,10 @@ struct TcpPath {
 impl Path for TcpPath {
     fn transfer(&self, context: &Context, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), PathError> {
         let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
-        if self.striping > 1 && bytes >= WORTH_STRIPING {
+        if self.striping > 1 && bytes >= STRIPED_BYTES_MIN {
             let threads = Permit::up_to(&*self.stripe_threads, self.striping - 1);
             if threads.count() > 0 {
-                return Ok(self.stripe(context, requests, threads.count() + 1, deadline)?);
+                return Ok(self.transfer_striped(context, requests, threads.count() + 1, deadline)?);
             }
         }
         Ok(self.transfer_by_one(context, requests, deadline)?)
@@ -122,8 +122,9 @@ impl TcpPath {
         self.connections.with(&by, deadline, |connection| connection.transfer(context, requests, deadline))
     }
 
-    /// Spreads requests over so many connections, each but the first with a thread of its own.
-    fn stripe(
+    /// Spreads requests over so many connections, each but the first with a thread of its own. The stripes are whole
+    /// MiB.
+    fn transfer_striped(
         &self,
         context: &Context,
         requests: &[Request],
@@ -132,34 +133,34 @@ impl TcpPath {
     ) -> Result<(), EngineError> {
         let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
         let share = bytes.div_ceil(connections as u64).next_multiple_of(1 << 20);
-        let mut strands: Vec<Vec<Request>> = vec![Vec::new()];
+        let mut stripes: Vec<Vec<Request>> = vec![Vec::new()];
         let mut room = share;
         for request in requests {
             let (mut at, len) = (0, request.local.len() as u64);
             while at < len {
                 if room == 0 {
-                    strands.push(Vec::new());
+                    stripes.push(Vec::new());
                     room = share;
                 }
                 let step = room.min(len - at);
                 let local = request.local.part(at as usize, step as usize);
-                let strand = strands.last_mut().expect("one at least");
-                strand.push(Request { local, remote: request.remote + at, ..*request });
+                let stripe_requests = stripes.last_mut().expect("one at least");
+                stripe_requests.push(Request { local, remote: request.remote + at, ..*request });
                 at += step;
                 room -= step;
             }
         }
-        let run = |strand: &[Request]| self.transfer_by_one(context, strand, deadline);
-        let (first, others) = strands.split_first().expect("one at least");
+        let run = |stripe_requests: &[Request]| self.transfer_by_one(context, stripe_requests, deadline);
+        let (first, others) = stripes.split_first().expect("one at least");
         std::thread::scope(|scope| {
             let mut result = Ok(());
             let mut started = Vec::new();
-            for strand in others {
+            for stripe_requests in others {
                 let builder = std::thread::Builder::new().name("mooncake-stripe".into());
-                match thread::start_scoped(scope, builder, || run(strand)) {
+                match thread::start_scoped(scope, builder, || run(stripe_requests)) {
                     Ok(thread) => started.push(thread),
-                    // One thread does it, too.
-                    Err(_) => result = result.and_then(|()| run(strand)),
+                    // Without a thread of its own a stripe goes out on this one.
+                    Err(_) => result = result.and_then(|()| run(stripe_requests)),
                 }
             }
             result = result.and_then(|()| run(first));
