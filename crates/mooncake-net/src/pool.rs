@@ -187,6 +187,9 @@ mod tests {
     const LIMITS: PoolLimits =
         PoolLimits { lent_max: 1, idle_max: 2, idle_time_max: Duration::from_secs(30), retry_after: Duration::MAX };
 
+    /// More than any of these tests needs.
+    const OPENED_MAX: usize = 10;
+
     fn patient() -> Deadline<'static> {
         Deadline::after(Duration::from_secs(600), &|| false)
     }
@@ -216,6 +219,7 @@ mod tests {
                 return Err("refused".into());
             }
             let (fate, mut opened) = (Arc::default(), self.opened.lock());
+            assert!(opened.len() < OPENED_MAX, "it connects without end");
             opened.push(Arc::clone(&fate));
             Ok(Numbered(opened.len(), fate))
         }

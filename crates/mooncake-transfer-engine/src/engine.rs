@@ -415,8 +415,8 @@ impl Engine {
     // ---------------------------------------------------------- transfers
 
     /// Refuses ranges of this process that begin in memory that is registered here and run out of it. Transfers look by
-    /// themselves, before anything moves; this is for who touches such memory in another way. In a forked child none
-    /// is.
+    /// themselves, before anything moves; this is for callers that touch such memory by other means. In a forked child
+    /// none is.
     pub fn check_local(&self, ranges: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
         // A thread of the parent may have held the lock at the fork, and nothing unlocks it here.
         if forked() { Ok(()) } else { self.initiator.node.context.buffers.check_local(ranges) }
@@ -531,9 +531,9 @@ impl Engine {
     /// [`EngineError::Closed`]. After `Ok` nothing touches memory any more that it was lent, or that a transfer was
     /// given.
     ///
-    /// Fails with [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] if something still does after some 10
-    /// s; and at once if it is called in the `interrupted` of a call of this engine. It may be called again, and waits
-    /// again. A metadata service that does not answer is waited for 10 s more.
+    /// Fails with [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] if something still does after about
+    /// 10 s; and at once if it is called in the `interrupted` of a call of this engine. It may be called again, and
+    /// waits again. A metadata service that does not answer is waited for 10 s more.
     pub fn close(&self) -> Result<(), EngineError> {
         self.close_with(&|| false)
     }

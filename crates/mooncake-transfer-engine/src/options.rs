@@ -147,7 +147,7 @@ impl EngineOptions {
         let port = |name, default| Ok::<u16, EngineError>(parsed(name, &var).map_err(wrong)?.unwrap_or(default));
         let (first, last) =
             (port("MC_MIN_RPC_PORT", *self.ports.start())?, port("MC_MAX_RPC_PORT", *self.ports.end())?);
-        // Below are the system's, between them those that it gives to whoever connects: Mooncake's rule.
+        // Ports below are the system's, those in the middle it gives to outgoing connections: Mooncake's rule.
         let is_usable = |port: u16| port >= 1024 && !(32_768..=60_999).contains(&port);
         if is_usable(first) && is_usable(last) && first <= last {
             self.ports = first..=last;

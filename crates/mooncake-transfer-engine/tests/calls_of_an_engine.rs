@@ -1,4 +1,4 @@
-//! Calls of an engine, whatever the transport is; what each transport promises is in `tests/transports`.
+//! Calls of an engine, whatever the transport is; what each transport promises is in the folder `transports`.
 
 mod memory;
 

@@ -101,7 +101,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// None yet; they carry requests out by this.
+    /// No thread yet. Threads carry requests out by this initiator.
     pub fn new(initiator: Arc<Initiator>) -> Workers {
         Workers { initiator, state: Mutex::default(), changed: Condvar::new() }
     }

@@ -239,7 +239,7 @@ impl Buffers {
     }
 
     /// Takes no new copies into these buffers; some may be under way. The caller has taken them out of those that are
-    /// registered, and holds `turn`, so that nobody registers the ranges before they are listed as leaving.
+    /// registered, and holds `turn`, so that no call registers the ranges before they are listed as leaving.
     ///
     /// The order matters. A peer that sees the revision change, which observers bring about, looks a buffer up again:
     /// it must not be found by then. And a copy that has found it before must not enter behind the look at those that
@@ -436,7 +436,7 @@ mod tests {
             assert!(is_busy(&lent, first), "{offset} {len} {lent:?}");
         }
         assert!(all[0].enter().is_none() && buffers.find(first as u64, 1).is_none() && buffers.len() == 0);
-        // What was left by then is nobody's.
+        // The other was free by then, and is forgotten.
         let other = buffers.deregister(&[second], &soon());
         assert!(matches!(other, Err(EngineError::NotRegistered { .. })), "{other:?}");
         buffers.register(&[memory.part(4096, 4096)], "*", true).unwrap();
@@ -509,7 +509,7 @@ mod tests {
         assert!(is_busy(&everything, memory.addr()), "{everything:?}");
 
         drop(visit);
-        // Who comes in now knows that they are gone, and keeps nobody.
+        // An access that begins now finds that they are gone, and nothing waits for it.
         let _visit = access_page.enter(&revision_page, revision_page.get(), 1).unwrap();
         buffers.deregister(&addresses(&all[..1]), &soon()).unwrap();
         buffers.deregister_all(&soon()).unwrap();
@@ -553,7 +553,7 @@ mod tests {
         assert!(matches!(refused, Err(EngineError::Memory(_))), "{refused:?}");
         assert!(buffers.find(third.addr() as u64, 1).is_none() && buffers.len() == 2);
         let inside = all[1].enter().unwrap();
-        // Its keys are taken back at once, though somebody is there by another transport.
+        // Its keys are taken back at once, though a copy by another transport is under way.
         assert!(is_busy(&buffers.deregister(&[first, second], &soon()), second));
         let both = |what| [(what, first, true), (what, second, true)];
         let (has, had) = (("has", third.addr(), true), ("had", third.addr(), true));

@@ -29,10 +29,10 @@ impl HttpMetadata {
             .timeout_global(Some(REQUEST_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .http_status_as_error(false)
-            // Whoever serves documents does not choose whom else this process talks to.
+            // A service of documents does not choose where else this process connects to.
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // A proxy of the environment is for the world outside.
+            // A proxy of the environment is for hosts outside of the cluster.
             .proxy(None)
             .build();
         HttpMetadata { url: url.to_owned(), agent: config.into() }

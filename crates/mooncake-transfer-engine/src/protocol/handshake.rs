@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// A listener that answers no more: its queue is full. Those who wait in it come along.
+    /// A listener that answers no more: its queue is full. Those that wait in it come along.
     fn deaf() -> (SocketAddr, impl Sized) {
         let flags = SocketFlags::CLOEXEC;
         let listener = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();

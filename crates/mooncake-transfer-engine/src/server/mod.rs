@@ -343,8 +343,8 @@ impl Shared {
         }
     }
 
-    /// Serves a connection for as long as it has something to do. Gives the token of another one if it has made way for
-    /// that.
+    /// Serves a connection for as long as it has something to do. Gives the token of another one if it stops for
+    /// that one.
     fn serve_connection(&self, token: u64) -> Option<u64> {
         let connection = self.slots.lock().get(token)?;
         let mut session = connection.session.lock();
@@ -368,8 +368,8 @@ impl Shared {
                     if other.is_none() && stays() && !self.stop.load(Ordering::Relaxed) {
                         continue;
                     }
-                    // A peer may have asked through the access page while this thread makes way; no event tells of
-                    // that, so OUT wakes a thread at once.
+                    // A peer may have asked through the access page while this thread serves another one; no event
+                    // tells of that, so OUT wakes a thread at once.
                     if other.is_some() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN }
                 }
             };

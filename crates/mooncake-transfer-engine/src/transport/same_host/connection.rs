@@ -197,8 +197,8 @@ impl Connect for Connector<'_> {
         stream.set_read_timeout(Some(Deadline::SLICE)).map_err(unsuitable("prepare"))?;
         stream.set_write_timeout(Some(Deadline::SLICE)).map_err(unsuitable("prepare"))?;
         let cannot = |error: PullError| Failure::Unsuitable(error.to_string());
-        // Before the greeting: the abstract name of a peer that has ended is anybody's, and the greeting holds a
-        // secret.
+        // Before the greeting: the abstract name of a peer that has ended is free for any process, and the greeting
+        // holds a secret.
         let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
         let mut timer = StallTimer::new(&peer, deadline, context.options.connect_timeout);
         let hello = Hello { target: address.id, secret: context.secret() };
@@ -471,7 +471,7 @@ impl SameHostConnection {
     /// copied, and the access is counted out. It counts if afterwards
     ///
     /// 1. the page is open: a peer that has closed it does not wait for accesses;
-    /// 2. the peer's process and its connection live: what is mapped here outlives them, and nobody has the bytes;
+    /// 2. the peer's process and its connection live: what is mapped here outlives them, and no program has the bytes;
     /// 3. the revision is the same, or a fresh look-up names the same block: the peer waits for an access only for some
     ///    time, and then reports its buffer as busy.
     fn copy_mapped_step(
