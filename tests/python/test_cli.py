@@ -176,14 +176,14 @@ def test_a_second_storage_node_of_a_host_is_told_of_the_first_before_it_lends_an
     c = cluster(nodes=0)
     port = free_port()
     c.add_node(16 << 20, [f"--port={port}"])
-    clients, segments = c.master.http("/get_clients"), c.segments()
+    segments = c.segments()
     flags = [f"--master_server_address={c.master.addr}", "--host=127.0.0.1", "--global_segment_size=16MB"]
     done = run(binary(), "client", *flags, f"--port={port}")
     assert done.returncode == 1
     asked = "another storage node on this host? --port=0 takes any free port"
     assert f"flag --port={port}: Address already in use (os error 98); {asked}" in done.stderr
     # Neither a session nor memory was made.
-    assert (c.master.http("/get_clients"), c.segments()) == (clients, segments)
+    assert c.segments() == segments
     assert c.master.output().count("client connected") == 1
 
 
@@ -194,7 +194,7 @@ def test_a_folder_for_logs_that_was_made_is_named(tmp_path):
         master.start()
         master.kill()
         said = f"--log_dir={folder}: there was no such folder, it was made"
-        assert (said in master.output()) == (nth == 0)
+        assert master.output().count(said) == 1, f"start {nth}"
         assert list(folder.iterdir())
 
 
