@@ -467,7 +467,13 @@ fn a_session_whose_last_segment_goes_while_it_is_ended_is_over() {
     // With a hole: the end is refused, and nothing is left to be filled.
     let pool = Pool::with_session(6, 1);
     pool.is_still.set(true);
-    let (mut write, mut ending) = (pin!(pool.write(0, b"abc", |_| None)), pin!(end(&pool, &[KEY])));
+    let mut write = pin!(write_part(&pool, KEY, (0, 3), async |_, _| {
+        while pool.is_still.get() {
+            pool.pause(LOOK).await;
+        }
+        Err(Lost { passing: true, ..lost(true) })
+    }));
+    let mut ending = pin!(end(&pool, &[KEY]));
     let context = &mut Context::from_waker(Waker::noop());
     assert!(write.as_mut().poll(context).is_pending() && ending.as_mut().poll(context).is_pending());
     pool.sessions.borrow_mut().segment_gone(|_, _| true);
