@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 use mooncake_os::{ProcessIdentity, forked};
 use mooncake_segment::Uuid;
 use mooncake_wire::MAX_FRAME;
-use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, hello};
+use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, Replica, hello};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::call::put_session;
 use crate::error::{Cause, StoreError};
+use crate::machine::orphans::give_up;
+use crate::machine::put_session::GivenUp;
 use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
-use crate::segments::directory::Directory;
+use crate::segments::directory::{Directory, place_of};
 use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
 use crate::session::Session;
@@ -32,6 +36,7 @@ pub(crate) struct Shared {
     pub links: LinkSet,
     pub directory: Directory,
     pub owner: OnceLock<Arc<SegmentOwner>>,
+    pub put_sessions: Mutex<put_session::Sessions>,
     pub name: String,
     pub process: ProcessIdentity,
 }
@@ -230,6 +235,7 @@ impl Driver {
                 }
                 Output::SegmentGone { uuid, number, pinned } => {
                     shared.directory.forget(number);
+                    self.leave_put_sessions(uuid);
                     if let Some(owner) = owner {
                         owner.segment_gone(uuid, &pinned);
                     }
@@ -309,7 +315,21 @@ impl Driver {
             owner.list_answered(|_| true);
         }
         control.set_session(next);
+        let session = control.session();
+        shared.put_sessions.lock().session_over(|origin| origin.session.is(&session));
         shared.links.start_over();
+    }
+
+    /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
+    fn leave_put_sessions(&self, uuid: Uuid) {
+        let is_on_it = |reserved: &put_session::Kept, replica: &Replica| {
+            place_of(&reserved.place, replica.rid).is_some_and(|address| address.uuid == uuid)
+        };
+        let given_up = self.shared.put_sessions.lock().segment_gone(is_on_it);
+        for GivenUp { reserved, settled } in given_up {
+            let rids = reserved.replicas.iter().map(|replica| replica.rid).collect();
+            give_up(&self.shared.control, &reserved.origin.session, rids, settled);
+        }
     }
 
     /// The connection that was made last is the session's.

@@ -297,7 +297,15 @@ impl Client {
         let control = Arc::new(Control::new(&options, masters, session, opened.position()).unwrap());
         let links = LinkSet::new(&options, 3, control.clone()).unwrap();
         let (directory, owner) = (Directory::default(), OnceLock::new());
-        let shared = Arc::new(Shared { control, links, directory, owner, name: "host:1".into(), process });
+        let shared = Arc::new(Shared {
+            control,
+            links,
+            directory,
+            owner,
+            put_sessions: Mutex::default(),
+            name: "host:1".into(),
+            process,
+        });
         (Client { shared, master, thread: None }, identity, opened, caller)
     }
 

@@ -19,7 +19,7 @@ use crate::call::describe::ReplicaDescriptor;
 use crate::call::get::{GetInto, Receive, bytes_of};
 use crate::call::get_session;
 use crate::call::put::PutItem;
-use crate::call::put_session::{self, PutRanges};
+use crate::call::put_session::PutRanges;
 use crate::call::query::RemoveOutcome;
 use crate::call::ranges::{GetRanges, RangeOutcome};
 use crate::call::view::View;
@@ -73,7 +73,6 @@ pub(crate) struct Inner {
     pub(crate) closed: AtomicBool,
     turn: AtomicU64,
     pub(crate) get_sessions: Mutex<get_session::Sessions>,
-    pub(crate) put_sessions: Mutex<put_session::Sessions>,
     /// Cause, and the thread whose call it was.
     last_miss: Mutex<Option<(ThreadId, String)>>,
     anchor: Mutex<Option<JoinHandle<()>>>,
@@ -121,6 +120,7 @@ impl Store {
             links,
             directory: Directory::default(),
             owner: OnceLock::new(),
+            put_sessions: Mutex::default(),
             name: name.clone(),
             process,
         });
@@ -131,7 +131,6 @@ impl Store {
             closed: AtomicBool::new(false),
             turn: AtomicU64::new(0),
             get_sessions: Mutex::default(),
-            put_sessions: Mutex::default(),
             last_miss: Mutex::default(),
             anchor: Mutex::new(Some(anchor)),
             reporter: OnceLock::new(),

@@ -16,6 +16,7 @@ pub mod fuzz_targets;
 mod http;
 #[doc(hidden)]
 pub mod log;
+mod lost_log;
 // For the simulation, without a stable interface.
 #[doc(hidden)]
 pub mod machine;

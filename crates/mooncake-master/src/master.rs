@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::control::connections::Connections;
 use crate::log::{Compactor, Folder, FoundWitness, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
+use crate::lost_log;
 use crate::machine::convert::SoftPinTtl;
 use crate::machine::hello;
 use crate::machine::processes::{self, Known, LeftOpen, ProcessDriver};
@@ -34,8 +35,6 @@ use crate::{control, http, random};
 const BACKLOG: u32 = 4096;
 
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// How often it is said that the log is lost.
-const REMIND_EVERY: Duration = Duration::from_secs(3600);
 
 /// Why a master does not start.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +139,8 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     tracing::info!("Master service started on port {}", rpc_address.port());
     tracing::info!("HTTP metrics server started on port {}", metrics_address.port());
     tasks.push(tokio::spawn(report(shared.clone(), reporting)));
+    let log = shared.clone();
+    tasks.push(tokio::spawn(lost_log::watch(move || log.log.is_lost(), || tracing::error!("{}", lost_log::REMINDER))));
     if let Some(metadata) = &metadata {
         tracing::info!("HTTP metadata server started on port {}", metadata.address().port());
     }
@@ -389,21 +390,9 @@ impl ProcessDriver for Shared {
 
 /// Without lines in the output, too, the page with the summary has rates of the last seconds.
 async fn report(shared: Arc<Shared>, in_output: bool) {
-    let (mut said, mut lost_since) = (summary::Said::default(), None);
+    let mut said = summary::Said::default();
     loop {
         tokio::time::sleep(REPORT_EVERY).await;
-        if shared.log.is_lost() {
-            let told = *lost_since.get_or_insert_with(Instant::now);
-            if told.elapsed() >= REMIND_EVERY {
-                lost_since = Some(Instant::now());
-                tracing::error!(
-                    "STILL WITHOUT A LOG: a restart forgets every object. POST /api/v1/start_log to the metrics port \
-                     begins a new one"
-                );
-            }
-        } else {
-            lost_since = None;
-        }
         if in_output && let Some(line) = said.news(summary::line(&shared)) {
             tracing::info!("Master Metrics: {line}");
         }

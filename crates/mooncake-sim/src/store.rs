@@ -570,6 +570,7 @@ impl Driver {
                     store.inner.sessions.set(store.inner.sessions.get() + 1);
                     lending::list_answered(&store, |_| true);
                     self.publish_fresh();
+                    store.leave_former_put_sessions();
                     store.start_links_over(store.session_id().unwrap_or_default());
                 }
                 Output::Unreachable { .. } => self.fresh = None,
@@ -588,6 +589,7 @@ impl Driver {
                 }
                 Output::SegmentGone { uuid, number, pinned } => {
                     store.inner.directory.borrow_mut().forget(number);
+                    store.leave_put_sessions(uuid);
                     let mut out = Vec::new();
                     store.inner.owner.borrow_mut().segment_gone(uuid, &pinned, &mut out);
                     store.hand_over(out);

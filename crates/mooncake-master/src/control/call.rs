@@ -211,6 +211,7 @@ impl Call<'_> {
                 _ => metrics.count(op, tally.items, tally.failed),
             }
             metrics.hit_bytes(tally.hit_bytes);
+            metrics.existing(tally.items, tally.existing);
         }
         body
     }

@@ -149,8 +149,10 @@ impl Reading {
         out.counter("mooncake_put_keys_total", "keys of puts that were answered", s.put_keys);
         out.counter("mooncake_put_placed_total", "keys of puts that got room", s.put_placed);
         out.counter("mooncake_put_exists_total", "keys of puts that were there already", s.put_exists);
-        let help = "keys of puts that were there already, those of batches too";
-        out.counter("master_put_start_object_already_exists_total", help, s.put_exists);
+        let help = "keys that were there already, of requests for one key each";
+        out.counter("master_put_start_object_already_exists_total", help, self.shell.existing);
+        let help = "keys that were there already, of requests for several keys";
+        out.counter("master_batch_put_start_object_already_exists_total", help, self.shell.existing_of_batches);
         out.counter("mooncake_put_busy_total", "keys of puts with another put under way", s.put_busy);
         out.counter("mooncake_put_full_total", "keys of puts that found no room", s.put_full);
         out.counter("mooncake_put_too_large_total", "keys of puts that can never fit", s.put_too_large);
