@@ -291,7 +291,7 @@ fn remove_all_takes_what_was_there_at_its_beginning() {
         pool.put(a, &format!("k{n}"), KIB);
     }
     let early = pool.reserve(a, "early", KIB);
-    let mut cursor = mooncake_core::RemoveAll::new(&pool.core, false);
+    let mut cursor = mooncake_core::RemoveAll::new(&mut pool.core, false);
     assert!(pool.exists("k400"));
     assert!(!pool.core.remove_all_slice(pool.now, &mut cursor, 100, &mut pool.fx));
     pool.collect();

@@ -26,7 +26,7 @@ impl Removal {
     }
 
     /// Begins now; without `force` it spares what was looked up a moment ago.
-    pub fn begin(core: &Core, force: bool, origin: Option<Origin>) -> Removal {
+    pub fn begin(core: &mut Core, force: bool, origin: Option<Origin>) -> Removal {
         Removal { cursor: RemoveAll::new(core, force), origin }
     }
 
