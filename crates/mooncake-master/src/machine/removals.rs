@@ -116,7 +116,7 @@ mod tests {
         let (mut testbed, session) = with_objects();
         let nine = origin(session, 9);
         assert!(Removal::answered_before(&mut testbed.core, nine).is_none());
-        let mut removal = Removal::begin(&testbed.core, true, Some(nine));
+        let mut removal = Removal::begin(&mut testbed.core, true, Some(nine));
         put(&mut testbed, session, 5);
         let mut slices = 1;
         while !removal.take_all(&mut testbed.core, testbed.now, 2, &mut testbed.effects) {
