@@ -19,8 +19,6 @@ CELL_BYTES = 1 << 30
 BLOCKS = 64
 # Samples of batch_is_exist in one repeat.
 BATCH_QUERY_SAMPLES = 4
-# Times that a large pool goes through all its bad cases; the medians count.
-SCALE_RUNS = 3
 
 
 # Cells of what `Layers` measures, by its operations.
@@ -113,12 +111,13 @@ class Session:
     need; it may measure others beside them.
     """
 
-    def __init__(self, implementation, seconds, record, small_objects, only=None):
+    def __init__(self, implementation, seconds, record, small_objects, only=None, full=False):
         self.implementation = implementation
         self.seconds = seconds
         self.record = record
         self.small_objects = small_objects
         self.only = only
+        self.full = full
 
     def _wants(self, *cells):
         return self.only is None or not self.only.isdisjoint(cells)
@@ -227,8 +226,8 @@ class Session:
         yield
 
     def scale(self):
-        """Not a matter of a wheel: the core and the log of a large pool, in a process of their own."""
-        scale_cells.measure(self.record, SCALE_RUNS)
+        """A pool of very many objects, of 10 M if all of it is asked for."""
+        scale_cells.measure(self.implementation, self.record, self.full)
         yield
 
     def engines(self):

@@ -113,8 +113,16 @@ class Rig:
             raise
 
     def _start_master(self):
-        port, metrics = free_ports(2)
+        port, *_ = free_ports(1)
         self.address = f"{HOST}:{port}"
+        return self._run_master(port)
+
+    def start_master_again(self):
+        """One that has ended, with its log and at its address."""
+        return self._run_master(int(self.address.rpartition(":")[2]))
+
+    def _run_master(self, port):
+        metrics, *_ = free_ports(1)
         begin = time.perf_counter()
         self.master = Program(
             "master",

@@ -113,13 +113,13 @@ class Worker:
             found += sum(code == 1 for code in self.store.batch_is_exist(keys))
         return {"alive": found}
 
-    def put_small(self, prefix, count, size, batch):
-        """Stores `count` small objects with put_batch."""
+    def put_small(self, prefix, count, size, batch, first=0):
+        """Stores `count` small objects with put_batch, from a number on."""
         values = self.values(size)
         failed = 0
         spent = 0.0
-        for at in range(0, count, batch):
-            numbers = range(at, min(at + batch, count))
+        for at in range(first, first + count, batch):
+            numbers = range(at, min(at + batch, first + count))
             keys = [f"{prefix}-{i}" for i in numbers]
             parts = [values[i % VARIANTS] for i in numbers]
             start = time.perf_counter()
@@ -127,6 +127,11 @@ class Worker:
             spent += time.perf_counter() - start
             failed += code != 0
         return {"seconds": spent, "failed": failed, "count": count}
+
+    def read_small(self, prefix, numbers, size):
+        """How many of these objects that put_small has stored have their values."""
+        values = self.values(size)
+        return {"right": sum(self.store.get(f"{prefix}-{i}") == values[i % VARIANTS] for i in numbers)}
 
     def run(self, op, start_at=None, threads=1, **how):
         """Runs one timed cell: `op` over and over until the seconds or the operations are used up."""

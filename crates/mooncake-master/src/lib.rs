@@ -29,7 +29,6 @@ mod pulse;
 mod random;
 mod replaying;
 mod routes;
-mod segment_list;
 mod settings;
 mod shared;
 mod state;

@@ -22,6 +22,8 @@ pub struct Kind {
     pub events: Events,
     /// The most that one left behind: records, messages, and keys of requests that it answered.
     pub steps: usize,
+    /// The most entries of the core's tables that one looked at.
+    pub touched: u32,
 }
 
 impl Kind {
@@ -92,6 +94,12 @@ impl Holds {
         kind.wall = kind.wall.max(wall);
         kind.steps = kind.steps.max(steps);
         result
+    }
+
+    /// Notes how many entries of the core's tables the last one of a kind looked at.
+    pub fn touched(&mut self, kind: &'static str, touched: u32) {
+        let kind = self.by_kind.get_mut(kind).expect("it was measured");
+        kind.touched = kind.touched.max(touched);
     }
 
     /// How many there were.

@@ -43,6 +43,8 @@ pub struct Figure {
     pub mean_us: f64,
     /// The most that one left behind: records, messages, and keys of requests that it answered.
     pub steps: usize,
+    /// The most entries of the core's tables that one looked at, each as often as it did.
+    pub touched: u32,
 }
 
 impl Figures {
@@ -73,6 +75,7 @@ impl Figures {
                 wall_us: median_of(|figure| figure.wall_us),
                 mean_us: median_of(|figure| figure.mean_us),
                 steps: all.iter().map(|figure| figure.steps).max().unwrap_or(0),
+                touched: all.iter().map(|figure| figure.touched).max().unwrap_or(0),
             }
         });
         Figures(combined.collect())
@@ -91,6 +94,7 @@ impl Figures {
             wall_us: micros(kind.wall),
             mean_us: micros(kind.sum()) / kind.cpu.len() as f64,
             steps: kind.steps,
+            touched: kind.touched,
         };
         holds.iter().map(figure).collect()
     }
@@ -100,7 +104,7 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<54} {:>7} {:>11} {:>10} {:>6} {:>5} {:>9} {:>8} {:>9} {:>6}",
+            "{:<60} {:>7} {:>11} {:>10} {:>6} {:>5} {:>9} {:>8} {:>9} {:>6} {:>8}",
             "the core's lock is held for",
             "holds",
             "longest, us",
@@ -110,16 +114,17 @@ impl fmt::Display for Figures {
             "p99.9, us",
             "mean, us",
             "wall, us",
-            "steps"
+            "steps",
+            "touched"
         )?;
-        for Figure { operation, count, cpu_us, single_us, p999_us, faults, preempted, wall_us, mean_us, steps } in
-            &self.0
-        {
+        for figure in &self.0 {
+            let Figure { operation, count, cpu_us, single_us, p999_us, faults, preempted, .. } = figure;
+            let Figure { wall_us, mean_us, steps, touched, .. } = figure;
             let over = if *cpu_us > 1_000.0 { " *" } else { "" };
             writeln!(
                 f,
-                "{operation:<54} {count:>7} {cpu_us:>11.0} {single_us:>10.0} {faults:>6} {preempted:>5} {p999_us:>9.0} {mean_us:>8.1} \
-                 {wall_us:>9.0} {steps:>6}{over}"
+                "{operation:<60} {count:>7} {cpu_us:>11.0} {single_us:>10.0} {faults:>6} {preempted:>5} {p999_us:>9.0} \
+                 {mean_us:>8.1} {wall_us:>9.0} {steps:>6} {touched:>8}{over}"
             )?;
         }
         Ok(())

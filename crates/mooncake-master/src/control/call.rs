@@ -118,7 +118,7 @@ impl Call<'_> {
             Change::Mount { spec, .. } => Some((spec.name.clone(), spec.bytes)),
             Change::Unmount { uuid, .. } => {
                 unmounted = self.shared.read(|core, _| {
-                    let its = core.segments().find(|view| view.uuid == *uuid);
+                    let its = core.segment_of(*uuid);
                     its.map(|view| (view.name.to_owned(), view.bytes, view.used))
                 });
                 None
@@ -130,7 +130,13 @@ impl Call<'_> {
             }
             _ => None,
         };
-        let outcome = self.shared.apply_async(|core, now, effects| change.run(core, now, self.origin, effects)).await?;
+        let mut outcome =
+            self.shared.apply_async(|core, now, effects| change.run(core, now, self.origin, effects)).await?;
+        while let Outcome::Closes = outcome {
+            tokio::task::yield_now().await;
+            let goes_on = Change::CloseSession;
+            outcome = self.shared.apply_async(|core, now, fx| goes_on.run(core, now, self.origin, fx)).await?;
+        }
         match &outcome {
             Outcome::Mount(_) => {
                 if let Some((segment, bytes)) = mounted {

@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 use crate::control::call::remove_all;
 use crate::log::{Begun, LogError, begin_anew};
 use crate::machine::SLICE;
+use crate::machine::segment_list::{self, Listed};
 use crate::metrics;
 use crate::metrics::summary;
-use crate::segment_list::{self, Listed};
 use crate::shared::Shared;
 
 /// What there is, for a reader who came without a path.
@@ -167,12 +167,12 @@ async fn all_keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
 }
 
 async fn all_segments(State(shared): State<Arc<Shared>>) -> Response {
-    let live = segment_list::list(&shared).into_iter().filter(Listed::is_live);
+    let live = segment_list::list(&*shared).into_iter().filter(Listed::is_live);
     text(live.fold(String::new(), |page, segment| page + &segment.name + "\n"))
 }
 
 async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
-    let segments: Vec<Value> = segment_list::list(&shared)
+    let segments: Vec<Value> = segment_list::list(&*shared)
         .iter()
         .map(|view| {
             let endpoint = view.endpoint();

@@ -118,6 +118,8 @@ pub enum Outcome {
     Done(Option<usize>),
     /// The session is over: its anchor ends when everything on it is sent.
     Closed,
+    /// The session is about to be over. It is answered once it is: the change is carried out again until then.
+    Closes,
     /// Refused as a whole, with so many things that it was about.
     Refused(Refused, usize),
 }
@@ -286,10 +288,10 @@ impl Change<'_> {
                 }
                 Outcome::Done(None)
             }
-            Change::CloseSession => {
-                core.close_session(now, origin.session, effects);
-                Outcome::Closed
-            }
+            Change::CloseSession => match core.close_session(now, origin.session, effects) {
+                true => Outcome::Closed,
+                false => Outcome::Closes,
+            },
         }
     }
 }
@@ -325,7 +327,7 @@ impl Outcome {
                 body: reply::Body::Done(message::Done {}),
                 tally: items.map(|items| Tally { items, ..Tally::default() }),
             },
-            Outcome::Closed => Answer { body: reply::Body::Done(message::Done {}), tally: None },
+            Outcome::Closed | Outcome::Closes => Answer { body: reply::Body::Done(message::Done {}), tally: None },
             Outcome::Refused(refused, items) => Answer::refused(&refused, items),
         }
     }

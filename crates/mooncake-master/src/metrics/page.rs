@@ -9,13 +9,13 @@ use mooncake_wire::RequestKind;
 use super::not_here;
 use super::{Metrics, Op, REFUSALS, ShellReading};
 use crate::log::{LogReading, LogStats};
-use crate::segment_list::{self, Listed};
+use crate::machine::segment_list::{self, Listed};
 use crate::shared::Shared;
 
 /// The Prometheus page.
 pub fn page(shared: &Arc<Shared>) -> String {
     let (stats, quarantine_age_us) = shared.read(|core, now| (core.stats(), core.quarantine_age_us(now)));
-    let live = segment_list::list(shared).into_iter().filter(Listed::is_live);
+    let live = segment_list::list(&**shared).into_iter().filter(Listed::is_live);
     let segments = live.map(|segment| (segment.name, segment.used, segment.capacity)).collect();
     let reading = Reading {
         stats,
