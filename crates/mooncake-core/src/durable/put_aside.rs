@@ -1,7 +1,7 @@
 //! What operations change while a snapshot is being taken and has not come to it: put aside first, as it was.
 //!
-//! Each slice takes what there is of the kind that the walk is at. Of objects before it comes to them, and when the disk
-//! does not take what the walk has, there may be [too much](crate::Config::snapshot_aside_max).
+//! Each slice takes what there is of the kind that the walk is at. Of objects before it comes to them, and when the
+//! disk does not take what the walk has, there may be [too much](crate::Config::snapshot_aside_max).
 
 use smallvec::SmallVec;
 
