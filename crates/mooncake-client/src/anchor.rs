@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_os::{ProcessIdentity, forked};
-use mooncake_segment::Uuid;
 use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, hello};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -275,7 +275,7 @@ impl Driver {
     }
 
     /// The session goes on.
-    fn resumed(&mut self, gone: &[Uuid], unknown_views: Option<usize>) {
+    fn resumed(&mut self, gone: &[SegmentUuid], unknown_views: Option<usize>) {
         let shared = self.shared.clone();
         let control = &shared.control;
         if let Some(named) = unknown_views {

@@ -8,9 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{SegmentMemory, SegmentOptions};
 use mooncake_os::ProcessIdentity;
-use mooncake_segment::{Reign, SegmentServer, ServerOptions, Uuid};
+use mooncake_segment::{Reign, SegmentServer, ServerOptions};
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, AttachCall, Beat, Done, Endpoint, Hello, HelloReply, LogPosition, MountReply, Pong, Reply,
     Request, Segment, SegmentsReply, TakeEpoch, anchor_down, anchor_up, hello, reply, request,
@@ -323,11 +324,11 @@ impl Client {
         self.shared.owner.get().unwrap()
     }
 
-    pub fn mount(&self) -> Uuid {
+    pub fn mount(&self) -> SegmentUuid {
         self.owner().mount(Backing::Memory(1 << 20)).unwrap().0.0
     }
 
-    pub fn holds(&self, uuid: Uuid) -> bool {
+    pub fn holds(&self, uuid: SegmentUuid) -> bool {
         self.owner().held().iter().any(|(held, _)| *held == uuid)
     }
 }
@@ -370,7 +371,7 @@ impl Lender {
         };
         Segment {
             number: 1,
-            uuid: self.memory.uuid().to_vec().into(),
+            uuid: self.memory.uuid().0.to_vec().into(),
             bytes: self.memory.bytes(),
             endpoint: Some(endpoint),
             ..Segment::default()
