@@ -13,12 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Cause, StoreError};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
+use crate::patience::{ConnectionError, Patience};
 use crate::segments::directory::Directory;
 use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
 use crate::session::Session;
 use crate::session::absence::Absence;
-use crate::session::connection::{Connection, ConnectionError, Patience};
+use crate::session::connection::Connection;
 use crate::session::control::Control;
 use crate::session::opening::{Opened, open_at};
 

@@ -25,8 +25,8 @@ use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned};
 use crate::machine::position::reign_of;
 use crate::machine::ready;
 use crate::machine::session::Recheck;
+use crate::process::wire_process;
 use crate::segment_id::SegmentId;
-use crate::segments::directory::wire_process;
 use crate::segments::owner_events::{tell_epoch_taken, tell_fenced};
 use crate::session::control::Control;
 
