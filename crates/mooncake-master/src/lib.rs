@@ -20,7 +20,6 @@ pub mod log;
 #[doc(hidden)]
 pub mod machine;
 mod master;
-mod metadata_server;
 mod metrics;
 mod peer_log;
 mod process_watch;
@@ -36,8 +35,7 @@ mod ticker;
 
 pub use control::connections::Limits;
 pub use log::LogError;
-pub use master::{Master, StartError, bind_remedy, serve};
-pub use metadata_server::MetadataServer;
+pub use master::{Master, StartError, serve};
 pub use metrics::reference_page as metrics_page;
 pub use settings::{LogFolder, Settings, Wal, address, resolve, state_folder};
 pub use state::{LeftWitness, State, StateFolder};

@@ -1,7 +1,7 @@
 //! A master: replays its log, serves, stops.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mooncake_core::{Config as CoreConfig, Reign};
+use mooncake_http::{BindError, bind};
 use mooncake_ids::SessionId;
-use mooncake_os::Guarded;
+use mooncake_metadata_server::MetadataServer;
+use mooncake_os::{Guarded, descriptor_limit};
 use mooncake_wire::message::ProcessIdentity;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
 use crate::control::connections::Connections;
@@ -21,7 +23,6 @@ use crate::machine::convert::SoftPinTtl;
 use crate::machine::hello;
 use crate::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use crate::machine::start::{self, Epoch, Found, NoEpochLeft, Witnessed};
-use crate::metadata_server::MetadataServer;
 use crate::metrics::summary;
 use crate::process_watch::{self, ProcessWatch};
 use crate::replaying::Replaying;
@@ -29,9 +30,6 @@ use crate::settings::{LogFolder, Settings, Wal};
 use crate::shared::{Identity, Shared, Threads};
 use crate::ticker::Ticker;
 use crate::{control, http, random};
-
-/// Connections that may wait while the log is replayed.
-const BACKLOG: u32 = 4096;
 
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// How often it is said that the log is lost.
@@ -42,17 +40,8 @@ const REMIND_EVERY: Duration = Duration::from_secs(3600);
 #[non_exhaustive]
 pub enum StartError {
     /// A port cannot be bound.
-    #[error("cannot listen on {address} for {what}: {source}; {}", bind_remedy(source, flag))]
-    Bind {
-        /// For what.
-        what: &'static str,
-        /// Where.
-        address: SocketAddr,
-        /// The flag with the port.
-        flag: &'static str,
-        /// What failed.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// The log cannot be used.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -219,7 +208,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
     log.set_reign(core.reign());
     let processes = ProcessWatch::new().map_err(|source| StartError::System { what: "watching processes", source })?;
     let threads = Threads::start().map_err(|source| StartError::System { what: "threads for connections", source })?;
-    let connections = Connections::new(settings.connections.within(descriptors()));
+    let connections = Connections::new(settings.connections.within(descriptor_limit()));
     let shared = Arc::new(Shared::new(core, log.clone(), identity, connections, threads, processes));
     shared
         .apply(|core, now, effects| core.begin(now, raised, effects))
@@ -411,30 +400,6 @@ async fn report(shared: Arc<Shared>, in_output: bool) {
     }
 }
 
-/// What to do when a port cannot be listened on that a flag names.
-pub fn bind_remedy(source: &io::Error, flag: &str) -> String {
-    match source.kind() {
-        io::ErrorKind::AddrNotAvailable => "name an address of this machine".to_owned(),
-        _ => format!("choose another port with --{flag}"),
-    }
-}
-
-pub(crate) fn bind(what: &'static str, flag: &'static str, ip: IpAddr, port: u16) -> Result<TcpListener, StartError> {
-    let address = SocketAddr::new(ip, port);
-    let open = || {
-        let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() && ip.is_unspecified() {
-            socket.set_only_v6(false)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG as i32)?;
-        TcpListener::from_std(socket.into())
-    };
-    open().map_err(|source| StartError::Bind { what, address, flag, source })
-}
-
 /// The Unix socket is a shortcut: without it clients of this host use TCP.
 fn bind_unix(port: u16, instance: &[u8; 16]) -> Option<(UnixListener, String)> {
     let suffix: String = instance[..6].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -465,12 +430,6 @@ fn warn_when_open(settings: &Settings) {
     }
 }
 
-/// How many files and connections this process may have open.
-pub(crate) fn descriptors() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
-}
-
 /// A log that meets a file-size limit is to fail its append, not to kill the process.
 pub(crate) fn ignore_file_size_signal() -> Result<(), StartError> {
     let kind = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
@@ -492,20 +451,6 @@ mod tests {
 
     fn opened(settings: &Settings) -> Opened {
         open_log(settings, &BOOT, &mut Replaying::new(CoreConfig::default())).unwrap().unwrap()
-    }
-
-    #[test]
-    fn an_address_of_another_machine_is_not_mended_by_another_port() {
-        let error = |ip: [u8; 4], port| bind("metrics", "metrics_port", ip.into(), port).unwrap_err().to_string();
-        // Of no machine (RFC 5737).
-        let elsewhere = error([192, 0, 2, 1], 0);
-        assert!(
-            elsewhere.contains("name an address of this machine") && !elsewhere.contains("port with"),
-            "{elsewhere}"
-        );
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let taken = error([127, 0, 0, 1], taken.local_addr().unwrap().port());
-        assert!(taken.contains("choose another port with --metrics_port"), "{taken}");
     }
 
     #[test]

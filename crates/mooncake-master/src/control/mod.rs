@@ -197,7 +197,7 @@ fn say_now_and_then(error: &io::Error, is_short: bool) {
     *said = Some(Instant::now());
     match is_short {
         true => tracing::warn!(
-            %error, limit = crate::master::descriptors(),
+            %error, limit = mooncake_os::descriptor_limit(),
             "no descriptor for another connection: connections for calls that rest make room. Raise the limit of open \
              files (`ulimit -n`, LimitNOFILE=) to two for each client and one for each call at a time"
         ),
