@@ -7,7 +7,9 @@
 //! [`serve`] runs a master inside a tokio runtime.
 #![forbid(unsafe_code)]
 
+mod call_loops;
 mod committer;
+mod connections;
 mod control;
 #[cfg(test)]
 mod eventually;
@@ -16,6 +18,7 @@ pub mod fuzz_targets;
 mod http;
 #[doc(hidden)]
 pub mod log;
+mod log_opening;
 // For the simulation, without a stable interface.
 #[doc(hidden)]
 pub mod machine;
@@ -25,6 +28,8 @@ mod peer_log;
 mod process_watch;
 mod pulse;
 mod random;
+mod reading;
+mod removal;
 mod replaying;
 mod routes;
 mod segment_list;
@@ -33,7 +38,7 @@ mod shared;
 mod state;
 mod ticker;
 
-pub use control::connections::Limits;
+pub use connections::Limits;
 pub use log::LogError;
 pub use master::{Master, StartError, serve};
 pub use metrics::reference_page as metrics_page;
