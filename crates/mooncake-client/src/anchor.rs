@@ -5,26 +5,27 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_os::{ProcessIdentity, forked};
-use mooncake_segment::Uuid;
 use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, Replica, hello};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::call::put_session;
 use crate::error::{Cause, StoreError};
 use crate::machine::orphans::give_up;
-use crate::machine::put_session::GivenUp;
+use crate::machine::put_session::{GivenUp, PutSessions, Reserved};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
-use crate::segments::directory::{Directory, place_of};
+use crate::patience::{ConnectionError, Patience};
+use crate::segments::directory::{Directory, Places, place_of};
 use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
 use crate::session::Session;
 use crate::session::absence::Absence;
-use crate::session::connection::{Connection, ConnectionError, Patience};
+use crate::session::connection::Connection;
 use crate::session::control::Control;
 use crate::session::opening::{Opened, open_at};
+use crate::session::origin::Origin;
 
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,7 @@ pub(crate) struct Shared {
     pub links: LinkSet,
     pub directory: Directory,
     pub owner: OnceLock<Arc<SegmentOwner>>,
-    pub put_sessions: Mutex<put_session::Sessions>,
+    pub put_sessions: Mutex<PutSessions<Origin, Places>>,
     pub name: String,
     pub process: ProcessIdentity,
 }
@@ -281,7 +282,7 @@ impl Driver {
     }
 
     /// The session goes on.
-    fn resumed(&mut self, gone: &[Uuid], unknown_views: Option<usize>) {
+    fn resumed(&mut self, gone: &[SegmentUuid], unknown_views: Option<usize>) {
         let shared = self.shared.clone();
         let control = &shared.control;
         if let Some(named) = unknown_views {
@@ -321,8 +322,8 @@ impl Driver {
     }
 
     /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
-    fn leave_put_sessions(&self, uuid: Uuid) {
-        let is_on_it = |reserved: &put_session::Kept, replica: &Replica| {
+    fn leave_put_sessions(&self, uuid: SegmentUuid) {
+        let is_on_it = |reserved: &Reserved<Origin, Places>, replica: &Replica| {
             place_of(&reserved.place, replica.rid).is_some_and(|address| address.uuid == uuid)
         };
         let given_up = self.shared.put_sessions.lock().segment_gone(is_on_it);

@@ -193,7 +193,7 @@ impl Committing<'_> {
             for Replica { rid, extent } in replicas.iter() {
                 ledger.is_reserved(session.0, rid.0);
                 if let Some(segment) = self.state.core.segment(extent.segment) {
-                    ledger.is_placed(segment.uuid.0, rid.0, extent.offset, extent.length);
+                    ledger.is_placed(segment.uuid, rid.0, extent.offset, extent.length);
                 }
             }
         }

@@ -13,7 +13,7 @@ use mooncake_client::machine::put::{Lost, PutDriver as _};
 use mooncake_client::machine::put_session::{self, GivenUp, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_ids::GRANULE;
-use mooncake_segment::Uuid;
+use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -237,7 +237,7 @@ impl Store {
     }
 
     /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
-    pub(crate) fn leave_put_sessions(&self, uuid: Uuid) {
+    pub(crate) fn leave_put_sessions(&self, uuid: SegmentUuid) {
         let is_on_it = |reserved: &Reserved<Origin, Places>, replica: &Replica| {
             place_of(&reserved.place, replica.rid).is_some_and(|address| address.uuid == uuid)
         };

@@ -9,8 +9,9 @@ use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::call::fan_out::{share, threads_for};
-use crate::call::put::{Driver, Origin, PutItem, check_all, is_no_staging, link_error, transfer_error};
+use crate::call::put::{Driver, PutItem, check_all};
 use crate::error::{Cause, StoreError};
+use crate::inner::Inner;
 use crate::machine::filling::Combine;
 use crate::machine::progress::Held;
 use crate::machine::put::{Lost, PutDriver as _};
@@ -18,16 +19,14 @@ use crate::machine::put_session::{self, NEW_SESSION, PutSessionDriver, PutSessio
 use crate::machine::ready;
 use crate::options::PutOptions;
 use crate::segments::directory::{Places, place_of};
-use crate::store::Inner;
+use crate::session::origin::Origin;
+use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
 /// Bytes of an object that are read back at a time, to be summed while they are in the cache.
 const CHUNK: u64 = 256 << 10;
 
 /// A store's put sessions.
-pub(crate) type Sessions = PutSessions<Origin, Places>;
-
-/// What one of their keys was given.
-pub(crate) type Kept = Reserved<Origin, Places>;
+type Sessions = PutSessions<Origin, Places>;
 
 /// Parts of one object that a session writes.
 #[derive(Debug)]

@@ -20,12 +20,11 @@ use mooncake_http::reply::{as_json, failed, plain, text};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::control::call::remove_all;
 use crate::log::{Begun, LogError, begin_anew};
 use crate::machine::SLICE;
 use crate::machine::segment_list::{self, Listed};
-use crate::metrics;
-use crate::metrics::summary;
+use crate::reading;
+use crate::removal::remove_all;
 use crate::shared::Shared;
 
 /// What there is, for a reader who came without a path.
@@ -101,11 +100,11 @@ fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
-    text(metrics::page(&shared))
+    text(reading::read(&shared).page())
 }
 
 async fn metrics_summary(State(shared): State<Arc<Shared>>) -> Response {
-    let line = summary::line(&shared);
+    let line = reading::summary_line(&shared);
     text(format!("role=leader, state=serving, service_ready=true, master={{{line}}}, ha={{off}}\n"))
 }
 
