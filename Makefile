@@ -8,8 +8,9 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
-# Where `make install` puts the C library.
+# Where `make install` puts the C library, and the one that it takes: built first, unless another one is named.
 PREFIX ?= /usr/local
+LIBRARY ?= $(TARGET)/release/libtransfer_engine.so
 # The wheel that mixed versions are tested beside.
 OLD ?= 49e5191
 # Schedules of each test of the simulation in `make test-long`.
@@ -36,9 +37,8 @@ test: lint test-rust test-python ## everything: format, lints, Rust tests, wheel
 wheel: dist/.built ## dist/mooncake_rs-*.whl
 	@ls -l dist/*.whl
 
-install: ## the C library, its header, pkg-config and CMake files below PREFIX (/usr/local), which the wheel has too
-	cargo build --locked --release -p mooncake-transfer-engine-c
-	packaging/c_library.sh $(TARGET)/release/libtransfer_engine.so $(DESTDIR)$(PREFIX)
+install: $(LIBRARY) ## the C library, its header, pkg-config and CMake files below PREFIX (/usr/local), as in the wheel
+	packaging/c_library.sh $(LIBRARY) $(DESTDIR)$(PREFIX)
 	@echo "installed below $(DESTDIR)$(PREFIX): docs/c-library.md"
 
 wheel-of: ## REV=...: the wheel of another revision, in build/wheels
@@ -87,9 +87,8 @@ test-python: $(VENV)/.wheel ## Python tests against the wheel
 	$(PY) -m pytest -n 2 --dist loadfile -m 'not (long or alone)'
 	$(PY) -m pytest -m 'alone and not long'
 
-test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, a thousand segments, rounds of faults, versions beside the wheel of OLD
+test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, rounds of faults, versions beside the wheel of OLD
 	MOONCAKE_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test schedules -- --nocapture
-	cargo test --locked -p mooncake-client --test many_segments -- --ignored --nocapture
 	old=$$(PYTHON=$(PYTHON) packaging/wheel_of.sh $(OLD)); MOONCAKE_OLD_WHEEL=$$old $(PY) -m pytest -rP -m 'long or slow or mixed'
 
 clean: ## remove what was built
@@ -97,6 +96,10 @@ clean: ## remove what was built
 	cargo clean
 
 # ------------------------------------------------------------------ pieces
+
+$(TARGET)/release/libtransfer_engine.so: $(RUST_SOURCES) Cargo.lock
+	cargo build --locked --release -p mooncake-transfer-engine-c
+	touch $@
 
 .PHONY: moved
 moved:

@@ -116,7 +116,7 @@ def _part(options, part, implementations, figures, only):
             if only is None or cell in only:
                 figures.add(name, cell, value, part)
 
-        steps[one.name] = getattr(Session(one, options.seconds, record, options.objects, only), part)()
+        steps[one.name] = getattr(Session(one, options.seconds, record, options.objects, only, options.full), part)()
 
     def failed(name, error):
         if not isinstance(error, PoolError):
@@ -239,6 +239,9 @@ def parse():
     parser.add_argument("--repeats", type=int, help="5, with --quick 1; an even number with --against")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a timed cell")
     parser.add_argument("--objects", type=int, default=200_000, help="objects of the memory cell")
+    parser.add_argument(
+        "--full", action="store_true", help="the cells of scale with 10 M objects, 24 GB of memory and 20 minutes"
+    )
     parser.add_argument("--python", default=sys.executable, help="interpreter of the environment with our wheel")
     parser.add_argument("--rival-python", help="interpreter of an environment with the rival's wheel")
     parser.add_argument("--nixl-python", help="the same with NIXL's, the engine's second rival")

@@ -118,6 +118,13 @@ class Rig:
         self.master = Master(self.folder, [], one.environment, one.installation, ends_with_parent=True)
         # Of each implementation alike, since their lines differ.
         self.master.ready = self.master.port
+        return self._run_master()
+
+    def start_master_again(self):
+        """One that has ended, with its log and at its address."""
+        return self._run_master()
+
+    def _run_master(self):
         begin = time.perf_counter()
         self.master.start(step=0.001)
         return time.perf_counter() - begin

@@ -113,13 +113,13 @@ class Worker:
             found += sum(code == 1 for code in self.store.batch_is_exist(keys))
         return {"alive": found}
 
-    def put_small(self, prefix, count, size, batch):
-        """Stores `count` small objects with put_batch."""
+    def put_small(self, prefix, count, size, batch, first=0):
+        """Stores `count` small objects with put_batch, from a number on."""
         values = self.values(size)
         failed = 0
         spent = 0.0
-        for at in range(0, count, batch):
-            numbers = range(at, min(at + batch, count))
+        for at in range(first, first + count, batch):
+            numbers = range(at, min(at + batch, first + count))
             keys = [f"{prefix}-{i}" for i in numbers]
             parts = [values[i % VARIANTS] for i in numbers]
             start = time.perf_counter()
@@ -127,6 +127,11 @@ class Worker:
             spent += time.perf_counter() - start
             failed += code != 0
         return {"seconds": spent, "failed": failed, "count": count}
+
+    def read_small(self, prefix, numbers, size):
+        """How many of these objects that put_small has stored have their values."""
+        values = self.values(size)
+        return {"right": sum(self.store.get(f"{prefix}-{i}") == values[i % VARIANTS] for i in numbers)}
 
     def run(self, op, start_at=None, threads=1, **how):
         """Runs one timed cell: `op` over and over until the seconds or the operations are used up."""
@@ -291,6 +296,17 @@ class Worker:
     def op_get_batch(self, thread, threads, prefix, size, keys, batch):
         names, get = [f"{prefix}-{i}" for i in range(batch)], self.store.get_batch
         return lambda i: get(names), lambda values: all(len(value) == size for value in values), lambda n: 0
+
+    def op_batch_get_into(self, thread, threads, prefix, size, keys, batch):
+        """The keys of `op_get_batch`, to memory that the caller keeps."""
+        names, places, get = [f"{prefix}-{i}" for i in range(batch)], self.slots(size, batch), self.store.batch_get_into
+        values = self.values(size)
+
+        def wrong(done):
+            wants = (np.frombuffer(values[i % VARIANTS], dtype=np.uint8) for i in range(batch if done else 0))
+            return sum(not np.array_equal(self.slot(size, i), want) for i, want in enumerate(wants))
+
+        return lambda i: get(names, places, [size] * batch), lambda sizes: all(one == size for one in sizes), wrong
 
     def op_put_tensor(self, thread, threads, prefix, size, keys, batch):
         import torch

@@ -141,8 +141,39 @@ def test_the_longest_hold_of_the_core_is_neither_the_machines_nor_an_older_clien
         figure("(the machine: the same walk through memory)", 9_000.0),
     ]
     assert scale_cells.cells(told) == {
-        "longest hold of the core, 10 M objects": 1_100.0,
+        "longest hold of the core": 1_100.0,
         "operations that hold it longer": 1,
     }
     source = (BENCH.parent / "crates" / "mooncake-scale" / "src" / "control.rs").read_text()
     assert f'"{scale_cells.MACHINE}' in source, "the control has another name by now"
+
+
+def test_the_phases_of_a_pools_life_are_those_that_the_program_tells():
+    names = (
+        "filling, the first tenth",
+        "filling",
+        "a tenth anew",
+        "a restart behind a snapshot",
+        "a restart without one",
+    )
+    told = [
+        {
+            "phase": name,
+            "rss_mb": 100.0 + at,
+            "peak_mb": 200.0 - at,
+            "thousands_a_second": 50.0 * at + 50,
+            "seconds": at,
+        }
+        for at, name in enumerate(names)
+    ]
+    assert scale_cells.memory_cells(told) == {
+        "memory of core and log, most": 200.0,
+        "rate of puts in the core at the last tenth": 200.0,
+        "log read back, a snapshot": 3,
+        "log read back, without a snapshot": 4,
+        "memory behind a log that was read back": 103.0,
+    }
+    source = (BENCH.parent / "crates" / "mooncake-scale" / "src" / "memory.rs").read_text()
+    for name in names:
+        assert f'"{name}"' in source, name
+    assert set(scale_cells.memory_cells(told)) < set(compare.expectations())

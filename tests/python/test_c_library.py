@@ -43,8 +43,12 @@ def prefix(request, tmp_path) -> Path:
         pytest.skip("needs the installed wheel")
     if request.param == "of the wheel":
         return wheel
-    run(REPOSITORY / "packaging/c_library.sh", library, tmp_path / "first")
-    return (tmp_path / "first").rename(tmp_path / "prefix")
+    # The one that is there, so that nothing is built; as a package is made, too.
+    first = {"PREFIX": "/usr", "DESTDIR": tmp_path / "first", "LIBRARY": library}
+    said = run("make", "-C", REPOSITORY, "install", *(f"{name}={value}" for name, value in first.items()))
+    assert f"installed below {tmp_path}/first/usr" in said
+    assert "cargo" not in said
+    return (tmp_path / "first/usr").rename(tmp_path / "prefix")
 
 
 def test_a_program_is_built_by_pkg_config_and_runs(prefix, tmp_path):

@@ -153,6 +153,52 @@ def test_a_storage_node_waits_for_its_master_and_comes_back_to_it(cluster, tmp_p
         c.end()
 
 
+def test_a_node_that_waits_for_its_master_says_so_once_and_says_when_it_is_back(cluster):
+    c = cluster(nodes=1)
+    [node] = c.nodes
+    c.master.kill()
+    wait_for("the loss", lambda: "not reconnected yet; still trying" in node.output())
+    c.master.start()
+    wait_for("the session", lambda: "session resumed" in node.output())
+    said = node.output().splitlines()
+    [lost] = [line for line in said if "connection to the master lost" in line]
+    assert "anchor" not in lost
+    # Once a minute, and at once where there is another reason.
+    waits = [line for line in said if "still trying" in line]
+    reasons = [line.partition("reason=")[2] for line in waits]
+    assert len(set(reasons)) == len(reasons), waits
+    assert all("WARN" in line and f"master={c.master.addr}" in line and "seconds=" in line for line in waits)
+    [back] = [line for line in said if "session resumed" in line]
+    assert f"master={c.master.addr}" in back
+    assert said.index(back) > said.index(waits[-1])
+
+
+def test_a_second_storage_node_of_a_host_is_told_of_the_first_before_it_lends_anything(cluster):
+    c = cluster(nodes=0)
+    port = free_port()
+    c.add_node(16 << 20, [f"--port={port}"])
+    segments = c.segments()
+    flags = [f"--master_server_address={c.master.addr}", "--host=127.0.0.1", "--global_segment_size=16MB"]
+    done = run(binary(), "client", *flags, f"--port={port}")
+    assert done.returncode == 1
+    asked = "another storage node on this host? --port=0 takes any free port"
+    assert f"flag --port={port}: Address already in use (os error 98); {asked}" in done.stderr
+    # Neither a session nor memory was made.
+    assert c.segments() == segments
+    assert c.master.output().count("client connected") == 1
+
+
+def test_a_folder_for_logs_that_was_made_is_named(tmp_path):
+    folder = tmp_path / "not" / "there"
+    for nth in range(2):
+        master = Master(tmp_path, [f"--log_dir={folder}"])
+        master.start()
+        master.kill()
+        said = f"--log_dir={folder}: there was no such folder, it was made"
+        assert master.output().count(said) == 1, f"start {nth}"
+        assert list(folder.iterdir())
+
+
 def test_a_node_on_the_wildcard_is_named_by_a_real_address(cluster):
     c = cluster(nodes=0)
     node = c.add_node(16 << 20, ["--host=0.0.0.0"])

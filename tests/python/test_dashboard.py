@@ -66,6 +66,8 @@ def test_every_panel_has_something_to_draw(cluster):
     store = pool.store()
     assert store.put("k", b"v" * 4096) == 0
     assert store.put("k", b"v" * 4096) == 0
+    assert store.put_batch(["k", "l", "m"], [b"v" * 4096] * 3) == 0
+    assert store.put_batch(["k", "l", "m"], [b"v" * 4096] * 3) == 0
     assert store.get("k") == b"v" * 4096
     page = told(pool.master.http("/metrics"))
     names = [f"master_{name}" for name in MASTER.split()] + OTHERS.split()
@@ -78,5 +80,7 @@ def test_every_panel_has_something_to_draw(cluster):
     for name, keys in LABELLED.items():
         assert all(keys == found for found, _ in page[name]), name
     assert page["mem_cache_hit_nums_"] == [(set(), 1.0)]
-    assert page["master_put_start_object_already_exists_total"] == [(set(), 1.0)]
-    assert max(value for _, value in page["master_value_size_bytes_bucket"]) == 1
+    assert page["master_put_start_object_already_exists_total"] == [(set(), 1.0)], "of the put of one key"
+    assert page["master_batch_put_start_object_already_exists_total"] == [(set(), 4.0)], "of those of three"
+    assert page["mooncake_put_exists_total"] == [(set(), 5.0)]
+    assert max(value for _, value in page["master_value_size_bytes_bucket"]) == 3

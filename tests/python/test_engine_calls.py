@@ -1,7 +1,10 @@
 """What engines call, recorded from them (`e2e/record.py`) and made again without them: every answer, every byte.
 
-Mooncake 0.3.13.post1, asked the same, gave the same answers to all but `sglang_standalone` and `sglang_linker`, which
-were not tried; LMCache's `setup` needs the key `master_server_addr` there.
+`vllm_ascend_layers` alone is not recorded: vllm-ascend runs on NPUs only, and its calls are written down from what its
+source does for two chunks of a prompt, a request that is aborted and a block that never got its last layer.
+
+Mooncake 0.3.13.post1, asked the same, gave the same answers to all but `sglang_standalone`, `sglang_linker` and
+`vllm_ascend_layers`, which were not tried; LMCache's `setup` needs the key `master_server_addr` there.
 """
 
 from __future__ import annotations
@@ -21,6 +24,11 @@ RECORDED = sorted((Path(__file__).parent / "engine_calls").glob("*.jsonl"))
 PUTS = {"put_from", "batch_put_from", "batch_put_from_multi_buffers"}
 GETS = {"get_into", "batch_get_into", "batch_get_into_multi_buffers"}
 PARTS = {"batch_get_into_multi_buffer_ranges"}
+PUT_PARTS = {"batch_put_from_multi_buffer_ranges"}
+
+
+# Bytes of a memory that an engine names without having it registered.
+UNREGISTERED = 64 << 10
 
 
 class Replay:
@@ -33,6 +41,8 @@ class Replay:
         self.memory: dict[tuple[str, int], ctypes.Array] = {}
         self.allocator, self.standalone = MooncakeHostMemAllocator(), False
         self.objects: dict[str, bytes] = {}
+        # Those that put sessions fill.
+        self.filled: dict[str, bytearray] = {}
 
     def call(self, line: dict) -> None:
         """Makes one call and compares what it returned, wrote and read."""
@@ -42,9 +52,9 @@ class Replay:
         if name == "register_buffer":
             (kind, number, _), size = line["args"]
             self.memory[kind, number] = self._allocate(size)
-        pieces = _pieces(*line["args"][:3]) if name in PUTS | GETS | PARTS else {}
+        pieces = _pieces(*line["args"][:3]) if name in PUTS | GETS | PARTS | PUT_PARTS else {}
         for at, size in [part for parts in pieces.values() for part in parts]:
-            self._fill(at, self.random.bytes(size) if name in PUTS else bytes(size))
+            self._fill(at, self.random.bytes(size) if name in PUTS | PUT_PARTS else bytes(size))
 
         args = [self._given(value) for value in line["args"]]
         returned = getattr(store, name)(*args, **line.get("kwargs", {}))
@@ -73,6 +83,20 @@ class Replay:
                 whole, got = self.objects.get(key, b""), self._content(parts)
                 there = b"".join(whole[at : at + size] for (_, size), at in zip(parts, offsets, strict=True))
                 assert got == (there if count >= 0 else bytes(len(got))), key
+        elif name in PUT_PARTS:
+            for (key, parts), offsets, count in zip(pieces.items(), line["args"][3], codes, strict=True):
+                for part, at in zip(parts, offsets, strict=True):
+                    assert count >= 0, key
+                    self.filled[key][at : at + part[1]] = self._content([part])
+        elif name == "batch_put_session_start":
+            for key, size, code in zip(args[0], args[1], codes, strict=True):
+                if code == 0:
+                    self.filled[key] = bytearray(size)
+        elif name in ("batch_put_session_end", "batch_put_session_revoke"):
+            for key in [key for key, code in zip(args[0], codes, strict=True) if code == 0]:
+                whole = bytes(self.filled.pop(key))
+                if name == "batch_put_session_end":
+                    self.objects[key] = whole
         elif name in ("put", "put_parts"):
             self.objects.setdefault(args[0], b"".join(args[1:]))
         elif name in ("get", "batch_get_buffer"):
@@ -91,7 +115,7 @@ class Replay:
     def _fill(self, at, data: bytes) -> None:
         kind, number, offset = at
         if (kind, number) not in self.memory:
-            self.memory[kind, number] = self._allocate(len(data))
+            self.memory[kind, number] = self._allocate(max(UNREGISTERED, len(data)))
         self.memory[kind, number][offset : offset + len(data)] = data
 
     def _content(self, parts) -> bytes:
@@ -162,6 +186,15 @@ def test_what_each_engine_relies_on_is_recorded():
     assert recorded["sglang_groups"] >= {"batch_put_from", "batch_get_into"}
     assert recorded["sglang_linker"] >= {
         "batch_put_from_multi_buffers",
+        "batch_get_session_start",
+        "batch_get_into_multi_buffer_ranges",
+        "batch_get_session_end",
+    }
+    assert recorded["vllm_ascend_layers"] >= {
+        "batch_put_session_start",
+        "batch_put_from_multi_buffer_ranges",
+        "batch_put_session_end",
+        "batch_put_session_revoke",
         "batch_get_session_start",
         "batch_get_into_multi_buffer_ranges",
         "batch_get_session_end",

@@ -186,7 +186,7 @@ def test_groups_are_texts_of_a_bounded_length_and_stay_with_their_object(store):
     assert store.get("k") == b"w"
 
 
-def test_prefer_alloc_in_same_node_is_for_multi_buffers_with_one_replica(store):
+def test_prefer_alloc_in_same_node_is_for_multi_buffers_and_put_sessions_with_one_replica(store):
     config = ReplicateConfig()
     config.prefer_alloc_in_same_node = True
     data = np.zeros(8, dtype=np.uint8)
@@ -194,6 +194,10 @@ def test_prefer_alloc_in_same_node_is_for_multi_buffers_with_one_replica(store):
     assert store.batch_put_from_multi_buffers(["k"], [[data.ctypes.data]], [[8]], config) == [0]
     config.replica_num = 2
     assert store.batch_put_from_multi_buffers(["l"], [[data.ctypes.data]], [[8]], config) == [-600]
+    assert store.batch_put_session_start(["l"], [8], config) == [-600]
+    config.replica_num = 1
+    assert store.batch_put_session_start(["l"], [8], config) == [0]
+    assert store.batch_put_session_revoke(["l"]) == [0]
 
 
 def test_hard_pins_are_never_evicted(cluster):

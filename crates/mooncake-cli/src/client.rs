@@ -9,7 +9,8 @@ use mooncake_client::{
     ErrorKind, NodeInfo, NodeInfoPort, NodeInfoServer, SizeError, Store, StoreError, StoreOptions, masters, parse_size,
 };
 use mooncake_client_http::ClientServer;
-use mooncake_master::{address, bind_remedy, resolve};
+use mooncake_http::bind_remedy;
+use mooncake_master::{address, resolve};
 use mooncake_settings::environment::Reader;
 use mooncake_settings::{CLIENT, CommandLine, Given, SettingError, Source, Support, environment, parse};
 

@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use mooncake_master::{MetadataServer, StartError, address};
+use mooncake_master::address;
+use mooncake_metadata_server::{MetadataServer, StartError};
 use mooncake_settings::{CommandLine, METADATA_SERVER, SettingError, parse};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -5,22 +5,27 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_os::{ProcessIdentity, forked};
-use mooncake_segment::Uuid;
 use mooncake_wire::MAX_FRAME;
-use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, hello};
+use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, Replica, hello};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Cause, StoreError};
+use crate::machine::orphans::give_up;
+use crate::machine::put_session::{GivenUp, PutSessions, Reserved};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
-use crate::segments::directory::Directory;
+use crate::patience::{ConnectionError, Patience};
+use crate::segments::directory::{Directory, Places, place_of};
 use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
 use crate::session::Session;
 use crate::session::absence::Absence;
-use crate::session::connection::{Connection, ConnectionError, Patience};
+use crate::session::connection::Connection;
 use crate::session::control::Control;
 use crate::session::opening::{Opened, open_at};
+use crate::session::origin::Origin;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +37,7 @@ pub(crate) struct Shared {
     pub links: LinkSet,
     pub directory: Directory,
     pub owner: OnceLock<Arc<SegmentOwner>>,
+    pub put_sessions: Mutex<PutSessions<Origin, Places>>,
     pub name: String,
     pub process: ProcessIdentity,
 }
@@ -230,6 +236,7 @@ impl Driver {
                 }
                 Output::SegmentGone { uuid, number, pinned } => {
                     shared.directory.forget(number);
+                    self.leave_put_sessions(uuid);
                     if let Some(owner) = owner {
                         owner.segment_gone(uuid, &pinned);
                     }
@@ -275,7 +282,7 @@ impl Driver {
     }
 
     /// The session goes on.
-    fn resumed(&mut self, gone: &[Uuid], unknown_views: Option<usize>) {
+    fn resumed(&mut self, gone: &[SegmentUuid], unknown_views: Option<usize>) {
         let shared = self.shared.clone();
         let control = &shared.control;
         if let Some(named) = unknown_views {
@@ -309,7 +316,21 @@ impl Driver {
             owner.list_answered(|_| true);
         }
         control.set_session(next);
+        let session = control.session();
+        shared.put_sessions.lock().session_over(|origin| origin.session.is(&session));
         shared.links.start_over();
+    }
+
+    /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
+    fn leave_put_sessions(&self, uuid: SegmentUuid) {
+        let is_on_it = |reserved: &Reserved<Origin, Places>, replica: &Replica| {
+            place_of(&reserved.place, replica.rid).is_some_and(|address| address.uuid == uuid)
+        };
+        let given_up = self.shared.put_sessions.lock().segment_gone(is_on_it);
+        for GivenUp { reserved, settled } in given_up {
+            let rids = reserved.replicas.iter().map(|replica| replica.rid).collect();
+            give_up(&self.shared.control, &reserved.origin.session, rids, settled);
+        }
     }
 
     /// The connection that was made last is the session's.

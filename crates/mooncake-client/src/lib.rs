@@ -47,11 +47,14 @@ mod call;
 mod descriptors;
 mod discovery;
 mod error;
+mod inner;
 mod key;
 #[doc(hidden)]
 pub mod machine;
 mod metrics;
 mod options;
+mod patience;
+mod process;
 mod report;
 #[cfg(test)]
 mod scripted_master;
@@ -60,6 +63,7 @@ mod segments;
 mod session;
 mod size;
 mod store;
+mod transfer_error;
 
 pub use call::describe::{ReplicaDescriptor, ReplicaKind, ReplicaStatus};
 pub use call::get::{GetInto, Receive};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, Builder, Thread};
 use std::time::{Duration, Instant};
 
-use crate::store::Inner;
+use crate::inner::Inner;
 
 /// Longest time between two lines: what a clock can still add.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -8,9 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{SegmentMemory, SegmentOptions};
 use mooncake_os::ProcessIdentity;
-use mooncake_segment::{Reign, SegmentServer, ServerOptions, Uuid};
+use mooncake_segment::{Reign, SegmentServer, ServerOptions};
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, AttachCall, Beat, Done, Endpoint, Hello, HelloReply, LogPosition, MountReply, Pong, Reply,
     Request, Segment, SegmentsReply, TakeEpoch, anchor_down, anchor_up, hello, reply, request,
@@ -24,7 +25,8 @@ use crate::discovery::listen_address::Advertised;
 use crate::discovery::masters::MasterAddress;
 use crate::machine::session::Identity;
 use crate::options::StoreOptions;
-use crate::segments::directory::{Directory, wire_process};
+use crate::process::wire_process;
+use crate::segments::directory::Directory;
 use crate::segments::links::LinkSet;
 use crate::segments::owner::{Backing, Ownership, SegmentOwner};
 use crate::segments::owner_events::{OwnerEvents, Reporter};
@@ -297,7 +299,15 @@ impl Client {
         let control = Arc::new(Control::new(&options, masters, session, opened.position()).unwrap());
         let links = LinkSet::new(&options, 3, control.clone()).unwrap();
         let (directory, owner) = (Directory::default(), OnceLock::new());
-        let shared = Arc::new(Shared { control, links, directory, owner, name: "host:1".into(), process });
+        let shared = Arc::new(Shared {
+            control,
+            links,
+            directory,
+            owner,
+            put_sessions: Mutex::default(),
+            name: "host:1".into(),
+            process,
+        });
         (Client { shared, master, thread: None }, identity, opened, caller)
     }
 
@@ -323,11 +333,11 @@ impl Client {
         self.shared.owner.get().unwrap()
     }
 
-    pub fn mount(&self) -> Uuid {
+    pub fn mount(&self) -> SegmentUuid {
         self.owner().mount(Backing::Memory(1 << 20)).unwrap().0.0
     }
 
-    pub fn holds(&self, uuid: Uuid) -> bool {
+    pub fn holds(&self, uuid: SegmentUuid) -> bool {
         self.owner().held().iter().any(|(held, _)| *held == uuid)
     }
 }
@@ -370,7 +380,7 @@ impl Lender {
         };
         Segment {
             number: 1,
-            uuid: self.memory.uuid().to_vec().into(),
+            uuid: self.memory.uuid().0.to_vec().into(),
             bytes: self.memory.bytes(),
             endpoint: Some(endpoint),
             ..Segment::default()

@@ -9,12 +9,12 @@ use crate::error::{Cause, StoreError};
 
 /// Name of a segment that a store gives to the pool, its own for good: it stays when the memory has to be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SegmentId(pub [u8; 16]);
+pub struct SegmentId(pub SegmentUuid);
 
 /// Two decimal numbers, as the master's pages name it.
 impl fmt::Display for SegmentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        SegmentUuid(self.0).fmt(f)
+        self.0.fmt(f)
     }
 }
 
@@ -23,8 +23,6 @@ impl FromStr for SegmentId {
 
     /// What [`fmt::Display`] writes; anything else names no segment.
     fn from_str(text: &str) -> Result<Self, StoreError> {
-        text.parse()
-            .map(|SegmentUuid(id)| SegmentId(id))
-            .map_err(|_| Cause::NoSuchSegment { id: text.to_owned() }.into())
+        text.parse().map(SegmentId).map_err(|_| Cause::NoSuchSegment { id: text.to_owned() }.into())
     }
 }

@@ -1,42 +1,40 @@
 //! The store: what callers hold.
 
 use std::path::Path as FilePath;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle, ThreadId};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use mooncake_ids::GRANULE;
 use mooncake_memory::{ForeignRange, Registry, Source, total_of_sources};
-use mooncake_os::{Guarded, ProcessIdentity, forked, watch_forks};
-use mooncake_segment::{LinkReport, SLOWEST, SegmentServer, ServerError, ServerOptions, Wait};
-use mooncake_wire::message::{CloseSession, request};
+use mooncake_os::{ProcessIdentity, forked, watch_forks};
+use mooncake_segment::LinkReport;
 use parking_lot::Mutex;
 
 use crate::anchor::{self, Shared};
 use crate::call::describe::ReplicaDescriptor;
 use crate::call::get::{GetInto, Receive, bytes_of};
-use crate::call::get_session;
 use crate::call::put::PutItem;
-use crate::call::put_session::{self, PutRanges};
+use crate::call::put_session::PutRanges;
 use crate::call::query::RemoveOutcome;
 use crate::call::ranges::{GetRanges, RangeOutcome};
 use crate::call::view::View;
 use crate::descriptors;
-use crate::discovery::listen_address::{self, Advertised, ListenAddress};
-use crate::discovery::masters::{MasterAddress, split_host_port};
+use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, ErrorKind, StoreError};
+use crate::inner::Inner;
 use crate::machine::put::PutOutcome;
-use crate::metrics::{Metrics, Operation, Timer};
+use crate::metrics::{Metrics, Operation};
 use crate::options::{PutOptions, StoreOptions};
+use crate::patience::ConnectionError;
 use crate::report;
 use crate::segment_id::SegmentId;
 use crate::segments::directory::Directory;
 use crate::segments::links::LinkSet;
 use crate::segments::owner::{Backing, Ownership, SegmentOwner, random_key};
-use crate::segments::owner_events::{OwnerEvents, Reporter};
-use crate::session::connection::ConnectionError;
+use crate::segments::owner_events::OwnerEvents;
+use crate::segments::server::claim;
 use crate::session::control::Control;
 use crate::session::opening;
 
@@ -63,26 +61,6 @@ pub enum Health {
     Closed,
     /// The master does not answer.
     MasterUnreachable,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) settings: StoreOptions,
-    registry: Registry,
-    pub(crate) closed: AtomicBool,
-    turn: AtomicU64,
-    pub(crate) get_sessions: Mutex<get_session::Sessions>,
-    pub(crate) put_sessions: Mutex<put_session::Sessions>,
-    /// Cause, and the thread whose call it was.
-    last_miss: Mutex<Option<(ThreadId, String)>>,
-    anchor: Mutex<Option<JoinHandle<()>>>,
-    /// Says now and then what was counted.
-    reporter: OnceLock<thread::Thread>,
-    /// Held while the owner of segments is made.
-    starting: Mutex<()>,
-    /// Keeps the port of a client that gives no memory its own.
-    _port: Option<Guarded<socket2::Socket>>,
 }
 
 impl Store {
@@ -121,24 +99,12 @@ impl Store {
             links,
             directory: Directory::default(),
             owner: OnceLock::new(),
+            put_sessions: Mutex::default(),
             name: name.clone(),
             process,
         });
         let anchor = anchor::start(shared.clone(), identity, opened)?;
-        let inner = Inner {
-            shared: shared.clone(),
-            registry: Registry::new(),
-            closed: AtomicBool::new(false),
-            turn: AtomicU64::new(0),
-            get_sessions: Mutex::default(),
-            put_sessions: Mutex::default(),
-            last_miss: Mutex::default(),
-            anchor: Mutex::new(Some(anchor)),
-            reporter: OnceLock::new(),
-            starting: Mutex::new(()),
-            _port: port,
-            settings: options,
-        };
+        let inner = Inner::new(shared.clone(), options, anchor, port);
         // From here on a failure closes what has been begun, by dropping it.
         if let Some(server) = server {
             let ownership = Ownership { server, huge_pages: inner.settings.huge_pages, name, advertised, process };
@@ -534,124 +500,6 @@ impl Store {
     }
 }
 
-impl Inner {
-    /// Who looks after this store's segments; from the first one on there is somebody.
-    fn owner(&self) -> Result<Arc<SegmentOwner>, StoreError> {
-        let _one = self.starting.lock();
-        if let Some(owner) = self.shared.owner.get() {
-            return Ok(owner.clone());
-        }
-        let events = OwnerEvents::new();
-        events.report_to(self.shared.control.clone());
-        // The name's own port is taken, so that nobody else has the name; data goes to another one.
-        let (host, _) = split_host_port(&self.settings.local_hostname).unwrap_or_default();
-        let local_hostname = if host.contains(':') { format!("[{host}]") } else { host };
-        let options = StoreOptions { local_hostname, ..self.settings.clone() };
-        let (server, advertised) = serve(&options, &events)?;
-        let ownership = Ownership {
-            server,
-            huge_pages: self.settings.huge_pages,
-            name: self.shared.name.clone(),
-            advertised: advertised.advertised,
-            process: self.shared.process,
-        };
-        let owner = SegmentOwner::prepare(self.shared.control.clone(), ownership)?;
-        Ok(self.shared.owner.get_or_init(|| owner).clone())
-    }
-
-    fn timer(&self) -> Option<Timer<'_>> {
-        self.shared.control.metrics.as_ref().map(Metrics::begin)
-    }
-
-    /// Before every call.
-    fn check(&self) -> Result<(), StoreError> {
-        if forked() {
-            return Err(Cause::Forked.into());
-        }
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Cause::Closed.into());
-        }
-        Ok(())
-    }
-
-    /// An interrupted caller never learns the id, and could not take the segment back.
-    fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
-        let owner = self.owner()?;
-        let mounted = owner.mount(backing)?;
-        if self.is_interrupted() {
-            if let Err(error) = owner.unmount(mounted.0, Duration::ZERO) {
-                tracing::warn!(%error, "a segment stays although its mount was interrupted");
-            }
-            return Err(Cause::Interrupted.into());
-        }
-        Ok(mounted)
-    }
-
-    pub(crate) fn is_interrupted(&self) -> bool {
-        self.settings.interrupted.as_ref().is_some_and(|interrupted| interrupted())
-    }
-
-    /// The data timeout counts from the last byte moved; this bounds the whole.
-    pub(crate) fn transfer_wait<'a>(&self, bytes: u64, interrupted: &'a dyn Fn() -> bool) -> Wait<'a> {
-        let whole = Duration::from_secs(bytes / SLOWEST);
-        Wait { deadline: Instant::now() + self.settings.data_timeout + whole, interrupted }
-    }
-
-    /// A number that differs from call to call.
-    pub(crate) fn next_call(&self) -> u64 {
-        self.turn.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn keep_miss(&self, cause: String) {
-        *self.last_miss.lock() = Some((thread::current().id(), cause));
-    }
-
-    fn close(&self) {
-        if forked() || self.closed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.shared.control.wants.close();
-        self.reporter.get().into_iter().for_each(thread::Thread::unpark);
-        let control = &self.shared.control;
-        if let Some(owner) = self.shared.owner.get() {
-            owner.close();
-        }
-        self.close_put_sessions();
-        self.shared.links.close();
-        self.get_sessions.lock().clear();
-        // What the master is told next is final: no call that is under way takes a view after it.
-        if !control.pins.lock().seal() {
-            // The anchor goes on for the views' sake and says goodbye after the last one.
-            control.end();
-            return;
-        }
-        let over = control.finish(
-            "the end of the session",
-            request::Body::CloseSession(CloseSession {}),
-            control.lookup_timeout,
-        );
-        if let Err(error) = over
-            && !matches!(error.kind(), ErrorKind::Refused | ErrorKind::Closed)
-        {
-            // It may hold pins of calls that were given up: the anchor tells it once it answers.
-            tracing::debug!(%error, "the master does not know yet that this client is gone");
-            control.end();
-            return;
-        }
-        control.stop();
-        if let Some(anchor) = self.anchor.lock().take() {
-            // It only panics if one of its invariants is broken; that has been reported.
-            let _ = anchor.join();
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
 fn check_segment(bytes: u64) -> Result<(), StoreError> {
     if bytes < SEGMENT_MIN {
         let reason = format!("a segment of {bytes} bytes; the smallest has {SEGMENT_MIN}");
@@ -669,33 +517,6 @@ fn check_sizes(options: &StoreOptions) -> Result<(), StoreError> {
     Ok(())
 }
 
-type Claimed = (String, Advertised, Option<Arc<SegmentServer>>, Option<Guarded<socket2::Socket>>);
-
-/// Takes the name, with a data server behind it where memory is given.
-fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<Claimed, StoreError> {
-    if options.global_segment_size == 0 {
-        let (host, port) = listen_address::claim(options, listen_address::reserve)?;
-        return Ok((host.name, host.advertised, None, Some(Guarded::new(port))));
-    }
-    let (server, host) = serve(options, events)?;
-    Ok((host.name, host.advertised, Some(server), None))
-}
-
-/// Listens for data.
-fn serve(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<(Arc<SegmentServer>, ListenAddress), StoreError> {
-    let (host, server) = listen_address::claim(options, |address| {
-        // Fences name the writer's session; the owner's own is of no consequence.
-        let mut server = ServerOptions::new(address.ip(), address.port(), 0);
-        server.unix = options.shared_memory;
-        server.data_timeout = options.data_timeout;
-        SegmentServer::start(server, Box::new(Reporter(events.clone()))).map_err(|error| match error {
-            ServerError::Bind { source, .. } | ServerError::Os { source, .. } => source,
-            other => std::io::Error::other(other.to_string()),
-        })
-    })?;
-    Ok((server, host))
-}
-
 fn setup<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StoreError {
     move |error| Cause::Setup { what, reason: error.to_string() }.into()
 }
@@ -707,14 +528,5 @@ mod tests;
 impl Store {
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
-    }
-}
-
-#[cfg(test)]
-impl Inner {
-    /// Only the anchor's thread ends.
-    pub(crate) fn end_anchor(&self) {
-        self.shared.control.stop();
-        self.anchor.lock().take().into_iter().for_each(|anchor| anchor.join().unwrap());
     }
 }

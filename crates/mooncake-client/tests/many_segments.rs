@@ -10,8 +10,7 @@ use mooncake_client::{Path, PutOptions, PutOutcome, Source, Store};
 use mooncake_test_support::child_process::{asked, say};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// As many in each run, and in one that may take its time.
-const FEW: usize = 120;
+/// As many as a large pool has.
 const MANY: usize = 1_000;
 
 /// One object fills one.
@@ -108,23 +107,11 @@ fn figures(told: &str) -> Vec<usize> {
 }
 
 #[test]
-fn a_client_uses_all_segments_that_another_one_lends_over_shared_memory() {
-    crowd(FEW, Path::SharedMemory);
-}
-
-#[test]
-fn a_client_uses_all_segments_that_another_one_lends_over_tcp() {
-    crowd(FEW, Path::Tcp);
-}
-
-#[test]
-#[ignore = "takes long: part of `make test-long`"]
 fn a_client_uses_a_thousand_segments_over_shared_memory() {
     crowd(MANY, Path::SharedMemory);
 }
 
 #[test]
-#[ignore = "takes long: part of `make test-long`"]
 fn a_client_uses_a_thousand_segments_over_tcp() {
     crowd(MANY, Path::Tcp);
 }

@@ -117,6 +117,31 @@ fn a_session_is_over_for_a_key_whose_owner_leaves_and_goes_on_with_another_copy(
 }
 
 #[test]
+fn a_store_hears_that_an_owner_left_and_its_keys_may_be_started_again_without_another_call() {
+    let cluster = Cluster::start();
+    let leaving = cluster.store(8 * MIB);
+    let writers = [cluster.store(0), cluster.tcp_store(0)];
+    for (number, store) in writers.iter().enumerate() {
+        for key in ["started", "revoked"] {
+            start(store, &format!("{key}-{number}"), 1).unwrap();
+        }
+    }
+    let _staying = cluster.store(8 * MIB);
+    leaving.close();
+    for (number, store) in writers.iter().enumerate() {
+        let (started, revoked) = (format!("started-{number}"), format!("revoked-{number}"));
+        eventually("it has heard", Duration::from_secs(5), || start(store, &started, 1).is_ok());
+        fill(store, &started, &value("k", SIZE), (0, SIZE)).unwrap();
+        end(store, &started).unwrap();
+        let revoke = || store.revoke_put_sessions(&[&revoked]).remove(0);
+        assert_eq!(kind(revoke()), Some(ErrorKind::SessionOver), "it was lost, not taken back");
+        assert_eq!(kind(revoke()), Some(ErrorKind::InvalidParams));
+        start(store, &revoked, 1).unwrap();
+        revoke().unwrap();
+    }
+}
+
+#[test]
 fn what_sessions_hold_counts_among_what_a_client_may_have_unfinished() {
     let cluster = Cluster::start();
     let store = cluster.store(4 * MIB);

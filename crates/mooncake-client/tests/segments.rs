@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Cause, ErrorKind, PutOptions, PutOutcome, SegmentId, Source, Store};
+use mooncake_ids::SegmentUuid;
 
 const NOW: Duration = Duration::ZERO;
 
@@ -49,7 +50,7 @@ fn segments_come_and_go_by_their_ids() {
     assert_eq!(writer.get(b"large").unwrap(), None);
     assert_eq!(writer.get(b"first").unwrap(), Some(value("first", 100_000)), "the other one is there");
     assert_eq!(put(&writer, "large", 12 << 20).unwrap_err().kind(), ErrorKind::NoSpace);
-    for unknown in [id, SegmentId([7; 16])] {
+    for unknown in [id, SegmentId(SegmentUuid([7; 16]))] {
         assert_eq!(store.unmount_segment(unknown, NOW).unwrap_err().kind(), ErrorKind::InvalidParams);
         assert_eq!(writer.unmount_segment(unknown, NOW).unwrap_err().kind(), ErrorKind::InvalidParams);
     }

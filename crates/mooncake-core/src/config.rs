@@ -33,6 +33,9 @@ pub struct Config {
     pub evict_soft_pinned: bool,
     /// Longest soft pin.
     pub soft_pin_ttl_max_ms: u64,
+    /// Most memory for what operations change beside a snapshot that has not come to it, bytes. With more the snapshot
+    /// is given up; operations never wait for one.
+    pub snapshot_aside_max: usize,
     /// Seed of the placement's random choices.
     pub seed: u64,
     /// Seed of what reigns draw, by which two cores that continue one log are told apart: it must be random itself.
@@ -56,6 +59,7 @@ impl Default for Config {
             eviction_share: 0.05,
             evict_soft_pinned: true,
             soft_pin_ttl_max_ms: 24 * 3600 * 1000,
+            snapshot_aside_max: 64 << 20,
             seed: 0x6d6f_6f6e_6361_6b65,
             reign_seed: 0x7265_6967_6e73_0001,
         }

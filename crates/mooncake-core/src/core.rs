@@ -20,10 +20,12 @@ use crate::state::pin::Pins;
 use crate::state::placement::Random;
 use crate::state::quarantine::Quarantine;
 use crate::state::recently_evicted::RecentlyEvicted;
+use crate::state::removals_under_way::RemovalsUnderWay;
 use crate::state::reservation::Reservations;
 use crate::state::segment::Segments;
 use crate::state::session::{GoneTold, Sessions};
 use crate::state::waiting_put::WaitQueue;
+use crate::touched::Touched;
 use crate::work::{STEP, Work};
 use mooncake_ids::{Rid, SessionId};
 
@@ -47,6 +49,7 @@ pub struct Core {
     pub(crate) departures: Vec<Departure>,
     pub(crate) tellings: Tellings,
     pub(crate) rechecks: BTreeMap<Rid, Recheck>,
+    pub(crate) removals: RemovalsUnderWay,
     /// Sessions with views that have ended and are yet to be taken out of the books.
     pub(crate) ending_views: VecDeque<SessionId>,
     /// Number of the last list of views that was compared with the books.
@@ -78,6 +81,8 @@ pub struct Core {
     pub(crate) next_look_at_lingering: Time,
     /// A snapshot that is being taken.
     pub(crate) walk: Option<Box<SnapshotWalk>>,
+    /// Entries of the lists above that have been looked at.
+    pub(crate) touched: Touched,
 }
 
 /// Rids left in an epoch when the next one is begun.
@@ -101,6 +106,7 @@ impl Core {
             departures: Vec::new(),
             tellings: Tellings::default(),
             rechecks: BTreeMap::new(),
+            removals: RemovalsUnderWay::default(),
             ending_views: VecDeque::new(),
             last_comparison: 0,
             evicted_lately: RecentlyEvicted::default(),
@@ -119,6 +125,7 @@ impl Core {
             watermark: Watermark::default(),
             next_look_at_lingering: Time(0),
             walk: None,
+            touched: Touched::default(),
             config,
         }
     }
@@ -159,6 +166,22 @@ impl Core {
     /// Objects that are known, whether anybody can see them or not.
     pub fn objects(&self) -> usize {
         self.objects.len()
+    }
+
+    /// How many entries of its tables have been looked at so far, each as often as it was; from 0 again at the end of
+    /// the numbers. Between two calls it says how much was done.
+    pub fn touched(&self) -> u32 {
+        let tables = [
+            self.objects.touched(),
+            self.reservations.touched(),
+            self.segments.touched().count(),
+            self.sessions.touched().count(),
+            self.quarantine.touched(),
+            self.pins.touched(),
+            self.tickets.touched().count(),
+            self.touched.count(),
+        ];
+        tables.into_iter().fold(0, u32::wrapping_add)
     }
 
     /// The end of the replay: from now on time passes. All sessions are away until their anchors are back. `epoch` is

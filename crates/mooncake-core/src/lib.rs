@@ -19,6 +19,7 @@ mod operations;
 mod request;
 mod slab;
 mod state;
+mod touched;
 mod work;
 
 pub use config::{Config, PlacementStrategy};

@@ -1,5 +1,7 @@
 //! What callers ask and what they are told.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -83,8 +85,8 @@ pub enum PutSlot {
     Full(String),
     /// Larger than any segment's full size less its hard-pinned objects.
     TooLarge(String),
-    /// Bad size or a cap of this session.
-    Refused(String),
+    /// Bad size or a cap of this session. A request that is refused as a whole says why of each key, in the same words.
+    Refused(Cow<'static, str>),
 }
 
 // Each is cloned twice on its way to the log and to the session; what is derived would copy replicas one by one.

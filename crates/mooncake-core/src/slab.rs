@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::ensure::ensure;
+use crate::touched::Touched;
 
 /// Slots of one chunk at most.
 pub(crate) const CHUNK: usize = 2048;
@@ -241,15 +242,27 @@ pub(crate) struct Slab<T> {
     /// Numbers of chunks without memory.
     without: Vec<u32>,
     len: usize,
+    touched: Touched,
 }
 
 impl<T> Slab<T> {
     pub fn new() -> Self {
-        Slab { chunks: Vec::new(), with_room: BTreeMap::new(), without: Vec::new(), len: 0 }
+        Slab {
+            chunks: Vec::new(),
+            with_room: BTreeMap::new(),
+            without: Vec::new(),
+            len: 0,
+            touched: Touched::default(),
+        }
     }
 
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Slots that have been looked at.
+    pub fn touched(&self) -> u32 {
+        self.touched.count()
     }
 
     /// One past the highest slot in use, for scans in slices.
@@ -347,6 +360,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub fn get(&self, slot: u32) -> Option<&T> {
+        self.touched.add(1);
         match self.chunks.get((slot >> CHUNK_BITS) as usize)?.entries.get(slot as usize & (CHUNK - 1))? {
             Entry::Used(value) => Some(value),
             Entry::Free(_) => None,
@@ -355,6 +369,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.touched.add(1);
         match self.chunks.get_mut((slot >> CHUNK_BITS) as usize)?.entries.get_mut(slot as usize & (CHUNK - 1))? {
             Entry::Used(value) => Some(value),
             Entry::Free(_) => None,
@@ -363,12 +378,13 @@ impl<T> Slab<T> {
 
     /// All values with their slots.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.chunks.iter().zip(0..).flat_map(|(chunk, number)| {
+        let all = self.chunks.iter().zip(0..).flat_map(|(chunk, number)| {
             chunk.entries.iter().zip(0..).filter_map(move |(entry, index)| match entry {
                 Entry::Used(value) => Some(((number << CHUNK_BITS) | index, value)),
                 Entry::Free(_) => None,
             })
-        })
+        });
+        self.touched.each(all)
     }
 
     /// Every slot is in use or in the free list of its chunk, and the counts are right.

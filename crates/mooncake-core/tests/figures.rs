@@ -89,7 +89,7 @@ fn figures_of_a_million_objects() {
 
     let start = Busy::now();
     let mut slowest = std::time::Duration::ZERO;
-    let mut cursor = RemoveAll::new(&run.core, true);
+    let mut cursor = RemoveAll::new(&mut run.core, true);
     loop {
         let slice = Busy::now();
         let done = run.core.remove_all_slice(Time(1), &mut cursor, 1000, &mut run.fx);

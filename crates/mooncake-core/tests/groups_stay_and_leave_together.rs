@@ -177,3 +177,28 @@ fn a_large_group_costs_an_operation_no_more_than_it_may() {
     let took = started.elapsed();
     assert!(took.as_secs() < 10, "{took:?}");
 }
+
+#[test]
+fn of_many_large_groups_that_one_query_finds_some_are_protected_at_once_and_the_others_a_moment_later() {
+    let (mut pool, session) = Pool::single(2_048 * KIB);
+    let groups = ["a", "b", "c", "d"];
+    for group in groups {
+        (0..400).for_each(|n| put(&mut pool, session, &format!("{group}{n}"), group));
+    }
+    let keys = groups.map(|group| format!("{group}7"));
+    pool.core.exists(pool.now, keys.iter().map(|key| key.as_bytes()), |size| assert!(size.is_ok()));
+    let protected = |pool: &Pool| pool.core.stats().protected_objects;
+    assert_eq!(protected(&pool), 3 * 400 + 1, "there is time for 1,024 and what the last of them has beside");
+    // One that has left meanwhile says nothing of its group any more.
+    pool.remove(session, "d7", true);
+    pool.pass(20);
+    assert_eq!(protected(&pool), 3 * 400);
+    assert!(pool.exists("d8"));
+    assert_eq!(protected(&pool), 3 * 400 + 1, "it has been protected a moment ago, as far as it knows");
+    pool.pass(300);
+    let keys = groups.map(|group| format!("{group}8"));
+    pool.core.exists(pool.now, keys.iter().map(|key| key.as_bytes()), |_| {});
+    pool.pass(20);
+    assert_eq!(protected(&pool), 3 * 400 + 399);
+    pool.check();
+}

@@ -123,7 +123,7 @@ fn a_put_that_was_unfinished_stays_whichever_of_its_replicas_became_good() {
     pool.mount(two, 2, 8 * KIB);
     let twice = PutConfig { replica_num: 2, ..plain() };
     let replicas = placed(&pool.slots(one, &[("k", KIB)], &twice)[0]);
-    let mut cursor = RemoveAll::new(&pool.core, true);
+    let mut cursor = RemoveAll::new(&mut pool.core, true);
     pool.end(one, &[(replicas[0].rid, false), (replicas[1].rid, true)], 7);
     while !pool.core.remove_all_slice(pool.now, &mut cursor, 100, &mut pool.fx) {}
     pool.collect();

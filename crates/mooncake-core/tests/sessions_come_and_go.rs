@@ -4,7 +4,7 @@ mod pool;
 
 use mooncake_core::{EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP, SegmentState};
 use mooncake_ids::SessionId;
-use pool::{KIB, Pool, secret, uuid};
+use pool::{KIB, Pool, is_full, secret, uuid};
 
 #[test]
 fn objects_of_an_absent_owner_are_hidden_not_forgotten() {
@@ -291,7 +291,7 @@ fn remove_all_takes_what_was_there_at_its_beginning() {
         pool.put(a, &format!("k{n}"), KIB);
     }
     let early = pool.reserve(a, "early", KIB);
-    let mut cursor = mooncake_core::RemoveAll::new(&pool.core, false);
+    let mut cursor = mooncake_core::RemoveAll::new(&mut pool.core, false);
     assert!(pool.exists("k400"));
     assert!(!pool.core.remove_all_slice(pool.now, &mut cursor, 100, &mut pool.fx));
     pool.collect();
@@ -622,4 +622,33 @@ fn a_session_on_which_much_hangs_ends_in_steps_and_a_log_that_is_cut_behind_any_
     assert!(steps > 4 && pool.core.session_spec(reader).is_none(), "{steps}");
     let stats = pool.core.stats();
     assert_eq!((stats.pins, stats.unfinished_puts, stats.quarantined_extents), (0, 0, MANY as u64));
+}
+
+#[test]
+fn a_session_with_many_segments_closes_in_steps_and_takes_part_in_nothing_meanwhile() {
+    let mut pool = Pool::new();
+    let (owner, other) = (pool.session(1), pool.session(2));
+    for id in 1..=100 {
+        pool.mount(owner, id, 4 * KIB);
+    }
+    pool.put(owner, "k", KIB);
+    let close = |pool: &mut Pool| {
+        let is_over = pool.core.close_session(pool.now, owner, &mut pool.fx);
+        let records = pool.fx.records.len();
+        pool.collect();
+        assert!(records <= 64, "{records} in one step");
+        is_over
+    };
+    assert!(!close(&mut pool), "100 segments take longer than one step");
+    assert!(pool.get("k").is_none(), "nothing of it is read");
+    assert!(is_full(&pool.slot(other, "new", KIB)), "and nothing placed there");
+    assert!(pool.core.check_session(owner, secret(owner)).is_err());
+    let mut steps = 1;
+    while !close(&mut pool) {
+        steps += 1;
+    }
+    assert!((10..30).contains(&steps), "{steps}");
+    assert_eq!((pool.core.stats().segments_gone, pool.core.stats().sessions), (100, 1));
+    assert!(pool.core.close_session(pool.now, owner, &mut pool.fx), "it is over");
+    pool.check();
 }

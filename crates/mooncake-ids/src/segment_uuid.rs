@@ -1,5 +1,6 @@
 //! Names of segments.
 
+use std::array::TryFromSliceError;
 use std::fmt;
 use std::str::FromStr;
 
@@ -14,6 +15,15 @@ impl fmt::Display for SegmentUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = u128::from_be_bytes(self.0);
         write!(f, "{}-{}", (number >> 64) as u64, number as u64)
+    }
+}
+
+/// As messages carry it: 16 bytes, and no others.
+impl TryFrom<&[u8]> for SegmentUuid {
+    type Error = TryFromSliceError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, TryFromSliceError> {
+        bytes.try_into().map(SegmentUuid)
     }
 }
 

@@ -6,8 +6,24 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::call_loops::Loops;
 use crate::log::LogClosed;
-use crate::shared::Shared;
+
+/// Whose commits these are.
+pub trait Commits: Send + Sync + 'static {
+    /// Its committer.
+    fn committer(&self) -> &Committer;
+
+    /// Where there is a thread beside those that serve connections.
+    fn threads(&self) -> &Loops;
+
+    /// Returns when everything up to `number` is in the log and delivered. Its failure stops the master, which is told
+    /// there.
+    fn commit(&self, number: u64) -> Result<(), LogClosed>;
+
+    /// The thread is no more, and had not done all: the master cannot go on.
+    fn broke_off(&self);
+}
 
 /// Brings into the log what it is asked for.
 #[derive(Debug)]
@@ -40,16 +56,16 @@ impl Commit {
     }
 
     /// Has everything up to `number` committed by a thread beside those that serve connections.
-    pub fn ask(shared: &Arc<Shared>, number: u64) -> Commit {
-        let committer = &shared.committer;
+    pub fn ask<C: Commits>(commits: &Arc<C>, number: u64) -> Commit {
+        let committer = commits.committer();
         let is_under_way = {
             let mut wanted = committer.wanted.lock();
             wanted.number = wanted.number.max(number);
             std::mem::replace(&mut wanted.is_under_way, true)
         };
         if !is_under_way {
-            let run = Run { shared: shared.clone(), is_through: false };
-            shared.threads.anchors.spawn_blocking(|| run.serve());
+            let run = Run { commits: commits.clone(), is_through: false };
+            commits.threads().spawn_blocking(|| run.serve());
         }
         Commit(Some((number, committer.done.subscribe())))
     }
@@ -63,18 +79,17 @@ impl Commit {
 }
 
 /// The one thread's work, until nothing more is wanted.
-struct Run {
-    shared: Arc<Shared>,
+struct Run<C: Commits> {
+    commits: Arc<C>,
     is_through: bool,
 }
 
-impl Run {
+impl<C: Commits> Run<C> {
     fn serve(mut self) {
-        let Committer { wanted, done } = &self.shared.committer;
+        let Committer { wanted, done } = self.commits.committer();
         loop {
             let number = wanted.lock().number;
-            // Its failure stops the master, which is told there.
-            if self.shared.commit(number).is_err() {
+            if self.commits.commit(number).is_err() {
                 return;
             }
             done.send_replace(Some(number));
@@ -88,12 +103,12 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl<C: Commits> Drop for Run<C> {
     /// The log is closed, this thread panicked, or the master stops before it has begun: nobody waits for ever.
     fn drop(&mut self) {
         if !self.is_through {
-            self.shared.committer.done.send_replace(None);
-            self.shared.failed.notify_one();
+            self.commits.committer().done.send_replace(None);
+            self.commits.broke_off();
         }
     }
 }

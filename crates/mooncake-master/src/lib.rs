@@ -7,7 +7,9 @@
 //! [`serve`] runs a master inside a tokio runtime.
 #![forbid(unsafe_code)]
 
+mod call_loops;
 mod committer;
+mod connections;
 mod control;
 #[cfg(test)]
 mod eventually;
@@ -16,28 +18,29 @@ pub mod fuzz_targets;
 mod http;
 #[doc(hidden)]
 pub mod log;
+mod log_opening;
+mod lost_log;
 // For the simulation, without a stable interface.
 #[doc(hidden)]
 pub mod machine;
 mod master;
-mod metadata_server;
 mod metrics;
 mod peer_log;
 mod process_watch;
 mod pulse;
 mod random;
+mod reading;
+mod removal;
 mod replaying;
 mod routes;
-mod segment_list;
 mod settings;
 mod shared;
 mod state;
 mod ticker;
 
-pub use control::connections::Limits;
+pub use connections::Limits;
 pub use log::LogError;
-pub use master::{Master, StartError, bind_remedy, serve};
-pub use metadata_server::MetadataServer;
+pub use master::{Master, StartError, serve};
 pub use metrics::reference_page as metrics_page;
 pub use settings::{LogFolder, Settings, Wal, address, resolve, state_folder};
 pub use state::{LeftWitness, State, StateFolder};

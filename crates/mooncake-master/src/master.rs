@@ -1,58 +1,45 @@
 //! A master: replays its log, serves, stops.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Config as CoreConfig, Reign};
+use mooncake_core::Config as CoreConfig;
+use mooncake_http::{BindError, bind};
 use mooncake_ids::SessionId;
-use mooncake_os::Guarded;
+use mooncake_metadata_server::MetadataServer;
+use mooncake_os::{Guarded, descriptor_limit};
 use mooncake_wire::message::ProcessIdentity;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
-use crate::control::connections::Connections;
-use crate::log::{Compactor, Folder, FoundWitness, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
+use crate::connections::Connections;
+use crate::log::{Compactor, Log, LogError};
+use crate::log_opening::{Opened, open_log};
+use crate::lost_log;
 use crate::machine::convert::SoftPinTtl;
 use crate::machine::hello;
 use crate::machine::processes::{self, Known, LeftOpen, ProcessDriver};
-use crate::machine::start::{self, Epoch, Found, NoEpochLeft, Witnessed};
-use crate::metadata_server::MetadataServer;
 use crate::metrics::summary;
 use crate::process_watch::{self, ProcessWatch};
 use crate::replaying::Replaying;
-use crate::settings::{LogFolder, Settings, Wal};
+use crate::settings::{Settings, Wal};
 use crate::shared::{Identity, Shared, Threads};
 use crate::ticker::Ticker;
-use crate::{control, http, random};
-
-/// Connections that may wait while the log is replayed.
-const BACKLOG: u32 = 4096;
+use crate::{control, http, random, reading};
 
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// How often it is said that the log is lost.
-const REMIND_EVERY: Duration = Duration::from_secs(3600);
 
 /// Why a master does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A port cannot be bound.
-    #[error("cannot listen on {address} for {what}: {source}; {}", bind_remedy(source, flag))]
-    Bind {
-        /// For what.
-        what: &'static str,
-        /// Where.
-        address: SocketAddr,
-        /// The flag with the port.
-        flag: &'static str,
-        /// What failed.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// The log cannot be used.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -140,6 +127,8 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     tracing::info!("Master service started on port {}", rpc_address.port());
     tracing::info!("HTTP metrics server started on port {}", metrics_address.port());
     tasks.push(tokio::spawn(report(shared.clone(), reporting)));
+    let log = shared.clone();
+    tasks.push(tokio::spawn(lost_log::watch(move || log.log.is_lost(), || tracing::error!("{}", lost_log::REMINDER))));
     if let Some(metadata) = &metadata {
         tracing::info!("HTTP metadata server started on port {}", metadata.address().port());
     }
@@ -219,7 +208,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
     log.set_reign(core.reign());
     let processes = ProcessWatch::new().map_err(|source| StartError::System { what: "watching processes", source })?;
     let threads = Threads::start().map_err(|source| StartError::System { what: "threads for connections", source })?;
-    let connections = Connections::new(settings.connections.within(descriptors()));
+    let connections = Connections::new(settings.connections.within(descriptor_limit()));
     let shared = Arc::new(Shared::new(core, log.clone(), identity, connections, threads, processes));
     shared
         .apply(|core, now, effects| core.begin(now, raised, effects))
@@ -233,142 +222,6 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
         None => None,
     };
     Ok(Started { shared, compactor, open })
-}
-
-struct Opened {
-    sink: Sink,
-    found: Recovered,
-    /// The one to begin with.
-    epoch: Epoch,
-}
-
-fn open_log(settings: &Settings, boot_id: &[u8; 16], replaying: &mut Replaying) -> Result<Option<Opened>, StartError> {
-    let path = match &settings.log_folder {
-        LogFolder::Given(path) | LogFolder::Default(path) => path,
-        LogFolder::None => {
-            if settings.wal != Wal::Off {
-                tracing::warn!("no log: with any port and without --wal_dir a restart forgets every object");
-            }
-            return Ok(None);
-        }
-    };
-    if settings.wal == Wal::Off {
-        rename_old_log_away(path, &settings.witness_folder)?;
-        return Ok(None);
-    }
-    let folder = match Folder::open(path) {
-        Ok(folder) => folder,
-        // Nobody asked for this very place, and no old log can be in it: a cache without a log is better than none.
-        Err(LogError::Folder { source, .. })
-            if matches!(settings.log_folder, LogFolder::Default(_)) && !path.join("current").exists() =>
-        {
-            tracing::error!(
-                path = %path.display(), error = %source,
-                "NO LOG: the state folder cannot be made, so a restart will forget every object. \
-                 Give a writable folder with --wal_dir, or say --wal=off"
-            );
-            return Ok(None);
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let began = Instant::now();
-    let found = recover(&folder.current(), boot_id, replaying)?;
-    let fresh = found.is_none();
-    let found = found.unwrap_or_else(|| Recovered { log_id: random::number(), ..Recovered::default() });
-    let (known, free) = match Witness::find(&settings.witness_folder, found.log_id) {
-        Some(FoundWitness { seen, witness }) => (Some(seen), witness),
-        None => (None, None),
-    };
-    if known.is_some() && free.is_none() {
-        tracing::error!(
-            path = %path.display(),
-            "ANOTHER MASTER of this host runs, or stands still, on a copy of this log: end it. Each client that meets \
-             both has the epoch raised"
-        );
-    }
-    let log =
-        (!fresh).then_some(Found { last_lsn: found.last_lsn, reign: replaying.reign, last_boot: found.last_boot });
-    let witness = known.map(|seen| Witnessed { seen, held: free.is_none() });
-    let start = start::decide(log, boot_id, witness);
-    let start = start.map_err(|NoEpochLeft { epoch }| LogError::NoEpochLeft { path: folder.current(), epoch })?;
-    let kept = free.filter(|_| start.epoch == Epoch::Kept);
-    let witness = open_witness(&settings.witness_folder, &found, start.highest, kept)?;
-    if fresh {
-        tracing::info!(path = %path.display(), "no log yet: one begins there");
-        if let LogFolder::Default(path) = &settings.log_folder {
-            let others = others_of(&settings.cluster_id, path);
-            if !others.is_empty() {
-                tracing::warn!(
-                    others = others.join(" "),
-                    "this pool had a log under another port, which is another pool: its objects are not in this one. \
-                     --rpc_port chooses it, mooncake state gc removes it"
-                );
-            }
-        }
-    } else {
-        tracing::info!(
-            path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
-            bytes = found.snapshot_bytes + found.segment_bytes, objects = replaying.core.objects(), "log replayed"
-        );
-    }
-    let sink = Sink::open(folder, found.log_id, found.last_lsn, *boot_id, witness)?;
-    Ok(Some(Opened { sink, found, epoch: start.epoch }))
-}
-
-/// The witness of a log from here on, if there can be one: the one that vouches for it, or another. `seen` is the
-/// highest reign known of the log.
-fn open_witness(
-    folder: &Path,
-    found: &Recovered,
-    seen: Reign,
-    kept: Option<Witness>,
-) -> Result<Option<Witness>, LogError> {
-    let opened = match kept {
-        Some(mut witness) => {
-            witness.store_raised(found.last_lsn, seen).inspect_err(|_| witness.remove()).map(|()| witness)
-        }
-        // It is written once the raised epoch is in the log. This start may end before that, with a file of this boot
-        // in the log, for which what it said must not vouch.
-        None => Witness::anew(folder, found.log_id, Some(seen)),
-    };
-    match opened {
-        Ok(witness) => Ok(Some(witness)),
-        Err(source) if Witness::find(folder, found.log_id).is_some() => {
-            Err(LogError::Io { action: "replacing the witness of the log in", path: folder.to_owned(), source })
-        }
-        Err(error) => {
-            tracing::warn!(%error, "no witness: the next start raises the epoch");
-            Ok(None)
-        }
-    }
-}
-
-/// Logs of the same cluster id that lie beside a state folder: those of other ports.
-fn others_of(cluster_id: &str, path: &Path) -> Vec<String> {
-    let entries = path.parent().and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten();
-    let is_other = |other: &PathBuf| {
-        let name = other.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let port = name.strip_prefix(cluster_id).and_then(|rest| rest.strip_prefix('-'));
-        other != path && port.is_some_and(|port| port.parse::<u16>().is_ok()) && other.join("current").exists()
-    };
-    let others = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_other);
-    others.filter_map(|other| Some(other.file_name()?.to_str()?.to_owned())).collect()
-}
-
-fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), StartError> {
-    if !path.join("current").exists() {
-        return Ok(());
-    }
-    let folder = Folder::open(path)?;
-    let log_id = log_id_of(&folder.current());
-    if let Some(away) = folder.rename_away()? {
-        if let Some(log_id) = log_id {
-            Witness::remove_of(witness_folder, log_id);
-        }
-        tracing::warn!(renamed_to = %away.display(), "this run has no log: the old one is renamed away and will not be \
-            read again");
-    }
-    Ok(())
 }
 
 impl ProcessDriver for Shared {
@@ -389,50 +242,14 @@ impl ProcessDriver for Shared {
 
 /// Without lines in the output, too, the page with the summary has rates of the last seconds.
 async fn report(shared: Arc<Shared>, in_output: bool) {
-    let (mut said, mut lost_since) = (summary::Said::default(), None);
+    let mut said = summary::Said::default();
     loop {
         tokio::time::sleep(REPORT_EVERY).await;
-        if shared.log.is_lost() {
-            let told = *lost_since.get_or_insert_with(Instant::now);
-            if told.elapsed() >= REMIND_EVERY {
-                lost_since = Some(Instant::now());
-                tracing::error!(
-                    "STILL WITHOUT A LOG: a restart forgets every object. POST /api/v1/start_log to the metrics port \
-                     begins a new one"
-                );
-            }
-        } else {
-            lost_since = None;
-        }
-        if in_output && let Some(line) = said.news(summary::line(&shared)) {
+        if in_output && let Some(line) = said.news(reading::summary_line(&shared)) {
             tracing::info!("Master Metrics: {line}");
         }
         *shared.summarized.lock() = summary::Previous::start(&shared.metrics);
     }
-}
-
-/// What to do when a port cannot be listened on that a flag names.
-pub fn bind_remedy(source: &io::Error, flag: &str) -> String {
-    match source.kind() {
-        io::ErrorKind::AddrNotAvailable => "name an address of this machine".to_owned(),
-        _ => format!("choose another port with --{flag}"),
-    }
-}
-
-pub(crate) fn bind(what: &'static str, flag: &'static str, ip: IpAddr, port: u16) -> Result<TcpListener, StartError> {
-    let address = SocketAddr::new(ip, port);
-    let open = || {
-        let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() && ip.is_unspecified() {
-            socket.set_only_v6(false)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG as i32)?;
-        TcpListener::from_std(socket.into())
-    };
-    open().map_err(|source| StartError::Bind { what, address, flag, source })
 }
 
 /// The Unix socket is a shortcut: without it clients of this host use TCP.
@@ -465,12 +282,6 @@ fn warn_when_open(settings: &Settings) {
     }
 }
 
-/// How many files and connections this process may have open.
-pub(crate) fn descriptors() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
-}
-
 /// A log that meets a file-size limit is to fail its append, not to kill the process.
 pub(crate) fn ignore_file_size_signal() -> Result<(), StartError> {
     let kind = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
@@ -478,192 +289,5 @@ pub(crate) fn ignore_file_size_signal() -> Result<(), StartError> {
         // The handler stays when the stream goes.
         Ok(_) => Ok(()),
         Err(source) => Err(StartError::System { what: "handling SIGXFSZ", source }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use mooncake_core::{Effects, Record, SegmentNo};
-    use mooncake_ids::SegmentUuid;
-
-    use super::*;
-
-    const BOOT: [u8; 16] = [7; 16];
-
-    fn opened(settings: &Settings) -> Opened {
-        open_log(settings, &BOOT, &mut Replaying::new(CoreConfig::default())).unwrap().unwrap()
-    }
-
-    #[test]
-    fn an_address_of_another_machine_is_not_mended_by_another_port() {
-        let error = |ip: [u8; 4], port| bind("metrics", "metrics_port", ip.into(), port).unwrap_err().to_string();
-        // Of no machine (RFC 5737).
-        let elsewhere = error([192, 0, 2, 1], 0);
-        assert!(
-            elsewhere.contains("name an address of this machine") && !elsewhere.contains("port with"),
-            "{elsewhere}"
-        );
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let taken = error([127, 0, 0, 1], taken.local_addr().unwrap().port());
-        assert!(taken.contains("choose another port with --metrics_port"), "{taken}");
-    }
-
-    #[test]
-    fn a_start_that_ends_before_it_raised_the_epoch_leaves_that_to_the_next_one() {
-        let folder = std::env::temp_dir().join(format!("mooncake-start-{}", std::process::id()));
-        std::fs::create_dir_all(folder.join("witness")).unwrap();
-        let settings = Settings {
-            wal: Wal::On,
-            log_folder: LogFolder::Given(folder.join("log")),
-            witness_folder: folder.join("witness"),
-            ..Settings::default()
-        };
-        let log_id = opened(&settings).found.log_id;
-        let known = Witness::find(&settings.witness_folder, log_id).unwrap();
-        known.witness.unwrap().store_raised(50, Reign::default()).unwrap();
-        for start in 1..=3 {
-            let opened = opened(&settings);
-            assert!(matches!(opened.epoch, Epoch::Raised(_)), "start {start}");
-        }
-        let Opened { sink, found, .. } = opened(&settings);
-        let log = Log::new(found.log_id, found.last_lsn, Some(sink), false);
-        let mut raised = Effects { records: vec![Record::Epoch(2)], ..Effects::default() };
-        log.commit(log.enqueue(&mut raised).unwrap(), |_| {}).unwrap();
-        drop(log);
-        let after = opened(&settings);
-        assert_eq!(after.epoch, Epoch::Kept, "the raised epoch is in the log");
-        drop(after);
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    /// The state folder of a master, and what the hosts that it moves between remember of its log.
-    struct Hosts(std::path::PathBuf);
-
-    impl Hosts {
-        fn new(name: &str) -> Hosts {
-            let folder = std::env::temp_dir().join(format!("mooncake-hosts-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&folder);
-            Hosts(folder)
-        }
-
-        fn settings(&self, host: u8) -> Settings {
-            let witness_folder = self.0.join(format!("witness-{host}"));
-            std::fs::create_dir_all(&witness_folder).unwrap();
-            Settings {
-                wal: Wal::On,
-                log_folder: LogFolder::Given(self.0.join("log")),
-                witness_folder,
-                ..Settings::default()
-            }
-        }
-
-        fn open(&self, host: u8) -> Result<Opened, StartError> {
-            open_log(&self.settings(host), &[host; 16], &mut Replaying::new(CoreConfig::default())).map(Option::unwrap)
-        }
-
-        /// One reign on a host: it raises the epoch if it must, and appends this many frames. Says to which, or that it
-        /// did not have to. A new log begins with the epoch that is given.
-        fn reign(&self, host: u8, first: u16, frames: usize) -> Option<u16> {
-            let opened = self.open(host).unwrap();
-            let Opened { sink, found, epoch } = opened;
-            let raised = epoch.raised();
-            let log = Log::new(found.log_id, found.last_lsn, Some(sink), false);
-            let append = |record| {
-                let mut effects = Effects { records: vec![record], ..Effects::default() };
-                log.commit(log.enqueue(&mut effects).unwrap(), |_| {}).unwrap();
-            };
-            if let Some(epoch) = raised.or((epoch == Epoch::First).then_some(first)) {
-                append(Record::Epoch(epoch));
-            }
-            let nothing = Record::SegmentForgotten { uuid: SegmentUuid([1; 16]), number: SegmentNo(1) };
-            (0..frames).for_each(|_| append(nothing.clone()));
-            raised
-        }
-
-        fn last_file(&self) -> std::path::PathBuf {
-            let entries = std::fs::read_dir(self.0.join("log/current")).unwrap();
-            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-            names.retain(|path| path.extension().is_some_and(|extension| extension == "wal"));
-            names.sort();
-            names.pop().unwrap()
-        }
-    }
-
-    impl Drop for Hosts {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    #[test]
-    fn a_witness_does_not_vouch_for_a_log_that_another_host_has_cut() {
-        let hosts = Hosts::new("cut");
-        hosts.reign(1, 1, 20);
-        assert_eq!(hosts.reign(1, 0, 5), None, "the same host, the same boot: nothing is missing");
-        assert_eq!(hosts.reign(2, 0, 30), Some(2), "host 2 knows nothing of it");
-        // Its power fails: the end of what it told is lost.
-        let file = hosts.last_file();
-        let size = std::fs::metadata(&file).unwrap().len();
-        std::fs::File::options().write(true).open(&file).unwrap().set_len(size / 2 - 3).unwrap();
-        // Back on host 1, which has not been restarted. Starts that end before the epoch is raised leave that to the
-        // next.
-        for start in 1..=3 {
-            assert_ne!(hosts.open(1).unwrap().epoch, Epoch::Kept, "start {start}");
-        }
-        assert_eq!(hosts.reign(1, 0, 5), Some(3));
-        assert_eq!(hosts.reign(1, 0, 5), None, "from here on it is host 1's again");
-    }
-
-    #[test]
-    fn an_epoch_that_the_host_has_seen_of_a_log_is_not_begun_again_by_an_older_copy_of_it() {
-        let hosts = Hosts::new("copy");
-        hosts.reign(1, 1, 20);
-        let (log, copy) = (hosts.0.join("log/current"), hosts.0.join("copy"));
-        copy_files(&log, &copy);
-        assert_eq!(hosts.reign(2, 0, 30), Some(2));
-        assert_eq!(hosts.reign(1, 0, 30), Some(3));
-        assert_eq!(hosts.reign(1, 0, 30), None);
-        std::fs::remove_dir_all(&log).unwrap();
-        copy_files(&copy, &log);
-        // A start that ends before it has raised the epoch leaves what it knew to the next one.
-        for start in 1..=2 {
-            assert_eq!(hosts.open(1).unwrap().epoch.raised(), Some(4), "start {start}");
-        }
-        assert_eq!(hosts.reign(1, 0, 5), Some(4));
-        // Host 2 has seen less; the clients that have seen more tell it by the reign.
-        std::fs::remove_dir_all(&log).unwrap();
-        copy_files(&copy, &log);
-        assert_eq!(hosts.reign(2, 0, 5), Some(3));
-    }
-
-    #[test]
-    fn a_log_of_which_nothing_is_left_does_not_begin_its_first_epoch_again() {
-        let hosts = Hosts::new("empty");
-        hosts.reign(1, 1, 20);
-        let header = std::fs::File::options().write(true).open(hosts.last_file()).unwrap();
-        header.set_len(64).unwrap();
-        let opened = hosts.open(2).unwrap();
-        assert_eq!((opened.found.last_lsn, opened.epoch.raised()), (0, Some(2)));
-    }
-
-    fn copy_files(from: &Path, to: &Path) {
-        std::fs::create_dir_all(to).unwrap();
-        for entry in std::fs::read_dir(from).unwrap() {
-            let entry = entry.unwrap();
-            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_log_without_a_higher_epoch_does_not_start_when_it_needs_one() {
-        let hosts = Hosts::new("last-epoch");
-        hosts.reign(1, 65_535, 3);
-        assert_eq!(hosts.reign(1, 0, 3), None, "nothing is missing, so that none is needed");
-        for start in 1..=2 {
-            let refused = hosts.open(2).err().expect("no epoch is left").to_string();
-            assert!(refused.contains("65535") && refused.contains("mv "), "start {start}: {refused}");
-        }
-        std::fs::rename(hosts.0.join("log/current"), hosts.0.join("moved-away")).unwrap();
-        assert_eq!(hosts.open(2).unwrap().epoch, Epoch::First);
     }
 }

@@ -13,7 +13,6 @@ use mooncake_wire::message::ProcessIdentity;
 use parking_lot::Mutex;
 use rustix::event::{Timespec, epoll};
 
-use crate::control::hello::Via;
 use crate::machine::processes::Known;
 
 /// What the bell is to epoll: no session's id.
@@ -33,6 +32,15 @@ pub fn find(identity: &ProcessIdentity) -> Known<OwnedFd> {
         Ok(None) => Known::Gone,
         Err(_) => Known::Unknown,
     }
+}
+
+/// How a peer came.
+#[derive(Debug)]
+pub enum Via {
+    /// By TCP.
+    Tcp,
+    /// By the Unix socket, with the pidfd of the process that connected.
+    Unix(Option<OwnedFd>),
 }
 
 /// The watched processes: one epoll of their pidfds.

@@ -41,7 +41,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::control::call_loops::Loops;
+    use crate::call_loops::Loops;
     use crate::eventually::eventually;
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use mooncake_core::{Config, PlacementStrategy};
 use mooncake_settings::{Given, SettingError};
 
-use crate::control::connections::Limits;
+use crate::connections::Limits;
 
 /// What the log does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

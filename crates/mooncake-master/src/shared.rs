@@ -9,9 +9,9 @@ use mooncake_wire::message::LogPosition;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::committer::{Commit, Committer};
-use crate::control::call_loops::Loops;
-use crate::control::connections::Connections;
+use crate::call_loops::Loops;
+use crate::committer::{Commit, Commits, Committer};
+use crate::connections::Connections;
 use crate::log::{Living, Log, LogClosed};
 use crate::machine::anchors;
 use crate::machine::commit::End;
@@ -47,7 +47,7 @@ pub struct Shared {
     /// Who this master is.
     pub identity: Identity,
     /// Every connection.
-    pub connections: Connections,
+    pub connections: Arc<Connections>,
     /// Commits that another thread does.
     pub committer: Committer,
     /// Where connections are served once it is known what they are.
@@ -124,7 +124,7 @@ impl Shared {
             metrics,
             peers: PeerLog::default(),
             identity,
-            connections,
+            connections: Arc::new(connections),
             committer: Committer::default(),
             threads,
             processes,
@@ -259,6 +259,24 @@ impl Shared {
     /// Since the start of this master.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
+    }
+}
+
+impl Commits for Shared {
+    fn committer(&self) -> &Committer {
+        &self.committer
+    }
+
+    fn threads(&self) -> &Loops {
+        &self.threads.anchors
+    }
+
+    fn commit(&self, number: u64) -> Result<(), LogClosed> {
+        self.commit(number)
+    }
+
+    fn broke_off(&self) {
+        self.failed.notify_one();
     }
 }
 

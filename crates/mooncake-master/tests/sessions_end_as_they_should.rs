@@ -191,6 +191,22 @@ fn closing_a_session_closes_its_anchor_and_forgets_its_segments() {
 }
 
 #[test]
+fn a_session_that_closes_is_answered_once_all_that_hung_on_it_is_gone() {
+    let master = Running::start(Settings::default());
+    let mut owner = Client::open(master.rpc);
+    // More than one hold of the lock has time for.
+    (0..60).for_each(|_| _ = owner.mount(1 << 20));
+    let segments = |master: &Running| master.http("GET /get_all_segments").1.lines().count();
+    let there = segments(&master);
+    assert_eq!(there, 60);
+    owner.call(request::Body::CloseSession(message::CloseSession {}));
+    let (_, summary) = master.http("GET /metrics");
+    let gone = summary.lines().find_map(|line| line.strip_prefix("mooncake_segments_gone_total "));
+    assert_eq!((segments(&master), gone), (0, Some("60")));
+    master.stop();
+}
+
+#[test]
 fn a_beat_is_answered_with_its_number_and_a_position() {
     let master = Running::start(Settings::default());
     let mut client = Client::open(master.rpc);

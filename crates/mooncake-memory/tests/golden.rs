@@ -56,7 +56,7 @@ fn the_control_memory_of_a_segment_is_laid_out_as_it_was() {
     let mut control = Seen::new(&mut golden, "control", memory.control_fd());
     // The segment's random name is no part of the layout.
     control.note(&mut Golden::default(), "uuid");
-    assert_eq!(control.bytes[24..40], memory.uuid());
+    assert_eq!(control.bytes[24..40], memory.uuid().0);
     golden.bytes("header", &control.bytes[..24]);
     assert!(control.bytes[40..].iter().all(|byte| *byte == 0));
 

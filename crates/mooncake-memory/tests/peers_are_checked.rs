@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Expect, Mapping, MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -51,7 +52,7 @@ fn another_size_or_name_than_announced_is_refused() {
     let map = Mapping::map(copies(&segment).0, copies(&other).1, Expect { uuid: segment.uuid(), bytes: BYTES }, false);
     assert!(matches!(map, Err(MemoryError::WrongSize { which: "control", .. })));
     let (data, control) = copies(&segment);
-    let map = Mapping::map(data, control, Expect { uuid: [9; 16], bytes: BYTES }, false);
+    let map = Mapping::map(data, control, Expect { uuid: SegmentUuid([9; 16]), bytes: BYTES }, false);
     assert!(matches!(map, Err(MemoryError::WrongUuid { .. })));
     let (data, control) = (copies(&segment).0, unsealed(BYTES / 128 + 4096));
     fcntl_add_seals(&control, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();

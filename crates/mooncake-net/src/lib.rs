@@ -1,11 +1,21 @@
-//! Blocking sockets, whatever is sent over them: waiting for bytes, awake at first, and what a TCP connection within a
-//! host is told.
+//! Blocking sockets, whatever is sent over them: connecting and resolving until a deadline, waiting for bytes, awake at
+//! first, keeping connections for the next call, and what a TCP connection within a host is told.
 #![forbid(unsafe_code)]
 
+mod connect;
+mod host_port;
+mod pool;
+mod resolve;
 mod spin;
 mod tcp;
+mod unix;
 
+pub use connect::{ConnectError, connect};
+pub use host_port::join_host_port;
+pub use pool::{Connect, Connection, Pool, PoolLimits};
+pub use resolve::{ResolveError, resolve, resolve_without_deadline};
 pub use spin::{
     Habit, MOMENT, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_awake, recv_awake_behind, turns,
 };
 pub use tcp::{stays_within_host, unpace};
+pub use unix::{connect_abstract, listen_abstract};

@@ -1,20 +1,26 @@
-//! What a process asks of its kernel: forks, processes, descriptors, threads and random bytes.
+//! What a process asks of its kernel: forks, processes, descriptors, threads and random bytes; and how its threads
+//! wait: until a deadline, for a permit, for a call that no one can end.
 //!
 //! Nothing here knows a protocol, a socket's peer or the memory of a segment. With `mooncake-memory` it is the one
 //! crate of the tree (besides the FFI edges) with `unsafe` in it.
 
+mod blocking_pool;
+mod deadline;
 mod descriptor_limit;
 mod error;
 mod fd_passing;
 mod fork;
 mod heap;
 mod numa;
+mod permits;
 mod process;
 mod random;
 mod sigpipe;
 pub mod thread;
 mod waker;
 
+pub use blocking_pool::{BlockingError, BlockingPool};
+pub use deadline::{Deadline, WaitError};
 pub use descriptor_limit::{
     MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, is_short_of_descriptors, raise_descriptor_limit,
 };
@@ -23,6 +29,7 @@ pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, se
 pub use fork::{Guarded, forked, watch_forks};
 pub use heap::{join_freed_blocks_at_once, trim_heap};
 pub use numa::prefer_numa_node;
+pub use permits::{Permit, Permits};
 pub use process::{ProcessIdentity, boot_id, has_exited};
 pub use random::{hex, random_bytes};
 pub use sigpipe::NoSignal;

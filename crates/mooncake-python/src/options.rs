@@ -6,12 +6,12 @@ use pyo3::prelude::*;
 use crate::enums::SoftPinAction;
 use crate::replicate_config::{Fields, ReplicateConfig};
 
-/// Which kind of put asks: only the forms with several buffers know `prefer_alloc_in_same_node`.
+/// Which kind of put asks: only the forms whose objects lie in several buffers know `prefer_alloc_in_same_node`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `put`, `put_from` and their batches.
     Plain,
-    /// `batch_put_from_multi_buffers`.
+    /// `batch_put_from_multi_buffers`, and put sessions.
     MultiBuffers,
 }
 
@@ -58,7 +58,7 @@ fn check(fields: &Fields, keys: usize, form: Form) -> Result<(), String> {
     }
     if fields.prefer_alloc_in_same_node {
         if form == Form::Plain {
-            return Err("prefer_alloc_in_same_node is for batch_put_from_multi_buffers only".into());
+            return Err("prefer_alloc_in_same_node is for batch_put_from_multi_buffers and put sessions only".into());
         }
         if fields.replica_num != 1 {
             return Err(format!("prefer_alloc_in_same_node needs replica_num 1, not {}", fields.replica_num));

@@ -100,7 +100,7 @@ impl MooncakeDistributedStore {
         const NAME: &str = "batch_put_session_start";
         let (keys, sizes) = (keys.slices()?, unsigned_list(sizes, "sizes")?);
         let all = |code| Ok(vec![code; keys.len()]);
-        let options = match put_options(config, keys.len(), Form::Plain) {
+        let options = match put_options(config, keys.len(), Form::MultiBuffers) {
             Ok(options) => options,
             Err(reason) => return all(refused(self.errors(), || format!("{NAME}: {reason}"))),
         };

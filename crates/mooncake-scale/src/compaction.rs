@@ -34,7 +34,9 @@ pub fn snapshot(pool: &mut Pool) {
     holds.measure("snapshot, its beginning", || (core.begin_snapshot(), 0));
     for count in 0.. {
         let Pool { core, holds, .. } = pool;
+        let before = core.touched();
         let taken = holds.measure("snapshot, a slice", || slice(core, SLICE)).expect("little is put aside");
+        holds.touched("snapshot, a slice", core.touched().wrapping_sub(before));
         if taken.is_none() {
             break;
         }

@@ -15,8 +15,8 @@ pub mod memory;
 pub mod pool;
 pub mod thread;
 
-/// The longest holds. Of several runs that did the same the median of each: a machine that stands still for a moment
-/// counts in one of them.
+/// The longest holds. Of several runs that did the same the longest that recurs, and the median of the other figures: a
+/// machine that stands still for a moment counts in one of them.
 #[derive(Debug, Serialize)]
 pub struct Figures(pub Vec<Figure>);
 
@@ -27,8 +27,10 @@ pub struct Figure {
     pub operation: &'static str,
     /// How often it was done.
     pub count: u64,
-    /// The longest, microseconds on the processor.
+    /// The longest that each of the runs had at the same place, microseconds on the processor.
     pub cpu_us: f64,
+    /// The longest of all runs, microseconds on the processor.
+    pub single_us: f64,
     /// What all but one of a thousand take at most, microseconds on the processor.
     pub p999_us: f64,
     /// Page faults in the longest one.
@@ -41,6 +43,8 @@ pub struct Figure {
     pub mean_us: f64,
     /// The most that one left behind: records, messages, and keys of requests that it answered.
     pub steps: usize,
+    /// The most entries of the core's tables that one looked at, each as often as it did.
+    pub touched: u32,
 }
 
 impl Figures {
@@ -55,19 +59,23 @@ impl Figures {
             values.sort_unstable_by(f64::total_cmp);
             values[values.len() / 2]
         };
+        let micros = |time: std::time::Duration| time.as_nanos() as f64 / 1e3;
         let combined = first.iter().map(|Figure { operation, count, .. }| {
             let all = of(operation);
+            let kinds: Vec<&holds::Kind> = runs.iter().filter_map(|run| run.of(operation)).collect();
             let median_of = |value: fn(&Figure) -> f64| median(all.iter().map(|figure| value(figure)).collect());
             Figure {
                 operation,
                 count: *count,
-                cpu_us: median_of(|figure| figure.cpu_us),
+                cpu_us: micros(holds::Kind::recurring(&kinds)),
+                single_us: all.iter().map(|figure| figure.single_us).fold(0.0, f64::max),
                 p999_us: median_of(|figure| figure.p999_us),
                 faults: median_of(|figure| figure.faults as f64) as u64,
                 preempted: median_of(|figure| figure.preempted as f64) as u64,
                 wall_us: median_of(|figure| figure.wall_us),
                 mean_us: median_of(|figure| figure.mean_us),
                 steps: all.iter().map(|figure| figure.steps).max().unwrap_or(0),
+                touched: all.iter().map(|figure| figure.touched).max().unwrap_or(0),
             }
         });
         Figures(combined.collect())
@@ -79,12 +87,14 @@ impl Figures {
             operation,
             count: kind.cpu.len() as u64,
             cpu_us: micros(kind.longest),
+            single_us: micros(kind.longest),
             p999_us: micros(kind.p999()),
             faults: kind.events.faults,
             preempted: kind.events.preempted,
             wall_us: micros(kind.wall),
             mean_us: micros(kind.sum()) / kind.cpu.len() as f64,
             steps: kind.steps,
+            touched: kind.touched,
         };
         holds.iter().map(figure).collect()
     }
@@ -94,23 +104,27 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<52} {:>7} {:>11} {:>6} {:>5} {:>9} {:>8} {:>9} {:>6}",
+            "{:<60} {:>7} {:>11} {:>10} {:>6} {:>5} {:>9} {:>8} {:>9} {:>6} {:>8}",
             "the core's lock is held for",
             "holds",
             "longest, us",
+            "single, us",
             "faults",
             "taken",
             "p99.9, us",
             "mean, us",
             "wall, us",
-            "steps"
+            "steps",
+            "touched"
         )?;
-        for Figure { operation, count, cpu_us, p999_us, faults, preempted, wall_us, mean_us, steps } in &self.0 {
+        for figure in &self.0 {
+            let Figure { operation, count, cpu_us, single_us, p999_us, faults, preempted, .. } = figure;
+            let Figure { wall_us, mean_us, steps, touched, .. } = figure;
             let over = if *cpu_us > 1_000.0 { " *" } else { "" };
             writeln!(
                 f,
-                "{operation:<52} {count:>7} {cpu_us:>11.0} {faults:>6} {preempted:>5} {p999_us:>9.0} {mean_us:>8.1} \
-                 {wall_us:>9.0} {steps:>6}{over}"
+                "{operation:<60} {count:>7} {cpu_us:>11.0} {single_us:>10.0} {faults:>6} {preempted:>5} {p999_us:>9.0} \
+                 {mean_us:>8.1} {wall_us:>9.0} {steps:>6} {touched:>8}{over}"
             )?;
         }
         Ok(())

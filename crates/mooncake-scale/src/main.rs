@@ -25,7 +25,8 @@ struct Options {
     /// Folder for the log; without one nothing is written, though all is made ready for it.
     #[arg(long)]
     log: Option<PathBuf>,
-    /// How often all of it is done: the median of each figure is shown.
+    /// How often all of it is done: what is longest in each of the runs at the same place counts as the longest, and of
+    /// the other figures the median.
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// Compact the log beside a client that puts, instead: how long that takes, and what it needs of memory. Needs a

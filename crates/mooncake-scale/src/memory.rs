@@ -20,9 +20,6 @@ const BOOT: [u8; 16] = [7; 16];
 /// Objects that are put last before a figure is taken, of whose puts the rate is.
 const RATED: u64 = 200_000;
 
-/// Objects after which the first figures are taken.
-const FIRST: u64 = 1_000_000;
-
 /// One moment of the pool's life.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Phase {
@@ -72,7 +69,7 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
     let mut phases = Vec::new();
     let mut pool = Pool::new(size, log_in(folder)?);
     let mut filled = 0;
-    for (target, name) in [(FIRST, "filling, the first million"), (size.objects, "filling")] {
+    for (target, name) in [(size.objects / 10, "filling, the first tenth"), (size.objects, "filling")] {
         let began = Instant::now();
         while filled < target.min(size.objects) {
             if filled + RATED <= target {
@@ -105,7 +102,7 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
         phases.push(read_back(&folder)?);
     }
     let began = Instant::now();
-    let mut cursor = RemoveAll::new(&pool.core, true);
+    let mut cursor = RemoveAll::new(&mut pool.core, true);
     while !pool.quietly(|core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVED, fx)) {}
     mooncake_os::trim_heap();
     let removed = there as f64 / began.elapsed().as_secs_f64() / 1e3;

@@ -191,7 +191,7 @@ impl Pool {
     pub fn give_up(&mut self) {
         let parked = std::mem::take(&mut self.parked);
         for ticket in parked.keys() {
-            self.quietly(|core, now, fx| core.cancel_ticket(now, *ticket, fx));
+            self.hold("a put that waits is given up", |core, now, fx| core.cancel_ticket(now, *ticket, fx));
         }
         for (ticket, slots) in std::mem::take(&mut self.woken) {
             let placed = slots.into_iter().filter_map(|slot| match slot {
@@ -310,6 +310,7 @@ impl Pool {
     pub fn hold<R>(&mut self, kind: &'static str, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> R {
         let Pool { core, log, now, holds, .. } = self;
         let mut fx = Effects::default();
+        let before = core.touched();
         let (result, pushes, woken, number) = holds.measure(kind, || {
             let result = operation(core, *now, &mut fx);
             // The queue takes them in the same hold; here they are for the cases to see.
@@ -318,6 +319,7 @@ impl Pool {
             let steps = fx.records.len() + pushes.len() + answered;
             ((result, pushes, woken, log.enqueue(&mut fx)), steps)
         });
+        holds.touched(kind, core.touched().wrapping_sub(before));
         self.note(pushes);
         self.woken.extend(woken);
         if let Some(number) = number {

@@ -13,22 +13,23 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Target};
 use mooncake_os::boot_id;
 use mooncake_segment::{
     EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, SegmentServer, ServerEvents,
-    ServerOptions, Uuid, Wait,
+    ServerOptions, Wait,
 };
 
 struct Quiet;
 
 impl ServerEvents for Quiet {
-    fn fenced(&self, _: Uuid, _: u64) {}
-    fn epoch_taken(&self, _: u16, _: Uuid) {}
+    fn fenced(&self, _: SegmentUuid, _: u64) {}
+    fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
 }
 
 impl LinkEvents for Quiet {
-    fn owner_gone(&self, _: Uuid) {}
+    fn owner_gone(&self, _: SegmentUuid) {}
     fn take_epoch(&self, question: EpochQuestion) {
         question.confirm();
     }

@@ -8,6 +8,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_os::Guarded;
 use mooncake_test_support::FuzzTarget;
 
@@ -52,12 +53,13 @@ fn hello_seeds() -> Vec<Vec<u8>> {
         features: 1,
         session: 1,
         access_key: 2,
-        uuid: [3; 16],
+        uuid: SegmentUuid([3; 16]),
         pid: 4,
         start_time: 5,
     };
     let reign = Reign { epoch: 1, id: 6 };
-    let reply = HelloReply { version: 1, status: Status::Ok, reign, bytes: 1 << 30, uuid: [3; 16], features: 2 };
+    let reply =
+        HelloReply { version: 1, status: Status::Ok, reign, bytes: 1 << 30, uuid: SegmentUuid([3; 16]), features: 2 };
     let hellos = [Purpose::Lane, Purpose::Attach].map(|purpose| hello(purpose).encode());
     hellos.into_iter().chain([reply.encode()]).map(|raw| raw.to_vec()).collect()
 }

@@ -9,14 +9,19 @@ use mooncake_memory::{CopyError, Mapping};
 use parking_lot::Mutex;
 
 use crate::machine::{self, Denied, Stamps};
-use crate::server::LaneControl;
 
 /// Called when a write ends that somebody waits for.
 pub(crate) type Settled = Box<dyn Fn() + Send + Sync>;
 
+/// The connection over which a write comes.
+pub(crate) trait WriterConnection: Send + Sync {
+    /// Ends it. What has been received may still be stored until its worker notices: the gate knows when.
+    fn cut(&self);
+}
+
 pub(crate) struct Gate {
     /// A write over a lane has that; one by a thread of this process has none.
-    state: Mutex<machine::Gate<Option<Arc<LaneControl>>>>,
+    state: Mutex<machine::Gate<Option<Arc<dyn WriterConnection>>>>,
     settled: Settled,
 }
 
@@ -48,7 +53,7 @@ impl Gate {
         rid: u64,
         offset: u64,
         len: u64,
-        lane: Option<Arc<LaneControl>>,
+        lane: Option<Arc<dyn WriterConnection>>,
     ) -> Result<Admitted, Denied> {
         let id = self.state.lock().admit(mapping, rid, offset, len, lane)?;
         Ok(Admitted { gate: self.clone(), id })

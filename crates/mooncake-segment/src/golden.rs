@@ -8,6 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_os::Guarded;
 use mooncake_os::recv_fds;
 use mooncake_test_support::{Golden, every};
@@ -21,7 +22,7 @@ use crate::protocol::frames::{
 };
 use crate::reign::Reign;
 
-const UUID: [u8; 16] = *b"0123456789abcdef";
+const UUID: SegmentUuid = SegmentUuid(*b"0123456789abcdef");
 const REIGN: Reign = Reign { epoch: 0x0102, id: 0x8101_0203 };
 
 #[test]
@@ -97,7 +98,7 @@ fn an_attach_connection_is_what_it_was() {
     assert_eq!(recv_fds(&peer, &mut reply, &mut fds).unwrap(), HELLO_LEN);
     assert!(HelloReply::decode(&reply).is_some());
     // But for the random name of the memory, and the checksum that it is in.
-    assert_eq!(reply[24..40], memory.uuid());
+    assert_eq!(reply[24..40], memory.uuid().0);
     reply[24..40].fill(0);
     golden.bytes("hello_reply", &reply[..60]);
     for (nth, fd) in fds.iter().enumerate() {

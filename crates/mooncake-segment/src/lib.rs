@@ -24,6 +24,7 @@ mod gate;
 #[cfg(test)]
 mod golden;
 mod link;
+mod link_events;
 mod local;
 mod protocol;
 // For the simulation, which runs the same decisions in virtual time. It has no stable interface.
@@ -35,11 +36,9 @@ mod server;
 mod wait;
 
 pub use error::{LinkError, ServerError, TransferError, TwoReigns, WriteError};
-pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
+pub use link::{Link, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
+pub use link_events::{EpochQuestion, LinkEvents};
 pub use protocol::frames::Status;
 pub use reign::Reign;
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
 pub use wait::{SLOWEST, Wait};
-
-/// UUID of a segment: random per memory, stored in that memory too.
-pub type Uuid = [u8; 16];

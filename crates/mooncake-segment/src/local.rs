@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{CopyError, SegmentMemory};
 use mooncake_os::forked;
 use parking_lot::Mutex;
 
-use crate::Uuid;
 use crate::gate::Gate;
-use crate::link::Watcher;
+use crate::link_events::{Asked, EpochQuestion, LinkEvents};
 use crate::machine::{self, Segment, Writes};
 use crate::reign::Reign;
 use mooncake_os::Waker;
@@ -83,7 +83,7 @@ impl Segment for Arc<Served> {
 /// them.
 #[derive(Debug)]
 pub(crate) struct Insiders {
-    uuid: Uuid,
+    uuid: SegmentUuid,
     state: Mutex<State>,
     waker: Arc<Waker>,
 }
@@ -95,10 +95,10 @@ struct State {
 }
 
 impl Insiders {
-    pub(crate) fn enter(self: &Arc<Self>, watcher: &Arc<Watcher>) -> Arc<Inside> {
+    pub(crate) fn enter(self: &Arc<Self>, events: &Arc<dyn LinkEvents>) -> Arc<Inside> {
         let mut state = self.state.lock();
         let number = state.machine.enter();
-        let inside = Arc::new(Inside { insiders: self.clone(), number, watcher: watcher.clone() });
+        let inside = Arc::new(Inside { insiders: self.clone(), number, events: events.clone() });
         state.inside.insert(number, Arc::downgrade(&inside));
         inside
     }
@@ -121,18 +121,13 @@ impl Insiders {
 }
 
 /// One of them, as long as the link and the views that were made over it.
-#[derive(Debug)]
 pub(crate) struct Inside {
     insiders: Arc<Insiders>,
     number: u64,
-    watcher: Arc<Watcher>,
+    events: Arc<dyn LinkEvents>,
 }
 
 impl Inside {
-    pub(crate) fn uuid(&self) -> Uuid {
-        self.insiders.uuid
-    }
-
     /// See [`crate::Link::is_waited_for_in`].
     pub(crate) fn is_waited_for_in(&self, reign: Reign) -> bool {
         self.insiders.state.lock().machine.is_waited_for_in(self.number, reign)
@@ -140,11 +135,14 @@ impl Inside {
 
     /// Has its store asked. Called without any lock of the owner.
     pub(crate) fn ask(self: &Arc<Self>, reign: Reign) {
-        self.watcher.ask_inside(self, reign);
+        let asked: Weak<Inside> = Arc::downgrade(self);
+        self.events.take_epoch(EpochQuestion::new(asked, self.insiders.uuid, reign));
     }
+}
 
-    /// Its store obeys the reign.
-    pub(crate) fn confirm(&self, reign: Reign) {
+// Its writes pass the owner's own gate.
+impl Asked for Inside {
+    fn confirm(&self, reign: Reign) {
         self.insiders.state.lock().machine.confirm(self.number, reign);
         self.insiders.waker.wake();
     }
@@ -163,20 +161,26 @@ impl Drop for Inside {
     }
 }
 
-static SERVED: LazyLock<Mutex<HashMap<Uuid, Weak<Served>>>> = LazyLock::new(Mutex::default);
+impl std::fmt::Debug for Inside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inside").field("insiders", &self.insiders).field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+static SERVED: LazyLock<Mutex<HashMap<SegmentUuid, Weak<Served>>>> = LazyLock::new(Mutex::default);
 
 pub(crate) fn announce(served: &Arc<Served>) {
     SERVED.lock().insert(served.memory.uuid(), Arc::downgrade(served));
 }
 
-pub(crate) fn withdraw(uuid: &Uuid) {
+pub(crate) fn withdraw(uuid: &SegmentUuid) {
     if !forked() {
         SERVED.lock().remove(uuid);
     }
 }
 
 /// The segment, if this process owns it.
-pub(crate) fn find(uuid: &Uuid) -> Option<Arc<Served>> {
+pub(crate) fn find(uuid: &SegmentUuid) -> Option<Arc<Served>> {
     SERVED.lock().get(uuid)?.upgrade()
 }
 

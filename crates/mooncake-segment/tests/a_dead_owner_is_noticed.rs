@@ -6,6 +6,7 @@ mod support;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Source, Target, Verify};
 use mooncake_segment::{Path, Paths, TransferError, Wait};
 use support::*;
@@ -210,7 +211,7 @@ fn memory_goes_back_though_the_watcher_has_not_come_to_tell_of_the_owners_end() 
     let size = 6 * MIB;
     struct Busy(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
     impl mooncake_segment::LinkEvents for Busy {
-        fn owner_gone(&self, _: mooncake_segment::Uuid) {
+        fn owner_gone(&self, _: SegmentUuid) {
             let _ = self.0.lock().unwrap().recv();
         }
         fn take_epoch(&self, _: mooncake_segment::EpochQuestion) {}

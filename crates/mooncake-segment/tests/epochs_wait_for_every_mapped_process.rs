@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::Source;
 use mooncake_segment::{EpochQuestion, Link, Links, Path, Paths, Reign, TransferError, TwoReigns};
 use support::*;
@@ -45,7 +46,7 @@ fn a_process_that_maps_the_segment_must_confirm_even_if_it_only_reads() {
         owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(&[0; 4096])]).unwrap();
         let mut peer = start_writer(&owner.address(), Path::SharedMemory);
         peer.ask(command);
-        assert_eq!(owner.take_epoch(2), [] as [[u8; 16]; 0]);
+        assert_eq!(owner.take_epoch(2), [] as [SegmentUuid; 0]);
         assert_eq!(owner.hears_within(300), None, "it has not confirmed");
         // Refused by the peer itself, before its client layer has said anything.
         assert!(peer.ask(&format!("write {} 0 1024", rid(1, 5))).contains("epoch"));
@@ -87,7 +88,7 @@ fn a_peer_that_hangs_up_and_lives_on_keeps_the_segment_closed_until_it_is_gone()
 fn what_is_taken_is_known_apart_from_what_was_asked() {
     let owner = Owner::new(MIB);
     let uuid = owner.memory.uuid();
-    assert_eq!((owner.server.taken(uuid), owner.server.taken([0; 16])), (0, 0));
+    assert_eq!((owner.server.taken(uuid), owner.server.taken(SegmentUuid([0; 16]))), (0, 0));
     owner.take_epoch(2);
     assert_eq!(owner.server.taken(uuid), 2);
     let mut peer = start_writer(&owner.address(), Path::SharedMemory);
@@ -358,7 +359,7 @@ fn descriptors_that_were_let_go_of_keep_nothing_closed_once_that_is_said() {
     let stream = attach_by_hand(&owner.address(), 1);
     let (_, _fds) = descriptors_by_hand(&stream);
     drop(stream);
-    assert_eq!(owner.take_epoch(3), [] as [[u8; 16]; 0]);
+    assert_eq!(owner.take_epoch(3), [] as [SegmentUuid; 0]);
     assert_eq!(owner.hears_within(200), None);
 }
 

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Source, Target};
 use mooncake_segment::{LinkError, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, TransferError, Wait};
 use support::*;
@@ -18,7 +19,7 @@ fn other_process() {
 struct Ignore;
 
 impl LinkEvents for Ignore {
-    fn owner_gone(&self, _: [u8; 16]) {}
+    fn owner_gone(&self, _: SegmentUuid) {}
     fn take_epoch(&self, _: mooncake_segment::EpochQuestion) {}
 }
 
@@ -110,7 +111,7 @@ fn a_peer_that_does_not_answer_costs_one_timeout_and_is_then_avoided() {
     // Its queue accepts the connection, nobody ever answers the hello.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = SegmentAddress {
-        uuid: [1; 16],
+        uuid: SegmentUuid([1; 16]),
         bytes: MIB,
         name: "silent".into(),
         boot_id: [0; 16],

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use mooncake_segment::{Fence, Path, ProcessGone, SegmentServer, ServerEvents, ServerOptions, Uuid};
+use mooncake_ids::SegmentUuid;
+use mooncake_segment::{Fence, Path, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
 use support::*;
 
 #[test]
@@ -56,11 +57,11 @@ struct Busy {
 }
 
 impl ServerEvents for Busy {
-    fn fenced(&self, _: Uuid, _: u64) {
+    fn fenced(&self, _: SegmentUuid, _: u64) {
         let _ = self.at_fence.send(());
         let _ = self.go_on.lock().unwrap().recv();
     }
-    fn epoch_taken(&self, _: u16, _: Uuid) {}
+    fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
     fn process_gone(&self, gone: ProcessGone) {
         let _ = self.gone.send(gone);
     }

@@ -32,7 +32,7 @@ fn impostor(address: &SegmentAddress, seals: SealFlags, size: u64) -> SegmentAdd
             reply[..8].copy_from_slice(&mooncake_wire::LANE_PREFACE);
             reply[8] = 1;
             reply[16..24].copy_from_slice(&bytes.to_le_bytes());
-            reply[24..40].copy_from_slice(&uuid);
+            reply[24..40].copy_from_slice(&uuid.0);
             let crc = crc32c(&reply[..60]);
             reply[60..].copy_from_slice(&crc.to_le_bytes());
             send_fds(&stream, &reply, &[data.as_fd(), control.as_fd()]).unwrap();

@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::CopyError;
+use mooncake_segment::Reign;
 use mooncake_segment::machine::{Denied, FAREWELL, Frame, Gate, Heard, Leave, Newcomer, Op, Peer, Remains, Writes};
-use mooncake_segment::{Reign, Uuid};
 
 use crate::memory::Memory;
 use crate::pipe::{Receiver, Sender};
@@ -50,7 +51,7 @@ pub(crate) trait Watcher: Clone + 'static {
     /// The owner asks to obey a reign.
     fn asked(&self, attachment: &Rc<Attachment>, reign: Reign);
     /// The owner's process has ended.
-    fn owner_gone(&self, uuid: Uuid);
+    fn owner_gone(&self, uuid: SegmentUuid);
 }
 
 /// A write that passed the gate.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mooncake_client::machine::lending;
 use mooncake_client::machine::owner::{Output, Pinned};
 use mooncake_client::{Cause, PutOutcome, SegmentId};
+use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{ClearReplicas, Endpoint, Mount, Remove, Segment, request};
 use mooncake_wire::pack_keys;
 
@@ -71,11 +72,12 @@ impl Store {
         let inner = &self.inner;
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&inner.world.number().to_le_bytes());
+        let uuid = SegmentUuid(uuid);
         let memory = Memory::new(&inner.network.ledger, uuid, inner.network.mix.granules);
         self.server().add(memory.clone());
         let process = identity_of(&inner.world, inner.process, inner.host.boot_id());
         let segment = Segment {
-            uuid: uuid.to_vec().into(),
+            uuid: uuid.0.to_vec().into(),
             name: format!("host-{}", inner.process.0),
             bytes: memory.bytes(),
             endpoint: Some(Endpoint {

@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use mooncake_core::{Record, Replica, SegmentNo};
-use mooncake_ids::{GRANULE, Rid};
-use mooncake_segment::Uuid;
+use mooncake_ids::{GRANULE, Rid, SegmentUuid};
 
 use crate::memory::{self, Memory};
 
@@ -23,10 +22,10 @@ struct Inner {
     /// What each placement was to hold, once for each time that its number was given.
     placed: BTreeMap<u64, Vec<Value>>,
     /// Segment of each placement, by the secret of the session that writes it.
-    written: BTreeMap<(u64, u64), Uuid>,
+    written: BTreeMap<(u64, u64), SegmentUuid>,
     /// Placements of which nothing may land in a segment any more, and by whose word. Another log gives the same
     /// numbers, of other segments.
-    over: BTreeMap<(Uuid, u64), &'static str>,
+    over: BTreeMap<(SegmentUuid, u64), &'static str>,
     /// Placements of each value.
     placements: BTreeMap<u64, Vec<u64>>,
     /// Values.
@@ -34,7 +33,7 @@ struct Inner {
     /// Values whose callers were told that their puts were interrupted.
     interrupted: BTreeSet<u64>,
     /// The memory of segments.
-    memories: BTreeMap<Uuid, Weak<memory::Inner>>,
+    memories: BTreeMap<SegmentUuid, Weak<memory::Inner>>,
     /// The sessions that masters have given placements to, each time that their numbers were given.
     reserved_by: BTreeMap<u64, BTreeSet<u64>>,
     log: Log,
@@ -49,7 +48,7 @@ struct Inner {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Value {
     segment: SegmentNo,
-    uuid: Uuid,
+    uuid: SegmentUuid,
     key: Vec<u8>,
     number: u64,
 }
@@ -97,7 +96,7 @@ impl Ledger {
     }
 
     /// There is memory.
-    pub(crate) fn enter(&self, uuid: Uuid, memory: Weak<memory::Inner>) {
+    pub(crate) fn enter(&self, uuid: SegmentUuid, memory: Weak<memory::Inner>) {
         self.inner.borrow_mut().memories.insert(uuid, memory);
     }
 
@@ -106,7 +105,7 @@ impl Ledger {
     /// # Panics
     ///
     /// Where a view lies there.
-    pub(crate) fn is_placed(&self, uuid: Uuid, rid: u64, offset: u64, len: u64) {
+    pub(crate) fn is_placed(&self, uuid: SegmentUuid, rid: u64, offset: u64, len: u64) {
         let memory = self.inner.borrow().memories.get(&uuid).and_then(Weak::upgrade);
         if let Some(memory) = memory {
             Memory::is_placed(&memory, rid, offset, len);
@@ -130,7 +129,13 @@ impl Ledger {
     }
 
     /// A writer is about to write a value to a placement. `secret`: of its session.
-    pub(crate) fn placed(&self, (secret, rid): (u64, u64), (segment, uuid): (u32, Uuid), key: &[u8], number: u64) {
+    pub(crate) fn placed(
+        &self,
+        (secret, rid): (u64, u64),
+        (segment, uuid): (u32, SegmentUuid),
+        key: &[u8],
+        number: u64,
+    ) {
         let value = Value { segment: SegmentNo(segment), uuid, key: key.to_vec(), number };
         let mut inner = self.inner.borrow_mut();
         inner.placed.entry(rid).or_default().push(value);
@@ -139,7 +144,7 @@ impl Ledger {
     }
 
     /// From here on nothing of a placement may land: its fence is done, or its writer has said so.
-    pub(crate) fn is_over(&self, uuid: Uuid, rid: u64, by: &'static str) {
+    pub(crate) fn is_over(&self, uuid: SegmentUuid, rid: u64, by: &'static str) {
         self.inner.borrow_mut().over.entry((uuid, rid)).or_insert(by);
     }
 
@@ -156,7 +161,7 @@ impl Ledger {
     /// # Panics
     ///
     /// Where it must not.
-    pub(crate) fn lands(&self, uuid: Uuid, rid: u64) {
+    pub(crate) fn lands(&self, uuid: SegmentUuid, rid: u64) {
         let inner = self.inner.borrow();
         if let Some(by) = inner.over.get(&(uuid, rid)) {
             panic!("seed {}: {rid:#x} is written, and {by} says that it is over", inner.seed);

@@ -7,7 +7,7 @@ use mooncake_client::StoreError;
 use mooncake_client::machine::lending::LendingDriver;
 use mooncake_client::machine::owner::{Output, Owner, Pinned};
 use mooncake_client::machine::position::reign_of;
-use mooncake_segment::Uuid;
+use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{reply, request};
 
 use crate::calls::PATIENCE;
@@ -48,11 +48,11 @@ impl LendingDriver for Store {
         self.resume();
     }
 
-    fn mounted(&self, uuid: Uuid, _: Memory) {
+    fn mounted(&self, uuid: SegmentUuid, _: Memory) {
         self.server().mounted(uuid, reign_of(&self.position()));
     }
 
-    async fn wait_for_pins(&self, uuid: Uuid, until: Duration) {
+    async fn wait_for_pins(&self, uuid: SegmentUuid, until: Duration) {
         let inner = &self.inner;
         while inner.world.now() < until && inner.owner.borrow().waits_for_pins(uuid) {
             inner.world.sleep_micros(1_000).await;

@@ -6,8 +6,9 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use mooncake_client::machine::questions::{Question, Questions};
+use mooncake_ids::SegmentUuid;
+use mooncake_segment::Reign;
 use mooncake_segment::machine::{LeastEpoch, LinkBook, Look, Newcomer};
-use mooncake_segment::{Reign, Uuid};
 use mooncake_wire::message::{PeerGone, anchor_up};
 
 use crate::attachment::{Attachment, Watcher};
@@ -31,7 +32,7 @@ impl Servers {
         self.all.borrow_mut().entry(server.process()).or_default().push(server.clone());
     }
 
-    fn of(&self, process: ProcessId, uuid: &Uuid) -> Option<Server> {
+    fn of(&self, process: ProcessId, uuid: &SegmentUuid) -> Option<Server> {
         let all = self.all.borrow();
         all.get(&process)?.iter().find(|server| server.find(uuid).is_some()).cloned()
     }
@@ -40,7 +41,7 @@ impl Servers {
 /// Where a segment is.
 #[derive(Debug, Clone)]
 pub(crate) struct Address {
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     pub process: ProcessId,
     /// Its owner's, that is.
     pub is_on_this_host: bool,
@@ -185,7 +186,7 @@ impl Store {
     }
 
     /// The segment is Gone.
-    pub(crate) fn forget_links(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
+    pub(crate) fn forget_links(&self, uuid: SegmentUuid, pinned: &[(u64, u64)]) {
         let (links, reign) = (&self.inner.links, self.inner.questions.borrow().reign());
         let link = links.book.borrow().borrow_mut().forget(uuid);
         for attachment in links.attached().iter().filter(|attachment| attachment.memory.uuid() == uuid) {
@@ -330,7 +331,7 @@ impl Links {
     }
 
     /// The segments of other processes that are mapped in this session, as their owners know.
-    pub fn mapped(&self) -> Vec<Uuid> {
+    pub fn mapped(&self) -> Vec<SegmentUuid> {
         let session = self.session();
         self.attached()
             .iter()
@@ -340,7 +341,7 @@ impl Links {
     }
 
     /// What is mapped of owners that are gone, or have taken it out.
-    pub fn remains(&self) -> Vec<Uuid> {
+    pub fn remains(&self) -> Vec<SegmentUuid> {
         self.attached().iter().filter(|it| it.is_over()).map(|it| it.memory.uuid()).collect()
     }
 
@@ -461,9 +462,9 @@ impl Watcher for Asked {
         }
     }
 
-    fn owner_gone(&self, uuid: Uuid) {
+    fn owner_gone(&self, uuid: SegmentUuid) {
         if let Some(inner) = self.0.upgrade() {
-            Store { inner }.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.to_vec().into() }));
+            Store { inner }.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.0.to_vec().into() }));
         }
     }
 }

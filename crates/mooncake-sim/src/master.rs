@@ -20,7 +20,7 @@ use mooncake_master::machine::epoch_claim::EpochClaims;
 use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing};
 use mooncake_master::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use mooncake_master::machine::removals::{self, Removal};
-use mooncake_master::machine::requests::{self, Answer, Asked, Outcome};
+use mooncake_master::machine::requests::{self, Answer, Asked, Change, Outcome};
 use mooncake_master::machine::start::{self, Epoch, Seen};
 use mooncake_master::machine::ticker::{News, TickDriver, Ticker};
 use mooncake_wire::message::{
@@ -193,7 +193,7 @@ impl Committing<'_> {
             for Replica { rid, extent } in replicas.iter() {
                 ledger.is_reserved(session.0, rid.0);
                 if let Some(segment) = self.state.core.segment(extent.segment) {
-                    ledger.is_placed(segment.uuid.0, rid.0, extent.offset, extent.length);
+                    ledger.is_placed(segment.uuid, rid.0, extent.offset, extent.length);
                 }
             }
         }
@@ -604,7 +604,11 @@ impl Master {
             Ok(Asked::Query(query)) => return Some(query.run(self, session)),
             Ok(Asked::Change(change)) => {
                 let outcome = self.apply(|core, now, effects| change.run(core, now, origin, effects));
-                let outcome = outcome.ok()?;
+                let mut outcome = outcome.ok()?;
+                while let Outcome::Closes = outcome {
+                    let goes_on = Change::CloseSession;
+                    outcome = self.apply(|core, now, effects| goes_on.run(core, now, origin, effects)).ok()?;
+                }
                 if let Outcome::Closed = outcome {
                     let mut state = self.state.borrow_mut();
                     let anchor = state.anchors.get(session).copied();
@@ -653,7 +657,7 @@ impl Master {
         if let Some(answer) = Removal::answered_before(&mut self.state.borrow_mut().core, origin) {
             return Ok(answer);
         }
-        let mut removal = Removal::begin(&self.state.borrow().core, force, Some(origin));
+        let mut removal = Removal::begin(&mut self.state.borrow_mut().core, force, Some(origin));
         while !self.apply(|core, now, effects| removal.take_all(core, now, SLICE, effects))? {}
         self.apply(|core, _, effects| removals::remember(core, origin, removal.removed(), effects))?;
         Ok(removals::answer(removal.removed()))

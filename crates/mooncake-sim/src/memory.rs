@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use mooncake_ids::GRANULE;
+use mooncake_ids::{GRANULE, SegmentUuid};
 use mooncake_memory::CopyError;
-use mooncake_segment::Uuid;
 use mooncake_segment::machine::Stamps;
 
 use crate::ledger::{Ledger, checksum};
@@ -24,7 +23,7 @@ pub struct Memory {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    uuid: Uuid,
+    uuid: SegmentUuid,
     ledger: Ledger,
     stamps: Vec<Cell<u64>>,
     words: Vec<Cell<u64>>,
@@ -52,7 +51,7 @@ impl PartialEq for Memory {
 
 impl Memory {
     /// Fresh memory of so many granules.
-    pub fn new(ledger: &Ledger, uuid: Uuid, granules: u64) -> Memory {
+    pub fn new(ledger: &Ledger, uuid: SegmentUuid, granules: u64) -> Memory {
         let cells = || (0..granules).map(|_| Cell::new(0)).collect();
         let inner = Inner {
             uuid,
@@ -85,7 +84,7 @@ impl Memory {
     }
 
     /// Its name.
-    pub fn uuid(&self) -> Uuid {
+    pub fn uuid(&self) -> SegmentUuid {
         self.inner.uuid
     }
 

@@ -10,9 +10,10 @@ use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::filling::Combine;
 use mooncake_client::machine::progress::Held;
 use mooncake_client::machine::put::{Lost, PutDriver as _};
-use mooncake_client::machine::put_session::{self, PutSessionDriver, PutSessions, Reserved, write_part};
+use mooncake_client::machine::put_session::{self, GivenUp, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_ids::GRANULE;
+use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -55,6 +56,10 @@ impl PutSessionDriver for Driver<'_> {
     fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
         let segment = |replica: &Replica| self.store.find_segment(origin.numbering, replica.extents[0].segment);
         replicas.iter().map(|replica| (replica.rid, segment(replica))).collect()
+    }
+
+    fn is_lost(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> bool {
+        place_of(&reserved.place, replica.rid).is_none() || !self.is_current(&reserved.origin)
     }
 
     async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
@@ -229,6 +234,24 @@ impl Store {
             }
             put_session::revoke(&self.sessions(), &keys).await;
         }
+    }
+
+    /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
+    pub(crate) fn leave_put_sessions(&self, uuid: SegmentUuid) {
+        let is_on_it = |reserved: &Reserved<Origin, Places>, replica: &Replica| {
+            place_of(&reserved.place, replica.rid).is_some_and(|address| address.uuid == uuid)
+        };
+        let given_up = self.inner.put_sessions.borrow_mut().segment_gone(is_on_it);
+        for GivenUp { reserved, settled } in given_up {
+            let rids = reserved.replicas.iter().map(|replica| replica.rid).collect();
+            self.give_up_later(&reserved.origin.session, rids, settled);
+        }
+    }
+
+    /// Another session with the master has begun.
+    pub(crate) fn leave_former_put_sessions(&self) {
+        let sessions = self.sessions();
+        self.inner.put_sessions.borrow_mut().session_over(|origin| sessions.is_current(origin));
     }
 
     /// The store closes.

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use mooncake_core::Config;
-use mooncake_segment::Uuid;
 
 use crate::callers::key;
 use crate::dice::Dice;
@@ -19,6 +18,7 @@ use crate::world::{HostId, ProcessId, World};
 
 mod whims;
 
+use mooncake_ids::SegmentUuid;
 use whims::Sequel;
 
 /// How long what is left may take to come to rest: longer than a reservation, the retention, an anchor's silence, and
@@ -133,7 +133,7 @@ struct Pool {
     config: Config,
     /// Sessions of processes that ended where the master does not see it, and what they had mapped. Where nothing of
     /// that is there, so that its owner could tell, what they pinned stays pinned.
-    unseen: Vec<(u64, Vec<Uuid>)>,
+    unseen: Vec<(u64, Vec<SegmentUuid>)>,
     /// At which step of a commit masters end, where they end in the midst of one.
     ends: Option<Dice>,
     /// Children of engines.
@@ -457,8 +457,8 @@ impl Pool {
         let stores: Vec<&Store> = self.engines.iter().flat_map(|engine| &engine.stores).collect();
         let master = self.network.masters.get(0).expect("one is set");
         let lenders: usize = self.engines.iter().filter(|engine| engine.lends).map(|engine| engine.stores.len()).sum();
-        let held: Vec<Uuid> = stores.iter().flat_map(|store| store.held()).map(|(uuid, _)| uuid).collect();
-        let is_unseen = |mapped: &[Uuid]| !mapped.iter().any(|uuid| held.contains(uuid));
+        let held: Vec<SegmentUuid> = stores.iter().flat_map(|store| store.held()).map(|(uuid, _)| uuid).collect();
+        let is_unseen = |mapped: &[SegmentUuid]| !mapped.iter().any(|uuid| held.contains(uuid));
         let unseen = self.unseen.iter().filter_map(|(session, mapped)| is_unseen(mapped).then_some(*session));
         let closed: Vec<&Store> = self.engines.iter().flat_map(|engine| &engine.closed).collect();
         verdict::closed_stores_are_over(self.plan.seed, &closed);

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::CopyError;
+use mooncake_segment::Reign;
 use mooncake_segment::machine::{
     Denied, Fence, Frame, Gate, Insiders, Newcomer, Output, Owner, ProcessGone, Segment, Writes,
 };
-use mooncake_segment::{Reign, Uuid};
 
 use crate::lane::{Cut, serve_lane};
 use crate::memory::Memory;
@@ -45,8 +46,8 @@ pub(crate) enum FromOwner {
 /// What the owner's store is told later.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Fenced(Uuid, u64),
-    EpochTaken(u16, Uuid),
+    Fenced(SegmentUuid, u64),
+    EpochTaken(u16, SegmentUuid),
     ProcessGone(ProcessGone),
 }
 
@@ -134,17 +135,17 @@ impl Server {
         state.owner.add(memory.uuid(), InBook(Rc::new(served)));
     }
 
-    pub fn mounted(&self, uuid: Uuid, reign: Reign) {
+    pub fn mounted(&self, uuid: SegmentUuid, reign: Reign) {
         if let Some(InBook(served)) = self.inner.state.borrow().owner.segment(&uuid) {
             served.insiders.borrow_mut().mounted(reign);
         }
     }
 
-    pub fn taken(&self, uuid: &Uuid) -> u16 {
+    pub fn taken(&self, uuid: &SegmentUuid) -> u16 {
         self.inner.state.borrow().owner.taken(uuid)
     }
 
-    pub fn find(&self, uuid: &Uuid) -> Option<Rc<Served>> {
+    pub fn find(&self, uuid: &SegmentUuid) -> Option<Rc<Served>> {
         self.inner.state.borrow().owner.segment(uuid).map(|InBook(served)| served.clone())
     }
 
@@ -153,7 +154,7 @@ impl Server {
         self.inner.state.borrow().owner.uuids().next().is_some()
     }
 
-    pub async fn remove(&self, uuid: Uuid) {
+    pub async fn remove(&self, uuid: SegmentUuid) {
         let world = &self.inner.world;
         let (served, over) = {
             let mut state = self.inner.state.borrow_mut();
@@ -180,7 +181,7 @@ impl Server {
     pub async fn shut_down(&self) {
         self.inner.stopped.set(true);
         self.inner.bell.set(());
-        let uuids: Vec<Uuid> = self.inner.state.borrow().owner.uuids().collect();
+        let uuids: Vec<SegmentUuid> = self.inner.state.borrow().owner.uuids().collect();
         for uuid in uuids {
             self.remove(uuid).await;
         }
@@ -200,7 +201,7 @@ impl Server {
     }
 
     /// `None`: it obeys another reign of that epoch.
-    pub fn take_epoch(&self, asked: Reign) -> Option<Vec<Uuid>> {
+    pub fn take_epoch(&self, asked: Reign) -> Option<Vec<SegmentUuid>> {
         let mut state = self.inner.state.borrow_mut();
         let mut out = Vec::new();
         let taken = state.owner.take_epoch(self.inner.world.now(), asked, &mut out);
@@ -278,7 +279,7 @@ impl Server {
     }
 
     /// Another host's process opens a lane.
-    pub fn open_lane(&self, uuid: Uuid, delay_micros: u64) -> Option<crate::lane::Lane> {
+    pub fn open_lane(&self, uuid: SegmentUuid, delay_micros: u64) -> Option<crate::lane::Lane> {
         let world = &self.inner.world;
         let served = world.is_alive(self.inner.process).then(|| self.find(&uuid))??;
         let delay = world.delay(delay_micros);

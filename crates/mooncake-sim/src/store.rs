@@ -21,7 +21,7 @@ use mooncake_client::machine::sequences::Sequences;
 use mooncake_client::machine::session::{Anchor, Identity, Output, Outputs, Recheck, Taking};
 use mooncake_client::machine::suspects::Suspects;
 use mooncake_client::machine::wants::Wants;
-use mooncake_segment::Uuid;
+use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{
     AnchorUp, EpochTaken, FenceDone, Hello, HelloReply, LogPosition, Rechecked, anchor_up, hello,
 };
@@ -80,7 +80,7 @@ pub(crate) struct Inner {
     pub questions: RefCell<Questions<EpochQuestion>>,
     pub directory: RefCell<Directory<Address>>,
     /// What its callers call its segments: one that took the place of another has that one's name.
-    pub names: RefCell<BTreeMap<Uuid, SegmentId>>,
+    pub names: RefCell<BTreeMap<SegmentUuid, SegmentId>>,
     /// What the owner's thread is to do.
     pub work: RefCell<VecDeque<owner::Output<Memory>>>,
     /// Behind which nothing comes.
@@ -244,12 +244,12 @@ impl Store {
     }
 
     /// The segments that it has mapped in its session: their owners see its process end, and what session that had.
-    pub(crate) fn mapped(&self) -> Vec<Uuid> {
+    pub(crate) fn mapped(&self) -> Vec<SegmentUuid> {
         self.inner.links.mapped()
     }
 
     /// The segments that it has mapped though nobody lends them any more.
-    pub(crate) fn remains(&self) -> Vec<Uuid> {
+    pub(crate) fn remains(&self) -> Vec<SegmentUuid> {
         self.inner.links.remains()
     }
 
@@ -302,7 +302,7 @@ impl Store {
     }
 
     /// The segments that it holds, each with the highest epoch that it has taken.
-    pub fn held(&self) -> Vec<(Uuid, u16)> {
+    pub fn held(&self) -> Vec<(SegmentUuid, u16)> {
         let server = self.server();
         self.inner.owner.borrow().held(|uuid| server.taken(&uuid))
     }
@@ -319,19 +319,19 @@ impl Store {
         }
     }
 
-    fn tell_fenced(&self, uuid: Uuid, rid: u64) {
+    fn tell_fenced(&self, uuid: SegmentUuid, rid: u64) {
         // In memory that is served no more there is nothing left to guard.
         if self.server().find(&uuid).is_some() {
             self.inner.network.ledger.is_over(uuid, rid, "a fence");
         }
-        self.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.to_vec().into(), rids: vec![rid] }));
+        self.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![rid] }));
     }
 
-    fn tell_epoch_taken(&self, epoch: u16, segments: &[Uuid]) {
+    fn tell_epoch_taken(&self, epoch: u16, segments: &[SegmentUuid]) {
         for served in segments.iter().filter_map(|uuid| self.server().find(uuid)) {
             served.memory.has_taken(epoch);
         }
-        let segments = segments.iter().map(|uuid| uuid.to_vec().into()).collect();
+        let segments = segments.iter().map(|uuid| uuid.0.to_vec().into()).collect();
         self.tell(anchor_up::Body::EpochTaken(EpochTaken { epoch: u32::from(epoch), segments }));
     }
 
@@ -341,7 +341,7 @@ impl Store {
         let good = found.is_some_and(|served| {
             served.memory.is_stamped(rid, offset, length) && served.memory.sum(offset, length) == crc
         });
-        self.tell(anchor_up::Body::Rechecked(Rechecked { uuid: uuid.to_vec().into(), rid, good }));
+        self.tell(anchor_up::Body::Rechecked(Rechecked { uuid: uuid.0.to_vec().into(), rid, good }));
     }
 
     fn decide<R>(&self, decide: impl FnOnce(&mut Parts<'_>) -> R) -> R {
@@ -570,6 +570,7 @@ impl Driver {
                     store.inner.sessions.set(store.inner.sessions.get() + 1);
                     lending::list_answered(&store, |_| true);
                     self.publish_fresh();
+                    store.leave_former_put_sessions();
                     store.start_links_over(store.session_id().unwrap_or_default());
                 }
                 Output::Unreachable { .. } => self.fresh = None,
@@ -588,6 +589,7 @@ impl Driver {
                 }
                 Output::SegmentGone { uuid, number, pinned } => {
                     store.inner.directory.borrow_mut().forget(number);
+                    store.leave_put_sessions(uuid);
                     let mut out = Vec::new();
                     store.inner.owner.borrow_mut().segment_gone(uuid, &pinned, &mut out);
                     store.hand_over(out);

@@ -72,7 +72,7 @@ pub(crate) fn every_copy_is_whole(seed: u64, master: &Master, stores: &[&Store])
     for (key, Replica { rid, extent }) in
         ledger.objects().iter().flat_map(|(key, all)| all.iter().map(move |it| (key, it)))
     {
-        let uuid = master.look(|core| core.segment(extent.segment).map(|segment| segment.uuid.0));
+        let uuid = master.look(|core| core.segment(extent.segment).map(|segment| segment.uuid));
         let served = uuid.and_then(|uuid| stores.iter().find_map(|store| store.server().find(&uuid)));
         let memory = &served.unwrap_or_else(|| panic!("seed {seed}: nobody serves what has {rid:?}")).memory;
         assert!(memory.is_stamped(rid.0, extent.offset, extent.length), "seed {seed}: {rid:?} is not readable");

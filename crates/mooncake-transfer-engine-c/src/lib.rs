@@ -231,7 +231,7 @@ pub unsafe extern "C" fn createTransferEngine(
             };
             // SAFETY: as above.
             let address = unsafe { text(ip_or_host_name, "ip_or_host_name") }.unwrap_or_default();
-            EngineOptions::warn_of_the_environment();
+            EngineOptions::warn_ignored_variables();
             let mut options = EngineOptions::default().from_env(environment::variable)?;
             if options.advertise.is_none() && !address.is_empty() {
                 options.advertise = Some(address);

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::request::{PeerId, Request, total};
 use mooncake_memory::{ForeignRange, PeerProcess};
+use mooncake_net::{join_host_port, listen_abstract};
 use mooncake_os::{
-    Guarded, MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, forked, hex, raise_descriptor_limit, random_bytes,
+    Deadline, Guarded, MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, forked, hex, raise_descriptor_limit, random_bytes,
 };
 use parking_lot::Mutex;
 
 use crate::batch::workers::Workers;
 use crate::batch::{BatchId, Batches, Status, TaskStatus};
-use crate::errands::Errands;
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::memory::buffers::{Buffer, Buffers};
@@ -21,30 +21,28 @@ use crate::memory::mappable::Mappable;
 use crate::metadata::publisher::Publisher;
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, blocking_pool};
 use crate::peers::calls::Calls;
 use crate::peers::idle_paths::IdlePaths;
 use crate::peers::initiator::Initiator;
 use crate::peers::registry::PeerRegistry;
+use crate::peers::unresponsive::UnresponsivePeers;
 use crate::protocol::handshake::{Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
 use crate::protocol::same_host::SECRET_LEN;
-use crate::server::listen::{self, Listening};
-use crate::server::{Ports, Server, listen_on_host};
+use crate::server::listen::{self, Listeners};
+use crate::server::{Ports, Server, ServerContext};
 use crate::transport::Transports;
+use crate::transport::context::Context;
 use crate::transport::same_host::SameHost;
-use crate::transport::same_host::mapped::MappedPeers;
-use crate::transport::stall::Patience;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::stripe_threads::StripeThreads;
 
-/// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at
-/// a time.
-const GIVING_UP: Duration = Duration::from_secs(10);
+/// Longest that deregistering waits for copies that are under way. Each of them is one system call at a time.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest that a call waits for the metadata service, whatever it asks of it.
-const SERVICE: Duration = Duration::from_secs(10);
+/// Longest that a call waits for the metadata service.
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A range that an engine has registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,9 +60,14 @@ pub struct Registered {
 /// A transfer engine. It may be used by any number of threads.
 pub struct Engine {
     pub(crate) initiator: Arc<Initiator>,
+    workers: Arc<Workers>,
     batches: Batches,
     server: Mutex<Option<Server>>,
-    /// Nobody touches memory any more that it was lent or given.
+    /// Tells the metadata service what is registered, if there is one.
+    publisher: Option<Arc<Publisher>>,
+    /// What the service tells peers: an address, or a host's name.
+    advertised: Option<String>,
+    /// Closed, and nothing touches memory of its callers any more.
     ended: AtomicBool,
     port: u16,
     data_port: u16,
@@ -97,7 +100,7 @@ impl Engine {
         cluster: &str,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Engine, EngineError> {
-        Engine::start(name, options, Some(Registry::new(Arc::from(service), cluster)), interrupted)
+        Engine::start(name, options, Some(Arc::new(Registry::new(Arc::from(service), cluster))), interrupted)
     }
 
     /// Starts an engine by Mooncake's connection string: `P2PHANDSHAKE`, or the URL of a metadata service, `http://` or
@@ -129,7 +132,7 @@ impl Engine {
     fn start(
         name: &str,
         options: EngineOptions,
-        registry: Option<Registry>,
+        registry: Option<Arc<Registry>>,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Engine, EngineError> {
         let (host, _) = peer_name::split(name);
@@ -145,65 +148,77 @@ impl Engine {
         let os = |what| EngineError::socket("this engine", what);
         let told = options.told(host, registry.is_some());
         let fixed = registry.as_ref().and_then(|_| options.fixed_port(name));
-        let Listening { handshake, data, port, data_port } =
+        let Listeners { handshake, data, port, data_port } =
             listen::begin(&options, told.as_deref().unwrap_or(""), fixed)?;
         let id: EngineId = random_bytes().map_err(os("random bytes"))?;
         let secret: [u8; SECRET_LEN] = random_bytes().map_err(os("random bytes"))?;
         let unix = format!("mooncake-engine-{}", hex(&id));
-        // Where there is no such socket, same-host peers use TCP.
-        let door = if options.same_host { listen_on_host(&unix).ok().map(Guarded::new) } else { None };
-        let unix = if door.is_some() { unix } else { String::new() };
-        let ports = Ports { handshake, data, host: door };
-        let errands = registry.as_ref().map_or_else(Errands::default, Registry::errands);
-        let patience = Patience::lasting(options.connect_timeout, interrupted);
+        // Without it, peers of this host use TCP.
+        let host_listener = if options.same_host { listen_abstract(&unix).ok().map(Guarded::new) } else { None };
+        let unix = if host_listener.is_some() { unix } else { String::new() };
+        let ports = Ports { handshake, data, host: host_listener };
+        let blocking_pool = registry.as_ref().map_or_else(blocking_pool, |registry| registry.blocking_pool());
+        let deadline = Deadline::after(options.connect_timeout, interrupted);
         let advertised = match (&registry, told) {
             (Some(_), Some(told)) => Some(told),
-            (Some(registry), None) => Some(registry.own_address(&patience)?.to_string()),
+            (Some(registry), None) => Some(registry.own_address(&deadline)?.to_string()),
             (None, _) => None,
         };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
         let mappable = Arc::new(Mappable::new().map_err(memory)?);
-        options.warn_of_what_is_not_there();
+        options.warn_missing_protocols();
         let transports: Transports =
-            Arc::new([Box::new(SameHost::new(unix, mappable.clone())), Box::new(Tcp::new(data_port))]);
+            Arc::new([Arc::new(SameHost::new(unix, mappable.clone())), Arc::new(Tcp::new(data_port))]);
+        let topology = Mutex::new(options.topology.clone());
+        let context = Context {
+            buffers: Buffers::new(transports.iter().map(|transport| transport.clone() as _).collect()),
+            blocking_pool,
+            secret: Box::new(secret),
+            own_process: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
+            options,
+        };
         let node = Arc::new(LocalNode {
             id,
-            name: if registry.is_some() { name.to_owned() } else { peer_name::join(host, port) },
-            buffers: Buffers::new(transports.clone()),
+            name: if registry.is_some() { name.to_owned() } else { join_host_port(host, port) },
+            context,
             transports,
-            mappable,
             inbox: Inbox::default(),
-            topology: Mutex::new(options.topology.clone()),
-            stripe_threads: StripeThreads::default(),
-            errands,
-            handshake_budget: Arc::default(),
+            topology,
             described: Mutex::default(),
-            myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
-            mapped: MappedPeers::default(),
-            idle_paths: IdlePaths::default(),
-            stuck_writes: Arc::default(),
-            writers: Arc::default(),
-            secret: Box::new(secret),
-            options,
             registry,
-            advertised,
-            publisher: Publisher::default(),
         });
-        let server = Server::start(node.clone(), ports, node.options.server_threads)?;
-        if let Some(host) = &node.advertised {
-            let patience = Patience::lasting(SERVICE, interrupted);
-            if let Err(error) = Publisher::begin(&node, host, port, &patience) {
+        let idle_paths = Arc::<IdlePaths>::default();
+        let housekeeping = {
+            let (transports, idle_paths) = (node.transports.clone(), idle_paths.clone());
+            move |now| {
+                transports.iter().for_each(|transport| transport.sweep(now));
+                idle_paths.close_idle(now);
+            }
+        };
+        let server = Server::start(ServerContext::new(node.clone(), mappable), ports, Box::new(housekeeping))?;
+        let publisher = node.registry.clone().map(|registry| {
+            let described = node.clone();
+            Arc::new(Publisher::new(registry, &node.name, Box::new(move || described.describe())))
+        });
+        if let (Some(publisher), Some(host)) = (&publisher, &advertised) {
+            let deadline = Deadline::after(SERVICE_TIMEOUT, interrupted);
+            if let Err(error) = publisher.begin(host, port, &deadline) {
                 // Best effort: the next engine of the name replaces what is left.
-                let _ = Publisher::end(&node, &patience);
+                let _ = publisher.end(&deadline);
                 return Err(error);
             }
         }
-        let (workers, peers, calls) = (Workers::default(), PeerRegistry::default(), Calls::default());
-        let initiator = Arc::new(Initiator { node, workers, silent: Arc::default(), peers, calls });
+        let unresponsive = Arc::new(UnresponsivePeers::new(node.clone()));
+        let (peers, calls) = (PeerRegistry::default(), Calls::default());
+        let initiator = Arc::new(Initiator { node, unresponsive, peers, idle_paths, calls });
+        let workers = Arc::new(Workers::new(initiator.clone()));
         Ok(Engine {
             initiator,
+            workers,
             batches: Batches::default(),
             server: Mutex::new(Some(server)),
+            publisher,
+            advertised,
             ended: AtomicBool::new(false),
             port,
             data_port,
@@ -217,11 +232,11 @@ impl Engine {
 
     /// Where its handshakes are answered, as peers reach it: `ip:port`, or the name of its host and the port.
     pub fn address(&self) -> String {
-        let host = match &self.initiator.node.advertised {
+        let host = match &self.advertised {
             Some(host) => host,
             None => peer_name::split(self.name()).0,
         };
-        peer_name::join(host, self.port)
+        join_host_port(host, self.port)
     }
 
     /// Port of its handshakes.
@@ -236,12 +251,12 @@ impl Engine {
 
     // ------------------------------------------------------------- memory
 
-    /// Lends ranges to peers: all of them, or none and an error. Until they are [given up](Engine::unregister) or the
-    /// engine is closed, any peer reads and writes them at any time. A metadata service that does not answer is waited
-    /// for 10 s.
+    /// Lends ranges to peers: all of them, or none and an error. Until they are [unregistered](Engine::unregister) or
+    /// the engine is closed, any peer reads and writes them at any time. A metadata service that does not answer is
+    /// waited for 10 s.
     ///
-    /// After [`EngineError::BufferBusy`] a peer had found them already, and is still at one of them: that one is to be
-    /// given up before its memory is used for something else.
+    /// After [`EngineError::BufferBusy`] a peer had found them already, and still copies to or from one of them: that
+    /// one is to be unregistered before its memory is used for something else.
     pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.register_with(ranges, location, &|| false)
     }
@@ -255,12 +270,14 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check()?;
         let node = &self.initiator.node;
-        node.buffers.register(ranges, location, true)?;
-        let Err(error) = Publisher::publish(node, &Patience::lasting(SERVICE, interrupted)) else { return Ok(()) };
+        node.context.buffers.register(ranges, location, true)?;
+        let Err(error) = self.publish(interrupted) else { return Ok(()) };
         let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
-        let taken_back = node.buffers.unregister(&addresses, &Patience::lasting(GIVING_UP, interrupted));
-        // The service may have learned of them, or may yet.
-        Publisher::publish_unseen(node);
+        let taken_back = node.context.buffers.deregister(&addresses, &Deadline::after(DEREGISTER_TIMEOUT, interrupted));
+        // The service may have the document with them, or may get it yet.
+        if let Some(publisher) = &self.publisher {
+            publisher.publish_unseen(node.context.buffers.len());
+        }
         taken_back.and(Err(error))
     }
 
@@ -268,26 +285,25 @@ impl Engine {
     /// them, and none reaches them. The transports that there are need no such registration.
     pub fn register_local(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.check()?;
-        self.initiator.node.buffers.register(ranges, location, false)
+        self.initiator.node.context.buffers.register(ranges, location, false)
     }
 
-    /// Gives a range up, by its first address. After `Ok` nobody touches that memory any more. Fails with
-    /// [`EngineError::BufferBusy`] where somebody still does after 10 s: then the range takes no new requests, stays
-    /// the engine's, and giving it up again waits again. A metadata service that does not answer is waited for 10 s
+    /// Unregisters a range, by its first address. After `Ok` nothing touches that memory any more. Fails with
+    /// [`EngineError::BufferBusy`] if a copy is still under way after 10 s: then the range takes no new requests, stays
+    /// the engine's, and unregistering it again waits again. A metadata service that does not answer is waited for 10 s
     /// more.
     pub fn unregister(&self, addr: usize) -> Result<(), EngineError> {
         self.unregister_all(&[addr])
     }
 
-    /// The same for several, which are waited for together; all that can be are given up, and the error is that of the
+    /// The same for several, which are waited for together. All that can be are unregistered; the error is that of the
     /// first that could not.
     pub fn unregister_all(&self, addresses: &[usize]) -> Result<(), EngineError> {
         self.unregister_all_with(addresses, &|| false)
     }
 
-    /// The same; `interrupted` is asked every 50 ms, and true ends the call: with `Ok` if they are given up by then,
-    /// with
-    /// [`EngineError::BufferBusy`] if somebody is still at one.
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call: with `Ok` if they are free by then, with
+    /// [`EngineError::BufferBusy`] if not.
     pub fn unregister_all_with(
         &self,
         addresses: &[usize],
@@ -295,9 +311,9 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check()?;
         let node = &self.initiator.node;
-        let given_up = node.buffers.unregister(addresses, &Patience::lasting(GIVING_UP, interrupted));
-        if let Err(error) = Publisher::publish(node, &Patience::lasting(SERVICE, interrupted)) {
-            // Peers that still try are refused.
+        let given_up = node.context.buffers.deregister(addresses, &Deadline::after(DEREGISTER_TIMEOUT, interrupted));
+        if let Err(error) = self.publish(interrupted) {
+            // No error: peers that still use them are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
         }
         given_up
@@ -314,7 +330,7 @@ impl Engine {
             location: buffer.location.clone(),
             lent: buffer.lent,
         };
-        self.initiator.node.buffers.all().into_iter().map(one).collect()
+        self.initiator.node.context.buffers.all().into_iter().map(one).collect()
     }
 
     // -------------------------------------------------------------- peers
@@ -356,8 +372,8 @@ impl Engine {
         if self.initiator.node.is_called(name) {
             return Ok(self.registered().iter().find(|buffer| buffer.lent).map(|buffer| buffer.addr as u64));
         }
-        let patience = Patience { interrupted, ..self.initiator.patience(0) };
-        let peer = self.initiator.meet(name, &patience)?;
+        let deadline = Deadline { interrupted, ..self.initiator.deadline(0) };
+        let peer = self.initiator.meet(name, &deadline)?;
         Ok(peer.route().descriptor.buffers.first().map(|buffer| buffer.addr))
     }
 
@@ -369,8 +385,8 @@ impl Engine {
     /// The same; `interrupted` is asked every 50 ms, and true ends the call.
     pub fn probe_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         self.check()?;
-        let patience = Patience::lasting(self.initiator.node.options.connect_timeout, interrupted);
-        self.initiator.say(name, &Message::new(Kind::Probe, "{}".into()), &patience)
+        let deadline = Deadline::after(self.initiator.node.context.options.connect_timeout, interrupted);
+        self.initiator.say(name, &Message::new(Kind::Probe, "{}".into()), &deadline)
     }
 
     /// Leaves a message with a peer, which keeps it until it [asks](Engine::take_notifies). One that is longer than
@@ -387,8 +403,8 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        let patience = Patience::lasting(self.initiator.node.options.connect_timeout, interrupted);
-        self.initiator.send_notify(peer, notify, &patience)
+        let deadline = Deadline::after(self.initiator.node.context.options.connect_timeout, interrupted);
+        self.initiator.send_notify(peer, notify, &deadline)
     }
 
     /// Messages that peers have left, oldest first; in a forked child none.
@@ -399,11 +415,11 @@ impl Engine {
     // ---------------------------------------------------------- transfers
 
     /// Refuses ranges of this process that begin in memory that is registered here and run out of it. Transfers look by
-    /// themselves, before anything moves; this is for who touches such memory in another way. In a forked child none
-    /// is.
+    /// themselves, before anything moves; this is for callers that touch such memory by other means. In a forked child
+    /// none is.
     pub fn check_local(&self, ranges: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
-        // Whoever had the lock at the fork has it for ever.
-        if forked() { Ok(()) } else { self.initiator.node.buffers.check_local(ranges) }
+        // A thread of the parent may have held the lock at the fork, and nothing unlocks it here.
+        if forked() { Ok(()) } else { self.initiator.node.context.buffers.check_local(ranges) }
     }
 
     /// Moves bytes now, in this thread. `Ok` when all bytes of all requests are in place; after an error some of them
@@ -422,7 +438,7 @@ impl Engine {
         self.check()?;
         let bytes = total(requests)?;
         self.check_local(requests.iter().map(|request| request.local))?;
-        self.initiator.transfer(peer, requests, &Patience { interrupted, ..self.initiator.patience(bytes) })
+        self.initiator.transfer(peer, requests, &Deadline { interrupted, ..self.initiator.deadline(bytes) })
     }
 
     /// A batch for so many requests; [`Engine::free`] ends it. In a forked child it is none.
@@ -446,13 +462,13 @@ impl Engine {
         self.check_local(requests.iter().map(|(_, request)| request.local))?;
         let lengths = requests.iter().map(|(_, request)| request.local.len() as u64);
         let bytes = lengths.fold(0, u64::saturating_add);
-        let deadline = self.initiator.patience(bytes).deadline;
+        let deadline = self.initiator.deadline(bytes).until;
         let empty = requests.is_empty();
         let tasks = batch.add(requests, notify, deadline)?;
         if empty {
             return Ok(());
         }
-        let added = Workers::add(&self.initiator, &batch, &tasks, deadline);
+        let added = self.workers.add(&batch, &tasks, deadline);
         if let Err(error) = added {
             let failed = Err(error);
             if batch.end(&tasks, &failed).is_some() {
@@ -475,12 +491,12 @@ impl Engine {
     }
 
     /// Waits until no request of a batch is under way; [`EngineError::Timeout`] if that takes longer.
-    pub fn wait(&self, batch: BatchId, patience: Duration) -> Result<Status, EngineError> {
+    pub fn wait(&self, batch: BatchId, timeout: Duration) -> Result<Status, EngineError> {
         let batch = self.batches.get(batch)?;
-        if batch.wait(patience) {
+        if batch.wait(timeout) {
             return Ok(batch.status());
         }
-        Err(EngineError::Timeout { peer: self.name().to_owned(), what: "a batch", waited: patience })
+        Err(EngineError::Timeout { peer: self.name().to_owned(), what: "a batch", waited: timeout })
     }
 
     /// `hook` is called once no request of a batch is under way: by the thread that ended the last one, which it must
@@ -511,12 +527,13 @@ impl Engine {
         self.batches.free(batch)
     }
 
-    /// Ends the engine: peers are served no more, calls that are under way fail with [`EngineError::Closed`], and so
-    /// does what waits. After `Ok`, nobody touches memory any more that it was lent, or that a transfer was given.
-    /// Fails with
-    /// [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] where somebody still does after some 10 s, and at
-    /// once within a call of the same engine's, in its `interrupted`; it may be called again, and waits again. A
-    /// metadata service that does not answer is waited for 10 s more.
+    /// Ends the engine: it serves peers no more, and calls that are under way or wait fail with
+    /// [`EngineError::Closed`]. After `Ok` nothing touches memory any more that it was lent, or that a transfer was
+    /// given.
+    ///
+    /// Fails with [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] if something still does after about
+    /// 10 s; and at once if it is called in the `interrupted` of a call of this engine. It may be called again, and
+    /// waits again. A metadata service that does not answer is waited for 10 s more.
     pub fn close(&self) -> Result<(), EngineError> {
         self.close_with(&|| false)
     }
@@ -528,23 +545,33 @@ impl Engine {
         }
         let (initiator, node) = (&self.initiator, &self.initiator.node);
         initiator.calls.close();
-        initiator.silent.close();
-        initiator.workers.close(interrupted);
-        if let Err(error) = Publisher::end(node, &Patience::lasting(SERVICE, interrupted)) {
+        initiator.unresponsive.close();
+        self.workers.close(interrupted);
+        let ended =
+            self.publisher.as_ref().map(|publisher| publisher.end(&Deadline::after(SERVICE_TIMEOUT, interrupted)));
+        if let Some(Err(error)) = ended {
             tracing::warn!(%error, "the metadata may name an engine that has ended for some time");
         }
-        // Who closes it at the same time waits here.
+        // A second caller of `close` waits here.
         *self.server.lock() = None;
-        let patience = Patience::lasting(GIVING_UP, interrupted);
-        // All are done, whatever becomes of the first.
-        let (calls, buffers) = (initiator.calls.wait(&patience), node.buffers.unregister_everything(&patience));
-        calls.and(buffers).and(node.stuck_writes.wait_for_all(&patience))?;
+        let deadline = Deadline::after(DEREGISTER_TIMEOUT, interrupted);
+        // Each is waited for, whatever becomes of the ones before.
+        let (calls, buffers) = (initiator.calls.wait(&deadline), node.context.buffers.deregister_all(&deadline));
+        let transports = node.transports.iter().map(|transport| transport.finish(&deadline));
+        let transports = transports.fold(Ok(()), Result::and);
+        calls.and(buffers).and(transports)?;
         self.ended.store(true, Ordering::SeqCst);
         Ok(())
     }
 
     fn check(&self) -> Result<(), EngineError> {
         self.initiator.check()
+    }
+
+    /// Publishes what is registered to the metadata service, if there is one.
+    fn publish(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
+        let Some(publisher) = &self.publisher else { return Ok(()) };
+        publisher.publish(self.initiator.node.context.buffers.len(), &Deadline::after(SERVICE_TIMEOUT, interrupted))
     }
 }
 

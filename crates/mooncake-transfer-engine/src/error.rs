@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use mooncake_memory::RunsOut;
+use mooncake_os::{BlockingError, WaitError};
 
 /// A call of the engine failed.
 #[derive(Debug, thiserror::Error)]
@@ -56,12 +57,12 @@ pub enum EngineError {
         /// Its bytes.
         other_len: usize,
     },
-    /// Others are still copying to or from a buffer that is to be given up.
+    /// Copies are still under way to or from a buffer that is being unregistered.
     #[error("the buffer at {addr:#x} is still in use after {waited:?}; it takes no new requests")]
     BufferBusy {
         /// First byte.
         addr: usize,
-        /// How long ago it was given up.
+        /// How long ago that began.
         waited: Duration,
     },
     /// The engine is closed, and calls that use their callers' memory have not ended yet.
@@ -162,6 +163,25 @@ impl EngineError {
     pub(crate) fn socket(peer: &str, what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
         let peer = peer.to_owned();
         move |source| EngineError::Socket { peer, what, source }
+    }
+
+    /// The end of a wait for what a peer does.
+    pub(crate) fn waiting(peer: &str, what: &'static str) -> impl FnOnce(WaitError) -> EngineError {
+        move |error| match error {
+            WaitError::Interrupted => EngineError::Interrupted,
+            WaitError::Expired(waited) => EngineError::Timeout { peer: peer.to_owned(), what, waited },
+        }
+    }
+
+    /// A call that a thread makes for its caller, to a peer or a service.
+    pub(crate) fn blocking(peer: &str, what: &'static str) -> impl FnOnce(BlockingError) -> EngineError {
+        move |error| match error {
+            BlockingError::Wait(error) => EngineError::waiting(peer, what)(error),
+            BlockingError::Start(source) => {
+                EngineError::Socket { peer: peer.to_owned(), what: "start a thread", source }
+            }
+            BlockingError::Panicked => EngineError::Memory(format!("{peer}: {what}: {error}")),
+        }
     }
 
     pub(crate) fn malformed(peer: &str, reason: impl Into<String>) -> EngineError {

@@ -3,11 +3,12 @@
 //!
 //! None may panic, and what is read must be written as it was.
 
+use mooncake_net::join_host_port;
 use mooncake_test_support::FuzzTarget;
 
 use crate::metadata::read_rpc_meta;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::handshake::{Message, NotifyBody};
+use crate::protocol::handshake::{Message, NotifyBody, missing};
 use crate::protocol::peer_name;
 use crate::protocol::same_host::{
     self, ANSWER_LEN, Answer, BOUNDS_LEN, Bounds, HELLO_LEN, Hello, Piece, REPLY_HELLO_LEN, REQUEST_LEN, ReplyHello,
@@ -29,7 +30,7 @@ pub const FUZZ_TARGETS: [FuzzTarget; 8] = [
 ];
 
 fn handshake(bytes: &[u8]) {
-    let wanted = crate::server::missing(bytes, 1 << 20);
+    let wanted = missing(bytes, 1 << 20);
     assert!(wanted.is_err() || wanted.is_ok_and(|wanted| wanted <= (1 << 20) + 8));
     if let Some(message) = Message::decode(bytes.to_vec()) {
         let again = message.encode();
@@ -112,7 +113,7 @@ fn host_frame(bytes: &[u8]) {
         }
     }
     if let Some((wish, count)) = bytes.first_chunk::<REQUEST_LEN>().and_then(same_host::head) {
-        assert!((1..=same_host::MOST_PIECES).contains(&count));
+        assert!((1..=same_host::PIECES_MAX).contains(&count));
         let pieces = same_host::pieces(&bytes[REQUEST_LEN..]);
         if pieces.len() == count {
             assert!(bytes.starts_with(&same_host::request(wish, &pieces)));
@@ -161,13 +162,13 @@ fn peer_name(bytes: &[u8]) {
         if let Some((host, port)) = peer_name::split_peer(text)
             && !host.contains(['[', ']'])
         {
-            assert_eq!(peer_name::split_peer(&peer_name::join(host, port)), Some((host, port)));
+            assert_eq!(peer_name::split_peer(&join_host_port(host, port)), Some((host, port)));
         }
         let (host, port) = peer_name::split(text);
         if let Some(port) = port
             && !host.contains(['[', ']'])
         {
-            assert_eq!(peer_name::split(&peer_name::join(host, port)), (host, Some(port)));
+            assert_eq!(peer_name::split(&join_host_port(host, port)), (host, Some(port)));
         }
     }
 }

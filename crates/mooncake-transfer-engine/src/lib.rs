@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] owns one segment: the set of ranges that it has registered,
 //! under its name. Another engine that knows the name writes to an address in
-//! it, or reads from there, without anybody at the other end having to take
+//! it, or reads from there, and no thread of the other program has to take
 //! part: [`Engine::transfer`] in the caller's thread, [`Engine::submit`] in the
 //! background.
 //!
@@ -39,7 +39,6 @@
 
 mod batch;
 mod engine;
-mod errands;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_targets;

@@ -1,4 +1,4 @@
-//! How bytes go to each peer and why, as others are told of it.
+//! Reports by which path bytes go to each peer, and why.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::topology::Topology;
 pub struct LinkReport {
     /// Name of the peer.
     pub peer: String,
-    /// The way that bytes took last: `same host` or `tcp`; `untried` if none have, and it is not known which they will
+    /// The path that bytes took last: `same host` or `tcp`; `untried` if none have, and it is not known which they will
     /// take.
     pub path: &'static str,
     /// Why that one.

@@ -1,80 +1,48 @@
-//! What peers see of an engine, and what serves them.
+//! An engine as its peers see it, and how it looks them up.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mooncake_memory::PeerProcess;
-use mooncake_os::hex;
+use mooncake_os::{Deadline, hex};
 use parking_lot::Mutex;
 
-use crate::errands::Errands;
 use crate::error::EngineError;
-use crate::memory::buffers::{Buffer, Buffers};
-use crate::memory::mappable::Mappable;
+use crate::memory::buffers::Buffer;
 use crate::metadata::Registry;
-use crate::metadata::publisher::Publisher;
 use crate::notify::Inbox;
-use crate::options::EngineOptions;
-use crate::peers::idle_paths::IdlePaths;
 use crate::protocol::descriptor::{self, Descriptor, Ours, Protocols};
 use crate::protocol::handshake::{self, Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
-use crate::protocol::same_host::{SECRET_LEN, Secret};
-use crate::server::HandshakeBudget;
-use crate::server::writers::Writers;
 use crate::topology::Topology;
 use crate::transport::Transports;
-use crate::transport::same_host::mapped::MappedPeers;
-use crate::transport::same_host::stuck_writes::StuckWrites;
-use crate::transport::stall::Patience;
-use crate::transport::tcp::stripe_threads::StripeThreads;
+use crate::transport::context::Context;
 
-/// What peers see of an engine, and what serves them.
+/// One engine: its memory and transports, what it says of itself, and how it looks peers up.
 pub(crate) struct LocalNode {
     pub id: EngineId,
     pub name: String,
-    pub options: EngineOptions,
-    pub buffers: Buffers,
+    pub context: Context,
     pub transports: Transports,
-    /// What peers of this host may map.
-    pub mappable: Arc<Mappable>,
     pub inbox: Inbox,
     /// Which devices are near which memory; discovered if none is given.
     pub topology: Mutex<Option<Topology>>,
-    pub stripe_threads: StripeThreads,
-    pub errands: Errands,
-    /// Of handshakes that are coming in.
-    pub handshake_budget: Arc<HandshakeBudget>,
-    /// Copies within this process that nobody has checked.
-    pub myself: PeerProcess,
-    /// What is mapped of peers' memory.
-    pub mapped: MappedPeers,
-    /// The ways to peers.
-    pub idle_paths: IdlePaths,
-    /// Writes that were given up and that peers may be at.
-    pub stuck_writes: Arc<StuckWrites>,
-    /// Connections that peers write by.
-    pub writers: Arc<Writers>,
-    pub secret: Box<[u8; SECRET_LEN]>,
-    pub registry: Option<Registry>,
-    /// What the metadata tells peers: an address, or a host's name.
-    pub advertised: Option<String>,
-    pub publisher: Publisher,
-    /// The answer to who asks for the document, and which state of the buffers it tells.
+    /// The metadata service, if there is one.
+    pub registry: Option<Arc<Registry>>,
+    /// The message with the segment document, and the state of the buffers that it was made at.
     pub described: Mutex<Option<(u64, Arc<[u8]>)>>,
 }
 
 impl LocalNode {
     /// The segment document.
-    fn describe(&self) -> String {
-        self.describe_with(&self.buffers.lent())
+    pub fn describe(&self) -> String {
+        self.describe_with(&self.context.buffers.lent())
     }
 
-    /// The message that answers whoever asks for the segment document. All who ask share one.
+    /// The message with the segment document. All peers that ask for it share one.
     pub fn description(&self) -> Arc<[u8]> {
-        // Looked at first: what changes meanwhile is told the next who asks.
-        let state = self.buffers.changes();
+        // Read first: after a change meanwhile the next call makes the message anew.
+        let state = self.context.buffers.changes();
         let mut described = self.described.lock();
         match &*described {
             Some((then, message)) if *then == state => message.clone(),
@@ -93,7 +61,7 @@ impl LocalNode {
             tcp_data_host: String::new(),
             tcp_data_port: 0,
             tcp_proto_version: 1,
-            timestamp: peer_name::timestamp(),
+            timestamp: descriptor::timestamp(),
             buffers: Vec::new(),
             ours: Some(Ours { id: hex(&self.id), boot: String::new(), unix: String::new() }),
         };
@@ -108,43 +76,31 @@ impl LocalNode {
         name == self.name || (self.registry.is_none() && is_same_address())
     }
 
-    pub fn secret(&self) -> Secret {
-        Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }
-    }
-
-    /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
-    pub fn handshake_at(&self, name: &str, patience: &Patience<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
+    /// The host and the addresses where a peer answers handshakes, by its name or by the metadata service.
+    pub fn handshake_at(&self, name: &str, deadline: &Deadline<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
         let (host, port) = match &self.registry {
-            Some(registry) => registry.handshake(name, patience)?,
+            Some(registry) => registry.handshake(name, deadline)?,
             None => {
                 let no_address = || EngineError::InvalidArgument(format!("{name:?} is no host:port"));
                 peer_name::split_peer(name).map(|(host, port)| (host.to_owned(), port)).ok_or_else(no_address)?
             }
         };
-        let addresses = peer_name::resolve(&host, port, &self.errands, patience)?;
+        let addresses = peer_name::resolve(&host, port, &self.context.blocking_pool, deadline)?;
         Ok((host, addresses))
     }
 
-    /// A peer's description and its host.
-    pub fn look_up(&self, name: &str, patience: &Patience<'_>) -> Result<(Descriptor, String), EngineError> {
-        let (host, addresses) = self.handshake_at(name, patience)?;
+    /// A peer's segment document and its host.
+    pub fn look_up(&self, name: &str, deadline: &Deadline<'_>) -> Result<(Descriptor, String), EngineError> {
+        let (host, addresses) = self.handshake_at(name, deadline)?;
         let json = match &self.registry {
-            Some(registry) => registry.segment(name, patience)?.into_bytes(),
+            Some(registry) => registry.segment(name, deadline)?.into_bytes(),
             None => {
-                // Nobody reads in the question what the asker lends.
+                // Without buffers: a peer does not read in the question what the asker lends.
                 let ask = Message::new(Kind::Metadata, self.describe_with(&[]));
-                let (connect, longest) = (self.options.connect_timeout, descriptor::LONGEST);
-                handshake::ask(name, &addresses, &ask, connect, patience, longest)?
+                let (connect, longest) = (self.context.options.connect_timeout, descriptor::DOCUMENT_BYTES_MAX);
+                handshake::ask(name, &addresses, &ask, connect, deadline, longest)?
             }
         };
         Ok((Descriptor::decode(name, &json)?, host))
-    }
-
-    /// Tells the metadata what is registered now.
-    pub fn tell(&self) -> Result<(), EngineError> {
-        match &self.registry {
-            Some(registry) => registry.publish(&self.name, &self.describe()),
-            None => Ok(()),
-        }
     }
 }

@@ -1,21 +1,21 @@
-//! Short messages from engine to engine, kept until somebody asks.
+//! Short messages from engine to engine, kept until the receiver takes them.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
 /// Most messages kept; the oldest go first.
-const MOST: usize = 65_536;
+const NOTIFIES_MAX: usize = 65_536;
 
 /// Most bytes of all of them.
-const MOST_BYTES: usize = 64 << 20;
+const NOTIFIES_BYTES_MAX: usize = 64 << 20;
 
 /// A message: a name and a text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Notify {
-    /// What it is about.
+    /// Its name.
     pub name: String,
-    /// What it says.
+    /// Its text.
     pub message: String,
 }
 
@@ -43,7 +43,7 @@ impl Inbox {
         let mut state = self.state.lock();
         state.bytes += notify.bytes();
         state.queue.push_back(notify);
-        while state.queue.len() > MOST || state.bytes > MOST_BYTES {
+        while state.queue.len() > NOTIFIES_MAX || state.bytes > NOTIFIES_BYTES_MAX {
             let Some(oldest) = state.queue.pop_front() else { break };
             state.bytes -= oldest.bytes();
             state.lost += 1;

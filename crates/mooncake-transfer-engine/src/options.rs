@@ -1,15 +1,19 @@
-//! How an engine is to be.
+//! Settings of an engine.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Once;
 use std::time::Duration;
 
+use mooncake_os::BlockingPool;
 use mooncake_settings::environment::{self, BadVariable, Reader, parsed, switch};
 
 use crate::error::EngineError;
 use crate::protocol::peer_name;
 use crate::topology::Topology;
+
+/// Most threads of an engine at a time that ask resolvers and metadata services. One more call waits for one of them.
+const BLOCKING_THREADS_MAX: usize = 16;
 
 /// A network, as Mooncake's interfaces name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +147,7 @@ impl EngineOptions {
         let port = |name, default| Ok::<u16, EngineError>(parsed(name, &var).map_err(wrong)?.unwrap_or(default));
         let (first, last) =
             (port("MC_MIN_RPC_PORT", *self.ports.start())?, port("MC_MAX_RPC_PORT", *self.ports.end())?);
-        // Below are the system's, between them those that it gives to whoever connects: Mooncake's rule.
+        // Ports below are the system's, those in the middle it gives to outgoing connections: Mooncake's rule.
         let is_usable = |port: u16| port >= 1024 && !(32_768..=60_999).contains(&port);
         if is_usable(first) && is_usable(last) && first <= last {
             self.ports = first..=last;
@@ -159,7 +163,7 @@ impl EngineOptions {
     }
 
     /// Warns of the variables of this process that do nothing for engines; once a process.
-    pub fn warn_of_the_environment() {
+    pub fn warn_ignored_variables() {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| {
             let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -167,7 +171,7 @@ impl EngineOptions {
         });
     }
 
-    pub(crate) fn warn_of_what_is_not_there(&self) {
+    pub(crate) fn warn_missing_protocols(&self) {
         if self.protocols.contains(&Protocol::Rdma) {
             let discovered = || Topology::discover(&[]);
             let has_devices = !self.topology.clone().unwrap_or_else(discovered).devices().is_empty();
@@ -196,6 +200,11 @@ impl EngineOptions {
         // Each stream keeps one processor busy at either end.
         if self.stripes > 0 { self.stripes } else { (processors / 2).clamp(1, 4) }
     }
+}
+
+/// Threads that ask name resolvers and metadata services for an engine.
+pub(crate) fn blocking_pool() -> BlockingPool {
+    BlockingPool::new(BLOCKING_THREADS_MAX, "mooncake-errand")
 }
 
 fn wrong(bad: BadVariable) -> EngineError {

@@ -19,8 +19,8 @@ pub enum Opcode {
 pub struct Request {
     /// The direction.
     pub opcode: Opcode,
-    /// This process's end, and how many bytes. It needs not be registered. Nobody else may use it until the request has
-    /// ended.
+    /// This process's end, and how many bytes. It needs not be registered. Nothing else may use it until the request
+    /// has ended.
     pub local: ForeignRange,
     /// Address in the peer's process, inside one of its registered buffers.
     pub remote: u64,

@@ -16,14 +16,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::CommonMemory;
-use mooncake_os::{Guarded, forked, hex, peer_credentials, random_bytes, recv_fds, send_fds};
+use mooncake_net::listen_abstract;
+use mooncake_os::{Deadline, Guarded, forked, hex, peer_credentials, random_bytes, recv_fds, send_fds};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::error::EngineError;
-use crate::server::listen_on_host;
 
 const MAGIC: [u8; 8] = *b"MCRSSEG1";
 
@@ -31,13 +31,13 @@ const MAGIC: [u8; 8] = *b"MCRSSEG1";
 const TICKET_LEN: usize = 64;
 
 /// Longest that a rank waits for the owner, and the owner for what a rank has to say.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a rank says: the secret, and its number.
 const ASK_LEN: usize = 20;
 
 /// Most processes that the owner attends to at once; a rank says what it wants as soon as it has come.
-const MOST_GUESTS: usize = 64;
+const CLAIMANTS_MAX: usize = 64;
 
 /// A rank's share in memory of a group.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub struct SharedSegment {
     bytes: u64,
     memory: Mutex<Option<Arc<CommonMemory>>>,
     ready: AtomicBool,
-    door: Option<Door>,
+    listener: Option<Listener>,
 }
 
 /// What a rank tells the others.
@@ -104,20 +104,20 @@ impl SharedSegment {
         let os = |what| EngineError::socket("shared segment", what);
         let fingerprint = fingerprint(name, bytes, world_size, owner_rank);
         let mut ticket = Ticket { fingerprint, rank, place: [0; 16], secret: [0; 16] };
-        let (mut memory, mut door) = (None, None);
+        let (mut memory, mut listener) = (None, None);
         if rank == owner_rank {
             let made = CommonMemory::make(bytes).map_err(|error| EngineError::Memory(error.to_string()))?;
             let made = Arc::new(made);
             if world_size > 1 {
                 ticket.place = random_bytes().map_err(os("random bytes"))?;
                 ticket.secret = random_bytes().map_err(os("random bytes"))?;
-                door = Some(Door::open(made.clone(), ticket, world_size).map_err(os("hand out its memory"))?);
+                listener = Some(Listener::open(made.clone(), ticket, world_size).map_err(os("hand out its memory"))?);
             }
             memory = Some(made);
         }
         let (memory, ready) = (Mutex::new(memory), AtomicBool::new(false));
         let encoded = ticket.encode();
-        Ok((SharedSegment { ticket, world_size, owner_rank, bytes, memory, ready, door }, encoded))
+        Ok((SharedSegment { ticket, world_size, owner_rank, bytes, memory, ready, listener }, encoded))
     }
 
     /// The second step: takes the tickets of all ranks in, by rank, and maps the owner's memory. `interrupted` is asked
@@ -176,8 +176,8 @@ impl SharedSegment {
 
 impl Drop for SharedSegment {
     fn drop(&mut self) {
-        // Its thread holds the memory too.
-        self.door.take();
+        // First: its thread holds the memory, too.
+        self.listener.take();
     }
 }
 
@@ -190,24 +190,25 @@ fn fingerprint(name: &str, bytes: u64, world_size: u32, owner_rank: u32) -> u64 
     hasher.finish()
 }
 
-fn door_name(place: &[u8; 16]) -> String {
+fn listener_name(place: &[u8; 16]) -> String {
     format!("mooncake-segment-{}", hex(place))
 }
 
 /// Fetches the owner's memory.
 fn fetch(owner: &Ticket, rank: u32, interrupted: &dyn Fn() -> bool) -> Result<OwnedFd, EngineError> {
     let os = |what| EngineError::socket("the owner of a shared segment", what);
-    let stream = SocketAddr::from_abstract_name(door_name(&owner.place)).and_then(|at| UnixStream::connect_addr(&at));
+    let stream =
+        SocketAddr::from_abstract_name(listener_name(&owner.place)).and_then(|at| UnixStream::connect_addr(&at));
     let mut stream = Guarded::new(stream.map_err(os("connect"))?);
-    // The name of an owner that has ended is free, and anybody's.
+    // The name of an owner that has ended is free, for other users, too.
     if !peer_credentials(&*stream).is_ok_and(|peer| peer.is_own_user()) {
         let foreign = io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's process");
         return Err(os("connect")(foreign));
     }
-    stream.set_read_timeout(Some(crate::transport::stall::SLICE)).map_err(os("prepare"))?;
+    stream.set_read_timeout(Some(Deadline::SLICE)).map_err(os("prepare"))?;
     stream.write_all(&[&owner.secret[..], &rank.to_le_bytes()].concat()).map_err(os("ask for its memory"))?;
     let (mut answer, mut fds) = ([0; 1], Vec::new());
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + REPLY_TIMEOUT;
     loop {
         match recv_fds(&*stream, &mut answer, &mut fds) {
             Ok(1) => break,
@@ -221,7 +222,7 @@ fn fetch(owner: &Ticket, rank: u32, interrupted: &dyn Fn() -> bool) -> Result<Ow
             Err(_) if interrupted() => return Err(EngineError::Interrupted),
             Err(_) if Instant::now() >= until => {
                 let (peer, what) = ("the owner of a shared segment".to_owned(), "wait for its memory");
-                return Err(EngineError::Timeout { peer, what, waited: PATIENCE });
+                return Err(EngineError::Timeout { peer, what, waited: REPLY_TIMEOUT });
             }
             Err(_) => {}
         }
@@ -231,25 +232,25 @@ fn fetch(owner: &Ticket, rank: u32, interrupted: &dyn Fn() -> bool) -> Result<Ow
 
 /// Where the owner hands its memory out, until every other rank has it.
 #[derive(Debug)]
-struct Door {
+struct Listener {
     shut: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Door {
-    fn open(memory: Arc<CommonMemory>, ticket: Ticket, world_size: u32) -> io::Result<Door> {
-        let listener = Guarded::new(listen_on_host(&door_name(&ticket.place))?);
+impl Listener {
+    fn open(memory: Arc<CommonMemory>, ticket: Ticket, world_size: u32) -> io::Result<Listener> {
+        let listener = Guarded::new(listen_abstract(&listener_name(&ticket.place))?);
         listener.set_nonblocking(true)?;
         let shut = Arc::new(AtomicBool::new(false));
-        let mut porter = Porter { listener, memory, ticket, world_size, guests: Vec::new() };
+        let mut distributor = Distributor { listener, memory, ticket, world_size, claimants: Vec::new() };
         let seen = shut.clone();
         let builder = std::thread::Builder::new().name("mooncake-share".into());
-        let thread = mooncake_os::thread::start(builder, move || porter.serve(&seen))?;
-        Ok(Door { shut, thread: Some(thread) })
+        let thread = mooncake_os::thread::start(builder, move || distributor.serve(&seen))?;
+        Ok(Listener { shut, thread: Some(thread) })
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         if forked() {
             return;
@@ -261,37 +262,37 @@ impl Drop for Door {
     }
 }
 
-/// Attends to all who come at once: one that says nothing keeps no other waiting.
-struct Porter {
+/// Attends to all claimants at once: one that says nothing keeps no other waiting.
+struct Distributor {
     listener: Guarded<UnixListener>,
     memory: Arc<CommonMemory>,
     ticket: Ticket,
     world_size: u32,
     /// Oldest first.
-    guests: Vec<Guest>,
+    claimants: Vec<Claimant>,
 }
 
 /// A process of this user that has come, and what it has said so far.
-struct Guest {
+struct Claimant {
     stream: Guarded<UnixStream>,
     said: Vec<u8>,
     since: Instant,
 }
 
-impl Porter {
+impl Distributor {
     fn serve(&mut self, shut: &AtomicBool) {
         let mut missing: BTreeSet<u32> = (0..self.world_size).filter(|rank| *rank != self.ticket.rank).collect();
         while !missing.is_empty() && !shut.load(Ordering::SeqCst) && !forked() {
-            let guests = self.guests.iter().map(|guest| guest.stream.as_fd());
-            let all = guests.chain([self.listener.as_fd()]);
+            let claimants = self.claimants.iter().map(|claimant| claimant.stream.as_fd());
+            let all = claimants.chain([self.listener.as_fd()]);
             let mut all: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            let slice = Timespec { tv_sec: 0, tv_nsec: crate::transport::stall::SLICE.as_nanos() as i64 };
-            // Everybody is asked afterwards, whatever it says.
+            let slice = Timespec { tv_sec: 0, tv_nsec: Deadline::SLICE.as_nanos() as i64 };
+            // Whatever it says, all of them are looked at.
             let _ = poll(&mut all, Some(&slice));
             self.let_in();
-            for mut guest in std::mem::take(&mut self.guests) {
-                match self.attend_to(&mut guest) {
-                    Ok(None) => self.guests.push(guest),
+            for mut claimant in std::mem::take(&mut self.claimants) {
+                match self.attend_to(&mut claimant) {
+                    Ok(None) => self.claimants.push(claimant),
                     Ok(Some(rank)) => drop(missing.remove(&rank)),
                     Err(error) => tracing::warn!(%error, "a process did not get a shared segment"),
                 }
@@ -308,11 +309,11 @@ impl Porter {
                         tracing::warn!("another user's process asked for a shared segment");
                         continue;
                     }
-                    // Those who have been silent for longest make room.
-                    if self.guests.len() == MOST_GUESTS {
-                        self.guests.remove(0);
+                    // The one that has been silent for longest makes room.
+                    if self.claimants.len() == CLAIMANTS_MAX {
+                        self.claimants.remove(0);
                     }
-                    self.guests.push(Guest { stream, said: Vec::new(), since: Instant::now() });
+                    self.claimants.push(Claimant { stream, said: Vec::new(), since: Instant::now() });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
@@ -325,27 +326,27 @@ impl Porter {
     }
 
     /// Gives one process the memory once it has said its secret; says which rank it is.
-    fn attend_to(&self, guest: &mut Guest) -> io::Result<Option<u32>> {
+    fn attend_to(&self, claimant: &mut Claimant) -> io::Result<Option<u32>> {
         let mut more = [0; ASK_LEN];
-        let room = &mut more[guest.said.len()..];
-        match rustix::net::recv(&*guest.stream, &mut *room, RecvFlags::DONTWAIT) {
+        let room = &mut more[claimant.said.len()..];
+        match rustix::net::recv(&*claimant.stream, &mut *room, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok((count, _)) => guest.said.extend_from_slice(&room[..count]),
-            Err(Errno::AGAIN | Errno::INTR) if guest.since.elapsed() > PATIENCE => {
+            Ok((count, _)) => claimant.said.extend_from_slice(&room[..count]),
+            Err(Errno::AGAIN | Errno::INTR) if claimant.since.elapsed() > REPLY_TIMEOUT => {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         }
-        let Some((secret, rank)) = guest.said.split_at_checked(16) else { return Ok(None) };
+        let Some((secret, rank)) = claimant.said.split_at_checked(16) else { return Ok(None) };
         let Ok(rank) = rank.try_into().map(u32::from_le_bytes) else { return Ok(None) };
-        // Nobody gains anything by guessing it byte by byte: who may connect may read this process anyway.
+        // Not in constant time: a process that may connect may read this process anyway.
         if secret != self.ticket.secret || rank >= self.world_size {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is no rank of this segment"));
         }
         let file = self.memory.file().ok_or_else(|| io::Error::other("this process was forked"))?;
         // The first byte on a fresh socket: there is room for it.
-        send_fds(&*guest.stream, &[1], &[file.as_fd()])?;
+        send_fds(&*claimant.stream, &[1], &[file.as_fd()])?;
         Ok(Some(rank))
     }
 }
@@ -388,26 +389,26 @@ mod tests {
         assert!(fetch(&wrong, 2, &|| false).is_err(), "another secret");
         assert!(fetch(&owner, 9, &|| false).is_err(), "no rank");
         segments[2].complete(&tickets, &|| false).unwrap();
-        segments[0].door.as_mut().unwrap().thread.take().unwrap().join().unwrap();
-        assert!(fetch(&owner, 2, &|| false).is_err(), "the door is shut");
+        segments[0].listener.as_mut().unwrap().thread.take().unwrap().join().unwrap();
+        assert!(fetch(&owner, 2, &|| false).is_err(), "the listener is shut");
     }
 
     #[test]
     fn who_says_nothing_or_half_of_it_keeps_nobody_waiting() {
         let (mut segments, tickets) = group(3, 0);
         let owner = Ticket::decode(&tickets[0]).unwrap();
-        let at = SocketAddr::from_abstract_name(door_name(&owner.place)).unwrap();
-        let silent: Vec<_> = (0..2 * MOST_GUESTS).map(|_| UnixStream::connect_addr(&at).unwrap()).collect();
+        let at = SocketAddr::from_abstract_name(listener_name(&owner.place)).unwrap();
+        let silent: Vec<_> = (0..2 * CLAIMANTS_MAX).map(|_| UnixStream::connect_addr(&at).unwrap()).collect();
         for mut half in &silent {
             // The first ones have been hung up on.
             let _ = half.write_all(&owner.secret[..9]);
         }
         let began = Instant::now();
         segments[1].complete(&tickets, &|| false).unwrap();
-        assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+        assert!(began.elapsed() < REPLY_TIMEOUT / 2, "{:?}", began.elapsed());
         let began = Instant::now();
         drop(segments.remove(0));
-        assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+        assert!(began.elapsed() < REPLY_TIMEOUT / 2, "{:?}", began.elapsed());
     }
 
     #[test]
@@ -416,9 +417,9 @@ mod tests {
         let mut owner = Ticket::decode(&tickets[1]).unwrap();
         // Not a fixed one: another run of this test may be under way on this host.
         owner.place = random_bytes().unwrap();
-        let _listener = listen_on_host(&door_name(&owner.place)).unwrap();
+        let _listener = listen_abstract(&listener_name(&owner.place)).unwrap();
         let error = segments[0].complete(&[tickets[0].clone(), owner.encode()], &|| false).unwrap_err();
-        assert!(matches!(error, EngineError::Timeout { waited: PATIENCE, .. }), "{error}");
+        assert!(matches!(error, EngineError::Timeout { waited: REPLY_TIMEOUT, .. }), "{error}");
     }
 
     #[test]

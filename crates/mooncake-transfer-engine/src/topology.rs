@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
 
-const FILE: &str = "MC_CUSTOM_TOPO_JSON";
-const FILTERS: &str = "MC_TE_FILTERS";
+const FILE_VARIABLE: &str = "MC_CUSTOM_TOPO_JSON";
+const FILTERS_VARIABLE: &str = "MC_TE_FILTERS";
 
 /// What network devices are preferred for, and which others can serve, memory of each kind: `cpu:0`, `cuda:1`.
 ///
@@ -35,18 +35,18 @@ impl Topology {
     /// A file that is no matrix is logged, and devices are discovered.
     pub fn from_env(devices: &str, var: impl Fn(&str) -> Option<String>) -> Topology {
         let variable = |name: &str| var(name).filter(|value| !value.is_empty());
-        if let Some(path) = variable(FILE) {
+        if let Some(path) = variable(FILE_VARIABLE) {
             let read = fs::read_to_string(&path).map_err(|error| error.to_string());
             match read.and_then(|json| Topology::parse(&json).map_err(|error| error.to_string())) {
                 Ok(custom) => return custom,
-                Err(error) => tracing::warn!(path, error, "{FILE} names no matrix; devices are discovered"),
+                Err(error) => tracing::warn!(path, error, "{FILE_VARIABLE} names no matrix; devices are discovered"),
             }
         }
         let names = |list: &str| -> Vec<String> {
             list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
         };
         let named = names(devices);
-        let filters = variable(FILTERS).map(|filters| names(&filters));
+        let filters = variable(FILTERS_VARIABLE).map(|filters| names(&filters));
         let wanted = match &filters {
             Some(filters) if named.is_empty() => filters.clone(),
             Some(filters) => named.into_iter().filter(|name| filters.contains(name)).collect(),
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_file_that_the_environment_names_is_taken_as_it_is_and_a_wrong_one_is_not() {
         let file = std::env::temp_dir().join(format!("matrix-{}.json", std::process::id()));
-        let named = |name: &str| (name == FILE).then(|| file.to_str().unwrap().to_owned());
+        let named = |name: &str| (name == FILE_VARIABLE).then(|| file.to_str().unwrap().to_owned());
         let matrix = r#"{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}"#;
         fs::write(&file, matrix).unwrap();
         assert_eq!(Topology::from_env("mlx5_1", named), Topology::parse(matrix).unwrap());
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(Topology::from_env("", named), discovered);
         fs::remove_file(&file).unwrap();
         assert_eq!(Topology::from_env("", named), discovered);
-        let filtered = |name: &str| (name == FILTERS).then(|| "no such device, nor this".to_owned());
+        let filtered = |name: &str| (name == FILTERS_VARIABLE).then(|| "no such device, nor this".to_owned());
         assert!(Topology::from_env("", filtered).devices().is_empty());
         assert_eq!(crate::EngineOptions::default().from_env(|_| None).unwrap().topology, None);
     }

@@ -2,7 +2,6 @@
 
 mod memory;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memory::Memory;
@@ -34,58 +33,6 @@ fn other() {
     say(engine.name());
     say(lent.addr());
     hear();
-}
-
-/// A call stands before a peer that does not answer. Close ends it, and returns when it has ended.
-fn close_ends_a_call(same_host: bool, write: bool) {
-    let initiator = engine(same_host);
-    let (lender, peer, addr) = lender(&initiator, same_host);
-    lender.stop();
-    let here = Memory::new(LEN);
-    let request = if write { here.write_to(addr) } else { here.read_from(addr) };
-    let (waits, ended) = (AtomicBool::new(false), AtomicBool::new(false));
-    let hook = || {
-        waits.store(true, Ordering::SeqCst);
-        false
-    };
-    std::thread::scope(|scope| {
-        let call = scope.spawn(|| {
-            let result = initiator.transfer_with(peer, &[request], &hook);
-            ended.store(true, Ordering::SeqCst);
-            result
-        });
-        while !waits.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-        let began = Instant::now();
-        initiator.close().unwrap();
-        let took = began.elapsed();
-        // What the caller's thread does behind the engine's last line may be a moment later.
-        let late = Instant::now() + Duration::from_secs(5);
-        while !ended.load(Ordering::SeqCst) && Instant::now() < late {
-            std::thread::yield_now();
-        }
-        assert!(ended.load(Ordering::SeqCst), "the call is still under way after close, which took {took:?}");
-        assert!(took < Duration::from_secs(5), "{took:?}");
-        let result = call.join().unwrap();
-        assert!(matches!(result, Err(EngineError::Closed)), "{result:?}");
-    });
-    lender.go_on();
-}
-
-#[test]
-fn close_ends_a_read_by_tcp() {
-    close_ends_a_call(false, false);
-}
-
-#[test]
-fn close_ends_a_write_by_tcp() {
-    close_ends_a_call(false, true);
-}
-
-#[test]
-fn close_ends_a_write_within_the_host() {
-    close_ends_a_call(true, true);
 }
 
 #[test]
@@ -155,35 +102,6 @@ fn close_ends_a_copy_within_the_process() {
     alone.close().unwrap();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(alone.status(batch).unwrap(), Status::Failed);
-}
-
-/// Requests of which there are far too many to be done, and which never stand still.
-fn close_ends_a_call_that_moves(same_host: bool, write: bool) {
-    let initiator = engine(same_host);
-    let (_lender, peer, addr) = lender(&initiator, same_host);
-    let here = Memory::new(LEN);
-    let request = if write { here.write_to(addr) } else { here.read_from(addr) };
-    std::thread::scope(|scope| {
-        let call = scope.spawn(|| initiator.transfer(peer, &vec![request; 10_000]));
-        std::thread::sleep(Duration::from_millis(100));
-        let began = Instant::now();
-        initiator.close().unwrap();
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-        let result = call.join().unwrap();
-        assert!(matches!(result, Err(EngineError::Closed)), "{result:?}");
-    });
-}
-
-#[test]
-fn close_ends_writes_that_go_on_and_on() {
-    close_ends_a_call_that_moves(true, true);
-    close_ends_a_call_that_moves(false, true);
-}
-
-#[test]
-fn close_ends_reads_that_go_on_and_on() {
-    close_ends_a_call_that_moves(true, false);
-    close_ends_a_call_that_moves(false, false);
 }
 
 #[test]

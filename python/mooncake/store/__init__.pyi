@@ -522,11 +522,11 @@ class MooncakeDistributedStore:
         all_sizes: Sequence[Sequence[int]],
         all_dst_offsets: Sequence[Sequence[int]],
     ) -> list[int]:
-        """Bytes written per key, in any order; -707 once the session is over, as with the owner of its memory."""
+        """Bytes written per key, in any order; -707 once the session is over, as when its memory's owner is gone."""
     def batch_put_session_end(self, keys: Sequence[str | bytes]) -> list[int]:
         """0 per key, which is an object then; -600 and still open where `last_error()` names bytes never written."""
     def batch_put_session_revoke(self, keys: Sequence[str | bytes]) -> list[int]:
-        """Takes back what was reserved: a key with 0 never becomes an object; -600 where its end has made it one."""
+        """A key with 0 never becomes an object; -600 where its end has made it one, -707 where it was lost."""
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16777216, /) -> int:
         """`setup` with everything on this host and the master at its usual port."""
     def alloc_from_mem_pool(self, size: int, /) -> int:

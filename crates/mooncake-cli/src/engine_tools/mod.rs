@@ -93,7 +93,7 @@ fn flags(program: &'static Program, args: impl IntoIterator<Item = String>) -> R
 /// An engine under `name`, which listens where that leads and nowhere else: what a tool lends is for the other tool's
 /// eyes.
 fn connect(metadata: &str, name: &str) -> Result<Engine, ToolError> {
-    EngineOptions::warn_of_the_environment();
+    EngineOptions::warn_ignored_variables();
     let mut options = EngineOptions::default().from_env(environment::variable)?;
     if options.bind.is_none() && options.bind_if_told.is_none() {
         options.bind = own_address(name);

@@ -56,8 +56,8 @@ fn a_resumed_session_lists_what_is_held_and_replaces_what_the_master_does_not_kn
     drop(caller);
     let mut caller = client.master.next();
     let Some(hello::Role::Resume(resume)) = &caller.hello.role else { panic!("{:?}", caller.hello) };
-    assert_eq!((resume.session, &resume.segments[..]), (7, &[kept.to_vec(), gone.to_vec()].map(Into::into)[..]));
-    let gone_segments = vec![gone.to_vec().into()];
+    assert_eq!((resume.session, &resume.segments[..]), (7, &[kept.0.to_vec(), gone.0.to_vec()].map(Into::into)[..]));
+    let gone_segments = vec![gone.0.to_vec().into()];
     caller.say(&HelloReply { gone_segments, instance: vec![2; 16].into(), ..hello_reply(7) });
     wait_for("another segment in its place", || {
         client.holds(kept) && !client.holds(gone) && client.owner().held().len() == 2
@@ -120,7 +120,7 @@ fn what_is_populated_is_told_again_when_the_session_goes_on() {
     while told.is_empty() {
         told = caller.beat().populated;
     }
-    assert_eq!((&told[0].uuid[..], told[0].bytes, told[0].failed), (&mounted[..], 1 << 20, false));
+    assert_eq!((&told[0].uuid[..], told[0].bytes, told[0].failed), (&mounted.0[..], 1 << 20, false));
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_segment_that_is_gone_is_given_up_replaced_and_met_no_more() {
     let numbering = Numbering { log_id: 1, instance: [1; 16] };
     let replica = Replica { rid: 2, extents: vec![Extent { segment: 1, ..Extent::default() }] };
     directory.meet(control, numbering, [&replica].into_iter()).unwrap();
-    let gone = SegmentGone { uuid: mounted.to_vec().into(), number: 1, ..SegmentGone::default() };
+    let gone = SegmentGone { uuid: mounted.0.to_vec().into(), number: 1, ..SegmentGone::default() };
     caller.tell(anchor_down::Body::SegmentGone(gone));
     wait_for("another one", || !client.holds(mounted) && client.owner().held().len() == 1);
     assert!(directory.find(numbering, 1).is_none());
@@ -215,7 +215,7 @@ fn links_to_a_segment_that_is_gone_are_let_go_of() {
     let (links, address) = (&client.shared.links, met(&client, &lender));
     drop(links.link(&address, &Wait::until(Instant::now() + PATIENCE)).unwrap());
     assert_eq!(links.report().len(), 1);
-    let gone = SegmentGone { uuid: address.uuid.to_vec().into(), number: 1, ..SegmentGone::default() };
+    let gone = SegmentGone { uuid: address.uuid.0.to_vec().into(), number: 1, ..SegmentGone::default() };
     caller.tell(anchor_down::Body::SegmentGone(gone));
     wait_for("no link", || links.report().is_empty());
 }
@@ -253,7 +253,7 @@ fn nothing_is_written_by_a_reservation_of_an_epoch_before_the_masters() {
 #[test]
 fn the_master_hears_what_there_is_where_it_doubts_a_replica() {
     let (client, mut caller) = Client::with_owner();
-    let uuid = client.mount().to_vec();
+    let uuid = client.mount().0.to_vec();
     let recheck = Recheck { uuid: uuid.clone().into(), rid: 1 << 48 | 1, offset: 0, length: 4, crc32c: 0 };
     caller.tell(anchor_down::Body::Recheck(recheck));
     let rechecked = Rechecked { uuid: uuid.into(), rid: 1 << 48 | 1, good: false };

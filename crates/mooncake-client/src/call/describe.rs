@@ -6,9 +6,9 @@ use mooncake_wire::message::{Describe, DescribeReply, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::error::StoreError;
+use crate::inner::Inner;
 use crate::key::check_key;
 use crate::machine::rounds::rounds;
-use crate::store::Inner;
 
 /// Keys asked about with one request.
 const ROUND_KEYS: usize = 16_384;

@@ -9,14 +9,14 @@ use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::call::fan_out::{share, threads_for};
-use crate::call::put::{is_no_staging, link_error, transfer_error};
 use crate::call::query::OWNER_AWAY;
 use crate::error::{Cause, StoreError};
+use crate::inner::Inner;
 use crate::machine::get::{Doubt, Fetched, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
 use crate::machine::numbering::Numbering;
 use crate::machine::ready;
 use crate::machine::suspects::{self, Suspect};
-use crate::store::Inner;
+use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
 /// One object of a batch get into the caller's memory.
 #[derive(Debug)]

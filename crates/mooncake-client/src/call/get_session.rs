@@ -7,17 +7,17 @@ use mooncake_wire::message::Object;
 
 use crate::call::fan_out::{share, threads_for};
 use crate::call::get::Part;
-use crate::call::put::is_no_staging;
 use crate::call::ranges::{GetRanges, ReadRange};
 use crate::error::{Cause, StoreError};
+use crate::inner::Inner;
 use crate::machine::get_session::{Found, GetSessionDriver, GetSessions, read, start};
 use crate::machine::numbering::Numbering;
 use crate::machine::ready;
 use crate::segments::directory::{Places, place_of};
-use crate::store::Inner;
+use crate::transfer_error::is_no_staging;
 
 /// A store's get sessions.
-pub(crate) type Sessions = GetSessions<Places, Numbering>;
+type Sessions = GetSessions<Places, Numbering>;
 
 impl GetSessionDriver for Inner {
     type Place = Places;

@@ -1,5 +1,6 @@
 //! What a store is asked to do, one file a kind of call.
 
+pub(crate) mod close;
 pub(crate) mod describe;
 pub(crate) mod fan_out;
 pub(crate) mod get;

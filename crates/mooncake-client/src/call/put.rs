@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{CopyError, Source, total_of_sources};
-use mooncake_segment::{SegmentAddress, TransferError};
+use mooncake_memory::{Source, total_of_sources};
+use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, reply, request};
 use mooncake_wire::{MAX_KEY, pack_keys};
 
 use crate::call::fan_out::{share, threads_for};
 use crate::error::{Cause, StoreError};
+use crate::inner::Inner;
 use crate::key::check_key;
 use crate::machine::call::Abandoned;
-use crate::machine::numbering::Numbering;
 use crate::machine::orphans::give_up;
 use crate::machine::put::{Lost, Placed, PutDriver, PutOutcome, Written, put, write_key};
-use crate::machine::{self, ready};
+use crate::machine::ready;
 use crate::options::{PinKind, PutOptions};
-use crate::session::Session;
-use crate::store::Inner;
+use crate::session::origin::Origin;
+use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
 #[cfg(test)]
 mod tests;
@@ -96,19 +96,6 @@ pub(crate) struct Driver<'a> {
     pub sizes: &'a [u64],
     pub options: &'a PutOptions,
     pub began: Instant,
-}
-
-/// Where a reservation comes from.
-#[derive(Debug, Clone)]
-pub(crate) struct Origin {
-    pub numbering: Numbering,
-    pub session: Arc<Session>,
-}
-
-impl machine::put::Origin for Origin {
-    fn is_of_session(&self, other: &Self) -> bool {
-        self.session.is(&other.session)
-    }
 }
 
 impl PutDriver for Driver<'_> {
@@ -286,45 +273,6 @@ impl Inner {
             Lost { final_word: error.is_callers(), passing, error, settled: failed.settled }
         })
     }
-}
-
-pub(crate) fn is_no_staging(error: &StoreError) -> bool {
-    matches!(error.cause(), Cause::Device(CopyError::NoStaging { .. }))
-}
-
-pub(crate) fn link_error(error: &mooncake_segment::LinkError) -> StoreError {
-    use mooncake_segment::LinkError;
-    match error {
-        LinkError::Closed => Cause::Closed.into(),
-        LinkError::Forked => Cause::Forked.into(),
-        short @ LinkError::OutOfDescriptors { .. } => Cause::OutOfDescriptors(short.to_string()).into(),
-        other => Cause::Transfer(other.to_string()).into(),
-    }
-}
-
-pub(crate) fn transfer_error(error: TransferError) -> StoreError {
-    match error {
-        short if short.is_short_of_descriptors() => out_of_descriptors(&short),
-        TransferError::Copy(error @ (CopyError::Fault { .. } | CopyError::Unchecked { .. })) => Cause::Fault(error),
-        TransferError::Copy(CopyError::Device(error)) if error.is_wrong_range() => Cause::Fault(error.into()),
-        TransferError::Copy(error @ (CopyError::Device(_) | CopyError::NoStaging { .. })) => Cause::Device(error),
-        TransferError::CallerMemory { .. } => Cause::InvalidParams(error.to_string()),
-        TransferError::Timeout { .. } => Cause::TransferTimeout(error.to_string()),
-        TransferError::Checksum { .. } => Cause::Checksum(error.to_string()),
-        TransferError::Interrupted => Cause::Interrupted,
-        TransferError::Forked => Cause::Forked,
-        other => Cause::Transfer(other.to_string()),
-    }
-    .into()
-}
-
-/// What a failure is that says so.
-pub(crate) fn out_of_descriptors(error: &dyn std::fmt::Display) -> Cause {
-    let limit = mooncake_os::descriptor_limit();
-    Cause::OutOfDescriptors(format!(
-        "{error}: no descriptor is left of the {limit} that this process may have; raise its limit of open files \
-         (`ulimit -n`, LimitNOFILE=)"
-    ))
 }
 
 fn config(options: &PutOptions) -> PutConfig {

@@ -9,22 +9,24 @@ use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::call::fan_out::{share, threads_for};
-use crate::call::put::{Driver, Origin, PutItem, check_all, is_no_staging, link_error, transfer_error};
+use crate::call::put::{Driver, PutItem, check_all};
 use crate::error::{Cause, StoreError};
+use crate::inner::Inner;
 use crate::machine::filling::Combine;
 use crate::machine::progress::Held;
 use crate::machine::put::{Lost, PutDriver as _};
-use crate::machine::put_session::{self, PutSessionDriver, PutSessions, Reserved, write_part};
+use crate::machine::put_session::{self, NEW_SESSION, PutSessionDriver, PutSessions, Reserved, write_part};
 use crate::machine::ready;
 use crate::options::PutOptions;
 use crate::segments::directory::{Places, place_of};
-use crate::store::Inner;
+use crate::session::origin::Origin;
+use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
 /// Bytes of an object that are read back at a time, to be summed while they are in the cache.
 const CHUNK: u64 = 256 << 10;
 
 /// A store's put sessions.
-pub(crate) type Sessions = PutSessions<Origin, Places>;
+type Sessions = PutSessions<Origin, Places>;
 
 /// Parts of one object that a session writes.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ impl PutSessionDriver for Driver<'_> {
     const COMBINE: Combine = crc32c_combine;
 
     fn put_sessions(&self) -> impl DerefMut<Target = Sessions> {
-        self.store.put_sessions.lock()
+        self.store.shared.put_sessions.lock()
     }
 
     fn hold(&self, rids: Vec<u64>) -> Arc<Held> {
@@ -59,6 +61,10 @@ impl PutSessionDriver for Driver<'_> {
 
     fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
         self.store.shared.directory.places(origin.numbering, replicas)
+    }
+
+    fn is_lost(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> bool {
+        place_of(&reserved.place, replica.rid).is_none() || !self.is_current(&reserved.origin)
     }
 
     async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
@@ -123,7 +129,7 @@ impl Inner {
 
     /// The store closes: what its put sessions hold is room for others.
     pub(crate) fn close_put_sessions(&self) {
-        let all = self.put_sessions.lock().close();
+        let all = self.shared.put_sessions.lock().close();
         ready(put_session::give_up(&self.driver(&[], &[], &PutOptions::default()), all));
     }
 
@@ -156,8 +162,7 @@ impl Inner {
                 let (origin, address) = (&reserved.origin, place_of(&reserved.place, replica.rid));
                 // Links tell sessions apart by numbers, which begin anew with another log.
                 if !driver.is_current(origin) {
-                    let over =
-                        Cause::Transfer("the store's session with its master, which reserved this, is over".into());
+                    let over = Cause::Transfer(NEW_SESSION.into());
                     return Err(Lost { error: over.into(), final_word: false, passing: false, settled: true });
                 }
                 self.write_replica_at(replica, address, (first.offset, &sources), origin, interrupted)

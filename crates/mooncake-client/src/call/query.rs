@@ -8,10 +8,10 @@ use mooncake_wire::message::{
 use mooncake_wire::pack_keys;
 
 use crate::error::{Cause, StoreError};
+use crate::inner::Inner;
 use crate::key::check_key;
 use crate::machine::call::Abandoned;
 use crate::machine::rounds::{REMOVED_KEYS, rounds};
-use crate::store::Inner;
 
 /// Keys asked about with one request.
 const ROUND_KEYS: usize = 65_536;

@@ -5,9 +5,9 @@ use mooncake_memory::Target;
 
 use crate::call::get::Part;
 use crate::error::{Cause, StoreError};
+use crate::inner::Inner;
 use crate::machine::get::{Fetched, read_any_replica};
 use crate::machine::ready;
-use crate::store::Inner;
 
 /// Parts of one object, and where they go.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use mooncake_wire::message::{Extent, Object, Pin, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::call::get::unread;
-use crate::call::put::link_error;
 use crate::error::StoreError;
+use crate::inner::Inner;
 use crate::machine::call::Abandoned;
 use crate::machine::get::Unread;
 use crate::machine::numbering::Numbering;
@@ -21,7 +21,7 @@ use crate::machine::pins::Pins;
 use crate::machine::ready;
 use crate::machine::view::{Held, ViewDriver, view};
 use crate::session::control::Control;
-use crate::store::Inner;
+use crate::transfer_error::link_error;
 
 #[cfg(test)]
 mod tests;

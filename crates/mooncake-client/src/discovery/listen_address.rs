@@ -9,7 +9,7 @@ use crate::discovery::masters::split_host_port;
 use crate::discovery::resolver;
 use crate::error::{Cause, StoreError};
 use crate::options::StoreOptions;
-use crate::session::connection::{ConnectionError, Patience};
+use crate::patience::{ConnectionError, Patience};
 
 /// Longest wait for the name service to know this machine.
 const RESOLVING: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::discovery::resolver;
 use crate::error::{Cause, StoreError};
-use crate::session::connection::{ConnectionError, Patience};
+use crate::patience::{ConnectionError, Patience};
 
 /// Masters in the order in which they are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 
-use crate::session::connection::{ConnectionError, Patience};
+use crate::patience::{ConnectionError, Patience};
 
 /// Most look-ups of a process at a time; those that were given up go on until
 /// the resolver ends them.

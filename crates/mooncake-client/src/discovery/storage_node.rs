@@ -24,7 +24,7 @@ use crate::discovery::masters::split_host_port;
 use crate::discovery::resolver;
 use crate::error::{Cause, StoreError};
 use crate::options::InterruptHook;
-use crate::session::connection::{ConnectionError, Patience};
+use crate::patience::{ConnectionError, Patience};
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 4 << 10;

@@ -53,7 +53,7 @@ impl Deaths {
             death.told = Some(now);
             death.taken = mutant!(DeathsAreToldOnce);
             let ProcessGone { session, uuid, mark } = death.gone;
-            anchor_up::Body::ReaderGone(ReaderGone { session, uuid: uuid.to_vec().into(), mark })
+            anchor_up::Body::ReaderGone(ReaderGone { session, uuid: uuid.0.to_vec().into(), mark })
         });
         told.collect()
     }
@@ -66,7 +66,7 @@ impl Deaths {
     /// The master need not be told any more in this reign what was seen at that segment. The same process may have
     /// ended at others: each is judged for itself.
     pub fn taken(&mut self, session: u64, uuid: &[u8]) {
-        let of_it = |death: &&mut Death| death.gone.session == session && death.gone.uuid == *uuid;
+        let of_it = |death: &&mut Death| death.gone.session == session && death.gone.uuid.0 == *uuid;
         self.list.iter_mut().filter(of_it).for_each(|death| death.taken = true);
     }
 
@@ -78,6 +78,7 @@ impl Deaths {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_ids::SegmentUuid;
     use mooncake_mutant::{Mutant, is_noticed_by};
 
     use super::*;
@@ -93,7 +94,7 @@ mod tests {
     const A1: Reign = Reign { epoch: 1, id: 0 };
 
     fn gone(session: u64) -> ProcessGone {
-        ProcessGone { session, uuid: [1; 16], mark: 9 }
+        ProcessGone { session, uuid: SegmentUuid([1; 16]), mark: 9 }
     }
 
     #[test]
@@ -103,7 +104,7 @@ mod tests {
         deaths.note(gone(6));
         assert_eq!(sessions(deaths.to_tell(start, A1)), [5, 6]);
         assert_eq!(sessions(deaths.to_tell(start + AGAIN / 2, A1)), [0; 0], "it has been told");
-        deaths.note(ProcessGone { uuid: [2; 16], ..gone(5) });
+        deaths.note(ProcessGone { uuid: SegmentUuid([2; 16]), ..gone(5) });
         assert_eq!(sessions(deaths.to_tell(start, A1)), [5]);
         deaths.taken(5, &[2; 16]);
         deaths.tell_again();

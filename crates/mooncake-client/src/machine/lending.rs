@@ -5,7 +5,7 @@ use std::future::Future;
 use std::ops::DerefMut;
 use std::time::Duration;
 
-use mooncake_segment::Uuid;
+use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{self, Mount, reply, request};
 
 use super::owner::{Output, Owner, Pinned, Told, Unmount, must_resume};
@@ -43,10 +43,10 @@ pub trait LendingDriver {
     fn resume_anew(&self);
 
     /// The master has mounted a segment of this memory.
-    fn mounted(&self, uuid: Uuid, memory: Self::Memory);
+    fn mounted(&self, uuid: SegmentUuid, memory: Self::Memory);
 
     /// Waits as long as [`Owner::waits_for_pins`] of the segment, and no longer than until that time.
-    fn wait_for_pins(&self, uuid: Uuid, until: Duration) -> impl Future<Output = ()>;
+    fn wait_for_pins(&self, uuid: SegmentUuid, until: Duration) -> impl Future<Output = ()>;
 
     /// Serves memory no more, and gives it back, all but what is pinned. `None`: nobody knows what is.
     fn free(&self, memory: &Self::Memory, pinned: Option<&Pinned>) -> impl Future<Output = ()>;
@@ -60,7 +60,7 @@ pub trait LendingDriver {
 pub async fn mount<D: LendingDriver>(
     driver: &D,
     id: Option<SegmentId>,
-    (uuid, memory): (Uuid, D::Memory),
+    (uuid, memory): (SegmentUuid, D::Memory),
     body: Mount,
 ) -> Result<SegmentId, StoreError> {
     const WHAT: &str = "mount";
@@ -121,7 +121,7 @@ async fn carry_out<D: LendingDriver>(driver: &D, unmount: Unmount<D::Memory>) ->
 }
 
 /// The master has answered the last list of what is held: it does not know these segments (any more).
-pub fn list_answered<D: LendingDriver>(driver: &D, gone: impl Fn(&Uuid) -> bool) {
+pub fn list_answered<D: LendingDriver>(driver: &D, gone: impl Fn(&SegmentUuid) -> bool) {
     let mut out = Vec::new();
     let is_outdated = {
         let mut owner = driver.owner();
@@ -136,7 +136,7 @@ pub fn list_answered<D: LendingDriver>(driver: &D, gone: impl Fn(&Uuid) -> bool)
 }
 
 /// Gives a segment's memory back, once the master does not have it any more.
-pub async fn give_back<D: LendingDriver>(driver: &D, uuid: Uuid, memory: &D::Memory, pinned: Option<&Pinned>) {
+pub async fn give_back<D: LendingDriver>(driver: &D, uuid: SegmentUuid, memory: &D::Memory, pinned: Option<&Pinned>) {
     let must_unmount = driver.owner().must_unmount(pinned) && !driver.is_stopped();
     if must_unmount {
         let unmounted = ask_to_unmount(driver, uuid, 0).await;
@@ -149,8 +149,8 @@ pub async fn give_back<D: LendingDriver>(driver: &D, uuid: Uuid, memory: &D::Mem
     driver.free(memory, pinned).await;
 }
 
-async fn ask_to_unmount<D: LendingDriver>(driver: &D, uuid: Uuid, grace_ms: u64) -> Result<(), StoreError> {
-    let body = request::Body::Unmount(message::Unmount { uuid: uuid.to_vec().into(), grace_ms });
+async fn ask_to_unmount<D: LendingDriver>(driver: &D, uuid: SegmentUuid, grace_ms: u64) -> Result<(), StoreError> {
+    let body = request::Body::Unmount(message::Unmount { uuid: uuid.0.to_vec().into(), grace_ms });
     driver.finish("unmount", body).await.map(drop)
 }
 

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_mutant::mutant;
-use mooncake_segment::Uuid;
 
 use crate::segment_id::SegmentId;
 
@@ -58,7 +58,7 @@ pub enum Told {
 #[derive(Debug)]
 pub struct Unmount<M> {
     /// Segment.
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     /// So long it is only read, in milliseconds; 0: it goes at once.
     pub grace_ms: u64,
     memory: M,
@@ -73,14 +73,14 @@ pub struct Unmount<M> {
 pub struct Owner<M> {
     held: Vec<Held<M>>,
     /// Gone, or not known to the master, while it was being asked to mount them.
-    lost_mounts: BTreeMap<Uuid, Held<M>>,
+    lost_mounts: BTreeMap<SegmentUuid, Held<M>>,
     /// Whose memory is being taken back.
-    unmounting: BTreeMap<Uuid, Unmounting>,
+    unmounting: BTreeMap<SegmentUuid, Unmounting>,
     /// Lists of what is held that have been made, and how many of them there were when the master last answered one.
     lists: u64,
     lists_answered: u64,
     /// What the last one named.
-    listed: BTreeSet<Uuid>,
+    listed: BTreeSet<SegmentUuid>,
     closing: bool,
 }
 
@@ -95,7 +95,7 @@ struct Unmounting {
 #[derive(Debug)]
 struct Held<M> {
     id: SegmentId,
-    uuid: Uuid,
+    uuid: SegmentUuid,
     memory: M,
     /// The master has been asked to mount it, and has not answered.
     mounting: bool,
@@ -135,13 +135,13 @@ impl<M: Clone> Owner<M> {
 
     /// The segments that are held, each with the highest epoch that it has taken: not with one that is still waited
     /// for.
-    pub fn held(&self, taken: impl Fn(Uuid) -> u16) -> Vec<(Uuid, u16)> {
+    pub fn held(&self, taken: impl Fn(SegmentUuid) -> u16) -> Vec<(SegmentUuid, u16)> {
         self.held.iter().map(|held| (held.uuid, taken(held.uuid))).collect()
     }
 
     /// As [`Owner::held`], for the hello with which the store comes back. What the master takes note of by it may be
     /// more than is held when that arrives.
-    pub fn list(&mut self, taken: impl Fn(Uuid) -> u16) -> Vec<(Uuid, u16)> {
+    pub fn list(&mut self, taken: impl Fn(SegmentUuid) -> u16) -> Vec<(SegmentUuid, u16)> {
         self.lists += 1;
         self.listed = self.held.iter().map(|held| held.uuid).collect();
         self.held(taken)
@@ -165,7 +165,7 @@ impl<M: Clone> Owner<M> {
 
     /// Takes charge of a segment and gives its name: its own from now on, or that of the one in whose place it comes.
     /// It is held before the master knows it: a push about it may come first.
-    pub fn mount(&mut self, id: Option<SegmentId>, uuid: Uuid, memory: M) -> SegmentId {
+    pub fn mount(&mut self, id: Option<SegmentId>, uuid: SegmentUuid, memory: M) -> SegmentId {
         let id = id.unwrap_or(SegmentId(uuid));
         self.held.push(Held { id, uuid, memory, mounting: true, leaving: false });
         id
@@ -177,7 +177,7 @@ impl<M: Clone> Owner<M> {
     /// came first: then another one takes its place. One that was never mounted has none: its caller learns that, and
     /// makes another or not.
     #[must_use]
-    pub fn mount_answered(&mut self, uuid: Uuid, told: Told, out: &mut Vec<Output<M>>) -> bool {
+    pub fn mount_answered(&mut self, uuid: SegmentUuid, told: Told, out: &mut Vec<Output<M>>) -> bool {
         let lost = self.lost_mounts.remove(&uuid).filter(|lost| told == Told::Done && !lost.leaving && !self.closing);
         out.extend(lost.map(|Held { id, memory, .. }| Output::Replace { id, memory }));
         if told != Told::Done && !mutant!(UnansweredMountStays) {
@@ -254,7 +254,7 @@ impl<M: Clone> Owner<M> {
     }
 
     /// Whether the master has not said yet what is pinned.
-    pub fn waits_for_pins(&self, uuid: Uuid) -> bool {
+    pub fn waits_for_pins(&self, uuid: SegmentUuid) -> bool {
         self.unmounting.get(&uuid).is_some_and(|unmounting| unmounting.pinned.is_none())
     }
 
@@ -277,7 +277,7 @@ impl<M: Clone> Owner<M> {
 
     /// The master says that a segment is Gone, and what of it is pinned. It may be this store's. True if an unmount
     /// waits for that word.
-    pub fn segment_gone(&mut self, uuid: Uuid, pinned: &[(u64, u64)], out: &mut Vec<Output<M>>) -> bool {
+    pub fn segment_gone(&mut self, uuid: SegmentUuid, pinned: &[(u64, u64)], out: &mut Vec<Output<M>>) -> bool {
         if let Some(known) = self.unmounting.get_mut(&uuid) {
             known.pinned = Some(pinned.to_vec());
             return true;
@@ -293,7 +293,7 @@ impl<M: Clone> Owner<M> {
 
     /// The master has answered the last list: it does not know these segments (any more), nor who reads them. They are
     /// replaced.
-    pub fn list_answered(&mut self, gone: impl Fn(&Uuid) -> bool, out: &mut Vec<Output<M>>) {
+    pub fn list_answered(&mut self, gone: impl Fn(&SegmentUuid) -> bool, out: &mut Vec<Output<M>>) {
         self.lists_answered = self.lists;
         if self.closing {
             return;
@@ -338,22 +338,22 @@ mod tests {
 
     use super::*;
 
-    const ONE: SegmentId = SegmentId([1; 16]);
-    const TWO: SegmentId = SegmentId([2; 16]);
+    const ONE: SegmentId = SegmentId(SegmentUuid([1; 16]));
+    const TWO: SegmentId = SegmentId(SegmentUuid([2; 16]));
     const NOW: Duration = Duration::from_secs(1);
 
     /// Two segments, the second in the place of another one.
     fn owner() -> Owner<&'static str> {
         let mut owner = Owner::default();
         assert_eq!(owner.mount(None, ONE.0, "one"), ONE);
-        assert_eq!(owner.mount(Some(TWO), [22; 16], "two"), TWO);
-        for uuid in [ONE.0, [22; 16]] {
+        assert_eq!(owner.mount(Some(TWO), SegmentUuid([22; 16]), "two"), TWO);
+        for uuid in [ONE.0, SegmentUuid([22; 16])] {
             assert_eq!(mounted(&mut owner, uuid, Told::Done), (true, vec![]));
         }
         owner
     }
 
-    fn mounted(owner: &mut Owner<&'static str>, uuid: Uuid, told: Told) -> (bool, Vec<Output<&'static str>>) {
+    fn mounted(owner: &mut Owner<&'static str>, uuid: SegmentUuid, told: Told) -> (bool, Vec<Output<&'static str>>) {
         let mut out = Vec::new();
         (owner.mount_answered(uuid, told, &mut out), out)
     }
@@ -362,7 +362,7 @@ mod tests {
         Output::GiveBack { memory, pinned }
     }
 
-    fn uuids(owner: &Owner<&'static str>) -> Vec<Uuid> {
+    fn uuids(owner: &Owner<&'static str>) -> Vec<SegmentUuid> {
         owner.held(|_| 0).into_iter().map(|(uuid, _)| uuid).collect()
     }
 
@@ -375,29 +375,33 @@ mod tests {
         (owner.unmount_answered(NOW, unmount, told, &mut out), out)
     }
 
-    fn gone(owner: &mut Owner<&'static str>, uuid: Uuid, pinned: &[(u64, u64)]) -> (bool, Vec<Output<&'static str>>) {
+    fn gone(
+        owner: &mut Owner<&'static str>,
+        uuid: SegmentUuid,
+        pinned: &[(u64, u64)],
+    ) -> (bool, Vec<Output<&'static str>>) {
         let mut out = Vec::new();
         (owner.segment_gone(uuid, pinned, &mut out), out)
     }
 
     #[test]
     fn each_segment_is_listed_with_the_epoch_that_it_has_taken() {
-        let taken = |uuid: Uuid| if uuid == ONE.0 { 1 } else { 2 };
-        assert_eq!(owner().held(taken), [(ONE.0, 1), ([22; 16], 2)]);
+        let taken = |uuid: SegmentUuid| if uuid == ONE.0 { 1 } else { 2 };
+        assert_eq!(owner().held(taken), [(ONE.0, 1), (SegmentUuid([22; 16]), 2)]);
     }
 
     #[test]
     fn another_segment_of_the_same_name_takes_the_place_of_one_that_is_gone() {
         let mut owner = owner();
-        let out = gone(&mut owner, [22; 16], &[(0, 4)]);
+        let out = gone(&mut owner, SegmentUuid([22; 16]), &[(0, 4)]);
         let replace = Output::Replace { id: TWO, memory: "two" };
         assert_eq!(out, (false, vec![give_back("two", Some(vec![(0, 4)])), replace]));
         assert_eq!(uuids(&owner), [ONE.0]);
-        assert_eq!(gone(&mut owner, [9; 16], &[]), (false, vec![]), "another store's");
+        assert_eq!(gone(&mut owner, SegmentUuid([9; 16]), &[]), (false, vec![]), "another store's");
         let mut out = Vec::new();
         owner.list_answered(|_| true, &mut out);
         assert_eq!(out, [give_back("one", None), Output::Replace { id: ONE, memory: "one" }]);
-        assert_eq!(uuids(&owner), [[0; 16]; 0]);
+        assert_eq!(uuids(&owner), [SegmentUuid([0; 16]); 0]);
     }
 
     #[test]
@@ -425,7 +429,7 @@ mod tests {
             let mut out = Vec::new();
             owner.take_back(unmount, &mut out);
             assert_eq!(out, [give_back("one", known)]);
-            assert_eq!((uuids(&owner), owner.waits_for_pins(ONE.0)), (vec![[22; 16]], false));
+            assert_eq!((uuids(&owner), owner.waits_for_pins(ONE.0)), (vec![SegmentUuid([22; 16])], false));
         }
     }
 
@@ -441,7 +445,7 @@ mod tests {
             assert!(gone(&mut owner, ONE.0, &[(0, 4)]).0);
             assert!(answered(&mut owner, &unmount, Told::Unanswered).0.is_some() && !owner.waits_for_pins(ONE.0));
             owner.take_back(unmount, &mut out);
-            assert_eq!((out, uuids(&owner)), (vec![give_back("one", Some(vec![(0, 4)]))], vec![[22; 16]]));
+            assert_eq!((out, uuids(&owner)), (vec![give_back("one", Some(vec![(0, 4)]))], vec![SegmentUuid([22; 16])]));
         }
     }
 
@@ -547,16 +551,16 @@ mod tests {
         let (mut owner, mut out) = (owner(), Vec::new());
         assert_eq!((list(&mut owner), owner.list_is_outdated()), (2, false));
         // Its master may answer the list, or another one the request.
-        owner.mount(None, [3; 16], "three");
+        owner.mount(None, SegmentUuid([3; 16]), "three");
         assert!(!owner.list_is_outdated(), "it is still being mounted");
-        assert!(owner.mount_answered([3; 16], Told::Done, &mut out) && owner.list_is_outdated());
+        assert!(owner.mount_answered(SegmentUuid([3; 16]), Told::Done, &mut out) && owner.list_is_outdated());
         assert_eq!((list(&mut owner), owner.list_is_outdated()), (3, false));
         let unmount = owner.unmount(ONE, Duration::ZERO).unwrap();
         assert!(answered(&mut owner, &unmount, Told::Done).0.is_some() && !owner.list_is_outdated());
         owner.take_back(unmount, &mut out);
         assert!(owner.list_is_outdated());
         assert_eq!((list(&mut owner), owner.list_is_outdated()), (2, false));
-        gone(&mut owner, [22; 16], &[]);
+        gone(&mut owner, SegmentUuid([22; 16]), &[]);
         assert!(owner.list_is_outdated());
         owner.close().unwrap();
         assert!(!owner.list_is_outdated(), "the end of the session says it");
@@ -606,7 +610,7 @@ mod tests {
         let unmount = owner.unmount(TWO, Duration::ZERO).unwrap();
         assert_eq!(answered(&mut owner, &unmount, Told::Refused), (None, vec![]));
         assert_eq!(gone(&mut owner, ONE.0, &[]).1.len(), 1, "it was to leave");
-        assert_eq!(gone(&mut owner, [22; 16], &[]).1.len(), 2);
+        assert_eq!(gone(&mut owner, SegmentUuid([22; 16]), &[]).1.len(), 2);
     }
 
     #[test]

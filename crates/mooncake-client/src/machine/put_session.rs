@@ -38,6 +38,12 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// Most copies that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
 const MOST: usize = 16_384;
 
+/// Why a session is over that has no replica left.
+const GONE: &str = "the owners of all its copies are gone";
+
+/// Why all sessions are over whose store has a new session with its master.
+pub const NEW_SESSION: &str = "the store's session with its master, which reserved this, is over";
+
 /// What put sessions need of their store.
 pub trait PutSessionDriver: PutDriver {
     /// Where the copies of what was reserved are, whatever their store meets behind that.
@@ -54,6 +60,9 @@ pub trait PutSessionDriver: PutDriver {
 
     /// The places of replicas whose segments were just met.
     fn place(&self, origin: &Self::Origin, replicas: &[Replica]) -> Self::Place;
+
+    /// Whether a replica cannot be written any more: its segment is Gone, or its session with the master over.
+    fn is_lost(&self, reserved: &Reserved<Self::Origin, Self::Place>, replica: &Replica) -> bool;
 
     /// The rids of the objects that these keys are, as the master knows them: none where it is asked in another
     /// session, as numbers begin anew with another log.
@@ -170,6 +179,23 @@ impl<O, P> Open<O, P> {
         self.writing.is_empty() && self.bad.iter().all(|(_, settled)| *settled)
     }
 
+    /// Nothing can be written to these replicas any more. Without another one the session is over, unless a call ends
+    /// it: that finds out. True if it is over by this.
+    fn lose(&mut self, lost: Vec<u64>, reason: &str) -> bool {
+        self.bad.extend(lost.into_iter().map(|rid| (rid, true)));
+        let is_over = matches!(self.state, State::Filled) && self.good().next().is_none();
+        if is_over {
+            self.over(reason.to_owned());
+        }
+        is_over
+    }
+
+    /// A call that was to end it has found that it cannot.
+    fn reopen(&mut self) {
+        self.state = State::Filled;
+        self.lose(Vec::new(), GONE);
+    }
+
     /// Nothing of it can become an object, and nothing of it is being written: its caller has left it behind.
     fn is_left(&self, now: Duration) -> bool {
         let is_over = match &self.state {
@@ -215,6 +241,30 @@ impl<O, P> PutSessions<O, P> {
         alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }).collect()
     }
 
+    /// A segment is Gone, as `is_on_it` knows. What was reserved there is lost, and sessions without another copy are
+    /// over. Gives those of them that have reserved something elsewhere, too.
+    pub fn segment_gone(&mut self, is_on_it: impl Fn(&Reserved<O, P>, &Replica) -> bool) -> Vec<GivenUp<O, P>> {
+        self.lose(is_on_it, GONE)
+    }
+
+    /// The store has a new session with its master, and `is_of_it` knows what was reserved in that.
+    pub fn session_over(&mut self, is_of_it: impl Fn(&O) -> bool) {
+        self.lose(|reserved, _| !is_of_it(&reserved.origin), NEW_SESSION);
+    }
+
+    fn lose(&mut self, is_lost: impl Fn(&Reserved<O, P>, &Replica) -> bool, reason: &str) -> Vec<GivenUp<O, P>> {
+        let mut given_up = Vec::new();
+        for open in self.open.values_mut().filter(|open| matches!(open.state, State::Filled | State::Sealed)) {
+            let lost = open.reserved.replicas.iter().filter(|replica| is_lost(&open.reserved, replica));
+            let lost: Vec<u64> = lost.map(|replica| replica.rid).collect();
+            let is_all = lost.len() == open.reserved.replicas.len();
+            if !lost.is_empty() && open.lose(lost, reason) && !is_all {
+                given_up.push(GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() });
+            }
+        }
+        given_up
+    }
+
     /// Whether a key may have a session, of so many bytes, with so many copies. They count from here on, until
     /// [`PutSessions::begin`] or [`PutSessions::give_back`].
     fn promise(&mut self, key: &[u8], bytes: u64, copies: usize, call: &Call, now: Duration) -> Result<(), StoreError> {
@@ -245,15 +295,26 @@ impl<O, P> PutSessions<O, P> {
         self.promised -= copies;
     }
 
-    fn begin(&mut self, key: &[u8], reserved: Reserved<O, P>, combine: Combine, held: Arc<Held>) {
+    /// `lost`: those of its replicas that were lost on the way here. Gives what is to be given up if none is left.
+    fn begin(
+        &mut self,
+        key: &[u8],
+        reserved: Reserved<O, P>,
+        combine: Combine,
+        held: Arc<Held>,
+        lost: Vec<u64>,
+    ) -> Option<GivenUp<O, P>> {
         let id = self.next;
         self.next += 1;
         let filling = Filling::new(reserved.size, combine);
         let (bad, writing, state) = (Vec::new(), Vec::new(), State::Filled);
-        let open = Open { id, reserved: Arc::new(reserved), bad, filling, writing, state, held: Some(held) };
+        let mut open = Open { id, reserved: Arc::new(reserved), bad, filling, writing, state, held: Some(held) };
+        let is_over = open.lose(lost, GONE);
+        let given_up = is_over.then(|| GivenUp { reserved: open.reserved.clone(), settled: true });
         self.copies += open.reserved.replicas.len();
         let former = self.open.insert(key.into(), open);
         self.copies -= former.map_or(0, |former| former.reserved.replicas.len());
+        given_up
     }
 
     fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, P>, StoreError> {
@@ -482,16 +543,21 @@ async fn begin_round<D: PutSessionDriver>(
         placed.iter().for_each(|placed| results[placed.index] = Some(Err(error.clone())));
         return Begun::default();
     }
+    let mut given_up = Vec::new();
     for Placed { index, slot } in placed {
         let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
+        let mut sessions = driver.put_sessions();
+        // Under their lock: what is lost behind this finds the session among the others.
         let place = driver.place(&origin, &slot.replicas);
         let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, place };
-        let mut sessions = driver.put_sessions();
+        let lost = reserved.replicas.iter().filter(|replica| driver.is_lost(&reserved, replica));
+        let lost = lost.map(|replica| replica.rid).collect();
         sessions.give_back(driver.replicas());
-        sessions.begin(keys[index], reserved, D::COMBINE, held);
+        given_up.extend(sessions.begin(keys[index], reserved, D::COMBINE, held, lost));
         drop(sessions);
         results[index] = Some(Ok(()));
     }
+    give_up(driver, given_up).await;
     Begun { placed: true, full, populating }
 }
 
@@ -647,7 +713,7 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
         open.id
     };
     let is_still = wait_for_writes(driver, key, id).await;
-    let (reserved, mut bad) = {
+    let (reserved, known) = {
         let mut sessions = driver.put_sessions();
         let open = sessions.that(key, id).ok_or_else(meanwhile)?;
         if let State::Over(reason) = &open.state {
@@ -658,14 +724,14 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
             return Err(error);
         }
         if !is_still && !mutant!(EndsDoNotWaitForWrites) {
-            open.state = State::Filled;
+            open.reopen();
             let what = format!("writes of this key have been under way for {PATIENCE:?}; end it again, or revoke it");
             return Err(Cause::TransferTimeout(what).into());
         }
         if let Some((from, to)) = open.filling.first_hole()
             && !mutant!(HolesAreEnded)
         {
-            open.state = State::Filled;
+            open.reopen();
             let size = open.reserved.size;
             let reason = format!(
                 "bytes {from} to {to} of {size} were never written, or their write failed; write them and end it \
@@ -679,10 +745,8 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
         (open.reserved.clone(), open.bad.clone())
     };
     // Something was written twice.
-    let (mut sum, mut reason, mut passing) = (None, String::new(), None);
-    for replica in
-        reserved.replicas.iter().filter(|replica| bad.iter().all(|(rid, _)| *rid != replica.rid)).collect::<Vec<_>>()
-    {
+    let (mut sum, mut reason, mut passing, mut bad) = (None, GONE.to_owned(), None, Vec::new());
+    for replica in reserved.replicas.iter().filter(|replica| known.iter().all(|(rid, _)| *rid != replica.rid)) {
         match driver.sum_of(&reserved, replica).await {
             Ok(read) if *sum.get_or_insert(read) == read => continue,
             Ok(_) => reason = "its copies differ".to_owned(),
@@ -694,10 +758,10 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
     let mut sessions = driver.put_sessions();
     let open = sessions.that(key, id).ok_or_else(meanwhile)?;
     if let Some(error) = passing.filter(|_| sum.is_none()) {
-        open.state = State::Filled;
+        open.reopen();
         return Err(error);
     }
-    open.bad = bad;
+    open.bad.extend(bad);
     if let Some(sum) = sum {
         return Ok(open.send(sum));
     }
@@ -739,11 +803,18 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
         });
         if let Ok(Some(id)) = begun {
             wait_for_writes(driver, key, id).await;
-            let open = driver.put_sessions().remove(key, id);
-            let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
-            given_up.extend(alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }));
         }
-        results.push(begun.map(drop));
+        results.push(match begun {
+            Ok(Some(id)) => match driver.put_sessions().remove(key, id) {
+                Some(Open { state: State::Over(reason), .. }) => Err(Cause::SessionOver { reason }.into()),
+                Some(open) => {
+                    given_up.push(GivenUp { settled: open.is_settled(), reserved: open.reserved });
+                    Ok(())
+                }
+                None => Ok(()),
+            },
+            begun => begun.map(drop),
+        });
     }
     let told = tell(driver, keys, &sent).await;
     for ((index, sealed), told) in sent.iter().zip(told) {

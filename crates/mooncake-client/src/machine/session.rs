@@ -9,8 +9,9 @@
 
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_mutant::mutant;
-use mooncake_segment::{Fence, Reign, Uuid};
+use mooncake_segment::{Fence, Reign};
 use mooncake_wire::Feature;
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession, Populated, ProcessIdentity,
@@ -348,6 +349,6 @@ fn is_asked_for_again(message: &AnchorUp) -> bool {
     matches!(&message.body, None | Some(Beat(_) | FenceDone(_) | Rechecked(_) | EpochTaken(_) | Goodbye(_)))
 }
 
-fn uuid(bytes: &[u8]) -> Option<Uuid> {
+fn uuid(bytes: &[u8]) -> Option<SegmentUuid> {
     bytes.try_into().ok()
 }

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use mooncake_os::ProcessIdentity;
 use mooncake_segment::SegmentAddress;
-use mooncake_wire::message::{ProcessIdentity as WireProcess, Replica, Segment, Segments, reply, request};
+use mooncake_wire::message::{Replica, Segment, Segments, reply, request};
 use parking_lot::RwLock;
 
 use crate::descriptors::{self, MAPPED, REACHED};
 use crate::error::StoreError;
 use crate::machine::directory as machine;
 use crate::machine::numbering::Numbering;
+use crate::process::process;
 use crate::session::control::Control;
 
 /// Segments met so far, for all threads of a store: [`machine::directory`](crate::machine::directory).
@@ -88,26 +88,6 @@ fn address(segment: Segment) -> Option<SegmentAddress> {
         access_key: endpoint.access_key,
         process: endpoint.process.and_then(process),
     })
-}
-
-fn process(process: WireProcess) -> Option<ProcessIdentity> {
-    Some(ProcessIdentity {
-        boot_id: process.boot_id[..].try_into().ok()?,
-        pid: process.pid,
-        start_time: process.start_time,
-        pid_namespace: process.pid_namespace,
-    })
-}
-
-/// A process as messages name it.
-pub(crate) fn wire_process(process: &ProcessIdentity) -> WireProcess {
-    WireProcess {
-        boot_id: process.boot_id.to_vec().into(),
-        pid: process.pid,
-        start_time: process.start_time,
-        pid_namespace: process.pid_namespace,
-        mark: 0,
-    }
 }
 
 #[cfg(test)]

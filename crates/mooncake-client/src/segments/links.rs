@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_segment::{
     EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, Reign, SegmentAddress,
-    ServerError, Uuid, Wait,
+    ServerError, Wait,
 };
 use mooncake_wire::message::{PeerGone, anchor_up};
 use parking_lot::{Mutex, RwLock};
@@ -55,7 +56,7 @@ impl LinkSet {
     }
 
     /// The segment is Gone: see [`Links::forget`].
-    pub fn forget(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
+    pub fn forget(&self, uuid: SegmentUuid, pinned: &[(u64, u64)]) {
         let reign = self.questions.lock().reign();
         for links in self.all() {
             links.forget(uuid, pinned, reign);
@@ -223,8 +224,8 @@ struct Events {
 }
 
 impl LinkEvents for Events {
-    fn owner_gone(&self, uuid: Uuid) {
-        self.control.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.to_vec().into() }));
+    fn owner_gone(&self, uuid: SegmentUuid) {
+        self.control.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.0.to_vec().into() }));
     }
 
     fn take_epoch(&self, question: EpochQuestion) {
@@ -250,8 +251,8 @@ mod tests {
     struct Quiet;
 
     impl ServerEvents for Quiet {
-        fn fenced(&self, _: Uuid, _: u64) {}
-        fn epoch_taken(&self, _: u16, _: Uuid) {}
+        fn fenced(&self, _: SegmentUuid, _: u64) {}
+        fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
     }
 
     /// An owner, its segment with one object, and a store that maps it.
@@ -307,7 +308,7 @@ mod tests {
         let link = links.link(&address, &wait()).unwrap();
         link.write(RID, 64 << 10, &[Source::new(b"another one")], &wait()).unwrap();
         let process = mooncake_os::ProcessIdentity::current().unwrap();
-        let uuid = mooncake_ids::SegmentUuid(address.uuid).to_string();
+        let uuid = address.uuid.to_string();
         let text = format!("{uuid}\n{}\n{}\n", server.unix_name(), process.start_time);
         std::fs::write(format!("{path}.new"), text).unwrap();
         std::fs::rename(format!("{path}.new"), path).unwrap();
@@ -335,7 +336,7 @@ mod tests {
         let own = mooncake_os::ProcessIdentity::current().unwrap();
         let process = mooncake_os::ProcessIdentity { pid: lender.0.id(), start_time: lines[2].parse().unwrap(), ..own };
         let address = SegmentAddress {
-            uuid: lines[0].parse::<mooncake_ids::SegmentUuid>().unwrap().0,
+            uuid: lines[0].parse().unwrap(),
             bytes: 1 << 20,
             name: "owner".into(),
             boot_id: own.boot_id,

@@ -4,4 +4,5 @@ pub(crate) mod directory;
 pub(crate) mod links;
 pub(crate) mod owner;
 pub(crate) mod owner_events;
+pub(crate) mod server;
 pub(crate) mod suspects;

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{MemoryError, SegmentMemory, SegmentOptions};
 use mooncake_os::thread;
 use mooncake_os::{ProcessIdentity, random_bytes};
-use mooncake_segment::{Fence, Reign, SegmentServer, Uuid};
+use mooncake_segment::{Fence, Reign, SegmentServer};
 use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, anchor_up, reply, request};
 use parking_lot::{Condvar, Mutex};
 
@@ -24,8 +25,8 @@ use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned};
 use crate::machine::position::reign_of;
 use crate::machine::ready;
 use crate::machine::session::Recheck;
+use crate::process::wire_process;
 use crate::segment_id::SegmentId;
-use crate::segments::directory::wire_process;
 use crate::segments::owner_events::{tell_epoch_taken, tell_fenced};
 use crate::session::control::Control;
 
@@ -135,13 +136,13 @@ impl SegmentOwner {
 
     /// The segments that are held, each with the highest epoch that it has taken.
     #[cfg(test)]
-    pub fn held(&self) -> Vec<(Uuid, u16)> {
+    pub fn held(&self) -> Vec<(SegmentUuid, u16)> {
         self.state.lock().held(|uuid| self.server.taken(uuid))
     }
 
     /// The segments that are held, for the hello with which the store comes back, each with the highest epoch that it
     /// has taken: not with one that is still waited for.
-    pub fn list(&self) -> Vec<(Uuid, u16)> {
+    pub fn list(&self) -> Vec<(SegmentUuid, u16)> {
         self.state.lock().list(|uuid| self.server.taken(uuid))
     }
 
@@ -151,7 +152,7 @@ impl SegmentOwner {
         let news = state.memories().filter_map(|held| {
             let populated = held.populated.load(Ordering::Acquire);
             (held.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
-                uuid: held.memory.uuid().to_vec().into(),
+                uuid: held.memory.uuid().0.to_vec().into(),
                 bytes: populated,
                 failed: held.stopped_short.load(Ordering::Acquire),
             })
@@ -200,12 +201,12 @@ impl SegmentOwner {
         if !good {
             tracing::warn!(rid = format_args!("{rid:#x}"), offset, length, "a replica in this segment is bad");
         }
-        let rechecked = Rechecked { uuid: uuid.to_vec().into(), rid, good };
+        let rechecked = Rechecked { uuid: uuid.0.to_vec().into(), rid, good };
         self.control.tell(anchor_up::Body::Rechecked(rechecked));
     }
 
     /// The master says that a segment is Gone, and what of it is pinned. It may be this store's.
-    pub fn segment_gone(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
+    pub fn segment_gone(&self, uuid: SegmentUuid, pinned: &[(u64, u64)]) {
         let mut out = Vec::new();
         if self.state.lock().segment_gone(uuid, pinned, &mut out) {
             self.gone.notify_all();
@@ -214,7 +215,7 @@ impl SegmentOwner {
     }
 
     /// The master has answered the last list: it does not know these segments (any more), nor who reads them.
-    pub fn list_answered(&self, gone: impl Fn(&Uuid) -> bool) {
+    pub fn list_answered(&self, gone: impl Fn(&SegmentUuid) -> bool) {
         lending::list_answered(self, gone);
     }
 
@@ -310,7 +311,7 @@ impl SegmentOwner {
         let towards_master = session.local_ip.unwrap_or(self.server.tcp_addr().ip());
         let segment = Segment {
             number: 0,
-            uuid: memory.uuid().to_vec().into(),
+            uuid: memory.uuid().0.to_vec().into(),
             name: self.name.clone(),
             bytes: memory.bytes(),
             session: session.id,
@@ -367,12 +368,12 @@ impl LendingDriver for SegmentOwner {
         self.control.resume_anew();
     }
 
-    fn mounted(&self, uuid: Uuid, held: Arc<Held>) {
+    fn mounted(&self, uuid: SegmentUuid, held: Arc<Held>) {
         self.server.mounted(uuid, reign_of(&self.control.position()));
         let _ = self.work.send(Work::Populate(held));
     }
 
-    async fn wait_for_pins(&self, uuid: Uuid, until: Duration) {
+    async fn wait_for_pins(&self, uuid: SegmentUuid, until: Duration) {
         let (mut state, until) = (self.state.lock(), self.control.instant(until));
         while state.waits_for_pins(uuid) && !self.gone.wait_until(&mut state, until).timed_out() {}
     }

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use mooncake_segment::{ProcessGone, ServerEvents, Uuid};
+use mooncake_ids::SegmentUuid;
+use mooncake_segment::{ProcessGone, ServerEvents};
 use mooncake_wire::message::{EpochTaken, FenceDone, anchor_up};
 
 use crate::session::control::Control;
@@ -27,13 +28,13 @@ impl OwnerEvents {
 pub(crate) struct Reporter(pub Arc<OwnerEvents>);
 
 impl ServerEvents for Reporter {
-    fn fenced(&self, uuid: Uuid, rid: u64) {
+    fn fenced(&self, uuid: SegmentUuid, rid: u64) {
         if let Some(control) = self.0.control.get() {
             tell_fenced(control, uuid, rid);
         }
     }
 
-    fn epoch_taken(&self, epoch: u16, uuid: Uuid) {
+    fn epoch_taken(&self, epoch: u16, uuid: SegmentUuid) {
         if let Some(control) = self.0.control.get() {
             tell_epoch_taken(control, epoch, &[uuid]);
         }
@@ -48,13 +49,13 @@ impl ServerEvents for Reporter {
 }
 
 /// The writer of this placement is shut out for good.
-pub(crate) fn tell_fenced(control: &Control, uuid: Uuid, rid: u64) {
-    control.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.to_vec().into(), rids: vec![rid] }));
+pub(crate) fn tell_fenced(control: &Control, uuid: SegmentUuid, rid: u64) {
+    control.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![rid] }));
 }
 
 /// These segments have taken an epoch.
-pub(crate) fn tell_epoch_taken(control: &Control, epoch: u16, segments: &[Uuid]) {
-    let segments = segments.iter().map(|uuid| uuid.to_vec().into()).collect();
+pub(crate) fn tell_epoch_taken(control: &Control, epoch: u16, segments: &[SegmentUuid]) {
+    let segments = segments.iter().map(|uuid| uuid.0.to_vec().into()).collect();
     control.tell(anchor_up::Body::EpochTaken(EpochTaken { epoch: u32::from(epoch), segments }));
 }
 
@@ -81,8 +82,8 @@ mod tests {
         owner: Arc<SegmentOwner>,
         says: Arc<Control>,
         reports: Arc<Control>,
-        free: Uuid,
-        mapped: Uuid,
+        free: SegmentUuid,
+        mapped: SegmentUuid,
         links: LinkSet,
     }
 
@@ -113,7 +114,7 @@ mod tests {
             Host { owner, says, reports, free: memories[0].uuid(), mapped: memory.uuid(), links }
         }
 
-        fn fence(&self, uuid: Uuid) {
+        fn fence(&self, uuid: SegmentUuid) {
             let fence = Fence { uuid, rid: RID, offset: 0, len: 1024, writer: 7, writer_done: false };
             self.owner.fence(fence);
         }
@@ -146,12 +147,12 @@ mod tests {
         }
     }
 
-    fn fence_done(uuid: Uuid) -> Vec<anchor_up::Body> {
-        vec![anchor_up::Body::FenceDone(FenceDone { uuid: uuid.to_vec().into(), rids: vec![RID] })]
+    fn fence_done(uuid: SegmentUuid) -> Vec<anchor_up::Body> {
+        vec![anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![RID] })]
     }
 
-    fn epoch_taken(uuid: Uuid) -> Vec<anchor_up::Body> {
-        vec![anchor_up::Body::EpochTaken(EpochTaken { epoch: 2, segments: vec![uuid.to_vec().into()] })]
+    fn epoch_taken(uuid: SegmentUuid) -> Vec<anchor_up::Body> {
+        vec![anchor_up::Body::EpochTaken(EpochTaken { epoch: 2, segments: vec![uuid.0.to_vec().into()] })]
     }
 
     #[test]
@@ -184,7 +185,7 @@ mod tests {
     #[test]
     fn a_process_that_ended_is_noted_for_the_anchor() {
         let (events, control) = (OwnerEvents::new(), Control::alone());
-        let gone = ProcessGone { session: 7, uuid: [1; 16], mark: 3 };
+        let gone = ProcessGone { session: 7, uuid: SegmentUuid([1; 16]), mark: 3 };
         Reporter(events.clone()).process_gone(gone);
         events.report_to(control.clone());
         Reporter(events).process_gone(gone);

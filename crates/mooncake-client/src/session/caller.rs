@@ -10,16 +10,17 @@ use mooncake_os::{forked, is_short_of_descriptors};
 use mooncake_wire::message::{LogPosition, Refusal, Reply, Request, refusal, request};
 use mooncake_wire::{MAX_FRAME, RequestKind};
 
-use crate::call::put::out_of_descriptors;
 use crate::error::{Cause, StoreError};
 use crate::machine::call::{self, Call, CallDriver, Ended, Failure, Obstacle, keep_waiting};
 use crate::machine::pins::Pins;
 use crate::machine::reachability::Reachability;
 use crate::machine::sequences::Sequences;
 use crate::machine::{orphans, ready};
+use crate::patience::{ConnectionError, Patience};
 use crate::session::Session;
-use crate::session::connection::{Connection, ConnectionError, Patience};
+use crate::session::connection::Connection;
 use crate::session::control::{Control, MAX_CONNECTIONS, MAX_LONG, Queued};
+use crate::transfer_error::out_of_descriptors;
 
 /// Why a try gave no reply.
 pub(crate) type Lost = call::Lost<Arc<Session>, ConnectionError>;

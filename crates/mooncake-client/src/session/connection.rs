@@ -21,9 +21,7 @@ use rustix::net::{
     socket_with, sockopt,
 };
 
-/// Longest time that a wait goes on without a look at the clock and at the
-/// caller's interrupt hook.
-pub(crate) const SLICE: Duration = Duration::from_millis(50);
+use crate::patience::{ConnectionError, Patience, SLICE};
 
 /// Bytes of a request, most of them keys, for which the master takes a microsecond: a thousand short keys are looked up
 /// in 60 to 80.
@@ -47,51 +45,12 @@ const HTTP: usize = u32::from_le_bytes(*b"HTTP") as usize;
 #[cfg(test)]
 mod tests;
 
-/// Why a connection did not do what was asked.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectionError {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("no answer in time")]
-    Deadline,
-    #[error("interrupted")]
-    Interrupted,
-    #[error("{0}")]
-    Frame(#[from] FrameError),
-    #[error("it speaks HTTP and is no master's control port")]
-    Http,
-}
-
-impl From<Errno> for ConnectionError {
-    fn from(errno: Errno) -> Self {
-        ConnectionError::Io(errno.into())
-    }
-}
-
 /// Where a master listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
     /// Abstract name.
     Unix(String),
-}
-
-/// A caller's patience while it waits for the master.
-pub(crate) struct Patience<'a> {
-    pub deadline: Instant,
-    /// Asked at every slice; an error ends the wait.
-    pub check: &'a dyn Fn() -> Result<(), ConnectionError>,
-}
-
-impl Patience<'_> {
-    /// Asks whether to go on, and for how long at most until the next look.
-    pub fn look(&self) -> Result<Duration, ConnectionError> {
-        (self.check)()?;
-        match self.deadline.checked_duration_since(Instant::now()) {
-            Some(left) if !left.is_zero() => Ok(left.min(SLICE)),
-            _ => Err(ConnectionError::Deadline),
-        }
-    }
 }
 
 /// A connection that speaks frames.

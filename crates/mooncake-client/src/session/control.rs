@@ -24,9 +24,10 @@ use crate::machine::suspects::Suspects;
 use crate::machine::wants::Wants;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
+use crate::patience::{ConnectionError, Patience, SLICE};
 use crate::session::Session;
 use crate::session::caller::Lost;
-use crate::session::connection::{Address, Connection, ConnectionError, Patience, SLICE};
+use crate::session::connection::{Address, Connection};
 use mooncake_os::Waker;
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub(crate) mod caller;
 pub(crate) mod connection;
 pub(crate) mod control;
 pub(crate) mod opening;
+pub(crate) mod origin;
 pub(crate) mod orphaned_puts;
 
 use std::net::IpAddr;

@@ -10,9 +10,10 @@ use mooncake_wire::message::{HelloReply, LogPosition, hello};
 use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, StoreError};
 use crate::machine::session::{Identity, RECONNECT, TRY};
-use crate::segments::directory::wire_process;
+use crate::patience::{ConnectionError, Patience};
+use crate::process::wire_process;
 use crate::session::Session;
-use crate::session::connection::{Address, Connection, ConnectionError, Patience};
+use crate::session::connection::{Address, Connection};
 
 /// Reaches a master of the list and begins a session.
 pub(crate) fn open_first(

@@ -1,7 +1,8 @@
 //! A store over loopback, with a master that says what a test wants it to say.
 
 use std::net::TcpListener;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Instant;
 
 use mooncake_memory::{Source, Target};
 use mooncake_wire::message::{

@@ -359,6 +359,7 @@ impl Core {
                 writer.remember_committed(replica.rid);
             }
         }
+        good.iter().for_each(|replica| self.removals.committed(replica.rid));
         Ok(())
     }
 

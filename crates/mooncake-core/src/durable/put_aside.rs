@@ -1,4 +1,7 @@
 //! What operations change while a snapshot is being taken and has not come to it: put aside first, as it was.
+//!
+//! Each slice takes what there is of the kind that the walk is at. Of objects before it comes to them, and when the
+//! disk does not take what the walk has, there may be [too much](crate::Config::snapshot_aside_max).
 
 use smallvec::SmallVec;
 
@@ -7,11 +10,6 @@ use crate::durable::snapshot_walk::{OBJECTS, SnapshotWalk, Unit};
 use crate::effect::Record;
 use crate::request::{PutSlot, Remembered};
 use mooncake_ids::{Rid, SessionId};
-
-/// Most that waits for the snapshot to take it, bytes of memory. Each slice takes what there is of the kind that the
-/// walk is at: of objects before it comes to them, and of those when the disk does not take what it has, there may be
-/// too much.
-pub(crate) const BYTES_MAX: usize = 64 << 20;
 
 /// Bytes that a note takes of what has changed.
 pub(crate) const NOTED: usize = 64;

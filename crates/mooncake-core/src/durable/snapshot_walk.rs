@@ -220,7 +220,7 @@ impl Core {
             seen: vec![0; (slots as usize).div_ceil(WORD)],
             aside: Default::default(),
             aside_bytes: 0,
-            aside_max: crate::durable::put_aside::BYTES_MAX,
+            aside_max: self.config.snapshot_aside_max,
         }));
     }
 

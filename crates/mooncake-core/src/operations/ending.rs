@@ -52,9 +52,21 @@ impl Endings {
 }
 
 impl Core {
-    /// The session ended by itself, after its last view: a client says so only when none is left and none can begin.
-    pub fn close_session(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        self.session_over(now, session, Ending::Closed, fx);
+    /// The session ended by itself, after its last view: a client says so only when none is left and none can begin. Of
+    /// one on which much hangs this is a step, and it goes on with the next call or [in the
+    /// background](Core::background): true when it is over.
+    pub fn close_session(&mut self, now: Time, session: SessionId, fx: &mut Effects) -> bool {
+        self.begin_to_end(now, session, Ending::Closed);
+        let at = self.endings.line.iter().position(|(other, ..)| *other == session);
+        if let Some(at) = at {
+            let (_, ending, next) = self.endings.line[at];
+            match self.end_session(now, session, ending, next, &mut Work::step(STEP), fx) {
+                Some(reached) => self.endings.line[at].2 = reached,
+                None => _ = self.endings.line.remove(at),
+            }
+        }
+        self.settle(now, fx);
+        self.sessions.get(session).is_none()
     }
 
     /// Its process is proven gone, and its views with it.
@@ -65,14 +77,7 @@ impl Core {
     /// Ends a session: at once, unless much hangs on it.
     pub(crate) fn session_over(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
         self.begin_to_end(now, session, ending);
-        match ending {
-            // Its client has no views any more, and takes the answer for all of it.
-            Ending::Closed => {
-                self.endings.line.retain(|(other, ..)| *other != session);
-                self.end_session(now, session, ending, 0, &mut Work::operation(), fx);
-            }
-            _ => self.end_sessions(now, &mut Work::step(STEP), fx),
-        }
+        self.end_sessions(now, &mut Work::step(STEP), fx);
         self.settle(now, fx);
     }
 
@@ -247,6 +252,7 @@ impl Core {
         }
         self.log(now, Record::SegmentGone(number), fx);
         self.counts.segments_gone += 1;
+        self.touched.add(self.rechecks.len());
         self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);
         let gone = self.segments.gone_one_of(number).expect("it has just gone");
         self.tell_all(gone, fx);

@@ -82,6 +82,7 @@ impl Core {
         mut keys: impl Iterator<Item = &'k [u8]>,
         mut look: impl FnMut(&mut Core, &'k [u8], u64),
     ) {
+        self.objects.begin_renewals();
         // Used again and never moved: it is larger than all else that a query of one key touches.
         let mut some: SmallVec<[(&[u8], u64); AHEAD]> = SmallVec::new();
         loop {

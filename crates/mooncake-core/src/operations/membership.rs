@@ -206,7 +206,7 @@ impl Core {
         if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch)) {
             fx.pushes.push((To::Session(owner), Push::TakeEpoch(self.reign())));
         }
-        for recheck in self.rechecks.values() {
+        for recheck in self.touched.each(self.rechecks.values()) {
             let Some(segment) = self.segments.get(recheck.replica.extent.segment) else { continue };
             if segment.session == owner {
                 let (uuid, replica, crc32c) = (segment.spec.uuid, recheck.replica, recheck.crc32c);
@@ -319,6 +319,16 @@ impl Core {
     /// The same, from a number on.
     pub fn segments_from(&self, first: SegmentNo) -> impl Iterator<Item = SegmentView<'_>> {
         self.segments.numbers_from(first).filter_map(|number| self.segment(number))
+    }
+
+    /// The segment of that UUID, unless it is Gone.
+    pub fn segment_of(&self, uuid: SegmentUuid) -> Option<SegmentView<'_>> {
+        Some(self.segments.by_uuid(uuid)?.view())
+    }
+
+    /// Those of a name that are not Gone, by number.
+    pub fn segments_named(&self, name: &str) -> impl Iterator<Item = SegmentView<'_>> {
+        self.segments.by_name(name).filter_map(|number| self.segment(number))
     }
 
     /// Owner of a segment that is not Gone.

@@ -131,6 +131,7 @@ impl Core {
         let protect_ms = self.config.lookup_protect_ms;
         let promise_kept_until = now.plus_ms(protect_ms / 2 - renewal_ms(protect_ms));
         let same_call = config.first_rid.map(|first| SameCall { first, promise_kept_until, passes: OWN_PASSES });
+        self.objects.begin_renewals();
         let look = work.look();
         let mut search = RoomSearch::of(look, self.walk.is_some(), same_call);
         let slots = Vec::with_capacity(entries.size_hint().0);
@@ -178,10 +179,8 @@ impl Core {
     ) -> PutSlot {
         let Entry { key, size, .. } = entry;
         if key.is_empty() || size == 0 {
-            return PutSlot::Refused(format!(
-                "a key of {} bytes and a value of {size} bytes: both need one",
-                key.len()
-            ));
+            let reason = format!("a key of {} bytes and a value of {size} bytes: both need one", key.len());
+            return PutSlot::Refused(reason.into());
         }
         let old = self.visible(hash, key);
         if let Some(slot) = old
@@ -226,7 +225,7 @@ impl Core {
             && !entry.group.is_empty()
             && entry.group != self.objects.group_of(old)
         {
-            return PutSlot::Refused("the value that is to be replaced is in another group, or in none".to_owned());
+            return PutSlot::Refused("the value that is to be replaced is in another group, or in none".into());
         }
         // Held from here on: the room for its replacement is not to come from it.
         if let Some(old) = old {

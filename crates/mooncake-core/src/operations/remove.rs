@@ -1,7 +1,5 @@
 //! Unlinking objects, one by one or all, and listing them.
 
-use std::collections::BTreeSet;
-
 use smallvec::SmallVec;
 
 use crate::core::Core;
@@ -9,6 +7,8 @@ use crate::effect::{Effects, Record};
 use crate::ids::Time;
 use crate::request::{Origin, Refused, Remembered, RemoveOutcome};
 use crate::state::objects::AHEAD;
+use crate::state::removals_under_way::UnderWay;
+use crate::work::Work;
 use mooncake_ids::Rid;
 
 /// A remove_all under way. It takes what was there when it began.
@@ -18,27 +18,14 @@ pub struct RemoveAll {
     pub removed: u64,
     force: bool,
     next: u32,
-    /// Rids from here on are newer than its beginning.
-    before: Rid,
-    /// What was unfinished then: all rids, since any replica may fail or go.
-    unfinished: BTreeSet<Rid>,
+    begun: UnderWay,
 }
 
 impl RemoveAll {
     /// Begins now; without `force` it spares what was looked up a moment ago.
-    pub fn new(core: &Core, force: bool) -> RemoveAll {
-        RemoveAll {
-            removed: 0,
-            force,
-            next: 0,
-            before: Rid::new(core.epoch, core.counter + 1),
-            unfinished: core
-                .reservations
-                .iter()
-                .flat_map(|(_, unfinished)| unfinished.replicas.iter())
-                .map(|r| r.rid)
-                .collect(),
-        }
+    pub fn new(core: &mut Core, force: bool) -> RemoveAll {
+        let begun = core.removals.begin(Rid::new(core.epoch, core.counter + 1));
+        RemoveAll { removed: 0, force, next: 0, begun }
     }
 }
 
@@ -181,7 +168,7 @@ impl Core {
         self.objects.get(slot).is_some_and(|object| {
             let rid = object.rid();
             let spared = !cursor.force && object.protected_until > now;
-            rid < cursor.before && !cursor.unfinished.contains(&rid) && !spared
+            self.removals.was_there(&cursor.begun, rid) && !spared
         })
     }
 
@@ -190,6 +177,13 @@ impl Core {
         self.remove_object(now, slot, fx);
         cursor.removed += u64::from(visible);
         self.counts.removed_objects += u64::from(visible);
+    }
+
+    /// Goes on forgetting what removals that have ended had to know.
+    pub(crate) fn forget_removals(&mut self, _: Time, work: &mut Work, _: &mut Effects) {
+        while !work.is_used_up() && self.removals.forget() {
+            work.did(1);
+        }
     }
 
     /// Goes on with a listing of the visible keys over at most `budget` slots. True when it is through.

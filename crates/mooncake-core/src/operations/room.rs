@@ -271,7 +271,7 @@ impl Core {
         };
         let is_attainable = match used.is_empty() {
             true => need <= self.attainable(search),
-            false => self.segments.open().iter().any(could),
+            false => self.segments.each_open().any(could),
         };
         if !is_attainable {
             // Evicting would gain nothing.
@@ -352,7 +352,7 @@ impl Core {
         let gets_on =
             |segment: &&Segment| segment.populating() && now < segment.progress.plus_ms(POPULATION_STALLED_MS);
         search.populating.get_or_insert_with(|| {
-            let open = self.segments.open().iter().filter_map(|open| self.segments.get(open.number));
+            let open = self.segments.each_open().filter_map(|open| self.segments.get(open.number));
             let populating = open.filter(gets_on).map(|segment| Populating {
                 owner: segment.session,
                 attainable: segment.attainable(),

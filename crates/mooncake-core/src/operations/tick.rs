@@ -23,12 +23,13 @@ const FOUND: usize = 128;
 const LOOKED_AT_AS_ONE: usize = 8;
 
 /// What is done in the background, as far as there is any of it. What makes room comes first.
-const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 12] = [
+const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 14] = [
     Core::end_sessions,
     Core::expire_reservations,
     Core::clear_away,
     Core::end_graces,
     Core::lapse,
+    Core::renew_groups,
     Core::evict_to_watermark,
     Core::pass_on_changes,
     Core::serve_due_tickets,
@@ -36,6 +37,7 @@ const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 12] = [
     Core::purge,
     Core::look_at_several,
     Core::forget_settled,
+    Core::forget_removals,
 ];
 
 /// How far eviction down from the high watermark is.
@@ -128,7 +130,7 @@ impl Core {
         if self.watermark == Watermark::Below {
             return;
         }
-        let open = self.segments.open().iter();
+        let open = self.segments.each_open();
         let (used, total) = open.fold((0, 0), |(used, total), open| {
             let limit = self.segments.get(open.number).map_or(0, |segment| u64::from(segment.extents.limit()));
             (used + (limit - u64::from(open.free)) * GRANULE, total + u64::from(open.total) * GRANULE)
@@ -162,6 +164,15 @@ impl Core {
         let lapsed_soft = self.objects.lapse_soft_pins(now, work.left(usize::MAX));
         work.did(lapsed_soft);
         self.changes.room |= lapsed + lapsed_soft > 0;
+    }
+
+    /// Goes on renewing groups of which an operation has found an object.
+    fn renew_groups(&mut self, now: Time, work: &mut Work, _: &mut Effects) {
+        while !work.is_used_up()
+            && let Some(renewed) = self.objects.renew_next(now)
+        {
+            work.did(1 + renewed);
+        }
     }
 
     fn look_at_several(&mut self, _: Time, work: &mut Work, _: &mut Effects) {

@@ -1,5 +1,6 @@
 //! Serving those that wait: what has changed for them, and how much of it one hold of the lock goes through.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::core::Core;
@@ -18,11 +19,15 @@ pub(crate) struct Changes {
     /// Keys that changed hands with their hashes, and how far the line of those that wait for each has been gone
     /// through.
     keys: VecDeque<(Box<[u8]>, u64, Option<Place>)>,
+    /// The hashes of those keys, with how often each is there.
+    hashes: BTreeMap<u64, u32>,
     /// Writers that have gone away, which yield the keys that others wait for, and how far each one's have been gone
     /// through.
     yielding: VecDeque<(SessionId, Option<u32>)>,
     /// There may be more room than before: the first in line looks.
     pub room: bool,
+    /// All sessions may have more unfinished than before.
+    cap_raised: bool,
     /// Sessions that have less unfinished than before, and how far the line of each has been gone through since.
     uncapped: BTreeMap<SessionId, Option<Place>>,
     held: Pass<(u32, Place)>,
@@ -61,12 +66,27 @@ impl Changes {
     /// Nothing is left to be passed on.
     pub fn is_empty(&self) -> bool {
         let keys = self.keys.is_empty() && self.yielding.is_empty();
-        keys && !self.room && self.uncapped.is_empty() && !self.held.begun && !self.own.begun
+        let uncapped = self.cap_raised || !self.uncapped.is_empty();
+        keys && !self.room && !uncapped && !self.held.begun && !self.own.begun
     }
 
     /// Whether those that wait for a key are yet to hear of it.
     pub fn tells_of(&self, hash: u64) -> bool {
-        self.keys.iter().any(|(_, other, _)| *other == hash)
+        self.hashes.contains_key(&hash)
+    }
+
+    fn add_key(&mut self, key: &[u8], hash: u64) {
+        self.keys.push_back((key.into(), hash, None));
+        *self.hashes.entry(hash).or_default() += 1;
+    }
+
+    fn remove_first_key(&mut self) {
+        let Some((_, hash, _)) = self.keys.pop_front() else { return };
+        let count = self.hashes.get_mut(&hash).expect("it was added with its key");
+        *count -= 1;
+        if *count == 0 {
+            self.hashes.remove(&hash);
+        }
     }
 
     /// Those that wait to spare what their call has stored, or for more of the memory that is being populated, look
@@ -84,7 +104,7 @@ impl Core {
     pub(crate) fn key_changed(&mut self, key: &[u8]) {
         let hash = self.objects.hash(key);
         if self.tickets.await_key(hash) {
-            self.changes.keys.push_back((key.into(), hash, None));
+            self.changes.add_key(key, hash);
         }
     }
 
@@ -118,12 +138,12 @@ impl Core {
     /// A segment takes objects that took none.
     pub(crate) fn more_is_open(&mut self, number: SegmentNo) {
         self.changes.room = true;
-        self.changes.uncapped = self.tickets.capped_sessions().into_iter().map(|session| (session, None)).collect();
+        self.changes.cap_raised = true;
         self.more_attainable(number);
     }
 
-    pub(crate) fn refuse_ticket(&mut self, parked: WaitingPut, reason: &str, fx: &mut Effects) {
-        let slots = parked.entries.iter().map(|_| PutSlot::Refused(reason.to_owned())).collect();
+    pub(crate) fn refuse_ticket(&mut self, parked: WaitingPut, reason: &'static str, fx: &mut Effects) {
+        let slots = parked.entries.iter().map(|_| PutSlot::Refused(Cow::Borrowed(reason))).collect();
         fx.woken.push((parked.ticket, slots));
         self.changes.room = true;
     }
@@ -189,7 +209,7 @@ impl Core {
                 if let Some(slot) = taken {
                     self.reservations.set_awaited(slot);
                 }
-                self.changes.keys.pop_front();
+                self.changes.remove_first_key();
                 continue;
             };
             if !self.has_time_for(place, work) {
@@ -216,6 +236,10 @@ impl Core {
     }
 
     fn pass_on_to_capped(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        if std::mem::take(&mut self.changes.cap_raised) {
+            let all = self.tickets.capped_sessions();
+            self.changes.uncapped = all.into_iter().map(|session| (session, None)).collect();
+        }
         while let Some((session, after)) = self.changes.uncapped.first_key_value().map(|(id, after)| (*id, *after)) {
             let Some(place) = self.tickets.next_capped(session, after) else {
                 self.changes.uncapped.pop_first();

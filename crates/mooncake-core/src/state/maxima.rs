@@ -36,6 +36,30 @@ impl Maxima {
         }
     }
 
+    /// The first place from one on that has a number, which is not 0, or a larger one.
+    pub fn next(&self, from: usize, least: u32) -> Option<usize> {
+        let places = self.places();
+        let mut at = places + from;
+        if from >= places {
+            return None;
+        }
+        while self.rounds[at] < least {
+            // Who played on the right of its matches so far is the last one of those.
+            while at % 2 == 1 {
+                at /= 2;
+                if at <= 1 {
+                    return None;
+                }
+            }
+            at += 1;
+        }
+        while at < places {
+            at *= 2;
+            at += usize::from(self.rounds[at] < least);
+        }
+        Some(at - places)
+    }
+
     fn places(&self) -> usize {
         self.rounds.len() / 2
     }
@@ -66,6 +90,10 @@ mod tests {
                 maxima.set(place, number);
                 numbers[place] = number;
                 prop_assert_eq!(Some(maxima.largest()), numbers.iter().max().copied());
+                for (from, least) in (0..80).zip([1, 49, 25, number.max(1)].into_iter().cycle()) {
+                    let next = (from..70).find(|place| numbers[*place] >= least);
+                    prop_assert_eq!(maxima.next(from, least), next);
+                }
             }
         }
     }

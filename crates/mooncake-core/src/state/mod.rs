@@ -10,6 +10,7 @@ pub(crate) mod pin;
 pub(crate) mod placement;
 pub(crate) mod quarantine;
 pub(crate) mod recently_evicted;
+pub(crate) mod removals_under_way;
 pub(crate) mod reservation;
 pub(crate) mod segment;
 pub(crate) mod session;

@@ -3,6 +3,7 @@
 mod coldest_first;
 mod foresee;
 mod invariants;
+mod renewals;
 mod several;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use mooncake_ids::Rid;
 
 pub(crate) use coldest_first::ColdestFirst;
 pub(crate) use foresee::AHEAD;
+use renewals::{Renewal, Renewals};
 use several::Several;
 
 /// Members of a group that one eviction looks at for the next one to leave.
@@ -91,6 +93,7 @@ pub(crate) struct Objects {
     /// Bytes of objects whose replacements are being written.
     pub replaced_bytes: u64,
     groups: Groups,
+    renewals: Renewals,
 }
 
 impl Objects {
@@ -112,6 +115,7 @@ impl Objects {
             hard_pinned: 0,
             replaced_bytes: 0,
             groups: Groups::default(),
+            renewals: Renewals::default(),
         }
     }
 
@@ -137,6 +141,11 @@ impl Objects {
 
     pub fn len(&self) -> usize {
         self.slab.len()
+    }
+
+    /// Objects that have been looked at.
+    pub fn touched(&self) -> u32 {
+        self.slab.touched()
     }
 
     pub fn bound(&self) -> u32 {
@@ -348,9 +357,7 @@ impl Objects {
         if let Some(group) = self.groups.of(slot)
             && self.groups.is_to_be_touched(group, now)
         {
-            for other in self.groups.renewed_with(group, slot) {
-                self.touch_one(now, other);
-            }
+            self.renew(now, Renewal { group, member: slot, protect_ms: None });
         }
     }
 
@@ -372,9 +379,7 @@ impl Objects {
         let Some(group) = self.groups.of(slot) else { return self.protect_one(now, slot, protect_ms) };
         self.protect_one(now, slot, protect_ms);
         if self.groups.is_to_be_protected(group, now, renewal_ms(protect_ms)) {
-            for other in self.groups.renewed_with(group, slot) {
-                self.protect_one(now, other, protect_ms);
-            }
+            self.renew(now, Renewal { group, member: slot, protect_ms: Some(protect_ms) });
         }
     }
 

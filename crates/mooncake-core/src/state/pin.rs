@@ -9,6 +9,7 @@ use crate::ensure::ensure;
 use crate::ids::{Extent, SegmentNo};
 use crate::slab::{Link, Linked, List, Slab};
 use crate::state::index::{self, Index};
+use crate::touched::Touched;
 use mooncake_ids::granules;
 use mooncake_ids::{GRANULE, Rid, SessionId};
 
@@ -44,6 +45,7 @@ pub(crate) struct Pins {
     holders_on: BTreeMap<(SegmentNo, SessionId), u64>,
     /// The same by session.
     holds_on: BTreeSet<(SessionId, SegmentNo)>,
+    touched: Touched,
 }
 
 impl Default for Pins {
@@ -57,11 +59,17 @@ impl Default for Pins {
             holders: BTreeMap::new(),
             holders_on: BTreeMap::new(),
             holds_on: BTreeSet::new(),
+            touched: Touched::default(),
         }
     }
 }
 
 impl Pins {
+    /// Extents and their holders that have been looked at.
+    pub fn touched(&self) -> u32 {
+        self.slab.touched().wrapping_add(self.touched.count())
+    }
+
     fn slot(&self, rid: Rid) -> Option<u32> {
         self.by_rid.find(self.hasher.hash_one(rid), |slot| self.slab[slot].rid == rid)
     }
@@ -142,13 +150,15 @@ impl Pins {
 
     /// Segments that are there and have views of a session.
     pub fn segments_viewed_by(&self, session: SessionId) -> impl Iterator<Item = SegmentNo> + '_ {
-        self.holds_on.range((session, SegmentNo(0))..=(session, SegmentNo(u32::MAX))).map(|(_, segment)| *segment)
+        let its = self.holds_on.range((session, SegmentNo(0))..=(session, SegmentNo(u32::MAX)));
+        self.touched.each(its.map(|(_, segment)| *segment))
     }
 
     /// A segment is Gone.
     pub fn segment_gone(&mut self, segment: SegmentNo) {
         let its = (segment, SessionId(0))..=(segment, SessionId(u64::MAX));
         let held: Vec<(SessionId, u64)> = self.holders_on.range(its).map(|((_, id), bytes)| (*id, *bytes)).collect();
+        self.touched.add(held.len());
         for (session, bytes) in held {
             self.holders_on.remove(&(segment, session));
             self.holds_on.remove(&(session, segment));
@@ -158,7 +168,7 @@ impl Pins {
 
     /// Whose views hold space, and how many bytes of it.
     pub fn holders(&self) -> impl ExactSizeIterator<Item = (SessionId, u64)> + '_ {
-        self.holders.iter().map(|(session, bytes)| (*session, *bytes))
+        self.holders.iter().map(|(session, bytes)| (*session, *bytes)).inspect(|_| self.touched.add(1))
     }
 
     /// How much of a segment is under views, in extents.

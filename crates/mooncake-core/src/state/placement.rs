@@ -60,7 +60,7 @@ pub(crate) fn choose(
         }
     }
     let start = random.below(open.len());
-    let mut from_start = open[start..].iter().chain(&open[..start]);
+    let mut from_start = segments.with_room(start..open.len(), need).chain(segments.with_room(0..start, need));
     if wishes.host.is_some()
         && let Some(open) = from_start.clone().find(|open| open.host == wishes.host && fits(open))
     {

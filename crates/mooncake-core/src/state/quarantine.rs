@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ensure::ensure;
 use crate::ids::{Replica, SegmentNo, Time};
+use crate::touched::Touched;
 use mooncake_ids::{Rid, SessionId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,10 +26,17 @@ pub(crate) struct Quarantine {
     len: usize,
     /// Those of segments that are Gone, which count for nothing: they are forgotten in steps.
     gone: BTreeMap<SegmentNo, BTreeMap<Rid, Quarantined>>,
+    touched: Touched,
 }
 
 impl Quarantine {
+    /// Extents that have been looked at.
+    pub fn touched(&self) -> u32 {
+        self.touched.count()
+    }
+
     pub fn get(&self, rid: Rid) -> Option<&Quarantined> {
+        self.touched.add(1);
         self.on.get(self.by_rid.get(&rid)?)?.get(&rid)
     }
 
@@ -37,6 +45,7 @@ impl Quarantine {
     }
 
     pub fn insert(&mut self, entry: Quarantined) {
+        self.touched.add(1);
         let Replica { rid, extent } = entry.replica;
         self.by_age.insert((entry.since, rid));
         self.by_rid.insert(rid, extent.segment);
@@ -50,6 +59,7 @@ impl Quarantine {
     }
 
     pub fn remove(&mut self, rid: Rid) -> Option<Quarantined> {
+        self.touched.add(1);
         let segment = *self.by_rid.get(&rid)?;
         let on_it = self.on.get_mut(&segment)?;
         let entry = on_it.remove(&rid)?;
@@ -93,7 +103,7 @@ impl Quarantine {
 
     /// Those from a rid on, with what went with its segment and is yet to be forgotten.
     pub fn rids_from(&self, rid: Rid) -> impl Iterator<Item = Rid> + '_ {
-        self.by_rid.range(rid..).map(|(rid, _)| *rid)
+        self.touched.each(self.by_rid.range(rid..).map(|(rid, _)| *rid))
     }
 
     /// The same of one.
@@ -109,7 +119,8 @@ impl Quarantine {
 
     /// Those on a segment by rid, from one on.
     pub fn on_segment(&self, segment: SegmentNo, from: Rid) -> impl Iterator<Item = &Quarantined> {
-        self.on.get(&segment).into_iter().flat_map(move |on_it| on_it.range(from..)).map(|(_, entry)| entry)
+        let on_it = self.on.get(&segment).into_iter().flat_map(move |on_it| on_it.range(from..));
+        self.touched.each(on_it.map(|(_, entry)| entry))
     }
 
     /// Each is found by its rid and by its age, and nothing else is but what went with its segment.

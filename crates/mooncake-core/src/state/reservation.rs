@@ -171,6 +171,11 @@ impl Reservations {
         self.slab.len()
     }
 
+    /// Puts, and replicas of theirs, that have been looked at.
+    pub fn touched(&self) -> u32 {
+        self.slab.touched().wrapping_add(self.placed.touched())
+    }
+
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -4,12 +4,14 @@
 //! that something can be placed there. *Hidden*: its session is away. *Gone*: no entry any more, for ever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use crate::ensure::ensure;
 use crate::ids::{Extent, SegmentNo, Time};
 use crate::request::SegmentSpec;
 use crate::state::extents::{ExtentError, Extents};
 use crate::state::maxima::Maxima;
+use crate::touched::Touched;
 use mooncake_ids::{GRANULE, SegmentUuid, SessionId};
 
 /// UUIDs of Gone segments remembered: more than owners can still try to bring back.
@@ -194,14 +196,22 @@ pub(crate) struct Segments {
     runs: Maxima,
     live: Vec<bool>,
     last: u32,
+    touched: Touched,
 }
 
 impl Segments {
+    /// Segments that have been looked at.
+    pub fn touched(&self) -> &Touched {
+        &self.touched
+    }
+
     pub fn get(&self, number: SegmentNo) -> Option<&Segment> {
+        self.touched.add(1);
         self.table.get(number.0 as usize)?.as_deref()
     }
 
     pub fn get_mut(&mut self, number: SegmentNo) -> Option<&mut Segment> {
+        self.touched.add(1);
         self.table.get_mut(number.0 as usize)?.as_deref_mut()
     }
 
@@ -216,12 +226,12 @@ impl Segments {
 
     /// Numbers of those that are not Gone, in order.
     pub fn numbers(&self) -> impl Iterator<Item = SegmentNo> + '_ {
-        self.numbers.iter().copied()
+        self.touched.each(self.numbers.iter().copied())
     }
 
     /// The same from one on.
     pub fn numbers_from(&self, number: SegmentNo) -> impl Iterator<Item = SegmentNo> + '_ {
-        self.numbers.range(number..).copied()
+        self.touched.each(self.numbers.range(number..).copied())
     }
 
     pub fn by_uuid(&self, uuid: SegmentUuid) -> Option<&Segment> {
@@ -232,7 +242,7 @@ impl Segments {
     pub fn by_name(&self, name: &str) -> impl Iterator<Item = SegmentNo> + '_ {
         let name = name.to_owned();
         let from = self.by_name.range((name.clone(), SegmentNo(0))..);
-        from.take_while(move |(other, _)| *other == name).map(|(_, number)| *number)
+        self.touched.each(from).take_while(move |(other, _)| *other == name).map(|(_, number)| *number)
     }
 
     #[inline]
@@ -295,8 +305,14 @@ impl Segments {
         self.last = self.last.max(last);
     }
 
+    /// For placement, which looks at few of them.
     pub fn open(&self) -> &[Open] {
         &self.open
+    }
+
+    /// Each open one.
+    pub fn each_open(&self) -> impl Iterator<Item = &Open> {
+        self.touched.each(self.open.iter())
     }
 
     /// What placement looks at of one that is open.
@@ -314,9 +330,16 @@ impl Segments {
         self.runs.largest()
     }
 
+    /// Those open ones from a place on up to another that have a free run of so many granules.
+    pub fn with_room(&self, places: Range<usize>, need: u32) -> impl Iterator<Item = &Open> + Clone {
+        let next = move |from: usize| self.runs.next(from, need).filter(|place| *place < places.end);
+        let found = std::iter::successors(next(places.start), move |place| next(place + 1));
+        found.map(|place| &self.open[place]).inspect(|_| self.touched.add(1))
+    }
+
     /// The open segment in which eviction alone can gain most granules, and how many.
     pub fn most_attainable(&self) -> Option<(SegmentNo, u32)> {
-        let open = self.open.iter().filter_map(|open| self.get(open.number));
+        let open = self.each_open().filter_map(|open| self.get(open.number));
         open.map(|segment| (segment.number, segment.attainable())).max_by_key(|(_, attainable)| *attainable)
     }
 

@@ -8,6 +8,7 @@ use crate::ensure::ensure;
 use crate::ids::{SegmentNo, Time};
 use crate::operations::listed_views::Comparing;
 use crate::request::{Origin, Refused, Remembered, SessionSpec};
+use crate::touched::Touched;
 use mooncake_ids::{Rid, SessionId};
 
 /// Committed rids kept per session, so that a late repeat of an End is answered as what it is.
@@ -152,14 +153,22 @@ pub(crate) struct Sessions {
     hosts: BTreeMap<Vec<u8>, Host>,
     last_host: u32,
     pub last: u64,
+    touched: Touched,
 }
 
 impl Sessions {
+    /// Sessions, and replies of theirs, that have been looked at.
+    pub fn touched(&self) -> &Touched {
+        &self.touched
+    }
+
     pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.touched.add(1);
         self.map.get(&id)
     }
 
     pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.touched.add(1);
         self.map.get_mut(&id)
     }
 
@@ -168,16 +177,16 @@ impl Sessions {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
-        self.map.iter().map(|(id, session)| (*id, session))
+        self.touched.each(self.map.iter().map(|(id, session)| (*id, session)))
     }
 
     /// From a number on.
     pub fn from(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
-        self.map.range(id..).map(|(id, session)| (*id, session))
+        self.touched.each(self.map.range(id..).map(|(id, session)| (*id, session)))
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (SessionId, &mut Session)> {
-        self.map.iter_mut().map(|(id, session)| (*id, session))
+        self.touched.each(self.map.iter_mut().map(|(id, session)| (*id, session)))
     }
 
     pub fn len(&self) -> usize {
@@ -276,7 +285,7 @@ impl Sessions {
             return Err(Refused::Abandoned { sequence: origin.sequence });
         }
         if session.replies.len() >= unanswered_max {
-            let kept = session.replies.range(origin.answered_below..);
+            let kept = self.touched.each(session.replies.range(origin.answered_below..));
             let unanswered = kept.filter(|(sequence, _)| session.is_settled(**sequence).is_none()).count();
             if unanswered >= unanswered_max {
                 return Err(Refused::TooManyUnanswered(origin.session.0, unanswered, unanswered_max));

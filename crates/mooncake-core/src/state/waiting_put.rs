@@ -6,6 +6,7 @@ use std::ops::Bound;
 use crate::ensure::ensure;
 use crate::ids::{Ticket, Time};
 use crate::request::{Origin, PutConfig};
+use crate::touched::Touched;
 use mooncake_ids::SessionId;
 
 /// A parked put. It holds nothing while it waits.
@@ -86,6 +87,7 @@ pub(crate) struct WaitQueue {
     capped: BTreeSet<(SessionId, Place)>,
     held: BTreeSet<(u32, Place)>,
     last: u64,
+    touched: Touched,
 }
 
 impl WaitQueue {
@@ -96,6 +98,11 @@ impl WaitQueue {
 
     pub fn len(&self) -> usize {
         self.line.len()
+    }
+
+    /// Requests, and keys of theirs, that have been looked at.
+    pub fn touched(&self) -> &Touched {
+        &self.touched
     }
 
     pub fn is_empty(&self) -> bool {
@@ -110,6 +117,7 @@ impl WaitQueue {
     /// Parks a request: as early as it came first, which the place says that it had, and now as one that waits for what
     /// it does.
     pub fn push(&mut self, parked: WaitingPut, before: Option<Place>) {
+        self.touched.add(1 + parked.waits.keys.len());
         let place = Place::of(before.map_or(parked.ticket.0, |place| place.number), &parked.waits);
         let WaitingPut { ticket, origin, deadline, ref waits, .. } = parked;
         self.places.insert(ticket, place);
@@ -136,6 +144,7 @@ impl WaitQueue {
     /// Takes one out of the line.
     pub fn take(&mut self, place: Place) -> Option<WaitingPut> {
         let parked = self.line.remove(&place)?;
+        self.touched.add(1 + parked.waits.keys.len());
         let WaitingPut { ticket, origin, deadline, ref waits, .. } = parked;
         self.places.remove(&ticket);
         self.by_origin.remove(&(origin.session, origin.sequence, place));
@@ -165,10 +174,12 @@ impl WaitQueue {
 
     /// Keys that a request was parked with.
     pub fn keys_at(&self, place: Place) -> usize {
+        self.touched.add(1);
         self.line.get(&place).map_or(0, |parked| parked.entries.len())
     }
 
     pub fn next_for_key(&self, hash: u64, after: Option<Place>) -> Option<Place> {
+        self.touched.add(1);
         next(&self.by_key, hash, after)
     }
 
@@ -203,7 +214,7 @@ impl WaitQueue {
 
     /// Sessions of which one waits for its unfinished puts.
     pub fn capped_sessions(&self) -> BTreeSet<SessionId> {
-        self.capped.iter().map(|(session, _)| *session).collect()
+        self.touched.each(self.capped.iter().map(|(session, _)| *session)).collect()
     }
 
     /// Takes out the parked request of a ticket.

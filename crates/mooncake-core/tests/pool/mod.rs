@@ -309,7 +309,7 @@ impl Pool {
     }
 
     pub fn remove_all(&mut self, force: bool) -> u64 {
-        let mut cursor = RemoveAll::new(&self.core, force);
+        let mut cursor = RemoveAll::new(&mut self.core, force);
         while !self.core.remove_all_slice(self.now, &mut cursor, 100, &mut self.fx) {}
         self.collect();
         cursor.removed
@@ -322,7 +322,7 @@ impl Pool {
         chosen: impl Fn(&str) -> bool,
         mut between: impl FnMut(&mut Pool),
     ) -> u64 {
-        let mut cursor = RemoveAll::new(&self.core, force);
+        let mut cursor = RemoveAll::new(&mut self.core, force);
         loop {
             let mut picked = Vec::new();
             let done = self.core.remove_candidates(self.now, &mut cursor, 7, 40, |candidate, key| {

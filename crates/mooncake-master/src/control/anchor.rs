@@ -16,7 +16,7 @@ use crate::committer::Commit;
 use crate::control::connection::{Connection, Ended, Stream};
 use crate::log::LogClosed;
 use crate::machine::anchor_frames::{Heard, Judged, Pongs, Said};
-use crate::machine::anchors::{self, Anchor, Superseded};
+use crate::machine::anchors::{self, Anchor, FENCES_SLICE, Superseded};
 use crate::metrics::Op;
 use crate::routes::AnchorQueue;
 use crate::shared::Shared;
@@ -36,9 +36,6 @@ const UNLOGGED_MOST: usize = 1 << 20;
 
 /// While no more are, the client is there all the same, and hears that the master is: as often as it would beat.
 const UNREAD: Duration = Duration::from_millis(500);
-
-/// Fences that an owner is asked for in one go, where there are more than its anchor takes at once.
-const FENCES_SLICE: usize = 2_048;
 
 /// Serves an anchor until it ends, then tells the core.
 pub async fn serve<S: Stream>(anchor: Registered, connection: Connection<S>) -> Result<(), Ended> {

@@ -3,27 +3,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Candidate, Core, Effects, Origin, PutSlot, PutStarted, REMOVED, Ticket};
+use mooncake_core::{Origin, PutSlot, PutStarted, Ticket};
 use mooncake_ids::SessionId;
 use mooncake_wire::message::{self, Reply, Request, reply};
 use mooncake_wire::{RequestKind, encode_frame};
 use prost::Message;
-use tokio::sync::Semaphore;
 
+use crate::connections::Idle;
 use crate::control::connection::{Connection, Ended, Stream};
-use crate::control::connections::Idle;
 use crate::log::LogClosed;
-use crate::machine::pattern::Pattern;
 use crate::machine::removals::{self, Removal};
 use crate::machine::requests::{self, Answer, Asked, Change, Outcome, PutStart};
 use crate::metrics::Op;
+use crate::removal::{remove_all, remove_matching};
 use crate::shared::Shared;
 
 /// What a client within this host copies in a microsecond, bytes: it asks again when it has copied what it was told of.
 const COPIED_IN_A_MICROSECOND: u64 = 10_000;
-
-/// Bytes of keys copied out under one lock of the core.
-const SLICE_KEY_BYTES: usize = 64 << 10;
 
 /// Longer than any ticket waits in the core: only a bug gets here.
 const PARKED_MAX: Duration = Duration::from_secs(10);
@@ -118,7 +114,7 @@ impl Call<'_> {
             Change::Mount { spec, .. } => Some((spec.name.clone(), spec.bytes)),
             Change::Unmount { uuid, .. } => {
                 unmounted = self.shared.read(|core, _| {
-                    let its = core.segments().find(|view| view.uuid == *uuid);
+                    let its = core.segment_of(*uuid);
                     its.map(|view| (view.name.to_owned(), view.bytes, view.used))
                 });
                 None
@@ -130,7 +126,13 @@ impl Call<'_> {
             }
             _ => None,
         };
-        let outcome = self.shared.apply_async(|core, now, effects| change.run(core, now, self.origin, effects)).await?;
+        let mut outcome =
+            self.shared.apply_async(|core, now, effects| change.run(core, now, self.origin, effects)).await?;
+        while let Outcome::Closes = outcome {
+            tokio::task::yield_now().await;
+            let goes_on = Change::CloseSession;
+            outcome = self.shared.apply_async(|core, now, fx| goes_on.run(core, now, self.origin, fx)).await?;
+        }
         match &outcome {
             Outcome::Mount(_) => {
                 if let Some((segment, bytes)) = mounted {
@@ -211,6 +213,7 @@ impl Call<'_> {
                 _ => metrics.count(op, tally.items, tally.failed),
             }
             metrics.hit_bytes(tally.hit_bytes);
+            metrics.existing(tally.items, tally.existing);
         }
         body
     }
@@ -237,72 +240,6 @@ fn op_of(asked: RequestKind) -> Option<Op> {
         | RequestKind::Ping
         | RequestKind::Beat => return None,
     })
-}
-
-/// Removes every object that is there now, in slices, so that nobody waits longer than one of them; returns how many.
-/// It stops when the mutation that asked for it, if any, is abandoned.
-pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin>) -> Result<u64, LogClosed> {
-    let mut removal = shared.read(|core, _| Removal::begin(core, force, origin));
-    loop {
-        let mut slice = |core: &mut Core, now, effects: &mut Effects| removal.take_all(core, now, REMOVED, effects);
-        // Two holds of the lock, and one wait for the disk.
-        shared.apply_with_next(&mut slice);
-        if shared.apply_async(slice).await? {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
-    shared.metrics.count(Op::RemoveAll, 1, 0);
-    if let Some(freed) = shared.identity.after_bulk_free {
-        // Takes its time with a large heap.
-        let _ = tokio::task::spawn_blocking(freed).await;
-    }
-    Ok(removal.removed())
-}
-
-/// Long keys and a dear pattern take seconds: one search at a time, on a thread that nobody else waits for.
-static SEARCH: Semaphore = Semaphore::const_new(1);
-
-/// Removes the objects whose keys match, in slices; returns how many. The keys are matched without the core's lock.
-async fn remove_matching(
-    shared: &Arc<Shared>,
-    pattern: &Pattern,
-    force: bool,
-    origin: Origin,
-) -> Result<u64, LogClosed> {
-    let mut removal = shared.read(|core, _| Removal::begin(core, force, Some(origin)));
-    loop {
-        let mut keys: Vec<u8> = Vec::new();
-        let mut shown: Vec<(Candidate, usize)> = Vec::new();
-        let finished = shared.read(|core, now| {
-            removal.show(core, now, REMOVED, SLICE_KEY_BYTES, |candidate, key| {
-                keys.extend_from_slice(key);
-                shown.push((candidate, keys.len()));
-            })
-        });
-        let chosen = {
-            let _turn = SEARCH.acquire().await;
-            let pattern = pattern.clone();
-            let search = move || {
-                let starts = std::iter::once(0).chain(shown.iter().map(|(_, end)| *end));
-                let matching = shown.iter().zip(starts).filter(|((_, end), start)| pattern.is_in(&keys[*start..*end]));
-                matching.map(|((candidate, _), _)| candidate.clone()).collect::<Vec<Candidate>>()
-            };
-            // Nothing is removed by a search that did not end, when the master stops.
-            tokio::task::spawn_blocking(search).await.unwrap_or_default()
-        };
-        let slice = |core: &mut Core, now, effects: &mut Effects| removal.take(core, now, &chosen, effects);
-        if shared.apply_async(slice).await? || finished {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
-    shared.metrics.count(Op::RemoveByRegex, 1, 0);
-    if let Some(freed) = shared.identity.after_bulk_free {
-        // Takes its time with a large heap.
-        let _ = tokio::task::spawn_blocking(freed).await;
-    }
-    Ok(removal.removed())
 }
 
 /// A request that waits in the core; gone with its connection.

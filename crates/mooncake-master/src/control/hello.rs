@@ -1,6 +1,5 @@
 //! A connection's first frame: read, admitted, answered.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mooncake_ids::SessionId;
@@ -14,17 +13,9 @@ use crate::control::connection::{Connection, Ended, Stream};
 use crate::log::LogClosed;
 use crate::machine::hello::{self, Admission, Admitted, Asked, Kind};
 use crate::metrics::Op;
+use crate::process_watch::Via;
 use crate::routes::AnchorQueue;
 use crate::shared::Shared;
-
-/// How a peer came.
-#[derive(Debug)]
-pub enum Via {
-    /// By TCP.
-    Tcp,
-    /// By the Unix socket, with the pidfd of the process that connected.
-    Unix(Option<OwnedFd>),
-}
 
 /// What a connection is from now on.
 pub enum Role {

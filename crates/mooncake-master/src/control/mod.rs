@@ -3,9 +3,7 @@
 
 pub(crate) mod anchor;
 pub(crate) mod call;
-pub(crate) mod call_loops;
 pub(crate) mod connection;
-pub(crate) mod connections;
 pub(crate) mod hello;
 #[cfg(test)]
 pub(crate) mod reply_order;
@@ -20,11 +18,12 @@ use rustix::io::Errno;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::timeout;
 
-use crate::control::call_loops::Loops;
+use crate::call_loops::Loops;
+use crate::connections::{Entry, Full, Idle};
 use crate::control::connection::{Connection, Ended, Leaving, Stream};
-use crate::control::connections::{Entry, Full, Idle};
-use crate::control::hello::{Role, Via};
+use crate::control::hello::Role;
 use crate::peer_log::Peer;
+use crate::process_watch::Via;
 use crate::shared::Shared;
 
 /// For preface and hello.
@@ -83,13 +82,13 @@ pub async fn accept_unix(shared: Arc<Shared>, listener: UnixListener) {
 }
 
 fn start<S: Stream>(shared: &Arc<Shared>, stream: S, peer: Peer, via: Via) {
-    let Ok(entry) = Entry::new(shared, peer) else {
+    let Ok(entry) = Entry::new(&shared.connections, peer) else {
         shared.peers.warn(peer, || "too many connections begin at a time; this one is closed".to_owned());
         return;
     };
     let number = entry.number();
     let task = tokio::spawn(serve(shared.clone(), stream, peer, via, entry));
-    Entry::set_first_task(shared, number, task.abort_handle());
+    Entry::set_first_task(&shared.connections, number, task.abort_handle());
 }
 
 async fn serve<S: Stream>(shared: Arc<Shared>, stream: S, peer: Peer, via: Via, entry: Entry) {
@@ -172,7 +171,7 @@ fn hand_over<S: Stream, F: Future<Output = Result<(), Ended>> + Send>(
             told(&inside, peer, ended);
         }
     };
-    Entry::set_task(shared, number, threads.spawn(task));
+    Entry::set_task(&shared.connections, number, threads.spawn(task));
 }
 
 /// Finds hosts that vanished without a word under connections that only wait.
@@ -197,7 +196,7 @@ fn say_now_and_then(error: &io::Error, is_short: bool) {
     *said = Some(Instant::now());
     match is_short {
         true => tracing::warn!(
-            %error, limit = crate::master::descriptors(),
+            %error, limit = mooncake_os::descriptor_limit(),
             "no descriptor for another connection: connections for calls that rest make room. Raise the limit of open \
              files (`ulimit -n`, LimitNOFILE=) to two for each client and one for each call at a time"
         ),

@@ -24,13 +24,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::connections::Idle;
 use crate::control::anchor::{self, Registered};
 use crate::control::call;
 use crate::control::connection::{self, Connection};
-use crate::control::connections::Idle;
-use crate::control::hello::{Via, answer};
+use crate::control::hello::answer;
 use crate::log::{Folder, Log, Sink};
 use crate::machine::anchors::Lend;
+use crate::process_watch::Via;
 use crate::routes::AnchorQueue;
 use crate::shared::Shared;
 

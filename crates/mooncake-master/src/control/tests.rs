@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::*;
-use crate::control::connections::Limits;
+use crate::connections::Limits;
 use crate::log::Log;
 
 const SOON: Duration = Duration::from_secs(10);

@@ -20,12 +20,11 @@ use mooncake_http::reply::{as_json, failed, plain, text};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::control::call::remove_all;
 use crate::log::{Begun, LogError, begin_anew};
 use crate::machine::SLICE;
-use crate::metrics;
-use crate::metrics::summary;
-use crate::segment_list::{self, Listed};
+use crate::machine::segment_list::{self, Listed};
+use crate::reading;
+use crate::removal::remove_all;
 use crate::shared::Shared;
 
 /// What there is, for a reader who came without a path.
@@ -101,11 +100,11 @@ fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
-    text(metrics::page(&shared))
+    text(reading::read(&shared).page())
 }
 
 async fn metrics_summary(State(shared): State<Arc<Shared>>) -> Response {
-    let line = summary::line(&shared);
+    let line = reading::summary_line(&shared);
     text(format!("role=leader, state=serving, service_ready=true, master={{{line}}}, ha={{off}}\n"))
 }
 
@@ -167,12 +166,12 @@ async fn all_keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
 }
 
 async fn all_segments(State(shared): State<Arc<Shared>>) -> Response {
-    let live = segment_list::list(&shared).into_iter().filter(Listed::is_live);
+    let live = segment_list::list(&*shared).into_iter().filter(Listed::is_live);
     text(live.fold(String::new(), |page, segment| page + &segment.name + "\n"))
 }
 
 async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
-    let segments: Vec<Value> = segment_list::list(&shared)
+    let segments: Vec<Value> = segment_list::list(&*shared)
         .iter()
         .map(|view| {
             let endpoint = view.endpoint();

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use mooncake_core::{Core, FoundRef, SegmentState};
+use mooncake_core::{Found, SegmentState};
 use mooncake_http::reply::{as_json, failed, text, with_type};
 use serde_json::{Map, Value, json};
 
-use crate::machine::convert;
+use crate::machine::inspect::Inspected;
 use crate::shared::Shared;
 
 /// Most keys of one page.
@@ -27,13 +27,17 @@ pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -
         return lacks("/query_key?key=KEY");
     };
     let decoded = decode(key);
-    let replicas = shared.read(|core, now| {
+    let mut inspected = Inspected::default();
+    shared.read(|core, now| {
         let key = if core.peek(key.as_bytes()).is_some() { key.as_bytes() } else { &decoded[..] };
         core.describe(now, std::iter::once(key), |_| {});
-        core.peek(key).map(|found| replicas(core, &found))
+        inspected.add(core, key);
     });
-    match replicas {
-        Some(replicas) => as_json(StatusCode::OK, &json!({"success": true, "data": replicas})),
+    match &inspected.found[0] {
+        Some(found) => {
+            let replicas = replicas(&inspected, found);
+            as_json(StatusCode::OK, &json!({"success": true, "data": replicas}))
+        }
         None => failed(StatusCode::NOT_FOUND, NOT_FOUND, NOT_FOUND_NAME),
     }
 }
@@ -50,17 +54,14 @@ pub async fn keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
         let error = format!("{} keys, the limit is {KEYS_MAX}", keys.len());
         return as_json(StatusCode::BAD_REQUEST, &json!({"success": false, "error": error}));
     }
+    let inspected = Inspected::of(&*shared, &keys);
     let mut data = Map::new();
-    for some in keys.chunks(crate::machine::SLICE) {
-        shared.read(|core, _| {
-            for key in some {
-                let entry = match core.peek(key) {
-                    Some(found) => answer(Ok(replicas(core, &found))),
-                    None => answer(Err(NOT_FOUND_NAME)),
-                };
-                data.insert(shown(key), entry);
-            }
-        });
+    for (key, found) in keys.iter().zip(&inspected.found) {
+        let entry = match found {
+            Some(found) => answer(Ok(replicas(&inspected, found))),
+            None => answer(Err(NOT_FOUND_NAME)),
+        };
+        data.insert(shown(key), entry);
     }
     as_json(StatusCode::OK, &json!({"success": true, "data": data}))
 }
@@ -83,7 +84,7 @@ pub async fn segment(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuer
         return lacks("/query_segment?segment=NAME");
     };
     let sums = shared.read(|core, _| {
-        let live = core.segments().filter(|view| view.state == SegmentState::Live && view.name == name);
+        let live = core.segments_named(name).filter(|view| view.state == SegmentState::Live);
         live.fold(None, |sums: Option<(u64, u64)>, view| {
             let (used, capacity) = sums.unwrap_or_default();
             Some((used + view.used, capacity + view.capacity))
@@ -97,16 +98,15 @@ pub async fn segment(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuer
     }
 }
 
-fn replicas(core: &Core, found: &FoundRef<'_>) -> Vec<Value> {
-    let described = found.replicas().filter_map(|replica| {
-        let view = core.segment(replica.extent.segment)?;
-        let endpoint = convert::endpoint(&view).unwrap_or_default();
+fn replicas(inspected: &Inspected, found: &Found) -> Vec<Value> {
+    let described = found.replicas.iter().filter_map(|replica| {
+        let place = inspected.segments.get(&replica.extent.segment)?;
         Some(json!({
             "size_": replica.extent.length,
             // Its place in the segment: there are no addresses here that mean anything to another process.
             "buffer_address_": replica.extent.offset,
-            "protocol_": if endpoint.unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
-            "transport_endpoint_": view.name,
+            "protocol_": if place.endpoint().unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
+            "transport_endpoint_": place.name,
         }))
     });
     described.collect()

@@ -87,6 +87,8 @@ impl Compactor {
                     // asks.
                     Ok(()) => while wanted.try_recv().is_ok() {},
                     Err(_) if stopped.load(Ordering::Relaxed) => return,
+                    // So is one that operations outran: they never wait for a snapshot, and what they change beside it
+                    // is bounded. The log's rotation waits, and with it the disk has a pause to catch up.
                     Err(error) => {
                         log.snapshots_failed.fetch_add(1, Ordering::Relaxed);
                         tracing::error!(%error, "log not compacted; it grows on and is tried again");

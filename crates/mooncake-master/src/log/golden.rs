@@ -128,7 +128,7 @@ fn remembered_replies_are_what_they_were() {
         Busy(why()),
         Full(why()),
         TooLarge(why()),
-        Refused(why()),
+        Refused(why().into()),
     }) {
         record(&mut golden, format!("slot.{name}"), &replied(Remembered::PutStart(vec![slot])));
     }

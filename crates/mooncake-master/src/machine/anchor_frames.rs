@@ -164,7 +164,8 @@ impl Said {
                 return Ok(Heard::ReaderGone { reader, uuid, judged });
             }
             // The answer is what every end of a session sends down its anchor.
-            Said::Goodbye => core.close_session(now, session, effects),
+            // What hangs on the session may be left to the background.
+            Said::Goodbye => _ = core.close_session(now, session, effects),
         }
         Ok(Heard::Done)
     }

@@ -10,6 +10,9 @@ use mooncake_core::{Core, Effects, Push, Time};
 use mooncake_ids::SessionId;
 use mooncake_mutant::mutant;
 
+/// Fences that an owner is asked for in one go, where there are more than its anchor takes at once.
+pub const FENCES_SLICE: usize = 512;
+
 /// The anchors of all sessions. `Q` names what is sent down one: a driver's queue. Two are equal if they are the same
 /// one.
 #[derive(Debug)]

@@ -135,7 +135,7 @@ pub fn put_slot(slot: &PutSlot) -> message::PutSlot {
         PutSlot::Busy(reason) => (Kind::Busy, reason.clone()),
         PutSlot::Full(reason) => (Kind::Full, reason.clone()),
         PutSlot::TooLarge(reason) => (Kind::TooLarge, reason.clone()),
-        PutSlot::Refused(reason) => (Kind::Refused, reason.clone()),
+        PutSlot::Refused(reason) => (Kind::Refused, reason.clone().into_owned()),
     };
     message::PutSlot { kind: kind.into(), replicas: Vec::new(), reason }
 }

@@ -13,11 +13,13 @@ pub mod core_driver;
 pub mod delivery;
 pub mod epoch_claim;
 pub mod hello;
+pub mod inspect;
 pub mod pattern;
 pub mod processes;
 pub mod queries;
 pub mod removals;
 pub mod requests;
+pub mod segment_list;
 pub mod start;
 #[cfg(test)]
 mod testbed;

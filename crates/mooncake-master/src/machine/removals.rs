@@ -26,7 +26,7 @@ impl Removal {
     }
 
     /// Begins now; without `force` it spares what was looked up a moment ago.
-    pub fn begin(core: &Core, force: bool, origin: Option<Origin>) -> Removal {
+    pub fn begin(core: &mut Core, force: bool, origin: Option<Origin>) -> Removal {
         Removal { cursor: RemoveAll::new(core, force), origin }
     }
 
@@ -116,7 +116,7 @@ mod tests {
         let (mut testbed, session) = with_objects();
         let nine = origin(session, 9);
         assert!(Removal::answered_before(&mut testbed.core, nine).is_none());
-        let mut removal = Removal::begin(&testbed.core, true, Some(nine));
+        let mut removal = Removal::begin(&mut testbed.core, true, Some(nine));
         put(&mut testbed, session, 5);
         let mut slices = 1;
         while !removal.take_all(&mut testbed.core, testbed.now, 2, &mut testbed.effects) {

@@ -118,6 +118,8 @@ pub enum Outcome {
     Done(Option<usize>),
     /// The session is over: its anchor ends when everything on it is sent.
     Closed,
+    /// The session is about to be over. It is answered once it is: the change is carried out again until then.
+    Closes,
     /// Refused as a whole, with so many things that it was about.
     Refused(Refused, usize),
 }
@@ -140,6 +142,8 @@ pub struct Tally {
     pub failed: usize,
     /// Bytes of the objects that were found.
     pub hit_bytes: u64,
+    /// Objects to be put that are there already.
+    pub existing: usize,
 }
 
 /// Whether a request says that its client waits for others no more, which is [noted](note_settled) before it is read.
@@ -284,10 +288,10 @@ impl Change<'_> {
                 }
                 Outcome::Done(None)
             }
-            Change::CloseSession => {
-                core.close_session(now, origin.session, effects);
-                Outcome::Closed
-            }
+            Change::CloseSession => match core.close_session(now, origin.session, effects) {
+                true => Outcome::Closed,
+                false => Outcome::Closes,
+            },
         }
     }
 }
@@ -298,20 +302,20 @@ impl Outcome {
         match self {
             Outcome::PutEnd(outcomes) => {
                 let failed = outcomes.iter().filter(|outcome| **outcome != EndOutcome::Committed).count();
-                let tally = Tally { items: outcomes.len(), failed, hit_bytes: 0 };
+                let tally = Tally { items: outcomes.len(), failed, ..Tally::default() };
                 let outcomes = outcomes.into_iter().map(convert::end_outcome).collect();
                 Answer::counted(reply::Body::PutEnd(message::PutEndReply { outcomes }), tally)
             }
             Outcome::Pin(found) => {
                 let failed = found.iter().filter(|found| found.is_none()).count();
                 let hit_bytes = found.iter().flatten().map(|found| found.size).sum();
-                let tally = Tally { items: found.len(), failed, hit_bytes };
+                let tally = Tally { items: found.len(), failed, hit_bytes, ..Tally::default() };
                 let objects = found.iter().map(convert::pinned_object).collect();
                 Answer::counted(reply::Body::Lookup(message::LookupReply { objects, away: false }), tally)
             }
             Outcome::Remove(outcomes) => {
                 let failed = outcomes.iter().filter(|outcome| **outcome != RemoveOutcome::Removed).count();
-                let tally = Tally { items: outcomes.len(), failed, hit_bytes: 0 };
+                let tally = Tally { items: outcomes.len(), failed, ..Tally::default() };
                 let outcomes = outcomes.into_iter().map(convert::remove_outcome).collect();
                 Answer::counted(reply::Body::Remove(message::RemoveReply { outcomes }), tally)
             }
@@ -323,7 +327,7 @@ impl Outcome {
                 body: reply::Body::Done(message::Done {}),
                 tally: items.map(|items| Tally { items, ..Tally::default() }),
             },
-            Outcome::Closed => Answer { body: reply::Body::Done(message::Done {}), tally: None },
+            Outcome::Closed | Outcome::Closes => Answer { body: reply::Body::Done(message::Done {}), tally: None },
             Outcome::Refused(refused, items) => Answer::refused(&refused, items),
         }
     }
@@ -336,7 +340,7 @@ impl Answer {
 
     /// To a request for `items` things that the core refused as a whole.
     pub fn refused(refused: &Refused, items: usize) -> Answer {
-        let tally = Tally { items, failed: items, hit_bytes: 0 };
+        let tally = Tally { items, failed: items, ..Tally::default() };
         Answer::counted(reply::Body::Refusal(convert::refusal(refused)), tally)
     }
 
@@ -347,8 +351,10 @@ impl Answer {
 
     /// To a put, at once or when it was woken.
     pub fn put_start(slots: &[PutSlot]) -> Answer {
-        let failed = slots.iter().filter(|slot| !matches!(slot, PutSlot::Placed(_) | PutSlot::Exists)).count();
-        let tally = Tally { items: slots.len(), failed, hit_bytes: 0 };
+        let existing = slots.iter().filter(|slot| matches!(slot, PutSlot::Exists)).count();
+        let placed = slots.iter().filter(|slot| matches!(slot, PutSlot::Placed(_))).count();
+        let failed = slots.len() - placed - existing;
+        let tally = Tally { items: slots.len(), failed, existing, ..Tally::default() };
         let slots = slots.iter().map(convert::put_slot).collect();
         Answer::counted(reply::Body::PutStart(message::PutStartReply { slots }), tally)
     }

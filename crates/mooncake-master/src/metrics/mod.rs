@@ -13,7 +13,7 @@ use mooncake_metrics::{Distribution, Histogram, Unit};
 use mooncake_wire::RequestKind;
 use mooncake_wire::message::Refusal;
 
-pub use page::{page, reference_page};
+pub use page::{Reading, reference_page};
 
 /// Kinds of requests that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +159,8 @@ pub struct Metrics {
     value_sizes: Histogram,
     partial_allocations: AtomicU64,
     hit_bytes: AtomicU64,
+    existing: AtomicU64,
+    existing_of_batches: AtomicU64,
 }
 
 /// Kinds of refusals, by their number in the protocol.
@@ -176,6 +178,8 @@ impl Default for Metrics {
             value_sizes: Histogram::new(Unit::Bytes, VALUE_BYTES),
             partial_allocations: AtomicU64::new(0),
             hit_bytes: AtomicU64::new(0),
+            existing: AtomicU64::new(0),
+            existing_of_batches: AtomicU64::new(0),
         }
     }
 }
@@ -223,6 +227,11 @@ impl Metrics {
         add(&self.hit_bytes, bytes);
     }
 
+    /// Counts keys of a put, of `items`, that are objects already: apart from each other as its requests are.
+    pub fn existing(&self, items: usize, existing: usize) {
+        add(if items <= 1 { &self.existing } else { &self.existing_of_batches }, existing as u64);
+    }
+
     /// Counts how long the answer to a request took.
     pub fn answered(&self, what: RequestKind, began: Instant) {
         self.latencies[what as usize].since(began);
@@ -262,6 +271,8 @@ impl Metrics {
             value_sizes: self.value_sizes.read(),
             partial_allocations: self.partial_allocations(),
             hit_bytes: get(&self.hit_bytes),
+            existing: get(&self.existing),
+            existing_of_batches: get(&self.existing_of_batches),
         }
     }
 }
@@ -275,6 +286,8 @@ pub struct ShellReading {
     value_sizes: Distribution,
     partial_allocations: u64,
     hit_bytes: u64,
+    existing: u64,
+    existing_of_batches: u64,
 }
 
 fn add(counter: &AtomicU64, value: u64) {

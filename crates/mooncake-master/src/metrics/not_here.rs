@@ -25,7 +25,6 @@ const REQUESTS: &[(&str, &str)] = &[
 
 /// Counters.
 const COUNTERS: &[(&str, &str)] = &[
-    ("master_batch_put_start_object_already_exists_total", "told by master_put_start_object_already_exists_total"),
     ("master_batch_query_ip_requests_total", "questions for clients' addresses"),
     ("master_batch_query_ip_items_total", "clients in questions for addresses"),
     ("master_attempted_evictions_nof", "evictions from NVMe-oF that were tried"),

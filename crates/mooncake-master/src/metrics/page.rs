@@ -1,7 +1,5 @@
 //! What is told, name by name: names of the reference where they have a meaning here, and our own.
 
-use std::sync::Arc;
-
 use mooncake_core::Stats;
 use mooncake_metrics::{Kind, Page};
 use mooncake_wire::RequestKind;
@@ -9,30 +7,6 @@ use mooncake_wire::RequestKind;
 use super::not_here;
 use super::{Metrics, Op, REFUSALS, ShellReading};
 use crate::log::{LogReading, LogStats};
-use crate::segment_list::{self, Listed};
-use crate::shared::Shared;
-
-/// The Prometheus page.
-pub fn page(shared: &Arc<Shared>) -> String {
-    let (stats, quarantine_age_us) = shared.read(|core, now| (core.stats(), core.quarantine_age_us(now)));
-    let live = segment_list::list(shared).into_iter().filter(Listed::is_live);
-    let segments = live.map(|segment| (segment.name, segment.used, segment.capacity)).collect();
-    let reading = Reading {
-        stats,
-        quarantine_age_us,
-        segments,
-        shell: shared.metrics.read(),
-        log: shared.log.read(),
-        epoch: shared.log.reign().epoch.into(),
-        lsn: shared.log.lsn(),
-        connections: shared.connections.len() as u64,
-        displaced: shared.connections.displaced(),
-        peer_faults: shared.peers.faults(),
-    };
-    let mut out = Page::text(&[]);
-    reading.tell(&mut out);
-    out.finish()
-}
 
 /// `docs/metrics.md`.
 pub fn reference_page() -> String {
@@ -61,21 +35,38 @@ pub fn reference_page() -> String {
 }
 
 /// Everything as of one moment.
-struct Reading {
-    stats: Stats,
-    quarantine_age_us: u64,
-    /// Name, bytes taken, bytes in all.
-    segments: Vec<(String, u64, u64)>,
-    shell: ShellReading,
-    log: LogReading,
-    epoch: u32,
-    lsn: u64,
-    connections: u64,
-    displaced: u64,
-    peer_faults: u64,
+#[derive(Debug)]
+pub struct Reading {
+    /// What the core counts.
+    pub stats: Stats,
+    /// Of the oldest extent in quarantine.
+    pub quarantine_age_us: u64,
+    /// Live segments: name, bytes taken, bytes in all.
+    pub segments: Vec<(String, u64, u64)>,
+    /// What the shell counts.
+    pub shell: ShellReading,
+    /// What the log counts.
+    pub log: LogReading,
+    /// Number of the epoch.
+    pub epoch: u32,
+    /// Where the log stands.
+    pub lsn: u64,
+    /// Control connections.
+    pub connections: u64,
+    /// Those that were closed to make room.
+    pub displaced: u64,
+    /// Faults of peers.
+    pub peer_faults: u64,
 }
 
 impl Reading {
+    /// The Prometheus page.
+    pub fn page(&self) -> String {
+        let mut out = Page::text(&[]);
+        self.tell(&mut out);
+        out.finish()
+    }
+
     fn tell(&self, out: &mut Page) {
         self.tell_pool(out);
         self.tell_cache(out);
@@ -149,8 +140,10 @@ impl Reading {
         out.counter("mooncake_put_keys_total", "keys of puts that were answered", s.put_keys);
         out.counter("mooncake_put_placed_total", "keys of puts that got room", s.put_placed);
         out.counter("mooncake_put_exists_total", "keys of puts that were there already", s.put_exists);
-        let help = "keys of puts that were there already, those of batches too";
-        out.counter("master_put_start_object_already_exists_total", help, s.put_exists);
+        let help = "keys that were there already, of requests for one key each";
+        out.counter("master_put_start_object_already_exists_total", help, self.shell.existing);
+        let help = "keys that were there already, of requests for several keys";
+        out.counter("master_batch_put_start_object_already_exists_total", help, self.shell.existing_of_batches);
         out.counter("mooncake_put_busy_total", "keys of puts with another put under way", s.put_busy);
         out.counter("mooncake_put_full_total", "keys of puts that found no room", s.put_full);
         out.counter("mooncake_put_too_large_total", "keys of puts that can never fit", s.put_too_large);

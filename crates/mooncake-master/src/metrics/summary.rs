@@ -3,10 +3,11 @@
 use std::fmt::Write;
 use std::time::Instant;
 
+use mooncake_core::Stats;
 use mooncake_metrics::bytes;
 
+use crate::log::LogStats;
 use crate::metrics::{Metrics, Op, OpReading};
-use crate::shared::Shared;
 
 /// Readings at the previous periodic line: rates are since then.
 #[derive(Debug)]
@@ -22,11 +23,19 @@ impl Previous {
     }
 }
 
+/// What the line tells, as of one moment.
+#[derive(Debug)]
+pub struct Figures<'a> {
+    /// What the core counts.
+    pub stats: Stats,
+    /// What the log counts.
+    pub log: LogStats,
+    /// What the shell counts.
+    pub shell: &'a Metrics,
+}
+
 /// The line, without a prefix, with the rates since the last periodic one.
-pub fn line(shared: &Shared) -> String {
-    let previous = shared.summarized.lock();
-    let stats = shared.read(|core, _| core.stats());
-    let log = shared.log.stats();
+pub fn line(Figures { stats, log, shell }: &Figures<'_>, previous: &Previous) -> String {
     let mut out = format!("Storage: {} / {}", bytes(stats.used_bytes), bytes(stats.capacity_bytes));
     if stats.capacity_bytes > 0 {
         let _ = write!(out, " ({:.1}%)", 100.0 * stats.used_bytes as f64 / stats.capacity_bytes as f64);
@@ -44,7 +53,7 @@ pub fn line(shared: &Shared) -> String {
     out.push_str(" | Requests (Success/Total per sec): ");
     let mut first = true;
     for (op, name) in SHOWN {
-        let (now, then) = (shared.metrics.reading(op), previous.ops[op as usize]);
+        let (now, then) = (shell.reading(op), previous.ops[op as usize]);
         let total = now.requests - then.requests;
         let failed = now.failures - then.failures;
         let _ = write!(out, "{}{name}={}/{}", separator(&mut first), rate(total - failed.min(total)), rate(total));
@@ -52,7 +61,7 @@ pub fn line(shared: &Shared) -> String {
     out.push_str(" | Batch Requests (per sec, Req=Success/PartialSuccess/Total, Item=Success/Total): ");
     let mut first = true;
     for (op, name) in SHOWN_BATCHES {
-        let (now, then) = (shared.metrics.reading(op), previous.ops[op as usize]);
+        let (now, then) = (shell.reading(op), previous.ops[op as usize]);
         let total = now.batch_requests - then.batch_requests;
         let partial = now.batch_partial - then.batch_partial;
         let failed = now.batch_failures - then.batch_failures;
@@ -75,7 +84,7 @@ pub fn line(shared: &Shared) -> String {
         stats.evicted_objects,
         bytes(stats.evicted_bytes),
         stats.put_full + stats.put_too_large,
-        shared.metrics.partial_allocations(),
+        shell.partial_allocations(),
     );
     let _ = write!(
         out,
@@ -138,11 +147,13 @@ mod tests {
 
     use super::*;
     use crate::log::Log;
+    use crate::reading::summary_line;
+    use crate::shared::Shared;
 
     #[test]
     fn a_master_of_which_nothing_is_asked_says_that_once() {
         let shared = Shared::of(Arc::new(Log::new(1, 0, None, false)));
-        let (mut said, line) = (Said::default(), || line(&shared));
+        let (mut said, line) = (Said::default(), || summary_line(&shared));
         assert!(said.news(line()).is_some());
         shared.metrics.count(Op::Ping, 5_000, 0);
         assert!(line().contains("Ping=") && !line().contains("Ping=0/0"), "{}", line());

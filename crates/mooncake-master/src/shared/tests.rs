@@ -4,7 +4,7 @@ use mooncake_core::{Config, Record, RecordRef, To};
 use mooncake_ids::{Rid, SessionId};
 
 use super::*;
-use crate::control::connections::{Entry, Limits};
+use crate::connections::{Entry, Limits};
 use crate::log::{Folder, Sink, recover};
 use crate::peer_log::Peer;
 
@@ -244,11 +244,11 @@ async fn a_sweep_ends_connections_and_watches_of_sessions_that_are_over_and_no_o
     shared.apply(|core, now, effects| core.begin(now, None, effects)).unwrap();
     let (alive, over) = (open_session(&shared), open_session(&shared));
     let mut processes = [alive, over].map(|session| Watched::new(&shared, session.0));
-    let entries = [(); 3].map(|()| Entry::new(&shared, Peer::Process(1)).unwrap());
+    let entries = [(); 3].map(|()| Entry::new(&shared.connections, Peer::Process(1)).unwrap());
     let tasks = [endless(), endless(), endless()];
     for ((entry, task), session) in entries.iter().zip(&tasks).zip([alive, over, over]) {
         entry.is_anchor(session);
-        Entry::set_task(&shared, entry.number(), task.abort_handle());
+        Entry::set_task(&shared.connections, entry.number(), task.abort_handle());
     }
     shared.sweep();
     assert!(tasks.iter().all(|task| !task.is_finished()), "both are there");

@@ -107,7 +107,8 @@ pub(crate) fn trial_of(addresses: impl IntoIterator<Item = usize>) -> Trial {
 const STRIDE: usize = 2 << 20;
 
 /// Up to this length every page is tried out, in one call, which takes less
-/// than asking for the mapping and trying two pages: pieces of a gathered object are short.
+/// than asking for the mapping and trying two pages: pieces of a gathered object are short. They may begin anywhere in
+/// a page: arrays of numpy and torch begin some bytes behind the start of theirs.
 const SHORT: usize = 64 << 10;
 
 /// Whether a range can be used directly at this moment: all of it is mapped,
@@ -123,7 +124,7 @@ pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch, trial: Trial) 
     let page = PAGE as usize;
     let (start, end) = pages_of(addr, len).ok_or_else(fault)?;
     let tried_out = trial == Trial::Possible && can_try_out();
-    if end - start <= SHORT && tried_out {
+    if len <= SHORT && tried_out {
         return judged(try_out(start, end - start, touch), start, end, touch).ok_or_else(fault);
     }
     // Only walks the list of mappings: unlike `mincore` it costs the same for any length.
@@ -142,7 +143,7 @@ pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch, trial: Trial) 
 
 /// Whether [`check_usable`] tries out every page of such a range, where that can be done.
 pub(crate) fn is_tried_out_whole(addr: usize, len: usize) -> bool {
-    len > 0 && pages_of(addr, len).is_some_and(|(start, end)| end - start <= SHORT)
+    len > 0 && len <= SHORT && pages_of(addr, len).is_some()
 }
 
 /// Whether every page of a range, which has some, was tried out just now and can be accessed.

@@ -118,7 +118,7 @@ mod tests {
     use crate::file::mapped_file::PAGE;
     use crate::range::ForeignRange;
 
-    const AREA: usize = 4 << 20;
+    const AREA: usize = 5 << 20;
     const PIECE: usize = 64 << 10;
 
     /// Registered memory of a test, which parts are taken from.
@@ -183,6 +183,10 @@ mod tests {
             let row = area.row(pieces, len);
             assert_eq!(check(&Neighbours::of_targets(&row), &row, Touch::Store), (vec![true; pieces], calls), "{len}");
         }
+        // As the array of an allocator that keeps its own bytes before it.
+        let inside_pages: Vec<_> = (0..64).map(|nth| area.target(16 + nth * PIECE, PIECE)).collect();
+        let neighbours = Neighbours::of_targets(&inside_pages);
+        assert_eq!(check(&neighbours, &inside_pages, Touch::Store), (vec![true; 64], 4));
         // Every other piece, and the row from its end on.
         let apart: Vec<_> = (0..32).map(|nth| area.target(nth * 2 * PIECE, PIECE)).collect();
         let mut back = area.row(32, PIECE);

@@ -1,6 +1,6 @@
 //! The control memory: a header page, then one stamp per granule.
 
-use mooncake_ids::GRANULE;
+use mooncake_ids::{GRANULE, SegmentUuid};
 
 use crate::file::mapped_file::PAGE;
 
@@ -24,7 +24,7 @@ pub(crate) const GIVEN_BACK_AT: u64 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Name of the memory.
-    pub uuid: [u8; 16],
+    pub uuid: SegmentUuid,
     /// Size of the data memory.
     pub bytes: u64,
 }
@@ -36,7 +36,7 @@ impl Header {
         out[8..12].copy_from_slice(&VERSION.to_le_bytes());
         out[12..16].copy_from_slice(&(GRANULE as u32).to_le_bytes());
         out[16..24].copy_from_slice(&self.bytes.to_le_bytes());
-        out[24..40].copy_from_slice(&self.uuid);
+        out[24..40].copy_from_slice(&self.uuid.0);
         out
     }
 
@@ -54,7 +54,7 @@ impl Header {
         let bytes = u64::from(word(16)) | u64::from(word(20)) << 32;
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&raw[24..40]);
-        Ok(Header { uuid, bytes })
+        Ok(Header { uuid: SegmentUuid(uuid), bytes })
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_header_is_read_back_and_a_foreign_one_is_refused() {
-        let header = Header { uuid: [7; 16], bytes: 1 << 40 };
+        let header = Header { uuid: SegmentUuid([7; 16]), bytes: 1 << 40 };
         let raw = header.encode();
         assert_eq!(Header::decode(&raw), Ok(header));
         for at in [0, 8, 12] {

@@ -34,7 +34,7 @@ const STREAM_PARTS_FROM: u64 = 16 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expect {
     /// Name of the memory.
-    pub uuid: [u8; 16],
+    pub uuid: SegmentUuid,
     /// Size of the data memory.
     pub bytes: u64,
 }
@@ -56,7 +56,7 @@ pub enum Verify {
 /// their not doing so but the contents of a [`MappedView`], which a pin protects.
 #[derive(Debug)]
 pub struct Mapping {
-    uuid: [u8; 16],
+    uuid: SegmentUuid,
     writable: bool,
     data: MappedFile,
     control: MappedFile,
@@ -132,7 +132,7 @@ impl Mapping {
     }
 
     /// Name of the memory.
-    pub fn uuid(&self) -> [u8; 16] {
+    pub fn uuid(&self) -> SegmentUuid {
         self.uuid
     }
 
@@ -527,7 +527,7 @@ fn check_header(control: &MappedFile, expect: Expect) -> Result<(), MemoryError>
     unsafe { std::ptr::copy_nonoverlapping(control.base().cast_const(), raw.as_mut_ptr(), HEADER_LEN) };
     let header = Header::decode(&raw).map_err(|reason| MemoryError::BadHeader { reason })?;
     if header.uuid != expect.uuid {
-        let (expected, found) = (SegmentUuid(expect.uuid).to_string(), SegmentUuid(header.uuid).to_string());
+        let (expected, found) = (expect.uuid.to_string(), header.uuid.to_string());
         return Err(MemoryError::WrongUuid { expected, found });
     }
     if header.bytes != expect.bytes {
@@ -619,9 +619,11 @@ mod tests {
         let segment = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
         let copies = || [segment.data_fd(), segment.control_fd()].map(|fd| fd.try_clone_to_owned().unwrap());
         let expect = Expect { uuid: segment.uuid(), bytes: 1 << 20 };
-        for (uuid, bytes, fits) in
-            [(expect.uuid, (1 << 20) - 4096, false), ([9; 16], 1 << 20, false), (expect.uuid, 1 << 20, true)]
-        {
+        for (uuid, bytes, fits) in [
+            (expect.uuid, (1 << 20) - 4096, false),
+            (SegmentUuid([9; 16]), 1 << 20, false),
+            (expect.uuid, 1 << 20, true),
+        ] {
             let raw = Header { uuid, bytes }.encode();
             assert_eq!(rustix::io::pwrite(segment.control_fd(), &raw, 0), Ok(raw.len()));
             for writable in [false, true] {

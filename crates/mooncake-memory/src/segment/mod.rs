@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mooncake_ids::GRANULE;
+use mooncake_ids::{GRANULE, SegmentUuid};
 use parking_lot::Mutex;
 
 use crate::error::MemoryError;
@@ -61,7 +61,7 @@ impl SegmentMemory {
         limits::check(bytes, control_bytes(bytes), options.huge_pages, page)?;
         let data = memfd::create("kv-segment", bytes, options.huge_pages)?;
         let control = memfd::create("kv-segment-control", control_bytes(bytes), false)?;
-        let uuid = random_bytes().map_err(MemoryError::os("getrandom"))?;
+        let uuid = SegmentUuid(random_bytes().map_err(MemoryError::os("getrandom"))?);
         write_header(control.as_fd(), Header { uuid, bytes })?;
         let mapping = Mapping::map(data, control, Expect { uuid, bytes }, true)?;
         Ok(Self {
@@ -80,7 +80,7 @@ impl SegmentMemory {
         let bytes = bytes / GRANULE * GRANULE;
         let data = file_range::open(path, offset, bytes)?;
         let control = memfd::create("kv-segment-control", control_bytes(bytes), false)?;
-        let uuid = random_bytes().map_err(MemoryError::os("getrandom"))?;
+        let uuid = SegmentUuid(random_bytes().map_err(MemoryError::os("getrandom"))?);
         write_header(control.as_fd(), Header { uuid, bytes })?;
         let mapping = Mapping::map_file(data, offset, control, Expect { uuid, bytes }, true)?;
         Ok(Self {
@@ -97,7 +97,7 @@ impl SegmentMemory {
     }
 
     /// Random name of this memory.
-    pub fn uuid(&self) -> [u8; 16] {
+    pub fn uuid(&self) -> SegmentUuid {
         self.mapping.uuid()
     }
 

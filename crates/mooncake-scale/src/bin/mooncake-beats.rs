@@ -7,15 +7,18 @@
 //! spread evenly. Prints the processor time of the master's process, a share of one core, and how often it was woken
 //! up.
 
+use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use mooncake_wire::message::{AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, anchor_up, hello};
 use mooncake_wire::{CONTROL_PREFACE, FEATURES, FrameReader, MAX_FRAME, VERSION, encode_frame};
 use prost::Message;
+use serde::Serialize;
 
 /// Between two beats of a session.
 const BEAT: Duration = Duration::from_millis(500);
@@ -24,54 +27,84 @@ const BEAT: Duration = Duration::from_millis(500);
 const TICKS: f64 = 100.0;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let options = Options::read()?;
+    let Options { sessions: count, seconds, master, json } = Options::parse();
+    let built = std::env::current_exe()?.ancestors().nth(1).ok_or("no folder of builds")?.join("mooncake");
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let master = Master::start(&options.master, port)?;
+    let master = Master::start(&master.unwrap_or(built), port)?;
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let began = Instant::now();
-    let mut sessions =
-        (0..options.sessions).map(|number| Session::open(address, number)).collect::<Result<Vec<_>, _>>()?;
-    println!("{} sessions opened in {:.2} s", sessions.len(), began.elapsed().as_secs_f64());
+    let mut sessions = (0..count).map(|number| Session::open(address, number)).collect::<Result<Vec<_>, _>>()?;
+    let opened_in = began.elapsed().as_secs_f64();
 
     beat(&mut sessions, Duration::from_secs(2))?;
     let before = (Instant::now(), master.processor_time()?, master.wake_ups()?);
-    let beats = beat(&mut sessions, Duration::from_secs(options.seconds))?;
+    let beats = beat(&mut sessions, Duration::from_secs(seconds))?;
     let seconds = before.0.elapsed().as_secs_f64();
     let (user, system) = master.processor_time()?;
     let (user, system) = (user - before.1.0, system - before.1.1);
-    println!(
-        "{beats} beats in {seconds:.1} s: {:.2} % of a core (user {:.2} %, system {:.2} %), {:.1} us a beat, {:.0} \
-         wake-ups a second",
-        100.0 * (user + system) / seconds,
-        100.0 * user / seconds,
-        100.0 * system / seconds,
-        1e6 * (user + system) / beats as f64,
-        (master.wake_ups()? - before.2) as f64 / seconds,
-    );
+    let cost = Cost {
+        sessions: count,
+        opened_in,
+        beats,
+        seconds,
+        share_of_a_core: 100.0 * (user + system) / seconds,
+        user: 100.0 * user / seconds,
+        system: 100.0 * system / seconds,
+        microseconds_a_beat: 1e6 * (user + system) / beats as f64,
+        wake_ups_a_second: (master.wake_ups()? - before.2) as f64 / seconds,
+    };
+    match json {
+        true => println!("{}", serde_json::to_string(&cost)?),
+        false => println!("{cost}"),
+    }
     Ok(())
 }
 
+/// Measures what it costs a master that many clients are connected to it and do nothing.
+#[derive(Debug, Parser)]
 struct Options {
+    /// Clients.
+    #[arg(long, default_value_t = 1_000)]
     sessions: usize,
+    /// How long they are watched.
+    #[arg(long, default_value_t = 20)]
     seconds: u64,
-    master: PathBuf,
+    /// The program; without one, the `mooncake` that was built beside this.
+    #[arg(long)]
+    master: Option<PathBuf>,
+    /// Figures as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
-impl Options {
-    fn read() -> Result<Options, Box<dyn std::error::Error>> {
-        let built = std::env::current_exe()?.ancestors().nth(1).ok_or("no folder of builds")?.join("mooncake");
-        let mut options = Options { sessions: 1_000, seconds: 20, master: built };
-        let mut args = std::env::args().skip(1);
-        while let Some(name) = args.next() {
-            let value = args.next().ok_or_else(|| format!("{name} has no value"))?;
-            match name.as_str() {
-                "--sessions" => options.sessions = value.parse()?,
-                "--seconds" => options.seconds = value.parse()?,
-                "--master" => options.master = value.into(),
-                _ => return Err(format!("{name} is none of --sessions, --seconds and --master").into()),
-            }
-        }
-        Ok(options)
+/// What it came to.
+#[derive(Debug, Serialize)]
+struct Cost {
+    sessions: usize,
+    /// Seconds in which all of them were opened.
+    opened_in: f64,
+    beats: u64,
+    seconds: f64,
+    /// Percent of one.
+    share_of_a_core: f64,
+    /// Of which for the program itself.
+    user: f64,
+    /// And for the kernel.
+    system: f64,
+    microseconds_a_beat: f64,
+    wake_ups_a_second: f64,
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cost { sessions, opened_in, beats, seconds, share_of_a_core, user, system, .. } = self;
+        writeln!(f, "{sessions} sessions opened in {opened_in:.2} s")?;
+        write!(
+            f,
+            "{beats} beats in {seconds:.1} s: {share_of_a_core:.2} % of a core (user {user:.2} %, system {system:.2} \
+             %), {:.1} us a beat, {:.0} wake-ups a second",
+            self.microseconds_a_beat, self.wake_ups_a_second
+        )
     }
 }
 

@@ -57,7 +57,7 @@ impl Connector {
             Some(_) if !paths.local => reasons.push("the own process's memory is switched off".into()),
             Some(served) if served.access_key == address.access_key => {
                 let reason = "the segment belongs to this process".into();
-                let inside = served.insiders.enter(&self.watcher);
+                let inside = served.insiders.enter(self.watcher.events());
                 return Ok(made(Kind::Local(served, inside), reason, false));
             }
             Some(_) => reasons.push("wrong access key for a segment of this process".into()),
@@ -147,6 +147,7 @@ mod tests {
     use crate::error::LinkError;
     use crate::protocol::frames::{HELLO_LEN, HelloReply, Status};
     use crate::reign::Reign;
+    use mooncake_ids::SegmentUuid;
 
     #[test]
     fn a_path_that_failed_for_want_of_descriptors_is_no_reason_where_another_one_failed_for_its_own() {
@@ -154,7 +155,7 @@ mod tests {
         let name = format!("mooncake-test-short-{}", std::process::id());
         let door = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         // Of another process, which lets all in; for its descriptors there is no room here.
-        address.uuid = [7; 16];
+        address.uuid = SegmentUuid([7; 16]);
         address.unix_socket = name;
         let reply = HelloReply {
             version: LANE_VERSION,

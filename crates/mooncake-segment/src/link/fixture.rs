@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{SegmentMemory, SegmentOptions};
 use mooncake_os::boot_id;
 
-use super::{EpochQuestion, LinkEvents, LinkOptions, Path, Paths, SegmentAddress};
-use crate::Uuid;
+use super::{LinkOptions, Path, Paths, SegmentAddress};
+use crate::link_events::{EpochQuestion, LinkEvents};
 use crate::protocol::frames::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
 use crate::server::{SegmentServer, ServerEvents, ServerOptions};
 
@@ -14,13 +15,13 @@ use crate::server::{SegmentServer, ServerEvents, ServerOptions};
 pub struct Quiet;
 
 impl LinkEvents for Quiet {
-    fn owner_gone(&self, _: Uuid) {}
+    fn owner_gone(&self, _: SegmentUuid) {}
     fn take_epoch(&self, _: EpochQuestion) {}
 }
 
 impl ServerEvents for Quiet {
-    fn fenced(&self, _: Uuid, _: u64) {}
-    fn epoch_taken(&self, _: u16, _: Uuid) {}
+    fn fenced(&self, _: SegmentUuid, _: u64) {}
+    fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
 }
 
 /// An owner of a segment of this size that others can map, and the segment's address.
@@ -46,7 +47,7 @@ pub fn owner(
 }
 
 /// How a peer of that owner begins.
-pub fn hello(purpose: Purpose, uuid: Uuid) -> Hello {
+pub fn hello(purpose: Purpose, uuid: SegmentUuid) -> Hello {
     Hello {
         version: LANE_VERSION,
         purpose,

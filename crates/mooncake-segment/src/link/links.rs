@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_os::{ProcessIdentity, descriptor_limit, forked, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;
 use super::connector::{Connector, Made, NoPath};
-use super::options::{LinkEvents, LinkOptions, LinkReport, Path, SegmentAddress};
+use super::options::{LinkOptions, LinkReport, Path, SegmentAddress};
 use super::shared_memory::NoSharedMemory;
 use super::shared_memory::reclaimer::Reclaimer;
 use super::shared_memory::watcher::Watcher;
-use crate::Uuid;
 use crate::error::{LinkError, ServerError};
+use crate::link_events::LinkEvents;
 use crate::machine::{LinkBook, Look, Ticket, Unwanted};
 use crate::reign::Reign;
 use crate::wait::Wait;
@@ -58,7 +59,7 @@ impl Links {
     /// No links yet.
     pub fn new(options: LinkOptions, events: Box<dyn LinkEvents>) -> Result<Links, ServerError> {
         watch_forks();
-        let watcher = Watcher::new(events).map_err(|source| ServerError::Os { what: "eventfd", source })?;
+        let watcher = Watcher::new(Arc::from(events)).map_err(|source| ServerError::Os { what: "eventfd", source })?;
         let links = Mutex::new(LinkBook::new(options.session, options.retry_after));
         Ok(Links {
             connector: Arc::new(Connector {
@@ -194,7 +195,7 @@ impl Links {
     /// all but the pinned extents `(offset, length)` and those of own views; the
     /// mapping ends with the last view. Returns at once: a thread of the links
     /// does the work, and a link that is being made ends when it is made.
-    pub fn forget(&self, uuid: Uuid, pinned: &[(u64, u64)], reign: Reign) {
+    pub fn forget(&self, uuid: SegmentUuid, pinned: &[(u64, u64)], reign: Reign) {
         if forked() {
             return;
         }
@@ -454,7 +455,7 @@ mod tests {
     }
 
     /// Somebody makes the link to a segment from now on.
-    fn ticket(links: &Links, uuid: Uuid) -> Ticket {
+    fn ticket(links: &Links, uuid: SegmentUuid) -> Ticket {
         let look = links.book.links.lock().look(uuid, || Duration::ZERO, |_| false);
         let Look::Make(ticket, _) = look else { panic!("{look:?}") };
         ticket
@@ -463,7 +464,7 @@ mod tests {
     #[test]
     fn why_no_path_leads_to_a_segment_is_said_of_each() {
         let (_server, _memory, address) = owner(1 << 20, Quiet);
-        let elsewhere = SegmentAddress { uuid: [9; 16], ..address.clone() };
+        let elsewhere = SegmentAddress { uuid: SegmentUuid([9; 16]), ..address.clone() };
         let only = Paths::only;
         let none = Paths { local: false, ..only(Path::Local) };
         for (paths, address, reasons) in [

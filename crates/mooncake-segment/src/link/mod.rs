@@ -13,14 +13,13 @@ mod tcp_lane;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mooncake_ids::Rid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{
     CopyError, Mapping, ReadError, Source, Target, Verify, crc_of_sources, crc_of_targets, total_of_sources,
     total_of_targets,
 };
 use mooncake_os::forked;
 
-use crate::Uuid;
 use crate::error::{TransferError, WriteError};
 use crate::gate::Gate;
 use crate::local::{Inside, Served};
@@ -30,10 +29,8 @@ use crate::reign::Reign;
 use crate::wait::Wait;
 
 pub use links::Links;
-pub use options::{EpochQuestion, LinkEvents, LinkOptions, LinkReport, Path, Paths, SegmentAddress};
+pub use options::{LinkOptions, LinkReport, Path, Paths, SegmentAddress};
 pub use shared_memory::view::View;
-
-pub(crate) use shared_memory::watcher::Watcher;
 
 use pool::LanePool;
 use shared_memory::Attachment;
@@ -42,7 +39,7 @@ use tcp_lane::Extent;
 /// A way to one segment.
 #[derive(Debug)]
 pub struct Link {
-    uuid: Uuid,
+    uuid: SegmentUuid,
     bytes: u64,
     name: String,
     label: Arc<str>,
@@ -108,7 +105,7 @@ impl Link {
     }
 
     /// Segment that it leads to.
-    pub fn uuid(&self) -> Uuid {
+    pub fn uuid(&self) -> SegmentUuid {
         self.uuid
     }
 
@@ -327,10 +324,10 @@ mod tests {
     struct Report(Sender<u64>);
 
     impl ServerEvents for Report {
-        fn fenced(&self, _: Uuid, rid: u64) {
+        fn fenced(&self, _: SegmentUuid, rid: u64) {
             let _ = self.0.send(rid);
         }
-        fn epoch_taken(&self, _: u16, _: Uuid) {}
+        fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
     }
 
     #[test]

@@ -1,22 +1,17 @@
 //! How links are made, to what, and what they report.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_ids::SegmentUuid;
 use mooncake_os::ProcessIdentity;
 
-use super::shared_memory::Attachment;
-use crate::Uuid;
-use crate::local::Inside;
-use crate::reign::Reign;
-
 /// Where a segment is, as its owner told the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentAddress {
     /// UUID of the memory.
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     /// Size of the memory.
     pub bytes: u64,
     /// Name of its owner, for messages.
@@ -36,7 +31,7 @@ pub struct SegmentAddress {
 impl SegmentAddress {
     /// The segment as messages name it.
     pub(crate) fn label(&self) -> Arc<str> {
-        format!("{} ({})", self.name, SegmentUuid(self.uuid)).into()
+        format!("{} ({})", self.name, self.uuid).into()
     }
 }
 
@@ -121,95 +116,11 @@ impl LinkOptions {
     }
 }
 
-/// What links report by themselves. Called on a thread of the links: hand over, do not block.
-pub trait LinkEvents: Send + Sync {
-    /// The process that owns a mapped segment is proven gone.
-    fn owner_gone(&self, uuid: Uuid);
-    /// The owner of a mapped segment, or of one in this process, asks to obey a reign. Confirm when the
-    /// master that reigns so knows all of this store's pins and no write
-    /// of an older placement is planned; drop the question to stay silent.
-    fn take_epoch(&self, question: EpochQuestion);
-}
-
-/// An owner's wish that this process writes nothing older than a reign's epoch. It keeps nothing mapped.
-#[derive(Debug)]
-pub struct EpochQuestion {
-    pub(super) place: Place,
-    pub(super) uuid: Uuid,
-    pub(super) reign: Reign,
-}
-
-/// What is asked about.
-#[derive(Debug)]
-pub(super) enum Place {
-    /// A segment of another process, mapped here.
-    Attached(Weak<Attachment>),
-    /// A segment of this process.
-    Inside(Weak<Inside>),
-}
-
-impl EpochQuestion {
-    /// Segment whose owner asks.
-    pub fn uuid(&self) -> Uuid {
-        self.uuid
-    }
-
-    /// Whether another one asks the same of the same: one answer is enough.
-    pub fn repeats(&self, other: &EpochQuestion) -> bool {
-        self.is_asked_where(other) && self.reign == other.reign
-    }
-
-    /// Whether the answer to this one, at the same place, says all that the other one's would: it asks for a higher
-    /// epoch.
-    pub fn supersedes(&self, other: &EpochQuestion) -> bool {
-        self.is_asked_where(other) && self.reign.epoch > other.reign.epoch
-    }
-
-    fn is_asked_where(&self, other: &EpochQuestion) -> bool {
-        match (&self.place, &other.place) {
-            (Place::Attached(one), Place::Attached(other)) => Weak::ptr_eq(one, other),
-            (Place::Inside(one), Place::Inside(other)) => Weak::ptr_eq(one, other),
-            _ => false,
-        }
-    }
-
-    /// Whether nothing is mapped there any more: the owner has heard of that, or hears of it, and waits for no answer.
-    pub fn is_moot(&self) -> bool {
-        match &self.place {
-            Place::Attached(attachment) => attachment.strong_count() == 0,
-            Place::Inside(inside) => inside.strong_count() == 0,
-        }
-    }
-
-    /// The reign.
-    pub fn reign(&self) -> Reign {
-        self.reign
-    }
-
-    /// So it is. The owner hears of it as soon as the older writes that are
-    /// still copying have ended; newer ones of that kind are refused already.
-    pub fn confirm(self) {
-        match &self.place {
-            Place::Attached(attachment) => {
-                if let Some(attachment) = attachment.upgrade() {
-                    attachment.confirm_epoch(self.reign);
-                }
-            }
-            // Its writes pass the owner's own gate.
-            Place::Inside(inside) => {
-                if let Some(inside) = inside.upgrade() {
-                    inside.confirm(self.reign);
-                }
-            }
-        }
-    }
-}
-
 /// One link, for metrics and health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkReport {
     /// Segment.
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     /// Its owner's name.
     pub name: String,
     /// Path in use.

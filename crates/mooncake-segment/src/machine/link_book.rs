@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::Uuid;
+use mooncake_ids::SegmentUuid;
 
 /// Links of a session, `L`. Clones of one are the same link.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct LinkBook<L> {
     retry_after: Duration,
     closed: bool,
     tickets: u64,
-    slots: BTreeMap<Uuid, Slot<L>>,
+    slots: BTreeMap<SegmentUuid, Slot<L>>,
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ enum Better {
 /// Permits to make a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
-    uuid: Uuid,
+    uuid: SegmentUuid,
     number: u64,
 }
 
@@ -102,7 +102,7 @@ impl<L: Clone> LinkBook<L> {
 
     /// The way to a segment.
     #[inline]
-    pub fn look(&mut self, uuid: Uuid, now: impl Fn() -> Duration, is_over: impl Fn(&L) -> bool) -> Look<L> {
+    pub fn look(&mut self, uuid: SegmentUuid, now: impl Fn() -> Duration, is_over: impl Fn(&L) -> bool) -> Look<L> {
         if self.closed {
             return Look::Closed;
         }
@@ -175,7 +175,7 @@ impl<L: Clone> LinkBook<L> {
     }
 
     /// The segment is Gone. The link is to be ended, and one that is being made will be.
-    pub fn forget(&mut self, uuid: Uuid) -> Option<L> {
+    pub fn forget(&mut self, uuid: SegmentUuid) -> Option<L> {
         self.slots.remove(&uuid).and_then(Slot::into_link)
     }
 
@@ -183,7 +183,7 @@ impl<L: Clone> LinkBook<L> {
     /// next use of one would, and there may be none, as of a segment that its master does not know. An owner that hung
     /// up because it died is seen to be dead in between.
     pub fn part_with_over(&mut self, mut is_over: impl FnMut(&L) -> bool) -> Vec<L> {
-        let is_to_go = |_: &Uuid, slot: &mut Slot<L>| match slot {
+        let is_to_go = |_: &SegmentUuid, slot: &mut Slot<L>| match slot {
             Slot::Made { link, was_over, .. } => {
                 let is_over = is_over(link);
                 std::mem::replace(was_over, is_over) && is_over
@@ -230,8 +230,8 @@ impl<L> Slot<L> {
 mod tests {
     use super::*;
 
-    const ONE: Uuid = [1; 16];
-    const TWO: Uuid = [2; 16];
+    const ONE: SegmentUuid = SegmentUuid([1; 16]);
+    const TWO: SegmentUuid = SegmentUuid([2; 16]);
     const RETRY: Duration = Duration::from_secs(1);
 
     fn book() -> LinkBook<&'static str> {

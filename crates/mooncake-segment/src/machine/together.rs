@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -12,7 +13,7 @@ use super::fixture::{KIB, Memory, rid};
 use super::*;
 use crate::reign::Reign;
 
-const UUID: [u8; 16] = [1; 16];
+const UUID: SegmentUuid = SegmentUuid([1; 16]);
 
 #[derive(Debug, Clone)]
 enum Step {

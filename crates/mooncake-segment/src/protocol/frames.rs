@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::crc32c;
 use mooncake_wire::{LANE_PREFACE, PREFACE_LEN};
 
@@ -64,7 +65,7 @@ pub(crate) struct Hello {
     pub features: u8,
     pub session: u64,
     pub access_key: u64,
-    pub uuid: [u8; 16],
+    pub uuid: SegmentUuid,
     /// With `start_time`, names the initiator's process where the kernel
     /// cannot give its pidfd.
     pub pid: u32,
@@ -84,7 +85,7 @@ impl Hello {
         put(&mut out, 12, self.pid.to_le_bytes());
         put(&mut out, 16, self.session.to_le_bytes());
         put(&mut out, 24, self.access_key.to_le_bytes());
-        put(&mut out, 32, self.uuid);
+        put(&mut out, 32, self.uuid.0);
         put(&mut out, 48, self.start_time.to_le_bytes());
         seal(&mut out);
         out
@@ -106,7 +107,7 @@ impl Hello {
             pid: u32::from_le_bytes(get(from, 12)),
             session: u64::from_le_bytes(get(from, 16)),
             access_key: u64::from_le_bytes(get(from, 24)),
-            uuid: get(from, 32),
+            uuid: SegmentUuid(get(from, 32)),
             start_time: u64::from_le_bytes(get(from, 48)),
         })
     }
@@ -126,7 +127,7 @@ pub(crate) struct HelloReply {
     /// What the owner was asked to obey. The id is zero from older ones, and ignored by older initiators.
     pub reign: Reign,
     pub bytes: u64,
-    pub uuid: [u8; 16],
+    pub uuid: SegmentUuid,
     /// What the owner knows besides. Zero from older ones, and ignored by older initiators.
     pub features: u8,
 }
@@ -140,7 +141,7 @@ impl HelloReply {
         out[11] = self.features;
         put(&mut out, 12, self.reign.epoch.to_le_bytes());
         put(&mut out, 16, self.bytes.to_le_bytes());
-        put(&mut out, 24, self.uuid);
+        put(&mut out, 24, self.uuid.0);
         put(&mut out, 40, self.reign.id.to_le_bytes());
         seal(&mut out);
         out
@@ -155,7 +156,7 @@ impl HelloReply {
             status: Status::from_byte(from[10])?,
             reign: Reign { epoch: u16::from_le_bytes(get(from, 12)), id: u32::from_le_bytes(get(from, 40)) },
             bytes: u64::from_le_bytes(get(from, 16)),
-            uuid: get(from, 24),
+            uuid: SegmentUuid(get(from, 24)),
             features: from[11],
         })
     }
@@ -433,7 +434,7 @@ mod tests {
                 features: 0x81,
                 session: 1,
                 access_key: u64::MAX,
-                uuid: [9; 16],
+                uuid: SegmentUuid([9; 16]),
                 pid: 5,
                 start_time: 1 << 50,
             };
@@ -441,7 +442,8 @@ mod tests {
         }
         for status in STATUSES {
             let reign = Reign { epoch: 3, id: 1 << 31 | 9 };
-            let reply = HelloReply { version: 1, status, reign, bytes: 1 << 40, uuid: [1; 16], features: 2 };
+            let reply =
+                HelloReply { version: 1, status, reign, bytes: 1 << 40, uuid: SegmentUuid([1; 16]), features: 2 };
             assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
             let reply = Reply { status, epoch: 3, sequence: 1, len: 2, detail: 3 };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
@@ -461,7 +463,7 @@ mod tests {
             status: Status::Ok,
             reign: Reign { epoch: 3, id },
             bytes: 1,
-            uuid: [1; 16],
+            uuid: SegmentUuid([1; 16]),
             features: 2,
         };
         let (known, unknown) = (of(u32::MAX).encode(), of(0).encode());

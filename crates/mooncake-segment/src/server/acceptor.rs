@@ -264,6 +264,7 @@ mod tests {
     use std::net::{SocketAddr, TcpStream};
     use std::os::unix::net::UnixStream;
 
+    use mooncake_ids::SegmentUuid;
     use socket2::{Domain, Socket, Type};
 
     use super::*;
@@ -276,7 +277,7 @@ mod tests {
         let good = hello(Purpose::Attach, memory.uuid());
         for (hello, status) in [
             (Hello { version: LANE_VERSION + 1, ..good }, Status::Version),
-            (Hello { uuid: [1; 16], ..good }, Status::UnknownSegment),
+            (Hello { uuid: SegmentUuid([1; 16]), ..good }, Status::UnknownSegment),
             (Hello { access_key: 2, ..good }, Status::WrongKey),
             (Hello { purpose: Purpose::Lane, ..good }, Status::Unsupported),
         ] {

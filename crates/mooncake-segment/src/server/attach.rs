@@ -208,12 +208,12 @@ mod tests {
     use rustix::net::sockopt::set_socket_send_buffer_size;
 
     use super::*;
-    use crate::Uuid;
     use crate::link::fixture::{Quiet, hello, owner};
     use crate::machine::{Fence, Output, ProcessGone};
     use crate::protocol::frames::{FRAME_LEN, Frame, Op, Purpose};
     use crate::reign::Reign;
     use crate::server::{ServerEvents, State};
+    use mooncake_ids::SegmentUuid;
 
     /// What a caller is answered, and the descriptors that it gets.
     fn answer(caller: &UnixStream) -> (Status, usize) {
@@ -294,8 +294,8 @@ mod tests {
     struct Ends(Sender<ProcessGone>);
 
     impl ServerEvents for Ends {
-        fn fenced(&self, _: Uuid, _: u64) {}
-        fn epoch_taken(&self, _: u16, _: Uuid) {}
+        fn fenced(&self, _: SegmentUuid, _: u64) {}
+        fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
         fn process_gone(&self, gone: ProcessGone) {
             let _ = self.0.send(gone);
         }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use mooncake_ids::SegmentUuid;
 
 use super::{ProcessGone, Shared, State};
-use crate::Uuid;
 use crate::local::Inside;
 use crate::machine::{Fence, Frame, Output};
 use crate::reign::Reign;
@@ -15,8 +14,8 @@ use crate::reign::Reign;
 /// What is told without the lock.
 pub(super) enum Later {
     Ask(Vec<Arc<Inside>>, Reign),
-    Fenced(Uuid, u64),
-    EpochTaken(u16, Uuid),
+    Fenced(SegmentUuid, u64),
+    EpochTaken(u16, SegmentUuid),
     ProcessGone(ProcessGone),
 }
 
@@ -122,12 +121,12 @@ impl Shared {
 }
 
 fn log_outside(&Fence { uuid, rid, offset, len, .. }: &Fence) {
-    tracing::error!(uuid = %SegmentUuid(uuid), rid, offset, len, "fence of an extent that is not in the segment");
+    tracing::error!(%uuid, rid, offset, len, "fence of an extent that is not in the segment");
 }
 
 fn log_marred(&Fence { uuid, rid, offset, len, .. }: &Fence, found: u64) {
     tracing::warn!(
-        uuid = %SegmentUuid(uuid),
+        %uuid,
         rid,
         offset,
         len,
@@ -159,12 +158,12 @@ mod tests {
     struct Quiet;
 
     impl ServerEvents for Quiet {
-        fn fenced(&self, _: Uuid, _: u64) {}
-        fn epoch_taken(&self, _: u16, _: Uuid) {}
+        fn fenced(&self, _: SegmentUuid, _: u64) {}
+        fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
     }
 
     impl LinkEvents for Quiet {
-        fn owner_gone(&self, _: Uuid) {}
+        fn owner_gone(&self, _: SegmentUuid) {}
         fn take_epoch(&self, _: crate::EpochQuestion) {}
     }
 
@@ -211,7 +210,7 @@ mod tests {
     }
 
     /// An owner of one segment in epoch 1, and one process that may write it for session 7.
-    fn attached() -> (State, Uuid, u64, UnixStream) {
+    fn attached() -> (State, SegmentUuid, u64, UnixStream) {
         let (mut state, mut out) = (State::default(), Vec::new());
         assert_eq!(state.owner.take_epoch(Duration::ZERO, Reign::numbered(1), &mut out), Ok(vec![]));
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
@@ -225,7 +224,7 @@ mod tests {
         (state, uuid, id, process)
     }
 
-    fn fence(uuid: Uuid, counter: u64) -> Fence {
+    fn fence(uuid: SegmentUuid, counter: u64) -> Fence {
         let rid = 1 << 48 | counter << 1;
         Fence { uuid, rid, offset: counter << 10, len: 1024, writer: 7, writer_done: false }
     }

@@ -1,7 +1,8 @@
 //! Fences and epochs, as a master asks for them: see [`crate::machine::Owner`].
 
+use mooncake_ids::SegmentUuid;
+
 use super::{Fence, SegmentServer};
-use crate::Uuid;
 use crate::error::TwoReigns;
 use crate::reign::Reign;
 
@@ -33,7 +34,7 @@ impl SegmentServer {
     ///
     /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any
     /// more: a report says the number only, and either master would take it for its own.
-    pub fn take_epoch(&self, asked: Reign) -> Result<Vec<Uuid>, TwoReigns> {
+    pub fn take_epoch(&self, asked: Reign) -> Result<Vec<SegmentUuid>, TwoReigns> {
         let (taken, later) = {
             let mut state = self.shared.state.lock();
             let mut out = Vec::new();
@@ -60,10 +61,10 @@ mod tests {
     struct Report(Sender<u64>);
 
     impl ServerEvents for Report {
-        fn fenced(&self, _: Uuid, rid: u64) {
+        fn fenced(&self, _: SegmentUuid, rid: u64) {
             let _ = self.0.send(rid);
         }
-        fn epoch_taken(&self, _: u16, _: Uuid) {}
+        fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
     }
 
     #[test]

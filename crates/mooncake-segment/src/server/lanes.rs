@@ -22,11 +22,12 @@ use std::num::NonZero;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use parking_lot::{Condvar, Mutex};
 
 use super::tcp_lane::{End, Lane, LaneControl, Worker};
-use crate::Uuid;
 use crate::alarm::Alarm;
+use crate::gate::WriterConnection;
 use crate::protocol::frames::{LANE_KEPT, Status};
 use crate::readiness::{Readiness, Ready};
 use mooncake_os::Waker;
@@ -176,7 +177,7 @@ impl Lanes {
     }
 
     /// Ends the lanes of a segment: those at a worker as soon as that notices.
-    pub(super) fn cut(&self, uuid: Uuid) {
+    pub(super) fn cut(&self, uuid: SegmentUuid) {
         let mut table = self.table.lock();
         for held in table.lanes.values().filter(|held| held.control.uuid() == uuid) {
             held.control.cut();
@@ -186,7 +187,7 @@ impl Lanes {
     }
 
     /// Whether none of a segment's lanes is left, waited for until the end of this slice.
-    pub(super) fn are_gone(&self, uuid: Uuid, slice: Duration) -> bool {
+    pub(super) fn are_gone(&self, uuid: SegmentUuid, slice: Duration) -> bool {
         let mut table = self.table.lock();
         let is_left = |table: &Table| table.lanes.values().any(|held| held.control.uuid() == uuid);
         if is_left(&table) {

@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::SegmentMemory;
 use mooncake_os::{forked, hex, random_bytes};
 use parking_lot::Mutex;
 
-use crate::Uuid;
 use crate::error::ServerError;
 use crate::local::{self, Served};
 use crate::machine::Owner;
@@ -34,7 +34,6 @@ use crate::reign::Reign;
 use mooncake_os::Waker;
 
 pub use crate::machine::{Fence, ProcessGone};
-pub(crate) use tcp_lane::LaneControl;
 
 use acceptor::Door;
 use attach::Attached;
@@ -70,9 +69,9 @@ impl ServerOptions {
 /// What a server reports later. Called on its own thread: hand over, do not block.
 pub trait ServerEvents: Send + Sync {
     /// A fence that [`SegmentServer::fence`] could not finish at once is done.
-    fn fenced(&self, uuid: Uuid, rid: u64);
+    fn fenced(&self, uuid: SegmentUuid, rid: u64);
     /// A segment obeys an epoch that [`SegmentServer::take_epoch`] could not finish at once.
-    fn epoch_taken(&self, epoch: u16, uuid: Uuid);
+    fn epoch_taken(&self, epoch: u16, uuid: SegmentUuid);
     /// A process that had a segment mapped is gone, and had shown whose it is.
     fn process_gone(&self, _gone: ProcessGone) {}
 }
@@ -150,7 +149,7 @@ impl SegmentServer {
     }
 
     /// A master knows the segment since this reign: whoever maps it from here on is told so.
-    pub fn mounted(&self, uuid: Uuid, reign: Reign) {
+    pub fn mounted(&self, uuid: SegmentUuid, reign: Reign) {
         if let Some(served) = self.shared.state.lock().owner.segment(&uuid) {
             served.insiders.mounted(reign);
         }
@@ -159,7 +158,7 @@ impl SegmentServer {
     /// Serves a segment no more. True when it is sure that nothing of this
     /// process and of no lane writes there any more: its memory can be given
     /// back. Peers that map it are told by the master.
-    pub fn remove(&self, uuid: Uuid) -> bool {
+    pub fn remove(&self, uuid: SegmentUuid) -> bool {
         if forked() {
             return false;
         }
@@ -197,7 +196,7 @@ impl SegmentServer {
 
     /// Highest epoch that a segment has taken; 0 for one that is not served here. It may have been asked for a higher
     /// one.
-    pub fn taken(&self, uuid: Uuid) -> u16 {
+    pub fn taken(&self, uuid: SegmentUuid) -> u16 {
         self.shared.state.lock().owner.taken(&uuid)
     }
 
@@ -222,7 +221,7 @@ impl SegmentServer {
     }
 
     /// Whether an extent still carries a placement whose bytes have this checksum.
-    pub fn recheck(&self, uuid: Uuid, rid: u64, offset: u64, len: u64, crc: u32) -> bool {
+    pub fn recheck(&self, uuid: SegmentUuid, rid: u64, offset: u64, len: u64, crc: u32) -> bool {
         let Some(served) = self.shared.state.lock().owner.segment(&uuid).cloned() else { return false };
         let mapping = served.memory.mapping();
         let is_whole = || matches!(mapping.check_stamps(rid, offset, len), Ok(true));
@@ -237,7 +236,7 @@ impl SegmentServer {
         }
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.waker.wake();
-        let uuids: Vec<Uuid> = self.shared.state.lock().owner.uuids().collect();
+        let uuids: Vec<SegmentUuid> = self.shared.state.lock().owner.uuids().collect();
         for uuid in uuids {
             self.remove(uuid);
         }

@@ -94,6 +94,7 @@ mod tests {
     use super::*;
     use crate::link::fixture::hello;
     use crate::protocol::frames::Purpose;
+    use mooncake_ids::SegmentUuid;
 
     fn caller() -> (UnixStream, Pending) {
         let (caller, stream) = UnixStream::pair().unwrap();
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_hello_may_come_in_parts_and_rubbish_is_told_from_its_first_bytes() {
-        let hello = hello(Purpose::Lane, [7; 16]);
+        let hello = hello(Purpose::Lane, SegmentUuid([7; 16]));
         for part in [1, 7, 63, 64] {
             let (mut caller, mut pending) = caller();
             assert!(matches!(pending.advance(), Progress::Waiting), "nothing has come");

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_ids::Rid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{CopyError, Mapping, ReadError, Target, Verify};
 use mooncake_net::is_readable;
 use mooncake_os::Guarded;
@@ -26,8 +26,7 @@ use super::Shared;
 use super::acceptor::refuse;
 use super::lanes::Lanes;
 use super::patience::Patience;
-use crate::Uuid;
-use crate::gate::Admitted;
+use crate::gate::{Admitted, WriterConnection};
 use crate::local::Served;
 use crate::machine::Denied;
 use crate::protocol::frames::{
@@ -49,14 +48,14 @@ const STAY: Duration = Duration::from_millis(10);
 
 /// What the rest of the server knows of a lane.
 #[derive(Debug)]
-pub(crate) struct LaneControl {
+pub(super) struct LaneControl {
     stream: Guarded<TcpStream>,
-    uuid: Uuid,
+    uuid: SegmentUuid,
     cut: AtomicBool,
 }
 
 impl LaneControl {
-    pub(super) fn uuid(&self) -> Uuid {
+    pub(super) fn uuid(&self) -> SegmentUuid {
         self.uuid
     }
 
@@ -64,15 +63,15 @@ impl LaneControl {
         self.stream.as_fd()
     }
 
-    /// Ends the lane. Its worker may still store what it has received until it
-    /// notices: the gate knows when.
-    pub(crate) fn cut(&self) {
-        self.cut.store(true, Ordering::Release);
-        let _ = self.stream.shutdown(Shutdown::Both);
-    }
-
     pub(super) fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Acquire)
+    }
+}
+
+impl WriterConnection for LaneControl {
+    fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 

@@ -11,11 +11,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{SegmentMemory, SegmentOptions};
 use mooncake_os::boot_id;
 use mooncake_segment::{
     EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, Reign, SegmentAddress,
-    SegmentServer, ServerEvents, ServerOptions, Uuid, Wait,
+    SegmentServer, ServerEvents, ServerOptions, Wait,
 };
 use mooncake_test_support::child_process::{asked, say};
 use mooncake_test_support::{ChildProcess, child_process};
@@ -57,10 +58,10 @@ pub enum Heard {
 struct Report(Sender<Heard>);
 
 impl ServerEvents for Report {
-    fn fenced(&self, _: Uuid, rid: u64) {
+    fn fenced(&self, _: SegmentUuid, rid: u64) {
         let _ = self.0.send(Heard::Fenced(rid));
     }
-    fn epoch_taken(&self, epoch: u16, _: Uuid) {
+    fn epoch_taken(&self, epoch: u16, _: SegmentUuid) {
         let _ = self.0.send(Heard::EpochTaken(epoch));
     }
     fn process_gone(&self, gone: ProcessGone) {
@@ -105,7 +106,7 @@ impl Owner {
     }
 
     /// Asked by a master that does not say which reign it is in.
-    pub fn take_epoch(&self, epoch: u16) -> Vec<Uuid> {
+    pub fn take_epoch(&self, epoch: u16) -> Vec<SegmentUuid> {
         self.server.take_epoch(Reign::numbered(epoch)).unwrap()
     }
 
@@ -129,14 +130,14 @@ impl Owner {
 /// What links reported.
 #[derive(Debug)]
 pub enum Noticed {
-    OwnerGone(Uuid),
+    OwnerGone(SegmentUuid),
     Epoch(EpochQuestion),
 }
 
 struct Notice(Sender<Noticed>);
 
 impl LinkEvents for Notice {
-    fn owner_gone(&self, uuid: Uuid) {
+    fn owner_gone(&self, uuid: SegmentUuid) {
         let _ = self.0.send(Noticed::OwnerGone(uuid));
     }
     fn take_epoch(&self, question: EpochQuestion) {
@@ -203,7 +204,7 @@ pub fn lane_by_hand(address: &SegmentAddress, receive_buffer: Option<usize>) -> 
     (hello[8], hello[10]) = (1, 1);
     hello[16..24].copy_from_slice(&WRITER.to_le_bytes());
     hello[24..32].copy_from_slice(&address.access_key.to_le_bytes());
-    hello[32..48].copy_from_slice(&address.uuid);
+    hello[32..48].copy_from_slice(&address.uuid.0);
     stream.write_all(&seal(hello)).unwrap();
     let mut reply = [0; 64];
     stream.read_exact(&mut reply).unwrap();
@@ -221,7 +222,7 @@ pub fn attach_by_hand(address: &SegmentAddress, features: u8) -> UnixStream {
     hello[12..16].copy_from_slice(&std::process::id().to_le_bytes());
     hello[16..24].copy_from_slice(&WRITER.to_le_bytes());
     hello[24..32].copy_from_slice(&address.access_key.to_le_bytes());
-    hello[32..48].copy_from_slice(&address.uuid);
+    hello[32..48].copy_from_slice(&address.uuid.0);
     stream.write_all(&seal(hello)).unwrap();
     stream
 }
@@ -449,7 +450,7 @@ fn vm_bytes() -> u64 {
 fn pack(address: &SegmentAddress) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let SegmentAddress { uuid, bytes, boot_id, unix_socket, tcp, access_key, .. } = address;
-    format!("{},{bytes},{},{unix_socket},{},{access_key}", hex(uuid), hex(boot_id), tcp[0])
+    format!("{},{bytes},{},{unix_socket},{},{access_key}", hex(&uuid.0), hex(boot_id), tcp[0])
 }
 
 fn unpack(packed: &str) -> SegmentAddress {
@@ -462,7 +463,7 @@ fn unpack(packed: &str) -> SegmentAddress {
         out
     };
     SegmentAddress {
-        uuid: unhex(parts[0]),
+        uuid: SegmentUuid(unhex(parts[0])),
         bytes: parts[1].parse().unwrap(),
         name: "owner".into(),
         boot_id: unhex(parts[2]),

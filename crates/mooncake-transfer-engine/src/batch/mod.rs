@@ -60,7 +60,7 @@ pub(crate) struct Task {
 pub(crate) struct Batch {
     capacity: usize,
     state: Mutex<State>,
-    /// Tasks that are not done.
+    /// Tasks that are not done, as callers are told.
     unfinished: AtomicUsize,
     failed: AtomicUsize,
     timed_out: AtomicUsize,
@@ -71,12 +71,12 @@ pub(crate) struct Batch {
 #[derive(Default)]
 struct State {
     tasks: Vec<Arc<Vec<Task>>>,
-    /// Tasks whose outcome is not known yet; those that are told of it are [`Batch::unfinished`].
+    /// Tasks whose outcome is not known yet. Callers learn of an outcome later, with [`Batch::unfinished`].
     open: usize,
     /// Sent to this peer when all tasks are done.
     notify: Option<(PeerId, Notify)>,
     error: Option<String>,
-    /// Called when no task is under way any more, each with the number it is taken back by.
+    /// Called when no task is under way any more, each with the number that [`Batch::forget`] takes.
     hooks: Vec<(u64, Hook)>,
     next_hook: u64,
 }
@@ -92,7 +92,7 @@ impl Batch {
         Batch { capacity, state: Mutex::default(), unfinished, failed, timed_out, done: Condvar::new(), deadline }
     }
 
-    /// Adds requests; gives them as the workers need them.
+    /// Adds requests; gives them as tasks for the workers.
     pub fn add(
         &self,
         requests: Vec<(PeerId, Request)>,
@@ -137,7 +137,7 @@ impl Batch {
         }
         state.open -= tasks.len();
         if state.open == 0 && state.error.is_none() && state.notify.is_some() {
-            // Said before anybody is told that the batch is done: [`Batch::finish`] follows.
+            // The message goes out before callers learn that the batch is done: [`Batch::finish`] follows.
             return state.notify.take();
         }
         drop(state);
@@ -145,7 +145,7 @@ impl Batch {
         None
     }
 
-    /// So many tasks are done for those who wait.
+    /// Tells callers that so many tasks are done.
     pub fn finish(&self, count: usize) {
         let hooks = {
             let mut state = self.state.lock();
@@ -181,7 +181,7 @@ impl Batch {
             let mut state = self.state.lock();
             state.hooks.extract_if(.., |(other, _)| *other == number).collect()
         };
-        // Whatever it holds ends without the lock.
+        // What it captures is dropped without the lock.
         drop(forgotten);
     }
 
@@ -201,7 +201,7 @@ impl Batch {
 
     /// Of all tasks: failed as soon as one has.
     pub fn status(&self) -> Status {
-        // First: what fails from now on is unfinished here.
+        // Read first: a task that fails from here on still counts as unfinished.
         let unfinished = self.unfinished();
         if self.failed.load(Ordering::SeqCst) > 0 {
             Status::Failed
@@ -224,9 +224,9 @@ impl Batch {
     }
 
     /// Waits until no task is under way; false if that takes longer.
-    pub fn wait(&self, patience: Duration) -> bool {
-        // None: later than any clock will say.
-        let until = Instant::now().checked_add(patience);
+    pub fn wait(&self, timeout: Duration) -> bool {
+        // None: later than any clock will show.
+        let until = Instant::now().checked_add(timeout);
         let mut state = self.state.lock();
         while self.unfinished() > 0 {
             match until {
@@ -254,7 +254,7 @@ struct Slots {
 impl Batches {
     pub fn allocate(&self, capacity: usize) -> BatchId {
         if forked() {
-            // Whoever had the lock at the fork has it for ever.
+            // A thread of the parent may have held the lock at the fork, and nothing unlocks it here.
             return BatchId(0);
         }
         let mut slots = self.slots.lock();
@@ -286,7 +286,7 @@ impl Batches {
         }
         let mut slots = self.slots.lock();
         let index = id.0 as u32 - 1;
-        // Somebody else may have freed it since.
+        // Another caller may have freed it since.
         let slot = &mut slots.list[index as usize];
         if u64::from(slot.0) != id.0 >> 32 || slot.1.take().is_none() {
             return Err(EngineError::NoSuchBatch(id.0));

@@ -1,33 +1,33 @@
 //! Threads that carry batches out.
 //!
-//! Requests wait in a queue for each peer, and a peer has few threads at a time: one that does not answer keeps no
-//! more. Threads are started as they are needed, and end when there has been nothing to do for a while.
+//! Requests wait in a queue for each peer, and few threads serve a peer at a time, so that one that does not answer
+//! occupies no more. Threads start as they are needed, and end when there has been nothing to do for a while.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooncake_os::Deadline;
 use parking_lot::{Condvar, Mutex};
 
 use crate::batch::{Batch, Task};
 use crate::error::EngineError;
 use crate::peers::initiator::Initiator;
 use crate::request::{PeerId, Request};
-use crate::transport::stall::Patience;
 
 /// Threads that work for one peer at a time.
-const PER_PEER: usize = 2;
+const THREADS_PER_PEER_MAX: usize = 2;
 
 /// A thread without work ends after this.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Longest that the end of the engine waits for threads.
-const TELLING: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most requests, and bytes, that a thread takes at a time, so that others have their share.
-const MOST: usize = 256;
-const MOST_BYTES: u64 = 64 << 20;
+const WORK_REQUESTS_MAX: usize = 256;
+const WORK_BYTES_MAX: u64 = 64 << 20;
 
 struct Work {
     batch: Arc<Batch>,
@@ -46,9 +46,9 @@ struct Queue {
 }
 
 impl Queue {
-    /// Threads more that the peer may have, and that would have something to do.
+    /// How many more threads may serve the peer and would have something to do.
     fn room(&self) -> usize {
-        self.work.len().min(PER_PEER - self.busy)
+        self.work.len().min(THREADS_PER_PEER_MAX - self.busy)
     }
 }
 
@@ -58,13 +58,13 @@ struct State {
     /// Peers with work and a thread to spare, in turn; each once.
     ready: VecDeque<PeerId>,
     threads: usize,
-    /// Of them those that are at work.
+    /// How many of them are at work.
     busy: usize,
     closed: bool,
 }
 
 impl State {
-    /// Its turn comes, if there is something to do for it.
+    /// Puts a peer in the queue of those that are ready, if there is something to do for it.
     fn queue_up(&mut self, peer: PeerId) {
         let Some(queue) = self.queues.get_mut(&peer) else { return };
         if !queue.is_ready && queue.room() > 0 {
@@ -94,22 +94,26 @@ impl State {
     }
 }
 
-#[derive(Default)]
 pub(crate) struct Workers {
+    initiator: Arc<Initiator>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Workers {
+    /// No thread yet. Threads carry requests out by this initiator.
+    pub fn new(initiator: Arc<Initiator>) -> Workers {
+        Workers { initiator, state: Mutex::default(), changed: Condvar::new() }
+    }
+
     /// Takes tasks of a batch on.
     pub fn add(
-        initiator: &Arc<Initiator>,
+        self: &Arc<Self>,
         batch: &Arc<Batch>,
         tasks: &Arc<Vec<Task>>,
         deadline: Instant,
     ) -> Result<(), EngineError> {
-        let workers = &initiator.workers;
-        let mut state = workers.state.lock();
+        let mut state = self.state.lock();
         if state.closed {
             return Err(EngineError::Closed);
         }
@@ -117,10 +121,10 @@ impl Workers {
         while at < tasks.len() {
             let peer = tasks[at].peer;
             let mut bytes = 0;
-            let alike = tasks[at..].iter().take(MOST).take_while(|task| {
+            let alike = tasks[at..].iter().take(WORK_REQUESTS_MAX).take_while(|task| {
                 let len = task.request.local.len() as u64;
                 bytes = u64::saturating_add(bytes, len);
-                task.peer == peer && (bytes <= MOST_BYTES || bytes == len)
+                task.peer == peer && (bytes <= WORK_BYTES_MAX || bytes == len)
             });
             let end = at + alike.count();
             let work = Work { batch: batch.clone(), tasks: tasks.clone(), range: at..end, deadline };
@@ -128,10 +132,10 @@ impl Workers {
             state.queue_up(peer);
             at = end;
         }
-        for _ in 0..state.wanted(initiator.node.options.worker_threads) {
-            let initiator = initiator.clone();
+        for _ in 0..state.wanted(self.initiator.node.context.options.worker_threads) {
+            let workers = self.clone();
             let builder = std::thread::Builder::new().name("mooncake-batch".into());
-            match mooncake_os::thread::start(builder, move || initiator.workers.run(&initiator)) {
+            match mooncake_os::thread::start(builder, move || workers.run()) {
                 Ok(_) => state.threads += 1,
                 Err(source) if state.threads == 0 => {
                     state.queues.clear();
@@ -142,12 +146,13 @@ impl Workers {
             }
         }
         drop(state);
-        workers.changed.notify_all();
+        self.changed.notify_all();
         Ok(())
     }
 
-    /// Nothing new is begun; what waits has failed. What is under way is waited for by [`crate::peers::calls::Calls`];
-    /// the threads, which may tell others of what they did, for a few seconds, or until the caller has had enough.
+    /// Begins nothing more, and fails what waits. Waits for the threads, which may send notifications, for a few
+    /// seconds or until the caller's hook ends it. Transfers under way are counted and waited for by
+    /// [`crate::peers::calls::Calls`].
     pub fn close(&self, interrupted: &(dyn Fn() -> bool + Sync)) {
         let left: Vec<Work> = {
             let mut state = self.state.lock();
@@ -163,24 +168,25 @@ impl Workers {
         }
         self.changed.notify_all();
         let mut state = self.state.lock();
-        let patience = Patience::lasting(TELLING, interrupted);
-        if !patience.park_until(&mut state, &self.changed, |state| state.threads == 0) {
+        let deadline = Deadline::after(CLOSE_TIMEOUT, interrupted);
+        if !deadline.park_until(&mut state, &self.changed, |state| state.threads == 0) {
             tracing::warn!(threads = state.threads, "threads of batches go on after the end of their engine");
         }
     }
 
-    fn run(&self, initiator: &Arc<Initiator>) {
+    fn run(&self) {
+        let initiator = &self.initiator;
         while let Some((peer, work)) = self.next() {
             let tasks = &work.tasks[work.range.clone()];
             let requests: Vec<Request> = tasks.iter().map(|task| task.request).collect();
             let result = match Instant::now() >= work.deadline {
                 true => {
-                    let (what, waited) = ("waiting for its turn", initiator.node.options.transfer_timeout);
+                    let (what, waited) = ("waiting for its turn", initiator.node.context.options.transfer_timeout);
                     Err(EngineError::Timeout { peer: initiator.peer_name(peer), what, waited })
                 }
                 false => {
-                    let patience = Patience { began: Instant::now(), deadline: work.deadline, interrupted: &|| false };
-                    initiator.transfer(peer, &requests, &patience)
+                    let deadline = Deadline { began: Instant::now(), until: work.deadline, interrupted: &|| false };
+                    initiator.transfer(peer, &requests, &deadline)
                 }
             };
             if let Err(error) = &result {
@@ -203,7 +209,7 @@ impl Workers {
             if let Some(next) = state.take() {
                 return Some(next);
             }
-            let until = Instant::now() + IDLE;
+            let until = Instant::now() + IDLE_TIME_MAX;
             if !state.closed {
                 let timed_out = self.changed.wait_until(&mut state, until).timed_out();
                 if !timed_out || !state.ready.is_empty() {

@@ -1,4 +1,8 @@
-//! Registered memory: what an engine lends, who is at work in it, and what is the local end of transfers alone.
+//! Registered memory: what an engine lends, the copies at work in it, and what is the local end of transfers alone.
+//!
+//! A buffer is free when three things hold: it takes no new copy, no copy of this process is inside of it, and no peer
+//! is inside of its block. [`Buffers::deregister`] brings them about in this order, so that nothing begins behind a
+//! look that found nothing.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,13 +11,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use mooncake_memory::{ForeignRange, SharedBlock, Source, Target, check_reach, shared_block};
+use mooncake_os::Deadline;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::EngineError;
 use crate::memory::mappers::ActiveAccess;
 use crate::request::Request;
-use crate::transport::Transports;
-use crate::transport::stall::Patience;
+
+/// Is told of memory as it comes and goes.
+pub(crate) trait MemoryObserver: Send + Sync {
+    /// Takes memory on before anything may use it: to be [lent](Buffer::lent), or else as the local end of transfers
+    /// alone. All of it, or none and an error. It may take its time: transfers go on meanwhile.
+    fn register(&self, _buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Deregisters buffers. On return no peer starts a new access. Returns the accesses still active; the caller waits
+    /// for them before it reports the memory free.
+    fn deregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+        Vec::new()
+    }
+}
+
+/// Those of an engine, in the order in which they are told.
+pub(crate) type MemoryObservers = Vec<Arc<dyn MemoryObserver>>;
 
 /// One registered range.
 #[derive(Debug)]
@@ -35,10 +56,13 @@ impl Buffer {
         Buffer { range, location: location.to_owned(), lent, block, users, gone }
     }
 
-    /// Keeps the memory from being given back while the answer lives; none if that has begun.
-    pub fn enter(&self) -> Option<InUse<'_>> {
+    /// Keeps the buffer from being free while the answer lives; none if it is being deregistered.
+    ///
+    /// Counts first and looks second, while deregistering marks first and counts second: of a copy and a deregistration
+    /// at the same moment at least one sees the other.
+    pub fn enter(&self) -> Option<BufferUse<'_>> {
         self.users.fetch_add(1, Ordering::SeqCst);
-        let in_use = InUse(self);
+        let in_use = BufferUse(self);
         (!self.gone.load(Ordering::SeqCst)).then_some(in_use)
     }
 
@@ -53,28 +77,29 @@ impl Buffer {
     }
 }
 
-/// Somebody copies to or from the buffer.
-pub(crate) struct InUse<'a>(&'a Buffer);
+/// A copy to or from the buffer, under way as long as this lives.
+pub(crate) struct BufferUse<'a>(&'a Buffer);
 
-impl Drop for InUse<'_> {
+impl Drop for BufferUse<'_> {
     fn drop(&mut self) {
         self.0.users.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// A buffer that was given up.
+/// A buffer that was deregistered and may not be free yet.
 #[derive(Debug)]
-struct Leaving {
+struct LeavingBuffer {
     buffer: Arc<Buffer>,
-    /// The peers that were inside its block then, where it is mapped. Those who came later know that it is gone.
-    inside: Vec<ActiveAccess>,
+    /// Peers' accesses to its block that were active then. A peer that enters later looks whether the buffer is still
+    /// there, and finds that it is not.
+    accesses: Vec<ActiveAccess>,
     since: Instant,
 }
 
-impl Leaving {
-    /// Nobody touches it any more.
-    fn is_left(&self) -> bool {
-        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.inside.iter().any(ActiveAccess::lasts)
+impl LeavingBuffer {
+    /// Nothing touches it any more.
+    fn is_free(&self) -> bool {
+        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.accesses.iter().any(ActiveAccess::lasts)
     }
 
     fn busy(&self) -> EngineError {
@@ -86,8 +111,9 @@ impl Leaving {
 #[derive(Debug, Default)]
 struct Ranges {
     registered: BTreeMap<usize, Arc<Buffer>>,
-    /// Given up, and not known to be left yet: who asks again waits again, and nobody lends them anew before.
-    leaving: BTreeMap<usize, Arc<Leaving>>,
+    /// Deregistered, and not known to be free yet: a second call for them waits again, and until they are free they
+    /// cannot be registered anew.
+    leaving: BTreeMap<usize, Arc<LeavingBuffer>>,
 }
 
 impl Ranges {
@@ -106,26 +132,27 @@ impl Ranges {
     }
 }
 
-/// No process has memory from here on: 57 bits of an address are the most that hosts translate, and half of them is the
+/// No process has memory from here on: hosts translate 57 bits of an address at most, and the upper half of that is the
 /// kernel's.
 const ADDRESSES_END: usize = 1 << 56;
 
 /// All registered ranges of an engine.
 pub(crate) struct Buffers {
     ranges: RwLock<Ranges>,
-    /// Held by who registers or gives up: transports may take their time with it, and nobody else waits for them.
+    /// Held while buffers are registered or deregistered. Observers may take their time, and only such calls wait for
+    /// them: transfers look buffers up under `ranges` alone.
     turn: Mutex<()>,
-    transports: Transports,
-    /// How often others were lent than before.
+    observers: MemoryObservers,
+    /// Counts the times that what is lent has changed.
     changes: AtomicU64,
-    /// A device's memory has been seen here: there may be more.
+    /// Memory of a device has been seen here, so that there may be more.
     devices: AtomicBool,
 }
 
 impl Buffers {
-    pub fn new(transports: Transports) -> Buffers {
+    pub fn new(observers: MemoryObservers) -> Buffers {
         let (ranges, turn) = (RwLock::default(), Mutex::default());
-        Buffers { ranges, turn, transports, changes: AtomicU64::new(0), devices: AtomicBool::new(false) }
+        Buffers { ranges, turn, observers, changes: AtomicU64::new(0), devices: AtomicBool::new(false) }
     }
 
     /// Registers ranges, all or none: to be lent to peers, or as the local end of transfers alone.
@@ -137,10 +164,11 @@ impl Buffers {
             }
         }
         let _turn = self.turn.lock();
+        // Among themselves, too, the new ranges must not overlap.
         let mut fresh = Ranges::default();
         {
             let mut held = self.ranges.write();
-            held.leaving.retain(|_, leaving| !leaving.is_left());
+            held.leaving.retain(|_, leaving| !leaving.is_free());
             for &range in ranges {
                 let (addr, len) = (range.addr(), range.len());
                 held.check(addr, len)?;
@@ -148,7 +176,8 @@ impl Buffers {
                 fresh.registered.insert(addr, Arc::new(Buffer::new(range, location, lent, shared_block(addr, len))));
             }
         }
-        self.take_on(&fresh.registered.values().cloned().collect::<Vec<_>>())?;
+        // Before any peer can find the buffers: a transport may have to make keys that peers use.
+        self.tell_all(&fresh.registered.values().cloned().collect::<Vec<_>>())?;
         if ranges.iter().any(|range| self.source(*range).is_on_device()) {
             self.look_for_devices();
         }
@@ -159,13 +188,13 @@ impl Buffers {
         Ok(())
     }
 
-    /// Shows buffers to all transports, or to none.
-    fn take_on(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
-        for (nth, transport) in self.transports.iter().enumerate() {
-            if let Err(error) = transport.register(buffers) {
-                for before in self.transports[..nth].iter().rev() {
-                    // Nobody has been told of them: nobody is inside.
-                    before.unregister(buffers);
+    /// Tells all observers of buffers, or none.
+    fn tell_all(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        for (nth, observer) in self.observers.iter().enumerate() {
+            if let Err(error) = observer.register(buffers) {
+                for before in self.observers[..nth].iter().rev() {
+                    // No peer has learned of them yet, so that no access is active.
+                    before.deregister(buffers);
                 }
                 return Err(error);
             }
@@ -173,18 +202,18 @@ impl Buffers {
         Ok(())
     }
 
-    /// Gives ranges up, all that can be; the error is that of the first that could not. After `Ok` nobody touches that
-    /// memory any more. All are waited for together. One that is still in use when patience ends takes no new requests,
-    /// and giving it up again waits again.
-    pub fn unregister(&self, addresses: &[usize], patience: &Patience<'_>) -> Result<(), EngineError> {
+    /// Deregisters ranges, all that are registered; the error is that of the first that was not, or is not free in
+    /// time. After `Ok` nothing touches that memory any more. All are waited for together. A buffer that is still in
+    /// use at the deadline takes no new requests, and deregistering it again waits again.
+    pub fn deregister(&self, addresses: &[usize], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let mut known = Ok(());
-        let (mut given_up, mut waited_for) = (Vec::new(), Vec::new());
+        let (mut leaving, mut waited_for) = (Vec::new(), Vec::new());
         {
             let _turn = self.turn.lock();
             let mut held = self.ranges.write();
             for addr in addresses {
                 if let Some(buffer) = held.registered.remove(addr) {
-                    given_up.push(buffer);
+                    leaving.push(buffer);
                 } else if let Some(leaving) = held.leaving.get(addr) {
                     waited_for.push(leaving.clone());
                 } else {
@@ -193,39 +222,46 @@ impl Buffers {
                 }
             }
             drop(held);
-            waited_for.extend(self.leave(given_up));
+            waited_for.extend(self.leave(leaving));
         }
-        known.and(self.wait(waited_for, patience))
+        known.and(self.wait(waited_for, deadline))
     }
 
-    /// Gives up all that there is, as [`Buffers::unregister`] does.
-    pub fn unregister_everything(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
+    /// Deregisters all that there is, as [`Buffers::deregister`] does.
+    pub fn deregister_all(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let waited_for = {
             let _turn = self.turn.lock();
-            let given_up = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
-            self.leave(given_up);
+            let leaving = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
+            self.leave(leaving);
             self.ranges.read().leaving.values().cloned().collect()
         };
-        self.wait(waited_for, patience)
+        self.wait(waited_for, deadline)
     }
 
-    /// Nobody enters these buffers any more; some may be inside. It is the caller's turn.
-    fn leave(&self, given_up: Vec<Arc<Buffer>>) -> Vec<Arc<Leaving>> {
-        if given_up.is_empty() {
+    /// Takes no new copies into these buffers; some may be under way. The caller has taken them out of those that are
+    /// registered, and holds `turn`, so that no call registers the ranges before they are listed as leaving.
+    ///
+    /// The order matters. A peer that sees the revision change, which observers bring about, looks a buffer up again:
+    /// it must not be found by then. And a copy that has found it before must not enter behind the look at those that
+    /// are inside: so it is marked first.
+    fn leave(&self, leaving: Vec<Arc<Buffer>>) -> Vec<Arc<LeavingBuffer>> {
+        if leaving.is_empty() {
             return Vec::new();
         }
-        if given_up.iter().any(|buffer| buffer.lent) {
+        if leaving.iter().any(|buffer| buffer.lent) {
             self.changes.fetch_add(1, Ordering::SeqCst);
         }
-        for buffer in &given_up {
+        for buffer in &leaving {
             buffer.gone.store(true, Ordering::SeqCst);
         }
-        let inside: Vec<ActiveAccess> =
-            self.transports.iter().flat_map(|transport| transport.unregister(&given_up)).collect();
-        let leaving = given_up.into_iter().map(|buffer| {
-            let touches = |visit: &&ActiveAccess| buffer.block.is_some_and(|block| visit.touches(block.id));
-            let inside = inside.iter().filter(touches).cloned().collect();
-            Arc::new(Leaving { buffer, inside, since: Instant::now() })
+        let active: Vec<ActiveAccess> =
+            self.observers.iter().flat_map(|observer| observer.deregister(&leaving)).collect();
+        let leaving = leaving.into_iter().map(|buffer| {
+            // An access is to a whole block, of which this buffer may be a part: it waits for the others' accesses,
+            // too.
+            let touches = |access: &&ActiveAccess| buffer.block.is_some_and(|block| access.touches(block.id));
+            let accesses = active.iter().filter(touches).cloned().collect();
+            Arc::new(LeavingBuffer { buffer, accesses, since: Instant::now() })
         });
         let leaving: Vec<_> = leaving.collect();
         let by_address = leaving.iter().map(|leaving| (leaving.buffer.range.addr(), leaving.clone()));
@@ -233,14 +269,15 @@ impl Buffers {
         leaving
     }
 
-    fn wait(&self, mut waited_for: Vec<Arc<Leaving>>, patience: &Patience<'_>) -> Result<(), EngineError> {
-        patience.wait_until(|| {
-            let left: Vec<_> = waited_for.extract_if(.., |leaving| leaving.is_left()).collect();
-            if !left.is_empty() {
+    fn wait(&self, mut waited_for: Vec<Arc<LeavingBuffer>>, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        deadline.wait_until(|| {
+            let free: Vec<_> = waited_for.extract_if(.., |leaving| leaving.is_free()).collect();
+            if !free.is_empty() {
                 let mut held = self.ranges.write();
-                for leaving in left {
+                for leaving in free {
                     let addr = leaving.buffer.range.addr();
-                    // Who waited for the same may have been faster, and the range may have been given up a second time.
+                    // Another call for the same buffer may have taken it out, and the range may have been registered
+                    // and deregistered again since.
                     if held.leaving.get(&addr).is_some_and(|other| Arc::ptr_eq(other, &leaving)) {
                         held.leaving.remove(&addr);
                     }
@@ -288,24 +325,25 @@ impl Buffers {
         self.ranges.read().registered.values().filter(|buffer| buffer.lent).cloned().collect()
     }
 
-    /// Whether the local end of any of these requests is a device's memory, as far as such memory has been seen here
-    /// before: who has none is not asked for it.
+    /// Whether the local end of any of these requests is memory of a device. False as long as such memory has not been
+    /// seen here: the look-up asks a driver, and most processes have no device.
     pub fn are_any_on_device(&self, requests: &[Request]) -> bool {
         let is_on_device = |request: &Request| self.source(request.local).is_on_device();
         self.devices.load(Ordering::Relaxed) && requests.iter().any(is_on_device)
     }
 
-    /// There may be a device's memory here.
+    /// From now on [`Buffers::are_any_on_device`] looks.
     pub fn look_for_devices(&self) {
         self.devices.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses memory of this process that begins in a registered range, lent or not, and runs out of all of them.
+    /// Refuses memory of this process that begins in a registered range, lent or not, and runs out of the registered
+    /// ranges.
     pub fn check_local(&self, local: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
         let held = self.ranges.read();
         let bounds = |(start, buffer): (&usize, &Arc<Buffer>)| (*start, start + buffer.range.len());
         local.into_iter().try_for_each(|range| {
-            // None overlaps another: of those that begin before it, the last alone can hold its first byte.
+            // None overlaps another, so that of those that begin before it only the last can hold its first byte.
             let before = held.registered.range(..=range.addr()).next_back().map(bounds);
             if before.is_none_or(|(_, end)| end <= range.addr() || range.len() <= end - range.addr()) {
                 return Ok(());
@@ -315,13 +353,13 @@ impl Buffers {
         })
     }
 
-    /// Memory to be read from, of a request that was [checked](Buffers::check_local) or of a registered buffer. The
-    /// kernel checks the host's memory, a device's driver its own.
+    /// Memory to read from, of a request that was [checked](Buffers::check_local) or of a registered buffer. The kernel
+    /// checks memory of the host as it copies, a device's driver its own.
     pub fn source(&self, range: ForeignRange) -> Source<'static> {
         Source::unregistered(range)
     }
 
-    /// Memory to be written to, as above.
+    /// Memory to write to, as above.
     pub fn target(&self, range: ForeignRange) -> Target<'static> {
         Target::unregistered(range)
     }
@@ -334,26 +372,23 @@ mod tests {
     use mooncake_memory::{AccessPageView, PeerProcess, RevisionPageView, leak_shared};
 
     use super::*;
-    use crate::local_node::LocalNode;
     use crate::memory::mappable::Mappable;
-    use crate::protocol::descriptor::Descriptor;
     use crate::protocol::same_host::{SECRET_LEN, Secret};
     use crate::transport::same_host::SameHost;
-    use crate::transport::{PeerInfo, Reached, Transport};
 
     const PATIENCE: Duration = Duration::from_millis(200);
 
-    fn soon() -> Patience<'static> {
-        Patience::lasting(PATIENCE, &|| false)
+    fn soon() -> Deadline<'static> {
+        Deadline::after(PATIENCE, &|| false)
     }
 
     /// So many buffers of 4096 bytes behind each other, and the range that they lie in, which is longer by one.
     fn lending(count: usize) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
-        lending_by(count, Arc::new([]))
+        lending_by(count, Vec::new())
     }
 
-    fn lending_by(count: usize, transports: Transports) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
-        let buffers = Buffers::new(transports);
+    fn lending_by(count: usize, observers: MemoryObservers) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
+        let buffers = Buffers::new(observers);
         let memory = leak_shared((count as u64 + 1) * 4096).unwrap();
         let ranges: Vec<_> = (0..count).map(|nth| memory.part(nth * 4096, 4096)).collect();
         buffers.register(&ranges, "*", true).unwrap();
@@ -375,16 +410,16 @@ mod tests {
         let inside: Vec<_> = all.iter().filter_map(|buffer| buffer.enter()).collect();
         for everything in [false, true] {
             let began = Instant::now();
-            let given_up = match everything {
-                false => buffers.unregister(&addresses(&all), &soon()),
-                true => buffers.unregister_everything(&soon()),
+            let result = match everything {
+                false => buffers.deregister(&addresses(&all), &soon()),
+                true => buffers.deregister_all(&soon()),
             };
             let took = began.elapsed();
-            assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
+            assert!(is_busy(&result, memory.addr()), "{result:?}");
             assert!(took >= PATIENCE && took < 4 * PATIENCE, "{took:?}");
         }
         drop(inside);
-        buffers.unregister_everything(&soon()).unwrap();
+        buffers.deregister_all(&soon()).unwrap();
     }
 
     #[test]
@@ -392,22 +427,22 @@ mod tests {
         let (buffers, memory, all) = lending(2);
         let (first, second) = (memory.addr(), memory.addr() + 4096);
         let inside = all[0].enter().unwrap();
-        let given_up = buffers.unregister(&[first, second, first + 1], &soon());
-        assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
-        let again = buffers.unregister(&[first], &soon());
+        let result = buffers.deregister(&[first, second, first + 1], &soon());
+        assert!(matches!(result, Err(EngineError::NotRegistered { .. })), "{result:?}");
+        let again = buffers.deregister(&[first], &soon());
         assert!(is_busy(&again, first), "{again:?}");
         for (offset, len) in [(0, 4096), (4095, 1), (100, 1), (0, 1), (4000, 8192), (0, 12_288)] {
             let lent = buffers.register(&[memory.part(offset, len)], "*", true);
             assert!(is_busy(&lent, first), "{offset} {len} {lent:?}");
         }
         assert!(all[0].enter().is_none() && buffers.find(first as u64, 1).is_none() && buffers.len() == 0);
-        // What was left by then is nobody's.
-        let other = buffers.unregister(&[second], &soon());
+        // The other was free by then, and is forgotten.
+        let other = buffers.deregister(&[second], &soon());
         assert!(matches!(other, Err(EngineError::NotRegistered { .. })), "{other:?}");
         buffers.register(&[memory.part(4096, 4096)], "*", true).unwrap();
 
         drop(inside);
-        buffers.unregister(&[first], &soon()).unwrap();
+        buffers.deregister(&[first], &soon()).unwrap();
         buffers.register(&[memory.part(0, 4096)], "*", true).unwrap();
         assert_eq!(buffers.len(), 2);
     }
@@ -416,11 +451,11 @@ mod tests {
     fn who_has_waited_enough_is_told_that_it_is_in_use() {
         let (buffers, memory, all) = lending(1);
         let inside = all[0].enter().unwrap();
-        let long = Patience::lasting(Duration::from_secs(600), &|| true);
-        assert!(is_busy(&buffers.unregister(&[memory.addr()], &long), memory.addr()));
-        assert!(is_busy(&buffers.unregister_everything(&long), memory.addr()));
+        let long = Deadline::after(Duration::from_secs(600), &|| true);
+        assert!(is_busy(&buffers.deregister(&[memory.addr()], &long), memory.addr()));
+        assert!(is_busy(&buffers.deregister_all(&long), memory.addr()));
         drop(inside);
-        buffers.unregister(&[memory.addr()], &long).unwrap();
+        buffers.deregister(&[memory.addr()], &long).unwrap();
     }
 
     #[test]
@@ -428,7 +463,7 @@ mod tests {
         let (buffers, memory, all) = lending(1);
         let inside = all[0].enter().unwrap();
         assert!(is_busy(
-            &buffers.unregister(&[memory.addr()], &Patience::lasting(Duration::ZERO, &|| false)),
+            &buffers.deregister(&[memory.addr()], &Deadline::after(Duration::ZERO, &|| false)),
             memory.addr()
         ));
         drop(inside);
@@ -438,16 +473,16 @@ mod tests {
     #[test]
     fn an_address_that_is_named_twice_is_given_up_once() {
         let (buffers, memory, _all) = lending(1);
-        let given_up = buffers.unregister(&[memory.addr(), memory.addr()], &soon());
-        assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
+        let result = buffers.deregister(&[memory.addr(), memory.addr()], &soon());
+        assert!(matches!(result, Err(EngineError::NotRegistered { .. })), "{result:?}");
         assert_eq!(buffers.len(), 0);
     }
 
     #[test]
     fn a_peer_inside_mapped_memory_keeps_its_block_and_nothing_else() {
         let mappable = Arc::new(Mappable::new().unwrap());
-        let same_host: Box<dyn Transport> = Box::new(SameHost::new(String::new(), mappable.clone()));
-        let (buffers, memory, all) = lending_by(3, Arc::new([same_host]));
+        let same_host = Arc::new(SameHost::new(String::new(), mappable.clone()));
+        let (buffers, memory, all) = lending_by(3, vec![same_host]);
         mappable.remove(&all[..2]);
         for (id, buffer) in (1..).zip(&all[..2]) {
             // As if it lay in a block of its own.
@@ -464,42 +499,36 @@ mod tests {
         let revision_page =
             RevisionPageView::map(&mappable.revision_page().fd().try_clone_to_owned().unwrap()).unwrap();
         let visit = access_page.enter(&revision_page, revision_page.get(), 1).unwrap();
-        buffers.unregister(&addresses(&all[1..]), &soon()).unwrap();
+        buffers.deregister(&addresses(&all[1..]), &soon()).unwrap();
 
         let began = Instant::now();
-        let given_up = buffers.unregister(&addresses(&all[..1]), &soon());
-        assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
+        let result = buffers.deregister(&addresses(&all[..1]), &soon());
+        assert!(is_busy(&result, memory.addr()), "{result:?}");
         assert!(began.elapsed() < 4 * PATIENCE, "{:?}", began.elapsed());
-        let everything = buffers.unregister_everything(&soon());
+        let everything = buffers.deregister_all(&soon());
         assert!(is_busy(&everything, memory.addr()), "{everything:?}");
 
         drop(visit);
-        // Who comes in now knows that they are gone, and keeps nobody.
+        // An access that begins now finds that they are gone, and nothing waits for it.
         let _visit = access_page.enter(&revision_page, revision_page.get(), 1).unwrap();
-        buffers.unregister(&addresses(&all[..1]), &soon()).unwrap();
-        buffers.unregister_everything(&soon()).unwrap();
+        buffers.deregister(&addresses(&all[..1]), &soon()).unwrap();
+        buffers.deregister_all(&soon()).unwrap();
     }
 
-    /// A transport that has to be told of memory, as RDMA has.
+    /// An observer that has to know of memory, as RDMA has.
     #[derive(Default)]
-    struct Told {
+    struct Observer {
         refuses: AtomicBool,
         log: Mutex<Vec<(&'static str, usize, bool)>>,
     }
 
-    impl Told {
+    impl Observer {
         fn note(&self, what: &'static str, buffers: &[Arc<Buffer>]) {
             self.log.lock().extend(buffers.iter().map(|buffer| (what, buffer.range.addr(), buffer.lent)));
         }
     }
 
-    impl Transport for Arc<Told> {
-        fn name(&self) -> &'static str {
-            "told"
-        }
-
-        fn describe(&self, _: &[Arc<Buffer>], _: &mut Descriptor) {}
-
+    impl MemoryObserver for Observer {
         fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
             if self.refuses.load(Ordering::SeqCst) {
                 return Err(EngineError::Memory("it cannot be pinned".into()));
@@ -508,29 +537,24 @@ mod tests {
             Ok(())
         }
 
-        fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+        fn deregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
             self.note("had", buffers);
             Vec::new()
-        }
-
-        fn path_to(&self, _: &LocalNode, _: &PeerInfo<'_>, _: &Patience<'_>) -> Result<Reached, EngineError> {
-            Ok(Reached::Unreachable("it leads nowhere".into()))
         }
     }
 
     #[test]
     fn all_transports_know_of_memory_before_it_is_lent_and_none_of_what_one_of_them_refuses() {
-        let told: [Arc<Told>; 2] = Default::default();
-        let (buffers, memory, all) =
-            lending_by(2, Arc::new(told.clone().map(|one| Box::new(one) as Box<dyn Transport>)));
+        let told: [Arc<Observer>; 2] = Default::default();
+        let (buffers, memory, all) = lending_by(2, told.iter().map(|one| one.clone() as _).collect());
         let (first, second, third) = (memory.addr(), memory.addr() + 4096, memory.part(8192, 4096));
         told[1].refuses.store(true, Ordering::SeqCst);
         let refused = buffers.register(&[third], "*", true);
         assert!(matches!(refused, Err(EngineError::Memory(_))), "{refused:?}");
         assert!(buffers.find(third.addr() as u64, 1).is_none() && buffers.len() == 2);
         let inside = all[1].enter().unwrap();
-        // Its keys are taken back at once, though somebody is there by another transport.
-        assert!(is_busy(&buffers.unregister(&[first, second], &soon()), second));
+        // Its keys are taken back at once, though a copy by another transport is under way.
+        assert!(is_busy(&buffers.deregister(&[first, second], &soon()), second));
         let both = |what| [(what, first, true), (what, second, true)];
         let (has, had) = (("has", third.addr(), true), ("had", third.addr(), true));
         assert_eq!(*told[0].log.lock(), [&both("has")[..], &[has, had], &both("had")].concat());
@@ -540,8 +564,8 @@ mod tests {
 
     #[test]
     fn memory_for_this_end_alone_is_shown_to_transports_and_to_no_peer() {
-        let told = Arc::new(Told::default());
-        let (buffers, memory, _) = lending_by(1, Arc::new([Box::new(told.clone()) as Box<dyn Transport>]));
+        let told = Arc::new(Observer::default());
+        let (buffers, memory, _) = lending_by(1, vec![told.clone()]);
         let (changes, alone) = (buffers.changes(), memory.part(4096, 4096));
         buffers.register(&[alone], "cpu:0", false).unwrap();
         assert_eq!(told.log.lock().last(), Some(&("has", alone.addr(), false)));
@@ -550,7 +574,7 @@ mod tests {
         assert_eq!((buffers.lent().len(), buffers.all().len(), buffers.changes()), (1, 2, changes));
         let again = buffers.register(&[memory.part(8191, 1)], "*", true);
         assert!(matches!(again, Err(EngineError::Overlap { .. })), "{again:?}");
-        buffers.unregister(&[alone.addr()], &soon()).unwrap();
+        buffers.deregister(&[alone.addr()], &soon()).unwrap();
         assert_eq!((told.log.lock().last(), buffers.changes()), (Some(&("had", alone.addr(), false)), changes));
         buffers.register(&[alone], "cpu:0", true).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Memory of this engine's that peers of its host map, and copy to and from without asking.
+//! Memory of this engine that peers of its host map, and copy to and from without asking.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ use crate::memory::mappers::{ActiveAccess, Mappers};
 
 #[derive(Debug)]
 pub(crate) struct Mappable {
-    /// Counts how often a buffer was given up: who copies without asking looks at it afterwards. Its note is the number
-    /// of buffers that peers can map.
+    /// Counts the buffers that were deregistered: a peer that copies without asking compares it before and after. Its
+    /// note is the number of buffers that peers can map.
     revision_page: RevisionPage,
     count: AtomicU64,
     /// The peers that map memory of ours.
@@ -27,13 +27,14 @@ impl Mappable {
         &self.revision_page
     }
 
-    /// Buffers are to be lent.
+    /// Buffers are about to be lent.
     pub fn add(&self, buffers: &[Arc<Buffer>]) {
         let more = mappable(buffers);
         self.note(self.count.fetch_add(more, Ordering::SeqCst) + more);
     }
 
-    /// Buffers were given up. Those that are inside of any block then; who comes later knows of it.
+    /// Buffers were deregistered. Returns all accesses that are active now. A peer that enters later sees the new
+    /// revision and looks the buffer up again.
     pub fn remove(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
         if !buffers.iter().any(|buffer| buffer.lent) {
             return Vec::new();
@@ -41,10 +42,10 @@ impl Mappable {
         let fewer = mappable(buffers);
         self.note(self.count.fetch_sub(fewer, Ordering::SeqCst) - fewer);
         self.revision_page.advance();
-        if fewer > 0 { self.mappers.inside() } else { Vec::new() }
+        if fewer > 0 { self.mappers.active() } else { Vec::new() }
     }
 
-    /// Two that write it at once may leave the older number: it is a hint.
+    /// Of two writes at once the older number may stay, which does no harm: peers take it for a hint.
     fn note(&self, count: u64) {
         self.revision_page.set_note(count);
     }

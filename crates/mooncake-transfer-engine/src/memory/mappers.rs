@@ -1,4 +1,4 @@
-//! Peers that map memory of this engine, and touch it without asking.
+//! Peers that map memory of this engine, and access it without asking.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::memory::peer_identity::is_there;
 use crate::protocol::same_host::Secret;
 
-/// The ways in that have been given out.
+/// The peers that have been let in, by the access page that each connection of theirs shares with this engine.
 #[derive(Debug, Default)]
 pub(crate) struct Mappers {
     list: Mutex<Vec<Arc<Mapper>>>,
@@ -20,77 +20,77 @@ pub(crate) struct Mappers {
 struct Mapper {
     access_page: AccessPage,
     process: Arc<PeerProcess>,
-    /// What it holds as long as it is the program that was let in.
+    /// In its memory as long as the program runs that was let in.
     secret: Secret,
 }
 
-/// A peer that was inside when it was looked for.
+/// An access of a peer, as it was when it was looked for.
 #[derive(Debug, Clone)]
 pub(crate) struct ActiveAccess {
-    visitor: Arc<Mapper>,
-    visit: OngoingAccess,
+    mapper: Arc<Mapper>,
+    access: OngoingAccess,
 }
 
 impl ActiveAccess {
-    /// It may be in that block.
+    /// Whether it may be to that block.
     pub fn touches(&self, block: u64) -> bool {
-        self.visit.touches(block)
+        self.access.touches(block)
     }
 
-    /// It still is inside. A process that has ended is nowhere, and neither is a program that made way for another one.
+    /// Whether it is still active. A process that exited or called `exec` holds no access.
     pub fn lasts(&self) -> bool {
-        let now = self.visitor.access_page.visit();
-        now.is_some_and(|now| now.number == self.visit.number) && is_there(&self.visitor.process, &self.visitor.secret)
+        let now = self.mapper.access_page.visit();
+        now.is_some_and(|now| now.number == self.access.number) && is_there(&self.mapper.process, &self.mapper.secret)
     }
 }
 
-/// A peer may come in, as long as this lasts.
+/// Lets a peer in, as long as this lives.
 pub(crate) struct MapGrant {
     mappers: Arc<Mappers>,
-    visitor: Arc<Mapper>,
+    mapper: Arc<Mapper>,
 }
 
 impl MapGrant {
-    /// The page that both share.
+    /// The page that this engine and the peer share.
     pub fn access_page(&self) -> &AccessPage {
-        &self.visitor.access_page
+        &self.mapper.access_page
     }
 }
 
 impl Drop for MapGrant {
-    /// While the peer is inside it is remembered: the end of a connection is no proof of anything.
+    /// A peer whose access is active stays listed: the end of its connection does not prove the end of its copy.
     fn drop(&mut self) {
-        self.visitor.access_page.close();
-        if self.visitor.inside().is_none_or(|inside| !inside.lasts()) {
-            self.mappers.list.lock().retain(|other| !Arc::ptr_eq(other, &self.visitor));
+        self.mapper.access_page.close();
+        if self.mapper.active().is_none_or(|access| !access.lasts()) {
+            self.mappers.list.lock().retain(|other| !Arc::ptr_eq(other, &self.mapper));
         }
     }
 }
 
 impl Mappers {
-    /// Lets a peer in from now on, with what it needs for that.
+    /// Lets a peer in from now on. The descriptor is that of the access page, for the peer.
     pub fn admit(
         self: &Arc<Self>,
         process: Arc<PeerProcess>,
         secret: Secret,
     ) -> Result<(MapGrant, OwnedFd), MemoryError> {
         let (access_page, fd) = AccessPage::new()?;
-        let visitor = Arc::new(Mapper { access_page, process, secret });
+        let mapper = Arc::new(Mapper { access_page, process, secret });
         let mut list = self.list.lock();
-        // Those who were inside when their connection ended, and are not any more.
-        list.retain(|other| Arc::strong_count(other) > 1 || other.inside().is_some_and(|inside| inside.lasts()));
-        list.push(visitor.clone());
-        Ok((MapGrant { mappers: self.clone(), visitor }, fd))
+        // Forgets those whose access outlived their connection and is over by now.
+        list.retain(|other| Arc::strong_count(other) > 1 || other.active().is_some_and(|access| access.lasts()));
+        list.push(mapper.clone());
+        Ok((MapGrant { mappers: self.clone(), mapper }, fd))
     }
 
-    /// All that are inside now.
-    pub fn inside(&self) -> Vec<ActiveAccess> {
-        self.list.lock().iter().filter_map(Mapper::inside).collect()
+    /// All accesses that are active now.
+    pub fn active(&self) -> Vec<ActiveAccess> {
+        self.list.lock().iter().filter_map(Mapper::active).collect()
     }
 }
 
 impl Mapper {
-    fn inside(self: &Arc<Self>) -> Option<ActiveAccess> {
-        self.access_page.visit().map(|visit| ActiveAccess { visitor: self.clone(), visit })
+    fn active(self: &Arc<Self>) -> Option<ActiveAccess> {
+        self.access_page.visit().map(|access| ActiveAccess { mapper: self.clone(), access })
     }
 }

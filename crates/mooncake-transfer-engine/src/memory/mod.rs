@@ -1,4 +1,4 @@
-//! The memory that an engine has registered, and who of the host is at it.
+//! The memory that an engine has registered, and the processes of the host that map it.
 
 pub(crate) mod buffers;
 pub(crate) mod mappable;

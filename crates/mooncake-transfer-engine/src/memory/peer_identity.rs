@@ -13,10 +13,10 @@ pub(crate) fn proven(peer: PeerProcess, secret: &Secret) -> Result<Option<PeerPr
 pub(crate) fn is_there(process: &PeerProcess, secret: &Secret) -> bool {
     match holds(process, secret) {
         Ok(holds) => holds,
-        // Another program has begun, which none of the threads of the one before lives to see.
+        // The process called `exec`, which ends all threads of the program before.
         Err(PullError::Fault { .. }) => false,
-        // The memory of one that is being killed cannot be read once its first thread has gone. Another one of its
-        // threads may be in the midst of a copy then.
+        // The memory of a process that is being killed cannot be read once its first thread has gone, while another of
+        // its threads may still copy.
         Err(PullError::Ended { .. } | PullError::Refused { .. }) => !process.has_ended(),
     }
 }

@@ -10,11 +10,11 @@ use crate::error::EngineError;
 use crate::protocol::peer_name;
 
 /// A whole request, as Mooncake has it.
-const PATIENCE: Duration = Duration::from_secs(3);
-const CONNECT: Duration = Duration::from_millis(1500);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Longest document that is read, bytes.
-const LONGEST: u64 = crate::protocol::descriptor::LONGEST as u64;
+const DOCUMENT_BYTES_MAX: u64 = crate::protocol::descriptor::DOCUMENT_BYTES_MAX as u64;
 
 /// Metadata over HTTP: `http://host:port/metadata`, or `https://`.
 pub struct HttpMetadata {
@@ -26,13 +26,13 @@ impl HttpMetadata {
     /// A service at a URL; it is not asked yet.
     pub fn new(url: &str) -> HttpMetadata {
         let config = Agent::config_builder()
-            .timeout_global(Some(PATIENCE))
-            .timeout_connect(Some(CONNECT))
+            .timeout_global(Some(REQUEST_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .http_status_as_error(false)
-            // Whoever serves documents does not choose whom else this process talks to.
+            // A service of documents does not choose where else this process connects to.
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // A proxy of the environment is for the world outside.
+            // A proxy of the environment is for hosts outside of the cluster.
             .proxy(None)
             .build();
         HttpMetadata { url: url.to_owned(), agent: config.into() }
@@ -63,7 +63,7 @@ impl Metadata for HttpMetadata {
     fn get(&self, key: &str) -> Result<Option<String>, EngineError> {
         let failed = |error: ureq::Error| self.failed("reading", &error);
         let mut answer = self.agent.get(self.at(key)).call().map_err(failed)?;
-        let text = answer.body_mut().with_config().limit(LONGEST).read_to_string().map_err(failed)?;
+        let text = answer.body_mut().with_config().limit(DOCUMENT_BYTES_MAX).read_to_string().map_err(failed)?;
         match answer.status().as_u16() {
             200 => Ok(Some(text)),
             404 => Ok(None),
@@ -100,7 +100,7 @@ impl Metadata for HttpMetadata {
         let authority = authority.rsplit('@').next().unwrap_or_default();
         let (host, port) = peer_name::split(authority);
         let port = port.unwrap_or(if scheme == "https" { 443 } else { 80 });
-        let there = *peer_name::resolve_at_length(host, port)?.first().ok_or_else(wrong)?;
+        let there = *peer_name::resolve_without_deadline(host, port)?.first().ok_or_else(wrong)?;
         address_towards(there).map_err(|error| EngineError::Metadata(format!("no way to {authority}: {error}")))
     }
 }

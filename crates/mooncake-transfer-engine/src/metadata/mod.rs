@@ -1,8 +1,7 @@
-//! Where engines find each other by name: a service that keeps documents, or nobody at all.
+//! Where engines find each other by name: a service that keeps documents, or none.
 //!
 //! Without a service the name is the address: `host:port` of the peer's handshakes, which give its document. With one,
-//! two documents stand under keys that Mooncake's engines use too: where an engine's handshakes are answered, and its
-//! segment.
+//! two documents stand under keys that Mooncake's engines use too: where an engine answers handshakes, and its segment.
 
 mod http;
 pub(crate) mod publisher;
@@ -11,27 +10,29 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_net::join_host_port;
+use mooncake_os::{BlockingPool, Deadline};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::errands::Errands;
 use crate::error::EngineError;
+use crate::options::blocking_pool;
 use crate::protocol::handshake::{self, Kind, Message};
 use crate::protocol::peer_name;
-use crate::transport::stall::Patience;
 pub use http::HttpMetadata;
 
 /// A live engine answers a probe within this time.
-const ALIVE: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between saying an address and reading it again: others that begin at the same moment have said theirs by then.
-const CONTEST: Duration = Duration::from_millis(100);
+/// Between writing an address and reading it again: engines that take the name at the same moment have written theirs
+/// by then.
+const CONTEST_WAIT: Duration = Duration::from_millis(100);
 
-/// How often a name is tried to be taken, while others take it and lose it.
-const CLAIMS: u32 = 10;
+/// How often an engine tries to take a name, while others take it and lose it.
+const CLAIMS_MAX: u32 = 10;
 
-/// A service that keeps JSON documents by key. Each call ends by itself, within some seconds; calls that wait for a
-/// peer leave one that takes longer than they may.
+/// A service that keeps JSON documents by key. Each call ends by itself, within some seconds. The engine makes them in
+/// threads, which it leaves at a deadline.
 pub trait Metadata: Send + Sync {
     /// The document; `None` if there is none.
     fn get(&self, key: &str) -> Result<Option<String>, EngineError>;
@@ -39,21 +40,21 @@ pub trait Metadata: Send + Sync {
     fn put(&self, key: &str, document: &str) -> Result<bool, EngineError>;
     /// Removes it, if it is there.
     fn remove(&self, key: &str) -> Result<(), EngineError>;
-    /// The address of this host by which the service is reached: by which peers reach it, most likely.
+    /// The address of this host towards the service: most likely the one that peers reach it by.
     fn own_address(&self) -> Result<IpAddr, EngineError>;
 }
 
 /// The documents of engines in a service.
 pub(crate) struct Registry {
     service: Arc<dyn Metadata>,
-    errands: Errands,
-    /// What was said of this engine, once it was.
+    blocking_pool: BlockingPool,
+    /// The address that this engine has announced, if it has.
     announced: Mutex<Option<RpcMeta>>,
-    /// `mooncake/`, and what keeps clusters apart.
+    /// `mooncake/`, and the name of the cluster if there is one.
     prefix: String,
 }
 
-/// Where an engine's handshakes are answered.
+/// Where an engine answers handshakes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RpcMeta {
     ip_or_host_name: String,
@@ -62,36 +63,37 @@ struct RpcMeta {
 
 impl RpcMeta {
     fn has(self, name: &str) -> EngineError {
-        EngineError::NameTaken { name: name.to_owned(), at: peer_name::join(&self.ip_or_host_name, self.rpc_port) }
+        EngineError::NameTaken { name: name.to_owned(), at: join_host_port(&self.ip_or_host_name, self.rpc_port) }
     }
 }
 
 impl Registry {
     pub fn new(service: Arc<dyn Metadata>, cluster: &str) -> Registry {
         let prefix = if cluster.is_empty() { "mooncake/".to_owned() } else { format!("mooncake/{cluster}/") };
-        Registry { service, errands: Errands::default(), announced: Mutex::default(), prefix }
+        Registry { service, blocking_pool: blocking_pool(), announced: Mutex::default(), prefix }
     }
 
     /// The threads that ask the service.
-    pub fn errands(&self) -> Errands {
-        self.errands.clone()
+    pub fn blocking_pool(&self) -> BlockingPool {
+        self.blocking_pool.clone()
     }
 
-    pub fn own_address(&self, patience: &Patience<'_>) -> Result<IpAddr, EngineError> {
+    pub fn own_address(&self, deadline: &Deadline<'_>) -> Result<IpAddr, EngineError> {
         let service = self.service.clone();
-        self.errands.run("the metadata service", "its name", patience, move || service.own_address())?
+        let found = self.blocking_pool.run(deadline, move || service.own_address());
+        found.map_err(EngineError::blocking("the metadata service", "its name"))?
     }
 
-    /// Says where the handshakes of `name` are answered. An entry of an engine that does not answer any more, as one
-    /// that crashed leaves it, is replaced; one that does keeps its name.
+    /// Announces where `name` answers handshakes. The entry of an engine that does not answer, as after a crash, is
+    /// replaced; an engine that answers keeps its name.
     ///
-    /// No service compares before it sets or removes. So what was found dead is looked at again right before it is
-    /// removed, and what was said is read again after a while: of several that take a name at the same moment, the one
-    /// whose entry stands in the end has it.
+    /// No service compares before it sets or removes. So the entry of a dead engine is read again right before it is
+    /// removed, and this engine's own a while after it was written: of several that take a name at the same moment, the
+    /// one whose entry is there in the end has it.
     pub fn announce(&self, name: &str, host: &str, port: u16) -> Result<(), EngineError> {
         let key = self.rpc_key(name);
         let ours = RpcMeta { ip_or_host_name: host.to_owned(), rpc_port: port };
-        for _ in 0..CLAIMS {
+        for _ in 0..CLAIMS_MAX {
             if let Some(before) = self.service.get(&key)? {
                 if let Ok(other) = serde_json::from_str::<RpcMeta>(&before)
                     && other != ours
@@ -105,7 +107,7 @@ impl Registry {
                 self.service.remove(&key)?;
             }
             self.claim(name, &ours)?;
-            std::thread::sleep(CONTEST);
+            std::thread::sleep(CONTEST_WAIT);
             if self.is_ours(name)? {
                 return Ok(());
             }
@@ -114,7 +116,7 @@ impl Registry {
     }
 
     fn claim(&self, name: &str, ours: &RpcMeta) -> Result<(), EngineError> {
-        // Said before it is done: of a request whose answer gets lost nobody knows whether it was.
+        // Noted first: if the answer gets lost, the entry may have been written, and is to be withdrawn.
         *self.announced.lock() = Some(ours.clone());
         let document = serde_json::to_string(ours).expect("strings and numbers are JSON");
         if self.service.put(&self.rpc_key(name), &document)? || self.is_ours(name)? {
@@ -123,8 +125,8 @@ impl Registry {
         Err(EngineError::Metadata(format!("the service refuses the address of {name:?}")))
     }
 
-    /// Whether the name is still said to be this engine's; false if it is nobody's. One that did not answer for a while
-    /// may have been replaced, and what is there then is its successor's.
+    /// Whether the name's entry is this engine's; false if there is none, an error if it is another engine's: an engine
+    /// that did not answer for a while may have been replaced, and the entry is its successor's.
     fn is_ours(&self, name: &str) -> Result<bool, EngineError> {
         let Some(found) = self.service.get(&self.rpc_key(name))? else { return Ok(false) };
         let (ip_or_host_name, rpc_port) = read_rpc_meta(name, &found)?;
@@ -132,18 +134,17 @@ impl Registry {
         if self.announced.lock().as_ref() == Some(&found) { Ok(true) } else { Err(found.has(name)) }
     }
 
-    /// Where the handshakes of a peer are answered.
-    pub fn handshake(&self, name: &str, patience: &Patience<'_>) -> Result<(String, u16), EngineError> {
-        let found = self.ask(name, self.rpc_key(name), patience)?;
+    /// Where a peer answers handshakes.
+    pub fn handshake(&self, name: &str, deadline: &Deadline<'_>) -> Result<(String, u16), EngineError> {
+        let found = self.ask(name, self.rpc_key(name), deadline)?;
         read_rpc_meta(name, &found)
     }
 
-    /// Tells what this engine lends.
+    /// Writes the segment document, and the address again if the service has lost it.
     pub fn publish(&self, name: &str, document: &str) -> Result<(), EngineError> {
         if !self.is_ours(name)? {
             let announced = self.announced.lock().clone();
             if let Some(ours) = announced {
-                // The service has lost what it was told.
                 self.claim(name, &ours)?;
             }
         }
@@ -153,23 +154,24 @@ impl Registry {
         }
     }
 
-    pub fn segment(&self, name: &str, patience: &Patience<'_>) -> Result<String, EngineError> {
-        self.ask(name, self.segment_key(name), patience)
+    pub fn segment(&self, name: &str, deadline: &Deadline<'_>) -> Result<String, EngineError> {
+        self.ask(name, self.segment_key(name), deadline)
     }
 
-    fn ask(&self, name: &str, key: String, patience: &Patience<'_>) -> Result<String, EngineError> {
+    fn ask(&self, name: &str, key: String, deadline: &Deadline<'_>) -> Result<String, EngineError> {
         let service = self.service.clone();
-        let found = self.errands.run(name, "the metadata service", patience, move || service.get(&key))??;
+        let found = self.blocking_pool.run(deadline, move || service.get(&key));
+        let found = found.map_err(EngineError::blocking(name, "the metadata service"))??;
         found.ok_or_else(|| EngineError::Metadata(format!("no engine is known by the name {name:?}")))
     }
 
-    /// Removes what there is of this engine.
+    /// Removes this engine's documents, and no other's.
     pub fn withdraw(&self, name: &str) -> Result<(), EngineError> {
         if self.announced.lock().is_none() {
             return Ok(());
         }
         let ours = match self.is_ours(name) {
-            // All of it is its successor's.
+            // Both documents are its successor's.
             Err(EngineError::NameTaken { .. }) => return Ok(()),
             ours => ours?,
         };
@@ -179,11 +181,11 @@ impl Registry {
     }
 
     fn is_alive(&self, at: &RpcMeta) -> bool {
-        let patience = Patience::lasting(ALIVE, &|| false);
-        let found = peer_name::resolve(&at.ip_or_host_name, at.rpc_port, &self.errands, &patience);
+        let deadline = Deadline::after(PROBE_TIMEOUT, &|| false);
+        let found = peer_name::resolve(&at.ip_or_host_name, at.rpc_port, &self.blocking_pool, &deadline);
         let Ok(addresses) = found else { return false };
         let probe = Message::new(Kind::Probe, "{}".into());
-        handshake::ask("the engine of that name", &addresses, &probe, ALIVE, &patience, 1 << 20).is_ok()
+        handshake::ask("the engine of that name", &addresses, &probe, PROBE_TIMEOUT, &deadline, 1 << 20).is_ok()
     }
 
     fn rpc_key(&self, name: &str) -> String {

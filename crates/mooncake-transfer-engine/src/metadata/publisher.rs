@@ -1,37 +1,41 @@
-//! When the metadata is told what is registered: at once, and together where there are many buffers and many changes.
+//! Publishes what is registered to the metadata service: at once, or several changes together.
 //!
-//! The document tells all buffers, so that each is dearer than the one before. Few are told one by one. Of many that
-//! follow each other quickly, a thread tells those that have come meanwhile; a peer needs them to find the first, and
-//! for nothing else.
+//! The document lists every buffer, so each registration costs more than the last. Few buffers are published one by
+//! one. Of many that follow each other quickly, a thread publishes those that have come meanwhile. Peers do not need
+//! them: they use the document to find the first buffer, and for nothing else.
 //!
-//! A service may take long to answer, so that threads speak to it, one after the other, and callers leave them when
-//! they have waited enough. What was left goes on, and tells what is registered when its turn has come: never less than
-//! what it was for.
+//! A service may take long to answer. So threads call it, one after the other, and a caller leaves its thread at its
+//! deadline. A thread that was left goes on, and publishes what is registered when its turn comes: never less than what
+//! its caller had registered.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooncake_os::Deadline;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
-use crate::transport::stall::Patience;
+use crate::metadata::Registry;
 
-/// So many buffers are told one by one.
-const FEW: usize = 64;
+/// Up to so many buffers are published one by one.
+const SINGLY_PUBLISHED_MAX: usize = 64;
 
-/// For so many times as long as the last telling took there is none.
-const PAUSE: u32 = 4;
+/// After one call of the service there is none for so many times as long as it took.
+const PAUSE_FACTOR: u32 = 4;
 
-/// A telling that failed is tried again so often.
-const TRIES: u32 = 5;
+/// How often a thread that publishes several changes tries.
+const TRIES_MAX: u32 = 5;
 
-const SERVICE: &str = "the metadata service";
+/// Makes the segment document as of now.
+pub(crate) type Describe = Box<dyn Fn() -> String + Send + Sync>;
 
-#[derive(Default)]
 pub(crate) struct Publisher {
-    /// Held by who speaks to the service: none overtakes a newer document.
-    pen: Mutex<()>,
+    registry: Arc<Registry>,
+    /// The engine's name.
+    name: String,
+    describe: Describe,
+    /// Held during a call of the service: no document overtakes a newer one.
+    turn: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -39,11 +43,11 @@ pub(crate) struct Publisher {
 struct State {
     ended: Option<Instant>,
     took: Duration,
-    /// A document is going out.
+    /// A call of the service is under way.
     busy: bool,
-    /// A thread will tell what is registered then.
+    /// A thread will publish what is registered by then.
     later: bool,
-    /// Nothing is told any more.
+    /// Nothing is published any more.
     ending: bool,
     withdrawn: bool,
 }
@@ -51,77 +55,94 @@ struct State {
 impl State {
     fn pause(&self) -> Duration {
         let since = self.ended.map_or(Duration::MAX, |ended| ended.elapsed());
-        (self.took * PAUSE).saturating_sub(since)
+        (self.took * PAUSE_FACTOR).saturating_sub(since)
     }
 }
 
 impl Publisher {
-    /// Says where the engine is, and what it lends.
-    pub fn begin(node: &Arc<LocalNode>, host: &str, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let (held, host) = (node.clone(), host.to_owned());
-        node.errands.run(SERVICE, "taking the name", patience, move || {
-            held.publisher.speak(|| {
-                let Some(registry) = &held.registry else { return Ok(()) };
-                registry.announce(&held.name, &host, port)?;
-                held.tell()
+    /// `describe` is called under a lock, when the turn of its document has come. Nothing that it captures may hold the
+    /// publisher.
+    pub fn new(registry: Arc<Registry>, name: &str, describe: Describe) -> Publisher {
+        Publisher { registry, name: name.to_owned(), describe, turn: Mutex::default(), state: Mutex::default() }
+    }
+
+    /// Announces where the engine answers handshakes, and publishes what it lends.
+    pub fn begin(self: &Arc<Self>, host: &str, port: u16, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        let (held, host) = (self.clone(), host.to_owned());
+        self.by_thread("taking the name", deadline, move || {
+            held.call(|| {
+                held.registry.announce(&held.name, &host, port)?;
+                held.publish_now()
             })
         })?
     }
 
-    /// Tells the metadata what is registered, now or soon. An error is that of now; what was left for want of patience
-    /// may be told yet.
-    pub fn publish(node: &Arc<LocalNode>, patience: &Patience<'_>) -> Result<(), EngineError> {
-        if node.registry.is_none() {
-            return Ok(());
-        }
+    /// Publishes what is registered, now or soon; `buffers` is how many there are. An error is that of now. A call that
+    /// was left at the deadline may succeed yet.
+    pub fn publish(self: &Arc<Self>, buffers: usize, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         {
-            let mut state = node.publisher.state.lock();
-            let many = node.buffers.len() > FEW;
+            let mut state = self.state.lock();
+            let many = buffers > SINGLY_PUBLISHED_MAX;
             if many && state.later {
                 return Ok(());
             }
             if many && !state.ending && (state.busy || !state.pause().is_zero()) {
                 let builder = std::thread::Builder::new().name("mooncake-publish".into());
-                let later = node.clone();
-                state.later = mooncake_os::thread::start(builder, move || Publisher::publish_later(&later)).is_ok();
+                let later = self.clone();
+                state.later = mooncake_os::thread::start(builder, move || later.publish_later()).is_ok();
                 if state.later {
                     return Ok(());
                 }
             }
         }
-        let held = node.clone();
-        let tell = move || held.publisher.speak(|| held.tell());
-        node.errands.run(SERVICE, "telling it what is registered", patience, tell)?
+        let held = self.clone();
+        let publish = move || held.call(|| held.publish_now());
+        self.by_thread("telling it what is registered", deadline, publish)?
     }
 
-    /// The same, and nobody waits for it or learns how it ended.
-    pub fn publish_unseen(node: &Arc<LocalNode>) {
-        let _ = Publisher::publish(node, &Patience::lasting(Duration::ZERO, &|| false));
+    /// The same, and no caller waits for it or learns how it ended.
+    pub fn publish_unseen(self: &Arc<Self>, buffers: usize) {
+        let _ = self.publish(buffers, &Deadline::after(Duration::ZERO, &|| false));
     }
 
-    fn publish_later(node: &LocalNode) {
-        for nth in 1..=TRIES {
-            let pause = node.publisher.state.lock().pause();
+    fn publish_later(&self) {
+        for nth in 1..=TRIES_MAX {
+            let pause = self.state.lock().pause();
             std::thread::sleep(pause);
-            let told = node.publisher.speak(|| {
-                // What is registered from here on begins anew.
-                node.publisher.state.lock().later = false;
-                node.tell()
+            let told = self.call(|| {
+                // What is registered from here on needs another call.
+                self.state.lock().later = false;
+                self.publish_now()
             });
             match told {
                 Ok(()) | Err(EngineError::Closed) => return,
                 Err(error) => tracing::warn!(%error, nth, "the metadata does not name all buffers yet"),
             }
-            if nth < TRIES {
-                node.publisher.state.lock().later = true;
+            if nth < TRIES_MAX {
+                self.state.lock().later = true;
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
     }
 
-    /// Speaks to the service when nobody else does.
-    fn speak(&self, tell: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
-        let _pen = self.pen.lock();
+    /// Has a thread call the service, and leaves it at the deadline.
+    fn by_thread<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        deadline: &Deadline<'_>,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let called = self.registry.blocking_pool().run(deadline, call);
+        called.map_err(EngineError::blocking("the metadata service", what))
+    }
+
+    fn publish_now(&self) -> Result<(), EngineError> {
+        self.registry.publish(&self.name, &(self.describe)())
+    }
+
+    /// Calls the service when no other thread does.
+    fn call(&self, call: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
+        let _turn = self.turn.lock();
         {
             let mut state = self.state.lock();
             if state.ending {
@@ -130,32 +151,29 @@ impl Publisher {
             state.busy = true;
         }
         let began = Instant::now();
-        let told = tell();
+        let result = call();
         let mut state = self.state.lock();
         (state.busy, state.took, state.ended) = (false, began.elapsed(), Some(Instant::now()));
-        told
+        result
     }
 
-    /// Tells nothing any more, and removes what was told, as far as the caller has patience and in the background
-    /// beyond. May be called again.
-    pub fn end(node: &Arc<LocalNode>, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let publisher = &node.publisher;
+    /// Publishes nothing any more, and removes this engine's documents: until the deadline, and in the background
+    /// afterwards. May be called again.
+    pub fn end(self: &Arc<Self>, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         {
-            let mut state = publisher.state.lock();
+            let mut state = self.state.lock();
             state.ending = true;
-            if node.registry.is_none() || state.withdrawn {
+            if state.withdrawn {
                 return Ok(());
             }
         }
-        let held = node.clone();
-        node.errands.run(SERVICE, "taking leave of it", patience, move || {
-            let _pen = held.publisher.pen.lock();
-            if std::mem::replace(&mut held.publisher.state.lock().withdrawn, true) {
+        let held = self.clone();
+        self.by_thread("taking leave of it", deadline, move || {
+            let _turn = held.turn.lock();
+            if std::mem::replace(&mut held.state.lock().withdrawn, true) {
                 return;
             }
-            if let Some(registry) = &held.registry
-                && let Err(error) = registry.withdraw(&held.name)
-            {
+            if let Err(error) = held.registry.withdraw(&held.name) {
                 tracing::warn!(%error, "the metadata still names an engine that has ended");
             }
         })

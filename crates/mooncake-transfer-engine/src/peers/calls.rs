@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use mooncake_os::Deadline;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::EngineError;
-use crate::transport::stall::Patience;
 
 thread_local! {
-    /// Where this thread is inside: it must not wait for itself.
+    /// Calls of this thread that are under way: it must not wait for its own.
     static INSIDE: RefCell<Vec<*const Calls>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -18,12 +18,12 @@ thread_local! {
 pub(crate) struct Calls {
     under_way: AtomicUsize,
     closed: AtomicBool,
-    /// Told of each that ends once none is let in any more.
+    /// Notified of each that ends after [`Calls::close`].
     ended: Condvar,
     lock: Mutex<()>,
 }
 
-/// One that is under way; ended by the thread that began it.
+/// A call that is under way; the thread that began it ends it.
 pub(crate) struct Call<'a> {
     calls: &'a Calls,
     of_this_thread: PhantomData<*const ()>,
@@ -41,7 +41,7 @@ impl Drop for Call<'_> {
 }
 
 impl Calls {
-    /// Nothing that the answer covers is still at work when [`Calls::wait`] has said so.
+    /// Counts a call in, until the answer is dropped; an error after [`Calls::close`].
     pub fn enter(&self) -> Result<Call<'_>, EngineError> {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         INSIDE.with_borrow_mut(|inside| inside.push(self));
@@ -49,7 +49,7 @@ impl Calls {
         if self.is_closed() { Err(EngineError::Closed) } else { Ok(call) }
     }
 
-    /// None is let in any more.
+    /// Lets no call in any more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -58,14 +58,14 @@ impl Calls {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Waits for those that are inside. For this thread's own it would wait in vain, and says so at once.
-    pub fn wait(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
+    /// Waits until none is under way. An error at once if only calls of this thread are: it would wait in vain.
+    pub fn wait(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let own = INSIDE.with_borrow(|inside| inside.iter().filter(|other| std::ptr::eq(**other, self)).count());
         let under_way = || self.under_way.load(Ordering::SeqCst);
-        patience.park_until(&mut self.lock.lock(), &self.ended, |()| under_way() <= own);
+        deadline.park_until(&mut self.lock.lock(), &self.ended, |()| under_way() <= own);
         match under_way() {
             0 => Ok(()),
-            calls => Err(EngineError::CallsUnderWay { calls, waited: patience.began.elapsed() }),
+            calls => Err(EngineError::CallsUnderWay { calls, waited: deadline.waited() }),
         }
     }
 }
@@ -76,8 +76,8 @@ mod tests {
 
     use super::*;
 
-    fn within(millis: u64) -> Patience<'static> {
-        Patience::lasting(Duration::from_millis(millis), &|| false)
+    fn within(millis: u64) -> Deadline<'static> {
+        Deadline::after(Duration::from_millis(millis), &|| false)
     }
 
     #[test]

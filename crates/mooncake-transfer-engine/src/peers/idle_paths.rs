@@ -1,4 +1,4 @@
-//! The ways to all peers: what is kept for none of them is let go of.
+//! The routes to all peers, whose idle connections are closed now and then.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::route::Route;
 
-/// How often they are looked at.
-const SWEEP: Duration = Duration::from_secs(1);
+/// How often they are looked at, at most.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct IdlePaths {
@@ -17,18 +17,21 @@ pub(crate) struct IdlePaths {
 }
 
 impl IdlePaths {
-    pub(crate) fn keep(&self, route: &Arc<Route>) {
+    /// Looks after a route from now on, as long as others hold it.
+    pub(crate) fn keep(&self, route: Route) -> Arc<Route> {
+        let route = Arc::new(route);
         let mut list = self.list.lock();
         list.retain(|other| other.strong_count() > 0);
-        list.push(Arc::downgrade(route));
+        list.push(Arc::downgrade(&route));
+        route
     }
 
-    /// Closes connections that peers have ended, and those that nobody has needed for a while; not more often than it
-    /// is worth.
+    /// Closes connections that peers have ended, and those that no call has needed for a while; does nothing if it did
+    /// so a moment ago.
     pub(crate) fn close_idle(&self, now: Instant) {
         {
             let mut swept = self.swept.lock();
-            if swept.is_some_and(|at| now.duration_since(at) < SWEEP) {
+            if swept.is_some_and(|at| now.duration_since(at) < SWEEP_INTERVAL) {
                 return;
             }
             *swept = Some(now);

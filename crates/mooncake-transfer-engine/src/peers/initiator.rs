@@ -1,32 +1,33 @@
-//! What an engine's calls and its threads share: its peers, and how requests are carried out.
+//! An engine as initiator: it opens peers and carries requests out. Its callers' threads and its own share one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::Bounce;
-use mooncake_os::forked;
+use mooncake_os::{Deadline, forked};
 
-use crate::batch::workers::Workers;
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::notify::Notify;
 use crate::peers::calls::Calls;
+use crate::peers::idle_paths::IdlePaths;
 use crate::peers::peer::Peer;
 use crate::peers::registry::{PeerEntry, PeerRegistry};
 use crate::peers::unresponsive::UnresponsivePeers;
 use crate::protocol::handshake::{self, Kind, Message, NotifyBody};
 use crate::request::{Opcode, PeerId, Request, total};
-use crate::transport::stall::{Pace, Patience};
+use crate::transport::stall::StallTimer;
 
-/// Longest that who asks for something in the background is kept by a peer that has not been met.
-const SOON: Duration = Duration::from_millis(100);
+/// Longest that [`Initiator::open_soon`] waits for a peer that has not been met.
+const OPEN_SOON_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What threads of the engine share.
+/// Opens peers and carries requests out.
 pub(crate) struct Initiator {
     pub node: Arc<LocalNode>,
-    pub workers: Workers,
-    pub silent: Arc<UnresponsivePeers>,
+    pub unresponsive: Arc<UnresponsivePeers>,
     pub peers: PeerRegistry,
+    /// The routes to them.
+    pub idle_paths: Arc<IdlePaths>,
     pub calls: Calls,
 }
 
@@ -38,32 +39,31 @@ impl Initiator {
         if self.calls.is_closed() { Err(EngineError::Closed) } else { Ok(()) }
     }
 
-    pub fn patience(&self, bytes: u64) -> Patience<'static> {
-        let began = Instant::now();
-        let deadline = began + self.node.options.transfer_timeout + Duration::from_nanos(bytes);
-        Patience { began, deadline, interrupted: &|| false }
+    /// Until when a transfer of so many bytes may go on.
+    pub fn deadline(&self, bytes: u64) -> Deadline<'static> {
+        Deadline::after(self.node.context.options.transfer_timeout + Duration::from_nanos(bytes), &|| false)
     }
 
     pub fn open(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
-        let patience = Patience { interrupted, ..self.patience(0) };
-        self.find(name, false, |name| Ok(self.peers.keep(name, Some(self.meet(name, &patience)?))))
+        let deadline = Deadline { interrupted, ..self.deadline(0) };
+        self.find(name, false, |name| Ok(self.peers.keep(name, Some(self.meet(name, &deadline)?))))
     }
 
     pub fn open_soon(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
-        let patience = Patience::lasting(SOON, interrupted);
+        let deadline = Deadline::after(OPEN_SOON_TIMEOUT, interrupted);
         self.find(name, true, |name| {
-            // That it takes longer says nothing of the peer.
-            let met = self.silent.check(&self.node, name, &patience).and_then(|()| self.look_for(name, &patience));
+            // Not by `meet`, which would take the end of so short a wait for a sign that the peer is unresponsive.
+            let met = self.unresponsive.check(name, &deadline).and_then(|()| self.look_for(name, &deadline));
             match met {
                 Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
                 Err(error @ (EngineError::Interrupted | EngineError::Silent { .. })) => Err(error),
-                Err(_) if patience.is_over() => Ok(self.peers.keep(name, None)),
+                Err(_) if deadline.has_passed() => Ok(self.peers.keep(name, None)),
                 Err(error) => Err(error),
             }
         })
     }
 
-    /// The id of a peer that was met, or `soon` will be; what `meet` gives if it was not.
+    /// The id of a peer that was met, or, with `soon`, that has an id; else what `meet` gives.
     fn find(
         &self,
         name: &str,
@@ -80,18 +80,18 @@ impl Initiator {
         }
         match self.peers.id_of(name, !soon) {
             Some(id) => Ok(id),
-            // Without a lock: others go on.
+            // Without a lock: other calls go on.
             None => meet(name),
         }
     }
 
-    /// Asks a peer for its description, unless it is known not to answer.
-    pub fn meet(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        self.silent.call(&self.node, name, patience, || self.look_for(name, patience))
+    /// Asks a peer for its segment document, unless it is known not to answer.
+    pub fn meet(&self, name: &str, deadline: &Deadline<'_>) -> Result<Arc<Peer>, EngineError> {
+        self.unresponsive.call(name, deadline, || self.look_for(name, deadline))
     }
 
-    fn look_for(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        Peer::open(&self.node, name, patience).map(Arc::new)
+    fn look_for(&self, name: &str, deadline: &Deadline<'_>) -> Result<Arc<Peer>, EngineError> {
+        Peer::open(&self.node, &self.idle_paths, name, deadline).map(Arc::new)
     }
 
     /// All that were met.
@@ -106,64 +106,64 @@ impl Initiator {
         }
     }
 
-    /// Carries requests out, in this thread: all or an error. The end of the engine ends it, and waits for it.
-    pub fn transfer(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    /// Carries requests out, in this thread: all, or an error. The engine's end interrupts it, and waits for it.
+    pub fn transfer(&self, peer: PeerId, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let _call = self.calls.enter()?;
-        let interrupted = || self.calls.is_closed() || (patience.interrupted)();
-        match self.transfer_once(peer, requests, &Patience { interrupted: &interrupted, ..*patience }) {
+        let interrupted = || self.calls.is_closed() || deadline.is_interrupted();
+        match self.transfer_once(peer, requests, &Deadline { interrupted: &interrupted, ..*deadline }) {
             Err(EngineError::Interrupted) if self.calls.is_closed() => Err(EngineError::Closed),
             result => result,
         }
     }
 
-    fn transfer_once(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    fn transfer_once(&self, peer: PeerId, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         total(requests)?;
         let Some(PeerEntry { name, peer: met }) = self.peers.get(peer)? else {
-            return requests.iter().try_for_each(|request| self.copy_here(request, patience));
+            return requests.iter().try_for_each(|request| self.copy_here(request, deadline));
         };
         let peer = match met {
             Some(peer) => peer,
             None => {
-                let peer = self.meet(&name, patience)?;
+                let peer = self.meet(&name, deadline)?;
                 self.peers.keep(&name, Some(peer.clone()));
                 peer
             }
         };
-        self.silent.call(&self.node, &name, patience, || peer.transfer(&self.node, requests, patience))
+        self.unresponsive.call(&name, deadline, || peer.transfer(&self.node, requests, deadline))
     }
 
     /// A request to the own segment.
-    fn copy_here(&self, request: &Request, patience: &Patience<'_>) -> Result<(), EngineError> {
-        const STEP: usize = 4 << 20;
+    fn copy_here(&self, request: &Request, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        const COPY_STEP_BYTES: usize = 4 << 20;
         let (addr, len) = (request.remote, request.local.len());
         if len == 0 {
             return Ok(());
         }
         let outside = || EngineError::NotRegistered { owner: self.node.name.clone(), addr, len: len as u64 };
-        let buffer = self.node.buffers.find(addr, len as u64).ok_or_else(outside)?;
-        let (pace, mut bounce) = (Pace::new(&self.node.name, patience, Duration::MAX), Bounce::new());
-        for at in (0..len).step_by(STEP) {
-            pace.check("copying within the process")?;
-            let step = STEP.min(len - at);
+        let buffer = self.node.context.buffers.find(addr, len as u64).ok_or_else(outside)?;
+        let (timer, mut bounce) = (StallTimer::new(&self.node.name, deadline, Duration::MAX), Bounce::new());
+        for at in (0..len).step_by(COPY_STEP_BYTES) {
+            timer.check("copying within the process")?;
+            let step = COPY_STEP_BYTES.min(len - at);
             let _in_use = buffer.enter().ok_or_else(outside)?;
             let (here, there) = (request.local.part(at, step), buffer.part(addr + at as u64, step as u64));
             let (from, into) = match request.opcode {
                 Opcode::Read => (there, here),
                 Opcode::Write => (here, there),
             };
-            let (source, mut target) = (self.node.buffers.source(from), self.node.buffers.target(into));
+            let (source, mut target) = (self.node.context.buffers.source(from), self.node.context.buffers.target(into));
             let copied = if source.is_on_device() || target.is_on_device() {
                 bounce.copy(&source, &mut target).map_err(|error| error.to_string())
             } else {
                 let from = from.addr() as u64;
-                self.node.myself.pull(from, &mut target).map_err(|error| error.to_string())
+                self.node.context.own_process.pull(from, &mut target).map_err(|error| error.to_string())
             };
             copied.map_err(EngineError::Memory)?;
         }
         Ok(())
     }
 
-    pub fn send_notify(&self, peer: PeerId, notify: &Notify, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn send_notify(&self, peer: PeerId, notify: &Notify, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let Some(PeerEntry { name, .. }) = self.peers.get(peer)? else {
             self.node.inbox.push(notify.clone());
             return Ok(());
@@ -171,28 +171,29 @@ impl Initiator {
         let body = NotifyBody { name: notify.name.clone(), notify_msg: notify.message.clone() };
         let json = serde_json::to_string(&body).expect("strings are JSON");
         let message = Message::new(Kind::Notify, json);
-        let (len, most) = (message.len(), self.node.options.handshake_max);
+        let (len, most) = (message.len(), self.node.context.options.handshake_max);
         if len > most {
             let why = format!("a message of {len} bytes; handshakes have {most} at most (MC_HANDSHAKE_MAX_LENGTH)");
             return Err(EngineError::InvalidArgument(why));
         }
-        self.say(&name, &message, patience)
+        self.say(&name, &message, deadline)
     }
 
-    /// When a batch is done it is told of while the batch has time, and the engine goes on.
-    pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, deadline: Instant) -> Result<(), EngineError> {
+    /// Sends the notification of a batch that is done, until the batch's deadline, a connection's, or the engine's end.
+    pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, until: Instant) -> Result<(), EngineError> {
         let interrupted = || self.calls.is_closed();
-        let patience = Patience::lasting(self.node.options.connect_timeout, &interrupted);
-        let deadline = deadline.min(patience.deadline);
-        self.send_notify(to, notify, &Patience { deadline, ..patience })
+        let deadline = Deadline::after(self.node.context.options.connect_timeout, &interrupted);
+        let until = until.min(deadline.until);
+        self.send_notify(to, notify, &Deadline { until, ..deadline })
     }
 
-    pub fn say(&self, name: &str, message: &Message, patience: &Patience<'_>) -> Result<(), EngineError> {
+    pub fn say(&self, name: &str, message: &Message, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
-        self.silent.call(&self.node, name, patience, || {
-            let (_, addresses) = self.node.handshake_at(name, patience)?;
-            let (connect, longest) = (self.node.options.connect_timeout, self.node.options.handshake_max);
-            handshake::ask(name, &addresses, message, connect, patience, longest).map(drop)
+        self.unresponsive.call(name, deadline, || {
+            let (_, addresses) = self.node.handshake_at(name, deadline)?;
+            let (connect, longest) =
+                (self.node.context.options.connect_timeout, self.node.context.options.handshake_max);
+            handshake::ask(name, &addresses, message, connect, deadline, longest).map(drop)
         })
     }
 }

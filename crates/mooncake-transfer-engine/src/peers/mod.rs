@@ -1,4 +1,4 @@
-//! The peers that an engine knows, the routes to them, and what is asked of them.
+//! The peers that an engine knows, the routes to them, and the calls to them.
 
 pub(crate) mod calls;
 pub(crate) mod idle_paths;

@@ -1,21 +1,24 @@
-//! A peer: what it says of itself, and the ways to it.
+//! A peer that has been opened: its route, and what has gone over it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use mooncake_os::Deadline;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
+use crate::peers::idle_paths::IdlePaths;
 use crate::peers::route::Route;
 use crate::request::Request;
-use crate::transport::stall::Patience;
 
 /// A peer that has been opened.
 pub(crate) struct Peer {
     pub name: String,
-    /// Replaced when the peer turns out to be another one than it was.
+    /// Replaced when the peer turns out to be in another life.
     route: Mutex<Arc<Route>>,
+    /// Where its routes are listed.
+    idle_paths: Arc<IdlePaths>,
     pub traffic: Traffic,
 }
 
@@ -29,33 +32,38 @@ pub(crate) struct Traffic {
 }
 
 impl Peer {
-    /// Asks the peer for its description.
-    pub fn open(node: &LocalNode, name: &str, patience: &Patience<'_>) -> Result<Peer, EngineError> {
-        let route = Mutex::new(Route::find(node, name, patience)?);
+    /// Asks the peer for its segment document, and looks for a route to it.
+    pub fn open(
+        node: &LocalNode,
+        idle_paths: &Arc<IdlePaths>,
+        name: &str,
+        deadline: &Deadline<'_>,
+    ) -> Result<Peer, EngineError> {
+        let route = Mutex::new(idle_paths.keep(Route::find(node, name, deadline)?));
         let bytes = node.transports.iter().map(|_| AtomicU64::new(0)).collect();
         let traffic = Traffic { bytes, requests: AtomicU64::new(0), failed: AtomicU64::new(0) };
-        Ok(Peer { name: name.to_owned(), route, traffic })
+        Ok(Peer { name: name.to_owned(), route, idle_paths: idle_paths.clone(), traffic })
     }
 
     pub fn route(&self) -> Arc<Route> {
         self.route.lock().clone()
     }
 
-    /// Carries requests out, in the caller's thread. All or an error; then some of them may have been carried out.
-    pub fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+    /// Carries requests out, in the caller's thread: all of them, or an error, after which some may have been.
+    pub fn transfer(&self, node: &LocalNode, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let mut route = self.route();
-        let mut result = route.transfer(node, &self.name, requests, patience);
+        let mut result = route.transfer(node, &self.name, requests, deadline);
         if let Err(error) = &result
             && error.is_perhaps_stale()
-            && !patience.is_over()
+            && !deadline.has_passed()
         {
-            // Restarted under its name, or with other buffers: once more if it says something new.
-            match Route::find(node, &self.name, patience) {
+            // The peer may have restarted under its name. If its document is of another life: once more.
+            match Route::find(node, &self.name, deadline) {
                 Ok(fresh) if !fresh.is_same_life(&route) => {
                     tracing::info!(peer = self.name, %error, "the peer is another one than before");
-                    *self.route.lock() = fresh.clone();
-                    route = fresh;
-                    result = route.transfer(node, &self.name, requests, patience);
+                    route = self.idle_paths.keep(fresh);
+                    *self.route.lock() = route.clone();
+                    result = route.transfer(node, &self.name, requests, deadline);
                 }
                 Ok(_) => {}
                 Err(_) => return result.map(drop),

@@ -13,7 +13,7 @@ use crate::request::PeerId;
 #[derive(Clone)]
 pub(crate) struct PeerEntry {
     pub name: Arc<str>,
-    /// None while nobody has met it.
+    /// None while no call has met it.
     pub peer: Option<Arc<Peer>>,
 }
 
@@ -56,7 +56,7 @@ impl PeerRegistry {
         id
     }
 
-    /// None is this engine.
+    /// None: the id is this engine's own.
     pub fn get(&self, id: PeerId) -> Result<Option<PeerEntry>, EngineError> {
         if id == PeerId::SELF {
             return Ok(None);

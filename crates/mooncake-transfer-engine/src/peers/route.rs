@@ -1,60 +1,58 @@
-//! The ways to one life of a peer, one for each transport that leads there: tried in the order of the transports.
+//! The paths to one life of a peer, one of each transport that reaches it, tried in the order of the transports.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use mooncake_os::Deadline;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::protocol::descriptor::Descriptor;
 use crate::request::Request;
-use crate::transport::stall::Patience;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached};
 
-/// Most reasons for a detour that are told of one route.
-const MOST_REASONS: usize = 16;
+/// Most paths and reasons for detours that the log gets of one route.
+const REASONS_MAX: usize = 16;
 
-/// No way has been taken yet.
-const NONE: usize = usize::MAX;
+/// No path has been taken yet.
+const NO_PATH: usize = usize::MAX;
 
 pub(crate) struct Route {
     pub descriptor: Descriptor,
-    /// As many as there are transports.
+    /// One for each transport.
     paths: Box<[Reached]>,
-    /// The number of the one that was taken last.
+    /// The number of the path that was taken last.
     taken: AtomicUsize,
     detours: Mutex<Detours>,
 }
 
-/// Requests that went by another way than the best that is open.
+/// Requests that went by another path than the best that works.
 #[derive(Default)]
 struct Detours {
-    /// Why, the last time.
+    /// Why, last time; none if they went by the best.
     last: Option<Cow<'static, str>>,
-    /// Ways, and detours to them by their reasons, that the log has.
+    /// What the log has: paths, and the reasons for detours to them.
     told: Vec<(usize, Option<Cow<'static, str>>)>,
 }
 
 impl Route {
-    /// Fetches the description, and looks for the ways.
-    pub fn find(node: &LocalNode, name: &str, patience: &Patience<'_>) -> Result<Arc<Route>, EngineError> {
-        let (mut descriptor, host) = node.look_up(name, patience)?;
-        // What is lent there is asked for when it is wanted; of thousands of buffers nothing else is to be kept.
+    /// Fetches the segment document, and looks for the paths.
+    pub fn find(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> Result<Route, EngineError> {
+        let (mut descriptor, host) = node.look_up(name, deadline)?;
+        // Buffers are looked up at the peer when a request needs them. The first is kept for `first_buffer`; a document
+        // may list thousands.
         descriptor.buffers.truncate(1);
         descriptor.buffers.shrink_to_fit();
-        let met = PeerInfo { name, host: &host, descriptor: &descriptor };
-        let paths = node.transports.iter().map(|transport| transport.path_to(node, &met, patience));
+        let peer = PeerInfo { name, host: &host, descriptor: &descriptor };
+        let paths = node.transports.iter().map(|transport| transport.path_to(&node.context, &peer, deadline));
         let paths = paths.collect::<Result<Box<[Reached]>, EngineError>>()?;
-        let (taken, detours) = (AtomicUsize::new(NONE), Mutex::default());
+        let (taken, detours) = (AtomicUsize::new(NO_PATH), Mutex::default());
         let route = Route { descriptor, paths, taken, detours };
         if route.open_paths().next().is_none() {
-            return Err(route.no_way(name));
+            return Err(route.no_path(name));
         }
-        let route = Arc::new(route);
-        node.idle_paths.keep(&route);
         Ok(route)
     }
 
@@ -63,21 +61,21 @@ impl Route {
         key(self) == key(other)
     }
 
-    /// Carries requests out by the first way that does; gives the number of its transport.
+    /// Carries requests out by the first path that does so; gives the number of its transport.
     pub fn transfer(
         &self,
         node: &LocalNode,
         name: &str,
         requests: &[Request],
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<usize, EngineError> {
         let mut detour = None;
         for (nth, path) in self.open_paths() {
-            // What went by others before must not land after this.
+            // Bytes of writes that were abandoned on other paths must not land after these.
             self.open_paths()
                 .filter(|(other, _)| *other != nth)
-                .try_for_each(|(_, other)| other.retire_abandoned(node, patience))?;
-            match path.transfer(node, requests, patience) {
+                .try_for_each(|(_, other)| other.retire_abandoned(&node.context, deadline))?;
+            match path.transfer(&node.context, requests, deadline) {
                 Ok(()) => {
                     self.note(node, name, nth, detour);
                     return Ok(nth);
@@ -87,7 +85,7 @@ impl Route {
                 Err(PathError::Failed(error)) => return Err(error),
             }
         }
-        Err(self.no_way(name))
+        Err(self.no_path(name))
     }
 
     fn open_paths(&self) -> impl Iterator<Item = (usize, &dyn Path)> {
@@ -97,11 +95,11 @@ impl Route {
         })
     }
 
-    fn no_way(&self, name: &str) -> EngineError {
+    fn no_path(&self, name: &str) -> EngineError {
         EngineError::malformed(name, format!("no way leads there: {}", self.reason(self.paths.len())))
     }
 
-    /// The log has each way that is taken once, and each reason for a detour.
+    /// Logs each path that is taken once, and each reason for a detour.
     fn note(&self, node: &LocalNode, name: &str, nth: usize, detour: Option<Cow<'static, str>>) {
         if self.taken.load(Ordering::Relaxed) == nth && detour.is_none() {
             return;
@@ -111,7 +109,7 @@ impl Route {
             let mut detours = self.detours.lock();
             detours.last.clone_from(&detour);
             let this = (nth, detour);
-            let is_new = detours.told.len() < MOST_REASONS && !detours.told.contains(&this);
+            let is_new = detours.told.len() < REASONS_MAX && !detours.told.contains(&this);
             if is_new {
                 detours.told.push(this);
             }
@@ -122,16 +120,16 @@ impl Route {
         }
     }
 
-    /// Lets go of connections that nobody needs.
+    /// Closes connections that no call needs.
     pub fn close_idle(&self, now: Instant) {
         self.open_paths().for_each(|(_, path)| path.close_idle(now));
     }
 
-    /// The way that bytes took last, or that they will take for all that is known; and why.
+    /// The path that bytes took last, or will take as far as is known; and why.
     pub fn path(&self, node: &LocalNode) -> (&'static str, String) {
         let is_open = |path: &dyn Path| !matches!(path.status(), PathStatus::Down(_));
         let nth = match self.taken.load(Ordering::Relaxed) {
-            NONE => match self.open_paths().find(|(_, path)| is_open(*path)) {
+            NO_PATH => match self.open_paths().find(|(_, path)| is_open(*path)) {
                 Some((_, path)) if matches!(path.status(), PathStatus::Untried) => return ("untried", String::new()),
                 Some((nth, _)) => nth,
                 None => return ("none", self.reason(self.paths.len())),
@@ -141,7 +139,7 @@ impl Route {
         (node.transports[nth].name(), self.reason(nth))
     }
 
-    /// What there is to say of a way, and why none before it is taken.
+    /// Details of a path, and why no path before it is taken.
     fn reason(&self, nth: usize) -> String {
         let status = |path: &Reached| match path {
             Reached::Path(path) => path.status(),

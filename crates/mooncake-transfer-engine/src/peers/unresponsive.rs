@@ -1,10 +1,11 @@
-//! Peers that did not answer in time. Whoever turns to one is told so at once, and threads ask it until it answers
-//! again.
+//! Peers that did not answer in time: calls to them fail at once, and threads probe them until they answer again.
 //!
-//! A call that ran into its deadline says little by itself: the peer may have frozen, or the link may be slow. So the
-//! peer is asked whether it is there, by its handshake. Until that is known, those who turn to it wait, for a second at
-//! most; then they fail at once, until it has answered. One that refuses has answered, too: it costs its callers no
-//! time.
+//! A call that ran into its deadline says little by itself: the peer may have frozen, or the link may be slow. So a
+//! thread probes the peer by a handshake.
+//!
+//! - Until the probe has ended, calls to the peer wait for it, for a second at most.
+//! - If the peer does not answer, calls fail at once until it does.
+//! - A peer that refuses has answered, too: it costs its callers no time.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -12,28 +13,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use mooncake_os::Deadline;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::protocol::handshake::{Kind, Message};
-use crate::transport::stall::{Patience, SLICE};
 
-/// A peer that is there answers in this time.
-const ANSWER: Duration = Duration::from_secs(1);
+/// A peer that lives answers a probe in this time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Between two questions to one peer.
-const PAUSE: Duration = Duration::from_millis(250);
+/// Between two probes of one peer.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Most threads that ask, each one peer at a time.
-const MOST_THREADS: usize = 8;
+/// Most threads that probe, each one peer at a time.
+const THREADS_MAX: usize = 8;
 
-/// A peer that nobody has wanted for so long is not asked any more, before somebody does.
-const WANTED: Duration = Duration::from_secs(60);
+/// A peer that no call has wanted for so long is not probed any more, until one does.
+const WANTED_TIME: Duration = Duration::from_secs(60);
 
-#[derive(Default)]
 pub(crate) struct UnresponsivePeers {
-    /// Number of entries below, so that calls to others take no lock.
+    /// Looks up the peers that are probed.
+    node: Arc<LocalNode>,
+    /// Number of peers in `state`: while it is 0, calls take no lock.
     count: AtomicUsize,
     state: Mutex<State>,
     changed: Condvar,
@@ -41,87 +43,86 @@ pub(crate) struct UnresponsivePeers {
 
 #[derive(Default)]
 struct State {
-    peers: HashMap<String, Silent>,
+    peers: HashMap<String, UnresponsivePeer>,
     threads: usize,
     closed: bool,
 }
 
-struct Silent {
+struct UnresponsivePeer {
     since: Instant,
-    /// Somebody turned to it then.
+    /// When a call last wanted it.
     wanted: Instant,
-    /// When it was last asked in vain; nothing if it was not asked since it is wanted.
+    /// When it last failed to answer a probe; none if it was not probed since calls want it.
     asked: Option<Instant>,
-    /// A thread asks it now.
+    /// A thread probes it now.
     busy: bool,
 }
 
 impl UnresponsivePeers {
-    /// Carries a call to a peer out, unless the peer is known not to answer; learns from how it ends.
+    /// None yet.
+    pub fn new(node: Arc<LocalNode>) -> UnresponsivePeers {
+        UnresponsivePeers { node, count: AtomicUsize::new(0), state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Makes a call to a peer, unless the peer is known not to answer. Learns from how the call ends.
     pub fn call<T>(
         self: &Arc<Self>,
-        node: &Arc<LocalNode>,
         name: &str,
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
         call: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        self.check(node, name, patience)?;
+        self.check(name, deadline)?;
         let result = call();
         match &result {
             Ok(_) => self.answered(name),
-            Err(error) if is_silence(error) => self.add(node, name),
+            Err(error) if is_no_answer(error) => self.add(name),
             Err(_) => {}
         }
         result
     }
 
-    /// No peer is asked any more.
+    /// Probes no peer any more.
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_all();
     }
 
     /// An error if the peer is known not to answer.
-    pub fn check(
-        self: &Arc<Self>,
-        node: &Arc<LocalNode>,
-        name: &str,
-        patience: &Patience<'_>,
-    ) -> Result<(), EngineError> {
+    pub fn check(self: &Arc<Self>, name: &str, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        let until = Instant::now() + ANSWER;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         let mut state = self.state.lock();
         loop {
             let now = Instant::now();
             let Some(silent) = state.peers.get_mut(name) else { return Ok(()) };
-            if now.duration_since(silent.wanted) >= WANTED {
-                // What was heard of it then is old.
+            if now.duration_since(silent.wanted) >= WANTED_TIME {
+                // The last probe is too old to tell.
                 silent.asked = None;
             }
             silent.wanted = now;
             if silent.asked.is_some() || now >= until {
                 let since = now.duration_since(silent.since);
-                self.watch(node, &mut state);
+                self.watch(&mut state);
                 return Err(EngineError::Silent { peer: name.to_owned(), since });
             }
-            self.watch(node, &mut state);
-            // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
-            MutexGuard::unlocked(&mut state, || patience.check(name, "its answer"))?;
-            self.changed.wait_for(&mut state, SLICE);
+            self.watch(&mut state);
+            // Without the lock: see `Deadline`.
+            MutexGuard::unlocked(&mut state, || deadline.check()).map_err(EngineError::waiting(name, "its answer"))?;
+            self.changed.wait_for(&mut state, Deadline::SLICE);
         }
     }
 
-    fn add(self: &Arc<Self>, node: &Arc<LocalNode>, name: &str) {
+    fn add(self: &Arc<Self>, name: &str) {
         let now = Instant::now();
         let mut state = self.state.lock();
         if !state.peers.contains_key(name) {
-            let silent = Silent { since: now, wanted: now, asked: None, busy: false };
-            state.peers.insert(name.to_owned(), silent);
+            let entry = UnresponsivePeer { since: now, wanted: now, asked: None, busy: false };
+            state.peers.insert(name.to_owned(), entry);
             self.count.store(state.peers.len(), Ordering::Release);
         }
-        self.watch(node, &mut state);
+        self.watch(&mut state);
     }
 
     fn answered(&self, name: &str) {
@@ -138,13 +139,14 @@ impl UnresponsivePeers {
         }
     }
 
-    /// Has the peers asked. Where no thread can be started, whoever turns to one finds out by himself.
-    fn watch(self: &Arc<Self>, node: &Arc<LocalNode>, state: &mut State) {
-        let wanted = state.peers.values().filter(|silent| silent.wanted.elapsed() < WANTED).count();
-        while !state.closed && state.threads < wanted.min(MOST_THREADS) {
-            let (peers, node) = (self.clone(), node.clone());
+    /// Has threads probe the peers. If no thread can be started, the peers are forgotten, and calls find out by
+    /// themselves.
+    fn watch(self: &Arc<Self>, state: &mut State) {
+        let wanted = state.peers.values().filter(|silent| silent.wanted.elapsed() < WANTED_TIME).count();
+        while !state.closed && state.threads < wanted.min(THREADS_MAX) {
+            let peers = self.clone();
             let builder = std::thread::Builder::new().name("mooncake-probe".into());
-            if mooncake_os::thread::start(builder, move || peers.run(&node)).is_err() {
+            if mooncake_os::thread::start(builder, move || peers.run()).is_err() {
                 if state.threads == 0 {
                     state.peers.clear();
                     self.count.store(0, Ordering::Release);
@@ -155,10 +157,10 @@ impl UnresponsivePeers {
         }
     }
 
-    fn run(&self, node: &LocalNode) {
+    fn run(&self) {
         while let Some(name) = self.next() {
             let closed = || self.state.lock().closed;
-            if asks(node, &name, &Patience::lasting(ANSWER, &closed)) {
+            if is_answering(&self.node, &name, &Deadline::after(ANSWER_TIMEOUT, &closed)) {
                 self.answered(&name);
             }
             if let Some(silent) = self.state.lock().peers.get_mut(&name) {
@@ -171,18 +173,19 @@ impl UnresponsivePeers {
         }
     }
 
-    /// The peer that is to be asked next, when it is time; none if none is wanted.
+    /// Waits for the time of the next probe; gives the peer. None if no peer is to be probed: the thread ends.
     fn next(&self) -> Option<String> {
         let mut state = self.state.lock();
         loop {
             let closed = state.closed;
-            let idle = state.peers.iter_mut().filter(|(_, silent)| !silent.busy && silent.wanted.elapsed() < WANTED);
+            let idle =
+                state.peers.iter_mut().filter(|(_, silent)| !silent.busy && silent.wanted.elapsed() < WANTED_TIME);
             let next = idle.min_by_key(|(_, silent)| silent.asked);
             let Some((name, silent)) = next.filter(|_| !closed) else {
                 state.threads -= 1;
                 return None;
             };
-            let due = silent.asked.map_or(Duration::ZERO, |asked| PAUSE.saturating_sub(asked.elapsed()));
+            let due = silent.asked.map_or(Duration::ZERO, |asked| RETRY_PAUSE.saturating_sub(asked.elapsed()));
             if due.is_zero() {
                 silent.busy = true;
                 return Some(name.clone());
@@ -192,21 +195,21 @@ impl UnresponsivePeers {
     }
 }
 
-/// Whether the peer answers, whatever it says; and if it cannot be asked, because its address is not to be had: others
-/// may reach it all the same.
-fn asks(node: &LocalNode, name: &str, patience: &Patience<'_>) -> bool {
-    let Ok((_, addresses)) = node.handshake_at(name, patience) else { return true };
+/// Whether the peer answers a probe, whatever it says. True, too, if its address cannot be looked up, so that it cannot
+/// be probed: calls may reach it all the same.
+fn is_answering(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> bool {
+    let Ok((_, addresses)) = node.handshake_at(name, deadline) else { return true };
     let probe = Message::new(Kind::Probe, "{}".into());
-    let longest = node.options.handshake_max;
-    match crate::protocol::handshake::ask(name, &addresses, &probe, ANSWER, patience, longest) {
+    let longest = node.context.options.handshake_max;
+    match crate::protocol::handshake::ask(name, &addresses, &probe, ANSWER_TIMEOUT, deadline, longest) {
         Err(EngineError::Interrupted) => false,
-        Err(error) => !is_silence(&error),
+        Err(error) => !is_no_answer(&error),
         Ok(_) => true,
     }
 }
 
-/// Nothing was heard of the peer, as far as this error says.
-fn is_silence(error: &EngineError) -> bool {
+/// Whether this error says that nothing was heard of the peer.
+fn is_no_answer(error: &EngineError) -> bool {
     match error {
         EngineError::Timeout { .. } => true,
         EngineError::Socket { source, .. } => {

@@ -6,7 +6,7 @@ use crate::error::EngineError;
 use crate::protocol::ids::EngineId;
 
 /// Longest document that is read, bytes.
-pub(crate) const LONGEST: usize = 64 << 20;
+pub(crate) const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 
 /// A segment document. Fields that are not known are ignored, by either side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +118,35 @@ impl Descriptor {
     }
 }
 
+/// Now, as segment documents say it: `2026-01-31 23:59:59.000000`, UTC.
+pub(crate) fn timestamp() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (now.as_secs() / 86_400, now.as_secs() % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02}.{:06}", second % 60, now.subsec_micros())
+}
+
+/// Year, month and day of so many days after 1970-01-01.
+fn date(days: u64) -> (u64, u64, u64) {
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut left) = (1970, days);
+    while left >= 365 + u64::from(is_leap(year)) {
+        left -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in lengths {
+        if left < length {
+            break;
+        }
+        left -= length;
+        month += 1;
+    }
+    (year, month, left + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,5 +182,10 @@ mod tests {
             assert!(matches!(Descriptor::decode("p", json.as_bytes()), Err(EngineError::Malformed { .. })), "{buffer}");
         }
         assert!(Descriptor::decode("p", b"[]").is_err() && Descriptor::decode("p", b"{\"name\":1}").is_err());
+    }
+
+    #[test]
+    fn days_are_dates() {
+        assert_eq!([0, 59, 11_016, 20_778].map(date), [(1970, 1, 1), (1970, 3, 1), (2000, 2, 29), (2026, 11, 21)]);
     }
 }

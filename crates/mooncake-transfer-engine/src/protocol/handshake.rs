@@ -1,19 +1,17 @@
 //! Mooncake's handshake: one request for each connection, a length, a kind and JSON.
 //!
 //! A frame is a u64 length (little endian, the kind's byte counted), the kind, and the text. The reply echoes the kind.
-//! Engines of old send no kind: their first byte is that of the JSON, and it is a connection request.
+//! Old engines send no kind: their first byte is that of the JSON, and it is a connection request.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use mooncake_net::ConnectError;
+use mooncake_os::{Deadline, Guarded};
 use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
-use crate::transport::stall::{Patience, SLICE};
 
 pub(crate) const LENGTH_LEN: usize = 8;
 
@@ -25,7 +23,7 @@ pub(crate) enum Kind {
     /// The segment document.
     Metadata = 1,
     Notify = 2,
-    /// Is anybody there?
+    /// Whether the engine lives.
     Probe = 3,
 }
 
@@ -33,7 +31,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub kind: Kind,
-    /// An engine of old, which sends and expects no kind.
+    /// Of an old engine, which sends and expects no kind.
     pub old: bool,
     pub json: Vec<u8>,
 }
@@ -46,7 +44,7 @@ pub(crate) struct NotifyBody {
 
 impl Message {
     pub fn new(kind: Kind, mut json: String) -> Message {
-        // As theirs end, for whoever reads lines.
+        // As Mooncake's messages end, for peers that read lines.
         json.push('\n');
         Message { kind, old: false, json: json.into_bytes() }
     }
@@ -81,16 +79,25 @@ impl Message {
     }
 }
 
+/// How many bytes are missing of a frame, as far as is known; an error if its length is not allowed.
+pub(crate) fn missing(read: &[u8], longest: usize) -> Result<usize, ()> {
+    let Some(length) = read.first_chunk::<LENGTH_LEN>() else { return Ok(LENGTH_LEN - read.len()) };
+    match usize::try_from(u64::from_le_bytes(*length)) {
+        Ok(length) if (1..=longest).contains(&length) => Ok((LENGTH_LEN + length).saturating_sub(read.len())),
+        _ => Err(()),
+    }
+}
+
 /// Asks a peer once; gives the JSON of its reply.
 pub(crate) fn ask(
     peer: &str,
     addresses: &[SocketAddr],
     message: &Message,
     connect_timeout: Duration,
-    patience: &Patience<'_>,
+    deadline: &Deadline<'_>,
     longest: usize,
 ) -> Result<Vec<u8>, EngineError> {
-    let mut stream = connect(peer, addresses, connect_timeout, patience)?;
+    let stream = connect(peer, addresses, connect_timeout, deadline)?;
     let began = Instant::now();
     let failed = |what| {
         move |source: io::Error| match source.kind() {
@@ -101,33 +108,33 @@ pub(crate) fn ask(
             _ => EngineError::Socket { peer: peer.to_owned(), what, source },
         }
     };
-    send_all(&mut stream, &message.encode(), patience).map_err(failed("send a handshake"))?;
+    send_all(&stream, &message.encode(), deadline).map_err(failed("send a handshake"))?;
     let mut length = [0; LENGTH_LEN];
-    read_all(&mut stream, &mut length, patience).map_err(failed("wait for a handshake's answer"))?;
+    read_all(&stream, &mut length, deadline).map_err(failed("wait for a handshake's answer"))?;
     let length = u64::from_le_bytes(length);
     if length == 0 || length > longest as u64 {
         return Err(EngineError::malformed(peer, format!("its answer has {length} bytes, the limit is {longest}")));
     }
     let mut body = vec![0; length as usize];
-    read_all(&mut stream, &mut body, patience).map_err(failed("receive a handshake's answer"))?;
+    read_all(&stream, &mut body, deadline).map_err(failed("receive a handshake's answer"))?;
     match Message::decode(body) {
         Some(reply) if reply.kind == message.kind && !reply.old => Ok(reply.json),
         _ => Err(EngineError::malformed(peer, "it answers another question than it was asked")),
     }
 }
 
-/// `write_all` that a peer cannot prolong by taking a drop of bytes now and then. It fails as interrupted when its
-/// caller has had enough.
-fn send_all(stream: &mut TcpStream, bytes: &[u8], patience: &Patience<'_>) -> io::Result<()> {
-    move_all(bytes.len(), patience, |done, slice| {
+/// `write_all` until the deadline, which a peer cannot prolong by reading a few bytes now and then. Fails as
+/// interrupted if its caller's hook says so.
+fn send_all(mut stream: &TcpStream, bytes: &[u8], deadline: &Deadline<'_>) -> io::Result<()> {
+    move_all(bytes.len(), deadline, |done, slice| {
         stream.set_write_timeout(Some(slice))?;
         stream.write(&bytes[done..])
     })
 }
 
 /// `read_exact`, likewise.
-fn read_all(stream: &mut TcpStream, into: &mut [u8], patience: &Patience<'_>) -> io::Result<()> {
-    move_all(into.len(), patience, |done, slice| {
+fn read_all(mut stream: &TcpStream, into: &mut [u8], deadline: &Deadline<'_>) -> io::Result<()> {
+    move_all(into.len(), deadline, |done, slice| {
         stream.set_read_timeout(Some(slice))?;
         stream.read(&mut into[done..])
     })
@@ -136,19 +143,19 @@ fn read_all(stream: &mut TcpStream, into: &mut [u8], patience: &Patience<'_>) ->
 /// Moves so many bytes by steps of at most a slice of time each, which are told how many have moved.
 fn move_all(
     bytes: usize,
-    patience: &Patience<'_>,
+    deadline: &Deadline<'_>,
     mut step: impl FnMut(usize, Duration) -> io::Result<usize>,
 ) -> io::Result<()> {
     let mut done = 0;
     while done < bytes {
-        let left = patience.deadline.saturating_duration_since(Instant::now());
+        let left = deadline.left();
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        if (patience.interrupted)() {
+        if deadline.is_interrupted() {
             return Err(ErrorKind::Interrupted.into());
         }
-        match step(done, left.min(SLICE)) {
+        match step(done, left.min(Deadline::SLICE)) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => done += count,
             Err(error)
@@ -159,65 +166,27 @@ fn move_all(
     Ok(())
 }
 
-/// A connection to the first address that answers. Its caller's wish is looked at every 50 ms.
+/// A connection to the first address that answers, each within `timeout`.
 pub(crate) fn connect(
     peer: &str,
     addresses: &[SocketAddr],
     timeout: Duration,
-    patience: &Patience<'_>,
-) -> Result<TcpStream, EngineError> {
-    let mut last = None;
-    for address in addresses {
-        let left = patience.deadline.saturating_duration_since(Instant::now()).min(timeout);
-        if left.is_zero() {
-            break;
-        }
-        match connect_one(address, Instant::now() + left, patience) {
-            Ok(stream) => {
-                let _ = stream.set_nodelay(true);
-                return Ok(stream);
-            }
-            Err(source) if source.kind() == ErrorKind::Interrupted => return Err(EngineError::Interrupted),
-            Err(source) => last = Some(source),
-        }
-    }
-    match last {
-        Some(source) => Err(EngineError::Socket { peer: peer.to_owned(), what: "connect", source }),
-        None => Err(EngineError::Timeout { peer: peer.to_owned(), what: "connecting", waited: timeout }),
-    }
-}
-
-/// Fails as interrupted when its caller has had enough.
-fn connect_one(address: &SocketAddr, until: Instant, patience: &Patience<'_>) -> io::Result<TcpStream> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    match rustix::net::connect(&socket, address) {
-        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let slice = Timespec::try_from(left.min(SLICE)).expect("50 ms at most");
-        match poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&slice)) {
-            Ok(0) if left.is_zero() => return Err(ErrorKind::TimedOut.into()),
-            Ok(0) | Err(Errno::INTR) if (patience.interrupted)() => return Err(ErrorKind::Interrupted.into()),
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => break,
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    rustix::net::sockopt::socket_error(&socket)??;
-    let stream = TcpStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
+    deadline: &Deadline<'_>,
+) -> Result<Guarded<TcpStream>, EngineError> {
+    mooncake_net::connect(addresses, timeout, deadline).map_err(|error| match error {
+        ConnectError::Interrupted => EngineError::Interrupted,
+        ConnectError::Untried => EngineError::Timeout { peer: peer.to_owned(), what: "connecting", waited: timeout },
+        ConnectError::Io(source) => EngineError::Socket { peer: peer.to_owned(), what: "connect", source },
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
     use super::*;
 
-    /// A listener that answers no more: its queue is full. Those who wait in it come along.
+    /// A listener that answers no more: its queue is full. Those that wait in it come along.
     fn deaf() -> (SocketAddr, impl Sized) {
         let flags = SocketFlags::CLOEXEC;
         let listener = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
@@ -235,20 +204,19 @@ mod tests {
     fn a_connect_without_an_answer_ends_at_its_time_or_at_its_callers_wish() {
         let (at, deaf) = deaf();
         let began = Instant::now();
-        let deadline = began + Duration::from_secs(20);
         let wish = || began.elapsed() > Duration::from_millis(300);
-        let patience = Patience { began, deadline, interrupted: &wish };
-        let ended = connect("deaf", &[at], Duration::from_secs(10), &patience);
+        let deadline = Deadline { began, until: began + Duration::from_secs(20), interrupted: &wish };
+        let ended = connect("deaf", &[at], Duration::from_secs(10), &deadline);
         assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 
         let began = Instant::now();
-        let patience = Patience { began, interrupted: &|| false, ..patience };
-        let ended = connect("deaf", &[at], Duration::from_millis(300), &patience);
+        let deadline = Deadline { began, interrupted: &|| false, ..deadline };
+        let ended = connect("deaf", &[at], Duration::from_millis(300), &deadline);
         assert!(matches!(&ended, Err(EngineError::Socket { source, .. }) if source.kind() == ErrorKind::TimedOut));
         assert!(began.elapsed() >= Duration::from_millis(300));
         drop(deaf);
-        let ended = connect("gone", &[at], Duration::from_secs(10), &patience);
+        let ended = connect("gone", &[at], Duration::from_secs(10), &deadline);
         assert!(matches!(&ended, Err(EngineError::Socket { .. })), "{ended:?}");
     }
 
@@ -268,16 +236,16 @@ mod tests {
             }
         });
         let message = Message::new(Kind::Notify, "x".repeat(64 << 20));
-        let ask = |patience: &Patience<'_>| ask("slow", &[at], &message, Duration::from_secs(5), patience, 4096);
+        let ask = |deadline: &Deadline<'_>| ask("slow", &[at], &message, Duration::from_secs(5), deadline, 4096);
 
         let began = Instant::now();
-        let ended = ask(&Patience::lasting(Duration::from_millis(500), &|| false));
+        let ended = ask(&Deadline::after(Duration::from_millis(500), &|| false));
         assert!(matches!(ended, Err(EngineError::Timeout { .. })), "{ended:?}");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 
         let began = Instant::now();
         let wish = || began.elapsed() > Duration::from_millis(300);
-        let ended = ask(&Patience::lasting(Duration::from_secs(20), &wish));
+        let ended = ask(&Deadline::after(Duration::from_secs(20), &wish));
         assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }

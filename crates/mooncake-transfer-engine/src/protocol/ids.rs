@@ -4,4 +4,4 @@
 pub(crate) type EngineId = [u8; 16];
 
 /// Names one connection; only its initiator and its target know it.
-pub(crate) type LaneName = [u8; 16];
+pub(crate) type ConnectionName = [u8; 16];

@@ -1,10 +1,11 @@
-//! Names of engines, and the addresses in them.
+//! Names of engines, and the addresses behind them.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr};
 
-use crate::errands::Errands;
+use mooncake_net::ResolveError;
+use mooncake_os::{BlockingPool, Deadline};
+
 use crate::error::EngineError;
-use crate::transport::stall::Patience;
 
 /// The host and the port of `host:port`, `[ip6]:port`, or a bare host.
 pub(crate) fn split(name: &str) -> (&str, Option<u16>) {
@@ -29,70 +30,34 @@ pub(crate) fn split_peer(name: &str) -> Option<(&str, u16)> {
     (!host.is_empty() && (!host.contains(':') || is_ip6())).then_some((host, port.parse().ok()?))
 }
 
-/// `host:port`, with brackets where the host needs them.
-pub(crate) fn join(host: &str, port: u16) -> String {
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    }
-}
-
-/// All addresses of a host, IPv4 first, found while the caller has patience.
+/// All addresses of a host, IPv4 first, found before the deadline.
 pub(crate) fn resolve(
     host: &str,
     port: u16,
-    errands: &Errands,
-    patience: &Patience<'_>,
+    pool: &BlockingPool,
+    deadline: &Deadline<'_>,
 ) -> Result<Vec<SocketAddr>, EngineError> {
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, port)]);
-    }
-    let name = host.to_owned();
-    errands.run(host, "the resolution of its name", patience, move || resolve_at_length(&name, port))?
+    let found = mooncake_net::resolve(host, port, pool, deadline).map_err(|error| match error {
+        ResolveError::Resolver(error) => unresolved(host, &error),
+        ResolveError::Blocking(error) => EngineError::blocking(host, "the resolution of its name")(error),
+    })?;
+    Ok(ipv4_first(found))
 }
 
 /// The same, for as long as the resolver takes.
-pub(crate) fn resolve_at_length(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, port)]);
-    }
-    let failed = |reason: String| EngineError::Dns { name: host.to_owned(), reason };
-    let mut found: Vec<SocketAddr> =
-        (host, port).to_socket_addrs().map_err(|error| failed(error.to_string()))?.collect();
-    found.sort_by_key(SocketAddr::is_ipv6);
-    if found.is_empty() {
-        return Err(failed("it has no address".into()));
-    }
-    Ok(found)
+pub(crate) fn resolve_without_deadline(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+    let found = mooncake_net::resolve_without_deadline(host, port).map_err(|error| unresolved(host, &error))?;
+    Ok(ipv4_first(found))
 }
 
-/// Now, as segment documents say it: `2026-01-31 23:59:59.000000`, UTC.
-pub(crate) fn timestamp() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = (now.as_secs() / 86_400, now.as_secs() % 86_400);
-    let (year, month, day) = date(days);
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02}.{:06}", second % 60, now.subsec_micros())
+fn unresolved(host: &str, error: &std::io::Error) -> EngineError {
+    EngineError::Dns { name: host.to_owned(), reason: error.to_string() }
 }
 
-/// Year, month and day of so many days after 1970-01-01.
-fn date(days: u64) -> (u64, u64, u64) {
-    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let (mut year, mut left) = (1970, days);
-    while left >= 365 + u64::from(is_leap(year)) {
-        left -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 1;
-    for length in lengths {
-        if left < length {
-            break;
-        }
-        left -= length;
-        month += 1;
-    }
-    (year, month, left + 1)
+/// In the resolver's order otherwise.
+fn ipv4_first(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    addresses
 }
 
 #[cfg(test)]
@@ -112,7 +77,6 @@ mod tests {
         for (name, host, port) in cases {
             assert_eq!(split(name), (host, port), "{name}");
         }
-        assert_eq!((join("::1", 5), join("h", 5)), ("[::1]:5".to_owned(), "h:5".to_owned()));
     }
 
     #[test]
@@ -139,10 +103,5 @@ mod tests {
         for (name, parts) in cases {
             assert_eq!(split_peer(name), parts, "{name}");
         }
-    }
-
-    #[test]
-    fn days_are_dates() {
-        assert_eq!([0, 59, 11_016, 20_778].map(date), [(1970, 1, 1), (1970, 3, 1), (2000, 2, 29), (2026, 11, 21)]);
     }
 }

@@ -1,11 +1,12 @@
 //! What two engines of one host say over their Unix socket.
 //!
 //! The initiator shows which engine it means and a secret in its own memory; the target answers with one of its own and
-//! a revision page that counts given-up buffers, and with a [access page](mooncake_memory::AccessPage) if it can read
-//! the initiator's memory, by which either is told what it may still touch of the other's. Each reads the other's
-//! secret by the very system call that bytes will be copied with: so the process at the other end is the one that the
-//! kernel names, and it may be read. Then requests: the target is to fill ranges of its buffers from the initiator's
-//! memory, or to say in which of its buffers ranges lie, or to send a block of its memory that the initiator will map.
+//! a revision page that counts deregistered buffers, and with an [access page](mooncake_memory::AccessPage) if it can
+//! read the initiator's memory. The access page tells either what it may still touch of the other's memory. Each reads
+//! the other's secret by the very system call that bytes will be copied with: so the process at the other end is the
+//! one that the kernel names, and it may be read. Then requests: the target is to fill ranges of its buffers from the
+//! initiator's memory, or to say in which of its buffers ranges lie, or to send a block of its memory that the
+//! initiator will map.
 //!
 //! All numbers are little endian.
 
@@ -24,7 +25,7 @@ pub(crate) const ANSWER_LEN: usize = 8;
 const PIECE_WORDS: usize = 3;
 
 /// Most pieces of one request.
-pub(crate) const MOST_PIECES: usize = 1_024;
+pub(crate) const PIECES_MAX: usize = 1_024;
 
 /// A secret and where it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,7 +202,7 @@ pub(crate) fn head(raw: &[u8; REQUEST_LEN]) -> Option<(Wish, usize)> {
         _ => return None,
     };
     let count = word as u32 as usize;
-    (1..=MOST_PIECES).contains(&count).then_some((wish, count))
+    (1..=PIECES_MAX).contains(&count).then_some((wish, count))
 }
 
 pub(crate) fn pieces(raw: &[u8]) -> Vec<Piece> {
@@ -296,7 +297,7 @@ mod tests {
         ] {
             assert_eq!(Bounds::decode(&Bounds { start, len, block }.encode()), None, "{start} {len}");
         }
-        for wrong in [0, MOST_PIECES as u64 + 1, 3 << 32 | 1, u64::MAX] {
+        for wrong in [0, PIECES_MAX as u64 + 1, 3 << 32 | 1, u64::MAX] {
             assert_eq!(head(&wrong.to_le_bytes()), None);
         }
     }

@@ -3,7 +3,7 @@
 //! All numbers are little endian. Version 1 acknowledges nothing; version 2 answers a write after its bytes are in
 //! memory, and puts a status before a read's bytes. A connection carries one request after another.
 
-use crate::protocol::ids::{EngineId, LaneName};
+use crate::protocol::ids::{ConnectionName, EngineId};
 
 use crate::request::Opcode;
 
@@ -40,9 +40,9 @@ pub(crate) enum Frame {
     Greeting(EngineId),
     /// The initiator names this connection; not answered. Only between two of us, and before the greeting, whose answer
     /// says that the name is known.
-    Name(LaneName),
+    Name(ConnectionName),
     /// Nothing that came by the connection of that name is to land any more; answered by a status once that is so.
-    Sever(LaneName),
+    Sever(ConnectionName),
 }
 
 impl Frame {

@@ -1,4 +1,4 @@
-//! A peer that asks for the description, leaves a message, or looks whether anybody is there.
+//! A connection of a peer that asks for the segment document, leaves a message, or probes whether the engine lives.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,48 +9,47 @@ use std::time::{Duration, Instant};
 
 use mooncake_os::Guarded;
 
+use super::context::ServerContext;
 use super::{Next, Session};
-use crate::local_node::LocalNode;
 use crate::notify::Notify;
-use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
+use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody, missing};
 
-/// All of a question, from the first byte to the last; and afterwards the longest pause in the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest for all of a question; and longest pause in the answer.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes read at first. What has come is doubled then: a length that is a lie costs no memory.
-const SMALL: usize = 4 << 10;
+/// Bytes read at first. Later reads double what has come: an announced length that is a lie costs no memory.
+const FIRST_READ_BYTES: usize = 4 << 10;
 
 /// Most bytes read at a time.
-const STEP: usize = 64 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
 
-/// Most bytes of all handshakes that are coming in, but for those that are small. One alone may always be as long as
-/// any.
-const ROOM: usize = 64 << 20;
+/// Bytes of all long handshakes that are coming in. A single one may exceed them.
+const BUDGET_BYTES: usize = 64 << 20;
 
-/// Bytes of handshakes that are coming in.
+/// Memory of handshakes that are coming in.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeBudget {
     taken: AtomicUsize,
 }
 
-/// What one of them takes.
-struct Taken {
+/// What one of them has taken of it.
+struct BudgetShare {
     of: Arc<HandshakeBudget>,
     bytes: usize,
 }
 
-impl Taken {
-    /// Takes so many in all; false if that is more than there is.
+impl BudgetShare {
+    /// Takes so many bytes in all; false if that exceeds the budget.
     fn grow(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let before = self.of.taken.fetch_add(more, Ordering::SeqCst);
         let others = before - self.bytes;
         self.bytes += more;
-        others == 0 || before + more <= ROOM
+        others == 0 || before + more <= BUDGET_BYTES
     }
 }
 
-impl Drop for Taken {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.of.taken.fetch_sub(self.bytes, Ordering::SeqCst);
     }
@@ -58,9 +57,9 @@ impl Drop for Taken {
 
 pub(super) struct Handshake {
     stream: Guarded<TcpStream>,
-    /// When it began, or the last byte of the answer that moved.
+    /// When it began, or when the last byte of the answer moved.
     since: Instant,
-    taken: Taken,
+    share: BudgetShare,
     state: State,
 }
 
@@ -70,18 +69,18 @@ enum State {
         bytes: Arc<[u8]>,
         sent: usize,
     },
-    /// The peer is to hang up first, as it waits for the end.
+    /// Waits for the peer to hang up first.
     Linger,
 }
 
 impl Handshake {
-    pub fn session(stream: TcpStream, node: &LocalNode) -> io::Result<Session> {
+    pub fn session(stream: TcpStream, context: &ServerContext) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
-        let (stream, taken) = (Guarded::new(stream), Taken { of: node.handshake_budget.clone(), bytes: 0 });
-        Ok(Session::Handshake(Handshake { stream, since: Instant::now(), taken, state: State::Ask(Vec::new()) }))
+        let (stream, share) = (Guarded::new(stream), BudgetShare { of: context.handshake_budget.clone(), bytes: 0 });
+        Ok(Session::Handshake(Handshake { stream, since: Instant::now(), share, state: State::Ask(Vec::new()) }))
     }
 
-    /// It has stood since then.
+    /// When it began, or when the last byte of its answer moved.
     pub fn since(&self) -> Instant {
         self.since
     }
@@ -91,16 +90,16 @@ impl Handshake {
     }
 
     pub fn is_overdue(&self, now: Instant) -> bool {
-        now.duration_since(self.since) > PATIENCE
+        now.duration_since(self.since) > EXCHANGE_TIMEOUT
     }
 
-    pub fn step(&mut self, node: &LocalNode) -> Next {
+    pub fn step(&mut self, context: &ServerContext) -> Next {
         loop {
             match &mut self.state {
                 State::Ask(read) => {
-                    let wanted = match missing(read, node.options.handshake_max) {
+                    let wanted = match missing(read, context.options().handshake_max) {
                         Ok(0) => {
-                            let Some(answer) = answer(node, std::mem::take(read)) else { return Next::Close };
+                            let Some(answer) = answer(context, std::mem::take(read)) else { return Next::Close };
                             self.since = Instant::now();
                             self.state = State::Answer { bytes: answer, sent: 0 };
                             continue;
@@ -109,8 +108,8 @@ impl Handshake {
                         Err(()) => return Next::Close,
                     };
                     let had = read.len();
-                    read.resize(had + wanted.min(had.clamp(SMALL, STEP)), 0);
-                    if read.capacity() > 2 * SMALL && !self.taken.grow(read.capacity()) {
+                    read.resize(had + wanted.min(had.clamp(FIRST_READ_BYTES, READ_BYTES_MAX)), 0);
+                    if read.capacity() > 2 * FIRST_READ_BYTES && !self.share.grow(read.capacity()) {
                         tracing::debug!("too many long handshakes at once; one is cut");
                         return Next::Close;
                     }
@@ -135,7 +134,7 @@ impl Handshake {
                 },
                 State::Linger => match (&*self.stream).read(&mut [0; 64]) {
                     Err(error) => return after(&error, Next::Read),
-                    // What else it says, nobody wants to know.
+                    // Whatever else it sends is ignored.
                     Ok(_) => return Next::Close,
                 },
             }
@@ -151,23 +150,14 @@ fn after(error: &io::Error, wait: Next) -> Next {
     }
 }
 
-/// Bytes that are missing; an error if the length is none that an engine says.
-pub(crate) fn missing(read: &[u8], longest: usize) -> Result<usize, ()> {
-    let Some(length) = read.first_chunk::<LENGTH_LEN>() else { return Ok(LENGTH_LEN - read.len()) };
-    match usize::try_from(u64::from_le_bytes(*length)) {
-        Ok(length) if (1..=longest).contains(&length) => Ok((LENGTH_LEN + length).saturating_sub(read.len())),
-        _ => Err(()),
-    }
-}
-
-fn answer(node: &LocalNode, mut read: Vec<u8>) -> Option<Arc<[u8]>> {
+fn answer(context: &ServerContext, mut read: Vec<u8>) -> Option<Arc<[u8]>> {
     let asked = Message::decode(read.split_off(LENGTH_LEN))?;
     let json = match asked.kind {
-        Kind::Metadata => return Some(node.description()),
+        Kind::Metadata => return Some(context.node.description()),
         Kind::Probe => r#"{"status":"success"}"#.to_owned(),
         Kind::Notify => {
             let body: NotifyBody = serde_json::from_slice(&asked.json).ok()?;
-            node.inbox.push(Notify { name: body.name, message: body.notify_msg });
+            context.node.inbox.push(Notify { name: body.name, message: body.notify_msg });
             r#"{"name":"","notify_msg":"success"}"#.to_owned()
         }
         Kind::Connection => {

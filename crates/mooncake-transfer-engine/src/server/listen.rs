@@ -11,10 +11,10 @@ use crate::error::EngineError;
 use crate::options::EngineOptions;
 
 /// Most ports of the range that are tried before it is said that none is free.
-const TRIES: u32 = 500;
+const PORTS_TRIED_MAX: u32 = 500;
 
 /// An engine's two listeners.
-pub(crate) struct Listening {
+pub(crate) struct Listeners {
     pub handshake: Guarded<TcpListener>,
     pub data: Guarded<TcpListener>,
     /// Of handshakes.
@@ -24,12 +24,12 @@ pub(crate) struct Listening {
 
 /// Opens both. `host` is what peers are told to reach the engine by, if that is known; `port` is the one of its
 /// handshakes, if it is not to be a free one.
-pub(crate) fn begin(options: &EngineOptions, host: &str, port: Option<u16>) -> Result<Listening, EngineError> {
+pub(crate) fn begin(options: &EngineOptions, host: &str, port: Option<u16>) -> Result<Listeners, EngineError> {
     let reached_by = options.bind_if_told.filter(|ip| host.parse() == Ok(*ip));
     let told = options.bind.or(reached_by);
     let handshakes = port.map_or(options.ports.clone(), |port| port..=port);
     let first = match (listen(told, &handshakes), reached_by) {
-        // What peers are told may be another machine's, that passes on what comes for this one.
+        // The address that peers are told may be of a machine that forwards to this one.
         (Err(EngineError::Socket { source, .. }), Some(ip))
             if options.bind.is_none() && source.kind() == ErrorKind::AddrNotAvailable =>
         {
@@ -41,10 +41,11 @@ pub(crate) fn begin(options: &EngineOptions, host: &str, port: Option<u16>) -> R
     let (on, (handshake, port)) = first;
     let (data, data_port) = listen(on, &options.ports)?;
     warn_once(on, host, [port, data_port]);
-    Ok(Listening { handshake: Guarded::new(handshake), data: Guarded::new(data), port, data_port })
+    Ok(Listeners { handshake: Guarded::new(handshake), data: Guarded::new(data), port, data_port })
 }
 
-/// Whoever reaches the ports reads and writes what is lent, so that who opens them to a network is told.
+/// Warns a user whose engine is open to a network: the protocol has no authentication, so that any process that reaches
+/// the ports reads and writes what is lent.
 fn warn_once(on: Option<IpAddr>, host: &str, ports: [u16; 2]) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if let Some(warning) = warning(on, host, ports)
@@ -75,10 +76,10 @@ fn warning(on: Option<IpAddr>, host: &str, [handshakes, data]: [u16; 2]) -> Opti
 /// Listens on a free port of the range; `bind` is where, all addresses if it is none.
 fn listen(bind: Option<IpAddr>, ports: &RangeInclusive<u16>) -> Result<(TcpListener, u16), EngineError> {
     let span = u32::from(ports.end() - ports.start()) + 1;
-    // Where it begins differs from process to process, so that many that start at once seldom meet.
+    // From a random port on, so that many processes that start at once seldom try the same.
     let start = mooncake_os::random_bytes::<4>().map_or(0, u32::from_le_bytes) % span;
     let mut last = None;
-    for step in 0..span.min(TRIES) {
+    for step in 0..span.min(PORTS_TRIED_MAX) {
         let port = (u32::from(*ports.start()) + (start + step) % span) as u16;
         match listen_on(bind, port) {
             Ok(listener) => return Ok((listener, port)),
@@ -98,7 +99,7 @@ fn listen_on(bind: Option<IpAddr>, port: u16) -> std::io::Result<TcpListener> {
         if dual {
             socket.set_only_v6(false)?;
         }
-        // Connections of a port's last owner that linger are no hindrance; on Linux a second listener still is.
+        // Old connections of the port are no hindrance then; on Linux a second listener still is.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(1024)?;

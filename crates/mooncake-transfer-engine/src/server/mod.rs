@@ -1,21 +1,22 @@
-//! What peers ask of an engine: its description, its memory, a copy within the host.
+//! An engine as target: it serves handshakes, its memory over TCP, and copies within the host.
 //!
-//! A few threads share one epoll. A connection is armed for one event at a time, so that one thread has it; whoever has
-//! it carries its state a step further and arms it again. No connection costs a thread, and none that stands still
-//! keeps one.
+//! A few threads share one epoll. A connection is armed for one event at a time, so that one thread has it, which
+//! carries its state a step further and arms it again. No connection costs a thread, and one that stands still keeps
+//! none.
 
+mod context;
 mod handshake;
 pub(crate) mod listen;
 mod pull;
 mod same_host;
+mod slots;
 mod tcp;
-pub(crate) mod writers;
+mod writers;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -29,54 +30,48 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 
-pub(crate) use handshake::HandshakeBudget;
-#[cfg(any(test, fuzzing))]
-pub(crate) use handshake::missing;
+pub(crate) use context::ServerContext;
 
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
+use slots::Slots;
 
-/// Most connections of all kinds. Beyond, the oldest of those that have not been served yet is cut, or else the one
-/// that has been still for longest between two requests.
-const MOST_CONNECTIONS: usize = 4_096;
+/// Most connections of all kinds. For one more, the oldest that has not been served yet is cut, or else the one that
+/// has been idle for longest between two requests.
+const CONNECTIONS_MAX: usize = 4_096;
 
-/// Where descriptors run out, nobody is cut who was let in or served within this time.
-const GRACE: Duration = Duration::from_millis(100);
+/// When descriptors run out, only connections that have been idle for so long are cut.
+const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
-/// Of so many that have been still for longest one is likely to have said nothing.
-const LOOKS: usize = 16;
+/// Requests that a thread serves of one connection, if the next one comes at once, before it looks at the others.
+const REQUESTS_IN_A_ROW_MAX: u32 = 64;
 
-/// Requests that a thread serves of one connection that asks again at once, before it looks whether others want
-/// something.
-const IN_A_ROW: u32 = 64;
+/// How often stalled connections are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often connections that stand still are looked for.
-const SWEEP: Duration = Duration::from_millis(500);
+/// After so long without a byte the kernel probes whether the peer's end is still there.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
 
-/// After so long without a byte the kernel asks the peer's whether the connection is still there.
-const SILENCE: Duration = Duration::from_secs(30);
+const WAKER_TOKEN: u64 = u64::MAX;
+const HANDSHAKE_TOKEN: u64 = u64::MAX - 1;
+const TCP_TOKEN: u64 = u64::MAX - 2;
+const SAME_HOST_TOKEN: u64 = u64::MAX - 3;
 
-const WAKER: u64 = u64::MAX;
-const HANDSHAKE: u64 = u64::MAX - 1;
-const DATA: u64 = u64::MAX - 2;
-const HOST: u64 = u64::MAX - 3;
-
-/// The listeners of one engine: not its forked children's, which would hide its end from peers and keep its ports
-/// taken.
+/// The listeners of one engine. Guarded: a forked child that kept them would hide the engine's end from peers and keep
+/// its ports taken.
 pub(crate) struct Ports {
     pub handshake: Guarded<TcpListener>,
     pub data: Guarded<TcpListener>,
-    /// With its abstract name.
+    /// Under an abstract name; none where copies within the host are turned off.
     pub host: Option<Guarded<UnixListener>>,
 }
 
-/// What is to happen with a connection after a step.
+/// What happens with a connection after a step.
 enum Next {
     /// Armed until there is something to read.
     Read,
     /// Armed until there is room to write.
     Write,
-    /// It has had its turn.
+    /// Armed for both: it has more to do and has had its turn.
     Again,
     Close,
 }
@@ -84,50 +79,50 @@ enum Next {
 /// One peer's connection, in any state.
 enum Session {
     Handshake(handshake::Handshake),
-    Data(Box<tcp::Data>),
-    Host(Box<same_host::Host>),
+    Tcp(Box<tcp::TcpSession>),
+    SameHost(Box<same_host::SameHostSession>),
 }
 
 impl Session {
-    fn step(&mut self, node: &LocalNode) -> Next {
+    fn step(&mut self, context: &ServerContext) -> Next {
         match self {
-            Session::Handshake(session) => session.step(node),
-            Session::Data(session) => session.step(node),
-            Session::Host(session) => session.step(node),
+            Session::Handshake(session) => session.step(context),
+            Session::Tcp(session) => session.step(context),
+            Session::SameHost(session) => session.step(context),
         }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Session::Handshake(session) => session.fd(),
-            Session::Data(session) => session.fd(),
-            Session::Host(session) => session.fd(),
+            Session::Tcp(session) => session.fd(),
+            Session::SameHost(session) => session.fd(),
         }
     }
 
-    /// It has stood still for too long in the midst of something.
-    fn is_overdue(&self, node: &LocalNode, now: Instant) -> bool {
+    /// Whether it has stood still for too long in the midst of something.
+    fn is_overdue(&self, context: &ServerContext, now: Instant) -> bool {
         match self {
             Session::Handshake(session) => session.is_overdue(now),
-            Session::Data(session) => session.is_overdue(node, now),
-            Session::Host(session) => session.is_overdue(node, now),
+            Session::Tcp(session) => session.is_overdue(context, now),
+            Session::SameHost(session) => session.is_overdue(context, now),
         }
     }
 
-    /// None if it is at work.
+    /// None if it is at work, so that it is not cut.
     fn idle_rank(&self) -> Option<IdleRank> {
         match self {
             Session::Handshake(session) => Some(IdleRank { known: false, since: session.since() }),
-            Session::Data(session) => session.idle_rank(),
-            Session::Host(session) => session.idle_rank(),
+            Session::Tcp(session) => session.idle_rank(),
+            Session::SameHost(session) => session.idle_rank(),
         }
     }
 
-    /// Waits awake for its next request; whether there is one.
+    /// Busy polls for its next request; whether there is one.
     fn is_asked_soon(&self, habit: &Habit) -> bool {
         match self {
-            Session::Host(session) => session.is_asked_soon(habit),
-            Session::Handshake(_) | Session::Data(_) => {
+            Session::SameHost(session) => session.is_asked_soon(habit),
+            Session::Handshake(_) | Session::Tcp(_) => {
                 let ready = || mooncake_net::is_readable(self.fd()).then_some(());
                 mooncake_net::busy_poll(habit, ready).is_some()
             }
@@ -138,13 +133,13 @@ impl Session {
     fn idle_since(&self) -> Option<Instant> {
         match self {
             Session::Handshake(_) => None,
-            Session::Data(session) => session.idle_since(),
-            Session::Host(session) => session.idle_since(),
+            Session::Tcp(session) => session.idle_since(),
+            Session::SameHost(session) => session.idle_since(),
         }
     }
 }
 
-/// Who has to go first where there are too many: the least of all.
+/// Which connection is cut first when there are too many: the least of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct IdleRank {
     /// It has been served before.
@@ -154,26 +149,22 @@ struct IdleRank {
 
 struct Connection {
     session: Mutex<Session>,
-    /// Whether waiting awake for its next request has been worth it.
+    /// Whether busy polling for its next request has been worth it.
     habit: Habit,
 }
 
-#[derive(Default)]
-struct Slots {
-    /// With a generation, so that an event of a connection that has ended finds nobody.
-    list: Vec<(u32, Option<Arc<Connection>>)>,
-    free: Vec<u32>,
-    used: usize,
-}
+/// What is done now and then beside serving peers.
+pub(crate) type Housekeeping = Box<dyn Fn(Instant) + Send + Sync>;
 
 struct Shared {
-    node: Arc<LocalNode>,
+    context: ServerContext,
+    housekeeping: Housekeeping,
     epoll: Guarded<OwnedFd>,
     waker: Waker,
     ports: Ports,
     slots: Mutex<Slots>,
     stop: AtomicBool,
-    /// Peers that could not be let in.
+    /// Connections that could not be accepted.
     turned_away: AtomicU64,
     swept: Mutex<Instant>,
 }
@@ -185,25 +176,27 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub fn start(node: Arc<LocalNode>, ports: Ports, threads: usize) -> Result<Server, EngineError> {
+    /// Serves peers at these ports; `housekeeping` is called every half second.
+    pub fn start(context: ServerContext, ports: Ports, housekeeping: Housekeeping) -> Result<Server, EngineError> {
+        let threads = context.options().server_threads;
         let failed = |what| EngineError::socket("this engine", what);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed("epoll"))?;
         let waker = Waker::new().map_err(failed("eventfd"))?;
         let swept = Mutex::new(Instant::now());
         let epoll = Guarded::new(epoll);
         let (slots, stop, turned_away) = (Mutex::default(), AtomicBool::new(false), AtomicU64::new(0));
-        let shared = Arc::new(Shared { node, epoll, waker, ports, slots, stop, turned_away, swept });
+        let shared = Arc::new(Shared { context, housekeeping, epoll, waker, ports, slots, stop, turned_away, swept });
         let listen = || -> io::Result<()> {
             let add =
                 |fd: BorrowedFd<'_>, token, flags| epoll::add(&*shared.epoll, fd, EventData::new_u64(token), flags);
-            add(shared.waker.fd(), WAKER, EventFlags::IN)?;
+            add(shared.waker.fd(), WAKER_TOKEN, EventFlags::IN)?;
             shared.ports.handshake.set_nonblocking(true)?;
             shared.ports.data.set_nonblocking(true)?;
-            add(shared.ports.handshake.as_fd(), HANDSHAKE, EventFlags::IN | EventFlags::ONESHOT)?;
-            add(shared.ports.data.as_fd(), DATA, EventFlags::IN | EventFlags::ONESHOT)?;
+            add(shared.ports.handshake.as_fd(), HANDSHAKE_TOKEN, EventFlags::IN | EventFlags::ONESHOT)?;
+            add(shared.ports.data.as_fd(), TCP_TOKEN, EventFlags::IN | EventFlags::ONESHOT)?;
             if let Some(host) = &shared.ports.host {
                 host.set_nonblocking(true)?;
-                add(host.as_fd(), HOST, EventFlags::IN | EventFlags::ONESHOT)?;
+                add(host.as_fd(), SAME_HOST_TOKEN, EventFlags::IN | EventFlags::ONESHOT)?;
             }
             Ok(())
         };
@@ -232,20 +225,15 @@ impl Drop for Server {
     }
 }
 
-/// An abstract socket of a name that nobody can guess to be free.
-pub(crate) fn listen_on_host(name: &str) -> io::Result<UnixListener> {
-    UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)
-}
-
-/// A peer whose host has gone does not say so.
+/// Finds the end of peers whose host has gone, and that send nothing.
 fn with_keepalive((stream, from): (TcpStream, SocketAddr)) -> (TcpStream, SocketAddr) {
-    let often = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE / 6).with_retries(3);
-    // One that ended meanwhile is seen when it is read.
+    let often = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_TIME / 6).with_retries(3);
+    // Fails if it has ended meanwhile, which a read finds, too.
     let _ = SockRef::from(&stream).set_tcp_keepalive(&often);
     (stream, from)
 }
 
-fn has_knocked(listener: BorrowedFd<'_>) -> bool {
+fn has_pending(listener: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ready = poll(&mut [PollFd::from_borrowed_fd(listener, PollFlags::IN)], Some(&now));
     ready.is_ok_and(|ready| ready > 0)
@@ -254,7 +242,7 @@ fn has_knocked(listener: BorrowedFd<'_>) -> bool {
 impl Shared {
     fn serve(&self) {
         while !self.stop.load(Ordering::SeqCst) && !forked() {
-            let mut ready = match self.next_ready(SWEEP) {
+            let mut ready = match self.next_ready(SWEEP_INTERVAL) {
                 Ok(ready) => ready,
                 Err(error) => {
                     tracing::error!(%error, "epoll; this engine serves no more peers");
@@ -263,22 +251,22 @@ impl Shared {
             };
             while let Some(token) = ready {
                 ready = match token {
-                    WAKER => return,
-                    HANDSHAKE | DATA | HOST => {
+                    WAKER_TOKEN => return,
+                    HANDSHAKE_TOKEN | TCP_TOKEN | SAME_HOST_TOKEN => {
                         self.accept(token);
                         None
                     }
-                    token => self.carry_on(token),
+                    token => self.serve_connection(token),
                 };
             }
             self.sweep();
         }
     }
 
-    /// One at a time: the others are for the other threads. `None`: there was none for so long.
+    /// The token of one ready connection: the others are for the other threads. `None`: there was none for so long.
     fn next_ready(&self, longest: Duration) -> Result<Option<u64>, Errno> {
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
-        let mut event = [Event { flags: EventFlags::empty(), data: EventData::new_u64(WAKER) }];
+        let mut event = [Event { flags: EventFlags::empty(), data: EventData::new_u64(WAKER_TOKEN) }];
         match epoll::wait(&*self.epoll, &mut event, Some(&longest)) {
             Ok(0) | Err(Errno::INTR) => Ok(None),
             Ok(_) => Ok(Some(event[0].data.u64())),
@@ -288,43 +276,43 @@ impl Shared {
 
     fn accept(&self, token: u64) {
         let listener = match (token, &self.ports.host) {
-            (HANDSHAKE, _) => self.ports.handshake.as_fd(),
-            (DATA, _) => self.ports.data.as_fd(),
+            (HANDSHAKE_TOKEN, _) => self.ports.handshake.as_fd(),
+            (TCP_TOKEN, _) => self.ports.data.as_fd(),
             (_, Some(host)) => host.as_fd(),
             (_, None) => return,
         };
         loop {
             let session = match token {
-                HANDSHAKE => {
+                HANDSHAKE_TOKEN => {
                     let accepted = self.ports.handshake.accept().map(with_keepalive);
-                    accepted.and_then(|(stream, _)| handshake::Handshake::session(stream, &self.node))
+                    accepted.and_then(|(stream, _)| handshake::Handshake::session(stream, &self.context))
                 }
-                DATA => {
+                TCP_TOKEN => {
                     let accepted = self.ports.data.accept().map(with_keepalive);
-                    accepted.and_then(|(stream, from)| tcp::Data::session(stream, from))
+                    accepted.and_then(|(stream, from)| tcp::TcpSession::session(stream, from))
                 }
                 _ => match self.ports.host.as_ref().expect("it has accepted").accept() {
                     Ok((stream, _)) if !same_host::may_be_a_peer(&stream) => {
                         tracing::debug!("a process that is another user's, or that cannot be told, was sent away");
                         continue;
                     }
-                    accepted => accepted.and_then(|(stream, _)| same_host::Host::session(stream)),
+                    accepted => accepted.and_then(|(stream, _)| same_host::SameHostSession::session(stream)),
                 },
             };
             match session {
                 Ok(session) => self.enter(session),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Without a free descriptor the kernel does not look whether anybody knocks.
-                Err(_) if !has_knocked(listener) => break,
+                // Without a free descriptor `accept` fails whether or not a peer connects.
+                Err(_) if !has_pending(listener) => break,
                 Err(error) => {
                     let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
                     if (before + 1).is_power_of_two() {
                         tracing::warn!(%error, so_far = before + 1, "no room for a peer that knocks");
                     }
-                    // Idle connections are given up for who wants something. Else tried again, and not at once.
+                    // Cuts an idle connection for the new one. If there is none: tries again, and not at once.
                     let full = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
-                    if !(full && self.slots.lock().cut_the_stillest(GRACE)) {
+                    if !(full && self.slots.lock().cut_longest_idle(GRACE_PERIOD)) {
                         std::thread::sleep(Duration::from_millis(10));
                         break;
                     }
@@ -342,17 +330,10 @@ impl Shared {
         let connection = Arc::new(Connection { session: Mutex::new(session), habit: Habit::new() });
         let token = {
             let mut slots = self.slots.lock();
-            if slots.used >= MOST_CONNECTIONS && !slots.cut_the_stillest(Duration::ZERO) {
+            if slots.len() >= CONNECTIONS_MAX && !slots.cut_longest_idle(Duration::ZERO) {
                 return;
             }
-            slots.used += 1;
-            let index = slots.free.pop().unwrap_or_else(|| {
-                slots.list.push((0, None));
-                slots.list.len() as u32 - 1
-            });
-            let slot = &mut slots.list[index as usize];
-            slot.1 = Some(connection.clone());
-            u64::from(slot.0) << 32 | u64::from(index)
+            slots.add(connection.clone())
         };
         let session = connection.session.lock();
         let flags = EventFlags::IN | EventFlags::ONESHOT;
@@ -362,14 +343,14 @@ impl Shared {
         }
     }
 
-    /// Carries a connection on for as long as it has something to do. Gives another one's token where it has made way
-    /// for that.
-    fn carry_on(&self, token: u64) -> Option<u64> {
+    /// Serves a connection for as long as it has something to do. Gives the token of another one if it stops for
+    /// that one.
+    fn serve_connection(&self, token: u64) -> Option<u64> {
         let connection = self.slots.lock().get(token)?;
         let mut session = connection.session.lock();
         let (mut in_a_row, mut other) = (0, None);
         loop {
-            let flags = match session.step(&self.node) {
+            let flags = match session.step(&self.context) {
                 Next::Close => {
                     self.leave(token);
                     return None;
@@ -378,17 +359,17 @@ impl Shared {
                 Next::Write => EventFlags::OUT,
                 Next::Read => {
                     in_a_row += 1;
-                    if in_a_row % IN_A_ROW == 0 {
-                        // A failure is found by the wait for the next one.
+                    if in_a_row % REQUESTS_IN_A_ROW_MAX == 0 {
+                        // The next wait finds a failure, too.
                         other = self.next_ready(Duration::ZERO).unwrap_or_default();
                     }
-                    // The next request of a caller that waits for one after the other comes at once.
+                    // A caller that makes one request after the other makes the next at once.
                     let stays = || session.idle_since().is_some() && session.is_asked_soon(&connection.habit);
                     if other.is_none() && stays() && !self.stop.load(Ordering::Relaxed) {
                         continue;
                     }
-                    // A peer may have asked through the access page while this thread makes way; no event tells of
-                    // that, so OUT wakes a thread at once.
+                    // A peer may have asked through the access page while this thread serves another one; no event
+                    // tells of that, so OUT wakes a thread at once.
                     if other.is_some() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN }
                 }
             };
@@ -404,76 +385,24 @@ impl Shared {
         self.slots.lock().remove(token);
     }
 
-    /// Cuts connections that stand still in the midst of something, and lets go of what is kept for peers that have
-    /// ended.
+    /// Cuts connections that stand still in the midst of something, and calls the engine's housekeeping.
     fn sweep(&self) {
         let now = Instant::now();
         {
             let Some(mut swept) = self.swept.try_lock() else { return };
-            if now.duration_since(*swept) < SWEEP {
+            if now.duration_since(*swept) < SWEEP_INTERVAL {
                 return;
             }
             *swept = now;
         }
-        self.node.mapped.forget_ended();
-        self.node.idle_paths.close_idle(now);
+        (self.housekeeping)(now);
         let all: Vec<(u64, Arc<Connection>)> = self.slots.lock().all().collect();
         for (token, connection) in all {
-            // Locked means that it moves.
-            let overdue = connection.session.try_lock().is_some_and(|session| session.is_overdue(&self.node, now));
+            // A thread that holds the lock serves it.
+            let overdue = connection.session.try_lock().is_some_and(|session| session.is_overdue(&self.context, now));
             if overdue {
                 self.leave(token);
             }
         }
-    }
-}
-
-impl Slots {
-    fn get(&self, token: u64) -> Option<Arc<Connection>> {
-        let (generation, connection) = self.list.get(token as u32 as usize)?;
-        connection.clone().filter(|_| u64::from(*generation) == token >> 32)
-    }
-
-    /// Its descriptor is closed, and with that out of the epoll, when the last that holds it lets go.
-    fn remove(&mut self, token: u64) {
-        if self.get(token).is_none() {
-            return;
-        }
-        let index = token as u32;
-        let slot = &mut self.list[index as usize];
-        // The four highest tokens are not connections'.
-        slot.0 = (slot.0 + 1) & 0x7fff_ffff;
-        slot.1 = None;
-        self.used -= 1;
-        self.free.push(index);
-    }
-
-    fn all(&self) -> impl Iterator<Item = (u64, Arc<Connection>)> + '_ {
-        let used = self.list.iter().enumerate();
-        used.filter_map(|(index, (generation, connection))| {
-            Some((u64::from(*generation) << 32 | index as u64, connection.clone()?))
-        })
-    }
-
-    /// False if none has been still for so long. One that has said something is not still.
-    fn cut_the_stillest(&mut self, at_least: Duration) -> bool {
-        let now = Instant::now();
-        let mut passed = None;
-        for _ in 0..LOOKS {
-            let still = self.all().filter_map(|(token, connection)| {
-                let idle_rank = connection.session.try_lock()?.idle_rank()?;
-                (now.saturating_duration_since(idle_rank.since) >= at_least).then_some((idle_rank, token))
-            });
-            let Some(one) = still.filter(|one| Some(*one) > passed).min() else { return false };
-            let speaks = |connection: &Connection| {
-                connection.session.try_lock().is_none_or(|session| mooncake_net::is_readable(session.fd()))
-            };
-            if !self.get(one.1).is_some_and(|connection| speaks(&connection)) {
-                self.remove(one.1);
-                return true;
-            }
-            passed = Some(one);
-        }
-        false
     }
 }

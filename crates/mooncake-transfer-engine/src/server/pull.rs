@@ -1,22 +1,22 @@
-//! Ranges of this engine's memory that are filled from a peer's, a turn at a time.
+//! Writes of a peer of this host: this engine pulls their bytes out of the peer's memory, a turn at a time.
 
 use std::os::fd::BorrowedFd;
 
 use mooncake_memory::{AccessPage, PeerProcess, PullError};
 
-use crate::local_node::LocalNode;
+use crate::memory::buffers::Buffers;
 use crate::protocol::same_host::{Answer, Piece};
 
-/// Bytes fetched in one go: so long the buffer cannot be given up.
-const STEP: u64 = 4 << 20;
+/// Bytes of one system call: the buffer is not free meanwhile.
+const COPY_STEP_BYTES: u64 = 4 << 20;
 
-/// Bytes fetched for one peer before the others have their turn, and the engine may end.
-const TURN: u64 = 32 << 20;
+/// Bytes pulled for one peer before the others have their turn, and the engine may end.
+const TURN_BYTES: u64 = 32 << 20;
 
 /// What a peer has asked for.
 pub(super) struct Pull {
     asked: Vec<Piece>,
-    /// The piece that is next, and its bytes that are there.
+    /// The piece that is next, and how many of its bytes have been pulled.
     at: usize,
     done: u64,
 }
@@ -26,7 +26,8 @@ pub(super) enum Turn {
     Done(Answer),
     /// There is more to do.
     Again,
-    /// The writer has gone, or takes it back: before it reuses its memory it waits until nothing is copied from there.
+    /// The writer has gone, or has withdrawn it. Before it uses its memory again it waits until nothing is copied from
+    /// there.
     Gone,
 }
 
@@ -37,7 +38,7 @@ impl Pull {
 
     pub fn go_on(
         &mut self,
-        node: &LocalNode,
+        buffers: &Buffers,
         fd: BorrowedFd<'_>,
         peer: &PeerProcess,
         access_page: &AccessPage,
@@ -45,20 +46,20 @@ impl Pull {
         if (self.at, self.done) != (0, 0) && mooncake_net::has_hung_up(fd) {
             return Turn::Gone;
         }
-        let mut turn = TURN;
+        let mut turn = TURN_BYTES;
         while let Some(first) = self.asked.get(self.at) {
             if turn == 0 {
                 return Turn::Again;
             }
             let refused = Turn::Done(Answer::NotRegistered(self.at as u32));
-            let Some(buffer) = node.buffers.find(first.to, first.len) else { return refused };
+            let Some(buffer) = buffers.find(first.to, first.len) else { return refused };
             let Some(_in_use) = buffer.enter() else { return refused };
             // Neighbours in one buffer go together, as far as one step reaches.
             let (mut targets, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
             let (mut at, mut done) = (self.at, self.done);
             while let Some(piece) = self.asked.get(at).filter(|piece| buffer.holds(piece.to, piece.len)) {
-                let step = (piece.len - done).min(STEP - bytes);
-                targets.push(node.buffers.target(buffer.part(piece.to + done, step)));
+                let step = (piece.len - done).min(COPY_STEP_BYTES - bytes);
+                targets.push(buffers.target(buffer.part(piece.to + done, step)));
                 from.push((piece.from.wrapping_add(done), step));
                 bytes += step;
                 done += step;

@@ -1,4 +1,4 @@
-//! A peer of this host: its bytes are fetched from its memory, at its request.
+//! A connection of a peer of this host: it looks buffers up, maps them, and has this engine pull its writes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,9 +13,9 @@ use mooncake_os::{Guarded, peer_credentials, peer_pidfd, send_fds};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::context::ServerContext;
 use super::pull::{Pull, Turn};
 use super::{IdleRank, Next, Session};
-use crate::local_node::LocalNode;
 use crate::memory::mappers::MapGrant;
 use crate::protocol::same_host::{
     Answer, BlockBounds, Bounds, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, Welcome, Wish, head,
@@ -23,29 +23,30 @@ use crate::protocol::same_host::{
 };
 
 /// Looks into the access page for each look at the socket, which is a system call.
-const LOOKS: u32 = 32;
+const PAGE_LOOKS_PER_SOCKET_LOOK: u32 = 32;
 
-/// A hello, and the rest of a request that has begun.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest for a hello, and for the rest of a request that has begun.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct Host {
+pub(super) struct SameHostSession {
     stream: Guarded<UnixStream>,
-    /// A peer whose memory may be read, and that may read this engine's: the very process that it says, of this user.
-    peer: Option<Known>,
+    /// None: this engine cannot read the peer's memory, and pulls nothing out of it.
+    peer: Option<ProvenPeer>,
     state: State,
     moved: Instant,
 }
 
-struct Known {
+/// A process of this user, proven to be the one that it says it is. It may map this engine's memory.
+struct ProvenPeer {
     process: Arc<PeerProcess>,
-    /// Its way into memory that it maps, and its word for copies out of its own.
-    admission: MapGrant,
+    /// Its access page: where it enters memory that it maps, and withdraws copies out of its own.
+    grant: MapGrant,
 }
 
-impl Known {
-    /// What it asks for through the access page.
+impl ProvenPeer {
+    /// A request that it has put on the access page.
     fn asked(&self) -> Option<Vec<u64>> {
-        self.admission.access_page().asked()
+        self.grant.access_page().asked()
     }
 }
 
@@ -68,24 +69,24 @@ enum By {
     AccessPage,
 }
 
-impl Host {
+impl SameHostSession {
     pub fn session(stream: UnixStream) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
         let stream = Guarded::new(stream);
         let (state, moved) = (State::Hello(Vec::new()), Instant::now());
-        Ok(Session::Host(Box::new(Host { stream, peer: None, state, moved })))
+        Ok(Session::SameHost(Box::new(SameHostSession { stream, peer: None, state, moved })))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    pub fn is_overdue(&self, node: &LocalNode, now: Instant) -> bool {
+    pub fn is_overdue(&self, context: &ServerContext, now: Instant) -> bool {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Request(read) if read.is_empty() => false,
-            State::Fill(..) | State::Answer { .. } => still > node.options.stall_timeout,
-            _ => still > PATIENCE,
+            State::Fill(..) | State::Answer { .. } => still > context.options().stall_timeout,
+            _ => still > REQUEST_TIMEOUT,
         }
     }
 
@@ -102,9 +103,9 @@ impl Host {
         Some(IdleRank { known, since: self.moved })
     }
 
-    pub fn step(&mut self, node: &LocalNode) -> Next {
+    pub fn step(&mut self, context: &ServerContext) -> Next {
         loop {
-            match self.advance(node) {
+            match self.advance(context) {
                 Ok(()) => self.moved = Instant::now(),
                 Err(Some(next)) => return next,
                 Err(None) => return Next::Close,
@@ -112,31 +113,31 @@ impl Host {
         }
     }
 
-    /// One step; `Err` says what to wait for, or that this is the end.
-    fn advance(&mut self, node: &LocalNode) -> Result<(), Option<Next>> {
+    /// One step. `Err` says what to wait for, or nothing if the connection is to end.
+    fn advance(&mut self, context: &ServerContext) -> Result<(), Option<Next>> {
         let fd = self.stream.as_fd();
         match &mut self.state {
             State::Hello(read) => {
                 fill(fd, read, HELLO_LEN)?;
                 let Some(raw) = read.first_chunk::<HELLO_LEN>() else { return Ok(()) };
                 let hello = Hello::decode(raw).ok_or(None)?;
-                self.welcome(node, &hello)?;
+                self.welcome(context, &hello)?;
                 self.state = State::Request(Vec::new());
                 Ok(())
             }
             State::Request(read) => {
-                if let Some(asked) = self.peer.as_ref().filter(|_| read.is_empty()).and_then(Known::asked) {
+                if let Some(asked) = self.peer.as_ref().filter(|_| read.is_empty()).and_then(ProvenPeer::asked) {
                     self.state = State::Fill(Pull::new(pieces_of(&asked).ok_or(None)?), By::AccessPage);
                     return Ok(());
                 }
                 let asked = read.first_chunk::<REQUEST_LEN>().map(|raw| head(raw).ok_or(None)).transpose()?;
                 let wanted = REQUEST_LEN + asked.map_or(0, |(_, count)| count * PIECE_LEN);
                 if asked.is_none() || read.len() < wanted {
-                    // Small requests come whole: one call for head and first piece.
+                    // One call for the head and the first piece: small requests come whole.
                     return fill(fd, read, wanted.max(REQUEST_LEN + PIECE_LEN));
                 }
                 if read.len() > wanted {
-                    // It is to wait for the answer before it asks again.
+                    // A peer waits for the answer before it makes the next request.
                     return Err(None);
                 }
                 let Some((wish, _)) = asked else { return Ok(()) };
@@ -147,8 +148,8 @@ impl Host {
                         self.state = State::Fill(Pull::new(asked), By::Socket);
                         return Ok(());
                     }
-                    Wish::Look => look(node, &asked, self.peer.is_some()),
-                    Wish::Map => match self.lend(node, asked[0].to) {
+                    Wish::Look => look(context, &asked, self.peer.is_some()),
+                    Wish::Map => match self.lend(context, asked[0].to) {
                         Some(file) => {
                             fds.push(file);
                             Answer::Done.encode().to_vec()
@@ -159,10 +160,10 @@ impl Host {
                 self.state = State::Answer { raw, sent: 0, fds };
                 Ok(())
             }
-            State::Fill(filling, by) => {
+            State::Fill(pull, by) => {
                 let peer = self.peer.as_ref().ok_or(None)?;
-                let access_page = peer.admission.access_page();
-                let (raw, fds) = match filling.go_on(node, fd, &peer.process, access_page) {
+                let access_page = peer.grant.access_page();
+                let (raw, fds) = match pull.go_on(context.buffers(), fd, &peer.process, access_page) {
                     Turn::Done(answer) => {
                         let raw = answer.encode();
                         if let By::AccessPage = by
@@ -170,7 +171,7 @@ impl Host {
                         {
                             self.state = State::Request(Vec::new());
                             self.moved = Instant::now();
-                            // The next one is not there yet, most likely.
+                            // Not another step: the next request is most likely not there yet.
                             return Err(Some(Next::Read));
                         }
                         (raw.to_vec(), Vec::new())
@@ -185,9 +186,10 @@ impl Host {
                 Ok(())
             }
             State::Answer { raw, sent, fds } => {
-                // The next request may follow before this call has returned: by the access page then.
+                // Before the answer goes out: the next request may follow before `send` has returned, and then on the
+                // page.
                 if let Some(known) = &self.peer {
-                    known.admission.access_page().look();
+                    known.grant.access_page().look();
                 }
                 let count = if fds.is_empty() {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -202,8 +204,8 @@ impl Host {
                 if *sent == raw.len() {
                     self.state = State::Request(Vec::new());
                     self.moved = Instant::now();
-                    // The access page is looked at here too: a peer that asks again at once would keep this thread for
-                    // ever, so the caller decides.
+                    // Not another step: a peer that makes its next request at once would keep this thread for ever, so
+                    // that the caller decides.
                     return Err(Some(Next::Read));
                 }
                 Ok(())
@@ -211,36 +213,36 @@ impl Host {
         }
     }
 
-    /// Waits awake for the next request, by the access page or by the socket. False: none has come, or it is not worth
-    /// it.
+    /// Busy polls for the next request, on the access page and on the socket. False: none has come, or polling is not
+    /// worth it.
     pub fn is_asked_soon(&self, habit: &Habit) -> bool {
         let is_readable = || mooncake_net::is_readable(self.stream.as_fd());
-        let Some(Known { admission, .. }) = &self.peer else {
+        let Some(ProvenPeer { grant, .. }) = &self.peer else {
             return mooncake_net::busy_poll(habit, || is_readable().then_some(())).is_some();
         };
-        let access_page = admission.access_page();
+        let access_page = grant.access_page();
         let mut looks = 0_u32;
         let asked = mooncake_net::busy_poll(habit, || {
             looks += 1;
-            (access_page.is_asked() || (looks % LOOKS == 1 && is_readable())).then_some(())
+            (access_page.is_asked() || (looks % PAGE_LOOKS_PER_SOCKET_LOOK == 1 && is_readable())).then_some(())
         });
         asked.is_some() || !access_page.look_away()
     }
 
-    fn welcome(&mut self, node: &LocalNode, hello: &Hello) -> Result<(), Option<Next>> {
-        let secret = node.secret();
+    fn welcome(&mut self, context: &ServerContext, hello: &Hello) -> Result<(), Option<Next>> {
+        let secret = context.node.context.secret();
         let mut access_page = None;
-        let welcome = if hello.target != node.id {
+        let welcome = if hello.target != context.node.id {
             Welcome::Stranger
         } else {
             match PeerProcess::of_socket(&*self.stream).and_then(|peer| proven(peer, &hello.secret)) {
                 Ok(Some(process)) => {
                     let process = Arc::new(process);
-                    let admitted = node.mappable.mappers.admit(process.clone(), hello.secret);
-                    // It may try again: descriptors or memory are short.
-                    let (admission, fd) =
+                    let admitted = context.mappable.mappers.admit(process.clone(), hello.secret);
+                    // Ends the connection: descriptors or memory are short, and the peer may try again.
+                    let (grant, fd) =
                         admitted.inspect_err(|error| tracing::warn!(%error, "a passage")).map_err(|_| None)?;
-                    (self.peer, access_page) = (Some(Known { process, admission }), Some(fd));
+                    (self.peer, access_page) = (Some(ProvenPeer { process, grant }), Some(fd));
                     Welcome::CanPull
                 }
                 // The process that the kernel names is not the one that wrote the hello.
@@ -252,36 +254,38 @@ impl Host {
             }
         };
         let raw = ReplyHello { welcome, secret }.encode();
-        // The first bytes on a fresh socket: there is room for them.
-        let fds: Vec<BorrowedFd<'_>> =
-            std::iter::once(node.mappable.revision_page().fd()).chain(access_page.as_ref().map(AsFd::as_fd)).collect();
+        // One call is enough: they are the first bytes on a fresh socket, which has room for them.
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(context.mappable.revision_page().fd())
+            .chain(access_page.as_ref().map(AsFd::as_fd))
+            .collect();
         match send_fds(&*self.stream, &raw, &fds) {
             Ok(sent) if sent == raw.len() && welcome != Welcome::Stranger => Ok(()),
             _ => Err(None),
         }
     }
 
-    /// A block of this engine's memory, for a peer that is known.
-    fn lend(&self, node: &LocalNode, block: u64) -> Option<OwnedFd> {
-        self.peer.as_ref().filter(|_| node.buffers.lends_block(block))?;
+    /// The file of a block that is lent, for a proven peer.
+    fn lend(&self, context: &ServerContext, block: u64) -> Option<OwnedFd> {
+        self.peer.as_ref().filter(|_| context.buffers().lends_block(block))?;
         shared_block_file(block)
     }
 }
 
-/// Whether the process that has connected may be told anything: it is this user's, beyond doubt, and the kernel says
-/// which one it is. All others go by TCP.
+/// Whether the process that has connected may be told anything: the kernel says that it is of this user, and which
+/// process it is. All others use TCP.
 pub(super) fn may_be_a_peer(stream: &UnixStream) -> bool {
     peer_credentials(stream).is_ok_and(|peer| peer.is_own_user()) && peer_pidfd(stream).is_ok()
 }
 
-/// In which buffers the pieces lie, and in which blocks those if the peer may map them.
-fn look(node: &LocalNode, asked: &[Piece], may_map: bool) -> Vec<u8> {
+/// Answers in which buffers the pieces lie, and in which blocks those lie if the peer may map them.
+fn look(context: &ServerContext, asked: &[Piece], may_map: bool) -> Vec<u8> {
     let mut out = Answer::Done.encode().to_vec();
     for (at, piece) in asked.iter().enumerate() {
-        let Some(buffer) = node.buffers.find(piece.to, piece.len) else {
+        let Some(buffer) = context.buffers().find(piece.to, piece.len) else {
             return Answer::NotRegistered(at as u32).encode().to_vec();
         };
-        // A block may be freed while a part of it is lent: what a peer has mapped of it is nobody's memory then.
+        // A block may be freed while a part of it is lent: what a peer has mapped of it is no memory of this process
+        // then.
         let block = buffer.block.filter(|block| may_map && shared_block(block.addr, block.len) == Some(*block));
         let block = block.map(|block| BlockBounds { id: block.id, start: block.addr as u64, len: block.len as u64 });
         let (start, len) = (buffer.range.addr() as u64, buffer.range.len() as u64);
@@ -290,7 +294,7 @@ fn look(node: &LocalNode, asked: &[Piece], may_map: bool) -> Vec<u8> {
     out
 }
 
-/// Reads on until there are so many bytes, as far as there are any.
+/// Reads until there are so many bytes, as far as they have come.
 fn fill(fd: BorrowedFd<'_>, read: &mut Vec<u8>, wanted: usize) -> Result<(), Option<Next>> {
     let had = read.len();
     read.resize(wanted.max(had), 0);

@@ -1,4 +1,4 @@
-//! A lane: a peer reads and writes registered memory by Mooncake's TCP data protocol.
+//! A connection of a peer that reads and writes registered memory by Mooncake's TCP data protocol.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -12,31 +12,31 @@ use mooncake_os::Guarded;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::context::ServerContext;
 use super::{IdleRank, Next, Session};
-use crate::local_node::LocalNode;
 use crate::memory::buffers::Buffer;
 use crate::protocol::tcp::{Frame, HEADER_LEN, Header, STATUS_LEN, Verdict};
 use crate::request::Opcode;
-use crate::server::writers::{Named, Writer};
+use crate::server::writers::{NamedWriter, Writer};
 
 /// Bytes moved for one peer before the others have their turn.
-const TURN: u64 = 32 << 20;
+const TURN_BYTES: u64 = 32 << 20;
 
-/// Bytes of one system call: so long the buffer cannot be given up. Device memory goes through the host in such steps.
-const STEP: u64 = 1 << 20;
+/// Bytes of one system call, during which the buffer is not free; and of one step of device memory through the host.
+const COPY_STEP_BYTES: u64 = 1 << 20;
 
-/// Longest that the first request of a connection may take to come: a stranger is not waited for.
-const FIRST: Duration = Duration::from_secs(5);
+/// Longest until the first request of a connection has come.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct Data {
+pub(super) struct TcpSession {
     stream: Guarded<TcpStream>,
     from: SocketAddr,
     state: State,
     moved: Instant,
-    /// It has made a request that was served.
+    /// A request of it has been served, or its greeting named this life of the engine.
     known: bool,
-    /// By its name its initiator can have it severed.
-    named: Option<Named>,
+    /// By this name its initiator can have it severed.
+    named: Option<NamedWriter>,
     bounce: Bounce,
 }
 
@@ -61,7 +61,8 @@ enum State {
     },
     /// Another connection is being severed: a status says when.
     Sever(Arc<Writer>),
-    /// The other side is to see the status before the end: what it sends is thrown away.
+    /// What the peer sends is dropped until it has read the status: closed at once, the kernel would reset the
+    /// connection, and the status might be lost.
     Drain {
         left: u64,
     },
@@ -81,26 +82,26 @@ struct Payload {
     v2: bool,
 }
 
-impl Data {
+impl TcpSession {
     pub fn session(stream: TcpStream, from: SocketAddr) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         unpace(&stream);
         let (stream, bounce, moved) = (Guarded::new(stream), Bounce::new(), Instant::now());
-        let data = Data { stream, from, state: begin(), moved, known: false, named: None, bounce };
-        Ok(Session::Data(Box::new(data)))
+        let data = TcpSession { stream, from, state: begin(), moved, known: false, named: None, bounce };
+        Ok(Session::Tcp(Box::new(data)))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    pub fn is_overdue(&self, node: &LocalNode, now: Instant) -> bool {
+    pub fn is_overdue(&self, context: &ServerContext, now: Instant) -> bool {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Header { got: 0, .. } if self.known => false,
-            State::Header { .. } | State::Drain { .. } => still > FIRST,
-            _ => still > node.options.stall_timeout,
+            State::Header { .. } | State::Drain { .. } => still > FIRST_REQUEST_TIMEOUT,
+            _ => still > context.options().stall_timeout,
         }
     }
 
@@ -116,10 +117,10 @@ impl Data {
         }
     }
 
-    pub fn step(&mut self, node: &LocalNode) -> Next {
-        let mut turn = TURN;
+    pub fn step(&mut self, context: &ServerContext) -> Next {
+        let mut turn = TURN_BYTES;
         loop {
-            let moved = match self.advance(node) {
+            let moved = match self.advance(context) {
                 Ok(moved) => moved,
                 Err(Stop::Wait(next)) => return next,
                 Err(Stop::End(reason)) => {
@@ -136,8 +137,8 @@ impl Data {
         }
     }
 
-    /// One system call's worth; gives the bytes that moved.
-    fn advance(&mut self, node: &LocalNode) -> Result<u64, Stop> {
+    /// Makes one system call; gives the bytes that moved.
+    fn advance(&mut self, context: &ServerContext) -> Result<u64, Stop> {
         let fd = self.stream.as_fd();
         let moved = match &mut self.state {
             State::Header { raw, got } => {
@@ -149,13 +150,13 @@ impl Data {
                 *got += count;
                 if *got == HEADER_LEN {
                     let frame = Frame::decode(raw).ok_or(Stop::End(Some("it says what is no request")))?;
-                    self.state = self.take(node, frame)?;
+                    self.state = self.take(context, frame)?;
                 }
                 count as u64
             }
             State::Receive(payload) => {
-                let writer = self.named.as_ref().map(Named::writer);
-                let count = payload.receive(node, fd, writer, &mut self.bounce)?;
+                let writer = self.named.as_ref().map(NamedWriter::writer);
+                let count = payload.receive(context, fd, writer, &mut self.bounce)?;
                 if payload.done == payload.len {
                     self.state = match payload.v2 {
                         true => say(Verdict::Ok, Then::Header),
@@ -165,7 +166,7 @@ impl Data {
                 count
             }
             State::Send { payload, status, sent } => {
-                let count = payload.send(node, fd, status, sent, &mut self.bounce)?;
+                let count = payload.send(context, fd, status, sent, &mut self.bounce)?;
                 if payload.done == payload.len {
                     self.state = begin();
                 }
@@ -179,7 +180,7 @@ impl Data {
                         Then::Header => begin(),
                         Then::Drain => {
                             let _ = self.stream.shutdown(std::net::Shutdown::Write);
-                            State::Drain { left: TURN }
+                            State::Drain { left: TURN_BYTES }
                         }
                     };
                 }
@@ -187,7 +188,7 @@ impl Data {
             }
             State::Sever(writer) => {
                 if !writer.is_out() {
-                    // It is in the midst of a system call, which does not wait.
+                    // It is in the midst of a system call, which is over soon: it does not block.
                     return Err(Stop::Wait(Next::Again));
                 }
                 self.state = say(Verdict::Ok, Then::Header);
@@ -201,7 +202,7 @@ impl Data {
                     return Err(Stop::End(None));
                 }
                 *left -= count;
-                // What is thrown away is no progress: the connection ends in time, however much comes.
+                // Dropped bytes are no progress: the connection ends in time, however much comes.
                 return Ok(count);
             }
         };
@@ -210,11 +211,11 @@ impl Data {
     }
 
     /// What a header begins.
-    fn take(&mut self, node: &LocalNode, frame: Frame) -> Result<State, Stop> {
+    fn take(&mut self, context: &ServerContext, frame: Frame) -> Result<State, Stop> {
         let header = match frame {
             Frame::Greeting(id) => {
-                self.known |= id == node.id;
-                return Ok(if id == node.id {
+                self.known |= id == context.node.id;
+                return Ok(if id == context.node.id {
                     say(Verdict::Ok, Then::Header)
                 } else {
                     say(Verdict::Rejected, Then::Drain)
@@ -223,13 +224,13 @@ impl Data {
             Frame::Name(name) => {
                 let refused = Stop::End(Some("its name is another's, or it has one"));
                 self.named = match self.named {
-                    None => Some(node.writers.name(name).ok_or(refused)?),
+                    None => Some(context.writers.name(name).ok_or(refused)?),
                     Some(_) => return Err(refused),
                 };
                 return Ok(begin());
             }
             Frame::Sever(name) => {
-                return Ok(match node.writers.sever(&name) {
+                return Ok(match context.writers.sever(&name) {
                     Some(writer) => State::Sever(writer),
                     None => say(Verdict::Ok, Then::Header),
                 });
@@ -241,7 +242,7 @@ impl Data {
         if size == 0 {
             return Ok(status.map_or_else(begin, |_| say(Verdict::Ok, Then::Header)));
         }
-        let Some(buffer) = node.buffers.find(addr, size) else {
+        let Some(buffer) = context.buffers().find(addr, size) else {
             tracing::debug!(from = %self.from, addr, size, "a range that is not registered was asked for");
             return if v2 { Ok(say(Verdict::Rejected, Then::Drain)) } else { Err(Stop::End(None)) };
         };
@@ -283,27 +284,27 @@ impl Stop {
 impl Payload {
     /// The step that is under way, by whole steps from the first byte.
     fn chunk(&self) -> (u64, u64) {
-        let start = self.done - self.done % STEP;
-        (start, (self.len - start).min(STEP))
+        let start = self.done - self.done % COPY_STEP_BYTES;
+        (start, (self.len - start).min(COPY_STEP_BYTES))
     }
 
     fn receive(
         &mut self,
-        node: &LocalNode,
+        context: &ServerContext,
         fd: BorrowedFd<'_>,
         writer: Option<&Writer>,
         bounce: &mut Bounce,
     ) -> Result<u64, Stop> {
         let severed = || Stop::End(Some("its writer had it severed"));
         let _inside = writer.map(|writer| writer.enter().ok_or_else(severed)).transpose()?;
-        // In version 2 the writer waits for the status. One that has gone has given the write up, and may have made
-        // another.
+        // In version 2 the writer waits for the status. A writer that has hung up gave the write up, and may have made
+        // another one.
         if self.v2 && mooncake_net::has_hung_up(fd) {
             return Err(Stop::End(Some("its writer has gone")));
         }
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
         let (start, len) = self.chunk();
-        let mut parts = [node.buffers.target(self.buffer.part(self.addr + start, len))];
+        let mut parts = [context.buffers().target(self.buffer.part(self.addr + start, len))];
         let within = self.done - start;
         let staged = Bounce::is_needed_for_targets(&parts);
         let count = match staged {
@@ -326,7 +327,7 @@ impl Payload {
 
     fn send(
         &mut self,
-        node: &LocalNode,
+        context: &ServerContext,
         fd: BorrowedFd<'_>,
         status: &Option<[u8; STATUS_LEN]>,
         sent: &mut usize,
@@ -335,7 +336,7 @@ impl Payload {
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
         let (start, len) = self.chunk();
         let within = self.done - start;
-        let parts = [node.buffers.source(self.buffer.part(self.addr + start, len))];
+        let parts = [context.buffers().source(self.buffer.part(self.addr + start, len))];
         let header = status.as_ref().map_or(&[][..], |raw| &raw[..]);
         let rest = &header[(*sent).min(header.len())..];
         let send = |parts: &[mooncake_memory::Source<'_>]| {
@@ -343,7 +344,7 @@ impl Payload {
             send_sources(fd, rest, &[tail], 0, u64::MAX)
         };
         let count = match Bounce::is_needed_for_sources(&parts) {
-            // Fetched anew after each short send, which only sockets that are full make.
+            // Staged anew after each short send; only a full socket makes one.
             true => match bounce.sources(&parts) {
                 Ok(staged) => send(&staged),
                 Err(error) => {
@@ -370,15 +371,21 @@ mod tests {
 
     use super::*;
     use crate::engine::Engine;
+    use crate::memory::mappable::Mappable;
     use crate::options::EngineOptions;
 
+    /// Serves the engine, too.
+    fn context_of(engine: &Engine) -> ServerContext {
+        ServerContext::new(engine.initiator.node.clone(), Arc::new(Mappable::new().unwrap()))
+    }
+
     /// A connection that no thread serves, and its other end.
-    fn connection() -> (Box<Data>, TcpStream) {
+    fn connection() -> (Box<TcpSession>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, from) = listener.accept().unwrap();
-        match Data::session(stream, from).unwrap() {
-            Session::Data(data) => (data, there),
+        match TcpSession::session(stream, from).unwrap() {
+            Session::Tcp(data) => (data, there),
             _ => unreachable!("a data connection"),
         }
     }
@@ -396,7 +403,7 @@ mod tests {
         while !mooncake_net::has_hung_up(data.fd()) {
             std::thread::yield_now();
         }
-        assert!(matches!(data.step(&engine.initiator.node), Next::Close));
+        assert!(matches!(data.step(&context_of(&engine)), Next::Close));
         let mut bytes = [1; 4096];
         lent.read_into(&mut bytes).unwrap();
         assert!(bytes == [0; 4096], "it had given the write up");
@@ -405,8 +412,8 @@ mod tests {
     #[test]
     fn a_severing_is_confirmed_when_its_writer_is_out_of_its_system_call() {
         let engine = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
-        let node = &engine.initiator.node;
-        let named = node.writers.name([1; 16]).unwrap();
+        let context = context_of(&engine);
+        let named = context.writers.name([1; 16]).unwrap();
         let inside = named.writer().enter().unwrap();
         let (mut data, mut asker) = connection();
         asker.write_all(&Frame::Sever([1; 16]).encode()).unwrap();
@@ -414,13 +421,13 @@ mod tests {
             std::thread::yield_now();
         }
         for _ in 0..3 {
-            assert!(matches!(data.step(node), Next::Again), "bytes of it may land");
+            assert!(matches!(data.step(&context), Next::Again), "bytes of it may land");
         }
         asker.set_nonblocking(true).unwrap();
         assert_eq!(asker.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
         asker.set_nonblocking(false).unwrap();
         drop(inside);
-        assert!(matches!(data.step(node), Next::Read));
+        assert!(matches!(data.step(&context), Next::Read));
         let mut status = [0; STATUS_LEN];
         asker.read_exact(&mut status).unwrap();
         assert_eq!(Verdict::decode(&status), Some(Verdict::Ok));

@@ -1,5 +1,5 @@
-//! Connections that peers write by, under the names that they gave them: who has given a write up can have it ended,
-//! even where the news of that has not come through to the connection itself.
+//! Connections that have names, which their initiators gave them. An initiator that gave a write up can have its
+//! connection severed, even if the reset has not reached the connection itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,37 +7,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::protocol::ids::LaneName;
+use crate::protocol::ids::ConnectionName;
 
 /// All that have a name.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    by_name: Mutex<HashMap<LaneName, Arc<Writer>>>,
+    by_name: Mutex<HashMap<ConnectionName, Arc<Writer>>>,
 }
 
 /// One of them.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
-    /// It is in the midst of a system call.
+    /// Its thread is in the midst of a system call that takes bytes in.
     inside: AtomicBool,
     severed: AtomicBool,
 }
 
 impl Writer {
-    /// Nothing is severed while the answer lives; none if it has been. By the one thread that has the connection.
+    /// Lets one system call take bytes in; none if the connection has been severed. Only the thread that has the
+    /// connection calls this. It stores first and looks second, while [`Writers::sever`] stores first and its caller
+    /// looks second, at [`Writer::is_out`]: at least one of them sees the other.
     pub fn enter(&self) -> Option<WriteGuard<'_>> {
         self.inside.store(true, Ordering::SeqCst);
         let inside = WriteGuard(self);
         (!self.severed.load(Ordering::SeqCst)).then_some(inside)
     }
 
-    /// Nothing lands by it any more.
+    /// Whether nothing lands by it any more.
     pub fn is_out(&self) -> bool {
         self.severed.load(Ordering::SeqCst) && !self.inside.load(Ordering::SeqCst)
     }
 }
 
-/// Bytes of it may land.
+/// Bytes may land as long as this lives.
 pub(crate) struct WriteGuard<'a>(&'a Writer);
 
 impl Drop for WriteGuard<'_> {
@@ -46,20 +48,20 @@ impl Drop for WriteGuard<'_> {
     }
 }
 
-/// Known as long as this lasts.
-pub(crate) struct Named {
+/// Listed under its name as long as this lives.
+pub(crate) struct NamedWriter {
     writers: Arc<Writers>,
-    name: LaneName,
+    name: ConnectionName,
     writer: Arc<Writer>,
 }
 
-impl Named {
+impl NamedWriter {
     pub fn writer(&self) -> &Writer {
         &self.writer
     }
 }
 
-impl Drop for Named {
+impl Drop for NamedWriter {
     fn drop(&mut self) {
         self.writers.by_name.lock().remove(&self.name);
     }
@@ -67,18 +69,18 @@ impl Drop for Named {
 
 impl Writers {
     /// None if there is one of that name.
-    pub fn name(self: &Arc<Self>, name: LaneName) -> Option<Named> {
+    pub fn name(self: &Arc<Self>, name: ConnectionName) -> Option<NamedWriter> {
         let mut by_name = self.by_name.lock();
         if by_name.contains_key(&name) {
             return None;
         }
         let writer = Arc::<Writer>::default();
         by_name.insert(name, writer.clone());
-        Some(Named { writers: self.clone(), name, writer })
+        Some(NamedWriter { writers: self.clone(), name, writer })
     }
 
-    /// The one of that name takes nothing in from now on, and [is out](Writer::is_out) soon. None: it has ended.
-    pub fn sever(&self, name: &LaneName) -> Option<Arc<Writer>> {
+    /// The connection of that name takes nothing in from now on, and [is out](Writer::is_out) soon. None: it has ended.
+    pub fn sever(&self, name: &ConnectionName) -> Option<Arc<Writer>> {
         let writer = self.by_name.lock().get(name).cloned()?;
         writer.severed.store(true, Ordering::SeqCst);
         Some(writer)

@@ -1,80 +1,96 @@
 //! Transports: how bytes go from one engine's memory to another's, as all else in the engine knows it.
 //!
 //! An engine has a list of them, the best first, and tries them in that order for each peer and each call. One more
-//! (RDMA) is one more implementation in the list that `Engine::start` makes: what it has to say of itself goes into the
-//! document by
-//! [`describe`](Transport::describe), its keys to memory come and go by [`register`](Transport::register) and
-//! [`unregister`](Transport::unregister), and of its [`Path`] to a peer nobody else knows more than what is here.
+//! (RDMA) is one more implementation in the list that `Engine::start` makes:
+//!
+//! - what peers need to reach it goes into the document by [`describe`](Transport::describe);
+//! - its keys to memory come and go as it [observes](MemoryObserver) what is registered;
+//! - its [`Path`] to a peer is all that the rest of the engine knows of it.
 
-pub(crate) mod pool;
+pub(crate) mod context;
 pub(crate) mod same_host;
 pub(crate) mod stall;
 pub(crate) mod tcp;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use mooncake_net::PoolLimits;
+use mooncake_os::{Deadline, WaitError};
 
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
-use crate::memory::buffers::Buffer;
-use crate::memory::mappers::ActiveAccess;
+use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::protocol::descriptor::Descriptor;
 use crate::request::Request;
-use crate::transport::stall::Patience;
+use crate::transport::context::Context;
 
-/// Those of an engine, in the order in which they are tried.
-pub(crate) type Transports = Arc<[Box<dyn Transport>]>;
+/// Connections that a path keeps to a peer: so many lent at a time, and the engine's rules for the rest.
+pub(crate) fn pool_limits(lent_max: usize) -> PoolLimits {
+    let (idle_time_max, retry_after) = (Duration::from_secs(30), Duration::from_secs(1));
+    PoolLimits { lent_max, idle_max: 16, idle_time_max, retry_after }
+}
 
-pub(crate) trait Transport: Send + Sync {
-    /// As logs and reports have it.
+/// The error of a call for which all connections to its peer stayed lent.
+pub(crate) fn none_free(peer: &str, error: WaitError) -> EngineError {
+    EngineError::waiting(peer, "waiting for a connection that is free")(error)
+}
+
+/// The error of a call that does not connect, as that failed a moment ago.
+pub(crate) fn too_soon(peer: &str, reason: &str, ago: Duration) -> EngineError {
+    let source = std::io::Error::other(format!("{reason} ({ago:?} ago)"));
+    EngineError::Socket { peer: peer.to_owned(), what: "not tried again so soon", source }
+}
+
+/// The transports of an engine, in the order in which they are tried.
+pub(crate) type Transports = Arc<[Arc<dyn Transport>]>;
+
+pub(crate) trait Transport: MemoryObserver {
+    /// As logs and reports name it.
     fn name(&self) -> &'static str;
 
     /// Adds to the segment document what peers need to reach this engine, and the buffers that it lends.
     fn describe(&self, lent: &[Arc<Buffer>], document: &mut Descriptor);
 
-    /// Takes memory on before anybody may use it: to be [lent](Buffer::lent), or else as the local end of transfers
-    /// alone. All of it or none and an error. It may take its time: transfers go on meanwhile.
-    fn register(&self, _buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+    /// Looks for the path to a peer, by what its document says.
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reached, EngineError>;
+
+    /// Lets go of what is kept for peers that have ended. Called now and then.
+    fn sweep(&self, _now: Instant) {}
+
+    /// At the engine's end: waits until nothing that this transport began touches memory of this engine any more.
+    fn finish(&self, _patience: &Deadline<'_>) -> Result<(), EngineError> {
         Ok(())
     }
-
-    /// The memory is given up: no peer begins anything with it any more when this returns. Gives the peers that are
-    /// inside of what they have mapped, and who are waited for before anybody is told that it is free.
-    fn unregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
-        Vec::new()
-    }
-
-    /// Looks for the way to a peer that has been met, as far as what it says of itself tells.
-    fn path_to(&self, node: &LocalNode, met: &PeerInfo<'_>, patience: &Patience<'_>) -> Result<Reached, EngineError>;
 }
 
-/// A peer that has been met.
+/// A peer whose document is known.
 pub(crate) struct PeerInfo<'a> {
-    /// The name that it is opened by.
+    /// The name that it was opened by.
     pub name: &'a str,
     /// Where its handshakes are answered.
     pub host: &'a str,
     pub descriptor: &'a Descriptor,
 }
 
-/// What came of looking for a way.
+/// What a transport found when it looked for its path.
 pub(crate) enum Reached {
     Path(Box<dyn Path>),
-    /// There is none in this life of the peer, and why.
+    /// There is no path in this life of the peer, for this reason.
     Unreachable(String),
 }
 
-/// A transport's way to one life of a peer.
+/// A transport's path to one life of a peer.
 pub(crate) trait Path: Send + Sync {
-    /// Carries requests out, in the caller's thread: all, or an error, after which some may have been and nothing
-    /// touches the local memory any more. What was given up on this way itself does not land after it.
-    fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError>;
+    /// Carries requests out, in the caller's thread: all of them, or an error. After an error some may have been
+    /// carried out, and nothing touches the local memory any more. Bytes of writes that were abandoned on this path do
+    /// not land after those of these requests.
+    fn transfer(&self, context: &Context, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), PathError>;
 
-    /// When it returns, nothing lands any more of what was given up on this way: another one may be taken.
-    fn retire_abandoned(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), EngineError>;
+    /// On return nothing lands any more of writes that were abandoned on this path, so that another path may be used.
+    fn retire_abandoned(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError>;
 
-    /// Lets go of connections that nobody needs.
+    /// Closes connections that no call needs.
     fn close_idle(&self, now: Instant);
 
     fn status(&self) -> PathStatus;
@@ -82,11 +98,11 @@ pub(crate) trait Path: Send + Sync {
 
 /// Why requests were not carried out.
 pub(crate) enum PathError {
-    /// The way is shut, as its [status](Path::status) says. The next transport is tried.
+    /// The path does not work, as its [status](Path::status) says. The next transport is tried.
     Down,
-    /// Not this way, for this reason, though it is open. The next transport is tried.
+    /// The path works, but not for these requests, for this reason. The next transport is tried.
     Unsuitable(Cow<'static, str>),
-    /// No other transport would help.
+    /// It failed, and no other transport would help.
     Failed(EngineError),
 }
 
@@ -96,11 +112,11 @@ impl From<EngineError> for PathError {
     }
 }
 
-/// What is known of a way.
+/// What is known of a path.
 pub(crate) enum PathStatus {
     Untried,
-    /// It works; with what there is to say of it, if anything.
+    /// It works; with details for reports, if there are any.
     Up(String),
-    /// It does not, for this reason.
+    /// It does not work, for this reason.
     Down(String),
 }

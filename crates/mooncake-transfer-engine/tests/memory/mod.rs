@@ -1,12 +1,13 @@
 //! Memory that engines lend and move.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
-use mooncake_memory::ForeignRange;
+use mooncake_memory::{ForeignRange, allocate_shared};
 use mooncake_transfer_engine::{Opcode, Request};
 
 /// Bytes that stay where they are.
 pub struct Memory {
-    bytes: Box<[u8]>,
+    /// None: it is never freed.
+    _bytes: Option<Box<[u8]>>,
     range: ForeignRange,
 }
 
@@ -16,19 +17,28 @@ impl Memory {
         // SAFETY: the box lives until the test's end, which is after the engines', and is only looked at between
         // transfers.
         let range = unsafe { ForeignRange::new(bytes.as_mut_ptr().expose_provenance(), len) };
-        Memory { bytes, range }
+        Memory { _bytes: Some(bytes), range }
+    }
+
+    /// Memory that peers of this host map.
+    pub fn mappable(len: usize) -> Memory {
+        let addr = allocate_shared(len as u64).unwrap();
+        // SAFETY: mapped until the process ends, and only looked at between transfers.
+        Memory { _bytes: None, range: unsafe { ForeignRange::new(addr, len) } }
     }
 
     /// Bytes that depend on the seed and their place.
     pub fn filled(len: usize, seed: u64) -> Memory {
-        let mut memory = Memory::new(len);
+        let mut bytes = vec![0; len];
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        for chunk in memory.bytes.chunks_mut(8) {
+        for chunk in bytes.chunks_mut(8) {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
         }
+        let memory = Memory::new(len);
+        memory.range.write_from(&bytes).unwrap();
         memory
     }
 
@@ -45,8 +55,11 @@ impl Memory {
     }
 
     pub fn bytes(&self) -> &[u8] {
+        let at = std::ptr::with_exposed_provenance(self.range.addr());
+        // SAFETY: the memory lives as long as this does, and is only looked at between transfers.
+        let bytes = unsafe { std::slice::from_raw_parts(at, self.range.len()) };
         // Engines change them behind the compiler's back.
-        std::hint::black_box(&self.bytes)
+        std::hint::black_box(bytes)
     }
 
     pub fn write_to(&self, remote: u64) -> Request {

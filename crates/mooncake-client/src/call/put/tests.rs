@@ -10,7 +10,9 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::error::ErrorKind;
+use crate::machine::numbering::Numbering;
 use crate::scripted_master::{Caller, Lender, Master, answer, hello_reply, usual, wait_for};
+use crate::session::Session;
 use crate::session::control::Control;
 use crate::store::Store;
 

@@ -6,7 +6,7 @@ use mooncake_wire::message::{Done, MountReply};
 use super::*;
 use crate::machine::ready;
 
-const ONE: Uuid = [1; 16];
+const ONE: SegmentUuid = SegmentUuid([1; 16]);
 
 /// An owner of one segment or none, and what its master answers: `None` is nothing that fits.
 #[derive(Default)]
@@ -91,11 +91,11 @@ impl LendingDriver for Script {
         self.say("resume");
     }
 
-    fn mounted(&self, _: Uuid, memory: &'static str) {
+    fn mounted(&self, _: SegmentUuid, memory: &'static str) {
         self.say(format!("{memory} is mounted"));
     }
 
-    async fn wait_for_pins(&self, uuid: Uuid, until: Duration) {
+    async fn wait_for_pins(&self, uuid: SegmentUuid, until: Duration) {
         assert!(until > self.now());
         self.say("wait");
         if let Some(pinned) = &self.pinned {

@@ -50,6 +50,8 @@ struct Pool {
     is_still: Cell<bool>,
     /// The master answers no request to reserve while this is so.
     stands: Cell<bool>,
+    /// Replicas whose segments were Gone before their session began.
+    lost: RefCell<Vec<u64>>,
     /// Why there is no room.
     why: RefCell<String>,
 }
@@ -76,6 +78,7 @@ impl Pool {
             now: Cell::default(),
             is_still: Cell::new(false),
             stands: Cell::new(false),
+            lost: RefCell::default(),
             why: RefCell::new("why".into()),
         }
     }
@@ -248,6 +251,10 @@ impl PutSessionDriver for Pool {
 
     fn place(&self, _: &Session, _: &[Replica]) {}
 
+    fn is_lost(&self, _: &Reserved<Session, ()>, replica: &Replica) -> bool {
+        self.lost.borrow().contains(&replica.rid)
+    }
+
     async fn rids_of(&self, _: &Session, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
         let found = self.found.borrow_mut().pop().unwrap_or(Ok(Vec::new()))?;
         Ok(vec![found; keys.len()])
@@ -411,6 +418,70 @@ fn a_session_that_lapsed_keeps_its_key_from_nobody() {
     pool.start(&[KEY], 3).remove(0).unwrap();
     pool.fill(0, b"abc").unwrap();
     pool.end().unwrap();
+}
+
+#[test]
+fn a_session_whose_segments_are_gone_is_over_and_keeps_its_key_and_its_room_from_nobody() {
+    let pool = Pool::with_session(3, 2);
+    let gone = |rid| pool.sessions.borrow_mut().segment_gone(|_, replica| replica.rid == rid);
+    pool.fill(0, b"ab").unwrap();
+    assert!(gone(2).is_empty(), "it goes on with the other copy");
+    assert!(refusal(pool.start(&[KEY], 3).remove(0)).contains("already"));
+    let given_up = gone(4);
+    assert_eq!(given_up.iter().map(|given_up| given_up.settled).collect::<Vec<_>>(), [true], "one of another segment");
+    assert!(is_over(pool.fill(2, b"c")) && is_over(pool.revoke()));
+    assert!(refusal(pool.revoke()).contains("no put session"), "it is told once");
+    // As many as there may be, of which nobody asks again.
+    let names: Vec<[u8; 8]> = (0..MOST as u64).map(u64::to_le_bytes).collect();
+    let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+    let start_all = || pool.start(&keys, 3).into_iter().filter(Result::is_ok).count();
+    assert_eq!(start_all(), MOST);
+    assert!(matches!(pool.start(&[KEY], 3).remove(0).unwrap_err().cause(), Cause::NoSpace { .. }));
+    assert!(pool.sessions.borrow_mut().segment_gone(|_, _| true).is_empty(), "they have reserved nothing elsewhere");
+    pool.start(&[KEY], 3).remove(0).unwrap();
+    pool.revoke().unwrap();
+    assert_eq!(start_all(), MOST, "of the same keys");
+}
+
+#[test]
+fn sessions_of_a_store_that_has_a_new_one_with_its_master_are_over_and_so_are_those_that_begin_too_late() {
+    let pool = Pool::with_session(3, 1);
+    pool.sessions.borrow_mut().session_over(|_| true);
+    pool.fill(0, b"ab").unwrap();
+    pool.sessions.borrow_mut().session_over(|_| false);
+    assert!(is_over(pool.end()));
+    pool.lost.borrow_mut().extend([4, 6, 10]);
+    pool.copies.set(2);
+    pool.start(&[KEY], 3).remove(0).unwrap();
+    assert_eq!(pool.given_up.take(), [(vec![4, 6], true)]);
+    assert!(is_over(pool.fill(0, b"abc")));
+    pool.start(&[KEY], 3).remove(0).unwrap();
+    pool.fill(0, b"abc").unwrap();
+    pool.end().unwrap();
+    let good: Vec<_> = pool.ended.borrow()[0].replicas.iter().map(|outcome| (outcome.rid, outcome.good)).collect();
+    assert_eq!(good, [(8, true), (10, false)]);
+}
+
+#[test]
+fn a_session_whose_last_segment_goes_while_it_is_ended_is_over() {
+    // With a hole: the end is refused, and nothing is left to be filled.
+    let pool = Pool::with_session(6, 1);
+    pool.is_still.set(true);
+    let mut write = pin!(write_part(&pool, KEY, (0, 3), async |_, _| {
+        while pool.is_still.get() {
+            pool.pause(LOOK).await;
+        }
+        Err(Lost { passing: true, ..lost(true) })
+    }));
+    let mut ending = pin!(end(&pool, &[KEY]));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(write.as_mut().poll(context).is_pending() && ending.as_mut().poll(context).is_pending());
+    pool.sessions.borrow_mut().segment_gone(|_, _| true);
+    pool.is_still.set(false);
+    assert!(write.as_mut().poll(context).is_ready());
+    let Poll::Ready(ended) = ending.as_mut().poll(context) else { panic!("nothing is under way") };
+    assert!(ended.into_iter().all(|ended| ended.is_err()));
+    pool.start(&[KEY], 6).remove(0).unwrap();
 }
 
 #[test]

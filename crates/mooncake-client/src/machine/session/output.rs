@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use mooncake_segment::{Fence, Reign, Uuid};
+use mooncake_ids::SegmentUuid;
+use mooncake_segment::{Fence, Reign};
 use mooncake_wire::message::{AnchorUp, LogPosition, hello};
 
 /// A replica in this store's memory that a reader could not verify.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recheck {
     /// Segment.
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     /// Placement.
     pub rid: u64,
     /// First byte of its extent.
@@ -60,7 +61,7 @@ pub enum Output {
     /// A segment is Gone, this store's or another one's: what of it is pinned, as offsets and lengths.
     SegmentGone {
         /// Segment.
-        uuid: Uuid,
+        uuid: SegmentUuid,
         /// Its number in placements.
         number: u32,
         /// What views hold of it.
@@ -71,7 +72,7 @@ pub enum Output {
     /// reports its figures again, and replaces what is Gone.
     Resumed {
         /// Segments of this store that the master does not know.
-        gone: Vec<Uuid>,
+        gone: Vec<SegmentUuid>,
         /// How many views the master has named that it does not know; `None`: it knows all.
         unknown_views: Option<usize>,
     },

@@ -19,7 +19,7 @@ use crate::machine::wants::Wants;
 const A1: Reign = Reign::numbered(1);
 const A2: Reign = Reign { epoch: 2, id: 7 };
 const B2: Reign = Reign { epoch: 2, id: 8 };
-const UUID: Uuid = [5; 16];
+const UUID: SegmentUuid = SegmentUuid([5; 16]);
 
 /// A store without threads.
 struct Store {
@@ -33,7 +33,7 @@ struct Store {
     up: Vec<AnchorUp>,
     reach: Reachability,
     wants: Wants,
-    held: Vec<(Uuid, u16)>,
+    held: Vec<(SegmentUuid, u16)>,
 }
 
 impl Store {
@@ -53,7 +53,7 @@ impl Store {
             up: Vec::new(),
             reach: Reachability::default(),
             wants: Wants::default(),
-            held: vec![(UUID, 1), ([6; 16], 2)],
+            held: vec![(UUID, 1), (SegmentUuid([6; 16]), 2)],
         }
     }
 
@@ -203,7 +203,7 @@ fn peer_gone(byte: u8) -> anchor_up::Body {
 }
 
 fn fence_done(rid: u64) -> anchor_up::Body {
-    anchor_up::Body::FenceDone(FenceDone { uuid: UUID.to_vec().into(), rids: vec![rid] })
+    anchor_up::Body::FenceDone(FenceDone { uuid: UUID.0.to_vec().into(), rids: vec![rid] })
 }
 
 fn is_beat(body: &anchor_up::Body) -> bool {
@@ -329,7 +329,7 @@ fn ended_readers_are_told_over_each_connection_to_a_master_that_knows_of_them() 
     store.lose(Vec::new()).resume();
     store.answer(&reply(7));
     assert_eq!(tells(&mut store), 1);
-    let taken = ReaderGoneTaken { session: 4, uuid: UUID.to_vec().into() };
+    let taken = ReaderGoneTaken { session: 4, uuid: UUID.0.to_vec().into() };
     store.hear(anchor_down::Body::ReaderGoneTaken(taken));
     store.lose(Vec::new()).resume();
     store.answer(&reply(7));
@@ -343,7 +343,7 @@ fn what_names_no_segment_is_passed_over() {
         let gone = SegmentGone { uuid: uuid.into(), ..SegmentGone::default() };
         assert!(store.hear(anchor_down::Body::SegmentGone(gone)).is_empty());
     }
-    let gone = SegmentGone { uuid: UUID.to_vec().into(), number: 3, pinned: Vec::new() };
+    let gone = SegmentGone { uuid: UUID.0.to_vec().into(), number: 3, pinned: Vec::new() };
     let out = store.hear(anchor_down::Body::SegmentGone(gone));
     assert!(matches!(&out[..], [Output::SegmentGone { uuid: UUID, number: 3, pinned }] if pinned.is_empty()));
     assert!(store.with(|anchor, now, parts, out| anchor.hear(now, AnchorDown::default(), parts, out)).1.is_empty());

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_mutant::mutant;
-use mooncake_segment::Uuid;
 use mooncake_wire::Feature;
 use mooncake_wire::message::{HelloReply, ResumeSession, hello, refusal};
 
@@ -22,7 +22,7 @@ pub(super) struct Try {
 
 impl Anchor {
     /// Tries to come back. `held`: this store's segments, each with the highest epoch that it has taken.
-    pub fn reconnect(&mut self, now: Duration, held: &[(Uuid, u16)], parts: &mut Parts<'_>, out: &mut Outputs) {
+    pub fn reconnect(&mut self, now: Duration, held: &[(SegmentUuid, u16)], parts: &mut Parts<'_>, out: &mut Outputs) {
         self.next_try = now + RECONNECT;
         // The connection may have ended before they came.
         parts.put_back(self.facts.drain(..).map(|(_, fact)| fact).collect());
@@ -37,7 +37,7 @@ impl Anchor {
             secret: self.session.secret,
             process: Some(self.identity.process.clone()),
             host_name: self.identity.name.clone(),
-            segments: held.iter().map(|(uuid, _)| uuid.to_vec().into()).collect(),
+            segments: held.iter().map(|(uuid, _)| uuid.0.to_vec().into()).collect(),
             pins: if mutant!(ViewsAreNotListed) { Vec::new() } else { listing.rids.clone() },
             // A master that does not know of the epochs below opens all of the segments by this one.
             epoch_taken: held.iter().map(|(_, taken)| u32::from(*taken)).min().unwrap_or(0),

@@ -37,8 +37,8 @@ fn rang(control: &Control) -> bool {
     rings
 }
 
-fn gone(uuid: Uuid) -> anchor_down::Body {
-    anchor_down::Body::SegmentGone(SegmentGone { uuid: uuid.to_vec().into(), number: 1, ..SegmentGone::default() })
+fn gone(uuid: SegmentUuid) -> anchor_down::Body {
+    anchor_down::Body::SegmentGone(SegmentGone { uuid: uuid.0.to_vec().into(), number: 1, ..SegmentGone::default() })
 }
 
 fn refuses(request: &Request) -> Reply {
@@ -46,7 +46,7 @@ fn refuses(request: &Request) -> Reply {
     answer(request, reply::Body::Refusal(refusal))
 }
 
-fn memory_of(client: &Client, uuid: Uuid) -> Arc<SegmentMemory> {
+fn memory_of(client: &Client, uuid: SegmentUuid) -> Arc<SegmentMemory> {
     let state = client.owner().state.lock();
     let found = state.memories().find(|held| held.memory.uuid() == uuid);
     found.map(|held| held.memory.clone()).expect("it is held")
@@ -84,7 +84,7 @@ fn each_step_of_population_is_news_and_so_is_that_it_ends_early() {
     assert!(!owner.wants_to_report() && !rang(&control));
     assert!(owner.populate(&held, 1 << 20), "there is more");
     assert!(owner.wants_to_report() && rang(&control));
-    let told = |bytes, failed| vec![Populated { uuid: uuid.to_vec().into(), bytes, failed }];
+    let told = |bytes, failed| vec![Populated { uuid: uuid.0.to_vec().into(), bytes, failed }];
     assert_eq!(owner.newly_populated(), told(1 << 20, false));
     assert_eq!((owner.newly_populated(), owner.wants_to_report()), (vec![], false));
     // What is not there cannot be populated.
@@ -206,7 +206,7 @@ fn an_unmount_without_an_answer_has_the_store_list_what_it_holds() {
     });
     client.owner().unmount(SegmentId(uuid), Duration::ZERO).unwrap_err();
     let (_caller, listed) = comes_back(&client, &hello_reply(7));
-    assert_eq!(listed, [uuid.to_vec()], "it is still there, and the master says whether it knows it");
+    assert_eq!(listed, [uuid.0.to_vec()], "it is still there, and the master says whether it knows it");
 }
 
 #[test]
@@ -219,12 +219,12 @@ fn of_a_segment_that_the_master_does_not_know_it_is_told_until_it_answers() {
         (!is_unmount).then(|| usual(request))
     });
     drop(caller);
-    let gone_segments = vec![uuid.to_vec().into()];
+    let gone_segments = vec![uuid.0.to_vec().into()];
     let (_caller, listed) = comes_back(&client, &HelloReply { gone_segments, ..hello_reply(7) });
-    assert_eq!(listed, [uuid.to_vec()]);
+    assert_eq!(listed, [uuid.0.to_vec()]);
     wait_for("it is asked to unmount it", || unmounts(&client.master) > 0);
     let (_caller, listed) = comes_back(&client, &hello_reply(7));
-    assert!(!listed.contains(&uuid.to_vec()), "a list without it says as much");
+    assert!(!listed.contains(&uuid.0.to_vec()), "a list without it says as much");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use mooncake_core::{PutConfig, SegmentSpec, SessionSpec};
+use mooncake_core::{Core, Effects, PutConfig, REMOVED, SegmentSpec, SessionSpec};
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_wire::message::put_slot;
 use mooncake_wire::{FrameReader, MAX_FRAME, pack_keys};
@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::log::Log;
+use crate::removal::SLICE_KEY_BYTES;
 
 const SOON: Duration = Duration::from_secs(10);
 

@@ -26,6 +26,7 @@ use crate::eventually::eventually;
 
 mod anew;
 mod beside;
+mod overrun;
 
 const BOOT: [u8; 16] = [7; 16];
 /// The boot of another host, before.
@@ -48,7 +49,11 @@ impl Scratch {
 
     /// A master that goes on behind an LSN.
     fn open(&self, boot: [u8; 16], last: u64, fsync: bool) -> Result<Alive, LogError> {
-        let mut core = Core::new(Config::default());
+        self.open_with(Config::default(), boot, last, fsync)
+    }
+
+    fn open_with(&self, config: Config, boot: [u8; 16], last: u64, fsync: bool) -> Result<Alive, LogError> {
+        let mut core = Core::new(config);
         recover(&self.current(), &boot, &mut |record: RecordRef<'_>| {
             core.replay(record).map_err(|error| error.to_string())
         })?;

@@ -5,6 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 
+use mooncake_ids::SegmentUuid;
+
 use super::*;
 use crate::eventually::eventually;
 use crate::link::fixture::hello;
@@ -17,7 +19,7 @@ const SOON: Duration = Duration::from_secs(10);
 fn pool(listener: &TcpListener, options: &LinkOptions) -> LanePool {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let address = SegmentAddress {
-        uuid: [7; 16],
+        uuid: SegmentUuid([7; 16]),
         bytes: 4096,
         name: "owner".into(),
         boot_id: [0; 16],
@@ -47,7 +49,7 @@ fn welcome(listener: &TcpListener) -> TcpStream {
 }
 
 fn hello_reply() -> [u8; HELLO_LEN] {
-    let (reign, uuid) = (Reign::default(), [7; 16]);
+    let (reign, uuid) = (Reign::default(), SegmentUuid([7; 16]));
     HelloReply { version: 1, status: Status::Ok, reign, bytes: 4096, uuid, features: 0 }.encode()
 }
 
@@ -202,7 +204,7 @@ fn is_closed(lane: &mut TcpStream) -> bool {
 fn turn_away(listener: &TcpListener) {
     let (mut stream, _) = listener.accept().unwrap();
     stream.read_exact(&mut [0; HELLO_LEN]).unwrap();
-    let (reign, uuid) = (Reign::default(), [7; 16]);
+    let (reign, uuid) = (Reign::default(), SegmentUuid([7; 16]));
     let reply = HelloReply { version: 1, status: Status::Overloaded, reign, bytes: 0, uuid, features: 0 };
     stream.write_all(&reply.encode()).unwrap();
 }

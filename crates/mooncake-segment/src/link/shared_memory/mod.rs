@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{CopyError, Expect, Mapping, Presence};
 use mooncake_os::{Guarded, forked, has_exited, is_short_of_descriptors, peer_credentials, peer_pidfd, recv_fds};
 use parking_lot::{Condvar, Mutex};
@@ -16,9 +17,9 @@ use rustix::net::SendFlags;
 use super::options::{LinkOptions, SegmentAddress};
 use super::shared_memory::reclaimer::Reclaimer;
 use super::shared_memory::watcher::Watcher;
-use crate::Uuid;
 use crate::error::TransferError;
 use crate::gate::Gate;
+use crate::link_events::Asked;
 use crate::machine::{FAREWELL, Heard, Leave, Peer, Remains, Writes};
 use crate::protocol::attach_stream::AttachPipe;
 use crate::protocol::frames::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
@@ -27,7 +28,7 @@ use crate::wait::{SLICE, Wait};
 
 pub(super) struct Attachment {
     id: u64,
-    uuid: Uuid,
+    uuid: SegmentUuid,
     peer: Arc<str>,
     /// Taken out at the end: without the last of both mappings there is no farewell.
     readable: Option<Arc<Mapping>>,
@@ -174,7 +175,7 @@ impl Attachment {
         self.id
     }
 
-    pub(super) fn uuid(&self) -> Uuid {
+    pub(super) fn uuid(&self) -> SegmentUuid {
         self.uuid
     }
 
@@ -322,12 +323,6 @@ impl Attachment {
         first
     }
 
-    /// This process obeys the reign: see [`Peer::confirm`].
-    pub(super) fn confirm_epoch(&self, reign: Reign) {
-        self.talk.lock().peer.confirm(reign);
-        self.watcher.look_at(self.id);
-    }
-
     // ------------------------------------------------- giving the memory back
 
     /// The segment is Gone, says a master in this reign. If its owner's process is too, or once it is, the
@@ -429,6 +424,14 @@ impl Drop for SaysUnmapped {
             // There is room behind a hello. An owner that closed the connection has not put this process on record.
             let _ = rustix::net::send(&***stream, &FAREWELL.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
+    }
+}
+
+impl Asked for Attachment {
+    /// This process obeys the reign: see [`Peer::confirm`].
+    fn confirm(&self, reign: Reign) {
+        self.talk.lock().peer.confirm(reign);
+        self.watcher.look_at(self.id);
     }
 }
 

@@ -11,8 +11,9 @@ use mooncake_os::{boot_id, hex, send_fds};
 
 use super::super::fixture::{Quiet, mapping, owner};
 use super::super::shared_memory::view::View;
-use super::super::{EpochQuestion, Kind, LinkEvents, Links};
+use super::super::{Kind, Links};
 use super::*;
+use crate::link_events::{EpochQuestion, LinkEvents};
 
 const RID: u64 = 1 << 48 | 2;
 
@@ -87,7 +88,7 @@ const MARK: u64 = 99;
 impl Scripted {
     fn new() -> Scripted {
         let memory = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
-        let name = format!("mooncake-scripted-{}", hex(&memory.uuid()));
+        let name = format!("mooncake-scripted-{}", hex(&memory.uuid().0));
         let at = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
         let address = SegmentAddress {
             uuid: memory.uuid(),
@@ -168,7 +169,7 @@ fn an_owner_that_is_not_the_one_that_was_meant_is_not_mapped_and_hears_so() {
     let other = "its owner serves another memory";
     for (reply, fds, why) in [
         (HelloReply { version: LANE_VERSION + 1, ..good }, 2, other),
-        (HelloReply { uuid: [9; 16], ..good }, 2, other),
+        (HelloReply { uuid: SegmentUuid([9; 16]), ..good }, 2, other),
         (HelloReply { bytes: good.bytes * 2, ..good }, 2, other),
         (good, 1, "1 descriptors came instead of 2"),
         (good, 3, "3 descriptors came instead of 2"),
@@ -330,7 +331,7 @@ fn a_farewell_that_is_left_to_a_sleeping_watcher_goes_out_as_soon_as_there_is_ro
 fn links_that_have_nothing_mapped_have_no_thread_and_watch_again_what_is_mapped_next() {
     struct Epochs(Sender<u16>);
     impl LinkEvents for Epochs {
-        fn owner_gone(&self, _: Uuid) {}
+        fn owner_gone(&self, _: SegmentUuid) {}
         fn take_epoch(&self, question: EpochQuestion) {
             let _ = self.0.send(question.reign().epoch);
         }

@@ -9,16 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_os::has_exited;
 use parking_lot::Mutex;
 
 use super::Attachment;
-use crate::Uuid;
-use crate::link::options::{EpochQuestion, LinkEvents, Place};
-use crate::local::Inside;
+use crate::link_events::{EpochQuestion, LinkEvents};
 use crate::protocol::attach_stream::AttachPipe;
 use crate::readiness::{Readiness, Ready, Watch, words_and};
-use crate::reign::Reign;
 use mooncake_os::Waker;
 
 /// So many events are taken at a time.
@@ -33,7 +31,7 @@ const FAREWELL: u64 = 3;
 pub(crate) struct Watcher {
     waker: Waker,
     readiness: Arc<Readiness>,
-    events: Box<dyn LinkEvents>,
+    events: Arc<dyn LinkEvents>,
     last: AtomicU64,
     state: Mutex<State>,
 }
@@ -51,7 +49,7 @@ struct State {
 /// The descriptors are held apart from the attachment: watching it does not
 /// keep it mapped.
 struct Watched {
-    uuid: Uuid,
+    uuid: SegmentUuid,
     attachment: Weak<Attachment>,
     /// Until its process has ended.
     owner: Option<Watch<OwnedFd>>,
@@ -60,10 +58,15 @@ struct Watched {
 }
 
 impl Watcher {
-    pub(in crate::link) fn new(events: Box<dyn LinkEvents>) -> io::Result<Arc<Watcher>> {
+    pub(in crate::link) fn new(events: Arc<dyn LinkEvents>) -> io::Result<Arc<Watcher>> {
         let (waker, readiness) = (Waker::new()?, Arc::new(Readiness::new()?));
         readiness.add(waker.fd(), BELL, Ready::IN)?;
         Ok(Arc::new(Watcher { waker, readiness, events, last: AtomicU64::new(0), state: Mutex::default() }))
+    }
+
+    /// What a store wants to hear of its links.
+    pub(in crate::link) fn events(&self) -> &Arc<dyn LinkEvents> {
+        &self.events
     }
 
     pub(in crate::link) fn next_id(&self) -> u64 {
@@ -124,14 +127,8 @@ impl Watcher {
         self.state.lock().is_idle()
     }
 
-    /// An owner in this process asks to obey a reign.
-    pub(crate) fn ask_inside(&self, inside: &Arc<Inside>, reign: Reign) {
-        let place = Place::Inside(Arc::downgrade(inside));
-        self.events.take_epoch(EpochQuestion { place, uuid: inside.uuid(), reign });
-    }
-
     /// The attachments to a segment that are still mapped.
-    pub(in crate::link) fn attachments(&self, uuid: &Uuid) -> Vec<Arc<Attachment>> {
+    pub(in crate::link) fn attachments(&self, uuid: &SegmentUuid) -> Vec<Arc<Attachment>> {
         let state = self.state.lock();
         let of_it = state.watched.values().filter(|watched| watched.uuid == *uuid);
         of_it.filter_map(|watched| watched.attachment.upgrade()).collect()
@@ -176,8 +173,8 @@ impl Watcher {
         let Some((attachment, speaks)) = self.state.lock().watched.get(&id).and_then(watched) else { return };
         // What the owner said before it ended still counts.
         if speaks && let Some(reign) = attachment.hear() {
-            let place = Place::Attached(Arc::downgrade(&attachment));
-            self.events.take_epoch(EpochQuestion { place, uuid: attachment.uuid(), reign });
+            let asked: Weak<Attachment> = Arc::downgrade(&attachment);
+            self.events.take_epoch(EpochQuestion::new(asked, attachment.uuid(), reign));
         }
         attachment.answer();
         let ended = may_have_ended && matches!(has_exited(attachment.pidfd().as_fd()), Ok(true));
@@ -237,7 +234,7 @@ mod tests {
         let mut pipe = AttachPipe::new(stream);
         pipe.send(&Frame::plain(Op::EpochTaken, 2)).unwrap();
         assert!(!pipe.send_last(&Frame::plain(Op::Detached, 0)).unwrap(), "there is room for it now");
-        let watcher = Watcher::new(Box::new(Quiet)).unwrap();
+        let watcher = Watcher::new(Arc::new(Quiet)).unwrap();
         watcher.flush(1, pipe);
         theirs.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         theirs.read_exact(&mut vec![0; full]).unwrap();

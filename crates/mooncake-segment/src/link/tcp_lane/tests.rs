@@ -5,12 +5,14 @@ use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::thread::{scope, sleep};
 
+use mooncake_ids::SegmentUuid;
+
 use super::*;
 use crate::link::fixture::hello;
 use crate::protocol::frames::Purpose;
 use crate::reign::Reign;
 
-const UUID: [u8; 16] = [7; 16];
+const UUID: SegmentUuid = SegmentUuid([7; 16]);
 const BYTES: u64 = 64 << 20;
 const RID: u64 = 1 << 48 | 2;
 
@@ -253,7 +255,7 @@ fn an_owner_that_shows_other_memory_or_no_hello_is_not_used() {
     let (welcome, mut damaged) = (welcome(), welcome().encode());
     damaged[20] ^= 1;
     for answer in [
-        HelloReply { uuid: [8; 16], ..welcome }.encode(),
+        HelloReply { uuid: SegmentUuid([8; 16]), ..welcome }.encode(),
         HelloReply { bytes: BYTES / 2, ..welcome }.encode(),
         HelloReply { status: Status::WrongKey, ..welcome }.encode(),
         damaged,

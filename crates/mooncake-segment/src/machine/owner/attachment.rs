@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
+use mooncake_ids::SegmentUuid;
+
 use super::fence_list::FenceList;
 use super::{Fence, Output};
-use crate::Uuid;
 use crate::protocol::frames::{Frame, Op};
 use crate::reign::Reign;
 
@@ -18,7 +19,7 @@ pub struct Newcomer {
     /// Session that it maps it for.
     pub session: u64,
     /// The segment.
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     /// Its word that it has taken an epoch covers its views.
     pub knows_pins: bool,
 }
@@ -28,7 +29,7 @@ pub struct Newcomer {
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub session: u64,
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     /// Number by which the master knows that this is the session's process, once it has shown it; 0 = none.
     pub mark: u64,
     pub writable: bool,
@@ -76,7 +77,7 @@ impl Attachment {
         self.connection != Connection::Lost
     }
 
-    pub fn writes_for(&self, session: u64, uuid: &Uuid) -> bool {
+    pub fn writes_for(&self, session: u64, uuid: &SegmentUuid) -> bool {
         self.writable && self.session == session && self.uuid == *uuid
     }
 

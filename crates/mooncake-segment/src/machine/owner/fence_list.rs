@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
+
 use super::Fence;
-use crate::Uuid;
 
 #[derive(Debug)]
 pub(super) struct PendingFence {
@@ -21,7 +22,7 @@ pub(super) struct PendingFence {
 #[derive(Debug, Default)]
 pub(super) struct FenceList {
     pending: BTreeMap<u64, PendingFence>,
-    placements: BTreeMap<(Uuid, u64), u64>,
+    placements: BTreeMap<(SegmentUuid, u64), u64>,
     /// Those that wait for a gate, which says no more than that a write has ended: to be looked at each time.
     writing: BTreeSet<u64>,
     /// Those that wait for nobody any more.
@@ -65,7 +66,7 @@ impl FenceList {
     }
 
     /// Takes out what has nothing left to guard, and gives the rids.
-    pub fn remove_segment(&mut self, uuid: &Uuid) -> Vec<u64> {
+    pub fn remove_segment(&mut self, uuid: &SegmentUuid) -> Vec<u64> {
         let of_it: Vec<u64> =
             self.pending.iter().filter(|(_, pending)| pending.fence.uuid == *uuid).map(|(id, _)| *id).collect();
         of_it.into_iter().filter_map(|id| self.take(id)).map(|fence| fence.rid).collect()
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     fn fence(rid: u64) -> Fence {
-        Fence { uuid: [1; 16], rid, offset: 0, len: 1024, writer: 7, writer_done: false }
+        Fence { uuid: SegmentUuid([1; 16]), rid, offset: 0, len: 1024, writer: 7, writer_done: false }
     }
 
     fn list(asked: &[u64], writing: &[u64]) -> FenceList {
@@ -157,8 +158,8 @@ mod tests {
     #[test]
     fn a_segment_that_is_removed_takes_its_fences_along() {
         let mut waits = list(&[10], &[5]);
-        assert!(waits.remove_segment(&[2; 16]).is_empty());
-        assert_eq!(waits.remove_segment(&[1; 16]), [2]);
+        assert!(waits.remove_segment(&SegmentUuid([2; 16])).is_empty());
+        assert_eq!(waits.remove_segment(&SegmentUuid([1; 16])), [2]);
         waits.answered(1, 10);
         assert!(waits.take_proven().is_empty() && waits.next_cut().is_none());
     }

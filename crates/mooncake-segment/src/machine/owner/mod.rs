@@ -16,11 +16,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::CopyError;
 use mooncake_mutant::mutant;
 
 use super::Writes;
-use crate::Uuid;
 use crate::protocol::frames::{Frame, Op};
 use crate::reign::Reign;
 
@@ -37,7 +37,7 @@ const MAX_ATTACHED: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fence {
     /// Segment.
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     /// Placement.
     pub rid: u64,
     /// First byte of its extent.
@@ -56,7 +56,7 @@ pub struct ProcessGone {
     /// Session that it mapped it for.
     pub session: u64,
     /// The segment.
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     /// Number that it showed: see [`crate::LinkOptions::mark`].
     pub mark: u64,
 }
@@ -96,21 +96,21 @@ pub enum Output {
     /// Ask those of [`super::Insiders::below`] to obey a reign.
     AskInsiders {
         /// The segment that they use.
-        uuid: Uuid,
+        uuid: SegmentUuid,
         /// The reign.
         reign: Reign,
     },
     /// Cut the lanes of these writes: they did not end by themselves.
     Cut {
         /// The segment.
-        uuid: Uuid,
+        uuid: SegmentUuid,
         /// The writes, by their numbers in its gate.
         writes: Vec<u64>,
     },
     /// Report that a fence that could not be finished at once is done.
     Fenced {
         /// The segment.
-        uuid: Uuid,
+        uuid: SegmentUuid,
         /// The placement.
         rid: u64,
     },
@@ -119,7 +119,7 @@ pub enum Output {
         /// The epoch.
         epoch: u16,
         /// The segment.
-        uuid: Uuid,
+        uuid: SegmentUuid,
     },
     /// Report that a process that had shown whose it is has ended.
     ProcessGone(ProcessGone),
@@ -141,7 +141,7 @@ pub struct Owner<S> {
     reign: Reign,
     /// Latest number of an attachment or of a fence.
     next: u64,
-    segments: BTreeMap<Uuid, Held<S>>,
+    segments: BTreeMap<SegmentUuid, Held<S>>,
     attached: BTreeMap<u64, Attachment>,
     fences: FenceList,
     epochs: Vec<PendingEpoch>,
@@ -176,13 +176,13 @@ impl<S: Segment> Owner<S> {
     // ------------------------------------------------------------- segments
 
     /// Fresh memory: nothing older than the epoch can be there.
-    pub fn add(&mut self, uuid: Uuid, segment: S) {
+    pub fn add(&mut self, uuid: SegmentUuid, segment: S) {
         self.segments.insert(uuid, Held { segment, taken: self.reign.epoch });
     }
 
     /// Takes a segment out, and gives it with the rids of its unfinished fences, which have nothing left to guard. They
     /// are reported when its memory is given back. No frame goes to its attachments any more: the connections close.
-    pub fn remove(&mut self, uuid: &Uuid, out: &mut Vec<Output>) -> Option<(S, Vec<u64>)> {
+    pub fn remove(&mut self, uuid: &SegmentUuid, out: &mut Vec<Output>) -> Option<(S, Vec<u64>)> {
         let Held { segment, .. } = self.segments.remove(uuid)?;
         let over = self.attached.extract_if(.., |_, attached| attached.uuid == *uuid);
         out.extend(over.map(|(attachment, _)| Output::Forget { attachment }));
@@ -191,17 +191,17 @@ impl<S: Segment> Owner<S> {
     }
 
     /// What the driver has of a segment.
-    pub fn segment(&self, uuid: &Uuid) -> Option<&S> {
+    pub fn segment(&self, uuid: &SegmentUuid) -> Option<&S> {
         self.segments.get(uuid).map(|held| &held.segment)
     }
 
     /// The segments.
-    pub fn uuids(&self) -> impl Iterator<Item = Uuid> {
+    pub fn uuids(&self) -> impl Iterator<Item = SegmentUuid> {
         self.segments.keys().copied()
     }
 
     /// Highest epoch that a segment has taken; 0 for one that is not here. It may have been asked for a higher one.
-    pub fn taken(&self, uuid: &Uuid) -> u16 {
+    pub fn taken(&self, uuid: &SegmentUuid) -> u16 {
         if mutant!(ResumeSaysWhatWasAsked) {
             return self.reign.epoch;
         }

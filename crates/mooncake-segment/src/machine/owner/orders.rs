@@ -106,8 +106,8 @@ struct World {
     epochs: BTreeMap<(u8, u16), Waits>,
 }
 
-fn uuid(segment: u8) -> Uuid {
-    [segment + 1; 16]
+fn uuid(segment: u8) -> SegmentUuid {
+    SegmentUuid([segment + 1; 16])
 }
 
 impl World {
@@ -359,7 +359,7 @@ impl World {
 
     /// Takes what the owner says as the world would.
     fn hear(&mut self, out: Vec<Output>) {
-        let segment = |uuid: Uuid| uuid[0] - 1;
+        let segment = |uuid: SegmentUuid| uuid.0[0] - 1;
         for output in out {
             match output {
                 Output::Send { frame: Frame { op: Op::Upgraded, .. }, .. } => {}

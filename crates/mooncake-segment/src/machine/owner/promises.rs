@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use mooncake_ids::SegmentUuid;
 use mooncake_mutant::mutant;
 
 use super::fence_list::PendingFence;
 use super::{Fence, Held, Output, Owner, Segment};
-use crate::Uuid;
 use crate::error::TwoReigns;
 use crate::reign::Reign;
 
@@ -15,7 +15,7 @@ pub(super) const GRACE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(super) struct PendingEpoch {
-    pub uuid: Uuid,
+    pub uuid: SegmentUuid,
     epoch: u16,
     writing: Vec<u64>,
     cut_at: Option<Duration>,
@@ -68,7 +68,12 @@ impl<S: Segment> Owner<S> {
     ///
     /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any
     /// more: a report says the number only, and either master would take it for its own.
-    pub fn take_epoch(&mut self, now: Duration, asked: Reign, out: &mut Vec<Output>) -> Result<Vec<Uuid>, TwoReigns> {
+    pub fn take_epoch(
+        &mut self,
+        now: Duration,
+        asked: Reign,
+        out: &mut Vec<Output>,
+    ) -> Result<Vec<SegmentUuid>, TwoReigns> {
         let epoch = asked.epoch;
         if asked.clashes_with(self.reign) && !mutant!(BothReignsAreTaken) {
             self.epochs.retain(|pending| pending.epoch != epoch);
@@ -167,7 +172,13 @@ fn is_marred(segment: &impl Segment, fence: &Fence, out: &mut Vec<Output>) -> bo
     }
 }
 
-fn cut_when_due(uuid: Uuid, writing: &[u64], cut_at: &mut Option<Duration>, now: Duration, out: &mut Vec<Output>) {
+fn cut_when_due(
+    uuid: SegmentUuid,
+    writing: &[u64],
+    cut_at: &mut Option<Duration>,
+    now: Duration,
+    out: &mut Vec<Output>,
+) {
     if writing.is_empty() {
         *cut_at = None;
     } else if cut_at.is_some_and(|at| at <= now) {

@@ -10,7 +10,7 @@ use super::attachment::MOST_UNANSWERED;
 use super::promises::GRACE;
 use super::*;
 
-const UUID: Uuid = [1; 16];
+const UUID: SegmentUuid = SegmentUuid([1; 16]);
 const WRITER: u64 = 7;
 const GRANULES: u64 = 2048;
 const A2: Reign = Reign { epoch: 2, id: 7 };
@@ -52,7 +52,7 @@ impl World {
         self.output(|owner, out| owner.heard(id, &frame, out))
     }
 
-    fn take_epoch(&mut self, reign: Reign) -> (Result<Vec<Uuid>, ()>, Vec<Output>) {
+    fn take_epoch(&mut self, reign: Reign) -> (Result<Vec<SegmentUuid>, ()>, Vec<Output>) {
         let (now, mut out) = (self.now, Vec::new());
         (self.owner.take_epoch(now, reign, &mut out).map_err(drop), out)
     }
@@ -125,7 +125,7 @@ fn only_who_may_write_for_that_session_is_asked_about_a_fence() {
     let mut world = World::new();
     world.attach(WRITER);
     world.writer(WRITER + 1);
-    let elsewhere = world.owner.attach(Newcomer { session: WRITER, uuid: [2; 16], knows_pins: true });
+    let elsewhere = world.owner.attach(Newcomer { session: WRITER, uuid: SegmentUuid([2; 16]), knows_pins: true });
     world.hear(elsewhere, Frame::plain(Op::Upgrade, 0));
     assert_eq!(world.fence(fence(1)), (true, vec![]));
     let writer = world.writer(WRITER);
@@ -237,7 +237,7 @@ fn an_extent_with_a_stamp_that_its_writer_cannot_have_made_does_not_come_back() 
 #[test]
 fn a_fence_of_what_is_not_there_has_nothing_to_guard() {
     let mut world = World::new();
-    assert_eq!(world.fence(Fence { uuid: [9; 16], ..fence(1) }), (true, vec![]));
+    assert_eq!(world.fence(Fence { uuid: SegmentUuid([9; 16]), ..fence(1) }), (true, vec![]));
     let outside = Fence { offset: GRANULES * KIB, ..fence(1) };
     assert_eq!(world.fence(outside), (true, vec![Output::Outside(outside)]));
 }
@@ -339,8 +339,10 @@ fn the_stores_of_the_owners_own_process_are_waited_for() {
 #[test]
 fn a_segment_that_is_removed_takes_all_that_waits_for_it_along() {
     let mut world = World::new();
-    let (writer, elsewhere) =
-        (world.writer(WRITER), world.owner.attach(Newcomer { session: 3, uuid: [2; 16], knows_pins: true }));
+    let (writer, elsewhere) = (
+        world.writer(WRITER),
+        world.owner.attach(Newcomer { session: 3, uuid: SegmentUuid([2; 16]), knows_pins: true }),
+    );
     world.memory.admit(rid(1, 1), KIB, KIB);
     world.fence(fence(1));
     assert_eq!(world.take_epoch(A2).0, Ok(vec![]));
@@ -380,7 +382,7 @@ fn the_end_of_a_process_is_told_with_the_mark_that_it_showed() {
     assert_eq!((world.end(leaves), world.owner.attached()), (vec![], 0));
 }
 
-const OTHER: Uuid = [2; 16];
+const OTHER: SegmentUuid = SegmentUuid([2; 16]);
 
 #[test]
 fn a_segment_that_is_removed_leaves_alone_what_waits_for_another() {
@@ -408,7 +410,7 @@ fn a_segment_that_is_removed_leaves_alone_what_waits_for_another() {
 #[test]
 fn each_segment_takes_an_epoch_by_itself() {
     let mut world = World::new();
-    let [second, third] = [OTHER, [3; 16]].map(|uuid| {
+    let [second, third] = [OTHER, SegmentUuid([3; 16])].map(|uuid| {
         let memory = Memory::new(GRANULES, 1);
         world.owner.add(uuid, memory.clone());
         (uuid, memory)

@@ -26,7 +26,7 @@ fn small(max_lanes: usize, max_workers: usize) -> (Arc<SegmentServer>, Arc<moonc
 }
 
 /// How an owner answers to a caller, and the caller's end of that.
-fn knock(server: &SegmentServer, uuid: Uuid) -> (Status, TcpStream) {
+fn knock(server: &SegmentServer, uuid: SegmentUuid) -> (Status, TcpStream) {
     let mut lane = TcpStream::connect(server.tcp_addr()).unwrap();
     lane.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     lane.write_all(&hello(Purpose::Lane, uuid).encode()).unwrap();

@@ -1,5 +1,8 @@
-//! A Unix socket to a peer of this host. Memory that it made to be shared is mapped here, and copied to and from. Of
-//! other memory, reads are copied here; writes it copies from ours, at our word.
+//! A Unix socket to a peer of this host.
+//!
+//! Memory that the peer got from this project is mapped here, and this process copies to and from it. Of other memory,
+//! this process copies reads out of the peer's, and the peer copies writes out of this one's: the destination's side
+//! copies, so that no byte can land in a process that was not meant.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,51 +13,58 @@ use std::time::Duration;
 use mooncake_memory::{
     AccessPageView, ForeignRange, MemoryError, PeerMemory, PeerProcess, PullError, RevisionPageView, Target,
 };
-use mooncake_net::{Habit, busy_poll_behind, recv_awake_behind};
-use mooncake_os::{Guarded, forked, recv_fds};
+use mooncake_net::{Connect, Connection, Habit, busy_poll_behind, connect_abstract, recv_awake_behind};
+use mooncake_os::{Deadline, Guarded, WaitError, forked, recv_fds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::mapped::MappedPeer;
 use super::stuck_writes::{StuckWrite, StuckWrites};
 use super::unreadable::UnreadableRanges;
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
 use crate::memory::peer_identity::proven;
 use crate::protocol::ids::EngineId;
 use crate::protocol::same_host::{
-    ANSWER_LEN, Answer, BOUNDS_LEN, BlockBounds, Bounds, Hello, MOST_PIECES, Piece, REPLY_HELLO_LEN, ReplyHello,
-    Secret, Welcome, Wish, request, words,
+    ANSWER_LEN, Answer, BOUNDS_LEN, BlockBounds, Bounds, Hello, PIECES_MAX, Piece, REPLY_HELLO_LEN, ReplyHello, Secret,
+    Welcome, Wish, request, words,
 };
 use crate::request::{Opcode, Request};
-use crate::transport::pool::Connect;
-use crate::transport::stall::{Pace, Patience, SLICE};
+use crate::transport::context::Context;
+use crate::transport::stall::StallTimer;
+use crate::transport::{none_free, too_soon};
 
-/// Bytes copied between two looks at the clock.
-const STEP: usize = 16 << 20;
+/// Bytes of one read out of the peer's memory, between two looks at the clock.
+const READ_STEP_BYTES: usize = 16 << 20;
 
-/// Bytes that the peer is asked to copy between two of its answers, which are all that is seen to move.
-const FILL: u64 = 256 << 20;
+/// Bytes that the peer is asked to pull in one request: its answers are all that this side sees move.
+const PULL_BYTES_MAX: u64 = 256 << 20;
 
-/// Longest that a call which gave a write up waits for the peer to leave it, unless its caller has had enough. It takes
-/// the peer a millisecond or two to come out of a copy, unless it stands still there.
-const LEAVING: Duration = Duration::from_secs(1);
+/// Longest that a call which gave a write up waits for the peer to leave its copy: a millisecond or two, unless the
+/// peer stands still there. A call that its caller interrupted waits for a slice.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes copied to or from mapped memory in one go: so long the peer cannot give it up.
-const VISIT: usize = 4 << 20;
+/// Bytes of one access to mapped memory: the peer cannot deregister it meanwhile.
+const ACCESS_BYTES_MAX: usize = 4 << 20;
 
 pub(crate) struct Address {
     peer: Arc<str>,
     unix: String,
     id: EngineId,
     mapped: Arc<MappedPeer>,
-    out_of_reach: Arc<UnreadableRanges>,
+    unreadable: Arc<UnreadableRanges>,
+    stuck_writes: Arc<StuckWrites>,
 }
 
 impl Address {
-    pub fn new(peer: Arc<str>, unix: &str, id: EngineId, mapped: Arc<MappedPeer>) -> Address {
-        Address { peer, unix: unix.to_owned(), id, mapped, out_of_reach: Arc::default() }
+    pub fn new(
+        peer: Arc<str>,
+        unix: &str,
+        id: EngineId,
+        mapped: Arc<MappedPeer>,
+        stuck_writes: Arc<StuckWrites>,
+    ) -> Address {
+        Address { peer, unix: unix.to_owned(), id, mapped, unreadable: Arc::default(), stuck_writes }
     }
 
     pub fn mapped_blocks(&self) -> usize {
@@ -67,58 +77,58 @@ pub(crate) struct SameHostConnection {
     peer: Arc<str>,
     id: EngineId,
     process: Arc<PeerProcess>,
-    /// What the peer has proven itself by.
+    /// In the peer's memory as long as the program runs that has proven itself by it.
     secret: Secret,
     revision_page: RevisionPageView,
-    /// The way into the peer's mapped memory, and this end's word for copies out of its own. None: the peer cannot copy
-    /// out of this process, and is asked for none.
+    /// Where this process enters the peer's mapped memory, and withdraws copies out of its own. None: the peer cannot
+    /// copy out of this process, and is not asked to.
     access_page: Option<AccessPageView>,
     mapped: Arc<MappedPeer>,
-    out_of_reach: Arc<UnreadableRanges>,
-    /// Where it is noted what the peer does not leave.
+    unreadable: Arc<UnreadableRanges>,
+    /// Where a write is noted that the peer does not leave.
     stuck_writes: Arc<StuckWrites>,
-    /// So long a write that was given up is waited for.
-    leaving: Duration,
-    /// Buffers of the peer, by their start, as they were when its revision page said so.
-    known: (u64, BTreeMap<u64, Bounds>),
+    /// So long this connection waits for the peer to leave a write.
+    leave_timeout: Duration,
+    /// Buffers of the peer by their start, and what its revision page said before it named them.
+    peer_buffers: (u64, BTreeMap<u64, Bounds>),
     habit: Habit,
-    between: bool,
+    is_idle: bool,
 }
 
-/// Writes that the peer will copy by itself.
+/// Writes that the peer will be asked to pull.
 #[derive(Default)]
 struct PendingPulls {
     pieces: Vec<Piece>,
     bytes: u64,
 }
 
-/// A transfer did not come about within the host.
+/// Why a transfer did not come about within the host.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Another transport may do it.
-    OtherWay(String),
+    Unsuitable(String),
     /// The same, for a reason that may pass.
-    NotNow(String),
-    /// The same, as memory of either end is a device's, or is not there.
+    UnsuitableNow(String),
+    /// The same, as memory of one end is a device's, or is not there.
     NotCopied {
-        /// The peer's end of it, in the peer's process.
+        /// The peer's end of it, an address in the peer's process.
         addr: u64,
         len: u64,
-        /// It is the peer's end, for certain.
+        /// It is certain that it is the peer's end.
         there: bool,
         reason: String,
     },
     /// Another transport would not help.
-    Broken(EngineError),
+    Failed(EngineError),
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::OtherWay(reason) | Failure::NotNow(reason) | Failure::NotCopied { reason, .. } => {
+            Failure::Unsuitable(reason) | Failure::UnsuitableNow(reason) | Failure::NotCopied { reason, .. } => {
                 f.write_str(reason)
             }
-            Failure::Broken(error) => error.fmt(f),
+            Failure::Failed(error) => error.fmt(f),
         }
     }
 }
@@ -127,77 +137,88 @@ impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         match error {
             EngineError::Interrupted | EngineError::Timeout { .. } | EngineError::NotRegistered { .. } => {
-                Failure::Broken(error)
+                Failure::Failed(error)
             }
-            EngineError::Socket { .. } => Failure::NotNow(error.to_string()),
-            other => Failure::OtherWay(other.to_string()),
+            EngineError::Socket { .. } => Failure::UnsuitableNow(error.to_string()),
+            other => Failure::Unsuitable(other.to_string()),
         }
     }
 }
 
 impl Drop for SameHostConnection {
-    /// The peer may be at it still, with a write that was given up. It begins no further copy from here on; for the one
-    /// that it is at, if it is at one, it is waited for.
+    /// If the call ended before the peer's answer, the peer may still copy out of the caller's memory.
+    ///
+    /// Withdrawn, the peer begins no further copy. This waits for the one that the peer may be at, since the caller
+    /// uses its memory again afterwards. A peer that stands still in the midst of one is noted: until it has come out
+    /// nothing else may go to it.
     fn drop(&mut self) {
         let Some(access_page) = self.access_page.take() else { return };
-        if self.between || forked() {
+        if self.is_idle || forked() {
             return;
         }
-        let given_up = StuckWrite::new(self.id, access_page, self.process.clone(), self.secret);
-        if !Patience::lasting(self.leaving, &|| false).wait_until(|| !given_up.lasts()) {
+        let write = StuckWrite::new(self.id, access_page, self.process.clone(), self.secret);
+        if !Deadline::after(self.leave_timeout, &|| false).wait_until(|| !write.lasts()) {
             tracing::warn!(peer = &*self.peer, "stands still in the midst of a copy from here");
-            self.stuck_writes.note(given_up);
+            self.stuck_writes.note(write);
         }
     }
 }
 
-impl Connect for SameHostConnection {
-    type Address = Address;
+/// Connects to a peer, for the calls of an engine.
+pub(crate) struct Connector<'a> {
+    pub context: &'a Context,
+    pub address: &'a Address,
+}
+
+impl Connect for Connector<'_> {
+    type Connection = SameHostConnection;
     type Error = Failure;
 
-    fn open(node: &LocalNode, address: &Address, patience: &Patience<'_>) -> Result<SameHostConnection, Failure> {
+    fn open(&self, deadline: &Deadline<'_>) -> Result<SameHostConnection, Failure> {
+        let (context, address) = (self.context, self.address);
         let peer = address.peer.clone();
-        let other_way = |what: &'static str| move |error: std::io::Error| Failure::OtherWay(format!("{what}: {error}"));
-        let stream = connect(&address.unix).map_err(|error| {
+        let unsuitable =
+            |what: &'static str| move |error: std::io::Error| Failure::Unsuitable(format!("{what}: {error}"));
+        let stream = connect_abstract(&address.unix).map_err(|error| {
             let reason = format!("its Unix socket cannot be reached: {error}");
             match Errno::from_io_error(&error) {
-                // Its queue is full, or there are too many sockets here.
+                // Its queue is full, or this process has too many sockets.
                 Some(Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    Failure::NotNow(reason)
+                    Failure::UnsuitableNow(reason)
                 }
                 Some(Errno::CONNREFUSED) => {
-                    // Nobody listens there any more, and never will again.
+                    // The engine has ended: no other ever has its name.
                     address.mapped.forget();
-                    Failure::OtherWay(reason)
+                    Failure::Unsuitable(reason)
                 }
-                _ => Failure::OtherWay(reason),
+                _ => Failure::Unsuitable(reason),
             }
         })?;
-        stream.set_read_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
-        stream.set_write_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
-        let stream = Guarded::new(stream);
-        let cannot = |error: PullError| Failure::OtherWay(error.to_string());
-        // Before anything is said: the name of a peer that has ended may be another user's by now.
+        stream.set_read_timeout(Some(Deadline::SLICE)).map_err(unsuitable("prepare"))?;
+        stream.set_write_timeout(Some(Deadline::SLICE)).map_err(unsuitable("prepare"))?;
+        let cannot = |error: PullError| Failure::Unsuitable(error.to_string());
+        // Before the greeting: the abstract name of a peer that has ended is free for any process, and the greeting
+        // holds a secret.
         let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
-        let mut pace = Pace::new(&peer, patience, node.options.connect_timeout);
-        let hello = Hello { target: address.id, secret: node.secret() };
-        send(stream.as_fd(), &hello.encode(), &mut pace)?;
+        let mut timer = StallTimer::new(&peer, deadline, context.options.connect_timeout);
+        let hello = Hello { target: address.id, secret: context.secret() };
+        send(stream.as_fd(), &hello.encode(), &mut timer)?;
         let mut raw = [0; REPLY_HELLO_LEN];
         let mut fds = Vec::new();
         let mut got = 0;
         while got < raw.len() {
             match recv_fds(&*stream, &mut raw[got..], &mut fds) {
-                Ok(0) => return Err(Failure::NotNow("it hung up at the greeting".into())),
+                Ok(0) => return Err(Failure::UnsuitableNow("it hung up at the greeting".into())),
                 Ok(count) => {
                     got += count;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(error) => pace.failed(error, "wait for its greeting")?,
+                Err(error) => timer.failed(error, "wait for its greeting")?,
             }
         }
-        let reply = ReplyHello::decode(&raw).ok_or_else(|| Failure::OtherWay("its greeting is none".into()))?;
+        let reply = ReplyHello::decode(&raw).ok_or_else(|| Failure::Unsuitable("its greeting is none".into()))?;
         if reply.welcome == Welcome::Stranger {
-            return Err(Failure::OtherWay("another engine has its socket".into()));
+            return Err(Failure::Unsuitable("another engine has its socket".into()));
         }
         let can_pull = reply.welcome == Welcome::CanPull;
         let (revision_page, access_page) = match (&fds[..], can_pull) {
@@ -205,71 +226,82 @@ impl Connect for SameHostConnection {
             ([revision_page, access_page], true) => {
                 (revision_page, Some(AccessPageView::map(access_page).map_err(cannot_map)?))
             }
-            _ => return Err(Failure::NotNow("it did not send what belongs to its greeting".into())),
+            _ => return Err(Failure::UnsuitableNow("it did not send what belongs to its greeting".into())),
         };
         let revision_page = RevisionPageView::map(revision_page).map_err(cannot_map)?;
         let process = proven(process, &reply.secret).map_err(cannot)?;
         let process =
-            process.ok_or_else(|| Failure::OtherWay("the process behind its socket is another one".into()))?;
+            process.ok_or_else(|| Failure::Unsuitable("the process behind its socket is another one".into()))?;
         let (process, secret) = (Arc::new(process), reply.secret);
-        let (id, mapped, stuck_writes) = (address.id, address.mapped.clone(), node.stuck_writes.clone());
-        let known = (revision_page.get(), BTreeMap::new());
-        let (habit, leaving, between) = (Habit::new(), LEAVING, true);
+        let (id, mapped, stuck_writes) = (address.id, address.mapped.clone(), address.stuck_writes.clone());
+        let peer_buffers = (revision_page.get(), BTreeMap::new());
+        let (habit, leave_timeout, is_idle) = (Habit::new(), LEAVE_TIMEOUT, true);
         Ok(SameHostConnection {
             stream,
             peer,
             id,
-            leaving,
+            leave_timeout,
             process,
             secret,
             revision_page,
             access_page,
             mapped,
-            out_of_reach: address.out_of_reach.clone(),
+            unreadable: address.unreadable.clone(),
             stuck_writes,
-            known,
+            peer_buffers,
             habit,
-            between,
+            is_idle,
         })
     }
 
+    fn is_lost(&self, _: &Failure) -> bool {
+        // No second try here: TCP is tried next, which finds out whether the peer is there at all.
+        false
+    }
+
+    fn none_free(&self, error: WaitError) -> Failure {
+        none_free(&self.address.peer, error).into()
+    }
+
+    fn too_soon(&self, reason: &str, ago: Duration) -> Failure {
+        too_soon(&self.address.peer, reason, ago).into()
+    }
+}
+
+impl Connection for SameHostConnection {
     fn is_alive(&self) -> bool {
         !mooncake_net::is_readable(self.stream.as_fd())
     }
 
     fn is_reusable(&self) -> bool {
-        self.between
-    }
-
-    fn peer(address: &Address) -> &str {
-        &address.peer
-    }
-
-    fn is_lost(_: &Failure) -> bool {
-        // TCP is tried next, which finds out whether the peer is there at all.
-        false
+        self.is_idle
     }
 }
 
 impl SameHostConnection {
-    /// Carries requests out in their order.
-    pub fn transfer(&mut self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
+    /// Carries requests out in their order. Learns which of the peer's buffers cannot be copied directly.
+    pub fn transfer(
+        &mut self,
+        context: &Context,
+        requests: &[Request],
+        deadline: &Deadline<'_>,
+    ) -> Result<(), Failure> {
         let ends = || requests.iter().map(|request| (request.remote, request.local.len() as u64));
-        if self.out_of_reach.has_any(self.revision_page.get(), ends) {
+        if self.unreadable.has_any(self.revision_page.get(), ends) {
             let reason = "a device's memory at the peer".into();
             return Err(Failure::NotCopied { addr: 0, len: 0, there: true, reason });
         }
-        match self.carry_out(node, requests, patience) {
-            Err(Failure::Broken(EngineError::Interrupted)) => {
-                self.leaving = SLICE;
+        match self.transfer_all(context, requests, deadline) {
+            Err(Failure::Failed(EngineError::Interrupted)) => {
+                self.leave_timeout = Deadline::SLICE;
                 Err(EngineError::Interrupted.into())
             }
             Err(Failure::NotCopied { addr, len, reason, .. }) => {
-                let there = self.is_out_of_reach(addr, len);
+                let there = self.is_unreadable(addr, len);
                 if there {
-                    self.note_out_of_reach(node, addr, len, patience);
+                    self.note_unreadable(context, addr, len, deadline);
                 } else {
-                    node.buffers.look_for_devices();
+                    context.buffers.look_for_devices();
                 }
                 Err(Failure::NotCopied { addr, len, there, reason })
             }
@@ -277,125 +309,130 @@ impl SameHostConnection {
         }
     }
 
-    /// Whether memory of the peer's cannot be read, at its first or last byte. It may be a device's, for all that its
-    /// process shows of it.
-    fn is_out_of_reach(&self, addr: u64, len: u64) -> bool {
+    /// Whether memory of the peer cannot be read, at its first or last byte: it may be a device's.
+    fn is_unreadable(&self, addr: u64, len: u64) -> bool {
         [addr, addr.saturating_add(len.saturating_sub(1))].into_iter().any(|addr| {
             let read = self.process.pull(addr, &mut Target::new(&mut [0]));
             matches!(read, Err(PullError::Fault { .. }))
         })
     }
 
-    /// The next requests to that buffer take another way at once.
-    fn note_out_of_reach(&mut self, node: &LocalNode, addr: u64, len: u64, patience: &Patience<'_>) {
+    /// Has the next requests to that buffer take another path at once.
+    fn note_unreadable(&mut self, context: &Context, addr: u64, len: u64, deadline: &Deadline<'_>) {
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, node.options.stall_timeout);
-        // A request that is not answered ends the connection, as any other does.
-        if let Ok((revision, bounds)) = self.know(addr, len, &mut pace) {
-            self.out_of_reach.note(bounds.start, bounds.len, revision);
+        let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
+        // A failure needs no report: an unanswered request has ended the connection.
+        if let Ok((revision, bounds)) = self.find_buffer(addr, len, &mut timer) {
+            self.unreadable.note(bounds.start, bounds.len, revision);
         }
     }
 
-    fn carry_out(&mut self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
+    fn transfer_all(
+        &mut self,
+        context: &Context,
+        requests: &[Request],
+        deadline: &Deadline<'_>,
+    ) -> Result<(), Failure> {
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, node.options.stall_timeout);
+        let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
         let mut pulls = PendingPulls::default();
         for request in requests.iter().filter(|request| !request.local.is_empty()) {
-            if self.is_mapped(request, &mut pace)? {
-                self.fill(&mut pulls, &mut pace)?;
-                self.visit(node, request, &mut pace)?;
+            if self.is_mapped(request, &mut timer)? {
+                self.pull(&mut pulls, &mut timer)?;
+                self.copy_mapped(context, request, &mut timer)?;
                 continue;
             }
             match request.opcode {
                 Opcode::Write if self.access_page.is_none() => {
-                    return Err(Failure::OtherWay("the peer may not read this process".into()));
+                    return Err(Failure::Unsuitable("the peer may not read this process".into()));
                 }
-                Opcode::Write => self.add(&mut pulls, request, &mut pace)?,
+                Opcode::Write => self.add(&mut pulls, request, &mut timer)?,
                 Opcode::Read => {
-                    self.fill(&mut pulls, &mut pace)?;
-                    self.read(node, request, &mut pace)?;
+                    self.pull(&mut pulls, &mut timer)?;
+                    self.read(context, request, &mut timer)?;
                 }
             }
         }
-        self.fill(&mut pulls, &mut pace)
+        self.pull(&mut pulls, &mut timer)
     }
 
-    /// Adds a write to what the peer will copy, and lets it copy what is enough for once.
-    fn add(&mut self, pulls: &mut PendingPulls, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    /// Adds a write to what the peer will pull, and has it pull whenever that is enough for one request.
+    fn add(&mut self, pulls: &mut PendingPulls, request: &Request, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         let Piece { to, from, len } = piece(request);
         let mut at = 0;
         while at < len {
-            let step = (len - at).min(FILL - pulls.bytes);
+            let step = (len - at).min(PULL_BYTES_MAX - pulls.bytes);
             pulls.pieces.push(Piece { to: to + at, from: from + at, len: step });
             pulls.bytes += step;
             at += step;
-            if pulls.pieces.len() == MOST_PIECES || pulls.bytes == FILL {
-                self.fill(pulls, pace)?;
-                pace.check("copying to the peer")?;
+            if pulls.pieces.len() == PIECES_MAX || pulls.bytes == PULL_BYTES_MAX {
+                self.pull(pulls, timer)?;
+                timer.check("copying to the peer")?;
             }
         }
         Ok(())
     }
 
-    /// Lets the peer copy from here.
-    fn fill(&mut self, pulls: &mut PendingPulls, pace: &mut Pace<'_>) -> Result<(), Failure> {
+    /// Has the peer copy out of this process, and waits for its answer.
+    fn pull(&mut self, pulls: &mut PendingPulls, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         if pulls.pieces.is_empty() {
             return Ok(());
         }
-        let by_passage = self.access_page.as_mut().is_some_and(|access_page| access_page.ask(words(&pulls.pieces)));
-        match by_passage {
-            true => self.answer_by_passage(&pulls.pieces, pace)?,
-            false => drop(self.ask(Wish::Fill, &pulls.pieces, pace)?),
+        let is_on_page = self.access_page.as_mut().is_some_and(|access_page| access_page.ask(words(&pulls.pieces)));
+        match is_on_page {
+            true => self.receive_on_access_page(&pulls.pieces, timer)?,
+            false => drop(self.ask(Wish::Fill, &pulls.pieces, timer)?),
         }
         pulls.pieces.clear();
         pulls.bytes = 0;
         Ok(())
     }
 
-    /// The answer to what the peer was asked for through the access page, as it was awake. It comes there while this
-    /// end is awake, too, or by the socket.
-    fn answer_by_passage(&mut self, pieces: &[Piece], pace: &mut Pace<'_>) -> Result<(), Failure> {
-        self.between = false;
+    /// Receives the answer to a request that was put on the access page, as the peer was looking there. The peer
+    /// answers on the page while this end looks there, too, and by the socket otherwise.
+    fn receive_on_access_page(&mut self, pieces: &[Piece], timer: &mut StallTimer<'_>) -> Result<(), Failure> {
+        self.is_idle = false;
         let Some(access_page) = &mut self.access_page else { return Ok(()) };
         let answer = match busy_poll_behind(&self.habit, copying(bytes_of(pieces)), || access_page.answer()) {
             None if access_page.fall_asleep() => None,
-            // It may have come since.
+            // The peer may have answered before it saw that this end stopped looking.
             answer => answer.or_else(|| access_page.answer()),
         };
         let raw = match answer {
             Some(word) => {
-                pace.moved()?;
+                timer.moved()?;
                 word.to_le_bytes()
             }
             None => {
                 let mut raw = [0; ANSWER_LEN];
                 let read = |bytes: &mut [u8]| rustix::net::recv(&*self.stream, bytes, RecvFlags::empty());
-                self.receive_by(&mut raw, pace, |bytes| read(bytes).map(|(count, _)| count))?;
+                self.receive_by(&mut raw, timer, |bytes| read(bytes).map(|(count, _)| count))?;
                 raw
             }
         };
         self.answered(&raw, pieces)
     }
 
-    /// Whether the peer's end of a request lies in memory that is mapped here, or is from now on.
-    fn is_mapped(&mut self, request: &Request, pace: &mut Pace<'_>) -> Result<bool, Failure> {
-        // A peer without such memory is not asked where its buffers lie, but for reads.
+    /// Whether the peer's end of a request lies in memory that is mapped here; maps it if it can be.
+    fn is_mapped(&mut self, request: &Request, timer: &mut StallTimer<'_>) -> Result<bool, Failure> {
+        // The note is the number of buffers that can be mapped. Without any, a write needs no look-up of its buffer:
+        // the peer checks the range when it pulls.
         if self.revision_page.note() == 0 || self.access_page.is_none() {
             return Ok(false);
         }
-        let (_, bounds) = self.know(request.remote, request.local.len() as u64, pace)?;
+        let (_, bounds) = self.find_buffer(request.remote, request.local.len() as u64, timer)?;
         let Some(block) = bounds.block else { return Ok(false) };
-        Ok(self.block(&block, pace)?.is_some())
+        Ok(self.block(&block, timer)?.is_some())
     }
 
-    /// A block of the peer's memory; none if it cannot be mapped.
-    fn block(&mut self, block: &BlockBounds, pace: &mut Pace<'_>) -> Result<Option<Arc<PeerMemory>>, Failure> {
-        if let Some(memory) = self.mapped.get(block.id, self.known.0) {
+    /// A block of the peer's memory, mapped here; none if it cannot be mapped.
+    fn block(&mut self, block: &BlockBounds, timer: &mut StallTimer<'_>) -> Result<Option<Arc<PeerMemory>>, Failure> {
+        if let Some(memory) = self.mapped.get(block.id, self.peer_buffers.0) {
             return Ok(Some(memory));
         }
-        let fds = match self.ask_for(Wish::Map, &[Piece { to: block.id, from: 0, len: 0 }], pace) {
+        let fds = match self.ask_for(Wish::Map, &[Piece { to: block.id, from: 0, len: 0 }], timer) {
             Ok((_, fds)) => fds,
-            Err(Failure::Broken(EngineError::NotRegistered { .. })) => return Ok(None),
+            Err(Failure::Failed(EngineError::NotRegistered { .. })) => return Ok(None),
             Err(failure) => return Err(failure),
         };
         let [file] = <[OwnedFd; 1]>::try_from(fds)
@@ -409,72 +446,79 @@ impl SameHostConnection {
         }
     }
 
-    /// Copies between memory of here and the peer's mapped memory.
-    fn visit(&mut self, node: &LocalNode, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
-        for at in (0..request.local.len()).step_by(VISIT) {
-            let local = request.local.part(at, VISIT.min(request.local.len() - at));
+    /// Copies between memory of this process and the peer's mapped memory.
+    fn copy_mapped(&mut self, context: &Context, request: &Request, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
+        for at in (0..request.local.len()).step_by(ACCESS_BYTES_MAX) {
+            let local = request.local.part(at, ACCESS_BYTES_MAX.min(request.local.len() - at));
             let addr = request.remote + at as u64;
-            while !self.visit_once(node, request.opcode, local, addr, pace)? {
-                // It gave a buffer up meanwhile: this one perhaps, so it is asked anew. Or the way is closed for good.
+            while !self.copy_mapped_step(context, request.opcode, local, addr, timer)? {
+                // The peer deregistered a buffer meanwhile, perhaps this one: the next attempt looks it up again. Or
+                // the peer has closed the page for good.
                 if !self.is_alive() {
-                    return Err(Failure::OtherWay("the peer hung up".into()));
+                    return Err(Failure::Unsuitable("the peer hung up".into()));
                 }
-                pace.check("being let in by the peer")?;
+                timer.check("being let in by the peer")?;
             }
-            pace.moved()?;
+            timer.moved()?;
         }
         Ok(())
     }
 
-    /// One step; false if the peer did not let this engine in.
-    fn visit_once(
+    /// One access; false if it does not count and is to be made again.
+    ///
+    /// The peer takes no part, so that the order of looks proves its side. The buffer is looked up at a revision. The
+    /// access is counted in on the page, and goes on if the page is open and the revision the same. The bytes are
+    /// copied, and the access is counted out. It counts if afterwards
+    ///
+    /// 1. the page is open: a peer that has closed it does not wait for accesses;
+    /// 2. the peer's process and its connection live: what is mapped here outlives them, and no program has the bytes;
+    /// 3. the revision is the same, or a fresh look-up names the same block: the peer waits for an access only for some
+    ///    time, and then reports its buffer as busy.
+    fn copy_mapped_step(
         &mut self,
-        node: &LocalNode,
+        context: &Context,
         opcode: Opcode,
         local: ForeignRange,
         addr: u64,
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
     ) -> Result<bool, Failure> {
         let len = local.len() as u64;
-        let (revision, bounds) = self.know(addr, len, pace)?;
-        let elsewhere = || Failure::OtherWay("the peer's buffer is another one than before".into());
+        let (revision, bounds) = self.find_buffer(addr, len, timer)?;
+        let elsewhere = || Failure::Unsuitable("the peer's buffer is another one than before".into());
         let block = bounds.block.ok_or_else(elsewhere)?;
-        let memory = self.block(&block, pace)?.ok_or_else(elsewhere)?;
+        let memory = self.block(&block, timer)?.ok_or_else(elsewhere)?;
         let there = memory.range(addr - block.start, len).ok_or_else(elsewhere)?;
         let (from, into) = match opcode {
             Opcode::Read => (there, local),
             Opcode::Write => (local, there),
         };
-        let mut into = node.buffers.target(into);
+        let mut into = context.buffers.target(into);
         let Some(access_page) = &mut self.access_page else { return Err(elsewhere()) };
-        let Some(visit) = access_page.enter(&self.revision_page, revision, block.id) else { return Ok(false) };
-        let copied = node.myself.pull(from.addr() as u64, &mut into);
-        drop(visit);
-        // The peer's end is memory that can be mapped: it is no device's.
+        let Some(copy_mapped) = access_page.enter(&self.revision_page, revision, block.id) else { return Ok(false) };
+        let copied = context.own_process.pull(from.addr() as u64, &mut into);
+        drop(copy_mapped);
+        // Memory that can be mapped is no device's, so that it is this end that cannot be copied.
         copied.map_err(|error| Failure::NotCopied { addr, len, there: false, reason: error.to_string() })?;
-        // What is mapped here stays mapped when its owner has gone, and nobody has the bytes then.
         if !access_page.is_open() || !self.is_there() {
             return Err(self.gone());
         }
-        // Its owner does not wait for ever for whoever is inside. If this was not its buffer any more, it is visited
-        // anew.
-        Ok(self.revision_page.get() == revision || self.know(addr, len, pace)?.1.block == Some(block))
+        Ok(self.revision_page.get() == revision || self.find_buffer(addr, len, timer)?.1.block == Some(block))
     }
 
-    /// One request and its answer, of which the rest is given.
-    fn ask(&mut self, wish: Wish, pieces: &[Piece], pace: &mut Pace<'_>) -> Result<Vec<u8>, Failure> {
-        self.ask_for(wish, pieces, pace).map(|(rest, _)| rest)
+    /// Makes one request; gives what follows its answer.
+    fn ask(&mut self, wish: Wish, pieces: &[Piece], timer: &mut StallTimer<'_>) -> Result<Vec<u8>, Failure> {
+        self.ask_for(wish, pieces, timer).map(|(rest, _)| rest)
     }
 
-    /// The same, with the descriptors that come along.
+    /// The same, with the descriptors that come with the answer.
     fn ask_for(
         &mut self,
         wish: Wish,
         pieces: &[Piece],
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), Failure> {
-        self.between = false;
-        send(self.stream.as_fd(), &request(wish, pieces), pace)?;
+        self.is_idle = false;
+        send(self.stream.as_fd(), &request(wish, pieces), timer)?;
         let mut raw = [0; ANSWER_LEN];
         let bytes = match wish {
             Wish::Fill => bytes_of(pieces),
@@ -482,22 +526,22 @@ impl SameHostConnection {
         };
         let mut fds = Vec::new();
         match wish {
-            Wish::Map => self.receive_fds(&mut raw, &mut fds, pace)?,
-            Wish::Fill | Wish::Look => self.receive(&mut raw, copying(bytes), pace)?,
+            Wish::Map => self.receive_fds(&mut raw, &mut fds, timer)?,
+            Wish::Fill | Wish::Look => self.receive(&mut raw, copying(bytes), timer)?,
         }
         let mut rest = Vec::new();
         if wish == Wish::Look && Answer::decode(&raw) == Some(Answer::Done) {
             rest.resize(pieces.len() * BOUNDS_LEN, 0);
-            self.receive(&mut rest, Duration::ZERO, pace)?;
+            self.receive(&mut rest, Duration::ZERO, timer)?;
         }
         self.answered(&raw, pieces)?;
         Ok((rest, fds))
     }
 
-    /// All that was asked for is answered.
+    /// Reads an answer: from here on nothing is under way on the connection.
     fn answered(&mut self, raw: &[u8; ANSWER_LEN], pieces: &[Piece]) -> Result<(), Failure> {
         let answer = Answer::decode(raw).ok_or_else(|| EngineError::malformed(&self.peer, "its answer is none"))?;
-        self.between = true;
+        self.is_idle = true;
         let at = |at: u32| pieces.get(at as usize).copied().unwrap_or(pieces[0]);
         match answer {
             Answer::Done => Ok(()),
@@ -510,39 +554,42 @@ impl SameHostConnection {
                 let reason = format!("{len} bytes from {from:#x} here to {to:#x} there cannot be copied directly");
                 Err(Failure::NotCopied { addr: to, len, there: false, reason })
             }
-            Answer::Refused(_) => Err(Failure::OtherWay("the peer may not read this process".into())),
+            Answer::Refused(_) => Err(Failure::Unsuitable("the peer may not read this process".into())),
         }
     }
 
-    /// Copies out of the peer's memory. The range is known to have lain in a registered buffer before, and no buffer
-    /// was given up until afterwards.
-    fn read(&mut self, node: &LocalNode, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
-        for at in (0..request.local.len()).step_by(STEP) {
-            let local = request.local.part(at, STEP.min(request.local.len() - at));
+    /// Copies out of the peer's memory by `process_vm_readv`.
+    ///
+    /// The peer is not asked. The range was in one of its buffers at a revision; if its process and connection live
+    /// afterwards and the revision is the same, no buffer was deregistered meanwhile, and the bytes are that buffer's.
+    fn read(&mut self, context: &Context, request: &Request, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
+        for at in (0..request.local.len()).step_by(READ_STEP_BYTES) {
+            let local = request.local.part(at, READ_STEP_BYTES.min(request.local.len() - at));
             let addr = request.remote + at as u64;
-            let (before, _) = self.know(addr, local.len() as u64, pace)?;
-            let mut target = node.buffers.target(local);
+            let (before, _) = self.find_buffer(addr, local.len() as u64, timer)?;
+            let mut target = context.buffers.target(local);
             self.process.pull(addr, &mut target).map_err(|error| match error {
                 PullError::Fault { .. } => {
                     let (len, reason) = (local.len() as u64, error.to_string());
                     Failure::NotCopied { addr, len, there: false, reason }
                 }
-                PullError::Refused { .. } => Failure::OtherWay(error.to_string()),
+                PullError::Refused { .. } => Failure::Unsuitable(error.to_string()),
                 PullError::Ended { .. } => self.ended(),
             })?;
             if !self.is_there() {
-                // Another program in the same process, perhaps, and its bytes.
+                // The process may have called `exec`, and the bytes are of another program.
                 return Err(self.gone());
             }
             if self.revision_page.get() != before {
-                return Err(Failure::OtherWay("the peer gave a buffer up meanwhile".into()));
+                return Err(Failure::Unsuitable("the peer gave a buffer up meanwhile".into()));
             }
-            pace.moved()?;
+            timer.moved()?;
         }
         Ok(())
     }
 
-    /// Neither the peer's process nor its engine has ended: looked at between two requests, when it has nothing to say.
+    /// Whether the peer's process and engine live. Looked at between two requests, when the peer sends nothing:
+    /// anything to read is the end.
     fn is_there(&self) -> bool {
         let process = PollFd::new(&self.process, PollFlags::IN);
         let mut fds = [process, PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN | PollFlags::RDHUP)];
@@ -554,39 +601,46 @@ impl SameHostConnection {
         }
     }
 
-    /// It ended, or hung up: its engine may have had too many connections, and may be reached by TCP.
+    /// The process has ended, or only the connection: an engine with too many connections hangs up, and may be reached
+    /// by TCP.
     fn gone(&self) -> Failure {
-        if self.process.has_ended() { self.ended() } else { Failure::OtherWay("the peer hung up".into()) }
+        if self.process.has_ended() { self.ended() } else { Failure::Unsuitable("the peer hung up".into()) }
     }
 
     fn ended(&self) -> Failure {
         let source = std::io::ErrorKind::ConnectionReset.into();
-        Failure::Broken(EngineError::Socket { peer: self.peer.to_string(), what: "the peer has ended", source })
+        Failure::Failed(EngineError::Socket { peer: self.peer.to_string(), what: "the peer has ended", source })
     }
 
-    /// The buffer of the peer's that a range lies in, and what its revision page said before that was known.
-    fn know(&mut self, addr: u64, len: u64, pace: &mut Pace<'_>) -> Result<(u64, Bounds), Failure> {
+    /// The peer's buffer that a range lies in, and what its revision page said before it named it. What it named before
+    /// holds as long as the revision is the same.
+    fn find_buffer(&mut self, addr: u64, len: u64, timer: &mut StallTimer<'_>) -> Result<(u64, Bounds), Failure> {
         let now = self.revision_page.get();
-        if self.known.0 != now {
-            self.known = (now, BTreeMap::new());
+        if self.peer_buffers.0 != now {
+            self.peer_buffers = (now, BTreeMap::new());
         }
         let holds = |bounds: &Bounds| {
             addr >= bounds.start && addr.checked_add(len).is_some_and(|end| end <= bounds.start + bounds.len)
         };
-        let before = self.known.1.range(..=addr).next_back().map(|(_, bounds)| *bounds);
+        let before = self.peer_buffers.1.range(..=addr).next_back().map(|(_, bounds)| *bounds);
         if let Some(bounds) = before.filter(holds) {
             return Ok((now, bounds));
         }
-        let raw = self.ask(Wish::Look, &[Piece { to: addr, from: 0, len }], pace)?;
+        let raw = self.ask(Wish::Look, &[Piece { to: addr, from: 0, len }], timer)?;
         let bounds = raw.first_chunk().and_then(Bounds::decode).filter(holds);
         let bounds =
             bounds.ok_or_else(|| EngineError::malformed(&self.peer, "it names a buffer that was not asked for"))?;
-        self.known.1.insert(bounds.start, bounds);
+        self.peer_buffers.1.insert(bounds.start, bounds);
         Ok((now, bounds))
     }
 
-    /// Receives what comes with descriptors.
-    fn receive_fds(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    /// Receives bytes and the descriptors that come with them.
+    fn receive_fds(
+        &self,
+        bytes: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+        timer: &mut StallTimer<'_>,
+    ) -> Result<(), EngineError> {
         let mut got = 0;
         while got < bytes.len() {
             match recv_fds(&*self.stream, &mut bytes[got..], fds) {
@@ -596,24 +650,24 @@ impl SameHostConnection {
                 }
                 Ok(count) => {
                     got += count;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(error) => pace.failed(error, "wait for its answer")?,
+                Err(error) => timer.failed(error, "wait for its answer")?,
             }
         }
         Ok(())
     }
 
-    /// Receives what the peer says after so much work.
-    fn receive(&self, bytes: &mut [u8], work: Duration, pace: &mut Pace<'_>) -> Result<(), EngineError> {
-        self.receive_by(bytes, pace, |rest| recv_awake_behind(&self.habit, work, self.stream.as_fd(), rest))
+    /// Receives an answer, for which the peer works so long.
+    fn receive(&self, bytes: &mut [u8], work: Duration, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+        self.receive_by(bytes, timer, |rest| recv_awake_behind(&self.habit, work, self.stream.as_fd(), rest))
     }
 
-    /// Receives what the peer says, by one `recv` after another.
+    /// Receives bytes, by one `recv` after another.
     fn receive_by(
         &self,
         bytes: &mut [u8],
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
         mut recv: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     ) -> Result<(), EngineError> {
         let mut got = 0;
@@ -625,27 +679,16 @@ impl SameHostConnection {
                 }
                 Ok(count) => {
                     got += count;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(errno) => pace.failed(errno.into(), "wait for its answer")?,
+                Err(errno) => timer.failed(errno.into(), "wait for its answer")?,
             }
         }
         Ok(())
     }
 }
 
-/// Connects at once or not at all: to one that has stopped accepting, a connect that waits would wait for ever.
-fn connect(name: &str) -> std::io::Result<UnixStream> {
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &address)?;
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
-}
-
-/// How long the peer takes for a copy, at the rate of a slow host.
+/// How long the peer copies, at the rate of a slow host.
 fn copying(bytes: u64) -> Duration {
     const BYTES_PER_NANOSECOND: u64 = 4;
     Duration::from_nanos(bytes / BYTES_PER_NANOSECOND)
@@ -656,22 +699,22 @@ fn bytes_of(pieces: &[Piece]) -> u64 {
 }
 
 fn cannot_map(error: MemoryError) -> Failure {
-    Failure::OtherWay(error.to_string())
+    Failure::Unsuitable(error.to_string())
 }
 
 fn piece(request: &Request) -> Piece {
     Piece { to: request.remote, from: request.local.addr() as u64, len: request.local.len() as u64 }
 }
 
-fn send(fd: BorrowedFd<'_>, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+fn send(fd: BorrowedFd<'_>, bytes: &[u8], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
     let mut sent = 0;
     while sent < bytes.len() {
         match rustix::net::send(fd, &bytes[sent..], SendFlags::NOSIGNAL) {
             Ok(count) => {
                 sent += count;
-                pace.moved()?;
+                timer.moved()?;
             }
-            Err(errno) => pace.failed(errno.into(), "ask the peer")?,
+            Err(errno) => timer.failed(errno.into(), "ask the peer")?,
         }
     }
     Ok(())

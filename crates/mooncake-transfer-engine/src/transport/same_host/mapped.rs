@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use mooncake_memory::{PeerMemory, PeerProcess};
 use parking_lot::Mutex;
 
-/// All that an engine has mapped of its peers.
+/// All that an engine has mapped of its peers' memory.
 #[derive(Default)]
 pub(crate) struct MappedPeers {
     list: Mutex<Vec<Weak<MappedPeer>>>,
@@ -28,12 +28,12 @@ struct State {
 
 struct Block {
     memory: Arc<PeerMemory>,
-    /// The peer's revision page said so when the block was last needed.
+    /// What the peer's revision page said when a call last needed the block.
     needed: u64,
 }
 
 impl MappedPeers {
-    /// For a peer that is met.
+    /// What will be mapped of a peer whose path is looked for.
     pub(crate) fn meet(&self) -> Arc<MappedPeer> {
         let peer = Arc::default();
         let mut list = self.list.lock();
@@ -42,7 +42,7 @@ impl MappedPeers {
         peer
     }
 
-    /// Lets go of the memory of processes that have ended: what is mapped is not given back.
+    /// Unmaps memory of processes that have ended: as long as it is mapped, the kernel keeps its pages.
     pub(crate) fn forget_ended(&self) {
         let all: Vec<_> = self.list.lock().iter().filter_map(Weak::upgrade).collect();
         for peer in all {
@@ -54,15 +54,15 @@ impl MappedPeers {
 }
 
 impl MappedPeer {
-    /// Lets go of all of it: its engine is gone, though its process may go on with something else.
+    /// Unmaps all of it: the engine has ended, though its process may go on.
     pub fn forget(&self) {
         let mut state = self.state.lock();
         state.process = None;
         state.blocks.clear();
     }
 
-    /// A block, while the peer's revision page says `revision`. A block that was not needed between two changes of the
-    /// revision page is let go of: the peer may have freed it.
+    /// A block, while the peer's revision page says `revision`. A block that no call needed between two changes of the
+    /// revision is unmapped: the peer may have freed it.
     pub fn get(&self, id: u64, revision: u64) -> Option<Arc<PeerMemory>> {
         let mut state = self.state.lock();
         if state.revision < revision {

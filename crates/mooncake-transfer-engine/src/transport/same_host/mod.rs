@@ -1,4 +1,4 @@
-//! Copies within the host: whether they work with a peer, and the connections for that.
+//! Copies within the host: whether they work with a peer, and the connections for them.
 
 pub(crate) mod connection;
 pub(crate) mod mapped;
@@ -9,38 +9,65 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_os::{boot_id, hex};
+use mooncake_net::Pool;
+use mooncake_os::{Deadline, boot_id, hex};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::pool::Pool;
-use super::same_host::connection::{Failure, SameHostConnection};
-use super::stall::{Patience, SLICE};
+use super::same_host::connection::{Connector, Failure, SameHostConnection};
+use super::same_host::mapped::MappedPeers;
+use super::same_host::stuck_writes::StuckWrites;
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
-use crate::memory::buffers::Buffer;
+use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::memory::mappable::Mappable;
 use crate::memory::mappers::ActiveAccess;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::EngineId;
 use crate::request::Request;
-use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport};
+use crate::transport::context::Context;
+use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport, pool_limits};
 
-/// An attempt that failed for the moment is not repeated before.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// After an attempt that failed for the moment there is none for so long.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Longest that a call waits while another one finds out; then it goes another way.
-const MOMENT: Duration = Duration::from_millis(200);
+/// Longest that a call waits while another one tries; then it takes another path.
+const TRIAL_WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// Connections lent at a time to calls to one peer.
+const LENT_MAX: usize = 64;
 
 /// Copies between the processes of one host.
 pub(crate) struct SameHost {
-    /// Abstract Unix socket; empty where this engine takes part in none.
+    /// Name of this engine's abstract Unix socket; empty if it has none.
     unix: String,
     mappable: Arc<Mappable>,
+    mapped: MappedPeers,
+    /// Abandoned writes that targets may still copy.
+    stuck_writes: Arc<StuckWrites>,
 }
 
 impl SameHost {
     pub fn new(unix: String, mappable: Arc<Mappable>) -> SameHost {
-        SameHost { unix, mappable }
+        SameHost { unix, mappable, mapped: MappedPeers::default(), stuck_writes: Arc::default() }
+    }
+
+    /// The path to one life of a peer.
+    fn path(&self, name: &str, unix: &str, id: EngineId) -> SameHostPath {
+        let name: Arc<str> = name.into();
+        let stuck_writes = self.stuck_writes.clone();
+        let address = connection::Address::new(name.clone(), unix, id, self.mapped.meet(), stuck_writes.clone());
+        let (connections, state) = (Pool::new(pool_limits(LENT_MAX)), Mutex::new(State::Untried(None)));
+        SameHostPath { name, id, address, connections, stuck_writes, state, tried: Condvar::new() }
+    }
+}
+
+impl MemoryObserver for SameHost {
+    fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        self.mappable.add(buffers);
+        Ok(())
+    }
+
+    fn deregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+        self.mappable.remove(buffers)
     }
 }
 
@@ -56,26 +83,25 @@ impl Transport for SameHost {
         }
     }
 
-    fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
-        self.mappable.add(buffers);
-        Ok(())
-    }
-
-    fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
-        self.mappable.remove(buffers)
-    }
-
-    fn path_to(&self, node: &LocalNode, met: &PeerInfo<'_>, _patience: &Patience<'_>) -> Result<Reached, EngineError> {
-        let door = if node.options.same_host { door_of(met.descriptor) } else { Err("turned off here".into()) };
-        Ok(match door {
-            Ok((unix, id)) => Reached::Path(Box::new(SameHostPath::new(node, met.name, unix, id))),
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, _: &Deadline<'_>) -> Result<Reached, EngineError> {
+        let socket = if context.options.same_host { socket_of(peer.descriptor) } else { Err("turned off here".into()) };
+        Ok(match socket {
+            Ok((unix, id)) => Reached::Path(Box::new(self.path(peer.name, unix, id))),
             Err(reason) => Reached::Unreachable(reason),
         })
     }
+
+    fn sweep(&self, _now: Instant) {
+        self.mapped.forget_ended();
+    }
+
+    fn finish(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        self.stuck_writes.wait_for_all(deadline)
+    }
 }
 
-/// The socket of a peer, and which life of it; or why there can be no copies, by what it says of itself.
-fn door_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
+/// A peer's socket and the id of its life; or why its document rules copies within the host out.
+fn socket_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
     let ours = descriptor.ours.as_ref().ok_or("the peer is no engine of this kind")?;
     let id = descriptor.engine_id().ok_or("the peer has no usable id")?;
     if ours.unix.is_empty() {
@@ -85,21 +111,23 @@ fn door_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
     if hex(&boot) == ours.boot { Ok((&ours.unix, id)) } else { Err("another host".into()) }
 }
 
-/// The way to one life of a peer.
+/// The path to one life of a peer.
 struct SameHostPath {
     name: Arc<str>,
     id: EngineId,
-    lanes: Pool<SameHostConnection>,
+    address: connection::Address,
+    connections: Pool<SameHostConnection>,
+    stuck_writes: Arc<StuckWrites>,
     state: Mutex<State>,
-    found_out: Condvar,
+    tried: Condvar,
 }
 
 enum State {
-    /// It has not been tried yet, or failed then for a reason that may pass.
+    /// Not tried yet, or it failed then, for a reason that may pass.
     Untried(Option<(Instant, String)>),
     Trying,
     Works,
-    /// For all of this life of the peer.
+    /// It does not work in this life of the peer.
     Not(String),
 }
 
@@ -107,45 +135,47 @@ impl From<Failure> for State {
     fn from(failure: Failure) -> State {
         let now = |reason| State::Untried(Some((Instant::now(), reason)));
         match failure {
-            Failure::OtherWay(reason) => State::Not(reason),
-            Failure::NotCopied { reason, .. } | Failure::NotNow(reason) => now(reason),
-            // The caller's patience says nothing of the path, and a peer that stands still may go on.
-            Failure::Broken(error) => now(error.to_string()),
+            Failure::Unsuitable(reason) => State::Not(reason),
+            Failure::NotCopied { reason, .. } | Failure::UnsuitableNow(reason) => now(reason),
+            // The caller's deadline says nothing of the path, and a peer that stands still may go on.
+            Failure::Failed(error) => now(error.to_string()),
         }
     }
 }
 
 impl Path for SameHostPath {
-    fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError> {
-        self.retire_abandoned(node, patience)?;
-        if node.buffers.are_any_on_device(requests) {
+    fn transfer(&self, context: &Context, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), PathError> {
+        self.retire_abandoned(context, deadline)?;
+        if context.buffers.are_any_on_device(requests) {
             return Err(PathError::Unsuitable(Cow::Borrowed("device memory here")));
         }
-        self.try_it(node, patience)?;
-        let carried = self.lanes.with(node, patience, |lane| lane.transfer(node, requests, patience));
-        carried.map_err(|failure| match failure {
+        self.try_it(context, deadline)?;
+        let by = Connector { context, address: &self.address };
+        let transferred =
+            self.connections.with(&by, deadline, |connection| connection.transfer(context, requests, deadline));
+        transferred.map_err(|failure| match failure {
             Failure::NotCopied { there: true, .. } => PathError::Unsuitable(Cow::Borrowed("device memory at the peer")),
-            // A process that may not be read, for instance: another transport knows more, and says what is wrong.
-            Failure::NotCopied { reason, .. } | Failure::OtherWay(reason) | Failure::NotNow(reason) => {
+            // A process that may not be read, for instance: the next transport moves the bytes, or says what is wrong.
+            Failure::NotCopied { reason, .. } | Failure::Unsuitable(reason) | Failure::UnsuitableNow(reason) => {
                 PathError::Unsuitable(Cow::Owned(reason))
             }
-            Failure::Broken(error) => PathError::Failed(error),
+            Failure::Failed(error) => PathError::Failed(error),
         })
     }
 
-    fn retire_abandoned(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), EngineError> {
-        node.stuck_writes.wait(self.id, &self.name, patience)
+    fn retire_abandoned(&self, _: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        self.stuck_writes.wait(self.id, &self.name, deadline)
     }
 
     fn close_idle(&self, now: Instant) {
-        self.lanes.close_idle(now);
+        self.connections.close_idle(now);
     }
 
     fn status(&self) -> PathStatus {
         match &*self.state.lock() {
             State::Untried(None) | State::Trying => PathStatus::Untried,
             State::Untried(Some((_, reason))) => PathStatus::Down(format!("for now: {reason}")),
-            State::Works => PathStatus::Up(match self.lanes.address().mapped_blocks() {
+            State::Works => PathStatus::Up(match self.address.mapped_blocks() {
                 0 => "copies between processes".into(),
                 blocks => format!("{blocks} blocks of its memory mapped, copies between processes otherwise"),
             }),
@@ -155,26 +185,20 @@ impl Path for SameHostPath {
 }
 
 impl SameHostPath {
-    fn new(node: &LocalNode, name: &str, unix: &str, id: EngineId) -> SameHostPath {
-        let name: Arc<str> = name.into();
-        let lanes = Pool::new(64, connection::Address::new(name.clone(), unix, id, node.mapped.meet()));
-        SameHostPath { name, id, lanes, state: Mutex::new(State::Untried(None)), found_out: Condvar::new() }
-    }
-
-    /// Whether it works, tried by the first who needs it.
-    fn try_it(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), PathError> {
-        let until = Instant::now() + MOMENT;
+    /// Whether copies work: the first call that needs them tries.
+    fn try_it(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), PathError> {
+        let until = Instant::now() + TRIAL_WAIT_MAX;
         let mut state = self.state.lock();
         loop {
             match &*state {
                 State::Works => return Ok(()),
                 State::Not(_) => return Err(PathError::Down),
-                State::Untried(Some((at, _))) if at.elapsed() < RETRY_AFTER => return Err(PathError::Down),
+                State::Untried(Some((at, _))) if at.elapsed() < RETRY_PAUSE => return Err(PathError::Down),
                 State::Untried(_) => break,
                 State::Trying => {
-                    self.found_out.wait_for(&mut state, SLICE);
+                    self.tried.wait_for(&mut state, Deadline::SLICE);
                     // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
-                    let enough = || patience.is_over() || (patience.interrupted)() || Instant::now() >= until;
+                    let enough = || deadline.has_passed() || deadline.is_interrupted() || Instant::now() >= until;
                     if matches!(*state, State::Trying) && MutexGuard::unlocked(&mut state, enough) {
                         return Err(PathError::Unsuitable(Cow::Borrowed(
                             "another call is trying copies within the host",
@@ -184,15 +208,16 @@ impl SameHostPath {
             }
         }
         *state = State::Trying;
-        // Without the lock: others go another way meanwhile, and see how things stand.
+        // Without the lock: other calls take another path meanwhile, and reports read the state.
         drop(state);
-        let next = self.lanes.try_connect(node, patience).map_or_else(State::from, |()| State::Works);
+        let by = Connector { context, address: &self.address };
+        let next = self.connections.try_connect(&by, deadline).map_or_else(State::from, |()| State::Works);
         let works = matches!(next, State::Works);
         if let State::Untried(Some((_, reason))) | State::Not(reason) = &next {
             tracing::debug!(peer = &*self.name, reason, "no copies within the host");
         }
         *self.state.lock() = next;
-        self.found_out.notify_all();
+        self.tried.notify_all();
         if works { Ok(()) } else { Err(PathError::Down) }
     }
 }

@@ -1,74 +1,80 @@
-//! Writes within the host that were given up while the peer was copying, and that it has not left yet: it stands still
-//! in the midst of a copy. Its next step may put bytes into its memory, over newer ones: so nothing else goes to it
-//! before.
+//! Writes within the host that their callers gave up while the target was copying, and that it has not left yet: it
+//! stands still in the midst of a copy.
+//!
+//! The target copies by itself, out of this process. When it goes on, even after minutes, its system call first puts
+//! the rest of its bytes into its memory, over newer ones. So on no path does anything else go to that target before it
+//! has come out or has ended; and the engine does not end, since the memory that the target reads is the caller's
+//! again.
 
 use std::sync::Arc;
 
 use mooncake_memory::{AccessPageView, PeerProcess};
+use mooncake_os::Deadline;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::memory::peer_identity::is_there;
 use crate::protocol::ids::EngineId;
 use crate::protocol::same_host::Secret;
-use crate::transport::stall::Patience;
 
-/// Those of an engine.
+/// The stuck writes of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct StuckWrites {
     list: Mutex<Vec<StuckWrite>>,
 }
 
-/// A write that was taken back.
+/// A write that was withdrawn.
 #[derive(Debug)]
 pub(crate) struct StuckWrite {
-    /// Which life of which peer.
+    /// The target: one life of an engine.
     peer: EngineId,
     access_page: AccessPageView,
     process: Arc<PeerProcess>,
-    /// What the process holds as long as it is the program that was asked.
+    /// In the process's memory as long as the program runs that was asked.
     secret: Secret,
 }
 
 impl StuckWrite {
-    /// Takes back what was asked for by this access page.
+    /// Withdraws what was asked for with this access page: a target that is at no copy begins none any more.
     pub fn new(peer: EngineId, access_page: AccessPageView, process: Arc<PeerProcess>, secret: Secret) -> StuckWrite {
         access_page.withdraw();
         StuckWrite { peer, access_page, process, secret }
     }
 
-    /// The peer may be at it.
+    /// Whether the target may be at a copy still. It counts its copies on the access page, before it looks whether they
+    /// are wanted: so after the withdrawal a page without a copy has none. The end of its process, or `exec`, proves it
+    /// too; the end of its connection does not.
     pub fn lasts(&self) -> bool {
         self.access_page.is_copying() && is_there(&self.process, &self.secret)
     }
 }
 
 impl StuckWrites {
-    pub(crate) fn note(&self, given_up: StuckWrite) {
-        self.list.lock().push(given_up);
+    pub(crate) fn note(&self, write: StuckWrite) {
+        self.list.lock().push(write);
     }
 
-    /// Waits until that peer is at none of them.
-    pub(crate) fn wait(&self, peer: EngineId, name: &str, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let left = || self.left(|given_up| given_up.peer == peer) == 0;
-        if left() || patience.wait_until(left) {
+    /// Waits until that target is at none of them.
+    pub(crate) fn wait(&self, peer: EngineId, name: &str, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        let left = || self.left(|write| write.peer == peer) == 0;
+        if left() || deadline.wait_until(left) {
             return Ok(());
         }
-        patience.check(name, "leaving a write that was given up")
+        deadline.check().map_err(EngineError::waiting(name, "leaving a write that was given up"))
     }
 
-    /// Waits until no peer is at any.
-    pub fn wait_for_all(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
-        match patience.wait_until(|| self.left(|_| true) == 0) {
+    /// Waits until no target is at any.
+    pub fn wait_for_all(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        match deadline.wait_until(|| self.left(|_| true) == 0) {
             true => Ok(()),
-            false => Err(EngineError::CallsUnderWay { calls: self.left(|_| true), waited: patience.began.elapsed() }),
+            false => Err(EngineError::CallsUnderWay { calls: self.left(|_| true), waited: deadline.waited() }),
         }
     }
 
-    /// How many there are of those that are asked for.
+    /// Counts those that are asked for, and forgets those of them that are over.
     fn left(&self, asked_for: impl Fn(&StuckWrite) -> bool) -> usize {
         let mut list = self.list.lock();
-        list.retain(|given_up| !asked_for(given_up) || given_up.lasts());
-        list.iter().filter(|given_up| asked_for(given_up)).count()
+        list.retain(|write| !asked_for(write) || write.lasts());
+        list.iter().filter(|write| asked_for(write)).count()
     }
 }

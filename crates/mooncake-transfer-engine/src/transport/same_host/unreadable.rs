@@ -1,36 +1,37 @@
-//! Memory of a peer's that no process can copy to or from: a device's. It is found out by trying.
+//! Memory of a peer that no process can copy to or from: a device's. Only an attempt finds it out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-/// Most ranges that are remembered.
-const MOST: usize = 4096;
+/// Most ranges that are remembered; one more forgets them all.
+const RANGES_MAX: usize = 4096;
 
 /// What was found out in one life of a peer, by any connection to it.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadableRanges {
-    /// Most peers have no such memory, and who asks for it is not to wait.
+    /// Whether there are any: most peers have no such memory, and their calls take no lock.
     any: AtomicBool,
-    found: Mutex<Found>,
+    known: Mutex<KnownRanges>,
 }
 
 #[derive(Debug, Default)]
-struct Found {
-    /// What the peer's revision page said then. Where a buffer was given up since, there may be something else by now.
+struct KnownRanges {
+    /// What the peer's revision page said then. Once it says something else, a buffer was deregistered, and other
+    /// memory may lie there.
     revision: u64,
-    /// Last addresses by the first: the peer's buffers, none of which overlaps another.
+    /// The peer's buffers, none of which overlaps another: their last addresses by their first.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl UnreadableRanges {
     pub fn note(&self, addr: u64, len: u64, revision: u64) {
-        let mut found = self.found.lock();
-        if found.revision != revision || found.ranges.len() == MOST {
-            *found = Found { revision, ranges: BTreeMap::new() };
+        let mut known = self.known.lock();
+        if known.revision != revision || known.ranges.len() == RANGES_MAX {
+            *known = KnownRanges { revision, ranges: BTreeMap::new() };
         }
-        found.ranges.insert(addr, addr.saturating_add(len.saturating_sub(1)));
+        known.ranges.insert(addr, addr.saturating_add(len.saturating_sub(1)));
         self.any.store(true, Ordering::Release);
     }
 
@@ -39,12 +40,12 @@ impl UnreadableRanges {
         if !self.any.load(Ordering::Acquire) {
             return false;
         }
-        let found = self.found.lock();
+        let known = self.known.lock();
         let overlaps = |(addr, len): (u64, u64)| {
             let last = addr.saturating_add(len.saturating_sub(1));
-            len > 0 && found.ranges.range(..=last).next_back().is_some_and(|(_, end)| addr <= *end)
+            len > 0 && known.ranges.range(..=last).next_back().is_some_and(|(_, end)| addr <= *end)
         };
-        found.revision == revision && ranges().any(overlaps)
+        known.revision == revision && ranges().any(overlaps)
     }
 }
 
@@ -54,17 +55,17 @@ mod tests {
 
     #[test]
     fn what_was_found_out_holds_until_the_peer_gives_a_buffer_up() {
-        let (found, has) = (UnreadableRanges::default(), |found: &UnreadableRanges, revision, addr, len| {
-            found.has_any(revision, || [(1, 1), (addr, len)].into_iter())
+        let (known, has) = (UnreadableRanges::default(), |known: &UnreadableRanges, revision, addr, len| {
+            known.has_any(revision, || [(1, 1), (addr, len)].into_iter())
         });
-        assert!(!has(&found, 3, 4096, 1));
-        found.note(4096, 8192, 3);
+        assert!(!has(&known, 3, 4096, 1));
+        known.note(4096, 8192, 3);
         for (addr, len, is_in) in [(4095, 1, false), (4095, 2, true), (12_287, 1, true), (12_288, 9, false)] {
-            assert_eq!(has(&found, 3, addr, len), is_in, "{addr} {len}");
+            assert_eq!(has(&known, 3, addr, len), is_in, "{addr} {len}");
         }
-        assert!(!has(&found, 3, 5000, 0), "no bytes are nowhere");
-        assert!(!has(&found, 4, 5000, 1));
-        found.note(20_000, 1, 4);
-        assert!(has(&found, 4, 20_000, 1) && !has(&found, 4, 5000, 1));
+        assert!(!has(&known, 3, 5000, 0), "no bytes are nowhere");
+        assert!(!has(&known, 4, 5000, 1));
+        known.note(20_000, 1, 4);
+        assert!(has(&known, 4, 20_000, 1) && !has(&known, 4, 5000, 1));
     }
 }

@@ -1,14 +1,14 @@
-//! Connections that were given up with a write under way. What the network, or the peer, still holds of it may land at
-//! any time, over newer bytes: so before anything else is written the peer is told to take no more from them.
+//! Connections that ended with a write under way. What the network or the target still holds of it may land at any
+//! time, over newer bytes: so before anything else is written, the initiator has the target take no more from them.
 
 use parking_lot::Mutex;
 
-use crate::protocol::ids::LaneName;
+use crate::protocol::ids::ConnectionName;
 
-/// Those of one life of a peer.
+/// Those to one life of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct AbandonedConnections {
-    names: Mutex<Vec<LaneName>>,
+    names: Mutex<Vec<ConnectionName>>,
 }
 
 impl AbandonedConnections {
@@ -16,17 +16,16 @@ impl AbandonedConnections {
         self.names.lock().is_empty()
     }
 
-    pub fn note(&self, name: LaneName) {
+    pub fn note(&self, name: ConnectionName) {
         self.names.lock().push(name);
     }
 
-    /// All that the peer has not been told of. They remain until it has confirmed them: of several callers none may
-    /// write before that.
-    pub fn all(&self) -> Vec<LaneName> {
+    /// All that the peer has not confirmed. They stay listed until it has: of several callers none may write before.
+    pub fn all(&self) -> Vec<ConnectionName> {
         self.names.lock().clone()
     }
 
-    pub fn confirmed(&self, names: &[LaneName]) {
+    pub fn confirmed(&self, names: &[ConnectionName]) {
         self.names.lock().retain(|name| !names.contains(name));
     }
 }

@@ -7,45 +7,46 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{Bounce, recv_targets, send_sources};
-use mooncake_net::{Habit, recv_awake, unpace};
-use mooncake_os::{Guarded, forked, random_bytes};
+use mooncake_net::{Connect, Connection, Habit, recv_awake, unpace};
+use mooncake_os::{Deadline, Guarded, WaitError, forked, random_bytes};
 
 use super::abandoned::AbandonedConnections;
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::handshake;
-use crate::protocol::ids::{EngineId, LaneName};
+use crate::protocol::ids::{ConnectionName, EngineId};
 use crate::protocol::tcp::{Frame, Header, STATUS_LEN, Verdict};
 use crate::request::{Opcode, Request};
-use crate::transport::pool::Connect;
-use crate::transport::stall::{Pace, Patience, SLICE};
+use crate::transport::context::Context;
+use crate::transport::stall::StallTimer;
+use crate::transport::{none_free, too_soon};
 
-/// Requests whose end is not known yet. Their headers and statuses fit into the sockets' buffers, so that neither side
-/// waits for the other to read.
-const AHEAD: usize = 64;
+/// Requests under way on a connection. So many headers and statuses fit into the sockets' buffers, so that neither side
+/// ever waits for the other to read.
+const REQUESTS_AHEAD_MAX: usize = 64;
 
-/// Bytes of one system call; device memory goes through the host in such steps.
-const STEP: u64 = 1 << 20;
+/// Bytes of one system call, and of one step of device memory through the host.
+const COPY_STEP_BYTES: u64 = 1 << 20;
 
-/// Where a peer's data port is, and what it speaks.
+/// Where a peer's data port is, and which version of the protocol it speaks.
 pub(crate) struct Address {
     peer: Arc<str>,
     addresses: Vec<SocketAddr>,
     v2: bool,
-    /// The life of the engine that is meant, if it can be told.
+    /// The life of the engine that is meant; none if the peer has no such id, as Mooncake's engines have none.
     id: Option<EngineId>,
-    given_up: Arc<AbandonedConnections>,
+    abandoned: Arc<AbandonedConnections>,
 }
 
 impl Address {
     pub fn new(peer: &str, addresses: Vec<SocketAddr>, descriptor: &Descriptor) -> Address {
         let (v2, id) = (descriptor.tcp_proto_version >= 2, descriptor.engine_id());
-        Address { peer: peer.into(), addresses, v2, id, given_up: Arc::default() }
+        Address { peer: peer.into(), addresses, v2, id, abandoned: Arc::default() }
     }
 
-    pub fn given_up(&self) -> &AbandonedConnections {
-        &self.given_up
+    /// Connections to the peer that ended with a write under way.
+    pub fn abandoned(&self) -> &AbandonedConnections {
+        &self.abandoned
     }
 }
 
@@ -55,76 +56,91 @@ pub(crate) struct TcpConnection {
     v2: bool,
     habit: Habit,
     bounce: Bounce,
-    /// Nothing is under way on it.
-    between: bool,
-    /// Something has been written on it since it was between two calls.
-    wrote: bool,
-    /// What an engine of ours knows it by.
-    name: Option<LaneName>,
-    given_up: Arc<AbandonedConnections>,
+    /// Nothing is under way on it: the peer has answered all that it was asked, and sends nothing.
+    is_idle: bool,
+    /// A write has gone out on it since it was idle.
+    has_written: bool,
+    /// The name by which an engine of this project knows it, and ends it on request.
+    name: Option<ConnectionName>,
+    abandoned: Arc<AbandonedConnections>,
 }
 
 impl Drop for TcpConnection {
-    /// What was given up is not sent later: in order, the kernel would go on with what it has once the link is back,
-    /// and old bytes land over newer ones. The reset may be lost, and the peer may have bytes that it has not looked
-    /// at: one of ours is told by the next connection, too.
+    /// A write that its caller gave up must not land over a newer one.
+    ///
+    /// So the connection ends by a reset: closed in order, the kernel would send what it has as soon as the link is
+    /// back. The reset may be lost, and the target may hold bytes that it has not looked at. So the connection is also
+    /// noted as abandoned, and the next one names it to the target, if that is an engine of this project.
     fn drop(&mut self) {
-        if self.between || forked() {
+        if self.is_idle || forked() {
             return;
         }
-        if let Some(name) = self.name.filter(|_| self.wrote) {
-            self.given_up.note(name);
+        if let Some(name) = self.name.filter(|_| self.has_written) {
+            self.abandoned.note(name);
         }
         let _ = socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
     }
 }
 
-impl Connect for TcpConnection {
-    type Address = Address;
+/// Connects to a peer, for the calls of an engine.
+pub(crate) struct Connector<'a> {
+    pub context: &'a Context,
+    pub address: &'a Address,
+}
+
+impl Connect for Connector<'_> {
+    type Connection = TcpConnection;
     type Error = EngineError;
 
-    fn open(node: &LocalNode, address: &Address, patience: &Patience<'_>) -> Result<TcpConnection, EngineError> {
+    fn open(&self, deadline: &Deadline<'_>) -> Result<TcpConnection, EngineError> {
+        let address = self.address;
         let peer = address.peer.clone();
-        let connect_timeout = node.options.connect_timeout;
-        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience)?;
+        let connect_timeout = self.context.options.connect_timeout;
+        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, deadline)?;
         let prepare = || {
             stream.set_nodelay(true)?;
             unpace(&stream);
-            stream.set_read_timeout(Some(SLICE))?;
-            stream.set_write_timeout(Some(SLICE))
+            stream.set_read_timeout(Some(Deadline::SLICE))?;
+            stream.set_write_timeout(Some(Deadline::SLICE))
         };
         prepare().map_err(EngineError::socket(&peer, "prepare a connection"))?;
-        let (stream, habit, bounce) = (Guarded::new(stream), Habit::new(), Bounce::new());
-        let (v2, given_up) = (address.v2, address.given_up.clone());
-        let mut lane =
-            TcpConnection { stream, peer, v2, habit, bounce, between: true, wrote: false, name: None, given_up };
+        let (habit, bounce) = (Habit::new(), Bounce::new());
+        let (v2, abandoned) = (address.v2, address.abandoned.clone());
+        let mut connection =
+            TcpConnection { stream, peer, v2, habit, bounce, is_idle: true, has_written: false, name: None, abandoned };
         if let Some(id) = address.id {
-            let name = random_bytes().map_err(EngineError::socket(&lane.peer, "random bytes"))?;
-            lane.name = Some(name);
-            let mut pace = Pace::new(&lane.peer, patience, node.options.connect_timeout);
-            lane.send(&[Frame::Name(name).encode(), Frame::Greeting(id).encode()].concat(), &mut pace)?;
-            if lane.verdict(&mut pace)? != Verdict::Ok {
-                return Err(EngineError::malformed(&lane.peer, "another engine has its port by now"));
+            let name = random_bytes().map_err(EngineError::socket(&connection.peer, "random bytes"))?;
+            connection.name = Some(name);
+            let mut timer = StallTimer::new(&connection.peer, deadline, connect_timeout);
+            connection.send(&[Frame::Name(name).encode(), Frame::Greeting(id).encode()].concat(), &mut timer)?;
+            if connection.verdict(&mut timer)? != Verdict::Ok {
+                return Err(EngineError::malformed(&connection.peer, "another engine has its port by now"));
             }
         }
-        Ok(lane)
+        Ok(connection)
     }
 
+    fn is_lost(&self, error: &EngineError) -> bool {
+        matches!(error, EngineError::Socket { .. })
+    }
+
+    fn none_free(&self, error: WaitError) -> EngineError {
+        none_free(&self.address.peer, error)
+    }
+
+    fn too_soon(&self, reason: &str, ago: Duration) -> EngineError {
+        too_soon(&self.address.peer, reason, ago)
+    }
+}
+
+impl Connection for TcpConnection {
     fn is_alive(&self) -> bool {
-        // Bytes that nobody asked for are no good sign either.
+        // A peer that sends what it was not asked for is as bad as one that hung up.
         !mooncake_net::is_readable(self.fd())
     }
 
     fn is_reusable(&self) -> bool {
-        self.between
-    }
-
-    fn peer(address: &Address) -> &str {
-        &address.peer
-    }
-
-    fn is_lost(error: &EngineError) -> bool {
-        matches!(error, EngineError::Socket { .. })
+        self.is_idle
     }
 }
 
@@ -133,40 +149,43 @@ impl TcpConnection {
         self.stream.as_fd()
     }
 
-    /// Carries requests out, several of them under way at a time.
+    /// Carries requests out, several of them under way at a time. First it has the peer confirm that nothing lands of
+    /// abandoned writes.
     pub fn transfer(
         &mut self,
-        node: &LocalNode,
+        context: &Context,
         requests: &[Request],
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<(), EngineError> {
-        self.between = false;
+        self.is_idle = false;
         let peer = self.peer.clone();
-        let mut pace = Pace::new(&peer, patience, node.options.stall_timeout);
-        self.sever(&mut pace)?;
-        // Runs of the same kind: a read's bytes and a write's must not wait for each other.
+        let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
+        self.sever(&mut timer)?;
+        // In runs of one kind. Were reads and writes under way together, each side could wait for the other to read:
+        // this one with the bytes of a write, the peer with those of a read.
         for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
             match run[0].opcode {
-                Opcode::Write => self.write(node, run, &mut pace)?,
-                Opcode::Read => self.read(node, run, &mut pace)?,
+                Opcode::Write => self.write(context, run, &mut timer)?,
+                Opcode::Read => self.read(context, run, &mut timer)?,
             }
         }
-        (self.between, self.wrote) = (true, false);
+        (self.is_idle, self.has_written) = (true, false);
         Ok(())
     }
 
-    /// Writes that were given up before are over when this returns.
-    fn sever(&self, pace: &mut Pace<'_>) -> Result<(), EngineError> {
-        let names = if self.name.is_some() { self.given_up.all() } else { Vec::new() };
-        for some in names.chunks(AHEAD) {
+    /// On return nothing lands any more of abandoned writes. They are confirmed in groups that fit into the sockets'
+    /// buffers.
+    fn sever(&self, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+        let names = if self.name.is_some() { self.abandoned.all() } else { Vec::new() };
+        for some in names.chunks(REQUESTS_AHEAD_MAX) {
             let frames: Vec<_> = some.iter().map(|name| Frame::Sever(*name).encode()).collect();
-            self.send(&frames.concat(), pace)?;
+            self.send(&frames.concat(), timer)?;
             for _ in some {
-                if self.verdict(pace)? != Verdict::Ok {
+                if self.verdict(timer)? != Verdict::Ok {
                     return Err(EngineError::malformed(&self.peer, "it does not end a connection"));
                 }
             }
-            self.given_up.confirmed(some);
+            self.abandoned.confirmed(some);
         }
         Ok(())
     }
@@ -176,35 +195,39 @@ impl TcpConnection {
         Frame::Request(Header { size, addr, opcode: request.opcode, v2: self.v2 }).encode()
     }
 
-    fn write(&mut self, node: &LocalNode, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn write(&mut self, context: &Context, run: &[Request], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut unanswered: VecDeque<&Request> = VecDeque::new();
-        self.wrote = true;
+        self.has_written = true;
         for request in run.iter().filter(|request| !request.local.is_empty()) {
-            if let Err(error) = self.send_payload(node, request, &mut unanswered, pace) {
-                // A peer that refuses says so before it hangs up.
-                return Err(self.refusal(&unanswered, request, error, pace));
+            if let Err(error) = self.send_payload(context, request, &mut unanswered, timer) {
+                // A peer that refuses a write sends a status before it hangs up.
+                return Err(self.refusal(&unanswered, request, error, timer));
             }
             if !self.v2 {
                 continue;
             }
             unanswered.push_back(request);
-            while unanswered.len() >= AHEAD || (!unanswered.is_empty() && mooncake_net::is_readable(self.fd())) {
-                self.settle(&mut unanswered, pace)?;
+            // Statuses are taken as they come, so that they never fill the socket's buffer.
+            while unanswered.len() >= REQUESTS_AHEAD_MAX
+                || (!unanswered.is_empty() && mooncake_net::is_readable(self.fd()))
+            {
+                self.take_status(&mut unanswered, timer)?;
             }
         }
         while !unanswered.is_empty() {
-            self.settle(&mut unanswered, pace)?;
+            self.take_status(&mut unanswered, timer)?;
         }
         match run.iter().rev().find(|request| !request.local.is_empty()) {
-            // Version 1 acknowledges nothing: a byte read back proves that what went before it has been taken.
-            Some(last) if !self.v2 => self.read_back(last, pace),
+            // Version 1 acknowledges nothing. The peer serves one request after the other, so that a byte that it reads
+            // back proves that it has taken in what went before.
+            Some(last) if !self.v2 => self.read_back(last, timer),
             _ => Ok(()),
         }
     }
 
     /// Takes the status of the oldest write.
-    fn settle(&self, unanswered: &mut VecDeque<&Request>, pace: &mut Pace<'_>) -> Result<(), EngineError> {
-        let verdict = self.verdict(pace)?;
+    fn take_status(&self, unanswered: &mut VecDeque<&Request>, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+        let verdict = self.verdict(timer)?;
         let oldest = unanswered.pop_front().expect("one is waited for");
         match verdict {
             Verdict::Ok => Ok(()),
@@ -217,19 +240,19 @@ impl TcpConnection {
         EngineError::NotRegistered { owner: self.peer.to_string(), addr, len }
     }
 
-    /// Why a send failed, in the peer's words if it has left any.
+    /// Why a send failed: the peer's refusal, if it sent one before it hung up.
     fn refusal(
         &self,
         unanswered: &VecDeque<&Request>,
         sending: &Request,
         error: EngineError,
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
     ) -> EngineError {
         if !self.v2 || !matches!(error, EngineError::Socket { .. }) {
             return error;
         }
         for request in unanswered.iter().copied().chain([sending]) {
-            match self.verdict(pace) {
+            match self.verdict(timer) {
                 Ok(Verdict::Ok) => {}
                 Ok(Verdict::Rejected) => return self.rejected(request),
                 Err(_) => break,
@@ -240,51 +263,51 @@ impl TcpConnection {
 
     fn send_payload(
         &mut self,
-        node: &LocalNode,
+        context: &Context,
         request: &Request,
         unanswered: &mut VecDeque<&Request>,
-        pace: &mut Pace<'_>,
+        timer: &mut StallTimer<'_>,
     ) -> Result<(), EngineError> {
         let header = self.header(request);
         let len = request.local.len() as u64;
-        let source = node.buffers.source(request.local);
+        let source = context.buffers.source(request.local);
         if !Bounce::is_needed_for_sources(&[source]) {
             let (mut sent, total) = (0, header.len() as u64 + len);
             while sent < total {
                 match send_sources(self.fd(), &header, &[source], sent, u64::MAX) {
                     Ok(count) => {
                         sent += count as u64;
-                        pace.moved()?;
+                        timer.moved()?;
                     }
-                    Err(error) => pace.failed(error, "send")?,
+                    Err(error) => timer.failed(error, "send")?,
                 }
                 while sent < total && self.v2 && mooncake_net::is_readable(self.fd()) {
                     if unanswered.is_empty() {
-                        // It answers before it has everything: it refuses.
+                        // A status for the write that is going out: the peer refuses it.
                         let source = std::io::Error::other("the peer stopped reading");
                         return Err(EngineError::Socket { peer: self.peer.to_string(), what: "send", source });
                     }
-                    // The link is slow, and the status is that of a write before.
-                    self.settle(unanswered, pace)?;
+                    // The status of an earlier write, while this one still goes out.
+                    self.take_status(unanswered, timer)?;
                 }
             }
             return Ok(());
         }
-        self.send(&header, pace)?;
+        self.send(&header, timer)?;
         let mut done = 0;
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
-            let step = (len - done).min(STEP);
-            let parts = [node.buffers.source(request.local.part(done as usize, step as usize))];
+            let step = (len - done).min(COPY_STEP_BYTES);
+            let parts = [context.buffers.source(request.local.part(done as usize, step as usize))];
             let staged = bounce.sources(&parts).map_err(|error| EngineError::Memory(error.to_string()))?;
             let mut sent = 0;
             while sent < step {
                 match send_sources(self.fd(), &[], &staged, sent, u64::MAX) {
                     Ok(count) => {
                         sent += count as u64;
-                        pace.moved()?;
+                        timer.moved()?;
                     }
-                    Err(error) => pace.failed(error, "send")?,
+                    Err(error) => timer.failed(error, "send")?,
                 }
             }
             done += step;
@@ -293,39 +316,44 @@ impl TcpConnection {
         Ok(())
     }
 
-    fn read(&mut self, node: &LocalNode, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn read(&mut self, context: &Context, run: &[Request], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut asked: VecDeque<&Request> = VecDeque::new();
         let mut next = run.iter().filter(|request| !request.local.is_empty()).peekable();
         while next.peek().is_some() || !asked.is_empty() {
-            if asked.len() < AHEAD / 2 {
-                // Headers of several requests in one send.
+            if asked.len() < REQUESTS_AHEAD_MAX / 2 {
+                // Only once half of them are answered, so that several headers go out in one send.
                 let mut headers = Vec::new();
-                while asked.len() < AHEAD
+                while asked.len() < REQUESTS_AHEAD_MAX
                     && let Some(request) = next.next()
                 {
                     headers.extend_from_slice(&self.header(request));
                     asked.push_back(request);
                 }
                 if !headers.is_empty() {
-                    self.send(&headers, pace)?;
+                    self.send(&headers, timer)?;
                 }
             }
             let request = asked.pop_front().expect("one was asked for");
-            if self.v2 && self.verdict(pace)? == Verdict::Rejected {
+            if self.v2 && self.verdict(timer)? == Verdict::Rejected {
                 return Err(self.rejected(request));
             }
-            self.receive_payload(node, request, pace)?;
+            self.receive_payload(context, request, timer)?;
         }
         Ok(())
     }
 
-    fn receive_payload(&mut self, node: &LocalNode, request: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn receive_payload(
+        &mut self,
+        context: &Context,
+        request: &Request,
+        timer: &mut StallTimer<'_>,
+    ) -> Result<(), EngineError> {
         let len = request.local.len() as u64;
         let mut done = 0;
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
-            let step = (len - done).min(STEP);
-            let mut parts = [node.buffers.target(request.local.part(done as usize, step as usize))];
+            let step = (len - done).min(COPY_STEP_BYTES);
+            let mut parts = [context.buffers.target(request.local.part(done as usize, step as usize))];
             let staged = Bounce::is_needed_for_targets(&parts);
             let mut got = 0;
             while got < step {
@@ -337,9 +365,9 @@ impl TcpConnection {
                     Ok(0) => return Err(self.hung_up()),
                     Ok(count) => {
                         got += count as u64;
-                        pace.moved()?;
+                        timer.moved()?;
                     }
-                    Err(error) => pace.failed(error, "receive")?,
+                    Err(error) => timer.failed(error, "receive")?,
                 }
             }
             if staged {
@@ -351,46 +379,46 @@ impl TcpConnection {
         Ok(())
     }
 
-    fn read_back(&self, last: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn read_back(&self, last: &Request, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let header = Frame::Request(Header { size: 1, addr: last.remote, opcode: Opcode::Read, v2: false });
-        self.send(&header.encode(), pace)?;
-        // Refused without a word: the connection ends.
-        self.receive(&mut [0], pace).map_err(|error| match error {
+        self.send(&header.encode(), timer)?;
+        // Version 1 refuses by hanging up.
+        self.receive(&mut [0], timer).map_err(|error| match error {
             EngineError::Socket { .. } => self.rejected(last),
             other => other,
         })
     }
 
-    fn verdict(&self, pace: &mut Pace<'_>) -> Result<Verdict, EngineError> {
+    fn verdict(&self, timer: &mut StallTimer<'_>) -> Result<Verdict, EngineError> {
         let mut raw = [0; STATUS_LEN];
-        self.receive(&mut raw, pace)?;
+        self.receive(&mut raw, timer)?;
         Verdict::decode(&raw).ok_or_else(|| EngineError::malformed(&self.peer, "its status is none"))
     }
 
-    fn send(&self, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn send(&self, bytes: &[u8], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut sent = 0;
         while sent < bytes.len() as u64 {
             match send_sources(self.fd(), bytes, &[], sent, u64::MAX) {
                 Ok(count) => {
                     sent += count as u64;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(error) => pace.failed(error, "send")?,
+                Err(error) => timer.failed(error, "send")?,
             }
         }
         Ok(())
     }
 
-    fn receive(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn receive(&self, bytes: &mut [u8], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut got = 0;
         while got < bytes.len() {
             match recv_awake(&self.habit, self.fd(), &mut bytes[got..]) {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     got += count;
-                    pace.moved()?;
+                    timer.moved()?;
                 }
-                Err(errno) => pace.failed(errno.into(), "receive")?,
+                Err(errno) => timer.failed(errno.into(), "receive")?,
             }
         }
         Ok(())

@@ -1,37 +1,48 @@
-//! TCP, the transport of last resort: it leads to every engine, and carries memory of every kind.
+//! TCP, the transport of last resort: it reaches every engine, and carries memory of every kind.
 
 pub(crate) mod abandoned;
 pub(crate) mod connection;
-pub(crate) mod stripe_threads;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::pool::Pool;
-use super::stall::Patience;
-use super::tcp::connection::TcpConnection;
+use mooncake_net::Pool;
+use mooncake_os::{Deadline, Permit, Permits, thread};
+
+use super::tcp::connection::{Connector, TcpConnection};
 use crate::error::EngineError;
-use crate::local_node::LocalNode;
-use crate::memory::buffers::Buffer;
+use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::protocol::descriptor::{BufferDescriptor, Descriptor};
 use crate::protocol::peer_name;
 use crate::request::Request;
-use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport};
+use crate::transport::context::Context;
+use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport, pool_limits};
 
 /// Requests of so many bytes and more are spread over several connections, if there may be several.
-const WORTH_STRIPING: u64 = 16 << 20;
+const STRIPED_BYTES_MIN: u64 = 16 << 20;
+
+/// Most threads of an engine at a time that large requests have beside their callers' own.
+const STRIPE_THREADS_MAX: usize = 16;
+
+/// Connections lent at a time to calls to one peer, or more if a single request may have more.
+const LENT_MAX: usize = 64;
 
 /// Mooncake's data protocol over TCP.
 pub(crate) struct Tcp {
-    /// Where this engine takes data.
+    /// This engine's data port.
     port: u16,
+    /// Threads beside the callers' own, for all callers and all peers together.
+    stripe_threads: Arc<Permits>,
 }
 
 impl Tcp {
     pub fn new(port: u16) -> Tcp {
-        Tcp { port }
+        Tcp { port, stripe_threads: Arc::new(Permits::new(STRIPE_THREADS_MAX)) }
     }
 }
+
+/// The kernel copies to and from memory that was never registered.
+impl MemoryObserver for Tcp {}
 
 impl Transport for Tcp {
     fn name(&self) -> &'static str {
@@ -50,44 +61,48 @@ impl Transport for Tcp {
         }));
     }
 
-    fn path_to(&self, node: &LocalNode, met: &PeerInfo<'_>, patience: &Patience<'_>) -> Result<Reached, EngineError> {
-        let Some((host, port)) = met.descriptor.data_at(met.host) else {
-            return Ok(Reached::Unreachable(format!("it offers {:?} and no TCP data port", met.descriptor.protocol)));
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reached, EngineError> {
+        let Some((host, port)) = peer.descriptor.data_at(peer.host) else {
+            return Ok(Reached::Unreachable(format!("it offers {:?} and no TCP data port", peer.descriptor.protocol)));
         };
-        let addresses = peer_name::resolve(host, port, &node.errands, patience)?;
-        let striping = node.options.stripes();
-        let lanes = Pool::new(striping.max(64), connection::Address::new(met.name, addresses, met.descriptor));
-        Ok(Reached::Path(Box::new(TcpPath { lanes, striping })))
+        let addresses = peer_name::resolve(host, port, &context.blocking_pool, deadline)?;
+        let striping = context.options.stripes();
+        let address = connection::Address::new(peer.name, addresses, peer.descriptor);
+        let connections = Pool::new(pool_limits(striping.max(LENT_MAX)));
+        let stripe_threads = self.stripe_threads.clone();
+        Ok(Reached::Path(Box::new(TcpPath { address, connections, striping, stripe_threads })))
     }
 }
 
 struct TcpPath {
-    lanes: Pool<TcpConnection>,
+    address: connection::Address,
+    connections: Pool<TcpConnection>,
     striping: usize,
+    stripe_threads: Arc<Permits>,
 }
 
 impl Path for TcpPath {
-    fn transfer(&self, node: &LocalNode, requests: &[Request], patience: &Patience<'_>) -> Result<(), PathError> {
+    fn transfer(&self, context: &Context, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), PathError> {
         let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
-        if self.striping > 1 && bytes >= WORTH_STRIPING {
-            let threads = node.stripe_threads.take(self.striping - 1);
+        if self.striping > 1 && bytes >= STRIPED_BYTES_MIN {
+            let threads = Permit::up_to(&*self.stripe_threads, self.striping - 1);
             if threads.count() > 0 {
-                return Ok(self.stripe(node, requests, threads.count() + 1, patience)?);
+                return Ok(self.transfer_striped(context, requests, threads.count() + 1, deadline)?);
             }
         }
-        Ok(self.lanes.with(node, patience, |lane| lane.transfer(node, requests, patience))?)
+        Ok(self.transfer_by_one(context, requests, deadline)?)
     }
 
-    fn retire_abandoned(&self, node: &LocalNode, patience: &Patience<'_>) -> Result<(), EngineError> {
-        match self.lanes.address().given_up().is_empty() {
+    fn retire_abandoned(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        match self.address.abandoned().is_empty() {
             true => Ok(()),
-            // A lane names them to the peer before it does anything else.
-            false => self.lanes.with(node, patience, |lane| lane.transfer(node, &[], patience)),
+            // A connection names them to the peer before it does anything else.
+            false => self.transfer_by_one(context, &[], deadline),
         }
     }
 
     fn close_idle(&self, now: Instant) {
-        self.lanes.close_idle(now);
+        self.connections.close_idle(now);
     }
 
     fn status(&self) -> PathStatus {
@@ -96,44 +111,56 @@ impl Path for TcpPath {
 }
 
 impl TcpPath {
-    /// Spreads requests over so many connections, each but the first with a thread of its own.
-    fn stripe(
+    /// Carries requests out over one connection.
+    fn transfer_by_one(
         &self,
-        node: &LocalNode,
+        context: &Context,
         requests: &[Request],
-        paths: usize,
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
+    ) -> Result<(), EngineError> {
+        let by = Connector { context, address: &self.address };
+        self.connections.with(&by, deadline, |connection| connection.transfer(context, requests, deadline))
+    }
+
+    /// Spreads requests over so many connections, each but the first with a thread of its own. The stripes are whole
+    /// MiB.
+    fn transfer_striped(
+        &self,
+        context: &Context,
+        requests: &[Request],
+        connections: usize,
+        deadline: &Deadline<'_>,
     ) -> Result<(), EngineError> {
         let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
-        let share = bytes.div_ceil(paths as u64).next_multiple_of(1 << 20);
-        let mut strands: Vec<Vec<Request>> = vec![Vec::new()];
+        let share = bytes.div_ceil(connections as u64).next_multiple_of(1 << 20);
+        let mut stripes: Vec<Vec<Request>> = vec![Vec::new()];
         let mut room = share;
         for request in requests {
             let (mut at, len) = (0, request.local.len() as u64);
             while at < len {
                 if room == 0 {
-                    strands.push(Vec::new());
+                    stripes.push(Vec::new());
                     room = share;
                 }
                 let step = room.min(len - at);
                 let local = request.local.part(at as usize, step as usize);
-                let strand = strands.last_mut().expect("one at least");
-                strand.push(Request { local, remote: request.remote + at, ..*request });
+                let stripe_requests = stripes.last_mut().expect("one at least");
+                stripe_requests.push(Request { local, remote: request.remote + at, ..*request });
                 at += step;
                 room -= step;
             }
         }
-        let run = |strand: &[Request]| self.lanes.with(node, patience, |lane| lane.transfer(node, strand, patience));
-        let (first, others) = strands.split_first().expect("one at least");
+        let run = |stripe_requests: &[Request]| self.transfer_by_one(context, stripe_requests, deadline);
+        let (first, others) = stripes.split_first().expect("one at least");
         std::thread::scope(|scope| {
             let mut result = Ok(());
             let mut started = Vec::new();
-            for strand in others {
+            for stripe_requests in others {
                 let builder = std::thread::Builder::new().name("mooncake-stripe".into());
-                match builder.spawn_scoped(scope, || run(strand)) {
+                match thread::start_scoped(scope, builder, || run(stripe_requests)) {
                     Ok(thread) => started.push(thread),
-                    // One thread does it, too.
-                    Err(_) => result = result.and_then(|()| run(strand)),
+                    // Without a thread of its own a stripe goes out on this one.
+                    Err(_) => result = result.and_then(|()| run(stripe_requests)),
                 }
             }
             result = result.and_then(|()| run(first));

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 
 /// More do not help: calls take the core's lock one after another.
-const MOST: usize = 4;
+const CALL_THREADS_MAX: usize = 4;
 
 /// How long the thread of anchors rests before it looks what has come, for each anchor: many are served by one wake-up,
 /// which costs more than a beat does. Nobody waits for beats, and what else comes by anchors takes its time too.
@@ -24,7 +24,7 @@ const REST_EACH: Duration = Duration::from_micros(4);
 const REST_FROM: Duration = Duration::from_micros(200);
 
 /// Most of it, however many there are.
-const REST_MOST: Duration = Duration::from_millis(4);
+const REST_MAX: Duration = Duration::from_millis(4);
 
 /// The thread beside that of anchors does the commits of all that wait for it. It stays for as long as the master runs.
 const COMMITS_STAY: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -48,7 +48,7 @@ struct Loop {
 impl Loops {
     /// For calls: as many as may be awake at a time, at least one.
     pub fn for_calls() -> io::Result<Loops> {
-        let count = mooncake_net::turns().clamp(1, MOST);
+        let count = mooncake_net::turns().clamp(1, CALL_THREADS_MAX);
         let loops =
             (0..count).map(|number| Loop::start(&format!("calls-{number}"), &mut Builder::new_current_thread()));
         Ok(Loops { loops: loops.collect::<io::Result<_>>()?, next: AtomicUsize::new(0), served: Arc::default() })
@@ -100,7 +100,7 @@ impl Drop for Served {
 }
 
 fn rest(anchors: usize) -> Duration {
-    let rest = REST_EACH.saturating_mul(anchors.try_into().unwrap_or(u32::MAX)).min(REST_MOST);
+    let rest = REST_EACH.saturating_mul(anchors.try_into().unwrap_or(u32::MAX)).min(REST_MAX);
     if rest < REST_FROM { Duration::ZERO } else { rest }
 }
 
@@ -139,7 +139,7 @@ mod tests {
     fn a_small_pool_is_answered_at_once_and_a_large_one_soon() {
         assert_eq!((rest(0), rest(40)), (Duration::ZERO, Duration::ZERO));
         assert_eq!(rest(500), Duration::from_millis(2));
-        assert_eq!((rest(8_192), rest(usize::MAX)), (REST_MOST, REST_MOST));
+        assert_eq!((rest(8_192), rest(usize::MAX)), (REST_MAX, REST_MAX));
     }
 
     #[tokio::test]

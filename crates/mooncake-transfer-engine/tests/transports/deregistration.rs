@@ -1,14 +1,13 @@
-//! Memory that peers copy to and from directly: once it is given up nobody lands bytes there, and nobody takes what its
-//! user puts there next for what was lent.
-
-mod memory;
+//! Once memory is unregistered nothing lands there, and no success has what its user puts there next.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use memory::Memory;
 use mooncake_memory::ForeignRange;
-use mooncake_transfer_engine::{Engine, EngineOptions, PeerId};
+use mooncake_transfer_engine::Engine;
+
+use crate::memory::Memory;
+use crate::row::Row;
 
 /// What the user of the memory has at its end while it is lent, and puts there when it has it back. Copies come there
 /// last.
@@ -17,27 +16,24 @@ static MINE: [u8; 64 << 10] = [0xee; 64 << 10];
 
 const ROUNDS: usize = 20;
 
-fn pair() -> (Engine, Engine, PeerId) {
-    let engine = || Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
-    let (target, initiator) = (engine(), engine());
-    let peer = initiator.open(target.name()).unwrap();
-    (initiator, target, peer)
-}
-
 fn end_of(memory: &Memory) -> ForeignRange {
     memory.range().part(memory.len() - MINE.len(), MINE.len())
 }
 
-fn copied_directly(initiator: &Engine) -> bool {
-    initiator.links()[0].by_path.iter().any(|(path, bytes)| *path == "same host" && *bytes > 0)
-}
-
-/// Lends memory and takes it back, again and again. `looks` is called when the user has had it back for a while.
-fn lend_and_take_back(target: &Engine, memory: &Memory, mut looks: impl FnMut()) {
-    for _ in 0..ROUNDS {
-        end_of(memory).write_from(&LENT).unwrap();
-        target.register(&[memory.range()], "*").unwrap();
+/// Lends memory and takes it back, again and again; it is lent before the first time, and each time until one more call
+/// has `succeeded`. `looks` is called when the user has had it back for a while.
+fn lend_and_take_back(target: &Engine, memory: &Memory, succeeded: &AtomicU64, mut looks: impl FnMut()) {
+    for round in 0..ROUNDS {
+        if round > 0 {
+            end_of(memory).write_from(&LENT).unwrap();
+            target.register(&[memory.range()], "*").unwrap();
+        }
+        let (before, until) = (succeeded.load(Ordering::Relaxed), Instant::now() + Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(10));
+        while succeeded.load(Ordering::Relaxed) == before {
+            assert!(Instant::now() < until, "no call succeeds in round {round}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         target.unregister(memory.range().addr()).unwrap();
         end_of(memory).write_from(&MINE).unwrap();
         std::thread::sleep(Duration::from_millis(10));
@@ -45,10 +41,9 @@ fn lend_and_take_back(target: &Engine, memory: &Memory, mut looks: impl FnMut())
     }
 }
 
-#[test]
-fn nothing_lands_in_it_any_more() {
-    let (initiator, target, peer) = pair();
-    let (there, stop, written) = (Memory::new(4 << 20), AtomicBool::new(false), AtomicU64::new(0));
+pub fn nothing_lands_in_memory_that_is_unregistered(row: &Row) {
+    let (initiator, target, peer, there) = row.pair(4 << 20);
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut touched = 0;
     std::thread::scope(|scope| {
         for seed in 0..2 {
@@ -61,7 +56,7 @@ fn nothing_lands_in_it_any_more() {
                 }
             });
         }
-        lend_and_take_back(&target, &there, || {
+        lend_and_take_back(&target, &there, &written, || {
             let mut end = MINE;
             end_of(&there).read_into(&mut end).unwrap();
             touched += u32::from(end != MINE);
@@ -70,13 +65,13 @@ fn nothing_lands_in_it_any_more() {
     });
     assert_eq!(touched, 0, "of {ROUNDS} times");
     assert!(written.into_inner() > 0);
-    assert!(copied_directly(&initiator));
+    assert!(row.has_moved_bytes(&initiator), "{:?}", initiator.links());
 }
 
-#[test]
-fn no_read_that_is_a_success_has_bytes_of_later() {
-    let (initiator, target, peer) = pair();
-    let (there, stop) = (Memory::new(16 << 20), AtomicBool::new(false));
+pub fn no_read_that_is_a_success_has_bytes_of_later(row: &Row) {
+    let (initiator, target, peer, there) = row.pair(16 << 20);
+    end_of(&there).write_from(&LENT).unwrap();
+    let stop = AtomicBool::new(false);
     let (read, wrong) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -90,10 +85,10 @@ fn no_read_that_is_a_success_has_bytes_of_later() {
                 }
             }
         });
-        lend_and_take_back(&target, &there, || ());
+        lend_and_take_back(&target, &there, &read, || ());
         stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(wrong.into_inner(), 0);
     assert!(read.into_inner() > 0);
-    assert!(copied_directly(&initiator));
+    assert!(row.has_moved_bytes(&initiator), "{:?}", initiator.links());
 }

@@ -18,7 +18,6 @@ use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use crate::peer_log::Peer;
-use crate::shared::Shared;
 
 /// How many connections there may be of those that have a limit of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,10 +63,10 @@ pub struct Connections {
 #[derive(Debug, Default)]
 struct Table {
     all: HashMap<u64, Connected>,
-    strangers: Crowd<Peer, ()>,
+    strangers: Groups<Peer, ()>,
     /// Anchors whose hello is being answered.
     greeted: usize,
-    calls: Crowd<SessionId, Arc<Idle>>,
+    calls: Groups<SessionId, Arc<Idle>>,
     /// None was at rest since before then, when one was searched for last.
     in_vain: u64,
 }
@@ -115,29 +114,25 @@ pub struct Full;
 /// A connection's entry; gone when dropped, which the end of its task does.
 #[derive(Debug)]
 pub struct Entry {
-    shared: Arc<Shared>,
+    connections: Arc<Connections>,
     number: u64,
 }
 
 impl Entry {
     /// Enters a connection that starts.
-    pub fn new(shared: &Arc<Shared>, peer: Peer) -> Result<Entry, Full> {
-        let number = shared.connections.enter(peer)?;
-        Ok(Entry { shared: shared.clone(), number })
-    }
-
-    fn connections(&self) -> &Connections {
-        &self.shared.connections
+    pub fn new(connections: &Arc<Connections>, peer: Peer) -> Result<Entry, Full> {
+        let number = connections.enter(peer)?;
+        Ok(Entry { connections: connections.clone(), number })
     }
 
     /// Says which task reads the hello, unless the one behind that is known already.
-    pub fn set_first_task(shared: &Shared, number: u64, task: AbortHandle) {
-        shared.connections.with(number, |entry| _ = entry.task.get_or_insert(task));
+    pub fn set_first_task(connections: &Connections, number: u64, task: AbortHandle) {
+        connections.with(number, |entry| _ = entry.task.get_or_insert(task));
     }
 
     /// Says which task goes on behind the hello; it may have ended by now.
-    pub fn set_task(shared: &Shared, number: u64, task: AbortHandle) {
-        shared.connections.with(number, |entry| entry.task = Some(task));
+    pub fn set_task(connections: &Connections, number: u64, task: AbortHandle) {
+        connections.with(number, |entry| entry.task = Some(task));
     }
 
     /// Names the connection.
@@ -147,23 +142,23 @@ impl Entry {
 
     /// The hello asks for an anchor: the connection makes no room for others any more.
     pub fn asks_for_anchor(&self) {
-        self.connections().change(self.number, Kind::Greeted);
+        self.connections.change(self.number, Kind::Greeted);
     }
 
     /// It is a session's anchor.
     pub fn is_anchor(&self, session: SessionId) {
-        self.connections().change(self.number, Kind::Anchor(session));
+        self.connections.change(self.number, Kind::Anchor(session));
     }
 
     /// It is for a session's calls, if there is a place for it or another one can give up its own.
     pub fn is_for_calls(&self, session: SessionId) -> Result<Arc<Idle>, Full> {
-        self.connections().take_place(self.number, session)
+        self.connections.take_place(self.number, session)
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.connections().table.lock().remove(self.number);
+        self.connections.table.lock().remove(self.number);
     }
 }
 
@@ -326,18 +321,18 @@ impl Table {
 
 /// Connections by what they have in common, each lot by age.
 #[derive(Debug)]
-struct Crowd<K, V> {
+struct Groups<K, V> {
     members: HashMap<K, BTreeMap<u64, V>>,
     count: usize,
 }
 
-impl<K, V> Default for Crowd<K, V> {
+impl<K, V> Default for Groups<K, V> {
     fn default() -> Self {
-        Crowd { members: HashMap::new(), count: 0 }
+        Groups { members: HashMap::new(), count: 0 }
     }
 }
 
-impl<K: Eq + Hash, V> Crowd<K, V> {
+impl<K: Eq + Hash, V> Groups<K, V> {
     fn add(&mut self, key: K, number: u64, value: V) {
         self.members.entry(key).or_default().insert(number, value);
         self.count += 1;

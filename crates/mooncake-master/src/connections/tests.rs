@@ -1,5 +1,6 @@
 use super::*;
 use crate::log::Log;
+use crate::shared::Shared;
 
 impl Idle {
     /// Of a connection that nobody looks at.
@@ -35,9 +36,9 @@ struct Guest {
 
 impl Guest {
     fn new(shared: &Arc<Shared>, peer: Peer) -> Result<Guest, Full> {
-        let entry = Entry::new(shared, peer)?;
+        let entry = Entry::new(&shared.connections, peer)?;
         let task = endless();
-        Entry::set_first_task(shared, entry.number(), task.abort_handle());
+        Entry::set_first_task(&shared.connections, entry.number(), task.abort_handle());
         Ok(Guest { entry: Some(entry), task })
     }
 
@@ -110,7 +111,7 @@ async fn who_has_a_call_under_way_never_makes_room() {
     let _next = Guest::calls(&shared, ANNE).unwrap();
     assert!(newcomer.has_to_go().await);
     let calls = endless();
-    Entry::set_task(&shared, 3, calls.abort_handle());
+    Entry::set_task(&shared.connections, 3, calls.abort_handle());
 }
 
 #[tokio::test]
@@ -165,11 +166,11 @@ fn a_process_with_few_descriptors_leaves_some_for_anchors() {
 #[tokio::test]
 async fn a_session_that_is_over_ends_the_task_that_answers_its_calls_whoever_said_last_which_that_is() {
     let shared = shared(Limits::default());
-    let entry = Entry::new(&shared, address(1)).unwrap();
+    let entry = Entry::new(&shared.connections, address(1)).unwrap();
     let (hello, calls) = (endless(), endless());
     entry.is_for_calls(ANNE).unwrap();
-    Entry::set_task(&shared, entry.number(), calls.abort_handle());
-    Entry::set_first_task(&shared, entry.number(), hello.abort_handle());
+    Entry::set_task(&shared.connections, entry.number(), calls.abort_handle());
+    Entry::set_first_task(&shared.connections, entry.number(), hello.abort_handle());
     shared.connections.end_where(|session| session == ANNE);
     assert!(calls.await.unwrap_err().is_cancelled());
     hello.abort();
@@ -178,10 +179,10 @@ async fn a_session_that_is_over_ends_the_task_that_answers_its_calls_whoever_sai
 #[tokio::test]
 async fn what_is_handed_over_while_all_connections_end_ends_too() {
     let shared = shared(Limits::default());
-    let entry = Entry::new(&shared, address(1)).unwrap();
+    let entry = Entry::new(&shared.connections, address(1)).unwrap();
     shared.connections.end_all();
     let calls = endless();
-    Entry::set_task(&shared, entry.number(), calls.abort_handle());
+    Entry::set_task(&shared.connections, entry.number(), calls.abort_handle());
     assert!(calls.await.unwrap_err().is_cancelled());
 }
 

@@ -1,14 +1,5 @@
-//! The HTTP metadata server: a small store in which transfer engines publish
-//! how to reach them. `GET`, `PUT` and `DELETE` of `/metadata?key=...`, values
-//! as opaque bytes, in memory only.
-//!
-//! An engine's address (a key with `rpc_meta` in it) is not overwritten while
-//! the engine that published it still listens there: two engines of one name
-//! would be told apart by chance. One that has gone is replaced, so that a
-//! crashed engine can come back under its name.
+//! The pages: values by their keys.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,14 +10,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
-use mooncake_os::Guarded;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tokio::task::JoinHandle;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-use crate::master::{StartError, bind};
+use crate::table::{ENTRY, TOTAL_MAX, Table, Written};
 
 /// Longest value. Descriptions of engines with thousands of buffers have some hundred KiB.
 const VALUE_MAX: usize = 16 << 20;
@@ -34,118 +23,20 @@ const VALUE_MAX: usize = 16 << 20;
 /// Longest key.
 const KEY_MAX: usize = 4 << 10;
 
-/// Bytes of all entries together.
-const TOTAL_MAX: usize = 256 << 20;
-
-/// What an entry takes besides its key and its value.
-const ENTRY: usize = 128;
-
 /// How long an engine has to show that it still listens.
 const PROBE: Duration = Duration::from_millis(300);
 
 /// Engines of one name that may have come and gone while one is being published.
 const PROBES: usize = 4;
 
-/// A metadata server that runs until it is dropped.
-#[derive(Debug)]
-pub struct MetadataServer {
-    address: SocketAddr,
-    task: JoinHandle<()>,
-}
-
-impl MetadataServer {
-    /// Listens at an address, inside a tokio runtime. Port 0 is any free one.
-    pub fn open(address: SocketAddr) -> Result<MetadataServer, StartError> {
-        let listener = bind("the metadata server", "port", address.ip(), address.port())?;
-        MetadataServer::start(listener).map_err(|source| StartError::System { what: "the metadata server", source })
-    }
-
-    /// Serves on a listener, inside a tokio runtime.
-    pub(crate) fn start(listener: TcpListener) -> std::io::Result<MetadataServer> {
-        let address = listener.local_addr()?;
-        let router = router();
-        let pages = move || (router.clone(), true);
-        let task = tokio::spawn(mooncake_http::accept(pages, Guarded::new(listener), mooncake_http::Limits::default()));
-        Ok(MetadataServer { address, task })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for MetadataServer {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 type Shared = Arc<Mutex<Table>>;
-
-#[derive(Debug, Default)]
-struct Table {
-    values: HashMap<String, Bytes>,
-    /// Of all entries, as [`size`] counts them.
-    bytes: usize,
-}
-
-/// What became of a value.
-#[derive(Debug, PartialEq, Eq)]
-enum Written {
-    Updated,
-    Unchanged,
-    /// An engine's address, and this other one stands there.
-    Taken(Bytes),
-    Full,
-}
-
-impl Table {
-    /// Sets a value. An engine's address takes no other one's place than that of `gone`.
-    fn set(&mut self, key: &str, value: &Bytes, gone: Option<&Bytes>) -> Written {
-        let old = self.values.get(key);
-        if is_address(key)
-            && let Some(old) = old
-        {
-            if old == value {
-                return Written::Unchanged;
-            }
-            if Some(old) != gone {
-                return Written::Taken(old.clone());
-            }
-        }
-        let bytes = self.bytes - old.map_or(0, |old| size(key, old)) + size(key, value);
-        if bytes > TOTAL_MAX {
-            return Written::Full;
-        }
-        self.bytes = bytes;
-        // A copy: the value is a part of the request, and would keep all of it.
-        self.values.insert(key.to_owned(), Bytes::copy_from_slice(value));
-        Written::Updated
-    }
-
-    fn remove(&mut self, key: &str) -> bool {
-        let Some(value) = self.values.remove(key) else { return false };
-        self.bytes -= size(key, &value);
-        true
-    }
-}
-
-fn size(key: &str, value: &Bytes) -> usize {
-    key.len() + value.len() + ENTRY
-}
-
-/// Whether an engine says under this key where it is.
-fn is_address(key: &str) -> bool {
-    key.contains("rpc_meta")
-}
 
 #[derive(Debug, Deserialize)]
 struct Wanted {
     key: Option<String>,
 }
 
-fn router() -> Router {
+pub fn router() -> Router {
     Router::new()
         .route("/metadata", get(read).put(write).delete(remove))
         .route("/health", get(async || (StatusCode::OK, "OK")))
@@ -174,7 +65,7 @@ async fn read(State(table): State<Shared>, asked: Asked) -> Response {
         Ok(key) => key,
         Err(bad) => return bad.into_response(),
     };
-    match table.lock().values.get(&key).cloned() {
+    match table.lock().get(&key) {
         Some(value) => ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], value).into_response(),
         None => missing(),
     }
@@ -242,35 +133,9 @@ async fn still_listens(value: &Bytes) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
-
-    #[test]
-    fn the_table_counts_what_it_holds_and_is_bounded() {
-        let mut table = Table::default();
-        assert_eq!(table.set("key", &Bytes::from_static(b"12345"), None), Written::Updated);
-        assert_eq!(table.set("key", &Bytes::from_static(b"1"), None), Written::Updated);
-        assert_eq!(table.bytes, 4 + ENTRY);
-        assert_eq!(table.set("big", &Bytes::from(vec![0; TOTAL_MAX]), None), Written::Full);
-        assert!(table.remove("key") && !table.remove("key"));
-        assert_eq!(table.bytes, 0);
-    }
-
-    #[test]
-    fn empty_entries_count_for_what_they_really_take() {
-        let mut table = Table { bytes: TOTAL_MAX - 10 * ENTRY, ..Table::default() };
-        let empty = Bytes::new();
-        let taken = (0..100).take_while(|number: &u8| table.set(&number.to_string(), &empty, None) == Written::Updated);
-        assert_eq!(taken.count(), 9, "the keys have a byte too");
-    }
-
-    #[test]
-    fn a_value_keeps_nothing_of_what_it_came_with() {
-        let request = Bytes::from(vec![7; 64 << 10]);
-        let mut table = Table::default();
-        assert_eq!(table.set("key", &request.slice(100..101), None), Written::Updated);
-        assert!(request.is_unique(), "one byte holds the whole request");
-        assert_eq!(table.values["key"], [7u8][..]);
-    }
 
     #[tokio::test]
     async fn of_two_engines_of_one_name_that_come_at_once_one_is_refused() {

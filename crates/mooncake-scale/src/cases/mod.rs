@@ -8,6 +8,9 @@ use mooncake_master::machine::hello::SEARCHED;
 use crate::compaction::snapshot;
 use crate::pool::{KEY, Pool, REQUEST, key};
 
+mod asked;
+mod owners;
+
 /// Requests that wait at one time.
 const WAITING: u64 = 200;
 
@@ -17,11 +20,13 @@ pub type Case = fn(&mut Pool);
 /// All of them, in the order in which they can follow each other.
 pub const CASES: &[Case] = &[
     queries,
+    asked::lists,
     figures,
     snapshot,
     eviction,
     protection_lapses,
     wait_for_keys,
+    newcomers,
     wait_for_views,
     wait_for_protection,
     wait_for_others,
@@ -40,6 +45,15 @@ pub const CASES: &[Case] = &[
     another_epoch,
     replies_of_a_session,
     segments_of_a_session,
+    owners::one_by_one,
+    owners::fences_asked_again,
+    owners::beats,
+    owners::bad_replicas,
+    owners::stragglers,
+    asked::removal_beside_puts,
+    asked::remove_by_pattern,
+    asked::groups,
+    owners::owner_of_many,
     many_sessions_over,
     remove,
     remove_all,
@@ -130,6 +144,31 @@ fn wait_for_keys(pool: &mut Pool) {
     for rids in rids {
         pool.end(1, vec![rids], "put_end, one of 512 keys that 200 wait for");
     }
+    pool.give_up();
+}
+
+/// Others want keys that 200 wait for and that have just been given up, before all of those have heard of it.
+fn newcomers(pool: &mut Pool) {
+    for _ in 0..4 {
+        let new = fresh(pool, REQUEST as u64);
+        let rids = pool.reserve(1, &new, "put_start, 512 keys in a full pool");
+        for session in pool.others(WAITING) {
+            pool.start(
+                session,
+                &new,
+                GRANULE,
+                &PutConfig::default(),
+                true,
+                "put_start, 512 keys that another one puts",
+            );
+        }
+        let (rids, origin): (Vec<Rid>, _) = (rids.into_iter().flatten().collect(), pool.origin(1));
+        pool.hold("abort, 512 puts that 200 wait for", |core, now, fx| core.abort(now, origin, &rids, true, fx))
+            .expect("known");
+        let kind = "put_start, 512 keys that others are yet to hear of";
+        pool.start(2, &new, GRANULE, &PutConfig::default(), true, kind);
+    }
+    pool.tick("tick, 200 wait for 512 keys");
     pool.give_up();
 }
 
@@ -570,6 +609,6 @@ fn remove(pool: &mut Pool) {
 }
 
 fn remove_all(pool: &mut Pool) {
-    let mut cursor = RemoveAll::new(&pool.core, true);
+    let mut cursor = RemoveAll::new(&mut pool.core, true);
     while !pool.hold("remove_all, a slice", |core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVED, fx)) {}
 }

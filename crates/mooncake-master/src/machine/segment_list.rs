@@ -5,7 +5,7 @@ use mooncake_ids::{SegmentUuid, SessionId};
 use mooncake_wire::message;
 use prost::Message;
 
-use crate::shared::Shared;
+use super::core_driver::CoreDriver;
 
 /// Segments copied while the core is held once.
 const AT_ONCE: usize = 256;
@@ -38,11 +38,11 @@ impl Listed {
 }
 
 /// All of them, by number.
-pub fn list(shared: &Shared) -> Vec<Listed> {
+pub fn list<D: CoreDriver>(driver: &D) -> Vec<Listed> {
     let mut all = Vec::new();
     let mut next = Some(SegmentNo(0));
     while let Some(first) = next {
-        next = shared.read(|core, _| some(core, first, &mut all));
+        next = driver.read(|core, _| some(core, first, &mut all));
     }
     all
 }

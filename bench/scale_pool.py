@@ -1,0 +1,70 @@
+"""The cells of a large pool as its client sees it: a master, an owner and a client, each in a process of its own."""
+
+import time
+
+from rig import Rig, RigError, memory_kib
+
+# Keys of one put_batch.
+BATCH = 5_000
+# Objects whose puts are timed, if there are so many.
+TIMED = 200_000
+# Every object takes one granule; the owner lends a few more.
+GRANULE, SPARE = 1 << 10, 64 << 20
+# For a client that waits for a master that reads its log.
+PATIENCE_S = 120
+
+
+def measure(implementation, record, objects):
+    """Fills it, kills the master, starts it again, and reads the first and the last key back."""
+    timed = min(TIMED, objects // 10)
+    rig = Rig(implementation, objects * GRANULE + SPARE)
+    try:
+        client = rig.client("client", buffer_bytes=64 << 20)
+        _put(client, 0, objects // 10 - timed)
+        first = _put(client, objects // 10 - timed, timed)
+        _put(client, objects // 10, objects - timed - objects // 10)
+        last = _put(client, objects - timed, timed)
+        print(f"    put_batch of {BATCH:,}: {first:,.0f} keys a second at the first tenth, {last:,.0f} at the last")
+        record("rate of put_batch at the last tenth", 100 * last / first)
+        record("master's memory, most", memory_kib(rig.master.pid, "VmHWM") * 1.024e-3)
+        seconds = _killed(rig, client, objects)
+        record("master killed, first and last key read back", seconds)
+        record("master's memory behind a restart", memory_kib(rig.master.pid, "VmRSS") * 1.024e-3)
+        record("master's memory behind a restart, most", memory_kib(rig.master.pid, "VmHWM") * 1.024e-3)
+    finally:
+        rig.stop()
+
+
+def _put(client, first, count):
+    """Keys put a second."""
+    if count <= 0:
+        return 0.0
+    put = client.ask("put_small", prefix="many", first=first, count=count, size=64, batch=BATCH)
+    if put["failed"]:
+        raise RigError(f"put_batch: {put['failed']} batches failed behind {first:,} objects")
+    return count / put["seconds"]
+
+
+def _killed(rig, client, objects):
+    """Seconds from the new master's start until a client has read the first and the last key."""
+    ends = [0, objects - 1]
+    if client.ask("read_small", prefix="many", numbers=ends, size=64)["right"] != 2:
+        raise RigError("the first or the last key is not there before the master is killed")
+    rig.master.kill()
+    begin = time.monotonic()
+    rig.start_master_again()
+    while client.ask("read_small", prefix="many", numbers=ends, size=64)["right"] != 2:
+        if time.monotonic() - begin > PATIENCE_S:
+            raise RigError(f"not back {PATIENCE_S} s behind a kill:\n{rig.master.last_lines()}")
+        time.sleep(0.02)
+    return time.monotonic() - begin
+
+
+def expectations(expected, memory_mb):
+    return {
+        "rate of put_batch at the last tenth": expected("% of the first", limit=80),
+        "master's memory, most": expected("MB", limit=memory_mb, lower_is_better=True),
+        "master killed, first and last key read back": expected("s", limit=10, lower_is_better=True),
+        "master's memory behind a restart": expected("MB", limit=memory_mb, lower_is_better=True),
+        "master's memory behind a restart, most": expected("MB", limit=memory_mb, lower_is_better=True),
+    }

@@ -1,0 +1,58 @@
+//! The end of a store.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use mooncake_os::forked;
+use mooncake_wire::message::{CloseSession, request};
+
+use crate::error::ErrorKind;
+use crate::inner::Inner;
+
+impl Inner {
+    /// See [`crate::Store::close`].
+    pub(crate) fn close(&self) {
+        if forked() || self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.shared.control.wants.close();
+        self.reporter.get().into_iter().for_each(thread::Thread::unpark);
+        let control = &self.shared.control;
+        if let Some(owner) = self.shared.owner.get() {
+            owner.close();
+        }
+        self.close_put_sessions();
+        self.shared.links.close();
+        self.get_sessions.lock().clear();
+        // What the master is told next is final: no call that is under way takes a view after it.
+        if !control.pins.lock().seal() {
+            // The anchor goes on for the views' sake and says goodbye after the last one.
+            control.end();
+            return;
+        }
+        let over = control.finish(
+            "the end of the session",
+            request::Body::CloseSession(CloseSession {}),
+            control.lookup_timeout,
+        );
+        if let Err(error) = over
+            && !matches!(error.kind(), ErrorKind::Refused | ErrorKind::Closed)
+        {
+            // It may hold pins of calls that were given up: the anchor tells it once it answers.
+            tracing::debug!(%error, "the master does not know yet that this client is gone");
+            control.end();
+            return;
+        }
+        control.stop();
+        if let Some(anchor) = self.anchor.lock().take() {
+            // It only panics if one of its invariants is broken; that has been reported.
+            let _ = anchor.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,147 @@
+//! What all clones of a store share, and what each of its calls begins with.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::Registry;
+use mooncake_os::{Guarded, forked};
+use mooncake_segment::{SLOWEST, Wait};
+use parking_lot::Mutex;
+
+use crate::anchor::Shared;
+use crate::discovery::masters::split_host_port;
+use crate::error::{Cause, StoreError};
+use crate::machine::get_session::GetSessions;
+use crate::machine::numbering::Numbering;
+use crate::metrics::{Metrics, Timer};
+use crate::options::StoreOptions;
+use crate::segment_id::SegmentId;
+use crate::segments::directory::Places;
+use crate::segments::owner::{Backing, Ownership, SegmentOwner};
+use crate::segments::owner_events::OwnerEvents;
+use crate::segments::server::serve;
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) settings: StoreOptions,
+    pub(crate) registry: Registry,
+    pub(crate) closed: AtomicBool,
+    turn: AtomicU64,
+    pub(crate) get_sessions: Mutex<GetSessions<Places, Numbering>>,
+    /// Cause, and the thread whose call it was.
+    pub(crate) last_miss: Mutex<Option<(ThreadId, String)>>,
+    pub(crate) anchor: Mutex<Option<JoinHandle<()>>>,
+    /// Says now and then what was counted.
+    pub(crate) reporter: OnceLock<thread::Thread>,
+    /// Held while the owner of segments is made.
+    starting: Mutex<()>,
+    /// Keeps the port of a client that gives no memory its own.
+    _port: Option<Guarded<socket2::Socket>>,
+}
+
+impl Inner {
+    /// A store whose anchor runs.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        settings: StoreOptions,
+        anchor: JoinHandle<()>,
+        port: Option<Guarded<socket2::Socket>>,
+    ) -> Inner {
+        Inner {
+            shared,
+            settings,
+            registry: Registry::new(),
+            closed: AtomicBool::new(false),
+            turn: AtomicU64::new(0),
+            get_sessions: Mutex::default(),
+            last_miss: Mutex::default(),
+            anchor: Mutex::new(Some(anchor)),
+            reporter: OnceLock::new(),
+            starting: Mutex::new(()),
+            _port: port,
+        }
+    }
+
+    /// Who looks after this store's segments; from the first one on there is somebody.
+    fn owner(&self) -> Result<Arc<SegmentOwner>, StoreError> {
+        let _one = self.starting.lock();
+        if let Some(owner) = self.shared.owner.get() {
+            return Ok(owner.clone());
+        }
+        let events = OwnerEvents::new();
+        events.report_to(self.shared.control.clone());
+        // The name's own port is taken, so that nobody else has the name; data goes to another one.
+        let (host, _) = split_host_port(&self.settings.local_hostname).unwrap_or_default();
+        let local_hostname = if host.contains(':') { format!("[{host}]") } else { host };
+        let options = StoreOptions { local_hostname, ..self.settings.clone() };
+        let (server, advertised) = serve(&options, &events)?;
+        let ownership = Ownership {
+            server,
+            huge_pages: self.settings.huge_pages,
+            name: self.shared.name.clone(),
+            advertised: advertised.advertised,
+            process: self.shared.process,
+        };
+        let owner = SegmentOwner::prepare(self.shared.control.clone(), ownership)?;
+        Ok(self.shared.owner.get_or_init(|| owner).clone())
+    }
+
+    pub(crate) fn timer(&self) -> Option<Timer<'_>> {
+        self.shared.control.metrics.as_ref().map(Metrics::begin)
+    }
+
+    /// Before every call.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if forked() {
+            return Err(Cause::Forked.into());
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Cause::Closed.into());
+        }
+        Ok(())
+    }
+
+    /// An interrupted caller never learns the id, and could not take the segment back.
+    pub(crate) fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
+        let owner = self.owner()?;
+        let mounted = owner.mount(backing)?;
+        if self.is_interrupted() {
+            if let Err(error) = owner.unmount(mounted.0, Duration::ZERO) {
+                tracing::warn!(%error, "a segment stays although its mount was interrupted");
+            }
+            return Err(Cause::Interrupted.into());
+        }
+        Ok(mounted)
+    }
+
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.settings.interrupted.as_ref().is_some_and(|interrupted| interrupted())
+    }
+
+    /// The data timeout counts from the last byte moved; this bounds the whole.
+    pub(crate) fn transfer_wait<'a>(&self, bytes: u64, interrupted: &'a dyn Fn() -> bool) -> Wait<'a> {
+        let whole = Duration::from_secs(bytes / SLOWEST);
+        Wait { deadline: Instant::now() + self.settings.data_timeout + whole, interrupted }
+    }
+
+    /// A number that differs from call to call.
+    pub(crate) fn next_call(&self) -> u64 {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn keep_miss(&self, cause: String) {
+        *self.last_miss.lock() = Some((thread::current().id(), cause));
+    }
+}
+
+#[cfg(test)]
+impl Inner {
+    /// Only the anchor's thread ends.
+    pub(crate) fn end_anchor(&self) {
+        self.shared.control.stop();
+        self.anchor.lock().take().into_iter().for_each(|anchor| anchor.join().unwrap());
+    }
+}

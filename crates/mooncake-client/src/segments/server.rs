@@ -1,0 +1,42 @@
+//! The names that stores take, and the servers of data behind them.
+
+use std::sync::Arc;
+
+use mooncake_os::Guarded;
+use mooncake_segment::{SegmentServer, ServerError, ServerOptions};
+
+use crate::discovery::listen_address::{self, Advertised, ListenAddress};
+use crate::error::StoreError;
+use crate::options::StoreOptions;
+use crate::segments::owner_events::{OwnerEvents, Reporter};
+
+/// Name, addresses for data, its server, and the socket that keeps the name of a store that gives no memory.
+pub(crate) type Claimed = (String, Advertised, Option<Arc<SegmentServer>>, Option<Guarded<socket2::Socket>>);
+
+/// Takes the name, with a data server behind it where memory is given.
+pub(crate) fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<Claimed, StoreError> {
+    if options.global_segment_size == 0 {
+        let (host, port) = listen_address::claim(options, listen_address::reserve)?;
+        return Ok((host.name, host.advertised, None, Some(Guarded::new(port))));
+    }
+    let (server, host) = serve(options, events)?;
+    Ok((host.name, host.advertised, Some(server), None))
+}
+
+/// Listens for data.
+pub(crate) fn serve(
+    options: &StoreOptions,
+    events: &Arc<OwnerEvents>,
+) -> Result<(Arc<SegmentServer>, ListenAddress), StoreError> {
+    let (host, server) = listen_address::claim(options, |address| {
+        // Fences name the writer's session; the owner's own is of no consequence.
+        let mut server = ServerOptions::new(address.ip(), address.port(), 0);
+        server.unix = options.shared_memory;
+        server.data_timeout = options.data_timeout;
+        SegmentServer::start(server, Box::new(Reporter(events.clone()))).map_err(|error| match error {
+            ServerError::Bind { source, .. } | ServerError::Os { source, .. } => source,
+            other => std::io::Error::other(other.to_string()),
+        })
+    })?;
+    Ok((server, host))
+}

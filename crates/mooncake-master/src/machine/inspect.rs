@@ -1,0 +1,59 @@
+//! What operators look at: it protects nothing and is counted nowhere. It is copied from the core in slices, and put
+//! into words without it.
+
+use std::collections::BTreeMap;
+
+use mooncake_core::{Core, Found, SegmentNo};
+use mooncake_wire::message;
+use prost::Message;
+
+use super::SLICE;
+use super::core_driver::CoreDriver;
+
+/// Where objects are.
+#[derive(Debug, Default)]
+pub struct Inspected {
+    /// What there is under each key, in their order.
+    pub found: Vec<Option<Found>>,
+    /// The segments that those are on.
+    pub segments: BTreeMap<SegmentNo, Place>,
+}
+
+/// A segment that has something of them.
+#[derive(Debug)]
+pub struct Place {
+    /// Its name.
+    pub name: String,
+    endpoint: Vec<u8>,
+}
+
+impl Place {
+    /// How peers reach it.
+    pub fn endpoint(&self) -> message::Endpoint {
+        message::Endpoint::decode(&self.endpoint[..]).unwrap_or_default()
+    }
+}
+
+impl Inspected {
+    /// Looks at what is under these keys.
+    pub fn of<D: CoreDriver>(driver: &D, keys: &[&[u8]]) -> Inspected {
+        let mut inspected = Inspected { found: Vec::with_capacity(keys.len()), segments: BTreeMap::new() };
+        for some in keys.chunks(SLICE) {
+            driver.read(|core, _| some.iter().for_each(|key| inspected.add(core, key)));
+        }
+        inspected
+    }
+
+    /// Looks at what is under one more.
+    pub fn add(&mut self, core: &Core, key: &[u8]) {
+        let found = core.peek(key).map(|found| found.to_found());
+        for number in found.iter().flat_map(|found| &found.replicas).map(|replica| replica.extent.segment) {
+            if let std::collections::btree_map::Entry::Vacant(vacant) = self.segments.entry(number)
+                && let Some(view) = core.segment(number)
+            {
+                vacant.insert(Place { name: view.name.to_owned(), endpoint: view.endpoint.to_vec() });
+            }
+        }
+        self.found.push(found);
+    }
+}

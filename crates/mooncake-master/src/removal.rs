@@ -1,0 +1,81 @@
+//! Removals of many objects, in slices between which others have the core.
+
+use std::sync::Arc;
+
+use mooncake_core::{Candidate, Core, Effects, Origin, REMOVED};
+use tokio::sync::Semaphore;
+
+use crate::log::LogClosed;
+use crate::machine::pattern::Pattern;
+use crate::machine::removals::Removal;
+use crate::metrics::Op;
+use crate::shared::Shared;
+
+/// Bytes of keys copied out under one lock of the core.
+pub const SLICE_KEY_BYTES: usize = 64 << 10;
+
+/// Long keys and a dear pattern take seconds: one search at a time, on a thread that nobody else waits for.
+static SEARCH: Semaphore = Semaphore::const_new(1);
+
+/// Removes every object that is there now, in slices, so that nobody waits longer than one of them; returns how many.
+/// It stops when the mutation that asked for it, if any, is abandoned.
+pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin>) -> Result<u64, LogClosed> {
+    let mut removal = shared.read(|core, _| Removal::begin(core, force, origin));
+    loop {
+        let mut slice = |core: &mut Core, now, effects: &mut Effects| removal.take_all(core, now, REMOVED, effects);
+        // Two holds of the lock, and one wait for the disk.
+        shared.apply_with_next(&mut slice);
+        if shared.apply_async(slice).await? {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    shared.metrics.count(Op::RemoveAll, 1, 0);
+    if let Some(freed) = shared.identity.after_bulk_free {
+        // Takes its time with a large heap.
+        let _ = tokio::task::spawn_blocking(freed).await;
+    }
+    Ok(removal.removed())
+}
+
+/// Removes the objects whose keys match, in slices; returns how many. The keys are matched without the core's lock.
+pub async fn remove_matching(
+    shared: &Arc<Shared>,
+    pattern: &Pattern,
+    force: bool,
+    origin: Origin,
+) -> Result<u64, LogClosed> {
+    let mut removal = shared.read(|core, _| Removal::begin(core, force, Some(origin)));
+    loop {
+        let mut keys: Vec<u8> = Vec::new();
+        let mut shown: Vec<(Candidate, usize)> = Vec::new();
+        let finished = shared.read(|core, now| {
+            removal.show(core, now, REMOVED, SLICE_KEY_BYTES, |candidate, key| {
+                keys.extend_from_slice(key);
+                shown.push((candidate, keys.len()));
+            })
+        });
+        let chosen = {
+            let _turn = SEARCH.acquire().await;
+            let pattern = pattern.clone();
+            let search = move || {
+                let starts = std::iter::once(0).chain(shown.iter().map(|(_, end)| *end));
+                let matching = shown.iter().zip(starts).filter(|((_, end), start)| pattern.is_in(&keys[*start..*end]));
+                matching.map(|((candidate, _), _)| candidate.clone()).collect::<Vec<Candidate>>()
+            };
+            // Nothing is removed by a search that did not end, when the master stops.
+            tokio::task::spawn_blocking(search).await.unwrap_or_default()
+        };
+        let slice = |core: &mut Core, now, effects: &mut Effects| removal.take(core, now, &chosen, effects);
+        if shared.apply_async(slice).await? || finished {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    shared.metrics.count(Op::RemoveByRegex, 1, 0);
+    if let Some(freed) = shared.identity.after_bulk_free {
+        // Takes its time with a large heap.
+        let _ = tokio::task::spawn_blocking(freed).await;
+    }
+    Ok(removal.removed())
+}

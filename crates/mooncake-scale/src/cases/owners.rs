@@ -1,0 +1,215 @@
+//! What owners and readers say on their anchors, and sessions that come, lend memory and go.
+
+use mooncake_core::{Config, ListedViews, Origin, Populated, PutConfig, STEP, SegmentSpec, SessionSpec};
+use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
+use mooncake_master::machine::anchors::FENCES_SLICE;
+
+use super::{WAITING, fill_large, fresh, preferring, unmount_large, with_a_large_segment};
+use crate::pool::{Pool, REQUEST};
+
+/// Puts of a session that one beat says have moved.
+const MOVED: u64 = 2_048;
+
+/// Segments of one owner, where it has many.
+const SEGMENTS: u64 = 1_000;
+
+/// Replicas that one message reports.
+const REPORTED: usize = 1_024;
+
+/// Mutations that a client waits for behind others that it has the answers to.
+const UNSETTLED: u64 = 4_096;
+
+/// Sessions and segments come and go, one after the other.
+pub fn one_by_one(pool: &mut Pool) {
+    for number in 0..100 {
+        let spec = SessionSpec {
+            secret: number,
+            name: format!("new-{number}:12345"),
+            boot_id: number.to_le_bytes().to_vec(),
+            process: vec![7; 40],
+        };
+        let session = pool.hold("a session begins", |core, now, fx| core.open_session(now, spec, fx));
+        let session = session.expect("there is room for sessions");
+        let uuid = SegmentUuid([200, number as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        let spec = SegmentSpec { uuid, name: "new".to_owned(), bytes: 64 * GRANULE, endpoint: vec![9; 60] };
+        let origin = pool.origin(session.0);
+        let mounted = pool.hold("mount", |core, now, fx| core.mount(now, origin, spec, 64 * GRANULE, fx));
+        mounted.expect("a new segment");
+        pool.hold("beat", |core, now, fx| core.beat(now, session, &[], &[], fx));
+        let is_over = pool.hold("a session closes", |core, now, fx| core.close_session(now, session, fx));
+        assert!(is_over, "little hangs on it");
+    }
+    pool.tick("tick, behind them");
+}
+
+/// Very much is in quarantine of one owner, who has not heard of it.
+pub fn fences_asked_again(pool: &mut Pool) {
+    let (owner, name) = with_a_large_segment(pool);
+    abort_all(pool, name);
+    ask_for_fences(pool, owner, "fences that an owner is asked for again, a slice");
+    unmount_large(pool, owner, "unmount, very much in quarantine");
+    pool.forget_fences();
+}
+
+fn abort_all(pool: &mut Pool, name: &str) {
+    for (writer, placed) in fill_large(pool, name) {
+        let origin = pool.origin(writer);
+        let rids: Vec<Rid> = placed.iter().map(|(_, rid)| *rid).collect();
+        pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
+    }
+}
+
+fn ask_for_fences(pool: &mut Pool, owner: u64, kind: &'static str) {
+    let mut next = Some(Rid(0));
+    while let Some(from) = next {
+        next = pool.hold(kind, |core, _, fx| core.ask_fences(SessionId(owner), from, FENCES_SLICE, fx));
+    }
+}
+
+/// Beats that renew as many puts as one says, and that say how far very many segments are populated.
+pub fn beats(pool: &mut Pool) {
+    let mut moved = Vec::new();
+    for _ in 0..MOVED / REQUEST as u64 {
+        let new = fresh(pool, REQUEST as u64);
+        let rids = pool.reserve(1, &new, "put_start, 512 keys in a full pool");
+        moved.extend(rids.into_iter().flatten());
+    }
+    for _ in 0..5 {
+        pool.pass(500, |_| false);
+        pool.hold("beat, 2,048 puts have moved", |core, now, fx| core.beat(now, SessionId(1), &moved, &[], fx));
+    }
+    let origin = pool.origin(1);
+    pool.quietly(|core, now, fx| core.abort(now, origin, &moved, true, fx)).expect("known");
+    pool.answer_fences("owners answer for what is given up");
+    pool.refill();
+}
+
+/// An owner of very many segments: what it says of all of them, and its end.
+pub fn owner_of_many(pool: &mut Pool) {
+    let owner = 8;
+    let uuids: Vec<SegmentUuid> = (0..SEGMENTS)
+        .map(|number| {
+            let mut uuid = [201; 16];
+            uuid[..8].copy_from_slice(&number.to_le_bytes());
+            let uuid = SegmentUuid(uuid);
+            let spec = SegmentSpec { uuid, name: "many:8".to_owned(), bytes: 4 * GRANULE, endpoint: vec![9; 60] };
+            let origin = pool.origin(owner);
+            pool.hold("mount", |core, now, fx| core.mount(now, origin, spec, GRANULE, fx)).expect("a new segment");
+            uuid
+        })
+        .collect();
+    capped_writers(pool);
+    for granules in 2..=4 {
+        let populated = |uuid: &SegmentUuid| Populated { uuid: *uuid, bytes: granules * GRANULE, failed: false };
+        let populated: Vec<Populated> = uuids.iter().map(populated).collect();
+        pool.hold("beat, 1,000 segments are populated further", |core, now, fx| {
+            core.beat(now, SessionId(owner), &[], &populated, fx)
+        });
+        pool.tick("tick, behind it");
+    }
+    pool.give_up();
+    for _ in 0..SEGMENTS * 4 / REQUEST as u64 {
+        let new = fresh(pool, REQUEST as u64);
+        let rids = pool.reserve_with(6, &new, &preferring("many:8"), "put_start, 512 keys that prefer a name of 1,000");
+        let origin = pool.origin(6);
+        let rids: Vec<Rid> = rids.into_iter().flatten().collect();
+        pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
+    }
+    ask_for_fences(pool, owner, "fences of an owner of 1,000 segments, a slice");
+    let next = pool.core.epoch() + 1;
+    pool.hold("another epoch, 1,000 segments of one owner", |core, now, fx| core.raise_epoch(now, next, fx));
+    pool.tick("tick, puts of an earlier epoch");
+    for number in (1..=pool.size().segments).filter(|number| *number != owner) {
+        let its: Vec<_> = pool.segments_of(number).into_iter().map(|(uuid, _)| uuid).collect();
+        pool.quietly(|core, now, fx| core.epoch_taken(now, SessionId(number), next, &its, fx));
+    }
+    pool.hold("an owner of 1,000 segments takes an epoch", |core, now, fx| {
+        core.epoch_taken(now, SessionId(owner), next, &uuids, fx);
+    });
+    pool.tick("tick, owners have taken an epoch");
+    pool.forget_fences();
+    let new = fresh(pool, REQUEST as u64);
+    pool.reserve(owner, &new, "put_start, 512 keys in a full pool");
+    while !pool.hold("a session closes that has 1,000 segments, a step", |core, now, fx| {
+        core.close_session(now, SessionId(owner), fx)
+    }) {}
+    pool.tick("tick, behind 1,000 segments that are gone");
+    pool.refill();
+}
+
+/// Many sessions have as much unfinished as leaves them no more than all of the pool, and wait for that.
+fn capped_writers(pool: &mut Pool) {
+    let all = pool.size().objects * GRANULE;
+    for session in pool.others(WAITING) {
+        let first = fresh(pool, 1);
+        pool.reserve(session, &first, "put_start, one key in a full pool");
+        let new = fresh(pool, 8);
+        let config = PutConfig::default();
+        pool.start(session, &new, all, &config, true, "put_start, 8 keys of a session with too much unfinished");
+    }
+}
+
+/// Readers found replicas bad, as many as are looked at at a time, all of them on one segment.
+pub fn bad_replicas(pool: &mut Pool) {
+    let (owner, name) = with_a_large_segment(pool);
+    let mut placed = Vec::new();
+    for (writer, its) in fill_large(pool, name) {
+        pool.end(writer, its.iter().map(|(_, rid)| vec![*rid]).collect(), "put_end");
+        placed.extend(its);
+    }
+    for reported in placed.chunks(REPORTED).take(4) {
+        pool.hold("1,024 replicas are reported bad", |core, now, fx| {
+            for (key, rid) in reported {
+                core.bad_replica(now, SessionId(1), key, *rid, fx);
+            }
+        });
+    }
+    pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(owner), fx));
+    let held = pool.segments_of(owner);
+    pool.hold("a session comes back, 4,096 replicas to look at", |core, now, fx| {
+        core.resume_session(now, SessionId(owner), owner, &held, ListedViews::default(), fx)
+    })
+    .expect("known");
+    for (nth, (_, rid)) in placed.iter().take(2 * REPORTED).enumerate() {
+        pool.hold("an owner has looked at a replica", |core, now, fx| {
+            core.rechecked(now, SessionId(owner), *rid, nth % 2 == 0, fx);
+        });
+    }
+    let there: Vec<_> = placed.iter().skip(2 * REPORTED).map(|(key, _)| *key).collect();
+    for keys in there.chunks(REQUEST / 2) {
+        let (keys, origin): (Vec<&[u8]>, _) = (keys.iter().map(|key| &key[..]).collect(), pool.origin(1));
+        pool.hold("clear_replicas, 256 keys", |core, now, fx| core.clear_replicas(now, origin, &keys, name, fx))
+            .expect("known");
+    }
+    unmount_large(pool, owner, "unmount, 2,048 replicas to look at");
+}
+
+/// What repeats, comes late or is given up.
+pub fn stragglers(pool: &mut Pool) {
+    // Behind as many that it committed as are remembered of it.
+    let new = fresh(pool, 2 * REQUEST as u64);
+    for new in new.chunks(REQUEST) {
+        pool.put(7, new, "put_start, 512 keys in a full pool");
+    }
+    let unknown = (0..REQUEST as u64).map(|nth| vec![Rid::new(1, 1 + nth)]).collect();
+    pool.end(7, unknown, "put_end, 512 puts that are no more");
+    let first = pool.origin(7).sequence;
+    let unanswered = Config::default().unanswered_max as u64;
+    for _ in 0..unanswered {
+        let origin = Origin { answered_below: first, ..pool.origin(7) };
+        pool.quietly(|core, now, fx| core.unpin(now, origin, &[], fx)).expect("known");
+    }
+    let unsettled: Vec<u64> = (first..first + UNSETTLED).collect();
+    pool.hold("a client has the answers to all but 4,096 requests", |core, _, _| {
+        core.settle_replies(SessionId(7), first + UNSETTLED, &unsettled);
+    });
+    let abandoned: Vec<u64> = (first + unanswered..first + 2 * unanswered).collect();
+    pool.hold("a client gives 1,024 requests up", |core, _, _| core.abandon(SessionId(7), &abandoned));
+    let origin = Origin { answered_below: first, sequence: first + UNSETTLED, session: SessionId(7) };
+    let refused =
+        pool.hold("a request of too many that are not answered", |core, now, fx| core.unpin(now, origin, &[], fx));
+    assert!(refused.is_err(), "1,024 are not answered");
+    pool.core.settle_replies(SessionId(7), first + 2 * UNSETTLED, &[]);
+    pool.tick("tick, 1,024 replies are forgotten");
+    while pool.quietly(|core, now, fx| core.background(now, STEP, fx)) {}
+}

@@ -1,0 +1,27 @@
+//! What transports need of the engine that they carry bytes for.
+
+use mooncake_memory::PeerProcess;
+use mooncake_os::BlockingPool;
+
+use crate::memory::buffers::Buffers;
+use crate::options::EngineOptions;
+use crate::protocol::same_host::{SECRET_LEN, Secret};
+
+/// An engine, as its transports and their paths know it.
+pub(crate) struct Context {
+    pub options: EngineOptions,
+    pub buffers: Buffers,
+    /// Threads that resolve names.
+    pub blocking_pool: BlockingPool,
+    /// Lies where peers of this host read it: proof that they reached this process.
+    pub secret: Box<[u8; SECRET_LEN]>,
+    /// Copies within this process by the kernel, which checks the addresses.
+    pub own_process: PeerProcess,
+}
+
+impl Context {
+    /// The secret with its address, as a greeting tells it.
+    pub fn secret(&self) -> Secret {
+        Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }
+    }
+}
