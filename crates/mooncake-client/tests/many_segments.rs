@@ -87,9 +87,9 @@ fn user() {
 fn crowd(segments: usize, path: Path) {
     let cluster = Cluster::start();
     let (mut lender, _) = child::start(&cluster, "lender");
-    let lent = figures(&lender.ask(&segments.to_string()));
+    let lent = figures(&lender.ask(segments.to_string()));
     let (mut user, _) = child::start(&cluster, "user");
-    let [links, opened, threads, took] = figures(&user.ask(&format!("{segments} {path}")))[..] else { unreachable!() };
+    let [links, opened, threads, took] = figures(&user.ask(format!("{segments} {path}")))[..] else { unreachable!() };
     println!(
         "{segments} segments by {path}: lent in {} ms with {} descriptors; filled and read in {took} ms with {opened} \
          descriptors and {threads} threads",
@@ -154,10 +154,10 @@ fn an_object_that_there_is_no_descriptor_for_is_an_error_that_says_so_and_no_mis
     const SEGMENTS: usize = 40;
     let cluster = Cluster::start();
     let (mut lender, _) = child::start(&cluster, "lender");
-    lender.ask(&SEGMENTS.to_string());
+    lender.ask(SEGMENTS.to_string());
     use_all(&cluster.store(0), SEGMENTS);
     let (mut reader, _) = child::start(&cluster, "short_of_descriptors");
-    let [hits, told, after] = figures(&reader.ask(&SEGMENTS.to_string()))[..] else { unreachable!() };
+    let [hits, told, after] = figures(&reader.ask(SEGMENTS.to_string()))[..] else { unreachable!() };
     assert!(hits > 0 && told > 0 && hits + told == SEGMENTS, "{hits} hits, {told} errors");
     assert_eq!(after, SEGMENTS, "with more of them all is read at once");
 }

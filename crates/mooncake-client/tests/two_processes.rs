@@ -151,7 +151,7 @@ fn memory_over_a_file_is_reached_by_tcp_on_the_same_host_too() {
     let (mut host, _) = child::start(&cluster, "host");
     let path = format!("/dev/shm/mooncake-two-processes-{}", std::process::id());
     std::fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
-    let name = host.ask(&format!("file {path}"));
+    let name = host.ask(format!("file {path}"));
     let store = cluster.store(0);
     let bytes = value("a", 2 << 20);
     store.put(b"a", &[Source::new(&bytes)], &prefer(&name)).unwrap();

@@ -94,7 +94,7 @@ fn what_only_another_reigns_master_may_know_of_is_kept_when_the_owner_dies() {
     let link = links.link(&address, &wait()).unwrap();
     link.write(rid(1, 1), 0, &[Source::new(&pattern(2 * MIB, 5))], &wait()).unwrap();
     let mut peer = start_writer(&address, Path::SharedMemory);
-    assert_eq!(peer.ask(&format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
+    assert_eq!(peer.ask(format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
     assert_eq!(owner.ask("take-epoch 2 8"), "taken by 0");
     let Noticed::Epoch(question) = noticed.recv_timeout(Duration::from_secs(5)).unwrap() else { panic!() };
     owner.kill();
@@ -116,15 +116,15 @@ fn a_view_in_another_process_keeps_its_bytes_when_this_one_drops_its_own() {
     let (links, noticed) = links(Paths::ALL);
     let link = links.link(&address, &wait()).unwrap();
     let mut peer = start_writer(&address, Path::SharedMemory);
-    assert!(peer.ask(&format!("write {} 0 {MIB}", rid(1, 1))).starts_with("ok"));
+    assert!(peer.ask(format!("write {} 0 {MIB}", rid(1, 1))).starts_with("ok"));
     let expected = pattern(MIB, rid(1, 1) as u8);
-    assert_eq!(peer.ask(&format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
+    assert_eq!(peer.ask(format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
     let mine = link.view(rid(1, 1), 0, MIB, None).unwrap().unwrap();
     let also_mine = link.view(rid(1, 1), 0, MIB, None).unwrap().unwrap();
     owner.kill();
     noticed.recv_timeout(Duration::from_secs(5)).unwrap();
     links.forget(address.uuid, &[(0, MIB)], FIRST);
-    assert_eq!(peer.ask(&format!("forget 0 {MIB}")), "forgotten");
+    assert_eq!(peer.ask(format!("forget 0 {MIB}")), "forgotten");
     assert_eq!(*mine, *expected);
     assert_eq!(peer.ask("unview"), "unviewed");
     // The peer still maps the segment, so nothing of it was punched.
@@ -140,16 +140,16 @@ fn views_last_whoever_drops_others_and_in_whatever_order() {
     let link = links.link(&address, &wait()).unwrap();
     let mut peer = start_writer(&address, Path::SharedMemory);
     for i in 0..3 {
-        assert!(peer.ask(&format!("write {} {} {MIB}", rid(1, i + 1), i * MIB)).starts_with("ok"));
+        assert!(peer.ask(format!("write {} {} {MIB}", rid(1, i + 1), i * MIB)).starts_with("ok"));
     }
     let view = |i: u64| link.view(rid(1, i + 1), i * MIB, MIB, None).unwrap().unwrap();
     let (dropped, kept) = (view(0), view(1));
     let expected = pattern(MIB, rid(1, 2) as u8);
-    assert_eq!(peer.ask(&format!("view {} {} {MIB}", rid(1, 3), 2 * MIB)), "viewed");
+    assert_eq!(peer.ask(format!("view {} {} {MIB}", rid(1, 3), 2 * MIB)), "viewed");
     owner.kill();
     noticed.recv_timeout(Duration::from_secs(5)).unwrap();
     links.forget(address.uuid, &[(0, MIB), (MIB, MIB), (2 * MIB, MIB)], FIRST);
-    assert_eq!(peer.ask(&format!("forget 0 {}", 3 * MIB)), "forgotten");
+    assert_eq!(peer.ask(format!("forget 0 {}", 3 * MIB)), "forgotten");
     // The peer is still there, which must not make this process invisible to it.
     drop(dropped);
     assert_eq!(peer.ask("unview"), "unviewed");

@@ -49,10 +49,10 @@ fn a_process_that_maps_the_segment_must_confirm_even_if_it_only_reads() {
         assert_eq!(owner.take_epoch(2), [] as [SegmentUuid; 0]);
         assert_eq!(owner.hears_within(300), None, "it has not confirmed");
         // Refused by the peer itself, before its client layer has said anything.
-        assert!(peer.ask(&format!("write {} 0 1024", rid(1, 5))).contains("epoch"));
+        assert!(peer.ask(format!("write {} 0 1024", rid(1, 5))).contains("epoch"));
         assert_eq!(peer.ask("confirm"), "confirmed");
         assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(2)));
-        assert!(peer.ask(&format!("write {} 0 1024", rid(2, 1))).starts_with("ok"));
+        assert!(peer.ask(format!("write {} 0 1024", rid(2, 1))).starts_with("ok"));
         // Taken once is taken.
         assert_eq!(owner.take_epoch(2), [owner.memory.uuid()]);
     }
@@ -62,7 +62,7 @@ fn a_process_that_maps_the_segment_must_confirm_even_if_it_only_reads() {
 fn a_silent_peer_keeps_the_segment_closed_until_it_is_gone() {
     let owner = Owner::new(MIB);
     let mut peer = start_writer(&owner.address(), Path::SharedMemory);
-    peer.ask(&format!("write {} 0 4096", rid(1, 1)));
+    peer.ask(format!("write {} 0 4096", rid(1, 1)));
     peer.stop();
     assert!(owner.take_epoch(2).is_empty());
     assert_eq!(owner.hears_within(300), None);
@@ -92,7 +92,7 @@ fn what_is_taken_is_known_apart_from_what_was_asked() {
     owner.take_epoch(2);
     assert_eq!(owner.server.taken(uuid), 2);
     let mut peer = start_writer(&owner.address(), Path::SharedMemory);
-    peer.ask(&format!("write {} 0 4096", rid(2, 1)));
+    peer.ask(format!("write {} 0 4096", rid(2, 1)));
     peer.stop();
     for _ in 0..2 {
         assert!(owner.take_epoch(3).is_empty());
@@ -295,7 +295,7 @@ fn the_word_of_an_older_version_is_no_proof_and_its_end_is() {
 fn a_tcp_lane_in_the_middle_of_an_older_write_is_cut() {
     let owner = Owner::new(64 * MIB);
     let mut writer = start_writer(&owner.address(), Path::Tcp);
-    assert_eq!(writer.ask(&format!("write-for-ever {} 0 {}", rid(1, 1), 48 * MIB)), "begun");
+    assert_eq!(writer.ask(format!("write-for-ever {} 0 {}", rid(1, 1), 48 * MIB)), "begun");
     std::thread::sleep(std::time::Duration::from_millis(60));
     writer.stop();
     if owner.take_epoch(2).is_empty() {
@@ -330,10 +330,10 @@ fn a_process_that_could_not_map_the_segment_is_not_waited_for() {
     // The socket, the owner's pidfd, the two memfds, the lock that says who maps it: each is the first not to be had
     // once.
     for left in 0..6 {
-        reasons.push(peer.ask(&format!("attach-short-of descriptors {left}")));
+        reasons.push(peer.ask(format!("attach-short-of descriptors {left}")));
     }
     for left in [16 * MIB, 48 * MIB] {
-        reasons.push(peer.ask(&format!("attach-short-of addresses {left}")));
+        reasons.push(peer.ask(format!("attach-short-of addresses {left}")));
     }
     for met in ["0 descriptors came", "1 descriptors came", "cannot be locked", "mmap", "shm"] {
         assert!(reasons.iter().any(|reason| reason.contains(met)), "no {met:?} in {reasons:#?}");

@@ -56,7 +56,7 @@ fn a_write_that_comes_after_its_fence_is_refused_and_the_lane_stays_in_step() {
 fn a_stopped_mapped_writer_is_fenced_when_it_confirms() {
     let owner = Owner::new(64 * MIB);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     // Placed, and stopped before its first byte.
     let late = rid(1, 2);
@@ -66,9 +66,9 @@ fn a_stopped_mapped_writer_is_fenced_when_it_confirms() {
     writer.go_on();
     assert_eq!(owner.hears_within(2000), Some(Heard::Fenced(late)));
     assert_eq!(owner.hears_within(100), None, "reported once");
-    let answer = writer.ask(&format!("write {late} 8192 4096"));
+    let answer = writer.ask(format!("write {late} 8192 4096"));
     assert!(answer.contains("refused") && answer.contains("settled=true"), "{answer}");
-    assert!(writer.ask(&format!("write {} 8192 4096", rid(1, 3))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 8192 4096", rid(1, 3))).starts_with("ok"));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_mapped_writer_stopped_in_mid_copy_is_fenced_after_its_last_byte() {
     let owner = Owner::new(64 * MIB);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
     let (mine, len) = (rid(1, 1), 48 * MIB);
-    assert_eq!(writer.ask(&format!("write-for-ever {mine} 0 {len}")), "begun");
+    assert_eq!(writer.ask(format!("write-for-ever {mine} 0 {len}")), "begun");
     std::thread::sleep(Duration::from_millis(100));
     writer.stop();
     assert!(!owner.fence(mine, 0, len));
@@ -96,7 +96,7 @@ fn a_mapped_writer_stopped_in_mid_copy_is_fenced_after_its_last_byte() {
 fn a_stopped_mapped_writer_is_fenced_when_it_dies() {
     let owner = Owner::new(4 * MIB);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     assert!(!owner.fence(rid(1, 2), 8192, 4096));
     assert_eq!(owner.hears_within(200), None);
@@ -128,7 +128,7 @@ fn a_mapped_writer_that_hangs_up_and_lives_on_is_not_fenced_until_it_dies() {
 fn a_writer_that_says_it_is_done_is_fenced_at_once() {
     let owner = Owner::new(4 * MIB);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     let fence =
         Fence { uuid: owner.memory.uuid(), rid: rid(1, 2), offset: 0, len: 4096, writer: WRITER, writer_done: true };
@@ -145,7 +145,7 @@ fn a_killed_tcp_writer_with_megabytes_in_flight_lands_nothing_after_its_fence() 
         let owner = Owner::new(64 * MIB);
         let mut writer = start_writer(&owner.address(), Path::Tcp);
         let (mine, len) = (rid(1, 1), 48 * MIB);
-        assert_eq!(writer.ask(&format!("write-for-ever {mine} 0 {len}")), "begun");
+        assert_eq!(writer.ask(format!("write-for-ever {mine} 0 {len}")), "begun");
         std::thread::sleep(Duration::from_millis(60 + 7 * round));
         writer.kill();
         nothing_lands_after(&owner, mine, len);
@@ -157,7 +157,7 @@ fn a_stopped_tcp_writer_is_cut_and_lands_nothing_after_its_fence() {
     let owner = Owner::new(64 * MIB);
     let mut writer = start_writer(&owner.address(), Path::Tcp);
     let (mine, len) = (rid(1, 1), 48 * MIB);
-    assert_eq!(writer.ask(&format!("write-for-ever {mine} 0 {len}")), "begun");
+    assert_eq!(writer.ask(format!("write-for-ever {mine} 0 {len}")), "begun");
     std::thread::sleep(Duration::from_millis(60));
     writer.stop();
     // Within the 1.5 s that are allowed here: nobody waits for the writer.
@@ -167,7 +167,7 @@ fn a_stopped_tcp_writer_is_cut_and_lands_nothing_after_its_fence() {
     let answer = writer.hear();
     assert!(!answer.starts_with("ok"), "{answer}");
     assert_eq!(owner.memory.mapping().crc(0, len).unwrap(), next, "nor when it runs again");
-    assert!(writer.ask(&format!("write {} 0 4096", rid(1, 2))).starts_with("ok"), "on a fresh lane");
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 2))).starts_with("ok"), "on a fresh lane");
 }
 
 /// A lane that stands still in the middle of a write.
@@ -254,7 +254,7 @@ fn a_writer_that_stood_still_through_ten_thousand_fences_answers_them_all() {
     // An extent that is being fenced is nobody else's.
     let owner = Owner::new(FENCES * 1024);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     // More than the connection holds unread: a batch of keys, and the epoch on top.
     for number in 0..FENCES {
@@ -273,7 +273,7 @@ fn a_writer_that_stood_still_through_ten_thousand_fences_answers_them_all() {
         }
     }
     assert_eq!(owner.server.attached(), 1, "it is the attachment that it was");
-    assert!(writer.ask(&format!("write {} 0 4096", rid(2, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(2, 1))).starts_with("ok"));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_fence_costs_the_same_however_many_are_pending() {
     // An extent that is being fenced is nobody else's.
     let owner = Owner::new(FENCES * 1024);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     // Of this thread alone, so that what else the machine does is not in it.
     let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

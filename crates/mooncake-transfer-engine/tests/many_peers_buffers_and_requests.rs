@@ -53,7 +53,7 @@ fn targets(same_host: bool) {
         })
         .collect();
     let names: Vec<_> = engines.iter().map(|(engine, memory)| format!("{} {}", engine.name(), memory.addr())).collect();
-    say(&names.join(","));
+    say(names.join(","));
     while hear() == "count" {
         let right = |(nth, (_, memory)): (usize, &(Engine, Memory))| {
             let arrived = memory.bytes().chunks(LEN).enumerate();
@@ -158,7 +158,7 @@ fn the_crowd_is_served(same_host: bool) {
     }
     let names: Vec<String> = processes.iter_mut().map(ChildProcess::hear).collect();
     let mut initiator = ChildProcess::start("other", &format!("initiator {same_host}"));
-    initiator.say(&names.join(","));
+    initiator.say(names.join(","));
     assert_eq!(initiator.hear(), "met");
     processes.iter().for_each(ChildProcess::stop);
     initiator.say("submit");

@@ -21,7 +21,7 @@ pub fn lend(row: &Row) {
     let lent = row.memory(LEN);
     engine.register(&[lent.range()], "*").unwrap();
     say(engine.name());
-    say(&lent.addr().to_string());
+    say(lent.addr().to_string());
     hear();
 }
 
