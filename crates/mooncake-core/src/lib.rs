@@ -16,6 +16,8 @@ mod ensure;
 mod eviction;
 mod ids;
 mod operations;
+mod record;
+mod reign;
 mod request;
 mod slab;
 mod state;
@@ -24,23 +26,26 @@ mod work;
 
 pub use config::{Config, PlacementStrategy};
 pub use core::Core;
-pub use durable::apply::ReplayError;
-pub use durable::snapshot_walk::{AsideFull, SnapshotPart, SnapshotSlice, SnapshotWalk};
-pub use effect::{Effects, Push, Record, RecordRef, To};
+pub use durable::error::ReplayError;
+pub use durable::snapshot_walk::{AsideFull, SnapshotSlice};
+pub use effect::{Effects, Push, To};
 pub use eviction::EvictionPolicy;
 pub use eviction::lru::Lru;
 pub use ids::{Extent, Replica, SegmentNo, Ticket, Time};
-pub use operations::departure::Departure;
 pub use operations::listed_views::ListedViews;
 pub use operations::lookup::{Absent, FoundRef};
-pub use operations::reign::Reign;
 pub use operations::remove::{Candidate, KeysCursor, RemoveAll};
 pub use operations::stats::Stats;
+pub use record::{Record, RecordRef};
+pub use reign::Reign;
 pub use request::{
     EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,
     RemoveOutcome, Resumed, SegmentSpec, SessionSpec,
 };
 pub use slab::{Link, Links, List};
+pub use state::counters::Counters;
+pub use state::departure::Departure;
 pub use state::extents::{ExtentError, Extents};
 pub use state::segment::{SegmentState, SegmentView};
+pub use state::snapshot_walk::{SnapshotPart, SnapshotWalk};
 pub use work::{REMOVED, STEP};

@@ -475,7 +475,7 @@ impl Pool {
         }
         self.sum.whims = self.network.whims.sum();
         self.sum.trace = self.world.trace();
-        self.sum.evicted += master.look(|core| core.stats()).evicted_objects;
+        self.sum.evicted += master.look(|core| core.stats()).counters.evicted_objects;
         (self.sum.released, self.sum.epochs, self.sum.from_snapshots) = self.folder.history();
         self.world.end();
         self.sum
