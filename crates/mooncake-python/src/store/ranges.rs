@@ -4,13 +4,13 @@
 use mooncake_client::{ForeignRange, GetRanges, ReadRange, Refused, Target};
 use pyo3::prelude::*;
 
-use crate::buffers::range;
-use crate::call::{failed, refused};
 use crate::code::INVALID_PARAMS;
-use crate::integer::{Lists, unsigned_list, unsigned_lists};
-use crate::key::Keys;
-use crate::sequence::items;
-use crate::store::MooncakeDistributedStore;
+use crate::convert::buffers::range;
+use crate::convert::integer::{Lists, unsigned_list, unsigned_lists};
+use crate::convert::key::Keys;
+use crate::convert::sequence::items;
+use crate::entry::{failed, refused};
+use crate::store::class::MooncakeDistributedStore;
 
 /// What is wanted, a list a buffer. Lists that do not fit together fail for what they are about, in the shape of the
 /// reference: a list for each buffer, in it one for each key, in it an integer for each destination.

@@ -7,16 +7,16 @@ use mooncake_client::{Cause, NodeInfo, PutItem, PutOptions, PutOutcome, Refused,
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::buffers::{Pieces, range};
-use crate::call::{failed, refused};
 use crate::code::{INVALID_PARAMS, OK, code};
-use crate::integer::unsigned;
-use crate::key::{self, Keys};
-use crate::options::{Form, put_options};
-use crate::replicate_config::ReplicateConfig;
-use crate::sequence::items;
-use crate::store::MooncakeDistributedStore;
-use crate::value::Value;
+use crate::convert::buffers::{Pieces, range};
+use crate::convert::integer::unsigned;
+use crate::convert::key::{self, Keys};
+use crate::convert::sequence::items;
+use crate::convert::value::Value;
+use crate::entry::{failed, refused};
+use crate::store::class::MooncakeDistributedStore;
+use crate::store::options::{Form, put_options};
+use crate::store::replicate_config::ReplicateConfig;
 
 /// Whether a value that is there stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,15 +6,15 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::buffers::range;
-use crate::call::entry;
 use crate::code::INVALID_PARAMS;
-use crate::integer::unsigned;
-use crate::key::Keys;
-use crate::replicate_config::ReplicateConfig;
-use crate::store::MooncakeDistributedStore;
-use crate::value::Value;
-use crate::writing::Write;
+use crate::convert::buffers::range;
+use crate::convert::integer::unsigned;
+use crate::convert::key::Keys;
+use crate::convert::value::Value;
+use crate::entry::entry;
+use crate::store::class::MooncakeDistributedStore;
+use crate::store::replicate_config::ReplicateConfig;
+use crate::store::writing::Write;
 
 /// Objects as new writable buffers; None for what is missing or cannot be read.
 #[pyfunction]

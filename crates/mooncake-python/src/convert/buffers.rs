@@ -3,8 +3,8 @@
 use mooncake_client::ForeignRange;
 use pyo3::prelude::*;
 
-use crate::integer::{Lists, unsigned_list, unsigned_lists};
-use crate::key::Keys;
+use crate::convert::integer::{Lists, unsigned_list, unsigned_lists};
+use crate::convert::key::Keys;
 
 /// Keys, each with the pieces of memory that its object is read from or written to.
 pub struct Pieces<'py> {

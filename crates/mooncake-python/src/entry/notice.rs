@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use mooncake_settings::environment::{self, Reader};
 use parking_lot::Mutex;
 
 static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
@@ -11,4 +12,10 @@ pub fn say_once(line: &str) {
     if SAID.lock().get_or_insert_default().insert(line.to_owned()) {
         tracing::warn!("{line}");
     }
+}
+
+/// Which variables do nothing for stores, or for engines; each once a process.
+pub fn warn_ignored_variables(reader: Reader) {
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    environment::remarks(reader, variables).iter().for_each(|remark| say_once(remark));
 }

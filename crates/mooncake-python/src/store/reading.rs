@@ -7,12 +7,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
-use crate::buffer_handle::BufferHandle;
-use crate::buffers::Pieces;
-use crate::call::{failed, refused};
 use crate::code::{ABSENT, INVALID_PARAMS, NOT_FOUND, OK, removed};
-use crate::object_memory::{LARGE, ObjectMemory};
-use crate::store::MooncakeDistributedStore;
+use crate::convert::buffers::Pieces;
+use crate::entry::{failed, refused};
+use crate::store::buffer_handle::BufferHandle;
+use crate::store::class::MooncakeDistributedStore;
+use crate::store::object_memory::{LARGE, ObjectMemory};
 
 /// A bytes object that is being read into; nobody else has seen it yet.
 struct NewBytes {

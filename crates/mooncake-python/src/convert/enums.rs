@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use crate::integer::unsigned;
+use crate::convert::integer::unsigned;
 
 /// Defines classes by their members, each with its name and number.
 macro_rules! enumerations {

@@ -4,10 +4,10 @@ use mooncake_transfer_engine::{BatchId, Engine, EngineError, Notify, Opcode, Req
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::buffers::range;
-use crate::integer::{unsigned, unsigned_list};
-use crate::interrupt;
-use crate::text::text;
+use crate::convert::buffers::range;
+use crate::convert::integer::{unsigned, unsigned_list};
+use crate::convert::text::text;
+use crate::entry::interrupt;
 
 /// A message of a peer.
 #[pyclass(get_all, set_all, from_py_object, module = "mooncake.engine")]

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use mooncake_client::{Cause, InterruptHook, NodeInfo, Store, StoreError, StoreOptions, parse_size};
 use mooncake_client_http::ClientServer;
-use mooncake_settings::environment::{self, Reader};
+use mooncake_settings::environment::Reader;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use crate::flag::Flag;
-use crate::integer::unsigned;
-use crate::interrupt;
-use crate::notice::say_once;
-use crate::text::text;
+use crate::convert::flag::Flag;
+use crate::convert::integer::unsigned;
+use crate::convert::text::text;
+use crate::entry::interrupt;
+use crate::entry::notice::{say_once, warn_ignored_variables};
 
 /// Names of the positional form, in order; the first seven are required.
 const NAMES: [&str; 13] = [
@@ -59,7 +59,7 @@ pub struct Setup {
 impl Setup {
     /// For the client, with the environment laid over it.
     pub fn options(self) -> Result<StoreOptions, StoreError> {
-        say_what_has_no_effect(Reader::Store);
+        warn_ignored_variables(Reader::Store);
         let mut options = StoreOptions::new(self.local_hostname, self.master).from_env()?;
         options.global_segment_size = self.global_segment_size;
         options.local_buffer_size = self.local_buffer_size;
@@ -86,7 +86,7 @@ pub fn serve_http(port: u64, client: &Store) -> Option<ClientServer> {
 /// A client of the pool that a storage node of this host belongs to.
 pub fn connect_dummy(node: &str, local_buffer_size: u64) -> Result<Store, StoreError> {
     let interrupted: InterruptHook = Arc::new(interrupt::requested);
-    say_what_has_no_effect(Reader::Store);
+    warn_ignored_variables(Reader::Store);
     let found = NodeInfo::ask(node, Some(&interrupted))?;
     let connect = |hostname: &str| {
         let mut options = StoreOptions::new(hostname, &found.master).from_env()?;
@@ -205,8 +205,8 @@ fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parse
     for unused in [5, 9] {
         text(unused)?;
     }
-    say_what_is_not_needed(&text(1)?.unwrap_or_default(), &text(4)?.unwrap_or_default());
-    say_what_has_no_meaning(switch(8)?, text(10)?.as_deref().unwrap_or("default"));
+    warn_unneeded(&text(1)?.unwrap_or_default(), &text(4)?.unwrap_or_default());
+    warn_ignored_arguments(switch(8)?, text(10)?.as_deref().unwrap_or("default"));
     Ok(check(setup))
 }
 
@@ -250,9 +250,9 @@ fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
         (Ok(segment), Ok(buffer)) => (segment, buffer),
         (Err(refused), _) | (_, Err(refused)) => return Ok(Err(refused)),
     };
-    say_what_is_not_needed(&metadata_server, &value(&["protocol"])?.unwrap_or_default());
+    warn_unneeded(&metadata_server, &value(&["protocol"])?.unwrap_or_default());
     let tenant = value(&["tenant_id"])?.unwrap_or_else(|| "default".into());
-    say_what_has_no_meaning(switch("enable_ssd_offload")?, &tenant);
+    warn_ignored_arguments(switch("enable_ssd_offload")?, &tenant);
     let http_port = match value(&["client_http_port"])? {
         None => HTTP_PORT,
         Some(port) => match port.trim().parse() {
@@ -309,7 +309,7 @@ fn check(setup: Setup) -> Parsed {
     Ok(setup)
 }
 
-fn say_what_is_not_needed(metadata_server: &str, protocol: &str) {
+fn warn_unneeded(metadata_server: &str, protocol: &str) {
     if !matches!(metadata_server, "" | "P2PHANDSHAKE") {
         say_once(&format!(
             "metadata server {metadata_server:?} is accepted, but the store needs none: peers find each other through \
@@ -323,19 +323,13 @@ fn say_what_is_not_needed(metadata_server: &str, protocol: &str) {
     }
 }
 
-fn say_what_has_no_meaning(ssd: bool, tenant: &str) {
+fn warn_ignored_arguments(ssd: bool, tenant: &str) {
     if ssd {
         say_once("enable_ssd_offload: there is no SSD tier, objects stay in memory only");
     }
     if tenant != "default" && !tenant.is_empty() {
         say_once(&format!("tenant_id {tenant:?}: tenants are not kept apart, all clients see the same keys"));
     }
-}
-
-/// Which variables do nothing for stores, or for engines; each once a process.
-pub fn say_what_has_no_effect(reader: Reader) {
-    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    environment::remarks(reader, variables).iter().for_each(|remark| say_once(remark));
 }
 
 fn type_error(text: String) -> PyErr {

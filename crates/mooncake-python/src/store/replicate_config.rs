@@ -4,10 +4,10 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::enums::{ObjectDataType, SoftPinAction};
-use crate::flag::Flag;
-use crate::integer::unsigned;
-use crate::text::{text, texts};
+use crate::convert::enums::{ObjectDataType, SoftPinAction};
+use crate::convert::flag::Flag;
+use crate::convert::integer::unsigned;
+use crate::convert::text::{text, texts};
 
 /// Fields as they stand at one moment.
 #[derive(Debug, Clone)]

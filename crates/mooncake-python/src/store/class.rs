@@ -12,21 +12,24 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 
-use crate::buffer_handle::BufferHandle;
-use crate::buffers::{Pieces, range};
-use crate::call::{entry, failed, refused};
 use crate::code::{ABSENT, FORKED, INTERNAL, INVALID_PARAMS, MASTER_UNREACHABLE, OK, code, health};
-use crate::flag::Flag;
-use crate::integer::unsigned;
-use crate::key::{Keys, key};
-use crate::last_error::LastError;
-use crate::options::Form;
-use crate::ranges::Ranges;
-use crate::replicate_config::ReplicateConfig;
-use crate::sessions::Parts;
-use crate::text::{path, text, texts};
-use crate::writing::Write;
-use crate::{log, open_stores, segments, setup};
+use crate::convert::buffers::{Pieces, range};
+use crate::convert::flag::Flag;
+use crate::convert::integer::unsigned;
+use crate::convert::key::{Keys, key};
+use crate::convert::text::{path, text, texts};
+use crate::entry::last_error::LastError;
+use crate::entry::log;
+use crate::entry::{entry, failed, refused};
+use crate::store::buffer_handle::BufferHandle;
+use crate::store::open_stores;
+use crate::store::options::Form;
+use crate::store::ranges::Ranges;
+use crate::store::replicate_config::ReplicateConfig;
+use crate::store::segments;
+use crate::store::sessions::Parts;
+use crate::store::setup;
+use crate::store::writing::Write;
 
 /// A client that is set up.
 struct Live {

@@ -1,5 +1,10 @@
 //! What every entry does around its work.
 
+pub(crate) mod interrupt;
+pub(crate) mod last_error;
+pub(crate) mod log;
+pub(crate) mod notice;
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,9 +12,8 @@ use mooncake_client::StoreError;
 use pyo3::prelude::*;
 
 use crate::code::{INTERNAL, INVALID_PARAMS, code};
-use crate::interrupt;
-use crate::last_error::LastError;
-use crate::log::logging;
+use crate::entry::last_error::LastError;
+use crate::entry::log::logging;
 
 /// Runs the body of an entry: its reason starts empty, a panic becomes `-1` (or
 /// what `failed` makes of it), and what a signal handler raised is raised.

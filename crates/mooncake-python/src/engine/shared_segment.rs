@@ -5,7 +5,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::interrupt;
+use crate::entry::interrupt;
 
 /// One rank's share. Its memory is there as long as this is.
 #[pyclass(frozen, module = "mooncake.engine")]

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::sequence::items;
+use crate::convert::sequence::items;
 
 /// The bytes of one key; they live as long as the object.
 pub fn key<'a>(any: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::sequence::items;
+use crate::convert::sequence::items;
 
 /// A str. Anything else is a TypeError, also a lone surrogate, which has no UTF-8.
 pub fn text(any: &Bound<'_, PyAny>, what: &str) -> PyResult<String> {

@@ -8,8 +8,8 @@ use mooncake_transfer_engine::{BatchId, Engine, EngineError, Status};
 use parking_lot::Mutex;
 use pyo3::Python;
 
-use crate::buffers::range;
-use crate::interrupt;
+use crate::convert::buffers::range;
+use crate::entry::interrupt;
 
 /// A call that waits in the background looks up so often: for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use mooncake_client::{ReplicaDescriptor, SegmentId, StoreError};
 use pyo3::prelude::*;
 
-use crate::call::{failed, refused};
 use crate::code::{INVALID_PARAMS, OK};
-use crate::store::MooncakeDistributedStore;
+use crate::entry::{failed, refused};
+use crate::store::class::MooncakeDistributedStore;
 
 /// Memory is given in steps of so many bytes, as the reference does.
 const STEP: u64 = 16 << 20;

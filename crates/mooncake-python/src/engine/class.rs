@@ -16,16 +16,16 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::buffers::range;
-use crate::call::entry;
-use crate::held_engine::Held;
-use crate::integer::{unsigned, unsigned_list};
-use crate::interrupt;
-use crate::last_error::LastError;
-use crate::log::{logging, read_level};
-use crate::setup::say_what_has_no_effect;
-use crate::text::text;
-use crate::transfer_call::{Call, TransferNotify, opcode_of};
+use crate::convert::buffers::range;
+use crate::convert::integer::{unsigned, unsigned_list};
+use crate::convert::text::text;
+use crate::engine::held_engine::Held;
+use crate::engine::transfer_call::{Call, TransferNotify, opcode_of};
+use crate::entry::entry;
+use crate::entry::interrupt;
+use crate::entry::last_error::LastError;
+use crate::entry::log::{logging, read_level};
+use crate::entry::notice::warn_ignored_variables;
 
 /// One engine, once `initialize` has made it.
 #[pyclass(frozen, subclass, module = "mooncake.engine")]
@@ -726,7 +726,7 @@ impl TransferEngine {
         if self.engine.read().is_some() {
             return taken();
         }
-        say_what_has_no_effect(Reader::Engine);
+        warn_ignored_variables(Reader::Engine);
         let variable = environment::variable;
         let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
         let begun = EngineOptions::default().from_env(variable).and_then(|mut options| {

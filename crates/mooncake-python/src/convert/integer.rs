@@ -5,7 +5,7 @@ use std::ops::Index;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::sequence::{each, items};
+use crate::convert::sequence::{each, items};
 
 /// A non-negative integer of 64 bits: an int, or what says that it is one by
 /// `__index__`. Anything else is a TypeError, as pybind11 callers expect, also

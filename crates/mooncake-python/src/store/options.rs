@@ -3,8 +3,8 @@
 use mooncake_client::{PinKind, PutOptions};
 use pyo3::prelude::*;
 
-use crate::enums::SoftPinAction;
-use crate::replicate_config::{Fields, ReplicateConfig};
+use crate::convert::enums::SoftPinAction;
+use crate::store::replicate_config::{Fields, ReplicateConfig};
 
 /// Which kind of put asks: only the forms whose objects lie in several buffers know `prefer_alloc_in_same_node`.
 #[derive(Clone, Copy, PartialEq, Eq)]

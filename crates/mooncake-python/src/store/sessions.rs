@@ -6,14 +6,14 @@ use mooncake_client::{
 };
 use pyo3::prelude::*;
 
-use crate::buffers::{fit, range};
-use crate::call::{failed, refused};
 use crate::code::{INVALID_PARAMS, OK};
-use crate::integer::{Lists, unsigned_list, unsigned_lists};
-use crate::key::Keys;
-use crate::options::{Form, put_options};
-use crate::replicate_config::ReplicateConfig;
-use crate::store::MooncakeDistributedStore;
+use crate::convert::buffers::{fit, range};
+use crate::convert::integer::{Lists, unsigned_list, unsigned_lists};
+use crate::convert::key::Keys;
+use crate::entry::{failed, refused};
+use crate::store::class::MooncakeDistributedStore;
+use crate::store::options::{Form, put_options};
+use crate::store::replicate_config::ReplicateConfig;
 
 /// Keys, each with pieces of memory and the place of each in the object.
 pub struct Parts<'py> {

@@ -21,7 +21,7 @@ use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Registry, reload};
 
-use crate::notice::say_once;
+use crate::entry::notice::say_once;
 
 /// Lines that wait for Python; more are counted, and lost.
 const MOST_LINES: usize = 4_096;
