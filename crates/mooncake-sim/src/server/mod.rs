@@ -1,5 +1,8 @@
 //! What a store serves of its memory: the product's book of the owner, behind connections of this world.
 
+pub(crate) mod lane;
+pub(crate) mod servers;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -12,9 +15,9 @@ use mooncake_segment::machine::{
     Denied, Fence, Frame, Gate, Insiders, Newcomer, Output, Owner, ProcessGone, Segment, Writes,
 };
 
-use crate::lane::{Cut, serve_lane};
 use crate::memory::Memory;
 use crate::pipe::{Receiver, Sender, pipe};
+use crate::server::lane::{Cut, serve_lane};
 use crate::world::{ProcessId, Slot, World};
 
 /// How long a segment that is given back waits for writers that do not end.
@@ -279,7 +282,7 @@ impl Server {
     }
 
     /// Another host's process opens a lane.
-    pub fn open_lane(&self, uuid: SegmentUuid, delay_micros: u64) -> Option<crate::lane::Lane> {
+    pub fn open_lane(&self, uuid: SegmentUuid, delay_micros: u64) -> Option<crate::server::lane::Lane> {
         let world = &self.inner.world;
         let served = world.is_alive(self.inner.process).then(|| self.find(&uuid))??;
         let delay = world.delay(delay_micros);

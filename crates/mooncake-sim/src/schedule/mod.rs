@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use mooncake_core::Config;
 
-use crate::callers::key;
 use crate::dice::Dice;
 use crate::disk::{Folder, Host};
 use crate::master::{Master, REACHED};
 use crate::mix::Fault;
 use crate::network::Network;
+use crate::store::callers::key;
 use crate::store::{Store, Tally};
 use crate::verdict;
 use crate::whims::{Whims, Whimsical};

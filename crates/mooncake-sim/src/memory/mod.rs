@@ -3,6 +3,8 @@
 //! A stamp and a word stand for each granule: what a value has in one of its granules is one word, written and read one
 //! at a time, as a copy that may stop at any byte would.
 
+pub(crate) mod ledger;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +14,7 @@ use mooncake_ids::{GRANULE, SegmentUuid};
 use mooncake_memory::CopyError;
 use mooncake_segment::machine::Stamps;
 
-use crate::ledger::{Ledger, checksum};
+use crate::memory::ledger::{Ledger, checksum};
 use crate::world::{ProcessId, World};
 
 /// One segment's memory. Clones are the same one.

@@ -7,11 +7,11 @@ use mooncake_client::{Cause, StoreError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::PATIENCE;
-use crate::ledger::checksum;
-use crate::links;
-use crate::puts::error_of;
+use crate::memory::ledger::checksum;
 use crate::store::Store;
+use crate::store::calls::PATIENCE;
+use crate::store::links;
+use crate::store::puts::error_of;
 
 impl GetDriver for Store {
     type Numbering = Numbering;

@@ -10,10 +10,10 @@ use mooncake_ids::GRANULE;
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::{Abandoned, NoAnswer, PATIENCE};
-use crate::lane::Unwritten;
-use crate::ledger::{checksum, word};
-use crate::links::{Address, Piece};
+use crate::memory::ledger::{checksum, word};
+use crate::server::lane::Unwritten;
+use crate::store::calls::{Abandoned, NoAnswer, PATIENCE};
+use crate::store::links::{Address, Piece};
 use crate::store::{Session, Store};
 
 /// Longest that the master parks a put, and some.

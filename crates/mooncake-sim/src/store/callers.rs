@@ -9,11 +9,11 @@ use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{ClearReplicas, Endpoint, Mount, Remove, Segment, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::{Abandoned, PATIENCE};
 use crate::master::identity_of;
 use crate::memory::Memory;
-use crate::puts::{Item, Options};
 use crate::store::Store;
+use crate::store::calls::{Abandoned, PATIENCE};
+use crate::store::puts::{Item, Options};
 use crate::world::Slot;
 
 /// Granules of the largest values.

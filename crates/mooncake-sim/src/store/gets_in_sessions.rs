@@ -12,11 +12,11 @@ use mooncake_ids::GRANULE;
 use mooncake_wire::message::{Exists, Object, Replica, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::PATIENCE;
-use crate::links::{self, Address};
-use crate::puts::error_of;
-use crate::puts_in_sessions::NO_LINK;
 use crate::store::Store;
+use crate::store::calls::PATIENCE;
+use crate::store::links::{self, Address};
+use crate::store::puts::error_of;
+use crate::store::puts_in_sessions::NO_LINK;
 
 /// Rids of an object's replicas, each with its segment.
 pub struct Places(Vec<(u64, Option<Address>)>);

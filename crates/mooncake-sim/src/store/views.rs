@@ -11,11 +11,11 @@ use mooncake_client::{Cause, StoreError};
 use mooncake_wire::message::{Extent, Object, Pin, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::{Abandoned, PATIENCE};
-use crate::ledger::checksum;
-use crate::links::{self, Link};
-use crate::puts::error_of;
+use crate::memory::ledger::checksum;
 use crate::store::Store;
+use crate::store::calls::{Abandoned, PATIENCE};
+use crate::store::links::{self, Link};
+use crate::store::puts::error_of;
 
 /// Bytes that the views of a store may hold.
 const LIMIT: u64 = 64 << 10;

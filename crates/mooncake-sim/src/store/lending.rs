@@ -10,10 +10,10 @@ use mooncake_client::machine::position::reign_of;
 use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{reply, request};
 
-use crate::calls::PATIENCE;
 use crate::memory::Memory;
-use crate::puts::error_of;
 use crate::store::Store;
+use crate::store::calls::PATIENCE;
+use crate::store::puts::error_of;
 
 impl LendingDriver for Store {
     type Memory = Memory;

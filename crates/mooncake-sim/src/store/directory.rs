@@ -5,9 +5,9 @@ use std::time::Duration;
 use mooncake_client::machine::numbering::Numbering;
 use mooncake_wire::message::{Replica, Segment, Segments, reply, request};
 
-use crate::calls::NoAnswer;
-use crate::links::Address;
 use crate::store::Store;
+use crate::store::calls::NoAnswer;
+use crate::store::links::Address;
 use crate::world::ProcessId;
 
 impl Store {

@@ -1,5 +1,19 @@
 //! A store in a process: the product's own session with the master, and what its threads share.
 
+pub(crate) mod callers;
+pub(crate) mod calls;
+pub(crate) mod closing;
+pub(crate) mod directory;
+pub(crate) mod forks;
+pub(crate) mod gets;
+pub(crate) mod gets_in_sessions;
+pub(crate) mod lending;
+pub(crate) mod links;
+pub(crate) mod puts;
+pub(crate) mod puts_in_sessions;
+pub(crate) mod suspects;
+pub(crate) mod views;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -8,7 +22,7 @@ use std::time::Duration;
 use mooncake_client::SegmentId;
 use mooncake_client::machine::deaths::Deaths;
 use mooncake_client::machine::directory::Directory;
-use mooncake_client::machine::lending;
+use mooncake_client::machine::lending::list_answered;
 use mooncake_client::machine::orphans::Orphans;
 use mooncake_client::machine::owner::{self, Owner};
 use mooncake_client::machine::parts::Parts;
@@ -28,15 +42,13 @@ use mooncake_wire::message::{
 use mooncake_wire::{FEATURES, VERSION};
 
 use crate::disk::Host;
-use crate::gets_in_sessions;
-use crate::ledger::Ledger;
-use crate::links::{Address, EpochQuestion, Links, no_questions};
 use crate::master::{FromMaster, ToMaster, identity_of};
 use crate::memory::Memory;
+use crate::memory::ledger::Ledger;
 use crate::network::Network;
 use crate::pipe::{Closed, Receiver, Sender};
-use crate::puts_in_sessions;
 use crate::server::{Event, Server};
+use crate::store::links::{Address, EpochQuestion, Links, no_questions};
 use crate::world::{ProcessId, Slot, World};
 
 /// How long it takes to find out that a master cannot be reached.
@@ -564,11 +576,11 @@ impl Driver {
                     let unknown = unknown_views.unwrap_or(0) as u64;
                     store.inner.unknown_views.set(store.inner.unknown_views.get() + unknown);
                     self.publish_fresh();
-                    lending::list_answered(&store, |uuid| gone.contains(uuid));
+                    list_answered(&store, |uuid| gone.contains(uuid));
                 }
                 Output::Began => {
                     store.inner.sessions.set(store.inner.sessions.get() + 1);
-                    lending::list_answered(&store, |_| true);
+                    list_answered(&store, |_| true);
                     self.publish_fresh();
                     store.leave_former_put_sessions();
                     store.start_links_over(store.session_id().unwrap_or_default());

@@ -7,8 +7,8 @@ use mooncake_client::machine::lending;
 use mooncake_client::{Cause, StoreError};
 use mooncake_wire::message::{CloseSession, request};
 
-use crate::calls::{NoAnswer, PATIENCE};
 use crate::store::Store;
+use crate::store::calls::{NoAnswer, PATIENCE};
 
 impl Store {
     /// Takes the segments out of the pool and ends the session. Views survive.

@@ -3,6 +3,8 @@
 //! A process does things in *tasks*: futures that wait for time, messages and each other. A frozen process goes on with
 //! nothing until it is thawed; one that is killed stops between two steps, and what it had open is closed.
 
+pub(crate) mod forks;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::dice::Dice;
-use crate::forks::Forks;
+use crate::world::forks::Forks;
 
 /// A machine with processes: they share memory and see each other's ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

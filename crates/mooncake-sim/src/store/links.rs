@@ -1,7 +1,6 @@
 //! How a store reaches segments: of its own process, mapped, or over lanes; and what their owners have asked it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -12,31 +11,14 @@ use mooncake_segment::machine::{LeastEpoch, LinkBook, Look, Newcomer};
 use mooncake_wire::message::{PeerGone, anchor_up};
 
 use crate::attachment::{Attachment, Watcher};
-use crate::lane::{self, Lane, Unwritten};
 use crate::memory::{Memory, Viewed};
-use crate::server::{Inside, Served, Server};
+use crate::server::lane::{self, Lane, Unwritten};
+use crate::server::{Inside, Served};
 use crate::store::Store;
 use crate::world::ProcessId;
 
 /// How long messages between hosts take.
 const BETWEEN_HOSTS_MICROS: u64 = 400;
-
-/// The servers of all stores, by their processes. Clones are the same list.
-#[derive(Clone, Default)]
-pub(crate) struct Servers {
-    all: Rc<RefCell<BTreeMap<ProcessId, Vec<Server>>>>,
-}
-
-impl Servers {
-    pub fn add(&self, server: &Server) {
-        self.all.borrow_mut().entry(server.process()).or_default().push(server.clone());
-    }
-
-    fn of(&self, process: ProcessId, uuid: &SegmentUuid) -> Option<Server> {
-        let all = self.all.borrow();
-        all.get(&process)?.iter().find(|server| server.find(uuid).is_some()).cloned()
-    }
-}
 
 /// Where a segment is.
 #[derive(Debug, Clone)]

@@ -8,9 +8,9 @@ use mooncake_client::machine::suspects::{Suspect, SuspectDriver, Suspects, run};
 use mooncake_wire::message::{BadReplica, Lookup, Object, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::PATIENCE;
-use crate::puts::error_of;
 use crate::store::Store;
+use crate::store::calls::PATIENCE;
+use crate::store::puts::error_of;
 
 impl SuspectDriver for Store {
     fn now(&self) -> Duration {

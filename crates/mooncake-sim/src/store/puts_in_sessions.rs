@@ -17,12 +17,12 @@ use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::callers::LARGEST;
-use crate::calls::PATIENCE;
-use crate::ledger::{checksum, checksum_of_both, word};
-use crate::links::Address;
-use crate::puts::{Driver, Item, Options, Origin, error_of};
+use crate::memory::ledger::{checksum, checksum_of_both, word};
 use crate::store::Store;
+use crate::store::callers::LARGEST;
+use crate::store::calls::PATIENCE;
+use crate::store::links::Address;
+use crate::store::puts::{Driver, Item, Options, Origin, error_of};
 
 /// A store's put sessions.
 pub(crate) type Sessions = PutSessions<Origin, Places>;
