@@ -3,28 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::config::Config;
-use crate::durable::apply::ReplayError;
-use crate::durable::snapshot_walk::SnapshotWalk;
-use crate::effect::{Effects, Push, Record, To};
+use crate::effect::{Effects, Push, To};
 use crate::ids::{SegmentNo, Time};
-use crate::operations::departure::Departure;
-use crate::operations::ending::Endings;
-use crate::operations::membership::RECENTLY_GONE;
-use crate::operations::owner::Recheck;
-use crate::operations::stats::Counters;
-use crate::operations::telling::Tellings;
-use crate::operations::tick::Watermark;
-use crate::operations::waiting::Changes;
+use crate::record::Record;
+use crate::state::changes::Changes;
+use crate::state::counters::Counters;
+use crate::state::departure::Departure;
+use crate::state::endings::Endings;
 use crate::state::objects::Objects;
 use crate::state::pin::Pins;
 use crate::state::placement::Random;
 use crate::state::quarantine::Quarantine;
 use crate::state::recently_evicted::RecentlyEvicted;
+use crate::state::recheck::Recheck;
 use crate::state::removals_under_way::RemovalsUnderWay;
 use crate::state::reservation::Reservations;
 use crate::state::segment::Segments;
-use crate::state::session::{GoneTold, Sessions};
+use crate::state::session::{GoneTold, RECENTLY_GONE, Sessions};
+use crate::state::snapshot_walk::SnapshotWalk;
+use crate::state::tellings::Tellings;
 use crate::state::waiting_put::WaitQueue;
+use crate::state::watermark::Watermark;
 use crate::touched::Touched;
 use crate::work::{STEP, Work};
 use mooncake_ids::{Rid, SessionId};
@@ -127,39 +126,6 @@ impl Core {
             walk: None,
             touched: Touched::default(),
             config,
-        }
-    }
-
-    /// Repeats one record of a log or snapshot.
-    pub fn replay<K: AsRef<[u8]>>(&mut self, record: Record<K>) -> Result<(), ReplayError> {
-        self.apply(Time(0), &record)?;
-        // Nobody waits, and the records that follow know nothing of what this one has left to be cleared away.
-        if let Record::SegmentGone(_) = record {
-            self.clear_gone(Time(0), &mut Work::operation());
-        }
-        Ok(())
-    }
-
-    /// So many objects will come with the records that are to be repeated.
-    pub fn expect(&mut self, objects: usize) {
-        self.objects.expect(objects);
-    }
-
-    /// Looks up the keys of records that are about to be repeated, one right after the other: what each of them waits
-    /// for until it has come from memory, all wait for together. Changes nothing.
-    pub fn foresee<K: AsRef<[u8]>>(&self, records: &[Record<K>]) {
-        for record in records {
-            let key = match record {
-                Record::Object { key, .. } | Record::GroupedObject { key, .. } | Record::Removed { key, .. } => {
-                    key.as_ref()
-                }
-                Record::Committed { reservation, .. } => match self.reservations.by_rid(*reservation) {
-                    Some(slot) => self.reservations.get(slot).key.as_slice(),
-                    None => continue,
-                },
-                _ => continue,
-            };
-            std::hint::black_box(self.objects.find(self.objects.hash(key), key));
         }
     }
 

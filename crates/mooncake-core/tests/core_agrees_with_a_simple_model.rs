@@ -437,18 +437,18 @@ impl World {
             }
             Step::RemoveAll(force) => {
                 let there = self.model.keys().filter(|key| self.visible(key).is_some()).count() as u64;
-                let evicted = self.pool.core.stats().evicted_objects;
+                let evicted = self.pool.core.stats().counters.evicted_objects;
                 let removed = self.pool.remove_all(*force);
                 // Between two slices a put that waits is given room, and may evict for it what is still there.
-                let gone = removed + self.pool.core.stats().evicted_objects - evicted;
+                let gone = removed + self.pool.core.stats().counters.evicted_objects - evicted;
                 assert!(if *force { gone == there } else { gone <= there });
             }
             Step::RemoveSome { last, force } => {
                 let ends = |key: &str| key.ends_with(char::from(b'0' + *last));
                 let there = self.model.keys().filter(|key| ends(key) && self.visible(key).is_some()).count() as u64;
-                let evicted = self.pool.core.stats().evicted_objects;
+                let evicted = self.pool.core.stats().counters.evicted_objects;
                 let removed = self.pool.remove_where(*force, ends, |_| {});
-                let evicted = self.pool.core.stats().evicted_objects - evicted;
+                let evicted = self.pool.core.stats().counters.evicted_objects - evicted;
                 assert!(removed <= there && (!*force || removed + evicted >= there), "{removed}, {evicted} of {there}");
             }
             Step::Fence(nth) if !self.fences.is_empty() => {
@@ -715,7 +715,7 @@ fn a_put_that_waits_may_evict_what_a_removal_of_all_has_not_come_to_yet() {
         world.observe();
         world.check();
     }
-    assert_eq!(world.pool.core.stats().evicted_objects, 1);
+    assert_eq!(world.pool.core.stats().counters.evicted_objects, 1);
 }
 
 proptest! {

@@ -27,7 +27,7 @@ fn the_least_recently_used_leaves_in_the_same_step() {
     pool.get("o0");
     pool.put(a, "new", KIB);
     assert_eq!(pool.keys(), ["new", "o0", "o2", "o3"]);
-    assert_eq!(pool.core.stats().evicted_objects, 1);
+    assert_eq!(pool.core.stats().counters.evicted_objects, 1);
     pool.check();
 }
 
@@ -56,14 +56,14 @@ fn what_was_looked_up_is_spared_for_a_second_at_least() {
         pool.pass(150);
     }
     assert!(pool.get("o0").is_some() && pool.get("o1").is_some());
-    assert_eq!(pool.core.stats().lookup_then_miss, 0);
+    assert_eq!(pool.core.stats().counters.lookup_then_miss, 0);
     pool.pass(2000);
     for n in 0..4 {
         pool.put(a, &format!("last{n}"), KIB);
     }
     assert!(pool.get("o0").is_none(), "protection lapses");
-    assert_eq!(pool.core.stats().lookup_then_miss, 1);
-    assert_eq!(pool.core.stats().protection_broken, 0);
+    assert_eq!(pool.core.stats().counters.lookup_then_miss, 1);
+    assert_eq!(pool.core.stats().counters.protection_broken, 0);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn when_all_are_looked_up_a_put_waits_a_second_and_takes_the_longest_ago() {
     pool.pass(40);
     assert!(matches!(pool.woken[&ticket][0], PutSlot::Placed(_)));
     assert_eq!(pool.keys(), ["o0", "o1", "o3"]);
-    assert_eq!(pool.core.stats().protection_broken, 1);
+    assert_eq!(pool.core.stats().counters.protection_broken, 1);
 }
 
 #[test]
@@ -214,13 +214,13 @@ fn those_that_spare_their_own_cost_the_changes_of_others_nothing() {
         let parked = pool.start(a, &[(&format!("more{n}"), KIB)], &config, true);
         assert!(matches!(parked, PutStarted::Parked(_)), "{parked:?}");
     }
-    let looks = pool.core.stats().evictions_attempted;
+    let looks = pool.core.stats().counters.evictions_attempted;
     for _ in 0..500 {
         // A view that ends may make room.
         let seen = pool.pin(a, "old0").unwrap();
         pool.unpin(a, seen.replicas[0].rid);
     }
-    assert_eq!(pool.core.stats().evictions_attempted, looks);
+    assert_eq!(pool.core.stats().counters.evictions_attempted, looks);
     // Nor do they keep others waiting, and they have their room when the look-ups have had their second.
     pool.put(a, "other", KIB);
     pool.pass(1_300);
@@ -260,11 +260,11 @@ fn a_large_request_that_finds_no_room_tries_that_once() {
         _ => None,
     });
     assert!(logged.next_back().unwrap().iter().all(is_silent), "and not in the log");
-    assert_eq!(pool.core.stats().evictions_attempted, 1);
+    assert_eq!(pool.core.stats().counters.evictions_attempted, 1);
     let ticket = pool.park(b, &entries);
     pool.pass(900);
     assert!(pool.woken.is_empty());
-    assert!(pool.core.stats().evictions_attempted < 10, "{}", pool.core.stats().evictions_attempted);
+    assert!(pool.core.stats().counters.evictions_attempted < 10, "{}", pool.core.stats().counters.evictions_attempted);
     pool.pass(120);
     let slots = &pool.woken[&ticket];
     assert_eq!(slots.iter().filter(|slot| matches!(slot, PutSlot::Placed(_))).count(), 2, "its limit is half the pool");
@@ -424,7 +424,7 @@ fn objects_that_nobody_can_see_are_not_evicted_in_vain_and_come_back_first_to_go
     assert_eq!(pool.keys(), ["b0", "b1", "b2", "b3", "n2", "n3", "n4", "n5"]);
     pool.put(a, "last", KIB);
     assert!(!pool.keys().contains(&"b0".into()) || !pool.keys().contains(&"b3".into()));
-    assert_eq!(pool.core.stats().evicted_objects, 7);
+    assert_eq!(pool.core.stats().counters.evicted_objects, 7);
     pool.check();
 }
 
@@ -458,7 +458,7 @@ fn while_memory_is_being_populated_puts_wait_for_it_instead_of_evicting() {
     pool.core.beat(pool.now, a, &[], &[populated(4 * KIB, false)], &mut pool.fx);
     pool.collect();
     assert!(matches!(pool.woken[&ticket][0], PutSlot::Placed(_)));
-    assert_eq!((pool.keys().len(), pool.core.stats().evicted_objects), (2, 0));
+    assert_eq!((pool.keys().len(), pool.core.stats().counters.evicted_objects), (2, 0));
     pool.check();
 }
 
@@ -471,7 +471,7 @@ fn a_populator_that_got_stuck_is_not_waited_for() {
     pool.put(a, "k1", KIB);
     pool.pass(3100);
     assert!(matches!(pool.slot(a, "k2", KIB), PutSlot::Placed(_)));
-    assert_eq!(pool.core.stats().evicted_objects, 1);
+    assert_eq!(pool.core.stats().counters.evicted_objects, 1);
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn a_query_for_one_protects_all_of_its_group() {
     assert_eq!(pool.core.stats().protected_objects, 3);
     pool.pass(1000);
     pool.put(session, "all", 7 * KIB);
-    assert_eq!(pool.core.stats().protection_broken, 0);
+    assert_eq!(pool.core.stats().counters.protection_broken, 0);
 }
 
 #[test]

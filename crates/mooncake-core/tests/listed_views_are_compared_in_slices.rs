@@ -111,7 +111,7 @@ fn views_that_are_not_listed_have_ended_at_once_and_leave_the_books_in_steps() {
     let unpinned = |pool: &Pool| pool.log.iter().filter(|record| matches!(record, Record::Unpinned { .. })).count();
     let before = unpinned(&pool);
     pool.unpin(reader, rids[1]);
-    assert!(unpinned(&pool) - before <= 256 && pool.core.stats().stale_messages == 1);
+    assert!(unpinned(&pool) - before <= 256 && pool.core.stats().counters.stale_messages == 1);
     // A view that is taken now is another one.
     let again = pool.pin(reader, &key(2)).expect("it is there").replicas[0].rid;
     assert_eq!(again, rids[2]);

@@ -25,11 +25,11 @@ fn what_is_larger_than_clients_ask_for_at_a_time_is_done_all_the_same_and_counte
     for (entries, counted) in [(most, 0), (more, 1)] {
         let slots = pool.slots(a, entries, &plain());
         assert!(slots.iter().all(|slot| matches!(slot, PutSlot::Placed(_))));
-        assert_eq!(pool.core.stats().large_requests, counted);
+        assert_eq!(pool.core.stats().counters.large_requests, counted);
     }
     let (origin, keys) = (pool.origin(a), keys.iter().map(String::as_bytes).collect::<Vec<_>>());
     assert_eq!(pool.core.remove(pool.now, origin, &keys, true, &mut pool.fx).unwrap().len(), 1_025);
-    assert_eq!(pool.core.stats().large_requests, 2);
+    assert_eq!(pool.core.stats().counters.large_requests, 2);
     pool.collect();
     pool.check();
 }
@@ -89,7 +89,7 @@ fn the_answer_is_kept_that_is_the_first_to_be_missing() {
     pool.core.unpin(pool.now, origin(11, 10), &[], &mut pool.fx).unwrap();
     pool.put(owner, "k", KIB);
     let again = pool.core.remove(pool.now, origin(10, 9), &[b"k"], true, &mut pool.fx).unwrap();
-    assert_eq!((again, pool.core.stats().replies_repeated), (removed, 1));
+    assert_eq!((again, pool.core.stats().counters.replies_repeated), (removed, 1));
     assert!(pool.exists("k"), "it is carried out once");
     pool.core.unpin(pool.now, origin(12, 11), &[], &mut pool.fx).unwrap();
     let late = pool.core.remove(pool.now, origin(10, 9), &[b"k"], true, &mut pool.fx);
@@ -110,7 +110,7 @@ fn a_late_request_takes_back_nothing_of_what_its_client_has_said_since() {
     for sequence in [11, 12, 13] {
         remove(sequence, 11).expect("its answer is kept");
     }
-    assert_eq!(pool.core.stats().replies_repeated, 3);
+    assert_eq!(pool.core.stats().counters.replies_repeated, 3);
     pool.check_books();
 }
 

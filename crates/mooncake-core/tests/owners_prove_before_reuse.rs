@@ -51,7 +51,7 @@ fn bytes_that_move_renew_a_put_and_silence_ends_it() {
     }
     assert_eq!(pool.commit(a, &moving), EndOutcome::Committed);
     assert_eq!(pool.commit(a, &still), EndOutcome::Superseded);
-    assert_eq!(pool.core.stats().puts_expired, 1);
+    assert_eq!(pool.core.stats().counters.puts_expired, 1);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn a_replica_found_bad_is_dropped_on_its_owners_word_only() {
     pool.core.rechecked(pool.now, owner(&pool, 1), replicas[1].rid, false, &mut pool.fx);
     pool.collect();
     assert!(!pool.exists("k"));
-    assert_eq!((pool.core.stats().replicas_bad, pool.core.stats().used_bytes), (2, 0));
+    assert_eq!((pool.core.stats().counters.replicas_bad, pool.core.stats().used_bytes), (2, 0));
     pool.put(a, "k", 100);
     pool.check();
 }

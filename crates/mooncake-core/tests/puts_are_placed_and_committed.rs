@@ -220,7 +220,7 @@ fn a_pool_that_nobody_lends_memory_to_is_full_at_once_as_owners_may_still_come()
     let PutSlot::Full(reason) = empty.slot(session, "k", 1) else { panic!() };
     assert!(reason.contains("no client lends memory"), "{reason}");
     let stats = empty.core.stats();
-    assert_eq!((stats.put_full, stats.put_too_large), (1, 0));
+    assert_eq!((stats.counters.put_full, stats.counters.put_too_large), (1, 0));
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn a_populator_that_got_stuck_while_a_put_waits_for_it_is_given_up() {
     }
     pool.pass(2_500);
     let waits = pool.park(a, &[("k", 6 * KIB)]);
-    assert_eq!(pool.core.stats().evicted_objects, 0);
+    assert_eq!(pool.core.stats().counters.evicted_objects, 0);
     pool.pass(400);
     assert!(!pool.woken.contains_key(&waits));
     pool.pass(200);
@@ -257,9 +257,9 @@ fn further_replicas_are_no_reason_to_evict_more_in_one_hold() {
     let config = PutConfig { replica_num: 2, ..plain() };
     let names: Vec<String> = (0..100).map(|n| format!("new{n}")).collect();
     let entries: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 64 * KIB)).collect();
-    let before = pool.core.stats().evicted_objects;
+    let before = pool.core.stats().counters.evicted_objects;
     pool.slots(a, &entries, &config);
-    let evicted = pool.core.stats().evicted_objects - before;
+    let evicted = pool.core.stats().counters.evicted_objects - before;
     assert!(evicted <= 256, "{evicted}");
     pool.check();
 }

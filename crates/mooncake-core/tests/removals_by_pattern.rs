@@ -18,7 +18,7 @@ fn what_is_chosen_goes_and_the_rest_stays() {
     let (mut pool, _) = filled(50);
     assert_eq!(pool.remove_where(false, |key| key.starts_with("even"), |_| {}), 25);
     assert!(pool.keys().len() == 25 && pool.keys().iter().all(|key| key.starts_with("odd")));
-    assert_eq!(pool.core.stats().removed_objects, 25);
+    assert_eq!(pool.core.stats().counters.removed_objects, 25);
     assert_eq!(pool.remove_where(false, |_| false, |_| {}), 0);
     pool.check();
 }

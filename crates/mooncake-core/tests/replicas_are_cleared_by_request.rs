@@ -30,7 +30,7 @@ fn a_replica_leaves_alone_and_an_object_with_its_last_one() {
     pool.put_with(a, "k", KIB, &PutConfig { replica_num: 2, ..plain() });
     assert_eq!((pool.clear(a, "k", ""), pool.keys().len()), (Removed, 0));
     assert_eq!(pool.clear(a, "k", ""), Missing);
-    assert_eq!(pool.core.stats().cleared_objects, 3);
+    assert_eq!(pool.core.stats().counters.cleared_objects, 3);
     pool.restart(None);
     assert_eq!(pool.keys().len(), 0, "the log has it");
     pool.check();

@@ -133,7 +133,7 @@ fn a_node_that_has_a_replica_already_is_not_waited_for_and_room_is_made_elsewher
     pool.try_mount(b, 2, 16 * KIB, 4 * KIB).unwrap();
     let started = pool.start(a, &[("k", 3 * KIB)], &two(), true);
     let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-    assert_eq!((replicas(&slots[0]), pool.core.stats().evicted_objects), (2, 1));
+    assert_eq!((replicas(&slots[0]), pool.core.stats().counters.evicted_objects), (2, 1));
     pool.check();
 }
 
@@ -176,7 +176,7 @@ fn one_that_does_with_fewer_replicas_has_nobody_else_look_for_room_at_each_tick(
     assert!(pool.exists("old"), "it is protected now");
     pool.park(b, &[("large", 9 * KIB)]);
     pool.pass(20);
-    let looked = |pool: &Pool| pool.core.stats().evictions_attempted;
+    let looked = |pool: &Pool| pool.core.stats().counters.evictions_attempted;
     let before = looked(&pool);
     pool.pass(400);
     assert_eq!(looked(&pool), before, "nothing has changed for it");

@@ -39,7 +39,7 @@ fn of_very_many_sessions_that_fall_silent_each_tick_finds_some_and_leaves_none_o
     let mut pool = Pool::new();
     let sessions: Vec<SessionId> = (0..5_000).map(|_| pool.session(1)).collect();
     pool.pass_without(1_000, &[]);
-    let lost = |pool: &Pool| pool.core.stats().sessions_lost;
+    let lost = |pool: &Pool| pool.core.stats().counters.sessions_lost;
     pool.now = pool.now.plus_ms(1_500);
     // One in five is still there.
     let here = |id: &&SessionId| id.0.is_multiple_of(5);
@@ -648,7 +648,7 @@ fn a_session_with_many_segments_closes_in_steps_and_takes_part_in_nothing_meanwh
         steps += 1;
     }
     assert!((10..30).contains(&steps), "{steps}");
-    assert_eq!((pool.core.stats().segments_gone, pool.core.stats().sessions), (100, 1));
+    assert_eq!((pool.core.stats().counters.segments_gone, pool.core.stats().sessions), (100, 1));
     assert!(pool.core.close_session(pool.now, owner, &mut pool.fx), "it is over");
     pool.check();
 }

@@ -204,7 +204,7 @@ fn a_value_that_was_looked_up_passes_its_protection_on() {
     pool.pass(500);
     assert!(is_full(&pool.slot(a, "y", 2 * KIB)));
     assert!(pool.get("k").is_some());
-    assert_eq!(pool.core.stats().lookup_then_miss, 0);
+    assert_eq!(pool.core.stats().counters.lookup_then_miss, 0);
 }
 
 #[test]

@@ -36,7 +36,11 @@ fn a_put_into_a_pool_full_of_views_waits_and_then_names_who_holds_them() {
     let text = reason(&pool.woken[&ticket][0]).to_owned();
     assert!(text.contains("49152 bytes are under views") && text.contains("client-2"), "{text}");
     let stats = pool.core.stats();
-    assert_eq!((stats.put_full, stats.put_too_large, stats.evicted_objects), (1, 0, 0), "{text}");
+    assert_eq!(
+        (stats.counters.put_full, stats.counters.put_too_large, stats.counters.evicted_objects),
+        (1, 0, 0),
+        "{text}"
+    );
 
     // Only what is left of them is named; a second view of one object is no second object.
     pool.pin(a, "v0").unwrap();
@@ -78,7 +82,7 @@ fn a_put_that_waits_for_views_keeps_nobody_waiting_who_needs_less() {
     for n in 0..8 {
         pool.put(a, &format!("small{n}"), 4 * KIB);
     }
-    assert_eq!(pool.core.stats().evicted_objects, 4, "they leave for each other");
+    assert_eq!(pool.core.stats().counters.evicted_objects, 4, "they leave for each other");
     pool.unpin(b, rids[5]);
     assert!(matches!(&pool.woken[&large][0], PutSlot::Placed(_)), "and it comes as soon as it can");
     pool.check();

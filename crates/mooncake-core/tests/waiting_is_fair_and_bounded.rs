@@ -189,7 +189,7 @@ fn at_its_own_deadline_one_takes_protected_objects_even_when_it_is_not_first() {
     pool.pass(1020);
     assert!(is_placed(&pool.woken[&small][0]));
     assert!(is_full(&pool.woken[&large][0]));
-    assert!(pool.core.stats().protection_broken >= 1);
+    assert!(pool.core.stats().counters.protection_broken >= 1);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn lapsed_protection_serves_the_line() {
     let ticket = pool.park(a, &[("k", KIB)]);
     pool.pass(520);
     assert!(is_placed(&pool.woken[&ticket][0]));
-    assert_eq!(pool.core.stats().protection_broken, 0);
+    assert_eq!(pool.core.stats().counters.protection_broken, 0);
 }
 
 #[test]

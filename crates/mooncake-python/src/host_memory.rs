@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
 use crate::code::{INVALID_PARAMS, OK};
-use crate::integer::unsigned;
+use crate::convert::integer::unsigned;
 
 /// Shared memory by the piece, populated: what is registered as a whole.
 #[pyclass(frozen, module = "mooncake.store")]

@@ -11,39 +11,13 @@
 #[macro_use]
 mod docs;
 
-mod buffer_handle;
-mod buffers;
-mod call;
 mod code;
+mod convert;
 mod engine;
-mod enums;
-mod flag;
-mod held_engine;
+mod entry;
 mod host_memory;
-mod integer;
-mod interrupt;
-mod key;
-mod last_error;
-mod log;
-mod notice;
-mod object_memory;
-mod open_stores;
-mod options;
-mod ranges;
-mod reading;
 mod registry;
-mod replicate_config;
-mod segments;
-mod sequence;
-mod sessions;
-mod setup;
-mod shared_segment;
 mod store;
-mod tensor_memory;
-mod text;
-mod transfer_call;
-mod value;
-mod writing;
 
 use pyo3::prelude::*;
 
@@ -51,20 +25,20 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_class::<store::MooncakeDistributedStore>()?;
-    module.add_class::<replicate_config::ReplicateConfig>()?;
-    module.add_class::<buffer_handle::BufferHandle>()?;
-    module.add_class::<interrupt::Interrupt>()?;
-    module.add_class::<enums::ObjectDataType>()?;
-    module.add_class::<enums::SoftPinAction>()?;
-    module.add_class::<enums::ReplicaStatus>()?;
-    module.add_class::<enums::TaskType>()?;
-    module.add_class::<enums::TaskStatus>()?;
-    module.add_class::<engine::TransferEngine>()?;
-    module.add_class::<transfer_call::TransferNotify>()?;
-    module.add_class::<engine::InnerTransferEngine>()?;
-    module.add_class::<shared_segment::SharedSegment>()?;
+    module.add_class::<store::class::MooncakeDistributedStore>()?;
+    module.add_class::<store::replicate_config::ReplicateConfig>()?;
+    module.add_class::<store::buffer_handle::BufferHandle>()?;
+    module.add_class::<entry::interrupt::Interrupt>()?;
+    module.add_class::<convert::enums::ObjectDataType>()?;
+    module.add_class::<convert::enums::SoftPinAction>()?;
+    module.add_class::<convert::enums::ReplicaStatus>()?;
+    module.add_class::<convert::enums::TaskType>()?;
+    module.add_class::<convert::enums::TaskStatus>()?;
+    module.add_class::<engine::class::TransferEngine>()?;
+    module.add_class::<engine::transfer_call::TransferNotify>()?;
+    module.add_class::<engine::class::InnerTransferEngine>()?;
+    module.add_class::<engine::shared_segment::SharedSegment>()?;
     registry::add_to(module)?;
     host_memory::add_to(module)?;
-    tensor_memory::add_to(module)
+    store::tensor_memory::add_to(module)
 }

@@ -211,7 +211,7 @@ impl Pool {
         while self.core.stats().protected_objects > 0 {
             self.quietly(|core, now, fx| core.tick(now, fx));
         }
-        let evicted = |pool: &Pool| pool.core.stats().evicted_objects;
+        let evicted = |pool: &Pool| pool.core.stats().counters.evicted_objects;
         let before = evicted(self);
         while evicted(self) == before {
             let from = self.fresh(REQUEST as u64);

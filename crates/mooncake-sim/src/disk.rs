@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mooncake_core::{Record, Reign};
 use mooncake_master::machine::start::{Found, Seen, Witnessed};
 
-use crate::ledger::Ledger;
+use crate::memory::ledger::Ledger;
 use crate::snapshots::Snapshot;
 use crate::world::{HostId, ProcessId, World};
 

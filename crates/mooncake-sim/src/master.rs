@@ -28,7 +28,7 @@ use mooncake_wire::message::{
 };
 
 use crate::disk::{Folder, Host};
-use crate::ledger::Ledger;
+use crate::memory::ledger::Ledger;
 use crate::pipe::{Closed, Receiver, Sender, pipe};
 use crate::snapshots::Snapshots;
 use crate::world::{ProcessId, Slot, World};

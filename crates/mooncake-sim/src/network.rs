@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::ledger::Ledger;
-use crate::links::Servers;
 use crate::master::Master;
+use crate::memory::ledger::Ledger;
 use crate::mix::Mix;
+use crate::server::servers::Servers;
 use crate::whims::Whims;
 use crate::world::World;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use mooncake_core::{Replica, Stats};
 use mooncake_ids::{GRANULE, SessionId};
 
-use crate::callers::{LARGEST, REPLACEMENT};
-use crate::ledger::Ledger;
 use crate::master::Master;
 use crate::memory::Memory;
+use crate::memory::ledger::Ledger;
 use crate::store::Store;
+use crate::store::callers::{LARGEST, REPLACEMENT};
 use crate::world::World;
 
 /// Every store has a session, and nobody holds or waits for anything that is not there; but sessions of which nobody

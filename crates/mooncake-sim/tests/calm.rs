@@ -119,7 +119,7 @@ impl Caller {
 
     /// How often a put that had waited for long enough took what a look-up protects.
     fn broken(&self) -> u64 {
-        self.network.masters.get(0).expect("there is one").look(|core| core.stats()).protection_broken
+        self.network.masters.get(0).expect("there is one").look(|core| core.stats()).counters.protection_broken
     }
 
     async fn get(&self, key: &[u8]) -> bool {
@@ -181,14 +181,14 @@ fn where_nothing_goes_wrong_no_put_is_overtaken_or_waits_too_long_and_what_is_th
         println!("seed {seed}: {told:?}");
         assert!(told.stored > 100 && told.read > 100 && told.loaded > 10 && told.viewed > 10, "seed {seed}: {told:?}");
         let unwanted = [
-            ("superseded", stats.puts_superseded),
-            ("revoked", stats.puts_revoked),
-            ("expired", stats.puts_expired),
-            ("fenced", stats.fences_asked),
-            ("bad", stats.replicas_reported),
-            ("repeated", stats.replies_repeated),
-            ("stale", stats.stale_messages),
-            ("away", stats.sessions_lost),
+            ("superseded", stats.counters.puts_superseded),
+            ("revoked", stats.counters.puts_revoked),
+            ("expired", stats.counters.puts_expired),
+            ("fenced", stats.counters.fences_asked),
+            ("bad", stats.counters.replicas_reported),
+            ("repeated", stats.counters.replies_repeated),
+            ("stale", stats.counters.stale_messages),
+            ("away", stats.counters.sessions_lost),
         ];
         assert_eq!(unwanted.map(|(what, _)| (what, 0)), unwanted, "seed {seed}");
         assert!(told.longest_put <= LONGEST_PUT, "seed {seed}: {told:?}");

@@ -6,46 +6,9 @@
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::durable::snapshot_walk::{OBJECTS, SnapshotWalk, Unit};
-use crate::effect::Record;
-use crate::request::{PutSlot, Remembered};
+use crate::record::Record;
+use crate::state::snapshot_walk::{NOTED, OBJECTS, SnapshotWalk, Unit};
 use mooncake_ids::{Rid, SessionId};
-
-/// Bytes that a note takes of what has changed.
-pub(crate) const NOTED: usize = 64;
-
-/// Records in one piece of memory, which never moves.
-const CHUNK: usize = 256;
-
-/// Records that were put aside.
-#[derive(Debug, Default)]
-pub(crate) struct Aside {
-    pub chunks: Vec<Vec<Record>>,
-    /// What they take.
-    pub bytes: usize,
-}
-
-impl Aside {
-    fn push(&mut self, record: Record) -> usize {
-        let bytes = bytes_of(&record);
-        self.bytes += bytes;
-        match self.chunks.last_mut().filter(|chunk| chunk.len() < CHUNK) {
-            Some(chunk) => chunk.push(record),
-            None => {
-                let mut chunk = Vec::with_capacity(CHUNK);
-                chunk.push(record);
-                self.chunks.push(chunk);
-            }
-        }
-        bytes
-    }
-}
-
-impl SnapshotWalk {
-    fn put_aside(&mut self, kind: usize, record: Record) {
-        self.aside_bytes += self.aside[kind].push(record);
-    }
-}
 
 impl Core {
     /// A record is about to be applied.
@@ -191,23 +154,3 @@ impl Core {
 
 /// The first unit behind all views.
 const PINS_MET: Unit = Unit::Committed(SessionId(0));
-
-fn bytes_of(record: &Record) -> usize {
-    let lists = match record {
-        Record::CommittedBy { rids, .. } => size_of_val(&rids[..]),
-        Record::Replied { reply: Remembered::PutStart(slots), .. } => slots.len() * size_of::<PutSlot>(),
-        Record::Replied { reply: Remembered::Pin(found), .. } => size_of_val(&found[..]),
-        _ => 0,
-    };
-    size_of::<Record>() + lists + keys_of(record)
-}
-
-/// Bytes of the keys and names in a record.
-pub(crate) fn keys_of(record: &Record) -> usize {
-    match record {
-        Record::Object { key, .. } | Record::Reserved { key, .. } => key.len(),
-        Record::GroupedObject { key, group, .. } | Record::ReservedWith { key, group, .. } => key.len() + group.len(),
-        Record::Pinned { key, .. } => key.as_ref().map_or(0, |key| key.len()),
-        _ => 0,
-    }
-}

@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::effect::Record;
 use crate::ids::{Replica, SegmentNo};
+use crate::record::Record;
 use crate::request::{PinKind, Remembered};
 use crate::state::object::{Hold, Object};
 use crate::state::quarantine::Quarantined;

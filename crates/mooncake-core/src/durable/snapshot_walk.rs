@@ -8,12 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::Core;
-use crate::durable::put_aside::{Aside, NOTED, keys_of};
 use crate::durable::snapshot;
-use crate::effect::Record;
 use crate::ids::SegmentNo;
+use crate::record::Record;
 use crate::request::Remembered;
-use crate::state::objects::ColdestFirst;
+use crate::state::snapshot_walk::{Cut, OBJECTS, STARTS, SnapshotPart, SnapshotWalk, Unit, WORD, keys_of};
 use mooncake_ids::{Rid, SessionId};
 
 /// Places in a table that one look for the next thing passes over at most.
@@ -24,96 +23,6 @@ const AS_ONE: usize = 512;
 
 /// Bytes of objects that are put aside before their turn, which do not wait for it.
 const MUCH_ASIDE: usize = 4 << 20;
-
-/// Slots whose bits are together.
-const WORD: usize = u64::BITS as usize;
-
-/// One thing that a snapshot has, but for objects, in the order in which the walk meets them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Unit {
-    Session(SessionId),
-    /// The how manieth segment that has gone, as far as this process knows.
-    Gone(u64),
-    Segment(SegmentNo),
-    /// A slot.
-    Reserved(u32),
-    Quarantined(Rid),
-    /// Views of a session over one placement.
-    Pinned(SessionId, Rid),
-    /// What a session committed last.
-    Committed(SessionId),
-    /// The reply of that number; 0: which replies a session has said it has.
-    Replied(SessionId, u64),
-    /// All of them have been met.
-    Through,
-}
-
-/// Kinds of units, and objects behind them.
-pub(crate) const KINDS: usize = 9;
-/// The kind that objects are.
-pub(crate) const OBJECTS: usize = 8;
-
-/// Before the first unit of each kind.
-const STARTS: [Unit; KINDS] = [
-    Unit::Session(SessionId(0)),
-    Unit::Gone(0),
-    Unit::Segment(SegmentNo(0)),
-    Unit::Reserved(0),
-    Unit::Quarantined(Rid(0)),
-    Unit::Pinned(SessionId(0), Rid(0)),
-    Unit::Committed(SessionId(0)),
-    Unit::Replied(SessionId(0), 0),
-    Unit::Through,
-];
-
-impl Unit {
-    pub fn kind(self) -> usize {
-        match self {
-            Unit::Session(_) => 0,
-            Unit::Gone(_) => 1,
-            Unit::Segment(_) => 2,
-            Unit::Reserved(_) => 3,
-            Unit::Quarantined(_) => 4,
-            Unit::Pinned(..) => 5,
-            Unit::Committed(_) => 6,
-            Unit::Replied(..) => 7,
-            Unit::Through => OBJECTS,
-        }
-    }
-
-    fn part(self) -> SnapshotPart {
-        match self.kind() {
-            0..=2 => SnapshotPart::Members,
-            3..=7 => SnapshotPart::Unfinished,
-            _ => SnapshotPart::Objects,
-        }
-    }
-
-    fn after(self) -> Unit {
-        match self {
-            Unit::Session(session) => Unit::Session(SessionId(session.0 + 1)),
-            Unit::Gone(count) => Unit::Gone(count + 1),
-            Unit::Segment(number) => Unit::Segment(SegmentNo(number.0 + 1)),
-            Unit::Reserved(slot) => Unit::Reserved(slot + 1),
-            Unit::Quarantined(rid) => Unit::Quarantined(Rid(rid.0 + 1)),
-            Unit::Pinned(session, rid) => Unit::Pinned(session, Rid(rid.0 + 1)),
-            Unit::Committed(session) => Unit::Committed(SessionId(session.0 + 1)),
-            Unit::Replied(session, sequence) => Unit::Replied(session, sequence + 1),
-            Unit::Through => Unit::Through,
-        }
-    }
-}
-
-/// Where in its file a record of a snapshot belongs. The file has the parts in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SnapshotPart {
-    /// Counters, sessions, segments.
-    Members,
-    /// Objects.
-    Objects,
-    /// What is under way, and what is remembered: it may name objects.
-    Unfinished,
-}
 
 /// A part of a part.
 #[derive(Debug)]
@@ -128,72 +37,6 @@ pub struct SnapshotSlice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} bytes of what operations changed were put aside and not taken: too much")]
 pub struct AsideFull(pub usize);
-
-/// A snapshot that is being taken.
-#[derive(Debug)]
-pub struct SnapshotWalk {
-    pub(crate) cut: Cut,
-    counters: Vec<Record>,
-    /// Units before this one have been met.
-    pub(crate) next: Unit,
-    /// Units that are still to be met, and are not as they were or were not there.
-    pub(crate) changed: BTreeSet<Unit>,
-    /// Keys of objects that have left views which are still to be met.
-    pub(crate) former_keys: BTreeMap<Rid, Box<[u8]>>,
-    /// What those take.
-    pub(crate) former_bytes: usize,
-    /// What sessions had said they have the answers to, where they have said more since.
-    pub(crate) answered_below: BTreeMap<SessionId, u64>,
-    /// Segments that have gone since.
-    pub(crate) gone: BTreeSet<SegmentNo>,
-    order: ColdestFirst,
-    /// Where the last look at all slots is, which finds what changed its list.
-    scan: u32,
-    /// Slots of objects that have been met, put aside or are new, as bits.
-    seen: Vec<u64>,
-    pub(crate) aside: [Aside; KINDS],
-    /// Bytes of it in all.
-    pub(crate) aside_bytes: usize,
-    pub(crate) aside_max: usize,
-}
-
-/// Numbers above these are of things that came later.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Cut {
-    pub session: SessionId,
-    pub segment: SegmentNo,
-    pub gone: u64,
-    pub rid: Rid,
-    pub slots: u32,
-}
-
-impl SnapshotWalk {
-    /// Whether an object is still to be met; it is not from now on.
-    pub(crate) fn meet(&mut self, slot: u32) -> bool {
-        if slot >= self.cut.slots {
-            return false;
-        }
-        let (word, bit) = (&mut self.seen[slot as usize / WORD], 1 << (slot as usize % WORD));
-        let first = *word & bit == 0;
-        *word |= bit;
-        first
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.bytes() > self.aside_max
-    }
-
-    /// All that it keeps besides what it has taken.
-    fn bytes(&self) -> usize {
-        self.aside_bytes + self.former_bytes + self.changed.len() * NOTED
-    }
-
-    fn take_aside(&mut self, kind: usize, into: &mut Vec<Vec<Record>>) {
-        let taken = std::mem::take(&mut self.aside[kind]);
-        self.aside_bytes -= taken.bytes;
-        into.extend(taken.chunks);
-    }
-}
 
 impl Core {
     /// Begins a snapshot of this moment, in the place of a former one.

@@ -4,8 +4,9 @@
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::effect::{Effects, Record};
+use crate::effect::Effects;
 use crate::ids::Time;
+use crate::record::Record;
 use crate::request::{Origin, Refused, RemoveOutcome};
 use crate::state::object::{Hold, Object, Place};
 use mooncake_ids::Rid;

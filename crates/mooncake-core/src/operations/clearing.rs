@@ -2,10 +2,11 @@
 //! away in steps.
 
 use crate::core::Core;
-use crate::durable::snapshot_walk::Unit;
-use crate::effect::{Effects, Record};
+use crate::effect::Effects;
 use crate::ids::Time;
+use crate::record::Record;
 use crate::state::pin::PinnedExtent;
+use crate::state::snapshot_walk::Unit;
 use crate::work::{ENDED_AS, Work};
 use mooncake_ids::Rid;
 

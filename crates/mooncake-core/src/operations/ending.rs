@@ -1,55 +1,16 @@
 //! Ends of sessions and of segments, in steps: what hung on a session is undone before it is forgotten.
 
-use std::collections::VecDeque;
-
 use crate::core::Core;
-use crate::effect::{Effects, Push, Record, To};
+use crate::effect::{Effects, Push, To};
 use crate::ids::{SegmentNo, Time};
+use crate::record::Record;
+use crate::state::endings::Ending;
 use crate::state::segment::GoneSegment;
 use crate::work::{ENDED_AS, STEP, Work};
 use mooncake_ids::{Rid, SessionId};
 
 /// What the end of a segment costs, in [`Work`]. What lies on it is cleared away later.
 const SEGMENT: usize = 32;
-
-/// Why a session is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Closed,
-    ProcessGone,
-    /// Away for the retention, or lingering until nothing hung on its views any more.
-    Expired,
-    Unused,
-}
-
-impl Ending {
-    pub fn reason(self) -> &'static str {
-        match self {
-            Ending::Closed => "it closed",
-            Ending::ProcessGone => "its process is gone",
-            Ending::Expired => "it was away for too long",
-            Ending::Unused => "it left before it did anything",
-        }
-    }
-
-    /// Nothing of it can read any more.
-    fn is_proven(self) -> bool {
-        matches!(self, Ending::Closed | Ending::ProcessGone)
-    }
-}
-
-/// Sessions that end. Nothing is taken from them any more, and no log knows: with this process they are away.
-#[derive(Debug, Default)]
-pub(crate) struct Endings {
-    /// Each with how far the look for its unfinished puts is.
-    line: VecDeque<(SessionId, Ending, u32)>,
-}
-
-impl Endings {
-    pub fn is_empty(&self) -> bool {
-        self.line.is_empty()
-    }
-}
 
 impl Core {
     /// The session ended by itself, after its last view: a client says so only when none is left and none can begin. Of

@@ -9,15 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::core::Core;
-use crate::effect::{Effects, Record};
+use crate::effect::Effects;
 use crate::ids::Time;
+use crate::record::Record;
+use crate::state::comparing::Comparing;
 use crate::state::session::Session;
 use crate::work::Work;
 use mooncake_ids::{Rid, SessionId};
-
-/// Placements whose views change while a list is compared, of one session: with more of them, which takes as many
-/// requests of it meanwhile, the list is compared anew.
-const CHANGED_MOST: usize = 65_536;
 
 /// So many of them are compared once more in the hold in which their session comes back; more of them before, in
 /// slices.
@@ -75,31 +73,6 @@ impl Differing {
         } else if listed < known {
             self.unlisted.push((rid, known - listed));
         }
-    }
-}
-
-/// A session's views are being compared.
-#[derive(Debug)]
-pub(crate) struct Comparing {
-    number: u64,
-    /// Whose number has changed since.
-    changed: BTreeSet<Rid>,
-}
-
-impl Session {
-    /// The number of its views of a placement changes.
-    pub fn views_change(&mut self, rid: Rid) {
-        if let Some(comparing) = &mut self.comparing {
-            comparing.changed.insert(rid);
-            if comparing.changed.len() > CHANGED_MOST {
-                self.comparing = None;
-            }
-        }
-    }
-
-    /// Views of a placement that have ended, and are yet to be taken out of the books.
-    pub fn ended(&self, rid: Rid) -> u32 {
-        self.ended.binary_search_by_key(&rid, |(other, _)| *other).map_or(0, |at| self.ended[at].1)
     }
 }
 

@@ -3,8 +3,9 @@
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::effect::{Effects, Record};
+use crate::effect::Effects;
 use crate::ids::{Replica, Time};
+use crate::record::Record;
 use crate::request::{Found, Origin, Refused, Remembered};
 use crate::state::object::{Object, Place};
 use crate::state::objects::AHEAD;

@@ -3,17 +3,15 @@
 use std::collections::BTreeMap;
 
 use crate::core::Core;
-use crate::effect::{Effects, Push, Record, To};
+use crate::effect::{Effects, Push, To};
 use crate::ids::{SegmentNo, Time};
-use crate::operations::ending::Ending;
 use crate::operations::listed_views::ListedViews;
+use crate::record::Record;
 use crate::request::{Origin, Populated, Refused, Remembered, Resumed, SegmentSpec, SessionSpec};
+use crate::state::endings::Ending;
 use crate::state::segment::SegmentView;
 use crate::state::session::GoneTold;
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
-
-/// Gone segments told to sessions that come back after a restart of the master, which forgot whom it told.
-pub(crate) const RECENTLY_GONE: u64 = 256;
 
 /// Longest grace of a segment that is being unmounted.
 const GRACE_MAX_MS: u64 = 7 * 24 * 3600 * 1000;

@@ -1,8 +1,9 @@
 //! Replies to mutations, kept until the client has them.
 
 use crate::core::Core;
-use crate::effect::{Effects, Record};
+use crate::effect::Effects;
 use crate::ids::Time;
+use crate::record::Record;
 use crate::request::{Origin, Refused, Remembered};
 use crate::work::Work;
 use mooncake_ids::SessionId;

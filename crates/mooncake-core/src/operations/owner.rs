@@ -2,17 +2,12 @@
 //! an epoch.
 
 use crate::core::Core;
-use crate::effect::{Effects, Push, Record};
-use crate::ids::{Replica, SegmentNo, Time};
+use crate::effect::{Effects, Push};
+use crate::ids::{SegmentNo, Time};
+use crate::record::Record;
+use crate::state::recheck::Recheck;
 use crate::work::Work;
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
-
-/// A replica that a reader found bad, until its owner has looked.
-pub(crate) struct Recheck {
-    pub key: Box<[u8]>,
-    pub replica: Replica,
-    pub crc32c: u32,
-}
 
 /// Rechecks under way; a reader that reports more is not heard until some are done.
 const RECHECKS_MAX: usize = 4_096;

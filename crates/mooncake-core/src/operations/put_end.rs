@@ -3,8 +3,9 @@
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::effect::{Effects, Push, Record};
+use crate::effect::{Effects, Push};
 use crate::ids::{Replica, Time};
+use crate::record::Record;
 use crate::request::{EndOutcome, Ended, Origin, Refused, Remembered};
 use crate::state::objects::AHEAD;
 use crate::work::{ENDED_AS, Work};

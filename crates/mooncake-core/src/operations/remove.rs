@@ -3,8 +3,9 @@
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::effect::{Effects, Record};
+use crate::effect::Effects;
 use crate::ids::Time;
+use crate::record::Record;
 use crate::request::{Origin, Refused, Remembered, RemoveOutcome};
 use crate::state::objects::AHEAD;
 use crate::state::removals_under_way::UnderWay;

@@ -2,57 +2,18 @@
 //! has yet to answer.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 use crate::core::Core;
 use crate::effect::{Effects, Push, To};
-use crate::ids::{Extent, SegmentNo, Time};
+use crate::ids::Time;
 use crate::state::segment::GoneSegment;
+use crate::state::tellings::{Again, Naming};
 use crate::work::{STEP, Work};
-use mooncake_ids::{Rid, SegmentUuid, SessionId};
+use mooncake_ids::{Rid, SessionId};
 
 /// Gone segments told to a session that comes back, at most.
 const GONE_TOLD_MAX: u64 = 1_024;
-
-/// A segment that is Gone, and how far what views hold of it has been gone through. None is added to that any more.
-#[derive(Debug)]
-struct Naming {
-    uuid: SegmentUuid,
-    number: SegmentNo,
-    pinned: Vec<Extent>,
-    /// So many are left at most.
-    left: usize,
-}
-
-/// What a session that is back is told again.
-#[derive(Debug)]
-struct Again {
-    session: SessionId,
-    /// Of all segments that have gone, the next one and the end.
-    gone: std::ops::Range<u64>,
-    naming: Option<Naming>,
-    /// The next one of the fences that it has yet to answer.
-    fences: Option<Rid>,
-}
-
-/// What is left to be told.
-#[derive(Debug, Default)]
-pub(crate) struct Tellings {
-    /// To everybody, each with how many segments went before.
-    to_all: VecDeque<(u64, Naming)>,
-    again: VecDeque<Again>,
-}
-
-impl Tellings {
-    pub fn is_empty(&self) -> bool {
-        self.to_all.is_empty() && self.again.is_empty()
-    }
-
-    /// Whether a session is yet to hear what went while it was away.
-    fn has_gone_for(&self, session: SessionId) -> bool {
-        self.again.iter().any(|again| again.session == session && !(again.gone.is_empty() && again.naming.is_none()))
-    }
-}
 
 impl Core {
     /// How many of the segments that have gone a session has been told of, down the connection that it has.

@@ -5,8 +5,9 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{SegmentNo, Time};
-use crate::operations::ending::Ending;
+use crate::state::endings::Ending;
 use crate::state::objects::Reach;
+use crate::state::watermark::Watermark;
 use crate::work::{EVICTED_AS, STEP, Work};
 use mooncake_ids::{GRANULE, SessionId};
 
@@ -39,18 +40,6 @@ const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 14] = [
     Core::forget_settled,
     Core::forget_removals,
 ];
-
-/// How far eviction down from the high watermark is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Watermark {
-    /// Less is in use, or will be looked at with the next tick.
-    #[default]
-    Below,
-    /// More may be in use.
-    Unknown,
-    /// More was in use: as much is evicted as is to be free below it.
-    Evicting,
-}
 
 impl Core {
     /// To be called every 20 ms or so, and [`Core::background`] behind it.

@@ -1,103 +1,16 @@
 //! Serving those that wait: what has changed for them, and how much of it one hold of the lock goes through.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
-
 use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{SegmentNo, Ticket, Time};
 use crate::operations::put_start::Attempt;
 use crate::operations::room::RoomMode;
 use crate::request::{PutSlot, Remembered};
+use crate::state::changes::Changes;
 use crate::state::waiting_put::{Place, WaitingPut};
 use crate::work::Work;
 use mooncake_ids::SessionId;
-
-/// What may have come to help requests that wait, and has not been passed on to all of them.
-#[derive(Debug, Default)]
-pub(crate) struct Changes {
-    /// Keys that changed hands with their hashes, and how far the line of those that wait for each has been gone
-    /// through.
-    keys: VecDeque<(Box<[u8]>, u64, Option<Place>)>,
-    /// The hashes of those keys, with how often each is there.
-    hashes: BTreeMap<u64, u32>,
-    /// Writers that have gone away, which yield the keys that others wait for, and how far each one's have been gone
-    /// through.
-    yielding: VecDeque<(SessionId, Option<u32>)>,
-    /// There may be more room than before: the first in line looks.
-    pub room: bool,
-    /// All sessions may have more unfinished than before.
-    cap_raised: bool,
-    /// Sessions that have less unfinished than before, and how far the line of each has been gone through since.
-    uncapped: BTreeMap<SessionId, Option<Place>>,
-    held: Pass<(u32, Place)>,
-    /// The most that eviction alone can gain in a segment where it has become more.
-    attainable: u32,
-    own: Pass<Place>,
-}
-
-/// A walk along a line, in pieces.
-#[derive(Debug)]
-struct Pass<P> {
-    begun: bool,
-    after: Option<P>,
-    /// It is to begin anew when it is through: what it has gone by has changed since.
-    again: bool,
-}
-
-impl<P> Default for Pass<P> {
-    fn default() -> Self {
-        Pass { begun: false, after: None, again: false }
-    }
-}
-
-impl<P: Copy> Pass<P> {
-    fn begin(&mut self) {
-        self.again = std::mem::replace(&mut self.begun, true);
-    }
-
-    /// It has come to the end.
-    fn ends(&mut self) {
-        *self = Pass { begun: std::mem::take(&mut self.again), after: None, again: false };
-    }
-}
-
-impl Changes {
-    /// Nothing is left to be passed on.
-    pub fn is_empty(&self) -> bool {
-        let keys = self.keys.is_empty() && self.yielding.is_empty();
-        let uncapped = self.cap_raised || !self.uncapped.is_empty();
-        keys && !self.room && !uncapped && !self.held.begun && !self.own.begun
-    }
-
-    /// Whether those that wait for a key are yet to hear of it.
-    pub fn tells_of(&self, hash: u64) -> bool {
-        self.hashes.contains_key(&hash)
-    }
-
-    fn add_key(&mut self, key: &[u8], hash: u64) {
-        self.keys.push_back((key.into(), hash, None));
-        *self.hashes.entry(hash).or_default() += 1;
-    }
-
-    fn remove_first_key(&mut self) {
-        let Some((_, hash, _)) = self.keys.pop_front() else { return };
-        let count = self.hashes.get_mut(&hash).expect("it was added with its key");
-        *count -= 1;
-        if *count == 0 {
-            self.hashes.remove(&hash);
-        }
-    }
-
-    /// Those that wait to spare what their call has stored, or for more of the memory that is being populated, look
-    /// again: they keep nobody waiting, so that any number of them may, and are looked at once a tick, not with each
-    /// change of others.
-    pub fn begin_own(&mut self) {
-        if !self.own.begun {
-            self.own.begin();
-        }
-    }
-}
+use std::borrow::Cow;
 
 impl Core {
     /// A key changed hands.

@@ -7,9 +7,9 @@ use std::ops::Bound;
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
-use crate::effect::Record;
 use crate::ensure::ensure;
 use crate::ids::{Replica, SegmentNo, Time};
+use crate::record::Record;
 use crate::request::PinKind;
 use crate::slab::{Link, Linked, List, Slab};
 use crate::state::index::{self, Index};

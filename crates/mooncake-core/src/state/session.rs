@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use crate::ensure::ensure;
 use crate::ids::{SegmentNo, Time};
-use crate::operations::listed_views::Comparing;
 use crate::request::{Origin, Refused, Remembered, SessionSpec};
+use crate::state::comparing::Comparing;
 use crate::touched::Touched;
 use mooncake_ids::{Rid, SessionId};
 
@@ -15,6 +15,9 @@ use mooncake_ids::{Rid, SessionId};
 const COMMITTED_MAX: usize = 1_024;
 /// Most mutations that a client may say it still waits for behind others that it has the answers to.
 const UNSETTLED_MAX: usize = 16_384;
+
+/// Gone segments told to sessions that come back after a restart of the master, which forgot whom it told.
+pub(crate) const RECENTLY_GONE: u64 = 256;
 
 pub(crate) struct Session {
     pub spec: SessionSpec,

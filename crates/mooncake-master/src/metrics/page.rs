@@ -98,71 +98,75 @@ impl Reading {
             "segments whose owner is away: not read, nothing forgotten",
             s.segments_hidden,
         );
-        out.counter("mooncake_segments_mounted_total", "segments that were mounted", s.segments_mounted);
-        out.counter("mooncake_segments_gone_total", "segments that left for good", s.segments_gone);
+        out.counter("mooncake_segments_mounted_total", "segments that were mounted", s.counters.segments_mounted);
+        out.counter("mooncake_segments_gone_total", "segments that left for good", s.counters.segments_gone);
         out.counter(
             "mooncake_segments_cut_total",
             "segments whose owner could not get all the memory that it announced",
-            s.segments_cut,
+            s.counters.segments_cut,
         );
         out.gauge("master_soft_pin_key_count", "soft-pinned objects", s.soft_pinned_objects);
         out.gauge("mooncake_hard_pinned_objects", "hard-pinned objects", s.hard_pinned_objects);
-        out.counter("mooncake_removed_objects_total", "objects removed by request", s.removed_objects);
+        out.counter("mooncake_removed_objects_total", "objects removed by request", s.counters.removed_objects);
         out.counter(
             "mooncake_cleared_objects_total",
             "objects of which copies were dropped by request (batch_replica_clear)",
-            s.cleared_objects,
+            s.counters.cleared_objects,
         );
     }
 
     fn tell_cache(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("Hits");
-        out.counter("total_get_nums_", "keys looked up by gets", s.lookup_keys);
-        out.counter("valid_get_nums_", "keys looked up by gets, and found", s.lookup_hits);
-        out.counter("mem_cache_hit_nums_", "keys looked up by gets, and found in memory", s.lookup_hits);
+        out.counter("total_get_nums_", "keys looked up by gets", s.counters.lookup_keys);
+        out.counter("valid_get_nums_", "keys looked up by gets, and found", s.counters.lookup_hits);
+        out.counter("mem_cache_hit_nums_", "keys looked up by gets, and found in memory", s.counters.lookup_hits);
         out.counter(
             "mem_cache_hit_bytes_total",
             "bytes of the objects that gets looked up and found",
             self.shell.hit_bytes,
         );
-        let ratio = (s.lookup_keys > 0).then(|| s.lookup_hits as f64 / s.lookup_keys as f64);
+        let ratio = (s.counters.lookup_keys > 0).then(|| s.counters.lookup_hits as f64 / s.counters.lookup_keys as f64);
         let help = "found keys by keys looked up, 0 to 1, since the start; no value before the first get";
         out.gauge_if("mooncake_memory_hit_ratio", help, ratio);
-        out.counter("mooncake_exists_keys_total", "keys of existence queries", s.exists_keys);
-        out.counter("mooncake_exists_hits_total", "keys of existence queries, and found", s.exists_hits);
+        out.counter("mooncake_exists_keys_total", "keys of existence queries", s.counters.exists_keys);
+        out.counter("mooncake_exists_hits_total", "keys of existence queries, and found", s.counters.exists_hits);
     }
 
     fn tell_puts(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("Puts");
         out.histogram("master_value_size_bytes", "sizes of the objects that got room", &self.shell.value_sizes);
-        out.counter("mooncake_put_keys_total", "keys of puts that were answered", s.put_keys);
-        out.counter("mooncake_put_placed_total", "keys of puts that got room", s.put_placed);
-        out.counter("mooncake_put_exists_total", "keys of puts that were there already", s.put_exists);
+        out.counter("mooncake_put_keys_total", "keys of puts that were answered", s.counters.put_keys);
+        out.counter("mooncake_put_placed_total", "keys of puts that got room", s.counters.put_placed);
+        out.counter("mooncake_put_exists_total", "keys of puts that were there already", s.counters.put_exists);
         let help = "keys that were there already, of requests for one key each";
         out.counter("master_put_start_object_already_exists_total", help, self.shell.existing);
         let help = "keys that were there already, of requests for several keys";
         out.counter("master_batch_put_start_object_already_exists_total", help, self.shell.existing_of_batches);
-        out.counter("mooncake_put_busy_total", "keys of puts with another put under way", s.put_busy);
-        out.counter("mooncake_put_full_total", "keys of puts that found no room", s.put_full);
-        out.counter("mooncake_put_too_large_total", "keys of puts that can never fit", s.put_too_large);
-        out.counter("mooncake_put_refused_total", "keys of puts refused for their size or a cap", s.put_refused);
+        out.counter("mooncake_put_busy_total", "keys of puts with another put under way", s.counters.put_busy);
+        out.counter("mooncake_put_full_total", "keys of puts that found no room", s.counters.put_full);
+        out.counter("mooncake_put_too_large_total", "keys of puts that can never fit", s.counters.put_too_large);
+        out.counter(
+            "mooncake_put_refused_total",
+            "keys of puts refused for their size or a cap",
+            s.counters.put_refused,
+        );
         out.counter(
             "master_put_start_alloc_failures_total",
             "keys that found no room, or that can never fit",
-            s.put_full + s.put_too_large,
+            s.counters.put_full + s.counters.put_too_large,
         );
         out.counter(
             "master_put_start_partial_allocations_total",
             "keys that got fewer replicas than asked for",
             self.shell.partial_allocations,
         );
-        out.counter("mooncake_puts_committed_total", "puts that became objects", s.puts_committed);
+        out.counter("mooncake_puts_committed_total", "puts that became objects", s.counters.puts_committed);
         out.counter(
             "mooncake_puts_revoked_total",
             "puts given up by their writer, or without a good replica",
-            s.puts_revoked,
+            s.counters.puts_revoked,
         );
         out.gauge("mooncake_unfinished_puts", "puts under way", s.unfinished_puts);
         out.gauge("mooncake_parked_puts", "requests that wait for room or for another put", s.tickets);
@@ -175,15 +179,19 @@ impl Reading {
             ("master_attempted_evictions_total", "master_successful_evictions_total", ""),
             ("master_attempted_evictions_mem", "master_successful_evictions_mem", MEMORY),
         ] {
-            out.counter(tries, &format!("times that a put had to evict for room{of}"), s.evictions_attempted);
-            out.counter(successes, &format!("times that a put evicted and got room{of}"), s.evictions_successful);
+            out.counter(tries, &format!("times that a put had to evict for room{of}"), s.counters.evictions_attempted);
+            out.counter(
+                successes,
+                &format!("times that a put evicted and got room{of}"),
+                s.counters.evictions_successful,
+            );
         }
         for (keys, bytes, of) in [
             ("master_evicted_key_count", "master_evicted_size_bytes", ""),
             ("master_evicted_key_count_mem", "master_evicted_size_bytes_mem", MEMORY),
         ] {
-            out.counter(keys, &format!("objects evicted{of}"), s.evicted_objects);
-            out.counter(bytes, &format!("bytes of the replicas of evicted objects{of}"), s.evicted_bytes);
+            out.counter(keys, &format!("objects evicted{of}"), s.counters.evicted_objects);
+            out.counter(bytes, &format!("bytes of the replicas of evicted objects{of}"), s.counters.evicted_bytes);
         }
     }
 
@@ -245,7 +253,7 @@ impl Reading {
         out.section("Safety: what holds space");
         out.gauge("mooncake_pins", "readers' views", s.pins);
         out.gauge("mooncake_pinned_bytes", "bytes under readers' views or hard pins", s.pinned_bytes);
-        out.counter("mooncake_pins_taken_total", "views taken", s.pins_taken);
+        out.counter("mooncake_pins_taken_total", "views taken", s.counters.pins_taken);
         out.gauge("mooncake_unfinished_bytes", "bytes of puts under way", s.unfinished_bytes);
         out.gauge("mooncake_replaced_bytes", "bytes of values that puts under way replace", s.replaced_bytes);
         out.gauge(
@@ -275,55 +283,67 @@ impl Reading {
         );
 
         out.section("Safety: what happened");
-        out.counter("mooncake_fences_asked_total", "fences that owners were asked for", s.fences_asked);
-        out.counter("mooncake_fences_done_total", "regions that came back from quarantine with proof", s.fences_done);
+        out.counter("mooncake_fences_asked_total", "fences that owners were asked for", s.counters.fences_asked);
+        out.counter(
+            "mooncake_fences_done_total",
+            "regions that came back from quarantine with proof",
+            s.counters.fences_done,
+        );
         out.counter(
             "master_put_start_release_cnt",
             "regions that came back from quarantine, under Mooncake's name",
-            s.fences_done,
+            s.counters.fences_done,
         );
-        out.counter("mooncake_puts_expired_total", "unfinished puts that met their deadline", s.puts_expired);
+        out.counter("mooncake_puts_expired_total", "unfinished puts that met their deadline", s.counters.puts_expired);
         out.counter(
             "master_put_start_discard_cnt",
             "unfinished puts that met their deadline, under Mooncake's name",
-            s.puts_expired,
+            s.counters.puts_expired,
         );
-        out.counter("mooncake_puts_superseded_total", "ends of puts that were no more: refused", s.puts_superseded);
+        out.counter(
+            "mooncake_puts_superseded_total",
+            "ends of puts that were no more: refused",
+            s.counters.puts_superseded,
+        );
         out.counter(
             "mooncake_stale_messages_total",
             "client messages ignored because their object or session no longer exists, or is another client's",
-            s.stale_messages,
+            s.counters.stale_messages,
         );
         out.counter(
             "mooncake_replies_repeated_total",
             "mutations that came again and changed nothing",
-            s.replies_repeated,
+            s.counters.replies_repeated,
         );
         out.counter(
             "mooncake_large_requests_total",
             "requests of more than 512 keys from older clients: others wait longer for each",
-            s.large_requests,
+            s.counters.large_requests,
         );
-        out.counter("mooncake_bad_replica_reports_total", "replicas that readers found bad", s.replicas_reported);
+        out.counter(
+            "mooncake_bad_replica_reports_total",
+            "replicas that readers found bad",
+            s.counters.replicas_reported,
+        );
         out.counter(
             "mooncake_bad_replicas_total",
             "replicas that readers found bad, and their owner too: dropped",
-            s.replicas_bad,
+            s.counters.replicas_bad,
         );
         out.counter(
             "mooncake_good_replicas_reported_total",
             "replicas that readers found bad, and their owner good: kept",
-            s.replicas_cleared,
+            s.counters.replicas_cleared,
         );
         out.counter(
             "mooncake_lookup_then_miss_total",
             "objects said to exist, evicted, and missed a moment later",
-            s.lookup_then_miss,
+            s.counters.lookup_then_miss,
         );
         out.counter(
             "mooncake_protection_broken_total",
             "objects looked up a moment ago, and evicted for want of others",
-            s.protection_broken,
+            s.counters.protection_broken,
         );
         out.gauge(
             "mooncake_epoch",
@@ -331,7 +351,11 @@ impl Reading {
             of older epochs take no writes",
             self.epoch,
         );
-        out.counter("mooncake_epoch_raises_total", "times that the epoch was raised in this run", s.epoch_raises);
+        out.counter(
+            "mooncake_epoch_raises_total",
+            "times that the epoch was raised in this run",
+            s.counters.epoch_raises,
+        );
         out.gauge(
             "mooncake_segments_closed",
             "live segments that take nothing until their owner obeys the epoch",
@@ -358,16 +382,20 @@ impl Reading {
         out.gauge("master_active_clients", "clients that are here", s.sessions.saturating_sub(s.sessions_away));
         out.gauge("mooncake_sessions", "clients, here or away", s.sessions);
         out.gauge("mooncake_sessions_away", "clients that are not heard at the moment", s.sessions_away);
-        out.counter("mooncake_sessions_opened_total", "clients that came", s.sessions_opened);
-        out.counter("mooncake_sessions_resumed_total", "clients that came back", s.sessions_resumed);
-        out.counter("mooncake_sessions_lost_total", "times that a client went away", s.sessions_lost);
+        out.counter("mooncake_sessions_opened_total", "clients that came", s.counters.sessions_opened);
+        out.counter("mooncake_sessions_resumed_total", "clients that came back", s.counters.sessions_resumed);
+        out.counter("mooncake_sessions_lost_total", "times that a client went away", s.counters.sessions_lost);
         out.counter(
             "mooncake_sessions_closed_total",
             "clients that closed, or left before they did anything",
-            s.sessions_closed,
+            s.counters.sessions_closed,
         );
-        out.counter("mooncake_sessions_died_total", "clients whose process was proven gone", s.sessions_died);
-        out.counter("mooncake_sessions_expired_total", "clients that were away for too long", s.sessions_expired);
+        out.counter("mooncake_sessions_died_total", "clients whose process was proven gone", s.counters.sessions_died);
+        out.counter(
+            "mooncake_sessions_expired_total",
+            "clients that were away for too long",
+            s.counters.sessions_expired,
+        );
     }
 
     fn tell_log(&self, out: &mut Page) {
@@ -408,6 +436,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[cfg(test)]
 mod tests {
+    use mooncake_core::Counters;
+
     use super::*;
 
     #[test]
@@ -444,7 +474,10 @@ mod tests {
         let listed = reference_page();
         let mut text = Page::text(&[]);
         let reading = Reading {
-            stats: Stats { lookup_keys: 4, lookup_hits: 3, ..Stats::default() },
+            stats: Stats {
+                counters: Counters { lookup_keys: 4, lookup_hits: 3, ..Counters::default() },
+                ..Stats::default()
+            },
             quarantine_age_us: 1_500_000,
             segments: vec![("a:1".to_owned(), 3, 8)],
             shell: Metrics::default().read(),

@@ -81,9 +81,9 @@ pub fn line(Figures { stats, log, shell }: &Figures<'_>, previous: &Previous) ->
     let _ = write!(
         out,
         " | Eviction: keys={}, size={}, AllocFail={}, PartialAlloc={}",
-        stats.evicted_objects,
-        bytes(stats.evicted_bytes),
-        stats.put_full + stats.put_too_large,
+        stats.counters.evicted_objects,
+        bytes(stats.counters.evicted_bytes),
+        stats.counters.put_full + stats.counters.put_too_large,
         shell.partial_allocations(),
     );
     let _ = write!(

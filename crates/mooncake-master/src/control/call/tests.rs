@@ -221,7 +221,7 @@ async fn a_removal_that_comes_again_is_told_the_same_and_takes_nothing_of_what_c
             let mut other = Caller::new(&shared, session);
             assert_eq!((other.remove(7, &removal).await, calls.remove(7, &removal).await), (before, before));
             assert_eq!(keys(&shared), 1, "{removal:?} behind {before}");
-            assert_eq!(shared.read(|core, _| core.stats().replies_repeated), 2);
+            assert_eq!(shared.read(|core, _| core.stats().counters.replies_repeated), 2);
             assert_eq!(calls.remove(8, &removal).await, 1, "the next one takes it");
         }
     }

@@ -199,7 +199,7 @@ fn a_repeat_gets_the_first_answer_until_the_client_says_that_it_has_it() {
     };
     let (first, again) = (end(&mut testbed), end(&mut testbed));
     assert_eq!(first.body, again.body);
-    assert_eq!(testbed.stats().puts_committed, 1);
+    assert_eq!(testbed.stats().counters.puts_committed, 1);
     let next = Request { sequence: 52, answered_below: 52, settled_below: 52, ..Request::default() };
     let body = Some(Body::Unpin(message::Unpin::default()));
     testbed.request(client, Request { body, ..next }).unwrap();

@@ -1,0 +1,10 @@
+//! Replicas that readers found bad.
+
+use crate::ids::Replica;
+
+/// A replica that a reader found bad, until its owner has looked.
+pub(crate) struct Recheck {
+    pub key: Box<[u8]>,
+    pub replica: Replica,
+    pub crc32c: u32,
+}

@@ -1,0 +1,46 @@
+//! Reports of bad replicas: what the product's need of a store.
+
+use std::ops::DerefMut;
+use std::time::Duration;
+
+use mooncake_client::StoreError;
+use mooncake_client::machine::suspects::{Suspect, SuspectDriver, Suspects, run};
+use mooncake_wire::message::{BadReplica, Lookup, Object, reply, request};
+use mooncake_wire::pack_keys;
+
+use crate::store::Store;
+use crate::store::calls::PATIENCE;
+use crate::store::puts::error_of;
+
+impl SuspectDriver for Store {
+    fn now(&self) -> Duration {
+        self.inner.world.now()
+    }
+
+    fn suspects(&self) -> impl DerefMut<Target = Suspects> {
+        self.inner.suspects.borrow_mut()
+    }
+
+    fn is_stopped(&self) -> bool {
+        false
+    }
+
+    fn start_worker(&self) -> bool {
+        let store = self.clone();
+        self.inner.world.spawn(self.inner.process, async move { run(&store).await });
+        true
+    }
+
+    async fn look_up(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {
+        let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
+        let answer = self.query(body, PATIENCE).await.map_err(|error| error_of(&error))?;
+        let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
+        Ok(found.objects)
+    }
+
+    async fn tell(&self, bad: BadReplica) -> Result<(), StoreError> {
+        self.inner.tally.borrow_mut().suspects += 1 + bad.more.len() as u64;
+        let body = request::Body::BadReplica(bad);
+        self.query(body, PATIENCE).await.map(drop).map_err(|error| error_of(&error))
+    }
+}
