@@ -58,7 +58,7 @@ def test_ten_seconds_of_random_frames_on_every_port(cluster, seed):
     ports = {target.name: listening_ports(target.pid) for target in targets}
     assert pool.master.port in ports["master"]
     assert pool.master.metrics_port in ports["master"]
-    assert ports["node 0"], "the node listens nowhere"
+    assert ports[pool.nodes[0].name], "the node listens nowhere"
     time.sleep(1.0)  # The node's memory is populated: what grows from here is due to strangers.
     before = {target.name: (rss(target.pid), len(target.output().splitlines())) for target in targets}
 
