@@ -1,6 +1,8 @@
 //! What the tests of several crates share: fuzzing of decoders with [`run`], [`Golden`] files of formats, a test's
 //! [`ChildProcess`], what was logged, and a driver for device memory where there is none.
 
+#![deny(unsafe_code)]
+
 pub mod child_process;
 #[cfg(feature = "fake-cuda")]
 #[allow(unsafe_code, reason = "it is loaded and called as the real driver is")]
