@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 pub mod child_process;
+mod deaf_listener;
 #[cfg(feature = "fake-cuda")]
 #[allow(unsafe_code, reason = "it is loaded and called as the real driver is")]
 pub mod fake_cuda;
@@ -13,6 +14,7 @@ pub mod log_capture;
 mod mutations;
 
 pub use child_process::ChildProcess;
+pub use deaf_listener::DeafListener;
 #[cfg(feature = "fake-cuda")]
 pub use fake_cuda::FakeCuda;
 pub use fuzzing::{FuzzTarget, run};

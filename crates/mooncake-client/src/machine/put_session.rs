@@ -5,7 +5,9 @@
 //! What has been written decides at the end: a byte that nobody has written refuses its key, and the checksum of an
 //! object is that of its parts, or is read back where a part was written over another one.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod book;
+
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -13,13 +15,16 @@ use std::time::Duration;
 
 use mooncake_mutant::mutant;
 use mooncake_wire::STILL_POPULATED;
-use mooncake_wire::message::{Ended, Replica, ReplicaOutcome, put_end_reply, put_slot};
+use mooncake_wire::message::{Replica, put_end_reply, put_slot};
+
+use book::{Call, GONE, Open, Part, Sealed, State, is_ending, is_object, meanwhile};
+pub use book::{GivenUp, NEW_SESSION, PutSessions, Reserved};
 
 use crate::error::{Cause, StoreError};
-use crate::machine::filling::{Combine, Filling};
+use crate::machine::filling::Combine;
 use crate::machine::get::ROUND_KEYS;
 use crate::machine::progress::Held;
-use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, Written, write_key};
+use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, write_key};
 use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys, changed_round, rounds};
 
 /// How often a call that waits for writes of others looks whether they have ended.
@@ -34,15 +39,6 @@ const POPULATING: Duration = Duration::from_secs(5);
 
 /// How often it asks.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-
-/// Most copies that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
-const MOST: usize = 16_384;
-
-/// Why a session is over that has no replica left.
-const GONE: &str = "the owners of all its copies are gone";
-
-/// Why all sessions are over whose store has a new session with its master.
-pub const NEW_SESSION: &str = "the store's session with its master, which reserved this, is over";
 
 /// What put sessions need of their store.
 pub trait PutSessionDriver: PutDriver {
@@ -75,354 +71,6 @@ pub trait PutSessionDriver: PutDriver {
         reserved: &Reserved<Self::Origin, Self::Place>,
         replica: &Replica,
     ) -> impl Future<Output = Result<u32, Lost>>;
-}
-
-/// The keys of a store that have a put session.
-#[derive(Debug)]
-pub struct PutSessions<O, P> {
-    open: BTreeMap<Box<[u8]>, Open<O, P>>,
-    next: u64,
-    /// Of all that are open.
-    copies: usize,
-    /// Of those that calls are about to reserve.
-    promised: usize,
-}
-
-impl<O, P> Default for PutSessions<O, P> {
-    fn default() -> Self {
-        Self { open: BTreeMap::new(), next: 0, copies: 0, promised: 0 }
-    }
-}
-
-#[derive(Debug)]
-struct Open<O, P> {
-    /// A key has one session after the other.
-    id: u64,
-    reserved: Arc<Reserved<O, P>>,
-    /// Replicas that lack a part of what was written: true where nothing of this client touches them any more.
-    bad: Vec<(u64, bool)>,
-    filling: Filling,
-    /// Parts under way, of all threads.
-    writing: Vec<(u64, u64)>,
-    state: State,
-    held: Option<Arc<Held>>,
-}
-
-/// What a key was given.
-#[derive(Debug)]
-pub struct Reserved<O, P> {
-    /// Where it comes from.
-    pub origin: O,
-    /// Bytes of the object to be.
-    pub size: u64,
-    /// Its placements.
-    pub replicas: Vec<Replica>,
-    /// Where they are.
-    pub place: P,
-}
-
-/// Copies that a call to start sessions wants, and those of them that it was promised.
-struct Call {
-    asked: usize,
-    promised: usize,
-}
-
-#[derive(Debug)]
-enum State {
-    /// It is being filled.
-    Filled,
-    /// A call ends it, or takes it back.
-    Sealed,
-    /// The master has perhaps been told that it is an object: nothing may be written any more.
-    Sent(Ended),
-    /// Nothing that it reserved is its own any more, and why.
-    Over(String),
-}
-
-/// A part that may be written.
-struct Part<O, P> {
-    id: u64,
-    reserved: Arc<Reserved<O, P>>,
-    /// Replicas that need not be written any more.
-    bad: Vec<u64>,
-}
-
-/// Placements that are to be given up. `settled`: nothing of this client touches any copy of them again.
-#[derive(Debug)]
-pub struct GivenUp<O, P> {
-    /// Where they come from.
-    pub reserved: Arc<Reserved<O, P>>,
-    /// See above.
-    pub settled: bool,
-}
-
-impl<O, P> Open<O, P> {
-    fn is_bad(&self, rid: u64) -> bool {
-        self.bad.iter().any(|(bad, _)| *bad == rid)
-    }
-
-    fn good(&self) -> impl Iterator<Item = &Replica> {
-        self.reserved.replicas.iter().filter(|replica| !self.is_bad(replica.rid))
-    }
-
-    /// Bad replicas that no write of this client touches any more. Several writes may have found one bad, each by
-    /// itself.
-    fn untouched(&self) -> Vec<u64> {
-        let all_settled = |rid| self.bad.iter().all(|(bad, settled)| *bad != rid || *settled);
-        let mut rids: Vec<u64> = self.bad.iter().map(|(rid, _)| *rid).filter(|rid| all_settled(*rid)).collect();
-        rids.sort_unstable();
-        rids.dedup();
-        rids
-    }
-
-    fn is_settled(&self) -> bool {
-        self.writing.is_empty() && self.bad.iter().all(|(_, settled)| *settled)
-    }
-
-    /// Nothing can be written to these replicas any more. Without another one the session is over, unless a call ends
-    /// it: that finds out. True if it is over by this.
-    fn lose(&mut self, lost: Vec<u64>, reason: &str) -> bool {
-        self.bad.extend(lost.into_iter().map(|rid| (rid, true)));
-        let is_over = matches!(self.state, State::Filled) && self.good().next().is_none();
-        if is_over {
-            self.over(reason.to_owned());
-        }
-        is_over
-    }
-
-    /// A call that was to end it has found that it cannot.
-    fn reopen(&mut self) {
-        self.state = State::Filled;
-        self.lose(Vec::new(), GONE);
-    }
-
-    /// Nothing of it can become an object, and nothing of it is being written: its caller has left it behind.
-    fn is_left(&self, now: Duration) -> bool {
-        let is_over = match &self.state {
-            State::Over(_) => true,
-            State::Filled => self.held.as_ref().is_some_and(|held| held.has_lapsed(now)),
-            State::Sealed | State::Sent(_) => false,
-        };
-        is_over && self.writing.is_empty()
-    }
-
-    fn rids(&self) -> Vec<u64> {
-        self.reserved.replicas.iter().map(|replica| replica.rid).collect()
-    }
-
-    /// What the master is told: from here on nothing is written.
-    fn send(&mut self, crc32c: u32) -> Sealed<O, P> {
-        let ended = self.ended(|rid| !self.is_bad(rid), crc32c);
-        self.state = State::Sent(ended.clone());
-        self.sealed(ended)
-    }
-
-    fn ended(&self, good: impl Fn(u64) -> bool, crc32c: u32) -> Ended {
-        let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: good(replica.rid) };
-        Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c }
-    }
-
-    fn sealed(&self, ended: Ended) -> Sealed<O, P> {
-        Sealed { id: self.id, reserved: self.reserved.clone(), ended }
-    }
-
-    fn over(&mut self, reason: String) {
-        self.state = State::Over(reason);
-        self.held = None;
-    }
-}
-
-impl<O, P> PutSessions<O, P> {
-    /// The store closes: all that is reserved, and whether nothing of it is being written.
-    pub fn close(&mut self) -> Vec<GivenUp<O, P>> {
-        self.copies = 0;
-        let open = std::mem::take(&mut self.open).into_values();
-        let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
-        alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }).collect()
-    }
-
-    /// A segment is Gone, as `is_on_it` knows. What was reserved there is lost, and sessions without another copy are
-    /// over. Gives those of them that have reserved something elsewhere, too.
-    pub fn segment_gone(&mut self, is_on_it: impl Fn(&Reserved<O, P>, &Replica) -> bool) -> Vec<GivenUp<O, P>> {
-        self.lose(is_on_it, GONE)
-    }
-
-    /// The store has a new session with its master, and `is_of_it` knows what was reserved in that.
-    pub fn session_over(&mut self, is_of_it: impl Fn(&O) -> bool) {
-        self.lose(|reserved, _| !is_of_it(&reserved.origin), NEW_SESSION);
-    }
-
-    fn lose(&mut self, is_lost: impl Fn(&Reserved<O, P>, &Replica) -> bool, reason: &str) -> Vec<GivenUp<O, P>> {
-        let mut given_up = Vec::new();
-        for open in self.open.values_mut().filter(|open| matches!(open.state, State::Filled | State::Sealed)) {
-            let lost = open.reserved.replicas.iter().filter(|replica| is_lost(&open.reserved, replica));
-            let lost: Vec<u64> = lost.map(|replica| replica.rid).collect();
-            let is_all = lost.len() == open.reserved.replicas.len();
-            if !lost.is_empty() && open.lose(lost, reason) && !is_all {
-                given_up.push(GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() });
-            }
-        }
-        given_up
-    }
-
-    /// Whether a key may have a session, of so many bytes, with so many copies. They count from here on, until
-    /// [`PutSessions::begin`] or [`PutSessions::give_back`].
-    fn promise(&mut self, key: &[u8], bytes: u64, copies: usize, call: &Call, now: Duration) -> Result<(), StoreError> {
-        if self.open.get(key).is_some_and(|open| !open.is_left(now)) {
-            return Err(
-                Cause::InvalidParams("this key has a put session already; end or revoke it first".into()).into()
-            );
-        }
-        if self.copies + self.promised + copies > MOST {
-            // What its callers have left lying about is no reason to refuse others.
-            self.open.retain(|_, open| !open.is_left(now));
-            self.copies = self.open.values().map(|open| open.reserved.replicas.len()).sum();
-        }
-        if self.copies + self.promised + copies > MOST {
-            let (held, asked) = (self.copies + self.promised - call.promised, call.asked);
-            let reason = format!(
-                "put sessions of this store hold {held} copies of objects, this call asks for {asked}, and all may \
-                 hold {MOST} at a time; end or revoke some, or start fewer with one call"
-            );
-            return Err(Cause::NoSpace { bytes, reason }.into());
-        }
-        self.promised += copies;
-        Ok(())
-    }
-
-    /// So many copies that were promised are reserved, or are not going to be.
-    fn give_back(&mut self, copies: usize) {
-        self.promised -= copies;
-    }
-
-    /// `lost`: those of its replicas that were lost on the way here. Gives what is to be given up if none is left.
-    fn begin(
-        &mut self,
-        key: &[u8],
-        reserved: Reserved<O, P>,
-        combine: Combine,
-        held: Arc<Held>,
-        lost: Vec<u64>,
-    ) -> Option<GivenUp<O, P>> {
-        let id = self.next;
-        self.next += 1;
-        let filling = Filling::new(reserved.size, combine);
-        let (bad, writing, state) = (Vec::new(), Vec::new(), State::Filled);
-        let mut open = Open { id, reserved: Arc::new(reserved), bad, filling, writing, state, held: Some(held) };
-        let is_over = open.lose(lost, GONE);
-        let given_up = is_over.then(|| GivenUp { reserved: open.reserved.clone(), settled: true });
-        self.copies += open.reserved.replicas.len();
-        let former = self.open.insert(key.into(), open);
-        self.copies -= former.map_or(0, |former| former.reserved.replicas.len());
-        given_up
-    }
-
-    fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, P>, StoreError> {
-        let none = || Cause::InvalidParams("this key has no put session; start one first".into()).into();
-        self.open.get_mut(key).ok_or_else(none)
-    }
-
-    /// That very session of a key, if it has not been followed by another one.
-    fn that(&mut self, key: &[u8], id: u64) -> Option<&mut Open<O, P>> {
-        self.open.get_mut(key).filter(|open| open.id == id || mutant!(SessionsGoByName))
-    }
-
-    fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O, P>> {
-        self.that(key, id)?;
-        let open = self.open.remove(key)?;
-        self.copies -= open.reserved.replicas.len();
-        Some(open)
-    }
-
-    /// A part is to be written, once no other thread writes a byte of it: none until then.
-    fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O, P>>, StoreError> {
-        let open = self.find(key)?;
-        match &open.state {
-            State::Filled => {}
-            State::Over(reason) => return Err(Cause::SessionOver { reason: reason.clone() }.into()),
-            State::Sealed if !mutant!(SealedSessionsAreWritten) => return Err(is_ending()),
-            State::Sent(_) if !mutant!(SealedSessionsAreWritten) => return Err(has_ended()),
-            State::Sealed | State::Sent(_) => {}
-        }
-        if !open.filling.has(offset, len) {
-            let size = open.reserved.size;
-            let reason = format!("{len} bytes from byte {offset} on: the object is to have {size} bytes");
-            return Err(Cause::InvalidParams(reason).into());
-        }
-        if open.writing.iter().any(|(from, bytes)| *from < offset + len && offset < from + bytes) {
-            return Ok(None);
-        }
-        open.filling.begin(offset, len);
-        open.writing.push((offset, len));
-        let bad = open.bad.iter().map(|(rid, _)| *rid).collect();
-        Ok(Some(Part { id: open.id, reserved: open.reserved.clone(), bad }))
-    }
-
-    /// What became of a part, and what is to be given up for it.
-    fn end_part(
-        &mut self,
-        key: &[u8],
-        id: u64,
-        part: (u64, u64),
-        outcome: Result<Written, Lost>,
-        now: Duration,
-    ) -> (Result<(), StoreError>, Option<GivenUp<O, P>>) {
-        let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
-        if let Some(at) = open.writing.iter().position(|other| *other == part) {
-            open.writing.swap_remove(at);
-        }
-        let reason = match outcome {
-            Ok(written) => {
-                let spoilt = |rid| written.spoilt.contains(&rid);
-                let bad = written.outcomes.iter().filter(|outcome| !outcome.good).map(|outcome| outcome.rid);
-                open.bad.extend(bad.map(|rid| (rid, spoilt(rid))));
-                open.filling.written(part.0, part.1, written.crc32c);
-                if open.good().next().is_some() {
-                    return (Ok(()), None);
-                }
-                "no copy has all that was written".to_owned()
-            }
-            // Nothing but the caller's own memory, or wish, was the matter, or what passes: it may write them once
-            // more.
-            Err(lost) if (lost.final_word || lost.passing) && lost.settled => return (Err(lost.error), None),
-            Err(lost) => {
-                let rids = open.rids().into_iter();
-                open.bad.extend(rids.map(|rid| (rid, lost.settled)));
-                match &open.held {
-                    Some(held) if held.has_lapsed(now) => {
-                        format!("what it reserved lapsed, as it does after ten minutes: {}", lost.error)
-                    }
-                    _ => lost.error.to_string(),
-                }
-            }
-        };
-        let result = Err(Cause::SessionOver { reason: reason.clone() }.into());
-        if matches!(open.state, State::Over(_)) {
-            return (result, None);
-        }
-        open.over(reason);
-        (result, Some(GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() }))
-    }
-}
-
-fn meanwhile() -> StoreError {
-    Cause::SessionOver { reason: "it was taken back meanwhile".to_owned() }.into()
-}
-
-fn has_ended() -> StoreError {
-    let reason = "the end of this key's put session is on its way, or was not answered; say it again, or revoke it";
-    Cause::InvalidParams(reason.into()).into()
-}
-
-fn is_ending() -> StoreError {
-    let reason = "the put session of this key is being ended or taken back by another call; wait for that call";
-    Cause::InvalidParams(reason.into()).into()
-}
-
-fn is_object() -> StoreError {
-    let reason =
-        "this key has no put session any more: its end has made the object, which is there; remove the key instead";
-    Cause::InvalidParams(reason.into()).into()
 }
 
 /// Reserves room for objects of these sizes; a result for each. What is wrong with a key from the beginning is in
@@ -687,13 +335,6 @@ fn taken_back() -> StoreError {
     let reason =
         "what it reserved was taken back (after ten minutes, with its segment, or with the store's own session)";
     Cause::SessionOver { reason: reason.to_owned() }.into()
-}
-
-/// A session that takes no further part, and what the master is to be told of it.
-struct Sealed<O, P> {
-    id: u64,
-    reserved: Arc<Reserved<O, P>>,
-    ended: Ended,
 }
 
 /// With the number of its key.

@@ -182,27 +182,14 @@ pub(crate) fn connect(
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    use mooncake_test_support::DeafListener;
 
     use super::*;
 
-    /// A listener that answers no more: its queue is full. Those that wait in it come along.
-    fn deaf() -> (SocketAddr, impl Sized) {
-        let flags = SocketFlags::CLOEXEC;
-        let listener = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
-        rustix::net::bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        rustix::net::listen(&listener, 0).unwrap();
-        let at = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
-        let short = Duration::from_millis(200);
-        let waiting: Vec<TcpStream> =
-            std::iter::from_fn(|| TcpStream::connect_timeout(&at, short).ok()).take(16).collect();
-        assert!(waiting.len() < 16, "its queue has no end");
-        (at, (listener, waiting))
-    }
-
     #[test]
     fn a_connect_without_an_answer_ends_at_its_time_or_at_its_callers_wish() {
-        let (at, deaf) = deaf();
+        let deaf = DeafListener::start();
+        let at = deaf.at();
         let began = Instant::now();
         let wish = || began.elapsed() > Duration::from_millis(300);
         let deadline = Deadline { began, until: began + Duration::from_secs(20), interrupted: &wish };

@@ -1,14 +1,16 @@
 use std::cell::{Cell, RefCell, RefMut};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use mooncake_mutant::{Mutant, is_noticed_by};
-use mooncake_wire::message::PutSlot;
+use mooncake_wire::message::{Ended, PutSlot, ReplicaOutcome};
 
+use super::book::MOST;
 use super::*;
 use crate::machine::filling::tests::{combined, sum_of};
 use crate::machine::progress::Progress;
-use crate::machine::put;
+use crate::machine::put::{self, Written};
 use crate::machine::ready;
 use crate::machine::rounds::CHANGED_KEYS;
 
