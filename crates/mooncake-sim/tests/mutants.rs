@@ -27,6 +27,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | GoneSegmentsAreKept
         | InsidersAreNotAsked
         | PeerForgetsOwnViews
+        | PeerForgetsPins
         | PinnedMemoryIsGivenBack
         | UnansweredCountAsAnswered
         | UnknownViewsAreForgotten
@@ -38,22 +39,22 @@ fn known(mutant: Mutant) -> Option<u64> {
         | GateIgnoresStamps
         | OpenPutsAreSettled
         | WritersNeedNoLeave => 2,
-        UnansweredMountStays => 3,
+        PeerGivesBackOfTheLiving | UnansweredMountStays => 3,
         ClientsAreNotBelieved | GoodbyeDoesNotWaitForViews => 5,
         ToldBeforeLogged => 6,
-        SupersededCountsAsStored => 8,
-        ClosedConnectionProvesEpochs | PeerGivesBackOfTheLiving => 10,
+        SupersededCountsAsStored => 12,
         ResumeSaysWhatWasAsked => 14,
         StaleReplicasAreNotReported => 17,
-        PeerAnswersWhileItWrites | PeerForgetsPins => 18,
-        EndOfReaderIsNotTold | RetriesAreNew | UnknownProcessesAreGone => 20,
-        FarewellIsNotHeard => 23,
-        ClosedConnectionProvesFences => 28,
+        PeerAnswersWhileItWrites => 18,
+        UnknownProcessesAreGone => 20,
+        EndOfReaderIsNotTold | RetriesAreNew => 21,
+        ClosedConnectionProvesEpochs | ClosedConnectionProvesFences => 41,
         AskedAgainCountsAsDone => 58,
         OutcomesAreMixedUp => 60,
-        GateIgnoresEpochs => 79,
+        FarewellIsNotHeard => 66,
         PeerAnswersUnasked => 83,
         ReplacedAnchorsAreObeyed => 96,
+        GateIgnoresEpochs => 115,
         UnwrittenCopiesAreGood => 139,
         EpochIsKept => 237,
         AbandonedMutationsAreNotTold
