@@ -10,6 +10,8 @@ BATCH = 5_000
 TIMED = 200_000
 # Every object takes one granule; the owner lends a few more.
 GRANULE, SPARE = 1 << 10, 64 << 20
+# Objects of a tenth of which no cache of a usual processor holds the index, so that the rates compare.
+MANY = 10_000_000
 # For a client that waits for a master that reads its log.
 PATIENCE_S = 120
 
@@ -25,7 +27,7 @@ def measure(implementation, record, objects):
         _put(client, objects // 10, objects - timed - objects // 10)
         last = _put(client, objects - timed, timed)
         print(f"    put_batch of {BATCH:,}: {first:,.0f} keys a second at the first tenth, {last:,.0f} at the last")
-        record("rate of put_batch at the last tenth", 100 * last / first)
+        record(_rate_cell(objects), 100 * last / first)
         record("master's memory, most", memory_kib(rig.master.pid, "VmHWM") * 1.024e-3)
         seconds = _killed(rig, client, objects)
         record("master killed, first and last key read back", seconds)
@@ -45,6 +47,10 @@ def _put(client, first, count):
     return count / put["seconds"]
 
 
+def _rate_cell(objects):
+    return "rate of put_batch at the tenth million" if objects >= MANY else "rate of put_batch at the last tenth"
+
+
 def _killed(rig, client, objects):
     """Seconds from the new master's start until a client has read the first and the last key."""
     ends = [0, objects - 1]
@@ -62,7 +68,8 @@ def _killed(rig, client, objects):
 
 def expectations(expected, memory_mb):
     return {
-        "rate of put_batch at the last tenth": expected("% of the first", limit=80),
+        "rate of put_batch at the tenth million": expected("% of the first", limit=80),
+        "rate of put_batch at the last tenth": expected("% of the first"),
         "master's memory, most": expected("MB", limit=memory_mb, lower_is_better=True),
         "master killed, first and last key read back": expected("s", limit=10, lower_is_better=True),
         "master's memory behind a restart": expected("MB", limit=memory_mb, lower_is_better=True),

@@ -18,13 +18,13 @@ const CALL_THREADS_MAX: usize = 4;
 
 /// How long the thread of anchors rests before it looks what has come, for each anchor: many are served by one wake-up,
 /// which costs more than a beat does. Nobody waits for beats, and what else comes by anchors takes its time too.
-const REST_EACH: Duration = Duration::from_micros(4);
+const REST_EACH: Duration = Duration::from_micros(20);
 
 /// Few anchors, each of which would wait for little.
-const REST_FROM: Duration = Duration::from_micros(200);
+const REST_FROM: Duration = Duration::from_millis(1);
 
 /// Most of it, however many there are.
-const REST_MAX: Duration = Duration::from_millis(4);
+const REST_MAX: Duration = Duration::from_millis(20);
 
 /// The thread beside that of anchors does the commits of all that wait for it. It stays for as long as the master runs.
 const COMMITS_STAY: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_small_pool_is_answered_at_once_and_a_large_one_soon() {
         assert_eq!((rest(0), rest(40)), (Duration::ZERO, Duration::ZERO));
-        assert_eq!(rest(500), Duration::from_millis(2));
+        assert_eq!(rest(500), Duration::from_millis(10));
         assert_eq!((rest(8_192), rest(usize::MAX)), (REST_MAX, REST_MAX));
     }
 

@@ -16,8 +16,8 @@ const MAX_WAITING: usize = 8_192;
 /// So long a replica is not reported a second time: its owner has not looked yet, or sees nothing wrong.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Replicas in one message; a master takes no more.
-const ROUND: usize = 1_024;
+/// Replicas in one message, which its master goes through in one step. A master takes up to 1,024.
+const ROUND: usize = 512;
 
 /// What reports need of their store.
 pub trait SuspectDriver {

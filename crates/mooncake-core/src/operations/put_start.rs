@@ -17,7 +17,7 @@ use mooncake_ids::granules;
 use mooncake_ids::{Rid, SessionId};
 
 /// Objects that its call has stored itself, which one look at a request passes over in search of others.
-const OWN_PASSES: usize = 512;
+const OWN_PASSES: usize = 256;
 
 /// One look at all keys of a request.
 pub(crate) struct Attempt {

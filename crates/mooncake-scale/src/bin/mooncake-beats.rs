@@ -40,17 +40,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let before = (Instant::now(), master.processor_time()?, master.wake_ups()?);
     let beats = beat(&mut sessions, Duration::from_secs(seconds))?;
     let seconds = before.0.elapsed().as_secs_f64();
-    let (user, system) = master.processor_time()?;
-    let (user, system) = (user - before.1.0, system - before.1.1);
+    let after = master.processor_time()?;
+    let (all, user, system) = (after.all - before.1.all, after.user - before.1.user, after.system - before.1.system);
     let cost = Cost {
         sessions: count,
         opened_in,
         beats,
         seconds,
-        share_of_a_core: 100.0 * (user + system) / seconds,
+        share_of_a_core: 100.0 * all / seconds,
         user: 100.0 * user / seconds,
         system: 100.0 * system / seconds,
-        microseconds_a_beat: 1e6 * (user + system) / beats as f64,
+        microseconds_a_beat: 1e6 * all / beats as f64,
         wake_ups_a_second: (master.wake_ups()? - before.2) as f64 / seconds,
     };
     match json {
@@ -87,7 +87,7 @@ struct Cost {
     seconds: f64,
     /// Percent of one.
     share_of_a_core: f64,
-    /// Of which for the program itself.
+    /// Of which for the program itself, as the clock's ticks found it.
     user: f64,
     /// And for the kernel.
     system: f64,
@@ -106,6 +106,14 @@ impl fmt::Display for Cost {
             self.microseconds_a_beat, self.wake_ups_a_second
         )
     }
+}
+
+/// Seconds. The clock's ticks say who has a processor at that moment: they tell user from system, but are no measure of
+/// threads that wake up with the clock.
+struct ProcessorTime {
+    all: f64,
+    user: f64,
+    system: f64,
 }
 
 /// A master's process; ended when dropped.
@@ -130,13 +138,18 @@ impl Master {
         Ok(master)
     }
 
-    /// Of all its threads so far: user and system, seconds.
-    fn processor_time(&self) -> std::io::Result<(f64, f64)> {
+    /// Of all its threads so far.
+    fn processor_time(&self) -> std::io::Result<ProcessorTime> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
         // Behind the name, which may hold anything.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
         let ticks = |field: usize| fields[field].parse::<f64>().unwrap_or_default();
-        Ok((ticks(11) / TICKS, ticks(12) / TICKS))
+        let mut all = 0;
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.0.id()))? {
+            let times = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+            all += times.split_ascii_whitespace().next().and_then(|run| run.parse::<u64>().ok()).unwrap_or_default();
+        }
+        Ok(ProcessorTime { all: all as f64 / 1e9, user: ticks(11) / TICKS, system: ticks(12) / TICKS })
     }
 
     /// How often any of its threads has waited, and been woken up.

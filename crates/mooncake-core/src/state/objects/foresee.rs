@@ -13,14 +13,14 @@ use super::{Objects, Reach};
 /// So many are touched together: what they take stays in the nearest caches until they are read.
 pub(crate) const AHEAD: usize = 32;
 
-/// Fewer objects than these are in caches anyway.
-const MANY: usize = 1 << 14;
+/// Room for fewer objects than these is in caches anyway; but not what is left of many.
+const MANY: u32 = 1 << 14;
 
 impl Objects {
     /// Keys are about to be asked for, at most [`AHEAD`] of them: their hashes. Changes nothing.
     #[inline]
     pub fn foresee(&self, hashes: impl ExactSizeIterator<Item = u64>) {
-        if self.slab.len() >= MANY && hashes.len() > 1 {
+        if self.slab.bound() > MANY && hashes.len() > 1 {
             let slots: SmallVec<[u32; AHEAD]> = hashes.filter_map(|hash| self.index.likely(hash)).collect();
             self.foresee_slots(&slots);
         }
@@ -48,7 +48,7 @@ impl Objects {
         let looked_up = self.protected.head().filter(|_| reach >= Reach::Protected);
         let looked_up = std::iter::successors(looked_up, |slot| self.protected.next(&self.slab, *slot));
         let slots: SmallVec<[u32; AHEAD]> = coldest.chain(looked_up).take(most.min(AHEAD)).collect();
-        if self.slab.len() >= MANY {
+        if self.slab.bound() > MANY {
             self.foresee_removal(&slots);
         }
         slots.len()
