@@ -8,8 +8,8 @@ pub const STEP: usize = 256;
 const BESIDE: usize = 128;
 
 /// What one look at a request does, in replicas that it places: the keys of a whole request, if all of them have room,
-/// and evictions for a quarter of them; or half of the keys, if each has to evict for its room. It stops when that would
-/// take longer, and goes on at another look.
+/// and evictions for a quarter of them; or half of the keys, if each has to evict for its room. It stops when that
+/// would take longer, and goes on at another look.
 const LOOK: usize = 384;
 
 /// An object that leaves takes as long as so many that are placed: it has gone from the caches, and so have its
