@@ -21,7 +21,7 @@ fn what_is_larger_than_clients_ask_for_at_a_time_is_done_all_the_same_and_counte
     let (mut pool, a) = Pool::single(4_096 * KIB);
     let keys: Vec<String> = (0..1_025).map(|n| format!("k{n}")).collect();
     let entries: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
-    let (most, more) = entries.split_at(256);
+    let (most, more) = entries.split_at(512);
     for (entries, counted) in [(most, 0), (more, 1)] {
         let slots = pool.slots(a, entries, &plain());
         assert!(slots.iter().all(|slot| matches!(slot, PutSlot::Placed(_))));

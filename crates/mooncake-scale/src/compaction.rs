@@ -43,7 +43,7 @@ pub fn snapshot(pool: &mut Pool) {
         if count % 100 == 0 {
             let from = pool.fresh(REQUEST as u64);
             let keys: Vec<[u8; 64]> = (from..from + REQUEST as u64).map(key).collect();
-            pool.put(1, &keys, "put_start, 256 keys, beside a snapshot");
+            pool.put(1, &keys, "put_start, 512 keys, beside a snapshot");
         }
     }
     let Pool { core, holds, .. } = pool;

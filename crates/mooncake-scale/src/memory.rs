@@ -85,7 +85,7 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
     pool.holds = Holds::default();
     for _ in 0..size.objects.div_ceil(10 * REQUEST as u64) {
         let fresh = pool.fresh(REQUEST as u64);
-        put(&mut pool, fresh, "put_start, 256 keys in a full pool");
+        put(&mut pool, fresh, "put_start, 512 keys in a full pool");
     }
     let there = pool.core.objects() as u64;
     phases.push(Memory::now()?.phase("a tenth anew", &before, there, rate(&pool.holds), began.elapsed()));

@@ -16,8 +16,8 @@ use crate::holds::Holds;
 /// Bytes of a key.
 pub const KEY: usize = 64;
 
-/// Keys of one request that changes something.
-pub const REQUEST: usize = 256;
+/// Keys of one request.
+pub const REQUEST: usize = 512;
 
 /// How large it is.
 #[derive(Debug, Clone, Copy)]
@@ -216,7 +216,7 @@ impl Pool {
         while evicted(self) == before {
             let from = self.fresh(REQUEST as u64);
             let keys: Vec<[u8; KEY]> = (from..from + REQUEST as u64).map(key).collect();
-            self.put(1, &keys, "put_start, 256 keys in a full pool");
+            self.put(1, &keys, "put_start, 512 keys in a full pool");
             assert!(self.parked.is_empty(), "nothing speaks for anything");
         }
     }

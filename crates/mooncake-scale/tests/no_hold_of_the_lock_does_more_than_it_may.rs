@@ -2,8 +2,6 @@
 //! does so much of it and no more, and looks at no more for that.
 
 use mooncake_core::STEP;
-use mooncake_master::log::SNAPSHOT_SLICE;
-use mooncake_master::machine::SLICE;
 use mooncake_scale::cases::CASES;
 use mooncake_scale::pool::{Pool, REQUEST, Size, log_in};
 use mooncake_scale::{Figure, Figures};
@@ -11,36 +9,37 @@ use mooncake_scale::{Figure, Figures};
 /// Far more than one hold may look at, so that whatever grows with their number is seen.
 const OBJECTS: u64 = 100_000;
 
-/// The answers to a request's keys that waited, a step of what is done for them, and a few words of who asked. A
+/// The answers to a request's 512 keys that waited, a step of what is done for them, and a few words of who asked. A
 /// request that is answered at once leaves no more than that of its keys.
-const LEFT: usize = REQUEST + STEP + 16;
+const LEFT: usize = 512 + STEP + 16;
 
 /// What leaves more than that.
 const LEFT_MORE: &[(&str, usize)] = &[
     // Two records each: they have ended, and no writer touches them any more. With one message each to an owner.
-    ("abort", 3 * REQUEST + 16),
+    ("abort", 3 * 512 + 16),
     // One message for each replica of one frame, and for each that an owner that is back has not looked at.
     ("512 replicas are reported bad", 512),
     ("a session comes back, 4,096 replicas", 4_096 + STEP),
-    // Its own records, and what has to be put aside first.
-    ("snapshot, a slice", SNAPSHOT_SLICE + STEP),
     // One record for each segment.
     ("beat, 1,000 segments", 1_000 + STEP),
     ("an owner of 1,000 segments takes an epoch", 1_000 + STEP),
 ];
 
-/// Entries of the core's tables that one hold looks at, each as often as it does: some twenty for each of a query's
-/// keys, and forty for those of a change.
-const TOUCHED: u32 = 20 * SLICE as u32;
+/// Entries of the core's tables that one hold looks at, each as often as it does: some twenty for each of a request's
+/// 512 keys.
+const TOUCHED: u32 = 20 * REQUEST as u32;
 
 /// What looks at more than that.
 const TOUCHED_MORE: &[(&str, u32)] = &[
     // Evictions beside the keys themselves, with all of their neighbours in lists.
-    ("put_start", 100 * REQUEST as u32),
-    // As many puts as eight requests have.
-    ("beat, 2,048 puts", 8 * 7 * REQUEST as u32),
+    ("put_start", 50 * REQUEST as u32),
+    ("put_end", 30 * REQUEST as u32),
+    ("pin", 30 * REQUEST as u32),
+    ("abort", 25 * REQUEST as u32),
+    // As many puts as four requests have.
+    ("beat, 2,048 puts", 4 * 6 * REQUEST as u32 + 64),
     // Two groups of 1,024 beside the keys.
-    ("exists, 512 keys of large groups", 40 * SLICE as u32),
+    ("exists, 512 keys of large groups", 40 * REQUEST as u32),
     // Ten looks at each of 1,200 segments.
     ("another epoch", 12_000),
 ];

@@ -11,7 +11,7 @@ use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
 use crate::key::check_key;
 use crate::machine::call::Abandoned;
-use crate::machine::rounds::{CHANGED_KEYS, rounds};
+use crate::machine::rounds::{REMOVED_KEYS, rounds};
 
 /// Keys asked about with one request.
 const ROUND_KEYS: usize = 65_536;
@@ -107,7 +107,7 @@ impl Inner {
     ) -> Result<Vec<RemoveOutcome>, StoreError> {
         let control = &self.shared.control;
         let mut results = Vec::with_capacity(keys.len());
-        for round in rounds(keys, CHANGED_KEYS) {
+        for round in rounds(keys, REMOVED_KEYS) {
             let valid: Vec<&[u8]> = round.iter().map(AsRef::as_ref).filter(|key| check_key(key).is_ok()).collect();
             let mut outcomes = Vec::new();
             if !valid.is_empty() {
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(at(&|index| found[index]), [0, keys.len() - 1]);
         let removed = store.remove(&keys, false).unwrap();
         assert_eq!(at(&|index| removed[index] == RemoveOutcome::Protected), [0, keys.len() - 1]);
-        assert_eq!(master.asked().len(), 2 + (ROUND_KEYS + 1).div_ceil(CHANGED_KEYS), "in rounds");
+        assert_eq!(master.asked().len(), 2 + (ROUND_KEYS + 1).div_ceil(REMOVED_KEYS), "in rounds");
     }
 
     /// More than are asked for at a time, two of them such as no object can have.

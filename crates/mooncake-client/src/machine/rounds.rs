@@ -4,7 +4,10 @@
 pub(crate) const ROUND_KEY_BYTES: usize = 16 << 20;
 
 /// Most keys of one request that changes something: its master carries it out in one step, for which all others wait.
-pub(crate) const CHANGED_KEYS: usize = 256;
+pub(crate) const CHANGED_KEYS: usize = 512;
+
+/// The same of one that removes: each leaves from caches that it has left long ago.
+pub(crate) const REMOVED_KEYS: usize = CHANGED_KEYS / 2;
 
 /// The same of one that places or ends so many replicas of each key.
 pub(crate) fn changed_keys(replicas: usize) -> usize {
@@ -58,13 +61,13 @@ mod tests {
     #[test]
     fn no_round_changes_more_replicas_than_keys_of_one_each_and_none_is_empty() {
         let round = |replicas: &[usize]| changed_round(replicas.iter().copied());
-        assert_eq!((round(&[]), round(&[1; 2 * CHANGED_KEYS]), round(&[3; CHANGED_KEYS])), (0, CHANGED_KEYS, 85));
+        assert_eq!((round(&[]), round(&[1; 2 * CHANGED_KEYS]), round(&[3; CHANGED_KEYS])), (0, CHANGED_KEYS, 170));
         assert_eq!(round(&[CHANGED_KEYS + 1; 2]), 1);
         // One that has many is left to the next request where those before it have none left for it.
-        let mut mixed = vec![1; 100];
+        let mut mixed = vec![1; 200];
         mixed.push(2);
         mixed.extend([4; 100]);
-        assert_eq!(round(&mixed), 101);
+        assert_eq!(round(&mixed), 201);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::work::Work;
 use mooncake_ids::SessionId;
 
 /// Keys, rids or views that a client of this version asks about in one mutation at most.
-const REQUEST_MOST: usize = 256;
+const REQUEST_MOST: usize = 512;
 
 /// Things in a reply that take as long as an object when it is put aside or forgotten.
 const THINGS_AS_ONE: usize = 16;

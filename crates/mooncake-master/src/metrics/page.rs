@@ -317,7 +317,7 @@ impl Reading {
         );
         out.counter(
             "mooncake_large_requests_total",
-            "requests of more than 256 keys from older clients: others wait longer for each",
+            "requests of more than 512 keys from older clients: others wait longer for each",
             s.counters.large_requests,
         );
         out.counter(

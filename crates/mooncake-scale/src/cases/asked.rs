@@ -113,10 +113,10 @@ pub fn removal_beside_puts(pool: &mut Pool) {
     let mut rids = Vec::new();
     for session in pool.others(super::WAITING) {
         let new = fresh(pool, REQUEST as u64);
-        rids.push((session, pool.reserve(session, &new, "put_start, 256 keys in a full pool")));
+        rids.push((session, pool.reserve(session, &new, "put_start, 512 keys in a full pool")));
     }
     let mut removal =
-        pool.hold("remove_all begins, 51,200 unfinished puts", |core, _, _| Removal::begin(core, true, None));
+        pool.hold("remove_all begins, 102,400 unfinished puts", |core, _, _| Removal::begin(core, true, None));
     for (session, rids) in rids {
         pool.end(session, rids, "put_end beside a removal");
     }
@@ -129,7 +129,7 @@ pub fn removal_beside_puts(pool: &mut Pool) {
 /// Gets and existence queries of keys that each renew a large group.
 pub fn groups(pool: &mut Pool) {
     const MEMBERS: u64 = 1_024;
-    let count = (pool.size().objects / 4 / MEMBERS).clamp(1, SLICE as u64);
+    let count = (pool.size().objects / 4 / MEMBERS).clamp(1, REQUEST as u64);
     let mut first = Vec::new();
     for number in 0..count {
         let from = pool.fresh(MEMBERS);
@@ -139,8 +139,8 @@ pub fn groups(pool: &mut Pool) {
             let new = keys(from, REQUEST as u64);
             let groups = vec![name.clone(); REQUEST];
             let config = mooncake_core::PutConfig { groups, ..mooncake_core::PutConfig::default() };
-            let rids = pool.reserve_with(1, &new, &config, "put_start, 256 keys of a group");
-            pool.end(1, rids, "put_end, 256 keys of a group");
+            let rids = pool.reserve_with(1, &new, &config, "put_start, 512 keys of a group");
+            pool.end(1, rids, "put_end, 512 keys of a group");
         }
     }
     let asked: Vec<_> = first.into_iter().map(crate::pool::key).collect();

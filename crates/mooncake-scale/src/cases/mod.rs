@@ -103,7 +103,7 @@ fn figures(pool: &mut Pool) {
 fn eviction(pool: &mut Pool) {
     for _ in 0..20 {
         let new = fresh(pool, REQUEST as u64);
-        pool.put(1, &new, "put_start, 256 keys in a full pool");
+        pool.put(1, &new, "put_start, 512 keys in a full pool");
     }
     let new = fresh(pool, 8_192);
     pool.put(1, &new, "put_start, 8,192 keys of an older client");
@@ -129,20 +129,20 @@ fn protection_lapses(pool: &mut Pool) {
 
 fn wait_for_keys(pool: &mut Pool) {
     let new = fresh(pool, REQUEST as u64);
-    let rids = pool.reserve(1, &new, "put_start, 256 keys in a full pool");
+    let rids = pool.reserve(1, &new, "put_start, 512 keys in a full pool");
     for session in pool.others(WAITING) {
-        pool.start(session, &new, GRANULE, &PutConfig::default(), true, "put_start, 256 keys that another one puts");
+        pool.start(session, &new, GRANULE, &PutConfig::default(), true, "put_start, 512 keys that another one puts");
     }
-    pool.end(1, rids, "put_end, 256 keys that 200 wait for");
-    pool.tick("tick, 200 wait for 256 keys");
+    pool.end(1, rids, "put_end, 512 keys that 200 wait for");
+    pool.tick("tick, 200 wait for 512 keys");
     // Each of the keys by itself.
     let new = fresh(pool, REQUEST as u64);
-    let rids = pool.reserve(1, &new, "put_start, 256 keys in a full pool");
+    let rids = pool.reserve(1, &new, "put_start, 512 keys in a full pool");
     for session in pool.others(WAITING) {
-        pool.start(session, &new, GRANULE, &PutConfig::default(), true, "put_start, 256 keys that another one puts");
+        pool.start(session, &new, GRANULE, &PutConfig::default(), true, "put_start, 512 keys that another one puts");
     }
     for rids in rids {
-        pool.end(1, vec![rids], "put_end, one of 256 keys that 200 wait for");
+        pool.end(1, vec![rids], "put_end, one of 512 keys that 200 wait for");
     }
     pool.give_up();
 }
@@ -151,7 +151,7 @@ fn wait_for_keys(pool: &mut Pool) {
 fn newcomers(pool: &mut Pool) {
     for _ in 0..4 {
         let new = fresh(pool, REQUEST as u64);
-        let rids = pool.reserve(1, &new, "put_start, 256 keys in a full pool");
+        let rids = pool.reserve(1, &new, "put_start, 512 keys in a full pool");
         for session in pool.others(WAITING) {
             pool.start(
                 session,
@@ -159,16 +159,16 @@ fn newcomers(pool: &mut Pool) {
                 GRANULE,
                 &PutConfig::default(),
                 true,
-                "put_start, 256 keys that another one puts",
+                "put_start, 512 keys that another one puts",
             );
         }
         let (rids, origin): (Vec<Rid>, _) = (rids.into_iter().flatten().collect(), pool.origin(1));
-        pool.hold("abort, 256 puts that 200 wait for", |core, now, fx| core.abort(now, origin, &rids, true, fx))
+        pool.hold("abort, 512 puts that 200 wait for", |core, now, fx| core.abort(now, origin, &rids, true, fx))
             .expect("known");
-        let kind = "put_start, 256 keys that others are yet to hear of";
+        let kind = "put_start, 512 keys that others are yet to hear of";
         pool.start(2, &new, GRANULE, &PutConfig::default(), true, kind);
     }
-    pool.tick("tick, 200 wait for 256 keys");
+    pool.tick("tick, 200 wait for 512 keys");
     pool.give_up();
 }
 
@@ -179,7 +179,7 @@ fn wait_for_views(pool: &mut Pool) {
     let mut found = Vec::new();
     for viewed in viewed.chunks(REQUEST) {
         let origin = pool.origin(1);
-        found.extend(pool.hold("pin, 256 keys", |core, now, fx| core.pin(now, origin, viewed, fx)).expect("known"));
+        found.extend(pool.hold("pin, 512 keys", |core, now, fx| core.pin(now, origin, viewed, fx)).expect("known"));
     }
     let rids: Vec<Rid> = found.iter().flatten().filter_map(|found| Some(found.replicas.first()?.rid)).collect();
     let whole = pool.segment_bytes();
@@ -187,11 +187,11 @@ fn wait_for_views(pool: &mut Pool) {
         let new = fresh(pool, REQUEST as u64);
         let config = PutConfig::default();
         let sizes: Vec<u64> = (0..REQUEST as u64).map(|nth| whole - nth % 64 * GRANULE).collect();
-        pool.start_sized(session, &new, &sizes, &config, true, "put_start, 256 keys that views leave no room for");
+        pool.start_sized(session, &new, &sizes, &config, true, "put_start, 512 keys that views leave no room for");
     }
     for chunk in rids.chunks(REQUEST) {
         let origin = pool.origin(1);
-        pool.hold("unpin, 256 views that 200 wait for", |core, now, fx| core.unpin(now, origin, chunk, fx))
+        pool.hold("unpin, 512 views that 200 wait for", |core, now, fx| core.unpin(now, origin, chunk, fx))
             .expect("known");
     }
     pool.pass(2_000, |_| false);
@@ -203,7 +203,7 @@ fn wait_for_protection(pool: &mut Pool) {
     pool.protect_all();
     for session in pool.others(WAITING) {
         let new = fresh(pool, REQUEST as u64);
-        pool.start(session, &new, GRANULE, &PutConfig::default(), true, "put_start, 256 keys while all is protected");
+        pool.start(session, &new, GRANULE, &PutConfig::default(), true, "put_start, 512 keys while all is protected");
     }
     pool.pass(1_100, |_| false);
     pool.tick("tick, 200 that waited for room are due");
@@ -215,7 +215,7 @@ fn wait_for_others(pool: &mut Pool) {
     let config = PutConfig { first_rid: Some(Rid(1)), ..PutConfig::default() };
     for session in pool.others(WAITING) {
         let new = fresh(pool, REQUEST as u64);
-        pool.start(session, &new, GRANULE, &config, true, "put_start, 256 keys that spare their own");
+        pool.start(session, &new, GRANULE, &config, true, "put_start, 512 keys that spare their own");
     }
     for _ in 0..20 {
         pool.pass(20, |_| false);
@@ -229,11 +229,11 @@ fn overdue_puts(pool: &mut Pool) {
     pool.tick("tick");
     for session in pool.others(WAITING) {
         let new = fresh(pool, REQUEST as u64);
-        pool.reserve(session, &new, "put_start, 256 keys in a full pool");
+        pool.reserve(session, &new, "put_start, 512 keys in a full pool");
     }
     for _ in 0..40 {
         pool.pass(1_000, |_| false);
-        pool.tick("tick, 51,200 puts are overdue");
+        pool.tick("tick, 102,400 puts are overdue");
     }
     pool.answer_fences("owners answer for them");
     pool.refill();
@@ -267,7 +267,7 @@ fn flap(pool: &mut Pool) {
     }
     for _ in 0..20 {
         let new = fresh(pool, REQUEST as u64);
-        pool.put(1, &new, "put_start, 256 keys, half of the pool away");
+        pool.put(1, &new, "put_start, 512 keys, half of the pool away");
     }
     for session in away {
         let held = pool.segments_of(session);
@@ -277,7 +277,7 @@ fn flap(pool: &mut Pool) {
     }
     for _ in 0..20 {
         let new = fresh(pool, REQUEST as u64);
-        pool.put(1, &new, "put_start, 256 keys, half of the pool is back");
+        pool.put(1, &new, "put_start, 512 keys, half of the pool is back");
     }
 }
 
@@ -296,11 +296,11 @@ fn session_over(pool: &mut Pool) {
     for viewed in viewed.chunks(REQUEST) {
         let viewed: Vec<&[u8]> = viewed.iter().map(|key| &key[..]).collect();
         let origin = pool.origin(number);
-        pool.hold("pin, 256 keys", |core, now, fx| core.pin(now, origin, &viewed, fx)).expect("known");
+        pool.hold("pin, 512 keys", |core, now, fx| core.pin(now, origin, &viewed, fx)).expect("known");
     }
     for _ in 0..8 {
         let new = fresh(pool, REQUEST as u64);
-        pool.reserve(number, &new, "put_start, 256 keys in a full pool");
+        pool.reserve(number, &new, "put_start, 512 keys in a full pool");
     }
     pool.hold("a process ends that had 4,096 views and puts", |core, now, fx| {
         core.process_gone(now, SessionId(number), fx);
@@ -327,7 +327,7 @@ fn fill_large(pool: &mut Pool, name: &str) -> Vec<Placed> {
     let mut placed = Vec::new();
     for writer in pool.others(100).cycle().take(very_many(pool) as usize / REQUEST) {
         let new = fresh(pool, REQUEST as u64);
-        let rids = pool.reserve_with(writer, &new, &preferring(name), "put_start, 256 keys that prefer a segment");
+        let rids = pool.reserve_with(writer, &new, &preferring(name), "put_start, 512 keys that prefer a segment");
         placed.push((writer, new.into_iter().zip(rids.into_iter().flatten()).collect()));
     }
     placed
@@ -344,9 +344,9 @@ fn unmount_large(pool: &mut Pool, owner: u64, kind: &'static str) {
 
 fn writer_goes_away(pool: &mut Pool) {
     let new = fresh(pool, REQUEST as u64);
-    pool.reserve(3, &new, "put_start, 256 keys in a full pool");
+    pool.reserve(3, &new, "put_start, 512 keys in a full pool");
     for session in pool.others(WAITING) {
-        pool.start(session, &new, GRANULE, &PutConfig::default(), true, "put_start, 256 keys that another one puts");
+        pool.start(session, &new, GRANULE, &PutConfig::default(), true, "put_start, 512 keys that another one puts");
     }
     let held = pool.segments_of(3);
     pool.hold("an anchor breaks, 200 wait for its keys", |core, now, fx| core.anchor_lost(now, SessionId(3), fx));
@@ -396,7 +396,7 @@ fn lists_views_that_the_log_lost(pool: &mut Pool) {
     for viewed in viewed.chunks(REQUEST) {
         let viewed: Vec<&[u8]> = viewed.iter().map(|key| &key[..]).collect();
         let origin = pool.origin(21);
-        let found = pool.hold("pin, 256 keys", |core, now, fx| core.pin(now, origin, &viewed, fx)).expect("known");
+        let found = pool.hold("pin, 512 keys", |core, now, fx| core.pin(now, origin, &viewed, fx)).expect("known");
         views.extend(found.iter().flatten().filter_map(|found| Some(found.replicas.first()?.rid)));
     }
     assert_eq!(views.len(), viewed.len(), "all of them are there");
@@ -416,7 +416,7 @@ fn pin_all(pool: &mut Pool, session: u64, placed: &[([u8; KEY], Rid)]) {
     for viewed in placed.chunks(REQUEST) {
         let viewed: Vec<&[u8]> = viewed.iter().map(|(key, _)| &key[..]).collect();
         let origin = pool.origin(session);
-        pool.hold("pin, 256 keys", |core, now, fx| core.pin(now, origin, &viewed, fx)).expect("known");
+        pool.hold("pin, 512 keys", |core, now, fx| core.pin(now, origin, &viewed, fx)).expect("known");
     }
     // Its client has the answers.
     let next = pool.origin(session).sequence;
@@ -426,7 +426,7 @@ fn pin_all(pool: &mut Pool, session: u64, placed: &[([u8; KEY], Rid)]) {
 fn unpin_all(pool: &mut Pool, session: u64, rids: &[Rid]) {
     for rids in rids.chunks(REQUEST) {
         let origin = pool.origin(session);
-        pool.hold("unpin, 256 views", |core, now, fx| core.unpin(now, origin, rids, fx)).expect("known");
+        pool.hold("unpin, 512 views", |core, now, fx| core.unpin(now, origin, rids, fx)).expect("known");
     }
 }
 
@@ -459,7 +459,7 @@ fn quarantine_of_a_segment(pool: &mut Pool) {
         for (writer, placed) in placed {
             let origin = pool.origin(writer);
             let rids: Vec<Rid> = placed.iter().map(|(_, rid)| *rid).collect();
-            pool.hold("abort, 256 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
+            pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
         }
         let views = ListedViews::default();
         pool.hold("a session comes back, very much in quarantine", |core, now, fx| {
@@ -508,7 +508,7 @@ fn several_replicas(pool: &mut Pool) {
     let request = REQUEST as u64 / 2;
     for _ in 0..(pool.size().objects / 4).min(500_000) / request {
         let new = fresh(pool, request);
-        let rids = pool.reserve_with(1, &new, &config, "put_start, 128 keys of two replicas");
+        let rids = pool.reserve_with(1, &new, &config, "put_start, 256 keys of two replicas");
         pool.end(1, rids, "put_end");
     }
     for _ in 0..5 {
@@ -534,10 +534,10 @@ fn several_replicas(pool: &mut Pool) {
 fn another_epoch(pool: &mut Pool) {
     for session in pool.others(WAITING) {
         let new = fresh(pool, REQUEST as u64);
-        pool.reserve(session, &new, "put_start, 256 keys in a full pool");
+        pool.reserve(session, &new, "put_start, 512 keys in a full pool");
     }
     let next = pool.core.epoch() + 1;
-    pool.hold("another epoch, 51,200 unfinished puts", |core, now, fx| core.raise_epoch(now, next, fx));
+    pool.hold("another epoch, 102,400 unfinished puts", |core, now, fx| core.raise_epoch(now, next, fx));
     pool.tick("tick, puts of an earlier epoch");
     for owner in 1..=pool.size().segments {
         let its: Vec<_> = pool.segments_of(owner).into_iter().map(|(uuid, _)| uuid).collect();
@@ -562,7 +562,7 @@ fn replies_of_a_session(pool: &mut Pool) {
     }
     let next = pool.origin(23).sequence;
     pool.core.begin_snapshot();
-    pool.hold("a client has the answers to 1,000 requests of 256 keys", |core, _, _| {
+    pool.hold("a client has the answers to 1,000 requests of 512 keys", |core, _, _| {
         core.settle_replies(SessionId(23), next, &[first]);
     });
     pool.tick("tick, 1,000 replies are forgotten beside a snapshot");
@@ -602,7 +602,7 @@ fn many_sessions_over(pool: &mut Pool) {
 fn remove(pool: &mut Pool) {
     // As their clients cut them.
     let there = pool.newest(very_many(pool) as usize);
-    for some in there.chunks(REQUEST) {
+    for some in there.chunks(REQUEST / 2) {
         let (keys, origin): (Vec<&[u8]>, _) = (some.iter().map(|key| &key[..]).collect(), pool.origin(1));
         pool.hold("remove, 256 keys", |core, now, fx| core.remove(now, origin, &keys, true, fx)).expect("known");
     }

@@ -55,7 +55,7 @@ fn abort_all(pool: &mut Pool, name: &str) {
     for (writer, placed) in fill_large(pool, name) {
         let origin = pool.origin(writer);
         let rids: Vec<Rid> = placed.iter().map(|(_, rid)| *rid).collect();
-        pool.hold("abort, 256 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
+        pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
     }
 }
 
@@ -71,7 +71,7 @@ pub fn beats(pool: &mut Pool) {
     let mut moved = Vec::new();
     for _ in 0..MOVED / REQUEST as u64 {
         let new = fresh(pool, REQUEST as u64);
-        let rids = pool.reserve(1, &new, "put_start, 256 keys in a full pool");
+        let rids = pool.reserve(1, &new, "put_start, 512 keys in a full pool");
         moved.extend(rids.into_iter().flatten());
     }
     for _ in 0..5 {
@@ -110,10 +110,10 @@ pub fn owner_of_many(pool: &mut Pool) {
     pool.give_up();
     for _ in 0..SEGMENTS * 4 / REQUEST as u64 {
         let new = fresh(pool, REQUEST as u64);
-        let rids = pool.reserve_with(6, &new, &preferring("many:8"), "put_start, 256 keys that prefer a name of 1,000");
+        let rids = pool.reserve_with(6, &new, &preferring("many:8"), "put_start, 512 keys that prefer a name of 1,000");
         let origin = pool.origin(6);
         let rids: Vec<Rid> = rids.into_iter().flatten().collect();
-        pool.hold("abort, 256 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
+        pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
     }
     ask_for_fences(pool, owner, "fences of an owner of 1,000 segments, a slice");
     let next = pool.core.epoch() + 1;
@@ -129,7 +129,7 @@ pub fn owner_of_many(pool: &mut Pool) {
     pool.tick("tick, owners have taken an epoch");
     pool.forget_fences();
     let new = fresh(pool, REQUEST as u64);
-    pool.reserve(owner, &new, "put_start, 256 keys in a full pool");
+    pool.reserve(owner, &new, "put_start, 512 keys in a full pool");
     while !pool.hold("a session closes that has 1,000 segments, a step", |core, now, fx| {
         core.close_session(now, SessionId(owner), fx)
     }) {}
@@ -176,7 +176,7 @@ pub fn bad_replicas(pool: &mut Pool) {
         });
     }
     let there: Vec<_> = placed.iter().skip(4 * REPORTED).map(|(key, _)| *key).collect();
-    for keys in there.chunks(REQUEST) {
+    for keys in there.chunks(REQUEST / 2) {
         let (keys, origin): (Vec<&[u8]>, _) = (keys.iter().map(|key| &key[..]).collect(), pool.origin(1));
         pool.hold("clear_replicas, 256 keys", |core, now, fx| core.clear_replicas(now, origin, &keys, name, fx))
             .expect("known");
@@ -189,10 +189,10 @@ pub fn stragglers(pool: &mut Pool) {
     // Behind as many that it committed as are remembered of it.
     let new = fresh(pool, 2 * REQUEST as u64);
     for new in new.chunks(REQUEST) {
-        pool.put(7, new, "put_start, 256 keys in a full pool");
+        pool.put(7, new, "put_start, 512 keys in a full pool");
     }
     let unknown = (0..REQUEST as u64).map(|nth| vec![Rid::new(1, 1 + nth)]).collect();
-    pool.end(7, unknown, "put_end, 256 puts that are no more");
+    pool.end(7, unknown, "put_end, 512 puts that are no more");
     let first = pool.origin(7).sequence;
     let unanswered = Config::default().unanswered_max as u64;
     for _ in 0..unanswered {
