@@ -11,7 +11,7 @@ use crate::state::object::{Hold, Object, Place, REPLICAS_MAX};
 use crate::state::objects::SoftPin;
 use crate::state::quarantine::Quarantined;
 use crate::state::reservation::{PutTerms, Reservation};
-use crate::state::segment::GoneSegment;
+use crate::state::segment::{GoneSegment, HeldBy};
 use crate::work::Work;
 use mooncake_ids::granules;
 use mooncake_ids::{GRANULE, Rid, SessionId};
@@ -108,10 +108,7 @@ impl Core {
                 let entry =
                     self.quarantine.remove(*rid).ok_or(ReplayError::UnknownRid { record: "Released", rid: rid.0 })?;
                 let extent = entry.replica.extent;
-                if let Some(segment) = self.segments.get_mut(extent.segment) {
-                    segment.quarantined -= granules(extent.length) as u32;
-                }
-                self.more_attainable(extent.segment);
+                self.count_held(extent, HeldBy::Quarantine, false);
                 self.give(*rid, extent)
             }
             Record::WriterDone(rid) => match self.quarantine.set_writer_done(*rid) {
@@ -343,7 +340,7 @@ impl Core {
                 self.take(&Replica { rid, extent })?;
             }
             if object.is_none_or(|slot| self.objects.object(slot).hold != Hold::Hard) {
-                self.count_pinned(extent, true);
+                self.count_held(extent, HeldBy::Pin, true);
             }
             if let Some(slot) = object {
                 self.objects.reader_added(slot);
@@ -362,14 +359,14 @@ impl Core {
         match last.object {
             Some(slot) => {
                 if self.objects.object(slot).hold != Hold::Hard {
-                    self.count_pinned(last.extent, false);
+                    self.count_held(last.extent, HeldBy::Pin, false);
                 }
                 self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
                 self.changes.room = true;
                 Ok(())
             }
             None => {
-                self.count_pinned(last.extent, false);
+                self.count_held(last.extent, HeldBy::Pin, false);
                 self.give(rid, last.extent)
             }
         }
@@ -399,8 +396,8 @@ impl Core {
     }
 
     fn quarantine_replica(&mut self, now: Time, replica: Replica, writer: SessionId) {
-        if let Some(segment) = self.segments.get_mut(replica.extent.segment) {
-            segment.quarantined += granules(replica.extent.length) as u32;
+        self.count_held(replica.extent, HeldBy::Quarantine, true);
+        if let Some(segment) = self.segments.get(replica.extent.segment) {
             if replica.rid.epoch() < segment.epoch {
                 self.obeying.insert(segment.number);
             }
@@ -423,8 +420,8 @@ impl Core {
         let EvictionTerms { hold, soft, protected, group } = kept;
         if hold == Hold::Hard {
             for replica in replicas {
-                self.count_pinned(replica.extent, true);
-                self.count_hard(replica.extent, true);
+                self.count_held(replica.extent, HeldBy::Pin, true);
+                self.count_held(replica.extent, HeldBy::HardPin, true);
             }
         }
         let slot = self.objects.insert(now, hash, key, Object::new(size, crc32c, &places, hold), soft, &self.segments);
@@ -476,13 +473,13 @@ impl Core {
     fn drop_place(&mut self, place: &Place, size: u64, hard: bool) -> Result<bool, ReplayError> {
         let extent = place.extent(size);
         if hard {
-            self.count_hard(extent, false);
+            self.count_held(extent, HeldBy::HardPin, false);
         }
         match self.pins.get_mut(place.rid) {
             Some(pin) => Ok(pin.object.take().is_some()),
             None => {
                 if hard {
-                    self.count_pinned(extent, false);
+                    self.count_held(extent, HeldBy::Pin, false);
                 }
                 self.give(place.rid, extent).map(|()| false)
             }
@@ -496,20 +493,10 @@ impl Core {
             .ok_or(ReplayError::UnknownObject { record, key_len: key.len(), rid: rid.0 })
     }
 
-    fn count_pinned(&mut self, extent: Extent, add: bool) {
-        if let Some(segment) = self.segments.get_mut(extent.segment) {
-            let granules = granules(extent.length) as u32;
-            segment.pinned = if add { segment.pinned + granules } else { segment.pinned - granules };
-        }
-        if !add {
+    fn count_held(&mut self, extent: Extent, by: HeldBy, begins: bool) {
+        self.segments.count_held(extent.segment, by, granules(extent.length) as u32, begins);
+        if !begins && by != HeldBy::HardPin {
             self.more_attainable(extent.segment);
-        }
-    }
-
-    fn count_hard(&mut self, extent: Extent, add: bool) {
-        if let Some(segment) = self.segments.get_mut(extent.segment) {
-            let granules = granules(extent.length) as u32;
-            segment.hard = if add { segment.hard + granules } else { segment.hard - granules };
         }
     }
 

@@ -5,19 +5,19 @@ use smallvec::SmallVec;
 use crate::config::{PlacementStrategy, renewal_ms};
 use crate::core::Core;
 use crate::effect::Effects;
-use crate::ids::Time;
+use crate::ids::{SegmentNo, Time};
 use crate::operations::room::{NoRoom, RoomMode, RoomSearch};
 use crate::operations::why_full::{NO_SEGMENT, Why};
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
 use crate::state::objects::{AHEAD, SameCall};
-use crate::state::placement::Wishes;
+use crate::state::placement::{Preference, Wishes};
 use crate::state::waiting_put::{WaitingPut, Waits};
 use crate::work::{ENDED_AS, Work};
 use mooncake_ids::granules;
 use mooncake_ids::{Rid, SessionId};
 
 /// Objects that its call has stored itself, which one look at a request passes over in search of others.
-const OWN_PASSES: usize = 256;
+const OWN_PASSES: usize = 512;
 
 /// One look at all keys of a request.
 pub(crate) struct Attempt {
@@ -45,7 +45,6 @@ pub(crate) struct Entry<'a> {
 pub(crate) struct PutContext<'a> {
     pub origin: Origin,
     pub config: &'a PutConfig,
-    pub wishes: Wishes,
     pub pin: PinKind,
     /// Rids from here on are this request's own.
     pub first: Rid,
@@ -121,7 +120,6 @@ impl Core {
         let terms = PutContext {
             origin,
             config,
-            wishes: self.wishes(origin.session, config),
             pin: match config.pin {
                 PinKind::Soft { ttl_ms } => PinKind::Soft { ttl_ms: ttl_ms.min(self.config.soft_pin_ttl_max_ms) },
                 other => other,
@@ -133,7 +131,8 @@ impl Core {
         let same_call = config.first_rid.map(|first| SameCall { first, promise_kept_until, passes: OWN_PASSES });
         self.objects.begin_renewals();
         let look = work.look();
-        let mut search = RoomSearch::of(look, self.walk.is_some(), same_call);
+        let wishes = self.wishes(origin.session, config);
+        let mut search = RoomSearch::of(look, self.walk.is_some(), same_call, wishes);
         let slots = Vec::with_capacity(entries.size_hint().0);
         let mut result = Attempt { slots, any: false, waits: Waits::default(), cut: false, why: None };
         let mut entries = entries.enumerate();
@@ -161,7 +160,7 @@ impl Core {
         if let Some(writer) = search.yielding.filter(|_| !result.any) {
             self.yields_its_keys(writer);
         }
-        work.did(result.slots.len() + (look - search.left) + search.looked_at(self.segments.open().len()));
+        work.did(result.slots.len() + (look - search.left) + search.looked_at());
         result
     }
 
@@ -260,13 +259,18 @@ impl Core {
         PutSlot::Full(String::new())
     }
 
-    fn wishes(&self, session: SessionId, config: &PutConfig) -> Wishes {
+    fn wishes(&mut self, session: SessionId, config: &PutConfig) -> Wishes {
+        let preferred = config.preferred_segments.iter().flat_map(|name| self.segments.by_name(name));
+        let preferred = Preference::of(preferred);
         let local = config.prefer_local || self.config.placement == PlacementStrategy::LocalFirst;
-        Wishes {
-            preferred: config.preferred_segments.iter().flat_map(|name| self.segments.by_name(name)).collect(),
-            host: self.sessions.get(session).and_then(|session| session.host).filter(|_| local),
-            strategy: self.config.placement,
-        }
+        let host = self.sessions.get(session).and_then(|session| session.host).filter(|_| local);
+        let local = host.map(|host| {
+            let mut local: SmallVec<[SegmentNo; 4]> = self.segments.of_host(host).collect();
+            let first = self.random.below(local.len());
+            local.rotate_left(first);
+            Preference::of(local)
+        });
+        Wishes { preferred, local: local.unwrap_or_default(), strategy: self.config.placement }
     }
 
     pub(crate) fn count_slots(&mut self, slots: &[PutSlot]) {

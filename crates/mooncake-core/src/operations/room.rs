@@ -6,12 +6,12 @@ use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::operations::put_start::{Entry, PutContext};
-use crate::operations::why_full::Why;
+use crate::operations::why_full::{Best, Why};
 use crate::state::object::REPLICAS_MAX;
 use crate::state::objects::{Reach, SameCall};
-use crate::state::placement;
+use crate::state::placement::{self, Wishes};
 use crate::state::reservation;
-use crate::state::segment::{Open, Segment};
+use crate::state::segment::Segment;
 use crate::work::{EVICTED_AS, EVICTED_AS_BESIDE_A_SNAPSHOT};
 use mooncake_ids::granules;
 use mooncake_ids::{GRANULE, SessionId};
@@ -97,7 +97,11 @@ pub(crate) struct RoomSearch {
     pub full_from: u32,
     /// Why not.
     pub denied: NoRoom,
-    largest: Largest,
+    wishes: Wishes,
+    /// The most granules that one segment has of those that are being populated.
+    most_populating: Option<u32>,
+    /// The segment that has most, for keys that are larger than it.
+    best: Option<Best>,
     populating: Option<Vec<Populating>>,
 }
 
@@ -111,19 +115,8 @@ struct Populating {
     to_come: u32,
 }
 
-/// The most granules that one segment has, as far as somebody has looked: all of them are looked at for it.
-#[derive(Clone, Copy, Default)]
-struct Largest {
-    /// Once views and quarantine have ended.
-    lasting: Option<u32>,
-    /// By eviction alone, and where. It may become less there, and more nowhere.
-    attainable: Option<(SegmentNo, u32)>,
-    /// Of those that are being populated.
-    populating: Option<u32>,
-}
-
 impl RoomSearch {
-    pub fn of(left: usize, beside_a_snapshot: bool, same_call: Option<SameCall>) -> RoomSearch {
+    pub fn of(left: usize, beside_a_snapshot: bool, same_call: Option<SameCall>, wishes: Wishes) -> RoomSearch {
         RoomSearch {
             left,
             evicted_as: if beside_a_snapshot { EVICTED_AS_BESIDE_A_SNAPSHOT } else { EVICTED_AS },
@@ -132,7 +125,9 @@ impl RoomSearch {
             same_call,
             full_from: u32::MAX,
             denied: NoRoom::Full(Why::Held),
-            largest: Largest::default(),
+            wishes,
+            most_populating: None,
+            best: None,
             populating: None,
         }
     }
@@ -143,8 +138,8 @@ impl RoomSearch {
     }
 
     /// What it has looked at besides the keys and what it evicted, in objects.
-    pub fn looked_at(&self, segments: usize) -> usize {
-        self.populating.as_ref().map_or(0, |_| segments.div_ceil(SEGMENTS_AS_ONE))
+    pub fn looked_at(&self) -> usize {
+        self.populating.as_ref().map_or(0, |populating| populating.len().div_ceil(SEGMENTS_AS_ONE))
     }
 
     fn found_none(&mut self, need: u32, denied: &NoRoom) {
@@ -183,7 +178,7 @@ impl Core {
         let mut extents: SmallVec<[Extent; 1]> = SmallVec::new();
         for nth in 0..wanted {
             let free = match mode.room {
-                true => placement::choose(&self.segments, need, &used, &terms.wishes, &mut self.random),
+                true => placement::choose(&self.segments, need, &used, &mut search.wishes, &mut self.random),
                 false => None,
             };
             let wanted = Need { size, granules: need, used: &used, mode, evictions: usize::MAX };
@@ -241,8 +236,8 @@ impl Core {
         fx: &mut Effects,
     ) -> Result<SegmentNo, NoRoom> {
         let Need { size, granules, used, .. } = need;
-        if granules > *search.largest.lasting.get_or_insert_with(|| self.lasting()) {
-            return Err(self.why_too_large(size));
+        if granules > self.segments.most_lasting() {
+            return Err(self.why_too_large(size, &mut search.best));
         }
         if used.is_empty() && granules >= search.full_from {
             return Err(search.denied.clone());
@@ -265,15 +260,7 @@ impl Core {
         fx: &mut Effects,
     ) -> Result<SegmentNo, NoRoom> {
         let Need { granules: need, used, mode, evictions, .. } = need;
-        let could = |open: &Open| {
-            let segment = self.segments.get(open.number);
-            !used.contains(&open.session) && segment.is_some_and(|segment| segment.attainable() >= need)
-        };
-        let is_attainable = match used.is_empty() {
-            true => need <= self.attainable(search),
-            false => self.segments.each_open().any(could),
-        };
-        if !is_attainable {
+        if !self.segments.with_attainable(need).any(|open| !used.contains(&open.session)) {
             // Evicting would gain nothing.
             return Err(NoRoom::Held);
         }
@@ -313,31 +300,15 @@ impl Core {
         Err(denied)
     }
 
-    /// Full size less hard-pinned objects: views, quarantine and absence all come to an end.
-    fn lasting(&self) -> u32 {
-        let staying = self.segments.iter().filter(|segment| segment.leaves.is_none());
-        staying.map(Segment::lasting).max().unwrap_or(0)
-    }
-
-    /// Granules that eviction alone can gain in the best open segment.
-    fn attainable(&self, search: &mut RoomSearch) -> u32 {
-        let is_still = |(number, most): &(SegmentNo, u32)| {
-            self.segments.get(*number).is_some_and(|segment| segment.attainable() == *most)
-        };
-        let known = search.largest.attainable.filter(is_still);
-        search.largest.attainable = known.or_else(|| self.segments.most_attainable());
-        search.largest.attainable.map_or(0, |(_, most)| most)
-    }
-
     /// Granules that eviction alone can gain where the populator gets on.
     fn attainable_by_populators(&self, now: Time, used: &[SessionId], search: &mut RoomSearch) -> u32 {
-        if let Some(known) = search.largest.populating.filter(|_| used.is_empty()) {
+        if let Some(known) = search.most_populating.filter(|_| used.is_empty()) {
             return known;
         }
         let others = self.populating(now, search).iter().filter(|one| !used.contains(&one.owner));
         let most = others.map(|one| one.attainable).max().unwrap_or(0);
         if used.is_empty() {
-            search.largest.populating = Some(most);
+            search.most_populating = Some(most);
         }
         most
     }
@@ -349,11 +320,9 @@ impl Core {
     }
 
     fn populating<'a>(&self, now: Time, search: &'a mut RoomSearch) -> &'a [Populating] {
-        let gets_on =
-            |segment: &&Segment| segment.populating() && now < segment.progress.plus_ms(POPULATION_STALLED_MS);
+        let gets_on = |segment: &&Segment| now < segment.progress.plus_ms(POPULATION_STALLED_MS);
         search.populating.get_or_insert_with(|| {
-            let open = self.segments.each_open().filter_map(|open| self.segments.get(open.number));
-            let populating = open.filter(gets_on).map(|segment| Populating {
+            let populating = self.segments.populating().filter(gets_on).map(|segment| Populating {
                 owner: segment.session,
                 attainable: segment.attainable(),
                 to_come: segment.extents.to_come(),

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::operations::room::NoRoom;
 use crate::request::PutSlot;
+use crate::state::segment::Held;
 use mooncake_ids::{GRANULE, SessionId};
 
 /// Clients whose views a refused put is told of by name.
@@ -33,6 +34,15 @@ pub(crate) enum Why {
     },
 }
 
+/// The segment that has room for the largest object.
+pub(crate) struct Best {
+    name: String,
+    /// Bytes.
+    capacity: u64,
+    /// Bytes of it that are pinned hard.
+    hard: u64,
+}
+
 impl Core {
     /// Slots as they are told: with why there is no room, in the first of those that are full.
     pub(crate) fn told(&self, mut slots: Vec<PutSlot>, why: Option<(Why, u64)>) -> Vec<PutSlot> {
@@ -55,14 +65,18 @@ impl Core {
         slots
     }
 
-    pub(crate) fn why_too_large(&self, size: u64) -> NoRoom {
-        let Some(best) = self.segments.iter().max_by_key(|segment| segment.lasting()) else {
-            return NoRoom::NoSegment;
-        };
-        let (view, hard) = (best.view(), u64::from(best.hard) * GRANULE);
+    /// `best`: which one that is, once it was looked for: each key of a request may be too large.
+    pub(crate) fn why_too_large(&self, size: u64, best: &mut Option<Best>) -> NoRoom {
+        if best.is_none() {
+            *best = self.segments.iter().max_by_key(|segment| segment.lasting()).map(|segment| Best {
+                name: segment.spec.name.clone(),
+                capacity: segment.view().capacity,
+                hard: u64::from(segment.hard) * GRANULE,
+            });
+        }
+        let Some(Best { name, capacity, hard }) = best else { return NoRoom::NoSegment };
         NoRoom::TooLarge(format!(
-            "{size} bytes fit no segment: the best one, {}, has {} bytes, of which {hard} are pinned hard",
-            view.name, view.capacity
+            "{size} bytes fit no segment: the best one, {name}, has {capacity} bytes, of which {hard} are pinned hard"
         ))
     }
 
@@ -71,9 +85,7 @@ impl Core {
         let bytes = |granules: u64| granules * GRANULE;
         let open = self.segments.open().len();
         let closed = self.segments.len() - open;
-        let pinned: u64 = self.segments.iter().map(|segment| u64::from(segment.pinned)).sum();
-        let hard: u64 = self.segments.iter().map(|segment| u64::from(segment.hard)).sum();
-        let quarantined: u64 = self.segments.iter().map(|segment| u64::from(segment.quarantined)).sum();
+        let Held { pinned, hard, quarantined } = self.segments.held();
         format!(
             "{} bytes are under views{}, {} pinned hard, {} in unfinished puts and {} in the values that they replace, \
              {} in quarantine, {} objects protected by a lookup; {open} segments take objects, {closed} are away or \

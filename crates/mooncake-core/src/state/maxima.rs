@@ -20,6 +20,11 @@ impl Maxima {
         self.rounds[1]
     }
 
+    /// The number of a place.
+    pub fn at(&self, place: usize) -> u32 {
+        self.rounds.get(self.places() + place).copied().unwrap_or(0)
+    }
+
     /// Sets the number of a place; one that was never set is 0.
     pub fn set(&mut self, place: usize, number: u32) {
         while place >= self.places() {

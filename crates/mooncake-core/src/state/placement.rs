@@ -7,8 +7,12 @@ use crate::ids::SegmentNo;
 use crate::state::segment::{Open, Segments};
 use mooncake_ids::SessionId;
 
-/// Segments that [`PlacementStrategy::FreeRatioFirst`] compares.
+/// Segments that [`PlacementStrategy::FreeRatioFirst`] compares; and those of which one is taken by chance before all are
+/// gone through.
 const SAMPLE: usize = 6;
+
+/// Segments that one look at a request tries for what it would rather have: eight for each key of a large one.
+const PREFERRED_TRIED: usize = 4_096;
 
 /// A small generator (xorshift64*): placement and reigns need spread, not secrecy, and the same choices for the same
 /// seed.
@@ -34,11 +38,55 @@ impl Random {
 
 /// What one put wishes.
 pub(crate) struct Wishes {
-    /// To be tried first, in order.
-    pub preferred: SmallVec<[SegmentNo; 4]>,
-    /// Host to be tried next.
-    pub host: Option<u32>,
+    /// To be tried first.
+    pub preferred: Preference,
+    /// To be tried next: those of its own host.
+    pub local: Preference,
     pub strategy: PlacementStrategy,
+}
+
+/// Segments that a request would rather have, and what it has learnt about them: there may be as many as in the pool,
+/// all of them full, and each of its keys asks.
+#[derive(Debug, Default)]
+pub(crate) struct Preference {
+    /// In order.
+    segments: SmallVec<[SegmentNo; 4]>,
+    /// Those before this one are full for so many granules and more.
+    from: usize,
+    need: u32,
+    tried: usize,
+}
+
+impl Preference {
+    pub fn of(segments: impl IntoIterator<Item = SegmentNo>) -> Preference {
+        Preference { segments: segments.into_iter().collect(), ..Preference::default() }
+    }
+
+    /// The first one that has a run of so many granules, and an owner that is not in `used`.
+    fn choose(&mut self, among: &Segments, need: u32, used: &[SessionId]) -> Option<SegmentNo> {
+        // Where more did not fit, less may.
+        if need < self.need {
+            self.from = 0;
+        }
+        self.need = need;
+        let mut are_full = true;
+        for place in self.from..self.segments.len() {
+            if self.tried == PREFERRED_TRIED {
+                return None;
+            }
+            self.tried += 1;
+            let open = among.open_one_of(self.segments[place]);
+            let has_room = open.filter(|open| open.largest >= need);
+            if has_room.is_some_and(|open| !used.contains(&open.session)) {
+                return Some(self.segments[place]);
+            }
+            are_full &= has_room.is_none();
+            if are_full {
+                self.from = place + 1;
+            }
+        }
+        None
+    }
 }
 
 /// A segment with room for `need` granules now, of a session that is not in `used`.
@@ -46,7 +94,7 @@ pub(crate) fn choose(
     segments: &Segments,
     need: u32,
     used: &[SessionId],
-    wishes: &Wishes,
+    wishes: &mut Wishes,
     random: &mut Random,
 ) -> Option<SegmentNo> {
     let open = segments.open();
@@ -54,17 +102,10 @@ pub(crate) fn choose(
         return None;
     }
     let fits = |open: &Open| open.largest >= need && !used.contains(&open.session);
-    for number in &wishes.preferred {
-        if segments.open_one_of(*number).is_some_and(fits) {
-            return Some(*number);
+    for preference in [&mut wishes.preferred, &mut wishes.local] {
+        if let Some(number) = preference.choose(segments, need, used) {
+            return Some(number);
         }
-    }
-    let start = random.below(open.len());
-    let mut from_start = segments.with_room(start..open.len(), need).chain(segments.with_room(0..start, need));
-    if wishes.host.is_some()
-        && let Some(open) = from_start.clone().find(|open| open.host == wishes.host && fits(open))
-    {
-        return Some(open.number);
     }
     if wishes.strategy == PlacementStrategy::FreeRatioFirst {
         let sample = (0..SAMPLE.min(open.len())).map(|step| {
@@ -80,5 +121,13 @@ pub(crate) fn choose(
             return Some(open.number);
         }
     }
-    from_start.find(|open| fits(open)).map(|open| open.number)
+    let from_start = |start| segments.with_room(start..open.len(), need).chain(segments.with_room(0..start, need));
+    // An owner of very many segments has them side by side.
+    for _ in 0..SAMPLE {
+        let by_chance = from_start(random.below(open.len())).next();
+        if let Some(open) = by_chance.filter(|open| fits(open)) {
+            return Some(open.number);
+        }
+    }
+    from_start(random.below(open.len())).find(|open| fits(open)).map(|open| open.number)
 }

@@ -157,6 +157,26 @@ pub(crate) struct Open {
     pub total: u32,
 }
 
+/// What keeps granules from being gained by eviction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeldBy {
+    /// A reader's view, or a hard pin.
+    Pin,
+    /// A hard pin, besides.
+    HardPin,
+    Quarantine,
+}
+
+/// Granules of all segments that are held, by what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// By readers' views or hard pins.
+    pub pinned: u64,
+    /// By hard pins.
+    pub hard: u64,
+    pub quarantined: u64,
+}
+
 /// A segment that is Gone.
 #[derive(Clone, Copy)]
 pub(crate) struct GoneSegment {
@@ -194,6 +214,14 @@ pub(crate) struct Segments {
     open_bytes: u64,
     /// Longest free run of granules of each open one, in the order of `open`.
     runs: Maxima,
+    /// What eviction alone can gain of each of them.
+    attainable: Maxima,
+    /// Open ones that are still populated.
+    populating: BTreeSet<SegmentNo>,
+    /// Of those that are not Gone.
+    held: Held,
+    /// How many of those that do not leave have so many granules once views and quarantine have ended.
+    lasting: BTreeMap<u32, u32>,
     live: Vec<bool>,
     last: u32,
     touched: Touched,
@@ -337,10 +365,56 @@ impl Segments {
         found.map(|place| &self.open[place]).inspect(|_| self.touched.add(1))
     }
 
-    /// The open segment in which eviction alone can gain most granules, and how many.
-    pub fn most_attainable(&self) -> Option<(SegmentNo, u32)> {
-        let open = self.each_open().filter_map(|open| self.get(open.number));
-        open.map(|segment| (segment.number, segment.attainable())).max_by_key(|(_, attainable)| *attainable)
+    /// Those open ones in which eviction alone can gain so many granules.
+    pub fn with_attainable(&self, need: u32) -> impl Iterator<Item = &Open> {
+        let next = move |from: usize| self.attainable.next(from, need).filter(|place| *place < self.open.len());
+        let found = std::iter::successors(next(0), move |place| next(place + 1));
+        self.touched.each(found.map(|place| &self.open[place]))
+    }
+
+    /// Open ones of a host.
+    pub fn of_host(&self, host: u32) -> impl Iterator<Item = SegmentNo> {
+        self.open.iter().filter(move |open| open.host == Some(host)).map(|open| open.number)
+    }
+
+    /// Open ones that are still populated.
+    pub fn populating(&self) -> impl Iterator<Item = &Segment> {
+        self.populating.iter().filter_map(|number| self.get(*number))
+    }
+
+    /// Granules of all segments that are not Gone, by what holds them.
+    pub fn held(&self) -> Held {
+        self.held
+    }
+
+    /// The most granules that one segment has that does not leave, less hard-pinned objects: views, quarantine and
+    /// absence all come to an end.
+    pub fn most_lasting(&self) -> u32 {
+        self.lasting.last_key_value().map_or(0, |(granules, _)| *granules)
+    }
+
+    /// Something begins or ceases to hold granules of a segment. On a Gone one nothing is counted.
+    pub fn count_held(&mut self, number: SegmentNo, by: HeldBy, granules: u32, begins: bool) {
+        self.touched.add(1);
+        let Some(segment) = self.table.get_mut(number.0 as usize).and_then(Option::as_deref_mut) else { return };
+        let before = segment.lasting();
+        let (of_it, of_all) = match by {
+            HeldBy::Pin => (&mut segment.pinned, &mut self.held.pinned),
+            HeldBy::HardPin => (&mut segment.hard, &mut self.held.hard),
+            HeldBy::Quarantine => (&mut segment.quarantined, &mut self.held.quarantined),
+        };
+        match begins {
+            true => (*of_it, *of_all) = (*of_it + granules, *of_all + u64::from(granules)),
+            false => (*of_it, *of_all) = (*of_it - granules, *of_all - u64::from(granules)),
+        }
+        let (after, stays) = (segment.lasting(), segment.leaves.is_none());
+        if let Some(place) = segment.open {
+            self.attainable.set(place as usize, segment.attainable());
+        }
+        if before != after && stays {
+            subtract(&mut self.lasting, before);
+            *self.lasting.entry(after).or_default() += 1;
+        }
     }
 
     /// Capacity of the open segments.
@@ -359,6 +433,7 @@ impl Segments {
         self.by_name.insert((spec.name.clone(), number));
         self.numbers.insert(number);
         let granules = (spec.bytes / GRANULE) as u32;
+        *self.lasting.entry(granules).or_default() += 1;
         self.table[index] = Some(Box::new(Segment {
             number,
             spec,
@@ -384,9 +459,13 @@ impl Segments {
         self.numbers.remove(&number);
         self.by_uuid.remove(&segment.spec.uuid);
         self.by_name.remove(&(segment.spec.name.clone(), number));
-        if let Some(leaves) = segment.leaves {
-            self.leaving.remove(&(leaves.at, number));
+        match segment.leaves {
+            Some(leaves) => _ = self.leaving.remove(&(leaves.at, number)),
+            None => subtract(&mut self.lasting, segment.lasting()),
         }
+        self.held.pinned -= u64::from(segment.pinned);
+        self.held.hard -= u64::from(segment.hard);
+        self.held.quarantined -= u64::from(segment.quarantined);
         let kept_whole = segment.epoch < current_epoch;
         self.forget(GoneSegment { uuid: segment.spec.uuid, number, kept_whole });
         Some(segment)
@@ -442,8 +521,12 @@ impl Segments {
         let place = self.open.len() as u32;
         let Some(segment) = self.get_mut(number) else { return };
         segment.open = Some(place);
-        let open = segment.for_placement();
+        let (open, attainable, populating) = (segment.for_placement(), segment.attainable(), segment.populating());
         self.open.push(open);
+        self.attainable.set(place as usize, attainable);
+        if populating {
+            self.populating.insert(number);
+        }
         *self.open_sessions.entry(open.session).or_default() += 1;
         self.open_bytes += u64::from(open.total) * GRANULE;
         self.runs.set(place as usize, open.largest);
@@ -453,8 +536,13 @@ impl Segments {
         let Some(place) = self.get_mut(number).and_then(|segment| segment.open.take()) else { return };
         let closed = self.open.swap_remove(place as usize);
         self.runs.set(self.open.len(), 0);
+        self.attainable.set(self.open.len(), 0);
+        self.populating.remove(&number);
         if let Some(moved) = self.open.get(place as usize).copied() {
-            self.get_mut(moved.number).expect("it is open").open = Some(place);
+            let segment = self.get_mut(moved.number).expect("it is open");
+            segment.open = Some(place);
+            let attainable = segment.attainable();
+            self.attainable.set(place as usize, attainable);
             self.runs.set(place as usize, moved.largest);
         }
         subtract(&mut self.open_sessions, closed.session);
@@ -465,9 +553,10 @@ impl Segments {
     pub fn set_leaves(&mut self, now: Time, number: SegmentNo, grace_ms: u64) {
         let Some(segment) = self.get_mut(number) else { return };
         let leaves = UnmountGrace { grace_ms, at: now.plus_ms(grace_ms) };
-        let before = segment.leaves.replace(leaves);
-        if let Some(before) = before {
-            self.leaving.remove(&(before.at, number));
+        let (before, lasting) = (segment.leaves.replace(leaves), segment.lasting());
+        match before {
+            Some(before) => _ = self.leaving.remove(&(before.at, number)),
+            None => subtract(&mut self.lasting, lasting),
         }
         self.leaving.insert((leaves.at, number));
     }
@@ -511,7 +600,13 @@ impl Segments {
     /// It will never be populated further than it is.
     pub fn end_at_limit(&mut self, number: SegmentNo) {
         if let Some(segment) = self.get_mut(number) {
+            let (before, stays) = (segment.lasting(), segment.leaves.is_none());
             segment.extents.end_at_limit();
+            let after = segment.lasting();
+            if stays {
+                subtract(&mut self.lasting, before);
+                *self.lasting.entry(after).or_default() += 1;
+            }
             self.refresh(number);
         }
     }
@@ -524,6 +619,12 @@ impl Segments {
         self.open_bytes -= u64::from(before.total - open.total) * GRANULE;
         if before.largest != open.largest {
             self.runs.set(index as usize, open.largest);
+        }
+        if before.total != open.total {
+            self.attainable.set(index as usize, segment.attainable());
+        }
+        if !segment.populating() {
+            self.populating.remove(&number);
         }
     }
 
@@ -560,6 +661,7 @@ impl Segments {
         ensure!(sessions == self.open_sessions, "open are those of {sessions:?}, and counted {:?}", self.open_sessions);
         let (longest, noted) = (self.open.iter().map(|open| open.largest).max().unwrap_or(0), self.longest_run());
         ensure!(longest == noted, "the longest free run of the open ones is {longest}, and noted {noted}");
+        self.check_counts()?;
         let leaving = self.iter().filter_map(|segment| Some((segment.leaves?.at, segment.number)));
         let leaving: BTreeSet<_> = leaving.collect();
         ensure!(leaving == self.leaving, "{leaving:?} leave, and are listed {:?}", self.leaving);
@@ -581,6 +683,32 @@ impl Segments {
         ensure!(numbered == gone, "{gone} are Gone, {numbered} by number");
         let lost = self.gone().find(|gone| self.gone_one_of(gone.number).is_none_or(|found| found.uuid != gone.uuid));
         ensure!(lost.is_none(), "{:?} is Gone, and not found by its number", lost.map(|gone| gone.number));
+        Ok(())
+    }
+}
+
+impl Segments {
+    /// What is counted of all segments is what they have.
+    fn check_counts(&self) -> Result<(), String> {
+        let (mut held, mut lasting) = (Held::default(), BTreeMap::<u32, u32>::new());
+        for segment in self.iter() {
+            held.pinned += u64::from(segment.pinned);
+            held.hard += u64::from(segment.hard);
+            held.quarantined += u64::from(segment.quarantined);
+            if segment.leaves.is_none() {
+                *lasting.entry(segment.lasting()).or_default() += 1;
+            }
+        }
+        ensure!(held == self.held, "{held:?} are held, and counted {:?}", self.held);
+        ensure!(lasting == self.lasting, "{lasting:?} last, and counted {:?}", self.lasting);
+        for (place, open) in self.open.iter().enumerate() {
+            let segment = self.get(open.number).ok_or_else(|| format!("{} is open and Gone", open.number.0))?;
+            let (has, noted) = (segment.attainable(), self.attainable.at(place));
+            ensure!(has == noted, "eviction gains {has} in {}, and noted {noted}", open.number.0);
+            let (has, noted) = (segment.populating(), self.populating.contains(&open.number));
+            ensure!(has == noted, "{} is populated: {has}, and noted {noted}", open.number.0);
+        }
+        ensure!(self.populating.len() <= self.open.len(), "{:?} are populated, and not open", self.populating);
         Ok(())
     }
 }

@@ -84,6 +84,14 @@ pub fn beats(pool: &mut Pool) {
     pool.refill();
 }
 
+/// Placements that are given up at once: their room is in quarantine.
+fn put_and_abort(pool: &mut Pool, session: u64, config: &PutConfig, kind: &'static str) {
+    let new = fresh(pool, REQUEST as u64);
+    let rids: Vec<Rid> = pool.reserve_with(session, &new, config, kind).into_iter().flatten().collect();
+    let origin = pool.origin(session);
+    pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
+}
+
 /// An owner of very many segments: what it says of all of them, and its end.
 pub fn owner_of_many(pool: &mut Pool) {
     let owner = 8;
@@ -109,12 +117,23 @@ pub fn owner_of_many(pool: &mut Pool) {
     }
     pool.give_up();
     for _ in 0..SEGMENTS * 4 / REQUEST as u64 {
-        let new = fresh(pool, REQUEST as u64);
-        let rids = pool.reserve_with(6, &new, &preferring("many:8"), "put_start, 512 keys that prefer a name of 1,000");
-        let origin = pool.origin(6);
-        let rids: Vec<Rid> = rids.into_iter().flatten().collect();
-        pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
+        put_and_abort(pool, 6, &preferring("many:8"), "put_start, 512 keys that prefer a name of 1,000");
     }
+    // The last of these fills them.
+    let kinds = [
+        "put_start, 512 keys that prefer a name of 1,000",
+        "put_start, 512 keys that prefer 1,000 full segments",
+        "put_start, 512 keys that prefer 1,000 full segments",
+    ];
+    for kind in kinds {
+        put_and_abort(pool, 6, &preferring("many:8"), kind);
+    }
+    let local = PutConfig { prefer_local: true, ..PutConfig::default() };
+    put_and_abort(pool, owner, &local, "put_start, 512 keys that prefer their own 1,000 full segments");
+    let too_large = vec![2 * pool.segment_bytes(); REQUEST];
+    let new = fresh(pool, REQUEST as u64);
+    let kind = "put_start, 512 keys that are too large for any segment";
+    pool.start_sized(6, &new, &too_large, &PutConfig::default(), true, kind);
     ask_for_fences(pool, owner, "fences of an owner of 1,000 segments, a slice");
     let next = pool.core.epoch() + 1;
     pool.hold("another epoch, 1,000 segments of one owner", |core, now, fx| core.raise_epoch(now, next, fx));

@@ -1,6 +1,7 @@
 //! Each kind of damage is found, and named.
 
 use crate::state::object::Object;
+use crate::state::segment::HeldBy;
 use crate::state::session::Session;
 use crate::*;
 use mooncake_ids::Rid;
@@ -210,9 +211,11 @@ fn a_rid_from_nowhere_is_named() {
 
 #[test]
 fn a_wrong_count_of_a_segment_is_named() {
-    names(|core| core.segments.get_mut(FIRST).unwrap().quarantined += 1, "pinned hard) are");
-    names(|core| core.segments.get_mut(FIRST).unwrap().pinned += 1, "pinned hard) are");
-    names(|core| core.segments.get_mut(FIRST).unwrap().hard += 1, "pinned hard) are");
+    for by in [HeldBy::Quarantine, HeldBy::Pin, HeldBy::HardPin] {
+        names(|core| core.segments.count_held(FIRST, by, 1, true), "pinned hard) are");
+    }
+    names(|core| core.segments.get_mut(FIRST).unwrap().quarantined += 1, "and counted");
+    names(|core| core.segments.get_mut(FIRST).unwrap().hard += 1, "and counted");
     names(|core| core.segments.get_mut(FIRST).unwrap().spec.bytes = GRANULE, "was mounted with 1");
     let end = |core: &mut Core| core.segments.get_mut(FIRST).unwrap().extents.take(31, 1).unwrap();
     names(end, "and noted as");
