@@ -1,5 +1,5 @@
-//! Slots with short numbers in chunks that are given back when empty, but for one, and lists threaded through the
-//! slots.
+//! Slots with short numbers in chunks whose memory is given back, a step at a time, when they are empty, but for one;
+//! and lists threaded through the slots.
 //!
 //! Beside each value there is room for some bytes, a key. Slots of a chunk have the same room for them, so that neither
 //! a pointer nor an allocation of its own stands for a key, and a chunk that grows moves nothing.
@@ -241,6 +241,9 @@ pub(crate) struct Slab<T> {
     with_room: BTreeMap<u32, Vec<u32>>,
     /// Numbers of chunks without memory.
     without: Vec<u32>,
+    /// Memory of chunks that are empty, until it is used again or given back: that takes the kernel as long as a dozen
+    /// values take that leave, and of the last ones in a slab that was large each may be the last of its chunk.
+    spent: Vec<Chunk<T>>,
     len: usize,
     touched: Touched,
 }
@@ -251,6 +254,7 @@ impl<T> Slab<T> {
             chunks: Vec::new(),
             with_room: BTreeMap::new(),
             without: Vec::new(),
+            spent: Vec::new(),
             len: 0,
             touched: Touched::default(),
         }
@@ -313,6 +317,11 @@ impl<T> Slab<T> {
         (number << CHUNK_BITS) | index as u32
     }
 
+    /// Gives the memory of one empty chunk back. False when there is none.
+    pub fn give_back(&mut self) -> bool {
+        self.spent.pop().is_some()
+    }
+
     fn add_chunk(&mut self, stride: u32) -> u32 {
         let number = self.without.pop().unwrap_or_else(|| {
             let number = self.chunks.len() as u32;
@@ -320,6 +329,11 @@ impl<T> Slab<T> {
             self.chunks.push(Chunk::NONE);
             number
         });
+        if let Some(mut spent) = self.spent.pop_if(|spent| spent.stride == stride) {
+            spent.entries.clear();
+            spent.bytes.clear();
+            self.chunks[number as usize] = Chunk { entries: spent.entries, bytes: spent.bytes, ..Chunk::NONE };
+        }
         self.chunks[number as usize].stride = stride;
         self.list(number);
         number
@@ -447,8 +461,8 @@ impl<T> Slab<T> {
             if !unlisted {
                 self.unlist(number);
             }
-            // Its memory goes back; its number stays for later.
-            self.chunks[number as usize] = Chunk::NONE;
+            // Its number stays for later.
+            self.spent.push(std::mem::replace(&mut self.chunks[number as usize], Chunk::NONE));
             self.without.push(number);
         } else if unlisted {
             self.list(number);

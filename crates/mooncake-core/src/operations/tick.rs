@@ -23,8 +23,11 @@ const FOUND: usize = 128;
 /// Objects that cost as much as one, where they are only looked at.
 const LOOKED_AT_AS_ONE: usize = 8;
 
+/// Memory of a few thousand objects takes the kernel as long as so many that leave.
+const GIVEN_BACK_AS: usize = 32;
+
 /// What is done in the background, as far as there is any of it. What makes room comes first.
-const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 14] = [
+const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 15] = [
     Core::end_sessions,
     Core::expire_reservations,
     Core::clear_away,
@@ -39,6 +42,7 @@ const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 14] = [
     Core::look_at_several,
     Core::forget_settled,
     Core::forget_removals,
+    Core::give_memory_back,
 ];
 
 impl Core {
@@ -161,6 +165,13 @@ impl Core {
             && let Some(renewed) = self.objects.renew_next(now)
         {
             work.did(1 + renewed);
+        }
+    }
+
+    /// Gives memory back that objects and puts have left.
+    fn give_memory_back(&mut self, _: Time, work: &mut Work, _: &mut Effects) {
+        while !work.is_used_up() && (self.objects.give_back() || self.reservations.give_back()) {
+            work.did(GIVEN_BACK_AS);
         }
     }
 

@@ -32,9 +32,14 @@ fn empty_chunks_are_given_back_and_numbers_are_reused() {
         slab.check_invariants().unwrap();
     }
     assert_eq!(kept(&slab), CHUNK, "one, not two");
+    // What came of the others is used first.
+    assert_eq!(slab.spent.len(), 2);
     let again: Vec<u32> = (0..3 * CHUNK as u32).map(|i| slab.insert(Item(i, Link::default()))).collect();
-    assert_eq!(slab.bound(), 3 * CHUNK as u32);
+    assert_eq!((slab.bound(), slab.spent.len()), (3 * CHUNK as u32, 0));
     assert_eq!(again.iter().collect::<std::collections::BTreeSet<_>>().len(), again.len());
+    again.into_iter().for_each(|slot| _ = slab.remove(slot));
+    slab.check_invariants().unwrap();
+    assert_eq!([slab.give_back(), slab.give_back(), slab.give_back()], [true, true, false]);
 }
 
 #[test]

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::DefaultHashBuilder;
 
 use crate::ensure::ensure;
 use crate::ids::Time;
 use crate::slab::{CHUNK, CHUNK_BITS, Slab};
+use crate::state::index::{Index, SMALL};
 use crate::state::object::Object;
 
 /// Members that one renewal reaches: the bound of its work. Groups that engines make have a few.
@@ -51,14 +52,15 @@ struct Page {
 pub(crate) struct Groups {
     hasher: DefaultHashBuilder,
     slab: Slab<Group>,
-    by_name: HashTable<u32>,
+    by_name: Index,
     /// Of each slot, by chunks of slots: those without a member take nothing.
     of: Vec<Option<Page>>,
 }
 
 impl Default for Groups {
     fn default() -> Self {
-        Groups { hasher: DefaultHashBuilder::default(), slab: Slab::new(), by_name: HashTable::new(), of: Vec::new() }
+        let by_name = Index::new(SMALL);
+        Groups { hasher: DefaultHashBuilder::default(), slab: Slab::new(), by_name, of: Vec::new() }
     }
 }
 
@@ -71,6 +73,11 @@ impl Groups {
     #[inline]
     pub fn of(&self, member: u32) -> Option<GroupNo> {
         self.of.get((member >> CHUNK_BITS) as usize)?.as_ref()?.groups[member as usize & (CHUNK - 1)]
+    }
+
+    /// Gives some memory back that nothing is in. False when there is none.
+    pub fn give_back(&mut self) -> bool {
+        self.slab.give_back()
     }
 
     fn set(&mut self, member: u32, group: Option<GroupNo>) {
@@ -89,12 +96,12 @@ impl Groups {
     /// Makes a slot that is in no group a member of the one of that name, which it may be the first of.
     pub fn join(&mut self, name: &[u8], member: u32) {
         let hash = self.hasher.hash_one(name);
-        let Groups { hasher, slab, by_name, .. } = self;
-        let found = by_name.find(hash, |slot| *slab[*slot].name == *name).copied();
+        let Groups { slab, by_name, .. } = self;
+        let found = by_name.find(hash, |slot| *slab[slot].name == *name);
         let slot = found.unwrap_or_else(|| {
             let slot =
                 slab.insert(Group { name: name.into(), members: BTreeSet::new(), touched: None, protected: None });
-            by_name.insert_unique(hash, slot, |slot| hasher.hash_one(&*slab[*slot].name));
+            by_name.insert(hash, slot);
             slot
         });
         slab[slot].members.insert(member);
@@ -112,12 +119,9 @@ impl Groups {
             return;
         }
         let hash = self.hasher.hash_one(&*entry.name);
-        self.by_name.find_entry(hash, |other| *other == slot).expect("a group is in the index").remove();
+        let was_there = self.by_name.remove(hash, slot);
+        debug_assert!(was_there, "a group is in the index");
         self.slab.remove(slot);
-        let Groups { hasher, slab, by_name, .. } = self;
-        if by_name.capacity() > 64 && by_name.len() < by_name.capacity() / 4 {
-            by_name.shrink_to(slab.len() * 2, |slot| hasher.hash_one(&*slab[*slot].name));
-        }
     }
 
     /// The other members, those behind this one first.
@@ -148,8 +152,8 @@ impl Groups {
         for (slot, group) in self.slab.iter() {
             let (name, number) = (group.name.escape_ascii(), GroupNo::of(slot));
             let hash = self.hasher.hash_one(&*group.name);
-            let found = self.by_name.find(hash, |slot| self.slab[*slot].name == group.name);
-            ensure!(found == Some(&slot), "group {name} in slot {slot} is found by its name in {found:?}");
+            let found = self.by_name.find(hash, |slot| self.slab[slot].name == group.name);
+            ensure!(found == Some(slot), "group {name} in slot {slot} is found by its name in {found:?}");
             ensure!(!group.members.is_empty(), "group {name} has no member");
             for member in &group.members {
                 let of = objects.get(*member).and_then(|_| self.of(*member));

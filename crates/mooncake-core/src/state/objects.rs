@@ -152,6 +152,11 @@ impl Objects {
         self.slab.bound()
     }
 
+    /// Gives some memory back that nothing is in. False when there is none.
+    pub fn give_back(&mut self) -> bool {
+        self.slab.give_back() || self.groups.give_back()
+    }
+
     pub fn protected_len(&self) -> u32 {
         self.protected.len()
     }

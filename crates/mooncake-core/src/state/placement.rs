@@ -7,8 +7,8 @@ use crate::ids::SegmentNo;
 use crate::state::segment::{Open, Segments};
 use mooncake_ids::SessionId;
 
-/// Segments that [`PlacementStrategy::FreeRatioFirst`] compares; and those of which one is taken by chance before all are
-/// gone through.
+/// Segments that [`PlacementStrategy::FreeRatioFirst`] compares; and those of which one is taken by chance before all
+/// are gone through.
 const SAMPLE: usize = 6;
 
 /// Segments that one look at a request tries for what it would rather have: eight for each key of a large one.

@@ -253,6 +253,11 @@ impl Reservations {
     }
 
     /// Slots are below it.
+    /// Gives some memory back that nothing is in. False when there is none.
+    pub fn give_back(&mut self) -> bool {
+        self.slab.give_back() || self.placed.give_back()
+    }
+
     pub fn bound(&self) -> u32 {
         self.slab.bound()
     }

@@ -143,6 +143,15 @@ pub fn groups(pool: &mut Pool) {
             pool.end(1, rids, "put_end, 512 keys of a group");
         }
     }
+    // Of very many more each has one.
+    for _ in 0..(pool.size().objects / 8).min(262_144) / REQUEST as u64 {
+        let from = pool.fresh(REQUEST as u64);
+        let groups =
+            (from..from + REQUEST as u64).map(|number| format!("alone-{number}").into_bytes().into()).collect();
+        let config = mooncake_core::PutConfig { groups, ..mooncake_core::PutConfig::default() };
+        let rids = pool.reserve_with(1, &keys(from, REQUEST as u64), &config, "put_start, 512 keys of as many groups");
+        pool.end(1, rids, "put_end, 512 keys of as many groups");
+    }
     let asked: Vec<_> = first.into_iter().map(crate::pool::key).collect();
     pool.hold("exists, 512 keys of large groups", |core, now, _| {
         core.exists(now, asked.iter().map(|key| &key[..]), |_| {});
