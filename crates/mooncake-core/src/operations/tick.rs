@@ -123,11 +123,7 @@ impl Core {
         if self.watermark == Watermark::Below {
             return;
         }
-        let open = self.segments.each_open();
-        let (used, total) = open.fold((0, 0), |(used, total), open| {
-            let limit = self.segments.get(open.number).map_or(0, |segment| u64::from(segment.extents.limit()));
-            (used + (limit - u64::from(open.free)) * GRANULE, total + u64::from(open.total) * GRANULE)
-        });
+        let (used, total) = (self.segments.open_used(), self.segments.open_bytes());
         let is_above = used as f64 > total as f64 * self.config.high_watermark;
         if self.watermark == Watermark::Unknown && !is_above {
             self.watermark = Watermark::Below;

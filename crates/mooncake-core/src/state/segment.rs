@@ -140,6 +140,7 @@ impl Segment {
             host: self.host,
             largest: self.extents.largest(),
             free: self.extents.free(),
+            used: self.used(),
             total: self.extents.total(),
         }
     }
@@ -154,6 +155,7 @@ pub(crate) struct Open {
     /// Longest free run.
     pub largest: u32,
     pub free: u32,
+    pub used: u32,
     pub total: u32,
 }
 
@@ -212,6 +214,8 @@ pub(crate) struct Segments {
     /// How many open segments each session has that has one.
     open_sessions: BTreeMap<SessionId, u32>,
     open_bytes: u64,
+    /// Granules in use of the open ones.
+    open_used: u64,
     /// Longest free run of granules of each open one, in the order of `open`.
     runs: Maxima,
     /// What eviction alone can gain of each of them.
@@ -338,11 +342,6 @@ impl Segments {
         &self.open
     }
 
-    /// Each open one.
-    pub fn each_open(&self) -> impl Iterator<Item = &Open> {
-        self.touched.each(self.open.iter())
-    }
-
     /// What placement looks at of one that is open.
     pub fn open_one_of(&self, number: SegmentNo) -> Option<&Open> {
         self.open.get(self.get(number)?.open? as usize)
@@ -420,6 +419,11 @@ impl Segments {
     /// Capacity of the open segments.
     pub fn open_bytes(&self) -> u64 {
         self.open_bytes
+    }
+
+    /// Bytes in use of them, for whatever reason.
+    pub fn open_used(&self) -> u64 {
+        self.open_used * GRANULE
     }
 
     pub fn insert(&mut self, number: SegmentNo, session: SessionId, host: Option<u32>, spec: SegmentSpec, epoch: u16) {
@@ -529,6 +533,7 @@ impl Segments {
         }
         *self.open_sessions.entry(open.session).or_default() += 1;
         self.open_bytes += u64::from(open.total) * GRANULE;
+        self.open_used += u64::from(open.used);
         self.runs.set(place as usize, open.largest);
     }
 
@@ -547,6 +552,7 @@ impl Segments {
         }
         subtract(&mut self.open_sessions, closed.session);
         self.open_bytes -= u64::from(closed.total) * GRANULE;
+        self.open_used -= u64::from(closed.used);
     }
 
     /// A segment is to be Gone when a grace is over.
@@ -617,6 +623,7 @@ impl Segments {
         let (before, open) = (self.open[index as usize], segment.for_placement());
         self.open[index as usize] = open;
         self.open_bytes -= u64::from(before.total - open.total) * GRANULE;
+        self.open_used = self.open_used - u64::from(before.used) + u64::from(open.used);
         if before.largest != open.largest {
             self.runs.set(index as usize, open.largest);
         }
@@ -708,6 +715,8 @@ impl Segments {
             let (has, noted) = (segment.populating(), self.populating.contains(&open.number));
             ensure!(has == noted, "{} is populated: {has}, and noted {noted}", open.number.0);
         }
+        let used: u64 = self.open.iter().map(|open| u64::from(open.used)).sum();
+        ensure!(used == self.open_used, "{used} granules of the open ones are in use, and counted {}", self.open_used);
         ensure!(self.populating.len() <= self.open.len(), "{:?} are populated, and not open", self.populating);
         Ok(())
     }
