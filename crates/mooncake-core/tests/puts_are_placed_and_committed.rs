@@ -282,6 +282,40 @@ fn preferred_segments_and_the_own_host_come_first() {
 }
 
 #[test]
+fn of_preferred_segments_each_key_of_a_request_gets_the_first_that_has_room_for_it() {
+    let mut pool = Pool::new();
+    let a = pool.session(1);
+    let (one, two, three) = (pool.mount(a, 1, 4 * KIB), pool.mount(a, 2, 4 * KIB), pool.mount(a, 3, 64 * KIB));
+    let preferred = PutConfig { preferred_segments: vec!["segment-1".into(), "segment-2".into()], ..plain() };
+    let sizes = [3, 3, 2, 1, 4, 1, 1];
+    let keys: Vec<String> = (0..sizes.len()).map(|n| format!("k{n}")).collect();
+    let entries: Vec<(&str, u64)> = keys.iter().map(String::as_str).zip(sizes.map(|size| size * KIB)).collect();
+    let slots = pool.slots(a, &entries, &preferred);
+    let segments: Vec<_> = slots.iter().map(|slot| placed(slot)[0].extent.segment).collect();
+    assert_eq!(
+        segments,
+        [one, two, three, one, three, two, three],
+        "what is too large for one is not for the next key"
+    );
+    pool.check();
+}
+
+#[test]
+fn a_second_copy_finds_the_one_segment_of_another_owner_beside_very_many_of_the_first_copys() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    (1..=200).for_each(|id| _ = pool.mount(a, id, 8 * KIB));
+    let other = pool.mount(b, 201, 64 * KIB);
+    let two = PutConfig { replica_num: 2, ..plain() };
+    for n in 0..50 {
+        let replicas = pool.put_with(a, &format!("k{n}"), KIB, &two);
+        let on_other = replicas.iter().filter(|replica| replica.extent.segment == other).count();
+        assert_eq!((replicas.len(), on_other), (2, 1), "k{n}");
+    }
+    pool.check();
+}
+
+#[test]
 fn random_placement_spreads_and_free_ratio_first_fills_the_emptiest() {
     for (strategy, expect) in [(PlacementStrategy::Random, 8..=56), (PlacementStrategy::FreeRatioFirst, 31..=33)] {
         let mut pool = Pool::with(Config { placement: strategy, ..Config::default() });
