@@ -1,7 +1,7 @@
 //! The example runs as it is printed.
 
 mod cluster;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the example uses a part of it")]
 #[path = "../examples/hello_pool.rs"]
 mod example;
 

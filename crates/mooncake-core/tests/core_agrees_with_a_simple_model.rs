@@ -307,6 +307,7 @@ impl World {
         self.pool.core.session_spec(session).is_some()
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each step")]
     fn run(&mut self, step: &Step) {
         let now = self.pool.now;
         self.removing = matches!(step, Step::Remove { .. } | Step::RemoveAll(_) | Step::RemoveSome { .. });

@@ -319,6 +319,7 @@ fn opens_with_all_that_is_in_it(text: &str, contents: &Contents) {
 /// What is in the snapshot, and what changes behind it, with each kind of record that an operation leaves.
 #[test]
 #[ignore = "writes logs/this-version.txt"]
+#[expect(clippy::too_many_lines, reason = "each kind of record once")]
 fn a_log_of_this_version_is_written() {
     let scratch = Scratch::new("write");
     let master = Running::start(scratch.settings());

@@ -16,7 +16,7 @@ const HEAD: &str = "# A line that changes is a format that changes. MOONCAKE_GOL
 #[macro_export]
 macro_rules! every {
     ($enum:ident { $($variant:ident $(($($value:expr),* $(,)?))? $({ $($field:tt)* })?),* $(,)? }) => {{
-        #[allow(unreachable_patterns)]
+        #[allow(unreachable_patterns, reason = "a variant may be given twice, with other values")]
         const fn knows_all(value: &$enum) {
             match value {
                 $($enum::$variant { .. } => {})*

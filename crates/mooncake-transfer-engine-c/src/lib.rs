@@ -7,8 +7,7 @@
 //! What a caller can be told is wrong is a code: null pointers, engines that were destroyed are not found out, batches
 //! and peers of no engine are. A panic never crosses into C.
 
-// The names are C's.
-#![allow(non_camel_case_types)]
+#![allow(non_camel_case_types, reason = "the names are C's")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::Write;

@@ -10,7 +10,7 @@ mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_targets;
 mod keys;
-#[allow(missing_docs, clippy::all)]
+#[allow(missing_docs, clippy::all, reason = "prost writes it")]
 pub mod message;
 mod position;
 mod preface;

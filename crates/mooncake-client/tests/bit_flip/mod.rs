@@ -1,5 +1,5 @@
 //! Bytes of stored objects, and their stamps, that turn.
-#![allow(dead_code)] // Each test file uses a part of it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,5 @@
 //! Another process of a test, with a store of its own.
-#![allow(dead_code)] // Each test file uses a part of it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use mooncake_client::StoreOptions;
 use mooncake_test_support::ChildProcess;

@@ -19,7 +19,7 @@ pub struct Cluster {
     folder: PathBuf,
 }
 
-#[allow(dead_code)] // Each test file uses a part of it.
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 impl Cluster {
     pub fn start() -> Self {
         Self::start_with(|_| {})
@@ -144,7 +144,7 @@ fn files(folder: &std::path::Path) -> Vec<PathBuf> {
 }
 
 /// Bytes that only this key and length have.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 pub fn value(key: &str, length: usize) -> Vec<u8> {
     let mut state = key.bytes().fold(length as u64 ^ 0x9e37_79b9_7f4a_7c15, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -157,13 +157,13 @@ pub fn value(key: &str, length: usize) -> Vec<u8> {
     bytes
 }
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 pub fn put(store: &Store, key: &str, length: usize) -> Result<PutOutcome, StoreError> {
     store.put(key.as_bytes(), &[Source::new(&value(key, length))], &PutOptions::default())
 }
 
 /// Polls until something holds, and says what did not within a time.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + within;
     while !holds() {

@@ -1,5 +1,5 @@
 //! What lies between clients and a master: it carries bytes, loses and holds some, and looks at others.
-#![allow(dead_code)] // Each test file uses a part of it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -18,6 +18,7 @@ use mooncake_ids::{GRANULE, Rid, SessionId};
 
 impl Core {
     /// Makes one change. Nothing here may depend on anything but the records before it; `now` only starts clocks.
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of record")]
     pub(crate) fn apply<K: AsRef<[u8]>>(&mut self, now: Time, record: &Record<K>) -> Result<(), ReplayError> {
         self.put_aside_before(record);
         match record {
@@ -200,7 +201,10 @@ impl Core {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is another thing that is known of one put; a struct of them would serve this one call"
+    )]
     fn apply_reserved(
         &mut self,
         now: Time,
@@ -405,7 +409,10 @@ impl Core {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is another thing that is known of one put; a struct of them would serve this one call"
+    )]
     fn link_object(
         &mut self,
         now: Time,

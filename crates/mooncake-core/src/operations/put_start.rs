@@ -106,7 +106,10 @@ impl Core {
     }
 
     /// Places each key that can be placed.
-    #[allow(clippy::too_many_arguments)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is another thing that is known of one put; a struct of them would serve this one call"
+    )]
     pub(crate) fn evaluate<'k>(
         &mut self,
         now: Time,
@@ -164,7 +167,10 @@ impl Core {
         result
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is another thing that is known of one put; a struct of them would serve this one call"
+    )]
     fn evaluate_one(
         &mut self,
         now: Time,

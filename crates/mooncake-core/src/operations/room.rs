@@ -153,7 +153,10 @@ impl RoomSearch {
 impl Core {
     /// Finds room for each replica, evicting if it must, and reserves it. One replica is enough where none is to come
     /// for another.
-    #[allow(clippy::too_many_arguments)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is another thing that is known of one put; a struct of them would serve this one call"
+    )]
     pub(crate) fn place(
         &mut self,
         now: Time,

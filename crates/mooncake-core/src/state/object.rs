@@ -78,7 +78,7 @@ impl Place {
 #[derive(Clone)]
 pub(crate) enum Places {
     One(Place),
-    #[allow(clippy::box_collection)]
+    #[expect(clippy::box_collection, reason = "a pointer of eight bytes, where a vector takes 24 in each object")]
     Many(Box<Vec<Place>>),
 }
 

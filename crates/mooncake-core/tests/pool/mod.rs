@@ -1,5 +1,5 @@
 //! A core with a clock and a log around it, for tests that read like a story.
-#![allow(dead_code)] // Each test binary uses a part of it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

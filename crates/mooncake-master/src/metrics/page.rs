@@ -248,6 +248,7 @@ impl Reading {
         out.histogram("master_snapshot_duration_ms", "milliseconds of one snapshot of the log", &self.log.snapshot);
     }
 
+    #[expect(clippy::too_many_lines, reason = "one call for each metric")]
     fn tell_safety(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("Safety: what holds space");

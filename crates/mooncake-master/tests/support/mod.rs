@@ -1,5 +1,5 @@
 //! A master in this process, and a client that speaks the raw protocol.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

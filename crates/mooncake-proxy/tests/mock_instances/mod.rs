@@ -1,5 +1,5 @@
 //! Mock instances, a proxy before them, and a client.
-#![allow(dead_code)] // Each test file uses its own part.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod raw;
 

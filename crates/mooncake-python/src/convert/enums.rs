@@ -13,7 +13,7 @@ macro_rules! enumerations {
         $(#[$doc])*
         #[pyclass(frozen, eq, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[allow(missing_docs)]
+        #[allow(missing_docs, reason = "the members are documented by their names in Python")]
         pub enum $class {
             $($member = $number,)*
         }

@@ -36,7 +36,7 @@ pub struct TransferEngine {
 
 /// An engine as others hold it: it goes on while they do.
 #[pyclass(frozen, module = "mooncake.engine")]
-pub struct InnerTransferEngine(#[allow(dead_code)] Arc<Held>);
+pub struct InnerTransferEngine(#[expect(dead_code, reason = "it is held, and asked nothing")] Arc<Held>);
 
 #[pymethods]
 impl TransferEngine {
@@ -388,7 +388,7 @@ impl TransferEngine {
     #[pyo3(signature = (
         target_hostname, buffer, peer_buffer_address, length, opcode, notify = None, transport_hint = "",
     ))]
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn transfer_sync(
         &self,
         py: Python<'_>,
@@ -441,7 +441,7 @@ impl TransferEngine {
     #[pyo3(signature = (
         target_hostname, buffers, peer_buffer_addresses, lengths, opcode, notify = None, transport_hint = "",
     ))]
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn batch_transfer_sync(
         &self,
         py: Python<'_>,
@@ -494,7 +494,7 @@ impl TransferEngine {
 
     /// As `batch_transfer_sync`, in the background: a batch id, 0 on failure.
     #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, opcode, transport_hint = ""))]
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn batch_transfer_async(
         &self,
         py: Python<'_>,
@@ -546,7 +546,7 @@ impl TransferEngine {
 
     /// From here to the peer, after all that was queued on the stream before. None; RuntimeError if it failed.
     #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, stream_ptr = 0, transport_hint = ""))]
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn transfer_write_on_cuda(
         &self,
         py: Python<'_>,
@@ -564,7 +564,7 @@ impl TransferEngine {
 
     /// From the peer to here, after all that was queued on the stream before. None; RuntimeError if it failed.
     #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, stream_ptr = 0, transport_hint = ""))]
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn transfer_read_on_cuda(
         &self,
         py: Python<'_>,
@@ -582,7 +582,7 @@ impl TransferEngine {
 
     /// Many from here to the peer, after all that was queued on the stream before. None; RuntimeError if one failed.
     #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr = 0, transport_hint = ""))]
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn batch_transfer_write_on_cuda(
         &self,
         py: Python<'_>,
@@ -600,7 +600,7 @@ impl TransferEngine {
 
     /// Many from the peer to here, after all that was queued on the stream before. None; RuntimeError if one failed.
     #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr = 0, transport_hint = ""))]
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn batch_transfer_read_on_cuda(
         &self,
         py: Python<'_>,

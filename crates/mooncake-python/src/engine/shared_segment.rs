@@ -19,7 +19,7 @@ impl SharedSegment {
     #[pyo3(signature = (
         name, size, world_size, rank_id, owner_rank = 0, device_id = 0, mmap = true, host_register = false,
     ))]
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn create<'py>(
         py: Python<'py>,
         name: &str,

@@ -112,6 +112,7 @@ impl World {
         if count == 0 { None } else { self.processes.iter_mut().nth(which.index(count)).map(|(id, p)| (*id, p)) }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each step")]
     fn take(&mut self, step: &Step) -> Option<()> {
         let mut out = Vec::new();
         match step {

@@ -1,5 +1,5 @@
 //! An owner, its initiators, and a second process to be stopped and killed.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};

@@ -1,5 +1,5 @@
 //! The words that engines of one host say to each other, said by a test.
-#![allow(dead_code)] // Each test binary uses a part of it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

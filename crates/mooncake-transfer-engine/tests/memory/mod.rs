@@ -1,5 +1,5 @@
 //! Memory that engines lend and move.
-#![allow(dead_code)] // Each test binary uses a part of it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use mooncake_memory::{ForeignRange, allocate_shared};
 use mooncake_transfer_engine::{Opcode, Request};

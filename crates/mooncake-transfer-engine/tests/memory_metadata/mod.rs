@@ -1,5 +1,5 @@
 //! A metadata service inside the test.
-#![allow(dead_code)] // Each test binary uses a part of it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::HashMap;
 use std::net::IpAddr;

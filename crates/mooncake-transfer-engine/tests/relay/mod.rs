@@ -1,5 +1,5 @@
 //! A name under which a target's document is found, and between its data port and whoever asks there, a relay.
-#![allow(dead_code)] // Each test binary uses a part of it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

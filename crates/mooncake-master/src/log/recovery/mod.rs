@@ -176,7 +176,7 @@ enum Reading {
     CutShort,
 }
 
-#[allow(clippy::too_many_arguments)]
+#[expect(clippy::too_many_arguments, reason = "where it is read from, and what has been found so far")]
 fn read(
     segment: &Segment,
     header: &FileHeader,
