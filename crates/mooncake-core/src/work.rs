@@ -7,9 +7,9 @@ pub const STEP: usize = 256;
 /// What an operation does for others besides.
 const BESIDE: usize = 128;
 
-/// What one look at a request does, in replicas that it places: the keys of a whole request, if all of them have room.
-/// With what it has to evict and to end for them it stops when that would take longer, and goes on at another look.
-const LOOK: usize = 512;
+/// What one look at a request does for room, in replicas that it places: it evicts for 128 keys, if each needs one.
+/// What has room without is placed all the same; for the others it goes on at another look.
+const LOOK: usize = 384;
 
 /// An object that leaves takes as long as so many that are placed: it has gone from the caches, and so have its
 /// neighbours in the list, its place in the index and the free space around it.

@@ -171,7 +171,7 @@ fn a_call_does_not_evict_what_it_has_just_stored_itself() {
 #[test]
 fn what_is_read_meanwhile_does_not_make_a_call_wait_and_evict_its_own() {
     // As many as one look at a request has time to evict for.
-    const ROUND: usize = 170;
+    const ROUND: usize = 128;
     let (mut pool, a) = Pool::single(1000 * KIB);
     let b = pool.session(2);
     for n in 0..1000 {
