@@ -22,13 +22,13 @@ const SHORT_TROUBLE: Duration = Duration::from_secs(20);
 fn known(mutant: Mutant) -> Option<u64> {
     use Mutant::*;
     Some(match mutant {
-        EndIsNotHeard
-        | ForkedChildrenCall
+        ForkedChildrenCall
         | GoneSegmentsAreKept
         | InsidersAreNotAsked
         | PeerForgetsOwnViews
         | PeerForgetsPins
         | PinnedMemoryIsGivenBack
+        | ResumeSaysWhatWasAsked
         | UnansweredCountAsAnswered
         | UnknownViewsAreForgotten
         | ViewsAreNotListed => 1,
@@ -37,26 +37,26 @@ fn known(mutant: Mutant) -> Option<u64> {
         | FenceAsksNobody
         | FenceWaitsForNoWrite
         | GateIgnoresStamps
-        | OpenPutsAreSettled
         | WritersNeedNoLeave => 2,
-        PeerGivesBackOfTheLiving | UnansweredMountStays => 3,
-        ClientsAreNotBelieved | GoodbyeDoesNotWaitForViews => 5,
-        ToldBeforeLogged => 6,
-        SupersededCountsAsStored => 12,
-        ResumeSaysWhatWasAsked => 14,
+        ClientsAreNotBelieved | PeerGivesBackOfTheLiving => 3,
+        GoodbyeDoesNotWaitForViews | OpenPutsAreSettled | RetriesAreNew => 5,
+        ToldBeforeLogged | UnansweredMountStays => 6,
+        UnknownProcessesAreGone => 8,
+        OutcomesAreMixedUp => 12,
+        EndIsNotHeard => 14,
+        SupersededCountsAsStored => 16,
         StaleReplicasAreNotReported => 17,
         PeerAnswersWhileItWrites => 18,
-        UnknownProcessesAreGone => 20,
-        EndOfReaderIsNotTold | RetriesAreNew => 21,
-        ClosedConnectionProvesEpochs | ClosedConnectionProvesFences => 41,
+        ClosedConnectionProvesEpochs => 27,
+        GateIgnoresEpochs => 34,
         AskedAgainCountsAsDone => 58,
-        OutcomesAreMixedUp => 60,
+        UnwrittenCopiesAreGood => 63,
         FarewellIsNotHeard => 66,
-        PeerAnswersUnasked => 83,
-        ReplacedAnchorsAreObeyed => 96,
-        GateIgnoresEpochs => 115,
-        UnwrittenCopiesAreGood => 139,
+        ClosedConnectionProvesFences => 68,
+        EndOfReaderIsNotTold => 76,
+        PeerAnswersUnasked => 117,
         EpochIsKept => 237,
+        ReplacedAnchorsAreObeyed => 248,
         AbandonedMutationsAreNotTold
         | AnotherMasterCountsAsTheSame
         | AnyReignIsObeyed
