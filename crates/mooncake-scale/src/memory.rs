@@ -104,8 +104,10 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
     let began = Instant::now();
     let mut cursor = RemoveAll::new(&mut pool.core, true);
     while !pool.quietly(|core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVED, fx)) {}
-    mooncake_os::trim_heap();
     let removed = there as f64 / began.elapsed().as_secs_f64() / 1e3;
+    // Their memory goes back in steps.
+    pool.tick("tick, a removal has ended");
+    mooncake_os::trim_heap();
     phases.push(Memory::now()?.phase("remove_all", &before, pool.core.objects() as u64, removed, began.elapsed()));
     Ok(Phases(phases))
 }
