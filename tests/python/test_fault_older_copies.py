@@ -1,7 +1,7 @@
 """A copy of the log from before the last raise of the epoch is put back: it gives out nothing that is read.
 
 The master that finds it takes up the number of an epoch that others have seen already, and numbers what it places as
-the lost reign did.
+the lost epoch did.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def begin_second_epoch(pool: Cluster) -> None:
 
 
 def begin_it_again(pool: Cluster, copy: Path, forget: bool = True) -> Peer:
-    """The master is killed and starts with the copy, which comes further than any client remembers of the lost reign.
+    """The master is killed and starts with the copy, which comes further than any client remembers of the lost epoch.
 
     Nobody but a new client may be there meanwhile; gives that one.
     """
@@ -138,7 +138,7 @@ def test_what_was_viewed_after_the_raise_keeps_its_bytes(cluster, tmp_path, late
 
     newcomer = begin_it_again(pool, copy)
     pool.add_node(16 * MIB, env=UNCHECKED)
-    put_all(newcomer, "elsewhere", 100)  # More placements than the lost reign had: later ones have higher numbers.
+    put_all(newcomer, "elsewhere", 100)  # More placements than the lost epoch had: later ones have higher numbers.
     owner.cont()
     pool.wait_segments(2)
     assert put_some(newcomer, "asleep", 300, 256 * KIB)  # All that there is, twice.
@@ -198,7 +198,7 @@ def test_a_writer_that_slept_through_it_writes_over_nothing_that_the_copy_gave_o
     read_all(newcomer, new + put_all(newcomer, "after", 30))
 
 
-def test_a_word_of_the_lost_reign_that_a_reader_hears_late_opens_nothing(cluster, tmp_path):
+def test_a_word_of_the_lost_epoch_that_a_reader_hears_late_opens_nothing(cluster, tmp_path):
     pool = cluster(node_bytes=16 * MIB, env=UNCHECKED)
     owner = pool.nodes[0]
     reader, writer = pool.process(env=UNCHECKED), pool.process(env=UNCHECKED)
@@ -208,7 +208,7 @@ def test_a_word_of_the_lost_reign_that_a_reader_hears_late_opens_nothing(cluster
     reader.call("run", HOLD, keys=seen)
     digests = reader.call("run", LOOK)
 
-    # The owner misses all of the reign that is lost. Its master knows the views, and says so to the reader: that word
+    # The owner misses all of the epoch that is lost. Its master knows the views, and says so to the reader: that word
     # answers a heartbeat, and lies unread when the reader is frozen.
     owner.stop()
     begin_second_epoch(pool)

@@ -82,7 +82,7 @@ def test_no_region_is_handed_out_twice(cluster, tmp_path):
         network.close()
 
 
-def test_views_of_either_reign_keep_their_bytes_when_the_first_master_comes_back(cluster, tmp_path):
+def test_views_of_either_epoch_keep_their_bytes_when_the_first_master_comes_back(cluster, tmp_path):
     try:
         network = Network()
     except NoNamespaces as reason:

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{SegmentMemory, SegmentOptions};
 use mooncake_os::ProcessIdentity;
-use mooncake_segment::{Reign, SegmentServer, ServerOptions};
+use mooncake_segment::{Epoch, SegmentServer, ServerOptions};
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, AttachCall, Beat, Done, Endpoint, Hello, HelloReply, LogPosition, MountReply, Pong, Reply,
     Request, Segment, SegmentsReply, TakeEpoch, anchor_down, anchor_up, hello, reply, request,
@@ -66,8 +66,8 @@ impl Caller {
         self.tell(anchor_down::Body::Pong(Pong::default()));
     }
 
-    pub fn ask(&mut self, reign: Reign) {
-        self.tell(take_epoch(reign));
+    pub fn ask(&mut self, epoch: Epoch) {
+        self.tell(take_epoch(epoch));
     }
 
     /// What comes next besides beats. `None`: the store hangs up.
@@ -91,8 +91,8 @@ impl Caller {
     }
 }
 
-pub(crate) fn take_epoch(reign: Reign) -> anchor_down::Body {
-    anchor_down::Body::TakeEpoch(TakeEpoch { epoch: reign.epoch.into(), reign: reign.id })
+pub(crate) fn take_epoch(epoch: Epoch) -> anchor_down::Body {
+    anchor_down::Body::TakeEpoch(TakeEpoch { epoch: epoch.number.into(), epoch_id: epoch.id })
 }
 
 pub(crate) fn frame(message: &impl Message) -> Vec<u8> {
@@ -123,7 +123,7 @@ pub(crate) fn hello_reply(session: u64) -> HelloReply {
         secret: session,
         features: FEATURES,
         instance: vec![1; 16].into(),
-        position: Some(LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 }),
+        position: Some(LogPosition { log_id: 1, epoch: 1, lsn: 1, epoch_id: 0 }),
         ..HelloReply::default()
     }
 }
@@ -365,7 +365,7 @@ impl Lender {
         let server = SegmentServer::start(options, Box::new(events)).unwrap();
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         server.add(memory.clone(), 1);
-        server.mounted(memory.uuid(), Reign::numbered(1));
+        server.mounted(memory.uuid(), Epoch::numbered(1));
         Lender { memory, server }
     }
 

@@ -221,22 +221,22 @@ fn a_frozen_writer_keeps_a_segment_closed_however_often_its_owner_reconnects() {
 }
 
 #[test]
-fn the_reign_that_a_store_was_asked_to_obey_is_shown_to_the_next_master_however_soon_the_first_one_ends() {
+fn the_epoch_that_a_store_was_asked_to_obey_is_shown_to_the_next_master_however_soon_the_first_one_ends() {
     let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
     let door = Door::to(cluster.address());
     let owner = door.store(&cluster, 8 * MIB);
-    // Of a reign that is not this master's: another one has begun the epoch after this.
-    door.say_at_the_end(anchor_down::Body::TakeEpoch(TakeEpoch { epoch: 2, reign: 7 }));
+    // Of an epoch that is not this master's: another master has begun the one after this.
+    door.say_at_the_end(anchor_down::Body::TakeEpoch(TakeEpoch { epoch: 2, epoch_id: 7 }));
     eventually("the owner is back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 1);
-    let (LogPosition { epoch, lsn, reign, .. }, resume) = door.last_resume();
-    assert_eq!((epoch, lsn, reign, resume.epochs), (2, 0, 7, vec![2]));
+    let (LogPosition { epoch, lsn, epoch_id, .. }, resume) = door.last_resume();
+    assert_eq!((epoch, lsn, epoch_id, resume.epochs), (2, 0, 7, vec![2]));
     assert_eq!(cluster.metric("mooncake_epoch"), 3, "nobody has begun that one");
     eventually("it is open", Duration::from_secs(5), || cluster.metric(CLOSED) == 0);
     put(&owner, "k", 1 << 20).unwrap();
 }
 
 #[test]
-fn what_is_viewed_in_every_reign_is_the_memory_itself() {
+fn what_is_viewed_in_every_epoch_is_the_memory_itself() {
     let mut cluster = Cluster::start();
     let [owner, reader] = [0, 0].map(|segment| cluster.store(segment));
     let is_viewed = |key: &str| {

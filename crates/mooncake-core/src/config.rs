@@ -38,8 +38,8 @@ pub struct Config {
     pub snapshot_aside_max: usize,
     /// Seed of the placement's random choices.
     pub seed: u64,
-    /// Seed of what reigns draw, by which two cores that continue one log are told apart: it must be random itself.
-    pub reign_seed: u64,
+    /// Seed of what epochs draw, by which two cores that continue one log are told apart: it must be random itself.
+    pub epoch_seed: u64,
 }
 
 impl Default for Config {
@@ -61,7 +61,7 @@ impl Default for Config {
             soft_pin_ttl_max_ms: 24 * 3600 * 1000,
             snapshot_aside_max: 64 << 20,
             seed: 0x6d6f_6f6e_6361_6b65,
-            reign_seed: 0x7265_6967_6e73_0001,
+            epoch_seed: 0x7265_6967_6e73_0001,
         }
     }
 }

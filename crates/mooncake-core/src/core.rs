@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::config::Config;
 use crate::effect::{Effects, Push, To};
+use crate::epoch::Epoch;
 use crate::ids::{SegmentNo, Time};
 use crate::record::Record;
 use crate::state::changes::Changes;
@@ -31,9 +32,7 @@ use mooncake_ids::{Rid, SessionId};
 /// Directory, pool, sessions and everything that is decided about them. See the crate's documentation.
 pub struct Core {
     pub(crate) config: Config,
-    pub(crate) epoch: u16,
-    /// Which reign of that epoch it is: see [`Reign`](crate::Reign).
-    pub(crate) reign_id: u32,
+    pub(crate) epoch: Epoch,
     /// Counter of the last rid of this epoch.
     pub(crate) counter: u64,
     pub(crate) sessions: Sessions,
@@ -55,7 +54,7 @@ pub struct Core {
     pub(crate) last_comparison: u64,
     pub(crate) evicted_lately: RecentlyEvicted,
     pub(crate) random: Random,
-    pub(crate) reign_random: Random,
+    pub(crate) epoch_random: Random,
     pub(crate) counts: Counters,
     /// Sessions that may have said that they have replies which are yet to be forgotten.
     pub(crate) settled: BTreeSet<SessionId>,
@@ -69,7 +68,7 @@ pub struct Core {
     pub(crate) purge: Option<u32>,
     /// The scan must start over when it is through: another segment went.
     pub(crate) purge_again: bool,
-    /// Unfinished puts from this slot on may be of earlier reigns: they are over.
+    /// Unfinished puts from this slot on may be of earlier epochs: they are over.
     pub(crate) older_puts: Option<u32>,
     /// Segments where something may be in quarantine that is older than the epoch that they obey: it is free.
     pub(crate) obeying: BTreeSet<SegmentNo>,
@@ -91,8 +90,7 @@ impl Core {
     /// An empty core. Replay what there is, then [`begin`](Core::begin).
     pub fn new(config: Config) -> Core {
         Core {
-            epoch: 0,
-            reign_id: 0,
+            epoch: Epoch::default(),
             counter: 0,
             sessions: Sessions::default(),
             segments: Segments::default(),
@@ -110,7 +108,7 @@ impl Core {
             last_comparison: 0,
             evicted_lately: RecentlyEvicted::default(),
             random: Random::new(config.seed),
-            reign_random: Random::new(config.reign_seed),
+            epoch_random: Random::new(config.epoch_seed),
             counts: Counters::default(),
             settled: BTreeSet::new(),
             next_watched: SessionId(0),
@@ -150,9 +148,9 @@ impl Core {
         tables.into_iter().fold(0, u32::wrapping_add)
     }
 
-    /// The end of the replay: from now on time passes. All sessions are away until their anchors are back. `epoch` is
-    /// given when the log could not be proven complete.
-    pub fn begin(&mut self, now: Time, epoch: Option<u16>, fx: &mut Effects) {
+    /// The end of the replay: from now on time passes. All sessions are away until their anchors are back. `raised`,
+    /// the number of a new epoch, is given when the log could not be proven complete.
+    pub fn begin(&mut self, now: Time, raised: Option<u16>, fx: &mut Effects) {
         for (_, session) in self.sessions.iter_mut() {
             session.away = Some(now);
             session.last_heard = now;
@@ -163,29 +161,29 @@ impl Core {
         self.reservations.renew_all(now);
         // The process before this one may have been ended in the middle of it.
         self.older_puts = Some(0);
-        match epoch {
-            Some(epoch) => self.raise_epoch(now, epoch, fx),
-            None if self.epoch == 0 => self.raise_epoch(now, 1, fx),
+        match raised {
+            Some(number) => self.raise_epoch(now, number, fx),
+            None if self.epoch.number == 0 => self.raise_epoch(now, 1, fx),
             None => {}
         }
     }
 
-    /// The epoch whose rids are handed out.
-    pub fn epoch(&self) -> u16 {
+    /// The epoch: the rids that are handed out carry its number.
+    pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Begins a higher reign: unfinished puts of older ones are no more, and a segment is closed to placement until its
-    /// owner obeys this one. A lower or the same one changes nothing.
-    pub fn raise_epoch(&mut self, now: Time, epoch: u16, fx: &mut Effects) {
-        if epoch <= self.epoch {
+    /// Begins an epoch of a higher number: unfinished puts of older ones are no more, and a segment is closed to
+    /// placement until its owner obeys this one. A lower or the same number changes nothing.
+    pub fn raise_epoch(&mut self, now: Time, number: u16, fx: &mut Effects) {
+        if number <= self.epoch.number {
             return;
         }
-        self.log(now, Record::Epoch(epoch), fx);
+        self.log(now, Record::Epoch(number), fx);
         self.counts.epoch_raises += 1;
         // The first epoch of a log begins once.
-        if epoch > 1 {
-            let counters = self.counters_to_begin(epoch);
+        if number > 1 {
+            let counters = self.counters_to_begin(number);
             self.log(now, counters, fx);
         }
         self.older_puts = Some(0);
@@ -197,7 +195,7 @@ impl Core {
         let owners: Vec<SessionId> =
             self.sessions.iter().filter(|(_, s)| !s.segments.is_empty()).map(|(id, _)| id).collect();
         for owner in owners {
-            self.push(owner, Push::TakeEpoch(self.reign()), fx);
+            self.push(owner, Push::TakeEpoch(self.epoch), fx);
         }
         self.settle(now, fx);
     }
@@ -205,12 +203,12 @@ impl Core {
     /// The next rid; it is higher than every one before it.
     pub(crate) fn next_rid(&mut self) -> Rid {
         self.counter += 1;
-        Rid::new(self.epoch, self.counter)
+        Rid::new(self.epoch.number, self.counter)
     }
 
     pub(crate) fn raise_epoch_when_counter_ends(&mut self, now: Time, fx: &mut Effects) {
         if self.counter > Rid::COUNTER_MAX - COUNTER_RESERVE {
-            let next = self.epoch.checked_add(1).expect("2^62 placements under one log");
+            let next = self.epoch.number.checked_add(1).expect("2^62 placements under one log");
             self.raise_epoch(now, next, fx);
         }
     }

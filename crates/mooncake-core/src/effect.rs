@@ -1,9 +1,9 @@
 //! What an operation leaves behind: durable records, messages to owners and
 //! wake-ups of parked requests. The shell logs, sends and wakes, in this order.
 
+use crate::epoch::Epoch;
 use crate::ids::{Extent, Replica, SegmentNo, Ticket};
 use crate::record::Record;
-use crate::reign::Reign;
 use crate::request::PutSlot;
 use mooncake_ids::{SegmentUuid, SessionId};
 
@@ -57,8 +57,8 @@ pub enum Push {
         /// CRC-32C that it should have.
         crc32c: u32,
     },
-    /// To an owner: obey this reign, fence the older ones.
-    TakeEpoch(Reign),
+    /// To an owner: obey this epoch, fence the older ones.
+    TakeEpoch(Epoch),
     /// To everybody: a segment is Gone; its memory is to be given back, but for
     /// the pinned extents.
     SegmentGone {

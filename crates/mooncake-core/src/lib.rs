@@ -66,11 +66,11 @@ mod core;
 mod durable;
 mod effect;
 mod ensure;
+mod epoch;
 mod eviction;
 mod ids;
 mod operations;
 mod record;
-mod reign;
 mod request;
 mod slab;
 mod state;
@@ -82,6 +82,7 @@ pub use core::Core;
 pub use durable::error::ReplayError;
 pub use durable::snapshot_walk::{AsideFull, SnapshotSlice};
 pub use effect::{Effects, Push, To};
+pub use epoch::Epoch;
 pub use eviction::EvictionPolicy;
 pub use eviction::lru::Lru;
 pub use ids::{Extent, Replica, SegmentNo, Ticket, Time};
@@ -90,7 +91,6 @@ pub use operations::lookup::{Absent, FoundRef};
 pub use operations::remove::{Candidate, KeysCursor, RemoveAll};
 pub use operations::stats::Stats;
 pub use record::{Record, RecordRef};
-pub use reign::Reign;
 pub use request::{
     EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,
     RemoveOutcome, Resumed, SegmentSpec, SessionSpec,

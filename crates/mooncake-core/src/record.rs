@@ -13,7 +13,7 @@ use mooncake_ids::{Rid, SegmentUuid, SessionId};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(serialize = "K: AsRef<[u8]>"))]
 pub enum Record<K = Box<[u8]>> {
-    /// A new reign: rids of this epoch follow.
+    /// A new epoch: rids of this epoch follow.
     Epoch(u16),
     /// A session began.
     SessionOpened {
@@ -157,8 +157,7 @@ pub enum Record<K = Box<[u8]>> {
         writer_done: bool,
     },
     /// The counters that must never run backwards: in snapshots, and behind each raise of the epoch, where the session
-    /// is the
-    /// [`Reign`](crate::Reign)'s id.
+    /// is the [`Epoch`](crate::Epoch)'s id.
     Counters {
         /// Epoch of the last rid.
         epoch: u16,

@@ -485,12 +485,12 @@ impl World {
                 self.pool.core.rechecked(now, owner, rid, *good, &mut self.pool.fx);
             }
             Step::RaiseEpoch => {
-                let next = self.pool.core.epoch() + 1;
+                let next = self.pool.core.epoch().number + 1;
                 self.pool.core.raise_epoch(now, next, &mut self.pool.fx);
             }
             Step::TakeEpoch(session) => {
                 let all: Vec<_> = (1..=self.next_segment).map(uuid).collect();
-                let epoch = self.pool.core.epoch();
+                let epoch = self.pool.core.epoch().number;
                 self.pool.core.epoch_taken(now, self.sessions[*session], epoch, &all, &mut self.pool.fx);
             }
             Step::Populate { granules, failed } => {
@@ -510,7 +510,7 @@ impl World {
                         *told = Told::Nothing;
                     }
                 }
-                let epoch = self.pool.core.epoch() + 1;
+                let epoch = self.pool.core.epoch().number + 1;
                 self.pool.restart(raise.then_some(epoch));
                 for session in self.sessions.clone() {
                     self.resume(session);

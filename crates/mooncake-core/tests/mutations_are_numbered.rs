@@ -159,11 +159,11 @@ fn an_epoch_ends_before_its_numbers_do() {
     pool.core = replayed(pool.log.clone());
     pool.core.begin(pool.now, None, &mut pool.fx);
     pool.resume(a, &[1], &[], 1).unwrap();
-    assert_eq!(pool.core.epoch(), 1);
+    assert_eq!(pool.core.epoch().number, 1);
     let config = PutConfig::default();
     let origin = pool.origin(a);
     let started = pool.core.put_start(pool.now, origin, &[(b"k", 1)], &config, false, &mut pool.fx).unwrap();
-    assert_eq!(pool.core.epoch(), 2);
+    assert_eq!(pool.core.epoch().number, 2);
     assert!(matches!(started, PutStarted::Now(slots) if matches!(slots[0], PutSlot::Full(_))), "its owner is asked");
     pool.collect();
     pool.core.epoch_taken(pool.now, a, 2, &[uuid(1)], &mut pool.fx);

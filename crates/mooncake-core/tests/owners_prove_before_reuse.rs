@@ -55,14 +55,14 @@ fn bytes_that_move_renew_a_put_and_silence_ends_it() {
 }
 
 #[test]
-fn a_new_reign_ends_older_puts_and_closes_segments_until_their_owners_obey() {
+fn a_new_epoch_ends_older_puts_and_closes_segments_until_their_owners_obey() {
     let (mut pool, a) = Pool::single(16 * KIB);
     pool.put(a, "kept", KIB);
     let old = pool.reserve(a, "k", KIB);
     pool.restart(Some(7));
-    assert_eq!(pool.core.epoch(), 7);
+    assert_eq!(pool.core.epoch().number, 7);
     pool.resume(a, &[1], &[], 1).unwrap();
-    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(pool.core.reign()))));
+    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(pool.core.epoch()))));
     assert_eq!(pool.take_fences(a), [(old[0].rid, false)]);
     assert_eq!(pool.commit(a, &old), EndOutcome::Superseded);
     assert!(pool.exists("kept"), "reads go on");
@@ -112,7 +112,7 @@ fn an_owner_that_obeys_already_is_not_asked() {
     assert!(!pool.pushes.iter().any(|(_, push)| matches!(push, Push::TakeEpoch(_))));
     assert!(matches!(pool.slot(a, "k", KIB), PutSlot::Placed(_)));
     pool.restart(None);
-    assert_eq!(pool.core.epoch(), 7);
+    assert_eq!(pool.core.epoch().number, 7);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_segment_opens_when_it_has_taken_the_epoch_whatever_others_of_its_owner_have
     };
     assert_eq!(pool.resume_each(a, &[(1, 7), (2, 0)], &[]), Ok(Resumed::default()));
     assert_eq!(closed(&pool), [uuid(2)]);
-    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(pool.core.reign()))), "the other one is asked for again");
+    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(pool.core.epoch()))), "the other one is asked for again");
     for taken in [6, 8] {
         pool.resume_each(a, &[(1, 7), (2, taken)], &[]).unwrap();
         assert_eq!(closed(&pool), [uuid(2)], "not this epoch");

@@ -70,7 +70,7 @@ fn what_nobody_can_see_is_missing_and_stays_for_its_owner() {
     pool.put_with(a, "k", KIB, &PutConfig { preferred_segments: vec!["segment-1".into()], ..plain() });
     pool.anchor_lost(a);
     assert_eq!(pool.clear(b, "k", ""), Missing);
-    pool.resume(a, &[1], &[], pool.core.epoch()).unwrap();
+    pool.resume(a, &[1], &[], pool.core.epoch().number).unwrap();
     assert!(pool.exists("k"));
     pool.check();
 }

@@ -60,7 +60,7 @@ fn sessions_by_how_they_end() {
 }
 
 #[test]
-fn reigns_reports_pins_and_repeats() {
+fn epochs_reports_pins_and_repeats() {
     let (mut pool, a) = Pool::single(8 * KIB);
     let replicas = pool.put_with(a, "k", 100, &PutConfig { ..plain() });
     assert_eq!(pool.core.stats().counters.epoch_raises, 1, "the first one");

@@ -296,7 +296,7 @@ fn owners_that_are_there_are_asked_at_once_to_take_a_new_epoch() {
     let asked: Vec<SessionId> = pool
         .pushes
         .iter()
-        .filter_map(|(to, push)| matches!(push, Push::TakeEpoch(reign) if reign.epoch == 2).then_some(*to))
+        .filter_map(|(to, push)| matches!(push, Push::TakeEpoch(epoch) if epoch.number == 2).then_some(*to))
         .collect();
     assert_eq!(asked, [a], "neither {b:?}, which is away, nor {idle:?}, which has nothing");
 }

@@ -1,6 +1,6 @@
-//! What hangs on a segment that goes, on a session that expires or on a reign that ends may be very much. It counts for
-//! nothing at once, is cleared away in steps, and a master that ends between any two of them has a successor that is
-//! right.
+//! What hangs on a segment that goes, on a session that expires or on an epoch that ends may be very much. It counts
+//! for nothing at once, is cleared away in steps, and a master that ends between any two of them has a successor that
+//! is right.
 
 mod pool;
 
@@ -167,7 +167,7 @@ fn a_session_with_very_many_views_is_forgotten_in_steps_and_what_it_may_read_is_
 }
 
 #[test]
-fn puts_of_an_earlier_reign_are_over_at_once_and_dropped_in_steps() {
+fn puts_of_an_earlier_epoch_are_over_at_once_and_dropped_in_steps() {
     let (mut pool, owner) = Pool::single(4_000 * KIB);
     let writer = pool.session(2);
     let puts = reserve(&mut pool, writer, "k", &PutConfig::default());
@@ -181,7 +181,7 @@ fn puts_of_an_earlier_reign_are_over_at_once_and_dropped_in_steps() {
     });
     assert!(steps > 2, "{steps}");
     assert_eq!(pool.core.stats().quarantined_extents as usize, MANY);
-    // The owner's word for the reign is its word for all that is older.
+    // The owner's word for the epoch is its word for all that is older.
     pool.core.epoch_taken(pool.now, owner, 2, &[uuid(1)], &mut pool.fx);
     pool.collect();
     in_steps(&mut pool, |pool| assert_eq!(successor(pool).0.stats().quarantined_extents, 0));

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use mooncake_core::Reign;
+use mooncake_core::Epoch;
 
 use crate::log::{Folder, FoundWitness, LogError, Recovered, Sink, Witness, log_id_of, recover};
-use crate::machine::start::{self, Epoch, Found, NoEpochLeft, Witnessed};
+use crate::machine::start::{self, Found, NextEpoch, NoEpochLeft, Witnessed};
 use crate::random;
 use crate::replaying::Replaying;
 use crate::settings::{LogFolder, Settings, Wal};
@@ -19,7 +19,7 @@ pub struct Opened {
     /// What was found.
     pub found: Recovered,
     /// The one to begin with.
-    pub epoch: Epoch,
+    pub next_epoch: NextEpoch,
 }
 
 /// Opens the log that the settings name and replays it; `None` where there is to be none, or can be none.
@@ -72,11 +72,11 @@ pub fn open_log(
         );
     }
     let log =
-        (!fresh).then_some(Found { last_lsn: found.last_lsn, reign: replaying.reign, last_boot: found.last_boot });
+        (!fresh).then_some(Found { last_lsn: found.last_lsn, epoch: replaying.epoch, last_boot: found.last_boot });
     let witness = known.map(|seen| Witnessed { seen, held: free.is_none() });
     let start = start::decide(log, boot_id, witness);
     let start = start.map_err(|NoEpochLeft { epoch }| LogError::NoEpochLeft { path: folder.current(), epoch })?;
-    let kept = free.filter(|_| start.epoch == Epoch::Kept);
+    let kept = free.filter(|_| start.next_epoch == NextEpoch::Kept);
     let witness = open_witness(&settings.witness_folder, &found, start.highest, kept)?;
     if fresh {
         tracing::info!(path = %path.display(), "no log yet: one begins there");
@@ -97,15 +97,15 @@ pub fn open_log(
         );
     }
     let sink = Sink::open(folder, found.log_id, found.last_lsn, *boot_id, witness)?;
-    Ok(Some(Opened { sink, found, epoch: start.epoch }))
+    Ok(Some(Opened { sink, found, next_epoch: start.next_epoch }))
 }
 
 /// The witness of a log from here on, if there can be one: the one that vouches for it, or another. `seen` is the
-/// highest reign known of the log.
+/// highest epoch known of the log.
 fn open_witness(
     folder: &Path,
     found: &Recovered,
-    seen: Reign,
+    seen: Epoch,
     kept: Option<Witness>,
 ) -> Result<Option<Witness>, LogError> {
     let opened = match kept {
@@ -182,10 +182,10 @@ mod tests {
         };
         let log_id = opened(&settings).found.log_id;
         let known = Witness::find(&settings.witness_folder, log_id).unwrap();
-        known.witness.unwrap().store_raised(50, Reign::default()).unwrap();
+        known.witness.unwrap().store_raised(50, Epoch::default()).unwrap();
         for start in 1..=3 {
             let opened = opened(&settings);
-            assert!(matches!(opened.epoch, Epoch::Raised(_)), "start {start}");
+            assert!(matches!(opened.next_epoch, NextEpoch::Raised(_)), "start {start}");
         }
         let Opened { sink, found, .. } = opened(&settings);
         let log = Log::new(found.log_id, found.last_lsn, Some(sink), false);
@@ -193,7 +193,7 @@ mod tests {
         log.commit(log.enqueue(&mut raised).unwrap(), |_| {}).unwrap();
         drop(log);
         let after = opened(&settings);
-        assert_eq!(after.epoch, Epoch::Kept, "the raised epoch is in the log");
+        assert_eq!(after.next_epoch, NextEpoch::Kept, "the raised epoch is in the log");
         drop(after);
         std::fs::remove_dir_all(folder).unwrap();
     }
@@ -223,19 +223,19 @@ mod tests {
             open_log(&self.settings(host), &[host; 16], &mut Replaying::new(CoreConfig::default())).map(Option::unwrap)
         }
 
-        /// One reign on a host: it raises the epoch if it must, and appends this many frames. Says to which, or that it
+        /// One run on a host: it raises the epoch if it must, and appends this many frames. Says to which, or that it
         /// did not have to. A new log begins with the epoch that is given.
-        fn reign(&self, host: u8, first: u16, frames: usize) -> Option<u16> {
+        fn run(&self, host: u8, first: u16, frames: usize) -> Option<u16> {
             let opened = self.open(host).unwrap();
-            let Opened { sink, found, epoch } = opened;
-            let raised = epoch.raised();
+            let Opened { sink, found, next_epoch } = opened;
+            let raised = next_epoch.raised();
             let log = Log::new(found.log_id, found.last_lsn, Some(sink), false);
             let append = |record| {
                 let mut effects = Effects { records: vec![record], ..Effects::default() };
                 log.commit(log.enqueue(&mut effects).unwrap(), |_| {}).unwrap();
             };
-            if let Some(epoch) = raised.or((epoch == Epoch::First).then_some(first)) {
-                append(Record::Epoch(epoch));
+            if let Some(number) = raised.or((next_epoch == NextEpoch::First).then_some(first)) {
+                append(Record::Epoch(number));
             }
             let nothing = Record::SegmentForgotten { uuid: SegmentUuid([1; 16]), number: SegmentNo(1) };
             (0..frames).for_each(|_| append(nothing.clone()));
@@ -260,9 +260,9 @@ mod tests {
     #[test]
     fn a_witness_does_not_vouch_for_a_log_that_another_host_has_cut() {
         let hosts = Hosts::new("cut");
-        hosts.reign(1, 1, 20);
-        assert_eq!(hosts.reign(1, 0, 5), None, "the same host, the same boot: nothing is missing");
-        assert_eq!(hosts.reign(2, 0, 30), Some(2), "host 2 knows nothing of it");
+        hosts.run(1, 1, 20);
+        assert_eq!(hosts.run(1, 0, 5), None, "the same host, the same boot: nothing is missing");
+        assert_eq!(hosts.run(2, 0, 30), Some(2), "host 2 knows nothing of it");
         // Its power fails: the end of what it told is lost.
         let file = hosts.last_file();
         let size = std::fs::metadata(&file).unwrap().len();
@@ -270,42 +270,42 @@ mod tests {
         // Back on host 1, which has not been restarted. Starts that end before the epoch is raised leave that to the
         // next.
         for start in 1..=3 {
-            assert_ne!(hosts.open(1).unwrap().epoch, Epoch::Kept, "start {start}");
+            assert_ne!(hosts.open(1).unwrap().next_epoch, NextEpoch::Kept, "start {start}");
         }
-        assert_eq!(hosts.reign(1, 0, 5), Some(3));
-        assert_eq!(hosts.reign(1, 0, 5), None, "from here on it is host 1's again");
+        assert_eq!(hosts.run(1, 0, 5), Some(3));
+        assert_eq!(hosts.run(1, 0, 5), None, "from here on it is host 1's again");
     }
 
     #[test]
     fn an_epoch_that_the_host_has_seen_of_a_log_is_not_begun_again_by_an_older_copy_of_it() {
         let hosts = Hosts::new("copy");
-        hosts.reign(1, 1, 20);
+        hosts.run(1, 1, 20);
         let (log, copy) = (hosts.0.join("log/current"), hosts.0.join("copy"));
         copy_files(&log, &copy);
-        assert_eq!(hosts.reign(2, 0, 30), Some(2));
-        assert_eq!(hosts.reign(1, 0, 30), Some(3));
-        assert_eq!(hosts.reign(1, 0, 30), None);
+        assert_eq!(hosts.run(2, 0, 30), Some(2));
+        assert_eq!(hosts.run(1, 0, 30), Some(3));
+        assert_eq!(hosts.run(1, 0, 30), None);
         std::fs::remove_dir_all(&log).unwrap();
         copy_files(&copy, &log);
         // A start that ends before it has raised the epoch leaves what it knew to the next one.
         for start in 1..=2 {
-            assert_eq!(hosts.open(1).unwrap().epoch.raised(), Some(4), "start {start}");
+            assert_eq!(hosts.open(1).unwrap().next_epoch.raised(), Some(4), "start {start}");
         }
-        assert_eq!(hosts.reign(1, 0, 5), Some(4));
-        // Host 2 has seen less; the clients that have seen more tell it by the reign.
+        assert_eq!(hosts.run(1, 0, 5), Some(4));
+        // Host 2 has seen less; the clients that have seen more tell it by the epoch's id.
         std::fs::remove_dir_all(&log).unwrap();
         copy_files(&copy, &log);
-        assert_eq!(hosts.reign(2, 0, 5), Some(3));
+        assert_eq!(hosts.run(2, 0, 5), Some(3));
     }
 
     #[test]
     fn a_log_of_which_nothing_is_left_does_not_begin_its_first_epoch_again() {
         let hosts = Hosts::new("empty");
-        hosts.reign(1, 1, 20);
+        hosts.run(1, 1, 20);
         let header = std::fs::File::options().write(true).open(hosts.last_file()).unwrap();
         header.set_len(64).unwrap();
         let opened = hosts.open(2).unwrap();
-        assert_eq!((opened.found.last_lsn, opened.epoch.raised()), (0, Some(2)));
+        assert_eq!((opened.found.last_lsn, opened.next_epoch.raised()), (0, Some(2)));
     }
 
     fn copy_files(from: &Path, to: &Path) {
@@ -319,13 +319,13 @@ mod tests {
     #[test]
     fn a_log_without_a_higher_epoch_does_not_start_when_it_needs_one() {
         let hosts = Hosts::new("last-epoch");
-        hosts.reign(1, 65_535, 3);
-        assert_eq!(hosts.reign(1, 0, 3), None, "nothing is missing, so that none is needed");
+        hosts.run(1, 65_535, 3);
+        assert_eq!(hosts.run(1, 0, 3), None, "nothing is missing, so that none is needed");
         for start in 1..=2 {
             let refused = hosts.open(2).expect_err("no epoch is left").to_string();
             assert!(refused.contains("65535") && refused.contains("mv "), "start {start}: {refused}");
         }
         std::fs::rename(hosts.0.join("log/current"), hosts.0.join("moved-away")).unwrap();
-        assert_eq!(hosts.open(2).unwrap().epoch, Epoch::First);
+        assert_eq!(hosts.open(2).unwrap().next_epoch, NextEpoch::First);
     }
 }

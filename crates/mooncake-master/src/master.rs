@@ -185,18 +185,18 @@ struct Started {
 /// Opens the log, replays it, decides on the epoch, and begins.
 fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartError> {
     let began = Instant::now();
-    let mut replaying = Replaying::new(CoreConfig { reign_seed: random::number(), ..settings.core.clone() });
+    let mut replaying = Replaying::new(CoreConfig { epoch_seed: random::number(), ..settings.core.clone() });
     let opened = open_log(settings, &identity.told.boot_id, &mut replaying)?;
     let Replaying { core, open, .. } = replaying;
     let (mut wanted, mut torn_bytes) = (None, 0);
     let (log, raised) = match opened {
         Some(opened) => {
-            let Opened { mut sink, found, epoch } = opened;
+            let Opened { mut sink, found, next_epoch } = opened;
             let (sender, receiver) = std::sync::mpsc::sync_channel(1);
             sink.keep_with(&found, settings.compact_min, sender, &settings.witness_folder);
             wanted = Some(receiver);
             torn_bytes = found.cut_bytes;
-            (Log::new(found.log_id, found.last_lsn, Some(sink), settings.wal == Wal::Fsync), epoch.raised())
+            (Log::new(found.log_id, found.last_lsn, Some(sink), settings.wal == Wal::Fsync), next_epoch.raised())
         }
         None => (Log::new(random::number(), 0, None, false), None),
     };
@@ -205,7 +205,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
     }
     log.replayed(torn_bytes, began.elapsed());
     let log = Arc::new(log);
-    log.set_reign(core.reign());
+    log.set_epoch(core.epoch());
     let processes = ProcessWatch::new().map_err(|source| StartError::System { what: "watching processes", source })?;
     let threads = Threads::start().map_err(|source| StartError::System { what: "threads for connections", source })?;
     let connections = Connections::new(settings.connections.within(descriptor_limit()));
@@ -213,7 +213,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
     shared
         .apply(|core, now, effects| core.begin(now, raised, effects))
         .map_err(|e| StartError::System { what: "writing to the log", source: io::Error::other(e) })?;
-    log.set_reign(shared.read(|core, _| core.reign()));
+    log.set_epoch(shared.read(|core, _| core.epoch()));
     let compactor = match wanted {
         Some(wanted) => Some(
             Compactor::start(log, shared.clone(), wanted, settings.after_bulk_free)

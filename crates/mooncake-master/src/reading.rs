@@ -16,7 +16,7 @@ pub fn read(shared: &Shared) -> Reading {
         segments,
         shell: shared.metrics.read(),
         log: shared.log.read(),
-        epoch: shared.log.reign().epoch.into(),
+        epoch: shared.log.epoch().number.into(),
         lsn: shared.log.lsn(),
         connections: shared.connections.len() as u64,
         displaced: shared.connections.displaced(),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Config, Core, RecordRef, Reign};
+use mooncake_core::{Config, Core, Epoch, RecordRef};
 
 use crate::log::{Progress, Replay};
 use crate::machine::processes::LeftOpen;
@@ -16,13 +16,13 @@ pub struct Replaying {
     /// Sessions that have not ended.
     pub open: LeftOpen,
     /// The last one.
-    pub reign: Reign,
+    pub epoch: Epoch,
     told: Instant,
 }
 
 impl Replaying {
     pub fn new(config: Config) -> Replaying {
-        Replaying { core: Core::new(config), open: LeftOpen::default(), reign: Reign::default(), told: Instant::now() }
+        Replaying { core: Core::new(config), open: LeftOpen::default(), epoch: Epoch::default(), told: Instant::now() }
     }
 
     fn tell(&mut self, Progress { read, total }: Progress) {
@@ -35,7 +35,7 @@ impl Replaying {
 impl Replay for Replaying {
     fn apply(&mut self, record: RecordRef<'_>) -> Result<(), String> {
         self.open.note(&record);
-        self.reign = self.reign.after(&record);
+        self.epoch = self.epoch.after(&record);
         self.core.replay(record).map_err(|error| error.to_string())
     }
 

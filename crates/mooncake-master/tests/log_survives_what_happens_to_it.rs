@@ -158,15 +158,15 @@ fn a_hello_that_has_seen_more_of_this_log_raises_the_epoch() {
     let ahead = message::LogPosition { lsn: seen.lsn + 100, ..seen };
     let reply = client.resume_with(master.rpc, Some(ahead));
     assert_eq!(reply.position.unwrap().epoch, 2);
-    let other_log = message::LogPosition { log_id: 1, epoch: 1, lsn: 1 << 40, reign: 0 };
+    let other_log = message::LogPosition { log_id: 1, epoch: 1, lsn: 1 << 40, epoch_id: 0 };
     let other = Client::open_as(master.rpc, support::process(), Some(other_log));
     assert_eq!(other.hello.position.unwrap().epoch, 2, "another log's LSN says nothing");
-    let same = message::LogPosition { log_id: 1, epoch: 2, lsn: 1, reign: 0 };
+    let same = message::LogPosition { log_id: 1, epoch: 2, lsn: 1, epoch_id: 0 };
     for _ in 0..2 {
         let other = Client::open_as(master.rpc, support::process(), Some(same));
         assert_eq!(other.hello.position.unwrap().epoch, 3, "the other log has given out rids of epoch 2");
     }
-    let far = message::LogPosition { log_id: 1, epoch: 9, lsn: 1, reign: 0 };
+    let far = message::LogPosition { log_id: 1, epoch: 9, lsn: 1, epoch_id: 0 };
     let third = Client::open_as(master.rpc, support::process(), Some(far));
     assert_eq!(third.hello.position.unwrap().epoch, 10, "its segments may obey epoch 9 already");
     master.stop();
@@ -226,7 +226,7 @@ fn a_run_without_the_log_renames_it_away_first() {
 fn an_engine_that_outlived_very_many_runs_without_a_log_is_let_in_by_and_by() {
     let scratch = Scratch::new("outlived");
     let master = Running::start(Settings { wal: Wal::Off, ..scratch.settings() });
-    let seen = message::LogPosition { log_id: 1, epoch: 1040, lsn: 9, reign: 0 };
+    let seen = message::LogPosition { log_id: 1, epoch: 1040, lsn: 9, epoch_id: 0 };
     support::eventually("the engine is let in", || {
         let open = message::OpenSession { host_name: "test:1".to_owned(), process: Some(support::process()) };
         let (_, reply) = support::greet(master.rpc, message::hello::Role::Open(open), Some(seen));

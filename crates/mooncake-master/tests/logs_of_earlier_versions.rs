@@ -226,7 +226,7 @@ fn first() -> Contents {
     Contents { epoch: 1, objects, others, pins, capacity: MIB + MIB * 3 / 4 }
 }
 
-/// Beside all that: a second reign, in which a segment leaves and another one has gone, and what was put and seen
+/// Beside all that: a second epoch, in which a segment leaves and another one has gone, and what was put and seen
 /// there.
 fn second() -> Contents {
     let Contents { mut objects, mut pins, capacity, .. } = first();
@@ -242,7 +242,7 @@ fn a_log_of_49e5191_opens_with_its_sessions_segments_objects_pins_and_replies() 
 }
 
 #[test]
-fn a_log_of_0e5426b_opens_with_its_second_reign_too() {
+fn a_log_of_0e5426b_opens_with_its_second_epoch_too() {
     opens_with_all_that_is_in_it(SECOND, &second());
 }
 
@@ -258,7 +258,7 @@ fn opens_with_all_that_is_in_it(text: &str, contents: &Contents) {
         fs::write(scratch.current().join(name), bytes).unwrap();
     }
     let files = (scratch.snapshots().len(), scratch.segments().len());
-    assert_eq!(files, (1, contents.epoch as usize), "a snapshot, and behind it what each reign has written");
+    assert_eq!(files, (1, contents.epoch as usize), "a snapshot, and behind it what each epoch has written");
     // Twice: as that version left it, then as this one has gone on with it.
     for epoch in [contents.epoch + 1, contents.epoch + 2] {
         let master = Running::start(scratch.settings());
@@ -408,7 +408,7 @@ fn a_log_of_this_version_is_written() {
     remove(&mut writer, "retried");
     master.stop();
 
-    // Nothing vouches for it any more: a second reign begins.
+    // Nothing vouches for it any more: a second epoch begins.
     lose_witness(&scratch);
     let master = Running::start(scratch.settings());
     let mut owner = back(&master, owner_of, &[WHOLE], &[], owner.sequence);

@@ -60,7 +60,7 @@ fn is_asked(client: &mut Client) -> bool {
     client.anchor.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let heard: std::io::Result<mooncake_wire::message::AnchorDown> = read_frame(&mut client.anchor, MAX_FRAME);
     heard.is_ok_and(
-        |heard| matches!(heard.body, Some(anchor_down::Body::TakeEpoch(take)) if take.epoch == 2 && take.reign != 0),
+        |heard| matches!(heard.body, Some(anchor_down::Body::TakeEpoch(take)) if take.epoch == 2 && take.epoch_id != 0),
     )
 }
 
@@ -108,8 +108,8 @@ fn views_that_nobody_knows_are_named_and_very_many_are_not() {
 }
 
 #[test]
-fn an_epoch_taken_in_another_reign_of_the_same_number_opens_nothing() {
-    let scratch = Scratch::new("reigns");
+fn another_epoch_of_the_same_number_that_was_taken_opens_nothing() {
+    let scratch = Scratch::new("epochs");
     let (master, mut owner) = raised(&scratch);
     let bits = Feature::SegmentEpochs.bit();
     master.stop();
@@ -135,7 +135,7 @@ fn an_epoch_taken_in_another_reign_of_the_same_number_opens_nothing() {
     (0..20).for_each(|number| _ = stranger.put(&format!("b{number}"), 10));
     let own = stranger.highest.unwrap();
     assert_eq!((own.log_id, own.epoch), (position.log_id, 3));
-    assert_ne!(own.reign, position.reign);
+    assert_ne!(own.epoch_id, position.epoch_id);
     let reply = resume(&mut owner, &second, bits, |resume| taken(resume, 3));
     assert_eq!(reply.position.unwrap().epoch, 4);
     assert_eq!(closed(&second), 3, "until it and the stranger have taken this one");

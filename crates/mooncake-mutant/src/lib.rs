@@ -49,8 +49,8 @@ mutants! {
     GoneSegmentsAreKept,
     /// Memory that a list has named since is given back, but for the pins that were known before.
     ListedMemoryIsGivenBack,
-    /// An owner obeys two reigns of one number.
-    BothReignsAreTaken,
+    /// An owner obeys two epochs of one number.
+    BothEpochsAreTaken,
     /// A fence that is asked for again counts as done.
     AskedAgainCountsAsDone,
     /// A writer that is late may leave its stamps over a tombstone.
@@ -73,8 +73,8 @@ mutants! {
     PeerForgetsOwnViews,
     /// A newcomer looks at memory whose owner does not wait for it.
     NewcomerIsNotWaitedFor,
-    /// A peer that gives memory back does so too while another reign's pins are not known.
-    PinsOfAnotherReignAreForgotten,
+    /// A peer that gives memory back does so too while another epoch's pins are not known.
+    PinsOfAnotherEpochAreForgotten,
     /// A peer writes without its owner's leave.
     WritersNeedNoLeave,
     // ------------------------------------------------------------- stores
@@ -100,16 +100,16 @@ mutants! {
     AnotherMasterCountsAsTheSame,
     /// A store does not remember what it has seen of the log.
     PositionIsForgotten,
-    /// A store goes on in two reigns of one number.
-    BothReignsAreFollowed,
+    /// A store goes on in two epochs of one number.
+    BothEpochsAreFollowed,
     /// What the master has to hear is sent once, whether it came or not.
     FactsAreToldOnce,
     /// The end of a reader is told once, whether the master has taken note of it or not.
     DeathsAreToldOnce,
     /// The master hears that the reply to a pin is here while a list without it is on its way.
     PinsSettleDuringLists,
-    /// A store answers owners' questions about any reign.
-    AnyReignIsObeyed,
+    /// A store answers owners' questions about any epoch.
+    AnyEpochIsObeyed,
     /// A copy that was not written is ended as good.
     UnwrittenCopiesAreGood,
     /// A put whose bytes may still land is given up as if none could.

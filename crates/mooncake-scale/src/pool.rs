@@ -263,7 +263,7 @@ impl Pool {
     /// The segments that a session has.
     pub fn segments_of(&self, session: u64) -> Vec<(SegmentUuid, u16)> {
         let its = self.core.segments().filter(|segment| segment.session == SessionId(session));
-        its.map(|segment| (segment.uuid, self.core.epoch())).collect()
+        its.map(|segment| (segment.uuid, self.core.epoch().number)).collect()
     }
 
     /// Keys of the objects that were put last.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use mooncake_memory::{CopyError, MemoryError};
 use mooncake_os::{ProcessError, is_short_of_descriptors};
 
+use crate::epoch::Epoch;
 use crate::protocol::frames::Status;
-use crate::reign::Reign;
 
 /// A read, a write or a view failed.
 #[derive(Debug, thiserror::Error)]
@@ -208,15 +208,15 @@ impl LinkError {
     }
 }
 
-/// An owner was asked to obey a reign, and obeys another one of the same epoch. What is taken of the one says nothing
+/// An owner was asked to obey an epoch, and obeys another one of the same number. What is taken of the one says nothing
 /// of the other, so its segments open in neither until a higher epoch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("asked to obey reign {:08x} of epoch {}, but obeys reign {:08x} of it", asked.id, asked.epoch, obeyed.id)]
-pub struct TwoReigns {
+#[error("asked to obey the epoch {} of id {:08x}, but obeys that of id {:08x}", asked.number, asked.id, obeyed.id)]
+pub struct TwoEpochs {
     /// What the owner was asked for.
-    pub asked: Reign,
+    pub asked: Epoch,
     /// What it was asked for before.
-    pub obeyed: Reign,
+    pub obeyed: Epoch,
 }
 
 /// A segment server could not start.

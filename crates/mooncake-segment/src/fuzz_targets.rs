@@ -12,12 +12,12 @@ use mooncake_ids::SegmentUuid;
 use mooncake_os::Guarded;
 use mooncake_test_support::FuzzTarget;
 
+use crate::epoch::Epoch;
 use crate::protocol::attach_stream::AttachPipe;
 use crate::protocol::frames::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, Purpose, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
     begins_as_hello, seal,
 };
-use crate::reign::Reign;
 
 /// All of them.
 pub const FUZZ_TARGETS: [FuzzTarget; 3] = [
@@ -57,9 +57,9 @@ fn hello_seeds() -> Vec<Vec<u8>> {
         pid: 4,
         start_time: 5,
     };
-    let reign = Reign { epoch: 1, id: 6 };
+    let epoch = Epoch { number: 1, id: 6 };
     let reply =
-        HelloReply { version: 1, status: Status::Ok, reign, bytes: 1 << 30, uuid: SegmentUuid([3; 16]), features: 2 };
+        HelloReply { version: 1, status: Status::Ok, epoch, bytes: 1 << 30, uuid: SegmentUuid([3; 16]), features: 2 };
     let hellos = [Purpose::Lane, Purpose::Attach].map(|purpose| hello(purpose).encode());
     hellos.into_iter().chain([reply.encode()]).map(|raw| raw.to_vec()).collect()
 }

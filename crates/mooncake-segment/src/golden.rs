@@ -13,6 +13,7 @@ use mooncake_os::Guarded;
 use mooncake_os::recv_fds;
 use mooncake_test_support::{Golden, every};
 
+use crate::epoch::Epoch;
 use crate::link::fixture::{Quiet, hello, owner};
 use crate::machine::Fence;
 use crate::protocol::attach_stream::AttachPipe;
@@ -20,10 +21,9 @@ use crate::protocol::frames::{
     FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op,
     Purpose, Reply, Status, Trailer,
 };
-use crate::reign::Reign;
 
 const UUID: SegmentUuid = SegmentUuid(*b"0123456789abcdef");
-const REIGN: Reign = Reign { epoch: 0x0102, id: 0x8101_0203 };
+const EPOCH: Epoch = Epoch { number: 0x0102, id: 0x8101_0203 };
 
 #[test]
 fn messages_are_what_they_were() {
@@ -47,7 +47,7 @@ fn messages_are_what_they_were() {
         assert_eq!(Frame::decode(&frame.encode()), Some(frame));
         golden.bytes(format!("frame.{name}"), frame.encode());
     }
-    golden.bytes("frame.take_epoch", Frame::take_epoch(REIGN).encode());
+    golden.bytes("frame.take_epoch", Frame::take_epoch(EPOCH).encode());
 
     let statuses = every!(Status {
         Ok,
@@ -66,7 +66,7 @@ fn messages_are_what_they_were() {
     });
     for (name, status) in &statuses {
         let bytes = 0x5152_5354_5556_5758;
-        let reply = HelloReply { version: 0x0102, status: *status, reign: REIGN, bytes, uuid: UUID, features: 2 };
+        let reply = HelloReply { version: 0x0102, status: *status, epoch: EPOCH, bytes, uuid: UUID, features: 2 };
         assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
         golden.bytes(format!("hello_reply.{name}"), reply.encode());
     }
@@ -120,7 +120,7 @@ fn an_attach_connection_is_what_it_was() {
     server.fence(Fence { uuid, rid, offset: 1024, len: 1500, writer, writer_done: false });
     let asked = said("quiesce", &mut peer);
     peer.write_all(&Frame { op: Op::Quiesced, ..asked }.encode()).unwrap();
-    server.take_epoch(REIGN).unwrap();
+    server.take_epoch(EPOCH).unwrap();
     said("take_epoch", &mut peer);
 
     // The other side writes its frames by the same pipe.

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod alarm;
+mod epoch;
 mod error;
 #[cfg(test)]
 mod eventually;
@@ -31,14 +32,13 @@ mod protocol;
 #[doc(hidden)]
 pub mod machine;
 mod readiness;
-mod reign;
 mod server;
 mod wait;
 
-pub use error::{LinkError, ServerError, TransferError, TwoReigns, WriteError};
+pub use epoch::Epoch;
+pub use error::{LinkError, ServerError, TransferError, TwoEpochs, WriteError};
 pub use link::{Link, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
 pub use link_events::{EpochQuestion, LinkEvents};
 pub use protocol::frames::Status;
-pub use reign::Reign;
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
 pub use wait::{SLOWEST, Wait};

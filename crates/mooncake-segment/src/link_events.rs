@@ -5,35 +5,35 @@ use std::sync::Weak;
 
 use mooncake_ids::SegmentUuid;
 
-use crate::reign::Reign;
+use crate::epoch::Epoch;
 
 /// What links report by themselves. Called on a thread of the links: hand over, do not block.
 pub trait LinkEvents: Send + Sync {
     /// The process that owns a mapped segment is proven gone.
     fn owner_gone(&self, uuid: SegmentUuid);
-    /// The owner of a mapped segment, or of one in this process, asks to obey a reign. Confirm when the
-    /// master that reigns so knows all of this store's pins and no write
+    /// The owner of a mapped segment, or of one in this process, asks to obey an epoch. Confirm when the
+    /// master of that epoch knows all of this store's pins and no write
     /// of an older placement is planned; drop the question to stay silent.
     fn take_epoch(&self, question: EpochQuestion);
 }
 
-/// An owner's wish that this process writes nothing older than a reign's epoch. It keeps nothing mapped.
+/// An owner's wish that this process writes nothing older than an epoch. It keeps nothing mapped.
 pub struct EpochQuestion {
     asked: Weak<dyn Asked>,
     uuid: SegmentUuid,
-    reign: Reign,
+    epoch: Epoch,
 }
 
 /// Whoever is asked in a question: what a store has mapped, or is inside of in its own process.
 pub(crate) trait Asked: Send + Sync {
-    /// The store obeys the reign.
-    fn confirm(&self, reign: Reign);
+    /// The store obeys the epoch.
+    fn confirm(&self, epoch: Epoch);
 }
 
 impl EpochQuestion {
     /// The question to one who is asked only as long as it is there.
-    pub(crate) fn new(asked: Weak<dyn Asked>, uuid: SegmentUuid, reign: Reign) -> EpochQuestion {
-        EpochQuestion { asked, uuid, reign }
+    pub(crate) fn new(asked: Weak<dyn Asked>, uuid: SegmentUuid, epoch: Epoch) -> EpochQuestion {
+        EpochQuestion { asked, uuid, epoch }
     }
 
     /// Segment whose owner asks.
@@ -43,13 +43,13 @@ impl EpochQuestion {
 
     /// Whether another one asks the same of the same: one answer is enough.
     pub fn repeats(&self, other: &EpochQuestion) -> bool {
-        self.is_asked_where(other) && self.reign == other.reign
+        self.is_asked_where(other) && self.epoch == other.epoch
     }
 
     /// Whether the answer to this one, at the same place, says all that the other one's would: it asks for a higher
     /// epoch.
     pub fn supersedes(&self, other: &EpochQuestion) -> bool {
-        self.is_asked_where(other) && self.reign.epoch > other.reign.epoch
+        self.is_asked_where(other) && self.epoch.number > other.epoch.number
     }
 
     fn is_asked_where(&self, other: &EpochQuestion) -> bool {
@@ -61,22 +61,22 @@ impl EpochQuestion {
         self.asked.strong_count() == 0
     }
 
-    /// The reign.
-    pub fn reign(&self) -> Reign {
-        self.reign
+    /// The epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// So it is. The owner hears of it as soon as the older writes that are
     /// still copying have ended; newer ones of that kind are refused already.
     pub fn confirm(self) {
         if let Some(asked) = self.asked.upgrade() {
-            asked.confirm(self.reign);
+            asked.confirm(self.epoch);
         }
     }
 }
 
 impl fmt::Debug for EpochQuestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EpochQuestion").field("uuid", &self.uuid).field("reign", &self.reign).finish_non_exhaustive()
+        f.debug_struct("EpochQuestion").field("uuid", &self.uuid).field("epoch", &self.epoch).finish_non_exhaustive()
     }
 }

@@ -13,10 +13,10 @@ use mooncake_memory::{CopyError, SegmentMemory};
 use mooncake_os::forked;
 use parking_lot::Mutex;
 
+use crate::epoch::Epoch;
 use crate::gate::Gate;
 use crate::link_events::{Asked, EpochQuestion, LinkEvents};
 use crate::machine::{self, Segment, Writes};
-use crate::reign::Reign;
 use mooncake_os::Waker;
 
 /// A segment that a server of this process serves.
@@ -31,10 +31,10 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Fresh memory: nothing older than the epoch can be there. [`Insiders::mounted`] says in which reign that is.
+    /// Fresh memory: nothing older than the epoch can be there. [`Insiders::mounted`] says in which epoch that is.
     pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, waker: Arc<Waker>) -> Served {
         let settled = waker.clone();
-        let machine = machine::Insiders::new(Reign::numbered(epoch));
+        let machine = machine::Insiders::new(Epoch::numbered(epoch));
         let state = Mutex::new(State { machine, inside: HashMap::new() });
         Served {
             insiders: Arc::new(Insiders { uuid: memory.uuid(), state, waker }),
@@ -70,7 +70,7 @@ impl Segment for Arc<Served> {
         self.memory.mapping().max_stamp(offset, len)
     }
 
-    fn raise_insiders(&self, asked: Reign) -> bool {
+    fn raise_insiders(&self, asked: Epoch) -> bool {
         self.insiders.state.lock().machine.raise(asked)
     }
 
@@ -104,17 +104,17 @@ impl Insiders {
     }
 
     /// See [`machine::Insiders::mounted`].
-    pub(crate) fn mounted(&self, reign: Reign) {
-        self.state.lock().machine.mounted(reign);
+    pub(crate) fn mounted(&self, epoch: Epoch) {
+        self.state.lock().machine.mounted(epoch);
     }
 
-    /// See [`machine::Insiders::reign`].
-    pub(crate) fn reign(&self) -> Reign {
-        self.state.lock().machine.reign()
+    /// See [`machine::Insiders::epoch`].
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.state.lock().machine.epoch()
     }
 
-    /// Those who do not obey a reign yet, to be asked by [`Inside::ask`] without any lock.
-    pub(crate) fn below(&self, asked: Reign) -> Vec<Arc<Inside>> {
+    /// Those who do not obey an epoch yet, to be asked by [`Inside::ask`] without any lock.
+    pub(crate) fn below(&self, asked: Epoch) -> Vec<Arc<Inside>> {
         let state = self.state.lock();
         state.machine.below(asked).filter_map(|number| state.inside.get(&number)?.upgrade()).collect()
     }
@@ -129,21 +129,21 @@ pub(crate) struct Inside {
 
 impl Inside {
     /// See [`crate::Link::is_waited_for_in`].
-    pub(crate) fn is_waited_for_in(&self, reign: Reign) -> bool {
-        self.insiders.state.lock().machine.is_waited_for_in(self.number, reign)
+    pub(crate) fn is_waited_for_in(&self, epoch: Epoch) -> bool {
+        self.insiders.state.lock().machine.is_waited_for_in(self.number, epoch)
     }
 
     /// Has its store asked. Called without any lock of the owner.
-    pub(crate) fn ask(self: &Arc<Self>, reign: Reign) {
+    pub(crate) fn ask(self: &Arc<Self>, epoch: Epoch) {
         let asked: Weak<Inside> = Arc::downgrade(self);
-        self.events.take_epoch(EpochQuestion::new(asked, self.insiders.uuid, reign));
+        self.events.take_epoch(EpochQuestion::new(asked, self.insiders.uuid, epoch));
     }
 }
 
 // Its writes pass the owner's own gate.
 impl Asked for Inside {
-    fn confirm(&self, reign: Reign) {
-        self.insiders.state.lock().machine.confirm(self.number, reign);
+    fn confirm(&self, epoch: Epoch) {
+        self.insiders.state.lock().machine.confirm(self.number, epoch);
         self.insiders.waker.wake();
     }
 }
@@ -204,11 +204,11 @@ mod tests {
         assert_eq!(served.insiders.state.lock().inside.len(), 1);
         links.close();
         drop(link);
-        assert_eq!(served.insiders.below(Reign::numbered(2)).len(), 1, "it is asked on account of its views");
+        assert_eq!(served.insiders.below(Epoch::numbered(2)).len(), 1, "it is asked on account of its views");
         drop(views);
         assert!(served.insiders.state.lock().inside.is_empty());
-        assert!(served.insiders.below(Reign::numbered(2)).is_empty());
-        assert!(served.raise_insiders(Reign::numbered(2)), "nobody is waited for");
+        assert!(served.insiders.below(Epoch::numbered(2)).is_empty());
+        assert!(served.raise_insiders(Epoch::numbered(2)), "nobody is waited for");
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn a_killed_owner_is_noticed_within_200_ms_and_its_memory_given_back_under_live_
 }
 
 #[test]
-fn what_only_another_reigns_master_may_know_of_is_kept_when_the_owner_dies() {
+fn what_only_another_epochs_master_may_know_of_is_kept_when_the_owner_dies() {
     // No other test of this binary has a segment of this size: it is counted by size.
     let size = 12 * MIB;
     let (mut owner, address) = start_owner(size);
@@ -103,10 +103,10 @@ fn what_only_another_reigns_master_may_know_of_is_kept_when_the_owner_dies() {
     links.forget(address.uuid, &[], FIRST);
     std::thread::sleep(Duration::from_millis(200));
     assert!(held_bytes(size) >= 2 * MIB, "{} bytes are held", held_bytes(size));
-    // But for the one that this is a reign of.
-    let reign = question.reign();
+    // The master of the epoch that the owner asks for does.
+    let epoch = question.epoch();
     question.confirm();
-    links.forget(address.uuid, &[(0, MIB)], reign);
+    links.forget(address.uuid, &[(0, MIB)], epoch);
     holds(size, MIB..2 * MIB);
 }
 

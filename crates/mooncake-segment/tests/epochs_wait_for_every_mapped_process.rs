@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::Source;
-use mooncake_segment::{EpochQuestion, Link, Links, Path, Paths, Reign, TransferError, TwoReigns};
+use mooncake_segment::{Epoch, EpochQuestion, Link, Links, Path, Paths, TransferError, TwoEpochs};
 use support::*;
 
 #[test]
@@ -120,7 +120,7 @@ fn another_store_of_the_owners_process_is_asked_like_a_process() {
     let Noticed::Epoch(question) = noticed.recv().unwrap() else { panic!("no question") };
     let Noticed::Epoch(again) = noticed.recv().unwrap() else { panic!("no question") };
     assert!(
-        (question.uuid(), question.reign()) == (owner.memory.uuid(), Reign::numbered(2)) && again.repeats(&question)
+        (question.uuid(), question.epoch()) == (owner.memory.uuid(), Epoch::numbered(2)) && again.repeats(&question)
     );
     drop(again);
     question.confirm();
@@ -143,9 +143,9 @@ fn who_comes_after_its_owner_was_asked_is_waited_for_in_that_epoch() {
     let (mapped, _keep) = links_of(&owner, Path::SharedMemory);
     let (copied, _) = links_of(&owner, Path::Tcp);
     for (link, waited_for) in [(before, [true, true]), (later, [false, true]), (mapped, [false, true])] {
-        assert_eq!([1, 2].map(|epoch| link.is_waited_for_in(Reign::numbered(epoch))), waited_for, "{}", link.path());
+        assert_eq!([1, 2].map(|epoch| link.is_waited_for_in(Epoch::numbered(epoch))), waited_for, "{}", link.path());
     }
-    assert!(copied.is_waited_for_in(Reign::numbered(1)), "nothing of it is mapped");
+    assert!(copied.is_waited_for_in(Epoch::numbered(1)), "nothing of it is mapped");
 }
 
 #[test]
@@ -160,8 +160,8 @@ fn who_comes_after_its_owner_was_asked_writes_nothing_older() {
     }
 }
 
-const fn reign(epoch: u16, id: u32) -> Reign {
-    Reign { epoch, id }
+const fn epoch(number: u16, id: u32) -> Epoch {
+    Epoch { number, id }
 }
 
 /// The owner's question, once it has come.
@@ -173,65 +173,65 @@ fn question(noticed: &Receiver<Noticed>) -> EpochQuestion {
 }
 
 #[test]
-fn who_comes_after_its_owner_was_asked_is_waited_for_in_that_very_reign() {
+fn who_comes_after_its_owner_was_asked_is_waited_for_in_that_very_epoch() {
     for path in [Path::Local, Path::SharedMemory] {
         let owner = Owner::new(MIB);
-        owner.server.take_epoch(reign(2, 7)).unwrap();
+        owner.server.take_epoch(epoch(2, 7)).unwrap();
         let (links, noticed) = links(Paths::only(path));
         let link = links.link(&owner.address(), &wait()).unwrap();
-        let waited_for = |of: Reign| link.is_waited_for_in(of);
-        // Neither the same number in another reign nor a higher one says what the owner's master knows.
-        let others = [reign(2, 8), reign(3, 9), reign(1, 0)];
-        assert!(waited_for(reign(2, 7)) && !others.iter().any(|of| waited_for(*of)), "{path}");
+        let waited_for = |of: Epoch| link.is_waited_for_in(of);
+        // Neither another epoch of the same number nor a higher one says what the owner's master knows.
+        let others = [epoch(2, 8), epoch(3, 9), epoch(1, 0)];
+        assert!(waited_for(epoch(2, 7)) && !others.iter().any(|of| waited_for(*of)), "{path}");
         assert!(
-            waited_for(reign(2, 0)) && waited_for(reign(3, 0)),
+            waited_for(epoch(2, 0)) && waited_for(epoch(3, 0)),
             "{path}: where only the number is known it decides"
         );
-        assert!(owner.server.take_epoch(reign(3, 9)).unwrap().is_empty());
+        assert!(owner.server.take_epoch(epoch(3, 9)).unwrap().is_empty());
         let asked = question(&noticed);
-        assert_eq!(asked.reign(), reign(3, 9));
-        assert!(waited_for(reign(2, 7)) && waited_for(reign(3, 9)) && !waited_for(reign(2, 8)), "{path}");
+        assert_eq!(asked.epoch(), epoch(3, 9));
+        assert!(waited_for(epoch(2, 7)) && waited_for(epoch(3, 9)) && !waited_for(epoch(2, 8)), "{path}");
         asked.confirm();
         assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(3)));
-        assert!(!waited_for(reign(2, 7)) && waited_for(reign(3, 9)) && !waited_for(reign(4, 7)), "{path}");
+        assert!(!waited_for(epoch(2, 7)) && waited_for(epoch(3, 9)) && !waited_for(epoch(4, 7)), "{path}");
     }
 }
 
 #[test]
-fn an_owner_that_is_asked_for_one_epoch_in_two_reigns_says_no_more_of_it() {
+fn an_owner_that_is_asked_for_two_epochs_of_one_number_says_no_more_of_it() {
     let owner = Owner::new(MIB);
     let uuid = owner.memory.uuid();
-    let (asked, obeyed) = (reign(2, 8), reign(2, 7));
+    let (asked, obeyed) = (epoch(2, 8), epoch(2, 7));
     assert_eq!(owner.server.take_epoch(obeyed).unwrap(), [uuid]);
-    assert_eq!(owner.server.take_epoch(asked), Err(TwoReigns { asked, obeyed }), "taken");
+    assert_eq!(owner.server.take_epoch(asked), Err(TwoEpochs { asked, obeyed }), "taken");
     assert_eq!(owner.server.take_epoch(obeyed).unwrap(), [uuid], "of the one that it obeys it says so again");
 
-    let (asked, obeyed) = (reign(3, 8), reign(3, 7));
+    let (asked, obeyed) = (epoch(3, 8), epoch(3, 7));
     let (links, noticed) = links(Paths::only(Path::SharedMemory));
     let _link = links.link(&owner.address(), &wait()).unwrap();
     assert!(owner.server.take_epoch(obeyed).unwrap().is_empty());
-    assert_eq!(owner.server.take_epoch(asked), Err(TwoReigns { asked, obeyed }), "being taken");
+    assert_eq!(owner.server.take_epoch(asked), Err(TwoEpochs { asked, obeyed }), "being taken");
     question(&noticed).confirm();
     assert_eq!(
         (owner.hears_within(200), owner.server.taken(uuid)),
         (None, 2),
         "whoever hears of it may be either master"
     );
-    assert!(owner.server.take_epoch(reign(4, 8)).unwrap().is_empty());
+    assert!(owner.server.take_epoch(epoch(4, 8)).unwrap().is_empty());
     question(&noticed).confirm();
     assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(4)), "a higher one ends it");
-    assert_eq!(owner.server.take_epoch(reign(4, 0)).unwrap(), [uuid], "the number alone counts where no id is known");
+    assert_eq!(owner.server.take_epoch(epoch(4, 0)).unwrap(), [uuid], "the number alone counts where no id is known");
 }
 
 #[test]
-fn the_answer_about_a_later_reign_settles_an_earlier_one_that_nobody_answered() {
+fn the_answer_about_a_later_epoch_settles_an_earlier_one_that_nobody_answered() {
     for path in [Path::Local, Path::SharedMemory] {
         let owner = Owner::new(MIB);
         let (links, noticed) = links(Paths::only(path));
         let link = links.link(&owner.address(), &wait()).unwrap();
-        assert!(owner.server.take_epoch(reign(2, 7)).unwrap().is_empty());
+        assert!(owner.server.take_epoch(epoch(2, 7)).unwrap().is_empty());
         let first = question(&noticed);
-        assert!(owner.server.take_epoch(reign(3, 9)).unwrap().is_empty());
+        assert!(owner.server.take_epoch(epoch(3, 9)).unwrap().is_empty());
         let second = question(&noticed);
         assert!(second.supersedes(&first) && !first.supersedes(&second) && !second.repeats(&first));
         drop(first);
@@ -239,7 +239,7 @@ fn the_answer_about_a_later_reign_settles_an_earlier_one_that_nobody_answered() 
         second.confirm();
         assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(3)), "{path}");
         assert_eq!(owner.hears_within(100), None, "{path}: of the earlier one nothing is said");
-        assert!(!link.is_waited_for_in(reign(2, 7)), "{path}: nor is it asked about any more");
+        assert!(!link.is_waited_for_in(epoch(2, 7)), "{path}: nor is it asked about any more");
     }
 }
 
@@ -249,7 +249,7 @@ fn a_question_keeps_nothing_mapped() {
         let owner = Owner::new(MIB);
         let (links, noticed) = links(Paths::only(path));
         let link = links.link(&owner.address(), &wait()).unwrap();
-        assert!(owner.server.take_epoch(reign(2, 7)).unwrap().is_empty());
+        assert!(owner.server.take_epoch(epoch(2, 7)).unwrap().is_empty());
         let asked = question(&noticed);
         assert!(!asked.is_moot());
         drop(link);
@@ -263,7 +263,7 @@ fn a_question_keeps_nothing_mapped() {
 #[test]
 fn an_id_travels_where_older_versions_send_zeros() {
     let owner = Owner::new(MIB);
-    let (known, unknown) = (reign(2, 0x8765_4321), reign(3, 0));
+    let (known, unknown) = (epoch(2, 0x8765_4321), epoch(3, 0));
     let mut peer = attached_by_hand(&owner.address(), 1);
     assert!(owner.server.take_epoch(known).unwrap().is_empty());
     assert_eq!(frame_by_hand(&mut peer)[4..16], [7, 0, 2, 0, 0x21, 0x43, 0x65, 0x87, 0, 0, 0, 0]);

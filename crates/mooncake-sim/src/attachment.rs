@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::CopyError;
-use mooncake_segment::Reign;
+use mooncake_segment::Epoch;
 use mooncake_segment::machine::{Denied, FAREWELL, Frame, Gate, Heard, Leave, Newcomer, Op, Peer, Remains, Writes};
 
 use crate::memory::Memory;
@@ -48,8 +48,8 @@ pub(crate) struct Attachment {
 
 /// What an attachment has to say to its store.
 pub(crate) trait Watcher: Clone + 'static {
-    /// The owner asks to obey a reign.
-    fn asked(&self, attachment: &Rc<Attachment>, reign: Reign);
+    /// The owner asks to obey an epoch.
+    fn asked(&self, attachment: &Rc<Attachment>, epoch: Epoch);
     /// The owner's process has ended.
     fn owner_gone(&self, uuid: SegmentUuid);
 }
@@ -84,7 +84,7 @@ impl Attachment {
         let (up, mut down) = server.connect(WITHIN_HOST_MICROS)?;
         let mut unmapped = SaysUnmapped(Some(&up));
         up.send(ToOwner::Hello(newcomer, process)).ok()?;
-        let Some(Ok(FromOwner::Given(memory, reign))) = world.until(world.now() + PATIENCE, down.next()).await else {
+        let Some(Ok(FromOwner::Given(memory, epoch))) = world.until(world.now() + PATIENCE, down.next()).await else {
             return None;
         };
         up.send(ToOwner::Frame(Frame { rid: mark, ..Frame::plain(Op::Introduce, 0) })).ok()?;
@@ -98,8 +98,8 @@ impl Attachment {
             introduced_at: world.now() + INTRODUCED,
             is_stranger: Cell::new(false),
             memory,
-            peer: RefCell::new(Peer::new(reign)),
-            gate: RefCell::new(Gate::new(reign.epoch)),
+            peer: RefCell::new(Peer::new(epoch)),
+            gate: RefCell::new(Gate::new(epoch.number)),
             is_writable: Cell::new(false),
             remains: RefCell::default(),
             owner,
@@ -145,12 +145,12 @@ impl Attachment {
         self.hung_up.get() || self.owner_gone.get()
     }
 
-    pub fn is_waited_for_in(&self, reign: Reign) -> bool {
-        self.peer.borrow().is_waited_for_in(reign)
+    pub fn is_waited_for_in(&self, epoch: Epoch) -> bool {
+        self.peer.borrow().is_waited_for_in(epoch)
     }
 
-    pub fn confirm(&self, reign: Reign) {
-        self.peer.borrow_mut().confirm(reign);
+    pub fn confirm(&self, epoch: Epoch) {
+        self.peer.borrow_mut().confirm(epoch);
         self.bell.set(());
     }
 
@@ -202,9 +202,9 @@ impl Attachment {
 
     // -------------------------------------------------------------- give back
 
-    /// The segment is Gone, and this of it is pinned, says a master in this reign.
-    pub fn forget(&self, pinned: &[(u64, u64)], reign: Reign) {
-        let pinned = self.is_waited_for_in(reign).then_some(pinned);
+    /// The segment is Gone, and this of it is pinned, says a master in this epoch.
+    pub fn forget(&self, pinned: &[(u64, u64)], epoch: Epoch) {
+        let pinned = self.is_waited_for_in(epoch).then_some(pinned);
         let has_exited = !self.world.is_alive(self.owner);
         {
             let mut remains = self.remains.borrow_mut();
@@ -265,16 +265,16 @@ async fn listen<W: Watcher>(
         while let Some(said) = next {
             match said {
                 Ok(FromOwner::Frame(frame)) => {
-                    if let Heard::AskMaster(reign) = attachment.peer.borrow_mut().heard(&frame, &own) {
-                        asked = Some(asked.map_or(reign, |asked: Reign| asked.or_later(reign)));
+                    if let Heard::AskMaster(epoch) = attachment.peer.borrow_mut().heard(&frame, &own) {
+                        asked = Some(asked.map_or(epoch, |asked: Epoch| asked.or_later(epoch)));
                     }
                 }
                 _ => attachment.hung_up.set(true),
             }
             next = down.try_next().map(Ok);
         }
-        if let Some(reign) = asked {
-            watcher.asked(&attachment, reign);
+        if let Some(epoch) = asked {
+            watcher.asked(&attachment, epoch);
         }
         let mut answers = Vec::new();
         attachment.peer.borrow_mut().answer(&own, usize::MAX, &mut answers);

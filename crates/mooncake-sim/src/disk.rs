@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use mooncake_core::{Record, Reign};
+use mooncake_core::{Epoch, Record};
 use mooncake_master::machine::start::{Found, Seen, Witnessed};
 
 use crate::memory::ledger::Ledger;
@@ -121,8 +121,8 @@ impl Log {
 
     /// What a start finds of it.
     pub fn found(&self) -> Found {
-        let reign = self.frames.iter().flatten().fold(Reign::default(), Reign::after);
-        Found { last_lsn: self.frames.len() as u64, reign, last_boot: Some(self.last_boot) }
+        let epoch = self.frames.iter().flatten().fold(Epoch::default(), Epoch::after);
+        Found { last_lsn: self.frames.len() as u64, epoch, last_boot: Some(self.last_boot) }
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use mooncake_core::{Config, Core, Effects, Origin, Push, PutSlot, PutStarted, Record, Reign, Replica, Ticket, Time};
+use mooncake_core::{Config, Core, Effects, Epoch, Origin, Push, PutSlot, PutStarted, Record, Replica, Ticket, Time};
 use mooncake_ids::SessionId;
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::anchor_frames::{Pongs, Said};
@@ -21,7 +21,7 @@ use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing}
 use mooncake_master::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use mooncake_master::machine::removals::{self, Removal};
 use mooncake_master::machine::requests::{self, Answer, Asked, Change, Outcome};
-use mooncake_master::machine::start::{self, Epoch, Seen};
+use mooncake_master::machine::start::{self, NextEpoch, Seen};
 use mooncake_master::machine::ticker::{News, TickDriver, Ticker};
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Hello, HelloReply, LogPosition, ProcessIdentity, Reply, Request, refusal, reply,
@@ -88,7 +88,7 @@ struct State {
     log_id: u64,
     /// The one that replies tell.
     lsn: u64,
-    reign: Reign,
+    epoch: Epoch,
     queues: BTreeMap<u32, Queue>,
     next_queue: u32,
     parked: BTreeMap<Ticket, Slot<Vec<PutSlot>>>,
@@ -167,7 +167,7 @@ impl CommitDriver for Committing<'_> {
             self.master.folder.append(records);
         }
         goes_beyond(Reached::Log)?;
-        let seen = Seen { lsn: end.lsn, reign: self.state.reign };
+        let seen = Seen { lsn: end.lsn, epoch: self.state.epoch };
         self.master.host.store_witness(self.state.log_id, self.master.process, seen);
         goes_beyond(Reached::Witness)
     }
@@ -301,17 +301,17 @@ impl Master {
         let log_id = log.as_ref().map_or_else(|| world.number() | 1, |log| log.id);
         let found = log.as_ref().map(crate::disk::Log::found);
         let begin = start::decide(found, &host.boot_id(), host.witness(world, log_id)).ok()?;
-        let mut core = Core::new(Config { reign_seed: world.number(), ..config });
+        let mut core = Core::new(Config { epoch_seed: world.number(), ..config });
         let (lsn, mut open) = (log.as_ref().map_or(0, |log| log.frames.len() as u64), LeftOpen::default());
         for record in log.iter().flat_map(|log| log.records()) {
             open.note(record);
             core.replay(record.clone()).unwrap_or_else(|error| panic!("seed {}: {error}: {record:?}", world.seed()));
         }
         folder.check_snapshot();
-        let reign = found.map(|found| found.reign).unwrap_or_default();
+        let epoch = found.map(|found| found.epoch).unwrap_or_default();
         // What it said must not vouch for a file of this boot before the raised epoch is in the log.
-        let before = if begin.epoch == Epoch::Kept { lsn } else { u64::MAX };
-        host.keep_witness(log_id, process, Seen { lsn: before, reign: begin.highest });
+        let before = if begin.next_epoch == NextEpoch::Kept { lsn } else { u64::MAX };
+        host.keep_witness(log_id, process, Seen { lsn: before, epoch: begin.highest });
         folder.begin(log_id, host.boot_id());
         let mut instance = [0; 16];
         instance[..8].copy_from_slice(&world.number().to_le_bytes());
@@ -328,7 +328,7 @@ impl Master {
             waiting: commit::Queue::new(lsn),
             log_id,
             lsn,
-            reign,
+            epoch,
             queues: BTreeMap::new(),
             next_queue: 0,
             parked: BTreeMap::new(),
@@ -347,7 +347,7 @@ impl Master {
             state: Rc::new(RefCell::new(state)),
             ended: Slot::new(world),
         };
-        let raised = begin.epoch.raised();
+        let raised = begin.next_epoch.raised();
         master.apply(|core, now, effects| core.begin(now, raised, effects)).ok()?;
         processes::judge(&master, open);
         let ticking = master.clone();
@@ -416,10 +416,10 @@ impl Master {
             state.core.check_invariants().unwrap_or_else(|wrong| panic!("seed {}: {wrong}", self.world.seed()));
         }
         if !effects.is_empty() {
-            let State { waiting, reign, .. } = &mut *state;
+            let State { waiting, epoch, .. } = &mut *state;
             waiting.push(&mut effects, |frames, records, _, raised| {
                 frames.push(records.to_vec());
-                *reign = raised.unwrap_or(*reign);
+                *epoch = raised.unwrap_or(*epoch);
             });
             let mut batch = Batch::default();
             let end = waiting.take(&mut batch);
@@ -443,7 +443,7 @@ impl Master {
     }
 
     fn position(state: &State) -> LogPosition {
-        LogPosition { log_id: state.log_id, epoch: state.reign.epoch.into(), lsn: state.lsn, reign: state.reign.id }
+        LogPosition { log_id: state.log_id, epoch: state.epoch.number.into(), lsn: state.lsn, epoch_id: state.epoch.id }
     }
 
     async fn tick(self) {

@@ -59,9 +59,9 @@ fn known(mutant: Mutant) -> Option<u64> {
         ReplacedAnchorsAreObeyed => 248,
         AbandonedMutationsAreNotTold
         | AnotherMasterCountsAsTheSame
-        | AnyReignIsObeyed
-        | BothReignsAreFollowed
-        | BothReignsAreTaken
+        | AnyEpochIsObeyed
+        | BothEpochsAreFollowed
+        | BothEpochsAreTaken
         | DeafMastersCountSilence
         | DeathsAreToldOnce
         | EndsDoNotWaitForWrites
@@ -80,7 +80,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | OutdatedListsCount
         | OvertakenReadersMiss
         | PassingFailuresEndGetSessions
-        | PinsOfAnotherReignAreForgotten
+        | PinsOfAnotherEpochAreForgotten
         | PinsSettleDuringLists
         | PlacementsAreGivenUpOnce
         | PongsConfirmUnlogged

@@ -23,8 +23,8 @@ pub enum Feature {
     UnknownPins = 6,
     /// Owners that say which readers of theirs have ended.
     ReaderGone = 7,
-    /// Reigns, in positions of the log.
-    Reigns = 8,
+    /// Ids of epochs, in positions of the log.
+    EpochIds = 8,
     /// Replicas dropped by request.
     ClearReplicas = 9,
 }
@@ -40,7 +40,7 @@ impl Feature {
         Feature::SegmentEpochs,
         Feature::UnknownPins,
         Feature::ReaderGone,
-        Feature::Reigns,
+        Feature::EpochIds,
         Feature::ClearReplicas,
     ];
 
@@ -60,7 +60,7 @@ impl Feature {
             Feature::SegmentEpochs => "epochs of single segments",
             Feature::UnknownPins => "pins that a log has lost",
             Feature::ReaderGone => "the ends of readers, told by owners",
-            Feature::Reigns => "reigns over one log, told apart",
+            Feature::EpochIds => "ids of epochs",
             Feature::ClearReplicas => "replicas that are dropped by request (batch_replica_clear)",
         }
     }

@@ -37,7 +37,7 @@ fn uuid(first: u8) -> Bytes {
 }
 
 fn position() -> Option<LogPosition> {
-    Some(LogPosition { log_id: 0x0102_0304_0506_0708, epoch: 300, lsn: 1 << 40, reign: 0x8000_0001 })
+    Some(LogPosition { log_id: 0x0102_0304_0506_0708, epoch: 300, lsn: 1 << 40, epoch_id: 0x8000_0001 })
 }
 
 fn process() -> Option<ProcessIdentity> {
@@ -166,7 +166,7 @@ fn anchors_are_what_they_were() {
         Pong(Pong { number: 300, position: position(), unpin_sequence: 1 << 33 }),
         Fence(fence),
         Recheck(Recheck { uuid: uuid(0x61), rid: 2, offset: 1 << 34, length: 5000, crc32c: 0xdead_beef }),
-        TakeEpoch(TakeEpoch { epoch: 300, reign: 0x8000_0001 }),
+        TakeEpoch(TakeEpoch { epoch: 300, epoch_id: 0x8000_0001 }),
         SegmentGone(SegmentGone { uuid: uuid(0x61), number: 1025, pinned: vec![extent()] }),
         SessionOver(SessionOver { reason: "over".into() }),
         ReaderGoneTaken(ReaderGoneTaken { session: 1 << 32, uuid: uuid(0x61) }),

@@ -215,7 +215,7 @@ impl Driver {
                         tracing::warn!(master = %control.masters, reason, seconds, "not reconnected yet; still trying");
                     }
                 }
-                Output::Obey(reign) => shared.links.obey(reign),
+                Output::Obey(epoch) => shared.links.obey(epoch),
                 Output::Fence(fence) => {
                     if let Some(owner) = owner {
                         owner.fence(fence);
@@ -226,13 +226,13 @@ impl Driver {
                         owner.recheck(recheck);
                     }
                 }
-                Output::TakeEpoch(reign) => {
+                Output::TakeEpoch(epoch) => {
                     let taking = match owner {
-                        Some(owner) if owner.take_epoch(reign) => Taking::Begun,
-                        Some(_) => Taking::TwoReigns,
+                        Some(owner) if owner.take_epoch(epoch) => Taking::Begun,
+                        Some(_) => Taking::TwoEpochs,
                         None => Taking::NoOwner,
                     };
-                    control.decide(|parts| self.machine.epoch_asked(reign, taking, parts));
+                    control.decide(|parts| self.machine.epoch_asked(epoch, taking, parts));
                 }
                 Output::SegmentGone { uuid, number, pinned } => {
                     shared.directory.forget(number);

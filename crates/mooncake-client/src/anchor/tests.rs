@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use mooncake_memory::Source;
-use mooncake_segment::{Reign, SegmentAddress, Wait};
+use mooncake_segment::{Epoch, SegmentAddress, Wait};
 use mooncake_wire::message::{
     EpochTaken, Extent, FenceDone, HelloReply, LogPosition, Recheck, Rechecked, Refusal, Replica, SegmentGone,
     SegmentsReply, anchor_down, anchor_up, refusal, reply,
@@ -13,8 +13,8 @@ use super::*;
 use crate::machine::numbering::Numbering;
 use crate::scripted_master::{Client, Lender, PATIENCE, answer, frame, hello_reply, take_epoch, wait_for};
 
-const A2: Reign = Reign { epoch: 2, id: 7 };
-const B2: Reign = Reign { epoch: 2, id: 8 };
+const A2: Epoch = Epoch { number: 2, id: 7 };
+const B2: Epoch = Epoch { number: 2, id: 8 };
 
 /// The address of the lender's segment, as the store learns it from its master.
 fn met(client: &Client, lender: &Lender) -> Arc<SegmentAddress> {
@@ -39,7 +39,7 @@ fn a_store_without_memory_says_at_once_that_it_obeys() {
 }
 
 #[test]
-fn an_owner_that_obeys_another_reign_of_an_epoch_has_the_store_say_hello_anew() {
+fn an_owner_that_obeys_another_epoch_of_one_number_has_the_store_say_hello_anew() {
     let (client, mut caller) = Client::with_owner();
     assert!(client.owner().take_epoch(B2), "another master asked for it");
     assert_eq!(caller.hear().map(|told| matches!(told, anchor_up::Body::EpochTaken(_))), Some(true));
@@ -126,7 +126,7 @@ fn what_is_populated_is_told_again_when_the_session_goes_on() {
 #[test]
 fn all_that_came_at_once_is_heard_at_once() {
     let (_client, mut caller) = Client::connect();
-    let messages = [A2, Reign { epoch: 3, id: 7 }].map(|reign| AnchorDown { body: Some(take_epoch(reign)) });
+    let messages = [A2, Epoch { number: 3, id: 7 }].map(|epoch| AnchorDown { body: Some(take_epoch(epoch)) });
     caller.stream.write_all(&messages.iter().flat_map(frame).collect::<Vec<u8>>()).unwrap();
     for epoch in [2, 3] {
         let taken = EpochTaken { epoch, segments: Vec::new() };
@@ -239,7 +239,7 @@ fn nothing_is_written_by_a_reservation_of_an_epoch_before_the_masters() {
             false => {
                 drop(caller);
                 let mut caller = client.master.next();
-                let position = Some(LogPosition { log_id: 1, epoch: 2, lsn: 1, reign: 7 });
+                let position = Some(LogPosition { log_id: 1, epoch: 2, lsn: 1, epoch_id: 7 });
                 caller.say(&HelloReply { position, ..hello_reply(7) });
                 caller
             }

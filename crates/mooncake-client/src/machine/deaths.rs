@@ -1,12 +1,12 @@
 //! Readers that this store's server saw end, until the master has taken note of them. That it has the message is not
 //! enough: it may have to wait for the end of the reader's own connection first, and forgets that in a restart. What it
-//! has taken note of it may forget with the end of its log: a master in another reign is told of all again.
+//! has taken note of it may forget with the end of its log: a master in another epoch is told of all again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use mooncake_mutant::mutant;
-use mooncake_segment::{ProcessGone, Reign};
+use mooncake_segment::{Epoch, ProcessGone};
 use mooncake_wire::message::{ReaderGone, anchor_up};
 
 /// Most of them; those that nobody asked for the longest give way. A segment server has at most that many attachments.
@@ -21,14 +21,14 @@ const AGAIN: Duration = Duration::from_secs(20);
 pub struct Deaths {
     list: VecDeque<Death>,
     /// Of the master that was told last.
-    reign: Reign,
+    epoch: Epoch,
 }
 
 #[derive(Debug)]
 struct Death {
     gone: ProcessGone,
     told: Option<Duration>,
-    /// The master of that reign has taken note of it.
+    /// The master of that epoch has taken note of it.
     taken: bool,
 }
 
@@ -42,9 +42,9 @@ impl Deaths {
         self.list.push_back(Death { gone, told: None, taken: false });
     }
 
-    /// What the master, which is in this reign, is to be told now.
-    pub fn to_tell(&mut self, now: Duration, reign: Reign) -> Vec<anchor_up::Body> {
-        if std::mem::replace(&mut self.reign, reign) != reign {
+    /// What the master, which is in this epoch, is to be told now.
+    pub fn to_tell(&mut self, now: Duration, epoch: Epoch) -> Vec<anchor_up::Body> {
+        if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.list.iter_mut().for_each(|death| (death.told, death.taken) = (None, false));
         }
         let is_due = |death: &&mut Death| death.told.is_none_or(|told| now.saturating_sub(told) >= AGAIN);
@@ -63,7 +63,7 @@ impl Deaths {
         self.list.iter_mut().for_each(|death| death.told = None);
     }
 
-    /// The master need not be told any more in this reign what was seen at that segment. The same process may have
+    /// The master need not be told any more in this epoch what was seen at that segment. The same process may have
     /// ended at others: each is judged for itself.
     pub fn taken(&mut self, session: u64, uuid: &[u8]) {
         let of_it = |death: &&mut Death| death.gone.session == session && death.gone.uuid.0 == *uuid;
@@ -91,7 +91,7 @@ mod tests {
         bodies.iter().map(session).collect()
     }
 
-    const A1: Reign = Reign { epoch: 1, id: 0 };
+    const A1: Epoch = Epoch { number: 1, id: 0 };
 
     fn gone(session: u64) -> ProcessGone {
         ProcessGone { session, uuid: SegmentUuid([1; 16]), mark: 9 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_in_another_reign_is_told_what_the_last_one_had_taken_note_of() {
+    fn a_master_in_another_epoch_is_told_what_the_last_one_had_taken_note_of() {
         let (mut deaths, now) = (Deaths::default(), Duration::from_secs(1));
         deaths.note(gone(5));
         deaths.note(gone(6));
@@ -128,10 +128,10 @@ mod tests {
         deaths.tell_again();
         assert_eq!(sessions(deaths.to_tell(now, A1)), [6]);
         // Its log may have lost the end of that session.
-        for reign in [Reign { epoch: 2, id: 7 }, Reign { epoch: 2, id: 8 }, Reign { epoch: 3, id: 8 }] {
-            assert_eq!(sessions(deaths.to_tell(now, reign)), [5, 6]);
+        for epoch in [Epoch { number: 2, id: 7 }, Epoch { number: 2, id: 8 }, Epoch { number: 3, id: 8 }] {
+            assert_eq!(sessions(deaths.to_tell(now, epoch)), [5, 6]);
             deaths.taken(5, &[1; 16]);
-            assert_eq!(sessions(deaths.to_tell(now + AGAIN, reign)), [6]);
+            assert_eq!(sessions(deaths.to_tell(now + AGAIN, epoch)), [6]);
         }
         // Where there are too many, those are forgotten that are told no more, and else the oldest.
         (0..MOST as u64 - 1).for_each(|session| deaths.note(gone(100 + session)));

@@ -1,27 +1,27 @@
-//! The position in the log: what a client remembers of it, and which reign it is of.
+//! The position in the log: what a client remembers of it, and which epoch it is of.
 
 use mooncake_mutant::mutant;
-use mooncake_segment::Reign;
+use mooncake_segment::Epoch;
 use mooncake_wire::message::LogPosition;
 
-/// The reign that a position is of.
-pub fn reign_of(position: &LogPosition) -> Reign {
-    Reign { epoch: position.epoch as u16, id: position.reign }
+/// The epoch that a position is of.
+pub fn epoch_of(position: &LogPosition) -> Epoch {
+    Epoch { number: position.epoch as u16, id: position.epoch_id }
 }
 
 /// Raises what a client remembers of the log to what a reply shows. Another
-/// log counts only with a higher epoch: that is how a newer reign is known. The same reign under another id is the same
-/// log: its master has lost the file and goes on.
+/// log counts only with an epoch of a higher number: that is how a newer one is known. The same epoch under another log
+/// id is the same log: its master has lost the file and goes on.
 ///
-/// Of an epoch that two reigns have begun neither may go on with this client, whichever of the two its next hello
-/// reaches: so it shows more of that epoch than any log holds. True when that has just been found out: that hello is
+/// Of two epochs of one number neither may go on with this client, whichever of the two its next hello
+/// reaches: so it shows more of that number than any log holds. True when that has just been found out: that hello is
 /// due.
 ///
-/// Masters of older versions do not say which reign they are in: what is known of it stays.
+/// Masters of older versions do not say which epoch they are in: what is known of it stays.
 #[must_use]
 pub fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
-    let clashes = seen.log_id == highest.log_id && reign_of(seen).clashes_with(reign_of(highest));
-    if clashes && !mutant!(BothReignsAreFollowed) {
+    let clashes = seen.log_id == highest.log_id && epoch_of(seen).clashes_with(epoch_of(highest));
+    if clashes && !mutant!(BothEpochsAreFollowed) {
         return std::mem::replace(&mut highest.lsn, u64::MAX) != u64::MAX;
     }
     let newer = if seen.is_of_log_of(highest) {
@@ -30,8 +30,8 @@ pub fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
         seen.epoch > highest.epoch
     };
     if newer && !mutant!(PositionIsForgotten) {
-        let known = if (seen.log_id, seen.epoch) == (highest.log_id, highest.epoch) { highest.reign } else { 0 };
-        *highest = LogPosition { reign: if seen.reign == 0 { known } else { seen.reign }, ..*seen };
+        let known = if (seen.log_id, seen.epoch) == (highest.log_id, highest.epoch) { highest.epoch_id } else { 0 };
+        *highest = LogPosition { epoch_id: if seen.epoch_id == 0 { known } else { seen.epoch_id }, ..*seen };
     }
     false
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {
-        LogPosition { log_id, epoch, lsn, reign: 0 }
+        LogPosition { log_id, epoch, lsn, epoch_id: 0 }
     }
 
     #[test]
@@ -64,8 +64,8 @@ mod tests {
     }
 
     #[test]
-    fn the_reign_is_remembered_with_the_position() {
-        let of = |reign, position| LogPosition { reign, ..position };
+    fn the_epoch_is_remembered_with_the_position() {
+        let of = |epoch_id, position| LogPosition { epoch_id, ..position };
         let mut highest = of(0, at(7, 1, 5));
         for (seen, then) in [
             (of(11, at(7, 2, 0)), of(11, at(7, 2, 0))),
@@ -88,8 +88,8 @@ mod tests {
     }
 
     #[test]
-    fn a_reign_whose_log_was_lost_is_followed_under_its_next_id() {
-        let of = |reign, position| LogPosition { reign, ..position };
+    fn an_epoch_whose_log_was_lost_is_followed_under_the_next_log_id() {
+        let of = |epoch_id, position| LogPosition { epoch_id, ..position };
         let mut highest = of(11, at(7, 2, 5));
         for (seen, then) in [
             (of(11, at(8, 2, 6)), of(11, at(8, 2, 6))),
@@ -104,15 +104,15 @@ mod tests {
     }
 
     #[test]
-    fn who_has_seen_two_reigns_of_an_epoch_shows_more_than_either_holds() {
+    fn who_has_seen_two_epochs_of_one_number_shows_more_than_either_holds() {
         for lsn in [1, 9] {
-            let mut highest = LogPosition { reign: 11, ..at(7, 2, 5) };
-            let other = |lsn| LogPosition { reign: 12, ..at(7, 2, lsn) };
+            let mut highest = LogPosition { epoch_id: 11, ..at(7, 2, 5) };
+            let other = |lsn| LogPosition { epoch_id: 12, ..at(7, 2, lsn) };
             assert!(raise(&mut highest, &other(lsn)), "a hello is due");
             assert_eq!((highest.epoch, highest.lsn), (2, u64::MAX));
             assert!(!raise(&mut highest, &other(100)), "once");
             assert_eq!((highest.epoch, highest.lsn), (2, u64::MAX), "until that epoch is over");
-            let next = LogPosition { reign: 13, ..at(7, 3, 6) };
+            let next = LogPosition { epoch_id: 13, ..at(7, 3, 6) };
             assert!(!raise(&mut highest, &next));
             assert_eq!(highest, next);
         }
@@ -121,8 +121,8 @@ mod tests {
     #[test]
     fn its_mutants_are_noticed() {
         assert!(is_noticed_by(
-            Mutant::BothReignsAreFollowed,
-            who_has_seen_two_reigns_of_an_epoch_shows_more_than_either_holds
+            Mutant::BothEpochsAreFollowed,
+            who_has_seen_two_epochs_of_one_number_shows_more_than_either_holds
         ));
         assert!(is_noticed_by(Mutant::PositionIsForgotten, the_highest_position_is_remembered));
     }

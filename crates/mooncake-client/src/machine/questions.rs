@@ -1,15 +1,15 @@
 //! What owners have asked about epochs, until this store may answer.
 //!
-//! An owner asks each store that maps its memory to obey a reign: the store is to write nothing older, and its master
-//! is to know all pins of it. The answer is due once this store's own master has shown that reign.
+//! An owner asks each store that maps its memory to obey an epoch: the store is to write nothing older, and its master
+//! is to know all pins of it. The answer is due once this store's own master has shown that epoch.
 
 use mooncake_mutant::mutant;
-use mooncake_segment::Reign;
+use mooncake_segment::Epoch;
 
 /// What an owner asks.
 pub trait Question {
-    /// About which reign.
-    fn reign(&self) -> Reign;
+    /// About which epoch.
+    fn epoch(&self) -> Epoch;
     /// Nothing is mapped there any more: the owner waits for no answer.
     fn is_moot(&self) -> bool;
     /// The other one asks the same of the same.
@@ -18,25 +18,25 @@ pub trait Question {
     fn supersedes(&self, other: &Self) -> bool;
 }
 
-/// The questions of a store, and the reign that its own master has shown.
+/// The questions of a store, and the epoch that its own master has shown.
 #[derive(Debug)]
 pub struct Questions<Q> {
-    reign: Reign,
+    epoch: Epoch,
     asked: Vec<Q>,
 }
 
 impl<Q: Question> Questions<Q> {
-    /// Of a store whose master is in this reign. A session begins without pins: its master knows all of them.
-    pub fn new(reign: Reign) -> Self {
-        Self { reign, asked: Vec::new() }
+    /// Of a store whose master is in this epoch. A session begins without pins: its master knows all of them.
+    pub fn new(epoch: Epoch) -> Self {
+        Self { epoch, asked: Vec::new() }
     }
 
     /// What this store's own master has shown.
-    pub fn reign(&self) -> Reign {
-        self.reign
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
-    /// An owner asks. True: the master has to say in which reign it is.
+    /// An owner asks. True: the master has to say in which epoch it is.
     pub fn ask(&mut self, question: Q) -> bool {
         self.asked.retain(|other| !other.is_moot());
         // An owner asks again after each look that its master takes at it; views may keep the answer for long.
@@ -47,22 +47,22 @@ impl<Q: Question> Questions<Q> {
         is_new
     }
 
-    /// This store's master is in this reign. True if it is of a higher epoch than the last one: nothing older is to be
+    /// This store's master is in this epoch. True if it is of a higher number than the last one: nothing older is to be
     /// written from now on.
-    pub fn obey(&mut self, reign: Reign) -> bool {
-        let is_higher = reign.epoch > self.reign.epoch;
-        if reign.epoch >= self.reign.epoch {
-            self.reign = reign;
+    pub fn obey(&mut self, epoch: Epoch) -> bool {
+        let is_higher = epoch.number > self.epoch.number;
+        if epoch.number >= self.epoch.number {
+            self.epoch = epoch;
         }
         is_higher
     }
 
-    /// The questions that a store may answer whose master is in this reign and knows all pins of it. Those about an
-    /// earlier reign of this master are not answered: their owners are asked for this one by the same master.
-    pub fn ready(&mut self, reign: Reign) -> Vec<Q> {
+    /// The questions that a store may answer whose master is in this epoch and knows all pins of it. Those about an
+    /// earlier epoch of this master are not answered: their owners are asked for this one by the same master.
+    pub fn ready(&mut self, epoch: Epoch) -> Vec<Q> {
         let asked = std::mem::take(&mut self.asked).into_iter().filter(|asked| !asked.is_moot());
         let (ready, mut rest): (Vec<_>, Vec<_>) =
-            asked.partition(|asked| reign.knows_what_is_known_in(asked.reign()) || mutant!(AnyReignIsObeyed));
+            asked.partition(|asked| epoch.knows_what_is_known_in(asked.epoch()) || mutant!(AnyEpochIsObeyed));
         rest.retain(|asked| !ready.iter().any(|other| other.supersedes(asked)));
         self.asked = rest;
         ready
@@ -83,16 +83,16 @@ mod tests {
 
     use super::*;
 
-    const A2: Reign = Reign { epoch: 2, id: 7 };
-    const B2: Reign = Reign { epoch: 2, id: 8 };
-    const A3: Reign = Reign { epoch: 3, id: 9 };
+    const A2: Epoch = Epoch { number: 2, id: 7 };
+    const B2: Epoch = Epoch { number: 2, id: 8 };
+    const A3: Epoch = Epoch { number: 3, id: 9 };
 
     /// Asked at a place, which may be unmapped.
     #[derive(Debug, Clone)]
-    struct Asked(u8, Reign, Rc<Cell<bool>>);
+    struct Asked(u8, Epoch, Rc<Cell<bool>>);
 
     impl Question for Asked {
-        fn reign(&self) -> Reign {
+        fn epoch(&self) -> Epoch {
             self.1
         }
 
@@ -105,28 +105,28 @@ mod tests {
         }
 
         fn supersedes(&self, other: &Self) -> bool {
-            self.0 == other.0 && self.1.epoch > other.1.epoch
+            self.0 == other.0 && self.1.number > other.1.number
         }
     }
 
-    fn asked(place: u8, reign: Reign) -> Asked {
-        Asked(place, reign, Rc::default())
+    fn asked(place: u8, epoch: Epoch) -> Asked {
+        Asked(place, epoch, Rc::default())
     }
 
     fn questions() -> Questions<Asked> {
-        Questions::new(Reign::numbered(1))
+        Questions::new(Epoch::numbered(1))
     }
 
-    fn places(ready: Vec<Asked>) -> Vec<(u8, Reign)> {
-        ready.into_iter().map(|Asked(place, reign, _)| (place, reign)).collect()
+    fn places(ready: Vec<Asked>) -> Vec<(u8, Epoch)> {
+        ready.into_iter().map(|Asked(place, epoch, _)| (place, epoch)).collect()
     }
 
     #[test]
-    fn a_question_is_kept_until_the_stores_own_master_is_in_that_very_reign() {
+    fn a_question_is_kept_until_the_stores_own_master_is_in_that_very_epoch() {
         let mut questions = questions();
         assert!(questions.ask(asked(1, A2)) && questions.ask(asked(2, A2)));
         assert!(!questions.ask(asked(1, A2)), "it waits already");
-        for other in [Reign::numbered(1), B2, A3] {
+        for other in [Epoch::numbered(1), B2, A3] {
             assert_eq!(places(questions.ready(other)), [], "{other:?}");
         }
         assert_eq!(places(questions.ready(A2)), [(1, A2), (2, A2)]);
@@ -158,22 +158,22 @@ mod tests {
     #[test]
     fn only_a_higher_epoch_ends_older_writes_and_no_lower_one_is_shown_again() {
         let mut questions = questions();
-        for (reign, is_higher, shown) in [
+        for (epoch, is_higher, shown) in [
             (A2, true, A2),
             (B2, false, B2),
             (A3, true, A3),
             (A2, false, A3),
-            (Reign::numbered(3), false, Reign::numbered(3)),
+            (Epoch::numbered(3), false, Epoch::numbered(3)),
         ] {
-            assert_eq!((questions.obey(reign), questions.reign()), (is_higher, shown), "{reign:?}");
+            assert_eq!((questions.obey(epoch), questions.epoch()), (is_higher, shown), "{epoch:?}");
         }
     }
 
     #[test]
     fn its_mutants_are_noticed() {
         assert!(is_noticed_by(
-            Mutant::AnyReignIsObeyed,
-            a_question_is_kept_until_the_stores_own_master_is_in_that_very_reign
+            Mutant::AnyEpochIsObeyed,
+            a_question_is_kept_until_the_stores_own_master_is_in_that_very_epoch
         ));
     }
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use mooncake_ids::SegmentUuid;
 use mooncake_segment::{
-    EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, Reign, SegmentAddress,
+    Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress,
     ServerError, Wait,
 };
 use mooncake_wire::message::{PeerGone, anchor_up};
 use parking_lot::{Mutex, RwLock};
 
-use crate::machine::position::reign_of;
+use crate::machine::position::epoch_of;
 use crate::machine::questions::{Question, Questions};
 use crate::options::StoreOptions;
 use crate::session::control::Control;
@@ -32,10 +32,10 @@ impl LinkSet {
         if !options.shared_memory {
             template.paths = Paths::only(Path::Tcp);
         }
-        let reign = reign_of(&control.position());
-        let questions = Arc::new(Mutex::new(Questions::new(reign)));
+        let epoch = epoch_of(&control.position());
+        let questions = Arc::new(Mutex::new(Questions::new(epoch)));
         let current = make(&template, &control, &questions)?;
-        current.drain_epoch(reign.epoch);
+        current.drain_epoch(epoch.number);
         Ok(Self { control, template, current: RwLock::new(current), former: Mutex::default(), questions })
     }
 
@@ -57,22 +57,22 @@ impl LinkSet {
 
     /// The segment is Gone: see [`Links::forget`].
     pub fn forget(&self, uuid: SegmentUuid, pinned: &[(u64, u64)]) {
-        let reign = self.questions.lock().reign();
+        let epoch = self.questions.lock().epoch();
         for links in self.all() {
-            links.forget(uuid, pinned, reign);
+            links.forget(uuid, pinned, epoch);
         }
     }
 
     /// Whether whoever maps over this link is waited for before what a master does not know of it is given out.
     ///
     /// An owner waits for those who were there when it was asked to take an epoch. Who came later has to know the pins
-    /// that it uses from the master that the owner obeys; until this store has met that one, they may be of the reign
-    /// before. When its own master reigns anew, it has to hear from the owner first that that is the one: a question in
-    /// that reign.
+    /// that it uses from the master that the owner obeys; until this store has met that one, they may be of the epoch
+    /// before. When its own master is in a new epoch, it has to hear from the owner first that that is the one: a
+    /// question about that epoch.
     pub fn vouch_for(&self, link: &Link) -> bool {
         // It obeys no other one meanwhile.
         let questions = self.questions.lock();
-        link.is_waited_for_in(questions.reign())
+        link.is_waited_for_in(questions.epoch())
     }
 
     pub fn report(&self) -> Vec<LinkReport> {
@@ -89,7 +89,7 @@ impl LinkSet {
     fn make_anew(&self) -> Result<(), ServerError> {
         let template = LinkOptions { session: self.control.session().id, ..self.template.clone() };
         let links = make(&template, &self.control, &self.questions)?;
-        links.drain_epoch(self.questions.lock().reign().epoch);
+        links.drain_epoch(self.questions.lock().epoch().number);
         let former = std::mem::replace(&mut *self.current.write(), links);
         former.close();
         self.former.lock().push(former);
@@ -97,21 +97,21 @@ impl LinkSet {
         Ok(())
     }
 
-    /// This store's master is in this reign, and knows all pins of this store:
-    /// nothing older is written from now on, and owners that asked about this reign are told so. Others are not, those
+    /// This store's master is in this epoch, and knows all pins of this store:
+    /// nothing older is written from now on, and owners that asked about this epoch are told so. Others are not, those
     /// that asked about an earlier one of this master neither: they are asked for this one by the same master.
-    pub fn obey(&self, reign: Reign) {
-        let is_higher = self.questions.lock().obey(reign);
+    pub fn obey(&self, epoch: Epoch) {
+        let is_higher = self.questions.lock().obey(epoch);
         if is_higher {
             for links in self.all() {
-                links.drain_epoch(reign.epoch);
+                links.drain_epoch(epoch.number);
             }
         }
         self.look_after();
         if !self.control.pins.lock().all_listed() {
             return;
         }
-        let ready = self.questions.lock().ready(reign);
+        let ready = self.questions.lock().ready(epoch);
         for question in ready {
             question.confirm();
         }
@@ -180,8 +180,8 @@ impl LinkSet {
     }
 
     /// Whether an owner's question waits.
-    pub fn has_been_asked(&self, reign: Reign) -> bool {
-        self.questions.lock().waiting().iter().any(|question| question.reign() == reign)
+    pub fn has_been_asked(&self, epoch: Epoch) -> bool {
+        self.questions.lock().waiting().iter().any(|question| question.epoch() == epoch)
     }
 }
 
@@ -201,8 +201,8 @@ fn make(
 }
 
 impl Question for EpochQuestion {
-    fn reign(&self) -> Reign {
-        self.reign()
+    fn epoch(&self) -> Epoch {
+        self.epoch()
     }
 
     fn is_moot(&self) -> bool {
@@ -231,7 +231,7 @@ impl LinkEvents for Events {
     fn take_epoch(&self, question: EpochQuestion) {
         let is_new = self.questions.lock().ask(question);
         if is_new {
-            // The next pong says in which reign the master is.
+            // The next pong says in which epoch the master is.
             self.control.ping();
         }
     }
@@ -275,12 +275,12 @@ mod tests {
     fn who_comes_after_its_owner_was_asked_is_vouched_for_when_its_master_has_shown_that_epoch() {
         let (server, address, links) = mapped();
         let before = links.link(&address, &wait()).unwrap();
-        server.take_epoch(Reign::numbered(2)).unwrap();
+        server.take_epoch(Epoch::numbered(2)).unwrap();
         assert!(links.vouch_for(&before), "the owner waits for it");
         links.start_over();
         let after = links.link(&address, &wait()).unwrap();
         assert!(!links.vouch_for(&after), "the owner does not");
-        links.obey(Reign::numbered(2));
+        links.obey(Epoch::numbered(2));
         assert!(links.vouch_for(&after));
     }
 
@@ -381,7 +381,7 @@ mod tests {
         let next = Session::new(&hello_reply(9), former.master.clone(), None, &[0; 16]);
         control.set_session(next);
         assert!(links.link_to_write(9, &address, &wait()).is_err(), "there are none yet");
-        links.obey(Reign::numbered(1));
+        links.obey(Epoch::numbered(1));
         links.link_to_write(9, &address, &wait()).unwrap();
         assert!(links.link_to_write(former.id, &address, &wait()).is_err());
     }
@@ -410,15 +410,15 @@ mod tests {
         }
     }
 
-    const A2: Reign = Reign { epoch: 2, id: 7 };
-    const B2: Reign = Reign { epoch: 2, id: 8 };
-    const A3: Reign = Reign { epoch: 3, id: 9 };
+    const A2: Epoch = Epoch { number: 2, id: 7 };
+    const B2: Epoch = Epoch { number: 2, id: 8 };
+    const A3: Epoch = Epoch { number: 3, id: 9 };
 
     /// Waits until an owner's question is here.
-    fn asked(links: &LinkSet, reign: Reign) {
+    fn asked(links: &LinkSet, epoch: Epoch) {
         let until = Instant::now() + Duration::from_secs(5);
-        while !links.has_been_asked(reign) {
-            assert!(Instant::now() < until, "no question about {reign:?}");
+        while !links.has_been_asked(epoch) {
+            assert!(Instant::now() < until, "no question about {epoch:?}");
             std::thread::yield_now();
         }
     }
@@ -433,9 +433,9 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_told_only_of_the_reign_that_this_stores_own_master_has_shown() {
+    fn an_owner_is_told_only_of_the_epoch_that_this_stores_own_master_has_shown() {
         // The same number of another continuation of the log, and a higher one.
-        for own in [B2, Reign { epoch: 3, id: 8 }] {
+        for own in [B2, Epoch { number: 3, id: 8 }] {
             let (server, address, links) = mapped();
             let link = links.link(&address, &wait()).unwrap();
             server.take_epoch(A2).unwrap();
@@ -447,7 +447,7 @@ mod tests {
             links.close();
             assert!(is_taken(&server, &address, 2, 5000), "nothing is mapped any more");
         }
-        for own in [A2, Reign::numbered(2), Reign::numbered(3)] {
+        for own in [A2, Epoch::numbered(2), Epoch::numbered(3)] {
             let (server, address, links) = mapped();
             let _link = links.link(&address, &wait()).unwrap();
             server.take_epoch(A2).unwrap();
@@ -457,8 +457,8 @@ mod tests {
         }
         let (server, address, links) = mapped();
         let _link = links.link(&address, &wait()).unwrap();
-        server.take_epoch(Reign::numbered(2)).unwrap();
-        asked(&links, Reign::numbered(2));
+        server.take_epoch(Epoch::numbered(2)).unwrap();
+        asked(&links, Epoch::numbered(2));
         links.obey(A3);
         assert!(is_taken(&server, &address, 2, 5000), "an older master's question is about a number");
     }
@@ -474,7 +474,7 @@ mod tests {
         links.control.wants.take_ping();
         server.take_epoch(A2).unwrap();
         asked(&links, A2);
-        wait_for("the master is asked for its reign", || links.control.wants.take_ping());
+        wait_for("the master is asked for its epoch", || links.control.wants.take_ping());
         links.obey(A2);
         assert!(!is_taken(&server, &address, 2, 100));
         assert!(pins.lock().release(era, RID), "the last of them");
@@ -483,11 +483,11 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_knows_no_raise_is_viewed_in_the_reign_that_it_was_mounted_in() {
+    fn a_segment_that_knows_no_raise_is_viewed_in_the_epoch_that_it_was_mounted_in() {
         let (server, address, links) = mapped();
         server.mounted(address.uuid, A2);
         let link = links.link(&address, &wait()).unwrap();
-        for other in [B2, Reign { epoch: 3, id: 8 }] {
+        for other in [B2, Epoch { number: 3, id: 8 }] {
             links.obey(other);
             assert!(!links.vouch_for(&link), "{other:?} may know nothing of it");
         }
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_after_its_owner_was_asked_is_vouched_for_in_that_very_reign() {
+    fn who_comes_after_its_owner_was_asked_is_vouched_for_in_that_very_epoch() {
         let (server, address, links) = mapped();
         server.take_epoch(A2).unwrap();
         links.start_over();
@@ -560,7 +560,7 @@ mod tests {
         while !links.former.lock().is_empty() {
             assert!(Instant::now() < until, "its links stay");
             // As each pong does.
-            links.obey(Reign::default());
+            links.obey(Epoch::default());
         }
     }
 }

@@ -65,7 +65,7 @@ mod tests {
 
     use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
     use mooncake_os::ProcessIdentity;
-    use mooncake_segment::{Fence, Reign, SegmentServer, ServerOptions, Wait};
+    use mooncake_segment::{Epoch, Fence, SegmentServer, ServerOptions, Wait};
 
     use super::*;
     use crate::discovery::listen_address::Advertised;
@@ -73,7 +73,7 @@ mod tests {
     use crate::segments::links::{LinkSet, address_of};
     use crate::segments::owner::{Ownership, SegmentOwner};
 
-    const A2: Reign = Reign { epoch: 2, id: 7 };
+    const A2: Epoch = Epoch { number: 2, id: 7 };
     const RID: u64 = 1 << 48 | 2;
 
     /// An owner with a segment that nothing maps and one that a store has written to. What the owner says by itself
@@ -178,7 +178,7 @@ mod tests {
         }
         host.links.obey(A2);
         assert_eq!(soon(&host.reports), epoch_taken(host.mapped));
-        assert!(!host.owner.take_epoch(Reign { epoch: 2, id: 8 }), "another reign of that epoch");
+        assert!(!host.owner.take_epoch(Epoch { number: 2, id: 8 }), "another epoch of that number");
         assert_eq!((now(&host.says), now(&host.reports)), (vec![], vec![]));
     }
 

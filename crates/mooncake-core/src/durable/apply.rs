@@ -22,12 +22,11 @@ impl Core {
     pub(crate) fn apply<K: AsRef<[u8]>>(&mut self, now: Time, record: &Record<K>) -> Result<(), ReplayError> {
         self.put_aside_before(record);
         match record {
-            Record::Epoch(epoch) => {
-                if *epoch <= self.epoch {
-                    return Err(ReplayError::EpochBackwards { from: self.epoch, to: *epoch });
+            Record::Epoch(number) => {
+                if *number <= self.epoch.number {
+                    return Err(ReplayError::EpochBackwards { from: self.epoch.number, to: *number });
                 }
-                self.epoch = *epoch;
-                self.reign_id = 0;
+                self.epoch = self.epoch.after(record);
                 self.counter = 0;
                 Ok(())
             }
@@ -161,9 +160,8 @@ impl Core {
                 }
                 Ok(())
             }
-            Record::Counters { epoch, rid, session, segment } => {
-                self.reign_id = self.reign().after(record).id;
-                self.epoch = self.epoch.max(*epoch);
+            Record::Counters { rid, session, segment, .. } => {
+                self.epoch = self.epoch.after(record);
                 self.counter = self.counter.max(*rid);
                 self.sessions.last = self.sessions.last.max(*session);
                 self.segments.set_last(*segment);
@@ -184,7 +182,7 @@ impl Core {
     }
 
     fn apply_segment_gone(&mut self, now: Time, number: SegmentNo) -> Result<(), ReplayError> {
-        let segment = self.segments.remove(number, self.epoch).ok_or(ReplayError::UnknownSegment(number.0))?;
+        let segment = self.segments.remove(number, self.epoch.number).ok_or(ReplayError::UnknownSegment(number.0))?;
         self.pins.segment_gone(number);
         if let Some(owner) = self.sessions.get_mut(segment.session) {
             owner.segments.retain(|other| *other != number);
@@ -229,7 +227,7 @@ impl Core {
                 return Err(ReplayError::UnknownSegment(replica.extent.segment.0));
             }
             self.take(replica)?;
-            if replica.rid.epoch() == self.epoch {
+            if replica.rid.epoch() == self.epoch.number {
                 self.counter = self.counter.max(replica.rid.counter());
             }
         }
@@ -509,7 +507,7 @@ impl Core {
 
     /// After a change of whether a segment is Live, leaves or obeys the epoch.
     pub(crate) fn open_or_close(&mut self, number: SegmentNo) {
-        if self.segments.open_or_close(number, self.epoch) {
+        if self.segments.open_or_close(number, self.epoch.number) {
             self.more_is_open(number);
         }
     }

@@ -1,4 +1,4 @@
-//! What a segment that went, or a reign that began, left behind. It counts for nothing from then on, and is cleared
+//! What a segment that went, or an epoch that began, left behind. It counts for nothing from then on, and is cleared
 //! away in steps.
 
 use crate::core::Core;
@@ -29,7 +29,7 @@ impl Core {
             return false;
         }
         let rid = self.reservations.get(slot).rid();
-        if rid.epoch() < self.epoch {
+        if rid.epoch() < self.epoch.number {
             self.drop_reservation(now, rid, fx);
             return false;
         }
@@ -87,13 +87,13 @@ impl Core {
         self.release_older(now, work, fx);
     }
 
-    /// Ends unfinished puts of earlier reigns.
+    /// Ends unfinished puts of earlier epochs.
     pub(crate) fn drop_older_puts(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         while let Some(next) = self.older_puts {
             if work.is_used_up() {
                 return;
             }
-            if let Some(put) = self.reservations.at(next).filter(|put| put.rid().epoch() < self.epoch) {
+            if let Some(put) = self.reservations.at(next).filter(|put| put.rid().epoch() < self.epoch.number) {
                 let rid = put.rid();
                 self.drop_reservation(now, rid, fx);
                 work.did(ENDED_AS - 1);

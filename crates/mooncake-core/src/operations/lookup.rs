@@ -197,7 +197,7 @@ impl Core {
             core.counts.lookup_hits += 1;
             core.objects.touch(now, slot);
             let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host).to_found();
-            found.replicas.retain(|replica| core.segments.obeys(replica.extent.segment, core.epoch));
+            found.replicas.retain(|replica| core.segments.obeys(replica.extent.segment, core.epoch.number));
             if let Some(Replica { rid, extent }) = found.replicas.first().copied() {
                 core.log(now, Record::Pinned { session, rid, extent, key: Some(key.into()) }, fx);
                 core.counts.pins_taken += 1;

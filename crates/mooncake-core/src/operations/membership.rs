@@ -55,8 +55,8 @@ impl Core {
             match held.get(&segment.spec.uuid) {
                 // Its owner does not hold it any more.
                 None => self.segment_gone(now, number, fx),
-                Some(taken) if segment.epoch < self.epoch && *taken == self.epoch => {
-                    self.segment_obeys(now, number, self.epoch, fx);
+                Some(taken) if segment.epoch < self.epoch.number && *taken == self.epoch.number => {
+                    self.segment_obeys(now, number, self.epoch.number, fx);
                 }
                 Some(_) => {}
             }
@@ -201,8 +201,8 @@ impl Core {
     /// Sends an owner what it has not answered yet, but for fences.
     fn ask_again(&mut self, owner: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(owner) else { return };
-        if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch)) {
-            fx.pushes.push((To::Session(owner), Push::TakeEpoch(self.reign())));
+        if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch.number)) {
+            fx.pushes.push((To::Session(owner), Push::TakeEpoch(self.epoch)));
         }
         for recheck in self.touched.each(self.rechecks.values()) {
             let Some(segment) = self.segments.get(recheck.replica.extent.segment) else { continue };
@@ -261,7 +261,7 @@ impl Core {
             return Err(Refused::SegmentSize(spec.bytes));
         }
         let number = SegmentNo(self.segments.last() + 1);
-        self.log(now, Record::SegmentMounted { number, session, spec, epoch: self.epoch }, fx);
+        self.log(now, Record::SegmentMounted { number, session, spec, epoch: self.epoch.number }, fx);
         self.counts.segments_mounted += 1;
         if populated >= GRANULE {
             self.log(now, Record::SegmentPopulated { number, bytes: populated }, fx);

@@ -74,7 +74,7 @@ impl Core {
 
     /// The owner's segments obey an epoch and the older ones are fenced: they can be placed in again.
     pub fn epoch_taken(&mut self, now: Time, owner: SessionId, epoch: u16, uuids: &[SegmentUuid], fx: &mut Effects) {
-        if epoch != self.epoch {
+        if epoch != self.epoch.number {
             self.counts.stale_messages += 1;
             return;
         }

@@ -127,7 +127,7 @@ impl Core {
                 PinKind::Soft { ttl_ms } => PinKind::Soft { ttl_ms: ttl_ms.min(self.config.soft_pin_ttl_max_ms) },
                 other => other,
             },
-            first: Rid::new(self.epoch, self.counter + 1),
+            first: Rid::new(self.epoch.number, self.counter + 1),
         };
         let protect_ms = self.config.lookup_protect_ms;
         let promise_kept_until = now.plus_ms(protect_ms / 2 - renewal_ms(protect_ms));

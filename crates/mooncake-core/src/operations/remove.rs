@@ -25,7 +25,7 @@ pub struct RemoveAll {
 impl RemoveAll {
     /// Begins now; without `force` it spares what was looked up a moment ago.
     pub fn new(core: &mut Core, force: bool) -> RemoveAll {
-        let begun = core.removals.begin(Rid::new(core.epoch, core.counter + 1));
+        let begun = core.removals.begin(Rid::new(core.epoch.number, core.counter + 1));
         RemoveAll { removed: 0, force, next: 0, begun }
     }
 }

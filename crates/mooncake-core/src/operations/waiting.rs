@@ -106,10 +106,11 @@ impl Core {
         }
     }
 
-    /// The writer of an unfinished put is away, or the put is of an earlier reign.
+    /// The writer of an unfinished put is away, or the put is of an earlier epoch.
     fn is_yielded(&self, slot: u32) -> bool {
         let put = self.reservations.get(slot);
-        put.rid().epoch() < self.epoch || self.sessions.get(put.session).is_none_or(|writer| writer.away.is_some())
+        put.rid().epoch() < self.epoch.number
+            || self.sessions.get(put.session).is_none_or(|writer| writer.away.is_some())
     }
 
     fn pass_on_keys(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {

@@ -61,7 +61,7 @@ pub struct Counters {
     pub evictions_attempted: u64,
     /// Of these, those that got it by evicting.
     pub evictions_successful: u64,
-    /// Reigns begun in this run.
+    /// Epochs begun in this run.
     pub epoch_raises: u64,
     /// Sessions begun.
     pub sessions_opened: u64,

@@ -14,7 +14,7 @@ const SAMPLE: usize = 6;
 /// Segments that one look at a request tries for what it would rather have: eight for each key of a large one.
 const PREFERRED_TRIED: usize = 4_096;
 
-/// A small generator (xorshift64*): placement and reigns need spread, not secrecy, and the same choices for the same
+/// A small generator (xorshift64*): placement and epochs need spread, not secrecy, and the same choices for the same
 /// seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);

@@ -107,10 +107,10 @@ impl Log {
         let Some(sink) = writer.sink.as_mut() else { return Err(LogError::LostAgain) };
         sink.folder.put_in_place()?;
         sink.snapshot_bytes = snapshot_bytes;
-        let (lsn, reign) = (self.lsn(), unpack(self.reign.load(Ordering::Acquire)));
+        let (lsn, epoch) = (self.lsn(), unpack(self.epoch.load(Ordering::Acquire)));
         let witness = sink.upkeep.witnesses.as_ref().map(|folder| {
             let mut witness = Witness::anew(folder, self.log_id(), None)?;
-            witness.store_raised(lsn, reign).inspect_err(|_| witness.remove())?;
+            witness.store_raised(lsn, epoch).inspect_err(|_| witness.remove())?;
             Ok::<_, std::io::Error>(witness)
         });
         sink.witness = witness.transpose().unwrap_or_else(|error| {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mooncake_core::{
-    EndOutcome, Extent, Found, PinKind, PutSlot, Record, RecordRef, Refused, Reign, Remembered, RemoveOutcome, Replica,
+    EndOutcome, Epoch, Extent, Found, PinKind, PutSlot, Record, RecordRef, Refused, Remembered, RemoveOutcome, Replica,
     SegmentNo, SegmentSpec, SessionSpec,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
@@ -217,7 +217,7 @@ fn files_are_what_they_were() {
 
     let scratch = Scratch::new();
     let mut witness = Witness::anew(&scratch.0, log_id, None).unwrap();
-    witness.store_raised(lsn, Reign { epoch: 300, id: 0x8101_0203 }).unwrap();
+    witness.store_raised(lsn, Epoch { number: 300, id: 0x8101_0203 }).unwrap();
     files(&mut golden, "witness", &scratch.0);
     golden.check("files.txt");
 }

@@ -1,7 +1,7 @@
 //! From an operation to what is told of it: its records are in the log, and the log's witness says so, before a
 //! position is shown, a message or the answer to a parked request goes out, or the operation is answered.
 
-use mooncake_core::{Effects, Record, Reign, To};
+use mooncake_core::{Effects, Epoch, Record, To};
 use mooncake_mutant::mutant;
 
 use super::delivery::Delivery;
@@ -15,7 +15,7 @@ pub struct Queue<F> {
     batch: Batch<F>,
     number: u64,
     lsn: u64,
-    raised: Option<Reign>,
+    raised: Option<Epoch>,
 }
 
 /// What is committed together.
@@ -33,8 +33,8 @@ pub struct End {
     pub number: u64,
     /// LSN of its last frame.
     pub lsn: u64,
-    /// The reign that its records begin, which is to be on the disk before the first rid of that goes out.
-    pub raised: Option<Reign>,
+    /// The epoch that its records begin, which is to be on the disk before the first rid of that goes out.
+    pub raised: Option<Epoch>,
 }
 
 impl<F: Default> Queue<F> {
@@ -56,13 +56,13 @@ impl<F> Queue<F> {
     }
 
     /// Takes what an operation left behind, and numbers it: what to wait for before it is answered. Its records, if
-    /// there are any, become one frame, which is told its LSN and the reign that they begin.
-    pub fn push(&mut self, effects: &mut Effects, frame: impl FnOnce(&mut F, &[Record], u64, Option<Reign>)) -> u64 {
+    /// there are any, become one frame, which is told its LSN and the epoch that they begin.
+    pub fn push(&mut self, effects: &mut Effects, frame: impl FnOnce(&mut F, &[Record], u64, Option<Epoch>)) -> u64 {
         self.number += 1;
         if !effects.records.is_empty() {
             self.lsn += 1;
-            let raised = effects.records.iter().fold(Reign::default(), Reign::after);
-            let raised = (raised.epoch != 0).then_some(raised);
+            let raised = effects.records.iter().fold(Epoch::default(), Epoch::after);
+            let raised = (raised.number != 0).then_some(raised);
             self.raised = raised.or(self.raised);
             frame(&mut self.batch.frames, &effects.records, self.lsn, raised);
         }
@@ -139,8 +139,8 @@ mod tests {
 
     use super::*;
 
-    const SECOND: Reign = Reign { epoch: 2, id: 0 };
-    const THIRD: Reign = Reign { epoch: 3, id: 0 };
+    const SECOND: Epoch = Epoch { number: 2, id: 0 };
+    const THIRD: Epoch = Epoch { number: 3, id: 0 };
 
     #[derive(Default)]
     struct Script {
@@ -153,7 +153,7 @@ mod tests {
         type Closed = ();
 
         fn append(&mut self, frames: &mut Vec<u64>, end: End) -> Result<(), ()> {
-            self.did.push(format!("append {frames:?} {:?}", end.raised.map(|reign| reign.epoch)));
+            self.did.push(format!("append {frames:?} {:?}", end.raised.map(|epoch| epoch.number)));
             frames.clear();
             if self.fails { Err(()) } else { Ok(()) }
         }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// Frames are their LSNs.
-    fn push(queue: &mut Queue<Vec<u64>>, mut effects: Effects) -> (u64, Option<Reign>) {
+    fn push(queue: &mut Queue<Vec<u64>>, mut effects: Effects) -> (u64, Option<Epoch>) {
         let mut begun = None;
         let number = queue.push(&mut effects, |frames, _, lsn, raised| {
             frames.push(lsn);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_reign_that_a_batch_begins_is_named_with_it_and_not_again() {
+    fn the_last_epoch_that_a_batch_begins_is_named_with_it_and_not_again() {
         let mut queue = Queue::new(0);
         assert_eq!(push(&mut queue, effects(&[Record::Epoch(2)], None, None)).1, Some(SECOND));
         assert_eq!(push(&mut queue, effects(&[Record::Epoch(3), Record::Dropped(Rid(2))], None, None)).1, Some(THIRD));

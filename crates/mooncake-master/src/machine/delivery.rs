@@ -60,7 +60,7 @@ pub fn deliver<D: DeliveryDriver>(driver: &mut D, delivery: Delivery) {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_core::Reign;
+    use mooncake_core::Epoch;
 
     use super::*;
 
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn an_anchor_closes_behind_the_last_message_and_a_session_without_one_misses_it() {
         let over = || Push::SessionOver("over".into());
-        let epoch = || Push::TakeEpoch(Reign { epoch: 2, id: 7 });
+        let epoch = || Push::TakeEpoch(Epoch { number: 2, id: 7 });
         assert_eq!(delivered(Delivery::Push(SessionId(1), epoch())), ["send"]);
         assert_eq!(delivered(Delivery::Push(SessionId(1), over())), ["send", "finish"]);
         assert_eq!(delivered(Delivery::Push(SessionId(2), over())), [""; 0]);

@@ -1,8 +1,8 @@
 //! What clients say that they have seen of a log, and how far that is believed.
 //!
 //! A client that has seen more of this very log than there is proves that the log has lost its end: rids after that end
-//! may be in use. So does one that has seen its epoch in another reign, which another continuation of the log began
-//! with the same number. The same reign under another id is this log before or after its file was lost. Another log's
+//! may be in use. So does one that has seen another epoch of its number, which another continuation of the log began.
+//! The same epoch under another log id is this log before or after its file was lost. Another log's
 //! epoch is one whose rids that log has given out, and this client may still name or write them; a higher one its
 //! segments may already obey. All of that raises the epoch to one of which nobody has seen anything. There are only
 //! 65,535 of them and each raise closes every segment for a moment, so that what anybody can claim costs from two
@@ -31,8 +31,8 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 pub struct Shown {
     /// The highest that it has seen of any log.
     pub position: LogPosition,
-    /// It is of a version that knows reigns: one without an id is of an older master.
-    pub says_reigns: bool,
+    /// It is of a version that knows epoch ids: one without an id is of an older master.
+    pub says_epoch_ids: bool,
 }
 
 /// The budgets of claims.
@@ -90,14 +90,14 @@ impl EpochClaims {
     /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. Refused claims
     /// are logged; the client cannot be served, as its memory may obey what this master has not reached.
     pub fn judge(&mut self, now: Duration, own: LogPosition, shown: &Shown) -> Result<Option<u16>, Refusal> {
-        let Shown { position: seen, says_reigns } = shown;
-        // A reign without an id is that of an older master, or of any as an older client tells it. It may be this one
+        let Shown { position: seen, says_epoch_ids } = shown;
+        // An epoch without an id is that of an older master, or of any as an older client tells it. It may be this one
         // all the same, but for the client that would have told; the first epoch of a log is begun once.
-        let may_be_this = seen.reign == 0 && (!says_reigns || own.epoch == 1);
-        let other_reign = seen.epoch == own.epoch && seen.reign != own.reign && !may_be_this;
+        let may_be_this = seen.epoch_id == 0 && (!says_epoch_ids || own.epoch == 1);
+        let other_of_its_number = seen.epoch == own.epoch && seen.epoch_id != own.epoch_id && !may_be_this;
         let is_of_this = seen.is_of_log_of(&own);
         let ahead = match is_of_this {
-            true => other_reign || (seen.epoch, seen.lsn) > (own.epoch, own.lsn),
+            true => other_of_its_number || (seen.epoch, seen.lsn) > (own.epoch, own.lsn),
             false => seen.epoch >= own.epoch,
         };
         // In the last epoch there is nothing to raise to: what this master has reached itself it serves all the same.
@@ -121,7 +121,7 @@ impl EpochClaims {
                     seen_lsn = seen.lsn,
                     own_epoch = own.epoch,
                     raised,
-                    "a client has seen more than this log holds, or another reign in this epoch: the epoch is raised"
+                    "a client has seen more than this log holds, or another epoch of this number: the epoch is raised"
                 );
                 return Ok(Some(raised));
             }
@@ -165,23 +165,23 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1_000);
 
     fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {
-        LogPosition { log_id, epoch, lsn, reign: 0 }
+        LogPosition { log_id, epoch, lsn, epoch_id: 0 }
     }
 
     impl EpochClaims {
-        /// Of a client of a version without reigns, or of one with them that names one.
+        /// Of a client of a version without epoch ids, or of one with them that names one.
         fn believe_old(&mut self, now: Duration, own: LogPosition, seen: &LogPosition) -> Result<Option<u16>, Refusal> {
-            self.judge(now, own, &Shown { position: *seen, says_reigns: false })
+            self.judge(now, own, &Shown { position: *seen, says_epoch_ids: false })
         }
     }
 
     #[test]
-    fn a_client_that_would_have_told_the_reign_has_not_seen_this_one() {
+    fn a_client_that_would_have_told_the_epochs_id_has_not_seen_this_one() {
         let now = NOW;
         let mut claims = EpochClaims::new(now);
-        let mut judge = |own_reign, epoch| {
-            let own = LogPosition { reign: own_reign, ..at(OWN, epoch, 90) };
-            claims.judge(now, own, &Shown { position: at(OWN, epoch, 10), says_reigns: true })
+        let mut judge = |epoch_id, epoch| {
+            let own = LogPosition { epoch_id, ..at(OWN, epoch, 90) };
+            claims.judge(now, own, &Shown { position: at(OWN, epoch, 10), says_epoch_ids: true })
         };
         assert_eq!(judge(5, 2), Ok(Some(3)), "an older master has begun that epoch");
         assert_eq!(judge(0, 2), Ok(None), "and this log is that one's");
@@ -189,24 +189,24 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_two_reigns_have_begun_is_left_by_both() {
+    fn two_epochs_of_one_number_are_both_left() {
         let now = NOW;
         let mut claims = EpochClaims::new(now);
-        let of = |reign, lsn| LogPosition { reign, ..at(OWN, 2, lsn) };
+        let of = |epoch_id, lsn| LogPosition { epoch_id, ..at(OWN, 2, lsn) };
         assert_eq!(claims.believe_old(now, of(5, 90), &of(6, 10)), Ok(Some(3)), "however little it has seen of it");
         assert_eq!(claims.believe_old(now, of(0, 90), &of(6, 10)), Ok(Some(3)), "also beside one without an id");
         assert_eq!(claims.believe_old(now, of(5, 90), &of(5, 10)), Ok(None));
         assert_eq!(claims.believe_old(now, of(5, 90), &of(0, 10)), Ok(None), "an older client does not say");
         let later = LogPosition { epoch: 3, ..of(7, 0) };
         assert_eq!(claims.believe_old(now, later, &of(6, 10)), Ok(None), "once is enough");
-        let last = |reign| LogPosition { epoch: 65_535, ..of(reign, 0) };
+        let last = |epoch_id| LogPosition { epoch: 65_535, ..of(epoch_id, 0) };
         assert!(claims.believe_old(now, last(5), &last(6)).is_err(), "there is nothing to raise to");
     }
 
     #[test]
-    fn a_reign_that_goes_on_under_another_id_is_the_same_one() {
+    fn an_epoch_that_goes_on_under_another_log_id_is_the_same_one() {
         let mut claims = EpochClaims::new(NOW);
-        let of = |log_id, epoch, reign, lsn| LogPosition { reign, ..at(log_id, epoch, lsn) };
+        let of = |log_id, epoch, epoch_id, lsn| LogPosition { epoch_id, ..at(log_id, epoch, lsn) };
         for epoch in [1, 2, 65_535] {
             let own = of(OWN + 2, epoch, 5, 90);
             for former in [OWN, OWN + 1] {
@@ -219,7 +219,7 @@ mod tests {
         }
         let own = of(OWN + 2, 2, 5, 90);
         assert_eq!(claims.believe_old(NOW, own, &of(OWN, 2, 5, 91)), Ok(Some(3)), "and the end of this one, too");
-        assert_eq!(claims.believe_old(NOW, own, &of(OWN, 2, 6, 1)), Ok(Some(3)), "another reign");
+        assert_eq!(claims.believe_old(NOW, own, &of(OWN, 2, 6, 1)), Ok(Some(3)), "another epoch of that number");
         assert_eq!(claims.believe_old(NOW, own, &of(OWN, 2, 0, 1)), Ok(Some(3)), "one that is not known");
         assert_eq!(claims.believe_old(NOW, own, &of(OWN, 3, 5, 1)), Ok(Some(4)), "another epoch");
     }

@@ -129,7 +129,8 @@ impl Asked {
             return Err(refuse(refusal::Kind::Version, reason));
         }
         let features = hello.features;
-        let highest = hello.highest.map(|position| Shown { position, says_reigns: Feature::Reigns.is_in(features) });
+        let highest =
+            hello.highest.map(|position| Shown { position, says_epoch_ids: Feature::EpochIds.is_in(features) });
         let bad_request = |reason| refuse(refusal::Kind::BadRequest, reason);
         let role = match hello.role {
             Some(hello::Role::Open(_)) if anchors >= SESSIONS_MAX => {
@@ -357,7 +358,7 @@ mod tests {
 
     /// Seen of another log, whose rids of this epoch may be in use.
     fn seen(epoch: u32) -> Option<LogPosition> {
-        Some(LogPosition { log_id: 99, epoch, lsn: 1, reign: 0 })
+        Some(LogPosition { log_id: 99, epoch, lsn: 1, epoch_id: 0 })
     }
 
     #[test]
@@ -416,15 +417,15 @@ mod tests {
             let hello = Hello { highest: seen(1), ..from(role) };
             assert_eq!(refused(&mut testbed, hello).0, refusal::Kind::UnknownSession);
         }
-        assert_eq!((testbed.core.epoch(), testbed.closed.len()), (1, 0));
+        assert_eq!((testbed.core.epoch().number, testbed.closed.len()), (1, 0));
         let hello = Hello { highest: seen(1), ..attach(owner, owner.secret) };
         testbed.hello(hello).unwrap();
-        assert_eq!(testbed.core.epoch(), 2, "a client's claim counts");
+        assert_eq!(testbed.core.epoch().number, 2, "a client's claim counts");
         let hello = Hello { highest: seen(60_000), ..from(hello::Role::Open(open())) };
         let sessions = testbed.stats().sessions;
         assert_eq!(refused(&mut testbed, hello).0, refusal::Kind::BadRequest);
         assert_eq!(
-            (testbed.core.epoch(), testbed.stats().sessions),
+            (testbed.core.epoch().number, testbed.stats().sessions),
             (2, sessions),
             "a client that is not believed is not served"
         );
@@ -434,9 +435,9 @@ mod tests {
     fn what_was_seen_of_this_log_before_it_was_lost_is_this_masters_own() {
         let mut testbed = Testbed::new();
         for (log_id, raised) in [(LOG_ID, 1), (LOG_ID - 1, 1), (LOG_ID - 2, 2)] {
-            let highest = Some(LogPosition { log_id, epoch: 1, lsn: 40, reign: 0 });
+            let highest = Some(LogPosition { log_id, epoch: 1, lsn: 40, epoch_id: 0 });
             testbed.hello(Hello { highest, ..from(hello::Role::Open(open())) }).unwrap();
-            assert_eq!(testbed.core.epoch(), raised, "{log_id}");
+            assert_eq!(testbed.core.epoch().number, raised, "{log_id}");
         }
     }
 

@@ -79,8 +79,8 @@ impl Testbed {
         while asked.look_for_views(&RefCell::new(&mut *self)) {
             asked.note_views(&mut self.core, self.now, &mut self.effects);
         }
-        let reign = self.core.reign();
-        let position = LogPosition { log_id: LOG_ID, epoch: reign.epoch.into(), lsn: 50, reign: reign.id };
+        let epoch = self.core.epoch();
+        let position = LogPosition { log_id: LOG_ID, epoch: epoch.number.into(), lsn: 50, epoch_id: epoch.id };
         let admission = Admission {
             anchors: &mut self.anchors,
             claims: &mut self.claims,

@@ -213,8 +213,8 @@ impl Shared {
 
     /// Where the log stands now: behind everything that a reply may tell.
     pub fn position(&self) -> LogPosition {
-        let reign = self.log.reign();
-        LogPosition { log_id: self.log.log_id(), epoch: reign.epoch.into(), lsn: self.log.lsn(), reign: reign.id }
+        let epoch = self.log.epoch();
+        LogPosition { log_id: self.log.log_id(), epoch: epoch.number.into(), lsn: self.log.lsn(), epoch_id: epoch.id }
     }
 
     fn run<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> (R, Option<u64>) {

@@ -180,7 +180,7 @@ fn a_session_that_is_told_that_it_is_over_has_its_process_watched_no_more_and_no
     let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
     let mut processes = [7, 8].map(|session| Watched::new(&shared, session));
     let over = (To::Session(SessionId(7)), mooncake_core::Push::SessionOver("over".to_owned()));
-    let other = (To::Session(SessionId(8)), mooncake_core::Push::TakeEpoch(mooncake_core::Reign { epoch: 2, id: 1 }));
+    let other = (To::Session(SessionId(8)), mooncake_core::Push::TakeEpoch(mooncake_core::Epoch { number: 2, id: 1 }));
     shared.apply(|_, _, effects| effects.pushes.extend([over, other])).unwrap();
     processes.iter_mut().for_each(Watched::kill);
     assert_eq!(shared.processes.wait(SOON), [SessionId(8)]);

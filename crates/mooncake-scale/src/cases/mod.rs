@@ -536,7 +536,7 @@ fn another_epoch(pool: &mut Pool) {
         let new = fresh(pool, REQUEST as u64);
         pool.reserve(session, &new, "put_start, 512 keys in a full pool");
     }
-    let next = pool.core.epoch() + 1;
+    let next = pool.core.epoch().number + 1;
     pool.hold("another epoch, 102,400 unfinished puts", |core, now, fx| core.raise_epoch(now, next, fx));
     pool.tick("tick, puts of an earlier epoch");
     for owner in 1..=pool.size().segments {

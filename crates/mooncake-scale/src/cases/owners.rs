@@ -135,7 +135,7 @@ pub fn owner_of_many(pool: &mut Pool) {
     let kind = "put_start, 512 keys that are too large for any segment";
     pool.start_sized(6, &new, &too_large, &PutConfig::default(), true, kind);
     ask_for_fences(pool, owner, "fences of an owner of 1,000 segments, a slice");
-    let next = pool.core.epoch() + 1;
+    let next = pool.core.epoch().number + 1;
     pool.hold("another epoch, 1,000 segments of one owner", |core, now, fx| core.raise_epoch(now, next, fx));
     pool.tick("tick, puts of an earlier epoch");
     for number in (1..=pool.size().segments).filter(|number| *number != owner) {

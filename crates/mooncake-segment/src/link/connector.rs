@@ -144,9 +144,9 @@ mod tests {
     use super::super::fixture::{Quiet, mapping, owner};
     use super::super::links::Links;
     use super::*;
+    use crate::epoch::Epoch;
     use crate::error::LinkError;
     use crate::protocol::frames::{HELLO_LEN, HelloReply, Status};
-    use crate::reign::Reign;
     use mooncake_ids::SegmentUuid;
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         let reply = HelloReply {
             version: LANE_VERSION,
             status: Status::Ok,
-            reign: Reign::default(),
+            epoch: Epoch::default(),
             bytes: memory.bytes(),
             uuid: address.uuid,
             features: 0,

@@ -13,10 +13,10 @@ use super::options::{LinkOptions, LinkReport, Path, SegmentAddress};
 use super::shared_memory::NoSharedMemory;
 use super::shared_memory::reclaimer::Reclaimer;
 use super::shared_memory::watcher::Watcher;
+use crate::epoch::Epoch;
 use crate::error::{LinkError, ServerError};
 use crate::link_events::LinkEvents;
 use crate::machine::{LinkBook, Look, Ticket, Unwanted};
-use crate::reign::Reign;
 use crate::wait::Wait;
 
 /// The links of one store.
@@ -191,11 +191,11 @@ impl Links {
         }
     }
 
-    /// The segment is Gone, says the master, which is in this reign. Mapped peers of a dead owner give its memory back,
+    /// The segment is Gone, says the master, which is in this epoch. Mapped peers of a dead owner give its memory back,
     /// all but the pinned extents `(offset, length)` and those of own views; the
     /// mapping ends with the last view. Returns at once: a thread of the links
     /// does the work, and a link that is being made ends when it is made.
-    pub fn forget(&self, uuid: SegmentUuid, pinned: &[(u64, u64)], reign: Reign) {
+    pub fn forget(&self, uuid: SegmentUuid, pinned: &[(u64, u64)], epoch: Epoch) {
         if forked() {
             return;
         }
@@ -206,7 +206,7 @@ impl Links {
             let pinned = pinned.to_vec();
             self.connector
                 .reclaimer
-                .later(move || attachments.iter().for_each(|attachment| attachment.forget(&pinned, reign)));
+                .later(move || attachments.iter().for_each(|attachment| attachment.forget(&pinned, epoch)));
         }
         if let Some(link) = link {
             discard(&self.connector.reclaimer, link);
@@ -285,7 +285,7 @@ mod tests {
     use super::super::fixture::{Quiet, mapping, owner};
     use super::*;
 
-    const FIRST: Reign = Reign::numbered(1);
+    const FIRST: Epoch = Epoch::numbered(1);
     const RID: u64 = 1 << 48 | 2;
 
     fn resident(memory: &SegmentMemory) -> u64 {
@@ -313,10 +313,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_viewed_in_a_reign_that_the_own_master_has_not_shown_is_kept() {
+    fn what_is_viewed_in_an_epoch_that_the_own_master_has_not_shown_is_kept() {
         const BYTES: u64 = 1 << 20;
-        let [a, b] = [7, 8].map(|id| Reign { epoch: 2, id });
-        for (reign, kept) in [(a, BYTES), (b, 0)] {
+        let [a, b] = [7, 8].map(|id| Epoch { number: 2, id });
+        for (epoch, kept) in [(a, BYTES), (b, 0)] {
             let (server, memory, address) = owner(BYTES, Quiet);
             memory.populate_step(BYTES).unwrap();
             let wait = Wait::until(Instant::now() + Duration::from_secs(5));
@@ -328,7 +328,7 @@ mod tests {
             let _link = peer.link(&address, &wait).unwrap();
             for attachment in peer.connector.watcher.attachments(&memory.uuid()) {
                 attachment.owner_ended();
-                attachment.forget(&[], reign);
+                attachment.forget(&[], epoch);
                 assert_eq!(resident(&memory), kept);
             }
         }

@@ -20,12 +20,12 @@ use mooncake_memory::{
 };
 use mooncake_os::forked;
 
+use crate::epoch::Epoch;
 use crate::error::{TransferError, WriteError};
 use crate::gate::Gate;
 use crate::local::{Inside, Served};
 use crate::machine::{Denied, LeastEpoch};
 use crate::protocol::frames::Status;
-use crate::reign::Reign;
 use crate::wait::Wait;
 
 pub use links::Links;
@@ -89,16 +89,16 @@ impl Link {
     }
 
     /// Whether the owner of mapped memory waits for whoever maps it over this link, before space is given out there of
-    /// which a master in this reign, the one of the link's store, does not know that it is viewed.
+    /// which a master in this epoch, the one of the link's store, does not know that it is viewed.
     ///
-    /// It does if this is the reign that the owner obeyed when the link was made, or that it has asked for since:
+    /// It does if this is the epoch that the owner obeyed when the link was made, or that it has asked for since:
     /// before it obeys another one it asks this process, too. In any other one, of a higher number too, another master
-    /// may reign that does not know the store's pins, and the owner does not wait for a newcomer's word about what it
+    /// may be that does not know the store's pins, and the owner does not wait for a newcomer's word about what it
     /// obeys already. Where one of the two ids is not known the numbers decide.
-    pub fn is_waited_for_in(&self, reign: Reign) -> bool {
+    pub fn is_waited_for_in(&self, epoch: Epoch) -> bool {
         match &self.kind {
-            Kind::Local(_, inside) => inside.is_waited_for_in(reign),
-            Kind::Shared(attachment) => attachment.is_waited_for_in(reign),
+            Kind::Local(_, inside) => inside.is_waited_for_in(epoch),
+            Kind::Shared(attachment) => attachment.is_waited_for_in(epoch),
             // Nothing is mapped.
             Kind::Tcp(_) => true,
         }

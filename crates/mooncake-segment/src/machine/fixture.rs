@@ -6,7 +6,7 @@ use std::rc::Rc;
 use mooncake_memory::CopyError;
 
 use super::{Gate, Insiders, Segment, Stamps, Writes};
-use crate::reign::Reign;
+use crate::epoch::Epoch;
 
 pub const KIB: u64 = 1024;
 
@@ -70,7 +70,7 @@ impl Memory {
         Rc::new(Memory {
             stamps,
             gate: RefCell::new(Gate::new(epoch)),
-            insiders: RefCell::new(Insiders::new(Reign::numbered(epoch))),
+            insiders: RefCell::new(Insiders::new(Epoch::numbered(epoch))),
         })
     }
 
@@ -103,7 +103,7 @@ impl Segment for Rc<Memory> {
         self.stamps.max_stamp(offset, len)
     }
 
-    fn raise_insiders(&self, asked: Reign) -> bool {
+    fn raise_insiders(&self, asked: Epoch) -> bool {
         self.insiders.borrow_mut().raise(asked)
     }
 

@@ -1,13 +1,13 @@
 //! A peer's side of an attachment: what its owner has asked, and what may be answered when.
 //!
 //! A question about a fence is answered when no write of this process can touch the extent any more; one about an
-//! epoch when besides the master of that reign knows all pins of this process.
+//! epoch when besides the master of that epoch knows all pins of this process.
 
 use mooncake_mutant::mutant;
 
 use super::Writes;
+use crate::epoch::Epoch;
 use crate::protocol::frames::{Frame, Op};
-use crate::reign::Reign;
 
 /// What a peer says last: the memory is unmapped.
 pub const FAREWELL: Frame = Frame::plain(Op::Detached, 0);
@@ -17,9 +17,9 @@ pub const FAREWELL: Frame = Frame::plain(Op::Detached, 0);
 pub struct Peer {
     upgrade: Upgrade,
     quiesces: Vec<Quiesce>,
-    /// Latest reign that this process said that it obeys; first the one that the segment was mounted in, or its owner
+    /// Latest epoch that this process said that it obeys; first the one that the segment was mounted in, or its owner
     /// asked for, when it let this process in.
-    obeyed: Reign,
+    obeyed: Epoch,
     epochs: Vec<EpochAsked>,
 }
 
@@ -38,7 +38,7 @@ struct Quiesce {
 
 #[derive(Debug)]
 struct EpochAsked {
-    reign: Reign,
+    epoch: Epoch,
     writing: Vec<u64>,
     confirmed: bool,
 }
@@ -62,17 +62,16 @@ pub enum Heard {
     Question,
     /// Whoever waits to write may.
     Granted,
-    /// As with a question; and the master is to be asked whether it reigns so, and knows all pins of this process. If
-    /// it does,
-    /// [`Peer::confirm`] follows.
-    AskMaster(Reign),
+    /// As with a question; and the master is to be asked whether it is in that epoch, and knows all pins of this
+    /// process. If it does, [`Peer::confirm`] follows.
+    AskMaster(Epoch),
     /// Nothing: a later version's message that needs no answer.
     Nothing,
 }
 
 impl Peer {
     /// A peer that was let in, and what its owner obeyed by then.
-    pub fn new(obeyed: Reign) -> Peer {
+    pub fn new(obeyed: Epoch) -> Peer {
         Peer { upgrade: Upgrade::No, quiesces: Vec::new(), obeyed, epochs: Vec::new() }
     }
 
@@ -96,22 +95,22 @@ impl Peer {
     }
 
     /// See [`crate::Link::is_waited_for_in`].
-    pub fn is_waited_for_in(&self, reign: Reign) -> bool {
-        let asked = self.epochs.iter().map(|asked| asked.reign);
-        std::iter::once(self.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
+    pub fn is_waited_for_in(&self, epoch: Epoch) -> bool {
+        let asked = self.epochs.iter().map(|asked| asked.epoch);
+        std::iter::once(self.obeyed).chain(asked).any(|owners| epoch.knows_what_is_known_in(owners))
             || mutant!(NewcomerIsNotWaitedFor)
     }
 
-    /// This process obeys the reign. What it was asked for before that needs no answer of its own: an owner that asks
+    /// This process obeys the epoch. What it was asked for before that needs no answer of its own: an owner that asks
     /// for a higher epoch waits for that one only.
-    pub fn confirm(&mut self, reign: Reign) {
-        self.obeyed = self.obeyed.or_later(reign);
-        for asked in self.epochs.iter_mut().filter(|asked| asked.reign.epoch <= reign.epoch) {
+    pub fn confirm(&mut self, epoch: Epoch) {
+        self.obeyed = self.obeyed.or_later(epoch);
+        for asked in self.epochs.iter_mut().filter(|asked| asked.epoch.number <= epoch.number) {
             asked.confirmed = true;
         }
     }
 
-    /// Whether the owner asked for a reign that this process's master has not shown: that one may not know of all
+    /// Whether the owner asked for an epoch that this process's master has not shown: that one may not know of all
     /// views.
     pub fn is_asked_by_another(&self) -> bool {
         self.epochs.iter().any(|asked| !asked.confirmed)
@@ -133,9 +132,9 @@ impl Peer {
                 Heard::Question
             }
             Op::TakeEpoch => {
-                let (reign, writing) = (frame.reign(), writes.raise_epoch(frame.epoch));
-                self.epochs.push(EpochAsked { reign, writing, confirmed: mutant!(PeerAnswersUnasked) });
-                Heard::AskMaster(reign)
+                let (epoch, writing) = (frame.epoch_asked(), writes.raise_epoch(frame.epoch));
+                self.epochs.push(EpochAsked { epoch, writing, confirmed: mutant!(PeerAnswersUnasked) });
+                Heard::AskMaster(epoch)
             }
             _ => Heard::Nothing,
         }
@@ -162,7 +161,7 @@ impl Peer {
             if !asked.confirmed || !asked.writing.is_empty() || out.len() >= room {
                 return true;
             }
-            out.push(Frame::plain(Op::EpochTaken, asked.reign.epoch));
+            out.push(Frame::plain(Op::EpochTaken, asked.epoch.number));
             false
         });
     }
@@ -177,10 +176,10 @@ mod tests {
     use super::*;
 
     const ROOM: usize = 16;
-    const ONE: Reign = Reign { epoch: 1, id: 5 };
-    const A2: Reign = Reign { epoch: 2, id: 7 };
-    const B2: Reign = Reign { epoch: 2, id: 8 };
-    const A3: Reign = Reign { epoch: 3, id: 9 };
+    const ONE: Epoch = Epoch { number: 1, id: 5 };
+    const A2: Epoch = Epoch { number: 2, id: 7 };
+    const B2: Epoch = Epoch { number: 2, id: 8 };
+    const A3: Epoch = Epoch { number: 3, id: 9 };
 
     fn quiesce(counter: u64) -> Frame {
         Frame { op: Op::Quiesce, epoch: 1, rid: rid(1, counter), offset: counter * KIB, len: KIB, sequence: counter }
@@ -244,10 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn the_word_about_a_reign_settles_earlier_ones_and_no_later_one() {
+    fn the_word_about_an_epoch_settles_earlier_ones_and_no_later_one() {
         let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
-        for reign in [A2, A3] {
-            peer.heard(&Frame::take_epoch(reign), &memory);
+        for epoch in [A2, A3] {
+            peer.heard(&Frame::take_epoch(epoch), &memory);
         }
         peer.confirm(A2);
         assert!(peer.is_asked_by_another());
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_waited_for_in_the_reign_that_it_obeys_and_in_those_that_it_is_asked_for() {
+    fn it_is_waited_for_in_the_epoch_that_it_obeys_and_in_those_that_it_is_asked_for() {
         let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
         assert!(peer.is_waited_for_in(ONE) && !peer.is_waited_for_in(A2));
         peer.heard(&Frame::take_epoch(A2), &memory);
@@ -301,7 +300,7 @@ mod tests {
     fn its_mutants_are_noticed() {
         assert!(is_noticed_by(
             Mutant::NewcomerIsNotWaitedFor,
-            it_is_waited_for_in_the_reign_that_it_obeys_and_in_those_that_it_is_asked_for
+            it_is_waited_for_in_the_epoch_that_it_obeys_and_in_those_that_it_is_asked_for
         ));
     }
 }

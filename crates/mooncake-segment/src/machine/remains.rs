@@ -71,12 +71,12 @@ impl Remains {
     /// What stays of a segment of so many bytes. Asked when no view can be made any more that is not on the list.
     ///
     /// When no other process has it mapped, what others had pinned is of no use any more. They are asked for by
-    /// their locks and not by the master, which may be away. And a reign that this process's master has not shown is
+    /// their locks and not by the master, which may be away. And an epoch that this process's master has not shown is
     /// another's, whose pins are not among those that were named.
     pub fn keep(&self, bytes: u64, is_alone: bool, is_asked_by_another: bool) -> Vec<(u64, u64)> {
         let mut keep = match (is_alone, is_asked_by_another) {
             (true, _) => Vec::new(),
-            (false, true) if !mutant!(PinsOfAnotherReignAreForgotten) => vec![(0, bytes)],
+            (false, true) if !mutant!(PinsOfAnotherEpochAreForgotten) => vec![(0, bytes)],
             (false, _) if mutant!(PeerForgetsPins) => Vec::new(),
             (false, _) => self.pinned.clone().unwrap_or_else(|| vec![(0, bytes)]),
         };
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn its_mutants_are_noticed() {
         assert!(is_noticed_by(
-            Mutant::PinsOfAnotherReignAreForgotten,
+            Mutant::PinsOfAnotherEpochAreForgotten,
             own_views_stay_and_what_others_have_pinned_while_there_are_others
         ));
     }

@@ -11,7 +11,7 @@ use proptest::sample::Index;
 
 use super::fixture::{KIB, Memory, rid};
 use super::*;
-use crate::reign::Reign;
+use crate::epoch::Epoch;
 
 const UUID: SegmentUuid = SegmentUuid([1; 16]);
 
@@ -24,7 +24,7 @@ enum Step {
     ToOwner(Index),
     ToPeer(Index),
     Answer(Index),
-    /// Its master reigns as the owner asked, and knows its pins.
+    /// Its master is in the epoch that the owner asked for, and knows its pins.
     Confirm(Index),
     /// Its connection breaks. The process goes on.
     Break(Index),
@@ -71,7 +71,7 @@ struct Process {
     to_peer: VecDeque<Frame>,
     connected: bool,
     mapped: bool,
-    asked: Vec<Reign>,
+    asked: Vec<Epoch>,
     /// Numbers in its gate, and placements.
     writes: Vec<(u64, usize)>,
 }
@@ -102,7 +102,7 @@ fn fence_of(Placement { rid, extent, session, .. }: &Placement) -> Fence {
 impl World {
     fn new() -> World {
         let (mut owner, memory) = (Owner::default(), Memory::new(4, 1));
-        assert!(owner.take_epoch(Duration::ZERO, Reign::numbered(1), &mut Vec::new()).is_ok());
+        assert!(owner.take_epoch(Duration::ZERO, Epoch::numbered(1), &mut Vec::new()).is_ok());
         owner.add(UUID, memory.clone());
         World { owner, memory, processes: BTreeMap::new(), placements: Vec::new(), extents: [true; 4], taken: 1 }
     }
@@ -121,12 +121,12 @@ impl World {
                 if self.processes.values().any(is_live) {
                     return None;
                 }
-                let reign = self.memory.insiders.borrow().reign();
+                let epoch = self.memory.insiders.borrow().epoch();
                 let id = self.owner.attach(Newcomer { session: *session, uuid: UUID, knows_pins: true });
                 let process = Process {
                     session: *session,
-                    peer: Peer::new(reign),
-                    memory: Memory::beside(&self.memory, reign.epoch),
+                    peer: Peer::new(epoch),
+                    memory: Memory::beside(&self.memory, epoch.number),
                     to_owner: VecDeque::new(),
                     to_peer: VecDeque::new(),
                     connected: true,
@@ -151,8 +151,8 @@ impl World {
             Step::ToPeer(who) => {
                 let (_, process) = self.pick(who)?;
                 let frame = process.to_peer.pop_front().filter(|_| process.connected && process.mapped)?;
-                if let Heard::AskMaster(reign) = process.peer.heard(&frame, &process.memory) {
-                    process.asked.push(reign);
+                if let Heard::AskMaster(epoch) = process.peer.heard(&frame, &process.memory) {
+                    process.asked.push(epoch);
                 }
             }
             Step::Answer(who) => {
@@ -164,7 +164,7 @@ impl World {
             }
             Step::Confirm(who) => {
                 let (_, process) = self.pick(who)?;
-                process.asked.drain(..).for_each(|reign| process.peer.confirm(reign));
+                process.asked.drain(..).for_each(|epoch| process.peer.confirm(epoch));
             }
             Step::Break(who) => {
                 let (id, process) = self.pick(who)?;
@@ -185,7 +185,7 @@ impl World {
             Step::Place(session, extent) => {
                 let extent = extent.index(self.extents.len());
                 if std::mem::replace(&mut self.extents[extent], false) {
-                    let rid = rid(self.owner.reign().epoch, self.placements.len() as u64 + 1);
+                    let rid = rid(self.owner.epoch().number, self.placements.len() as u64 + 1);
                     self.placements.push(Placement { rid, extent, session: *session, is_fenced: false });
                 }
             }
@@ -222,9 +222,9 @@ impl World {
                 }
             }
             Step::TakeEpoch => {
-                let epoch = self.owner.reign().epoch + 1;
-                let taken = self.owner.take_epoch(Duration::ZERO, Reign::numbered(epoch), &mut out).unwrap();
-                self.taken = if taken.is_empty() { self.taken } else { epoch };
+                let number = self.owner.epoch().number + 1;
+                let taken = self.owner.take_epoch(Duration::ZERO, Epoch::numbered(number), &mut out).unwrap();
+                self.taken = if taken.is_empty() { self.taken } else { number };
             }
         }
         self.owner.settle(Duration::ZERO, &mut out);

@@ -19,7 +19,7 @@ use mooncake_ids::SegmentUuid;
 use mooncake_memory::crc32c;
 use mooncake_wire::{LANE_PREFACE, PREFACE_LEN};
 
-use crate::reign::Reign;
+use crate::epoch::Epoch;
 
 /// Version of lanes and attach connections.
 pub(crate) const LANE_VERSION: u16 = 1;
@@ -125,7 +125,7 @@ pub(crate) struct HelloReply {
     pub version: u16,
     pub status: Status,
     /// What the owner was asked to obey. The id is zero from older ones, and ignored by older initiators.
-    pub reign: Reign,
+    pub epoch: Epoch,
     pub bytes: u64,
     pub uuid: SegmentUuid,
     /// What the owner knows besides. Zero from older ones, and ignored by older initiators.
@@ -139,10 +139,10 @@ impl HelloReply {
         put(&mut out, 8, self.version.to_le_bytes());
         out[10] = self.status as u8;
         out[11] = self.features;
-        put(&mut out, 12, self.reign.epoch.to_le_bytes());
+        put(&mut out, 12, self.epoch.number.to_le_bytes());
         put(&mut out, 16, self.bytes.to_le_bytes());
         put(&mut out, 24, self.uuid.0);
-        put(&mut out, 40, self.reign.id.to_le_bytes());
+        put(&mut out, 40, self.epoch.id.to_le_bytes());
         seal(&mut out);
         out
     }
@@ -154,7 +154,7 @@ impl HelloReply {
         Some(HelloReply {
             version: u16::from_le_bytes(get(from, 8)),
             status: Status::from_byte(from[10])?,
-            reign: Reign { epoch: u16::from_le_bytes(get(from, 12)), id: u32::from_le_bytes(get(from, 40)) },
+            epoch: Epoch { number: u16::from_le_bytes(get(from, 12)), id: u32::from_le_bytes(get(from, 40)) },
             bytes: u64::from_le_bytes(get(from, 16)),
             uuid: SegmentUuid(get(from, 24)),
             features: from[11],
@@ -177,7 +177,7 @@ pub enum Op {
     Quiesce,
     /// Attach, to the owner: so it is, and the extent carries its tombstone.
     Quiesced,
-    /// Attach, to the peer: say when you write nothing older than this epoch. The rid is the [`Reign`]'s id, zero from
+    /// Attach, to the peer: say when you write nothing older than this epoch. The rid is the [`Epoch`]'s id, zero from
     /// older owners, and ignored by older peers.
     TakeEpoch,
     /// Attach, to the owner: so it is.
@@ -207,7 +207,7 @@ const OPS: [Op; 10] = [
 pub struct Frame {
     /// What it is.
     pub op: Op,
-    /// Epoch of its sender, or the one that it is about.
+    /// Number of its sender's epoch, or of the one that it is about.
     pub epoch: u16,
     /// Placement, or what the [`Op`] has in its place.
     pub rid: u64,
@@ -225,14 +225,14 @@ impl Frame {
         Frame { op, epoch, rid: 0, offset: 0, len: 0, sequence: 0 }
     }
 
-    /// The question whether a reign is obeyed.
-    pub fn take_epoch(asked: Reign) -> Frame {
-        Frame { rid: asked.id.into(), ..Frame::plain(Op::TakeEpoch, asked.epoch) }
+    /// The question whether an epoch is obeyed.
+    pub fn take_epoch(asked: Epoch) -> Frame {
+        Frame { rid: asked.id.into(), ..Frame::plain(Op::TakeEpoch, asked.number) }
     }
 
-    /// The reign that an [`Op::TakeEpoch`] asks for.
-    pub fn reign(&self) -> Reign {
-        Reign { epoch: self.epoch, id: u32::try_from(self.rid).unwrap_or(0) }
+    /// The epoch that an [`Op::TakeEpoch`] asks for.
+    pub fn epoch_asked(&self) -> Epoch {
+        Epoch { number: self.epoch, id: u32::try_from(self.rid).unwrap_or(0) }
     }
 
     pub(crate) fn encode(&self) -> [u8; FRAME_LEN] {
@@ -441,9 +441,9 @@ mod tests {
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
         for status in STATUSES {
-            let reign = Reign { epoch: 3, id: 1 << 31 | 9 };
+            let epoch = Epoch { number: 3, id: 1 << 31 | 9 };
             let reply =
-                HelloReply { version: 1, status, reign, bytes: 1 << 40, uuid: SegmentUuid([1; 16]), features: 2 };
+                HelloReply { version: 1, status, epoch, bytes: 1 << 40, uuid: SegmentUuid([1; 16]), features: 2 };
             assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
             let reply = Reply { status, epoch: 3, sequence: 1, len: 2, detail: 3 };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
@@ -457,11 +457,11 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_a_reign_lies_where_older_versions_have_zeros() {
+    fn the_id_of_an_epoch_lies_where_older_versions_have_zeros() {
         let of = |id| HelloReply {
             version: 1,
             status: Status::Ok,
-            reign: Reign { epoch: 3, id },
+            epoch: Epoch { number: 3, id },
             bytes: 1,
             uuid: SegmentUuid([1; 16]),
             features: 2,
@@ -470,11 +470,11 @@ mod tests {
         let differ: Vec<usize> = (0..HELLO_LEN - 4).filter(|at| known[*at] != unknown[*at]).collect();
         assert_eq!(differ, [40, 41, 42, 43]);
         for id in [0, 9, u32::MAX] {
-            let asked = Reign { epoch: 3, id };
+            let asked = Epoch { number: 3, id };
             let frame = Frame::take_epoch(asked);
-            assert_eq!((frame.op, frame.epoch, frame.reign()), (Op::TakeEpoch, 3, asked));
+            assert_eq!((frame.op, frame.epoch, frame.epoch_asked()), (Op::TakeEpoch, 3, asked));
         }
-        assert_eq!(Frame::take_epoch(Reign::numbered(3)), Frame::plain(Op::TakeEpoch, 3), "as an older owner asks");
+        assert_eq!(Frame::take_epoch(Epoch::numbered(3)), Frame::plain(Op::TakeEpoch, 3), "as an older owner asks");
     }
 
     #[test]

@@ -16,10 +16,10 @@ use super::callers::Callers;
 use super::pending::{Caller, Progress};
 use super::strangers::Strangers;
 use super::tcp_lane;
+use crate::epoch::Epoch;
 use crate::local::Served;
 use crate::protocol::frames::{Hello, HelloReply, LANE_VERSION, Purpose, Status};
 use crate::readiness::{Ready, Watch};
-use crate::reign::Reign;
 
 /// Most connections that may owe their hello.
 const MAX_PENDING: usize = 512;
@@ -253,7 +253,7 @@ fn find(shared: &Shared, hello: &Hello) -> Result<Arc<Served>, Status> {
 /// closing it says enough.
 pub(super) fn refuse(mut stream: impl Write, hello: &Hello, status: Status) -> Result<(), Status> {
     let reply =
-        HelloReply { version: LANE_VERSION, status, reign: Reign::default(), bytes: 0, uuid: hello.uuid, features: 0 };
+        HelloReply { version: LANE_VERSION, status, epoch: Epoch::default(), bytes: 0, uuid: hello.uuid, features: 0 };
     let _ = stream.write(&reply.encode());
     Err(status)
 }

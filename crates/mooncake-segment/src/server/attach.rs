@@ -102,7 +102,7 @@ impl Shared {
             version: LANE_VERSION,
             status: Status::Ok,
             // A newcomer has nothing older to swear off.
-            reign: served.insiders.reign(),
+            epoch: served.insiders.epoch(),
             bytes: served.memory.bytes(),
             uuid: hello.uuid,
             features: FEATURE_INTRODUCTIONS,
@@ -208,10 +208,10 @@ mod tests {
     use rustix::net::sockopt::set_socket_send_buffer_size;
 
     use super::*;
+    use crate::epoch::Epoch;
     use crate::link::fixture::{Quiet, hello, owner};
     use crate::machine::{Fence, Output, ProcessGone};
     use crate::protocol::frames::{FRAME_LEN, Frame, Op, Purpose};
-    use crate::reign::Reign;
     use crate::server::{ServerEvents, State};
     use mooncake_ids::SegmentUuid;
 
@@ -285,7 +285,7 @@ mod tests {
             let (uuid, rid) = (memory.uuid(), (1 << 48) | (2 * counter));
             server.fence(Fence { uuid, rid, offset: 0, len: 1, writer: hello.session, writer_done: false });
         }
-        server.take_epoch(Reign::numbered(2)).unwrap();
+        server.take_epoch(Epoch::numbered(2)).unwrap();
         while Frame::decode(&bytes).is_none_or(|frame| frame.op != Op::TakeEpoch) {
             caller.read_exact(&mut bytes).expect("it is asked");
         }

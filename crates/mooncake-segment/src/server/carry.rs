@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use mooncake_ids::SegmentUuid;
 
 use super::{ProcessGone, Shared, State};
+use crate::epoch::Epoch;
 use crate::local::Inside;
 use crate::machine::{Fence, Frame, Output};
-use crate::reign::Reign;
 
 /// What is told without the lock.
 pub(super) enum Later {
-    Ask(Vec<Arc<Inside>>, Reign),
+    Ask(Vec<Arc<Inside>>, Epoch),
     Fenced(SegmentUuid, u64),
     EpochTaken(u16, SegmentUuid),
     ProcessGone(ProcessGone),
@@ -37,9 +37,9 @@ impl State {
                             served.gate.cut(&writes);
                         }
                     }
-                    Output::AskInsiders { uuid, reign } => {
-                        let below = self.owner.segment(&uuid).map(|served| served.insiders.below(reign));
-                        later.extend(below.map(|below| Later::Ask(below, reign)));
+                    Output::AskInsiders { uuid, epoch } => {
+                        let below = self.owner.segment(&uuid).map(|served| served.insiders.below(epoch));
+                        later.extend(below.map(|below| Later::Ask(below, epoch)));
                     }
                     Output::Fenced { uuid, rid } => later.push(Later::Fenced(uuid, rid)),
                     Output::EpochTaken { epoch, uuid } => later.push(Later::EpochTaken(epoch, uuid)),
@@ -111,7 +111,7 @@ impl Shared {
     pub(super) fn report(&self, later: Vec<Later>) {
         for later in later {
             match later {
-                Later::Ask(insiders, reign) => insiders.iter().for_each(|inside| inside.ask(reign)),
+                Later::Ask(insiders, epoch) => insiders.iter().for_each(|inside| inside.ask(epoch)),
                 Later::Fenced(uuid, rid) => self.events.fenced(uuid, rid),
                 Later::EpochTaken(epoch, uuid) => self.events.epoch_taken(epoch, uuid),
                 Later::ProcessGone(gone) => self.events.process_gone(gone),
@@ -202,7 +202,7 @@ mod tests {
                 std::thread::yield_now();
             }
             let mut out = Vec::new();
-            assert_eq!(state.owner.take_epoch(Duration::ZERO, Reign::numbered(2), &mut out), Ok(Vec::new()));
+            assert_eq!(state.owner.take_epoch(Duration::ZERO, Epoch::numbered(2), &mut out), Ok(Vec::new()));
             state.carry_out(out);
         }
         server.shared.settle();
@@ -212,7 +212,7 @@ mod tests {
     /// An owner of one segment in epoch 1, and one process that may write it for session 7.
     fn attached() -> (State, SegmentUuid, u64, UnixStream) {
         let (mut state, mut out) = (State::default(), Vec::new());
-        assert_eq!(state.owner.take_epoch(Duration::ZERO, Reign::numbered(1), &mut out), Ok(vec![]));
+        assert_eq!(state.owner.take_epoch(Duration::ZERO, Epoch::numbered(1), &mut out), Ok(vec![]));
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         let uuid = memory.uuid();
         state.owner.add(uuid, Arc::new(Served::new(memory, 1, 1, Arc::new(Waker::new().unwrap()))));
@@ -315,7 +315,7 @@ mod tests {
         let before = room(&state);
         for epoch in [2, 3] {
             let mut out = Vec::new();
-            assert_eq!(state.owner.take_epoch(Duration::ZERO, Reign::numbered(epoch), &mut out), Ok(vec![]));
+            assert_eq!(state.owner.take_epoch(Duration::ZERO, Epoch::numbered(epoch), &mut out), Ok(vec![]));
             state.carry_out(out);
         }
         assert_eq!(room(&state), before);

@@ -3,8 +3,8 @@
 use mooncake_ids::SegmentUuid;
 
 use super::{Fence, SegmentServer};
-use crate::error::TwoReigns;
-use crate::reign::Reign;
+use crate::epoch::Epoch;
+use crate::error::TwoEpochs;
 
 impl SegmentServer {
     /// Shuts the writer of a placement out. True when that is done now;
@@ -26,15 +26,15 @@ impl SegmentServer {
         done
     }
 
-    /// Obeys a reign: refuses writes of older epochs from now on. Gives the
+    /// Obeys an epoch: refuses writes of older epochs from now on. Gives the
     /// segments that have nothing older under way; for the others
     /// [`super::ServerEvents::epoch_taken`] follows, once their lanes are
     /// drained or cut and every process that maps them, and every store of this one that reads them, has confirmed or
     /// is gone. May be asked again.
     ///
-    /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any
-    /// more: a report says the number only, and either master would take it for its own.
-    pub fn take_epoch(&self, asked: Reign) -> Result<Vec<SegmentUuid>, TwoReigns> {
+    /// Asked for another epoch of the number that it obeys already it takes nothing, and reports nothing of that number
+    /// any more: a report says the number only, and either master would take it for its own.
+    pub fn take_epoch(&self, asked: Epoch) -> Result<Vec<SegmentUuid>, TwoEpochs> {
         let (taken, later) = {
             let mut state = self.shared.state.lock();
             let mut out = Vec::new();

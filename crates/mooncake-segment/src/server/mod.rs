@@ -26,11 +26,11 @@ use mooncake_memory::SegmentMemory;
 use mooncake_os::{forked, hex, random_bytes};
 use parking_lot::Mutex;
 
+use crate::epoch::Epoch;
 use crate::error::ServerError;
 use crate::local::{self, Served};
 use crate::machine::Owner;
 use crate::readiness::Readiness;
-use crate::reign::Reign;
 use mooncake_os::Waker;
 
 pub use crate::machine::{Fence, ProcessGone};
@@ -143,15 +143,15 @@ impl SegmentServer {
     pub fn add(&self, memory: Arc<SegmentMemory>, access_key: u64) {
         let waker = self.shared.waker.clone();
         let mut state = self.shared.state.lock();
-        let served = Arc::new(Served::new(memory, access_key, state.owner.reign().epoch, waker));
+        let served = Arc::new(Served::new(memory, access_key, state.owner.epoch().number, waker));
         local::announce(&served);
         state.owner.add(served.memory.uuid(), served);
     }
 
-    /// A master knows the segment since this reign: whoever maps it from here on is told so.
-    pub fn mounted(&self, uuid: SegmentUuid, reign: Reign) {
+    /// A master knows the segment since this epoch: whoever maps it from here on is told so.
+    pub fn mounted(&self, uuid: SegmentUuid, epoch: Epoch) {
         if let Some(served) = self.shared.state.lock().owner.segment(&uuid) {
-            served.insiders.mounted(reign);
+            served.insiders.mounted(epoch);
         }
     }
 

@@ -15,7 +15,7 @@ use mooncake_ids::SegmentUuid;
 use mooncake_memory::{SegmentMemory, SegmentOptions};
 use mooncake_os::boot_id;
 use mooncake_segment::{
-    EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, Reign, SegmentAddress,
+    Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, SegmentAddress,
     SegmentServer, ServerEvents, ServerOptions, Wait,
 };
 use mooncake_test_support::child_process::{asked, say};
@@ -26,7 +26,7 @@ pub const MIB: u64 = 1 << 20;
 pub const OWNER: u64 = 1;
 pub const WRITER: u64 = 2;
 /// Of the master that names what is pinned, and of owners that know no other.
-pub const FIRST: Reign = Reign::numbered(1);
+pub const FIRST: Epoch = Epoch::numbered(1);
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 
 /// A rid of an epoch.
@@ -105,9 +105,9 @@ impl Owner {
         }
     }
 
-    /// Asked by a master that does not say which reign it is in.
+    /// Asked by a master that does not say which epoch it is in.
     pub fn take_epoch(&self, epoch: u16) -> Vec<SegmentUuid> {
-        self.server.take_epoch(Reign::numbered(epoch)).unwrap()
+        self.server.take_epoch(Epoch::numbered(epoch)).unwrap()
     }
 
     pub fn fence(&self, rid: u64, offset: u64, len: u64) -> bool {
@@ -327,8 +327,8 @@ fn play_owner(bytes: u64) {
         let words: Vec<&str> = line.split(' ').collect();
         match words[0] {
             "take-epoch" => {
-                let reign = Reign { epoch: words[1].parse().unwrap(), id: words[2].parse().unwrap() };
-                say(format_args!("taken by {}", owner.server.take_epoch(reign).unwrap().len()));
+                let epoch = Epoch { number: words[1].parse().unwrap(), id: words[2].parse().unwrap() };
+                say(format_args!("taken by {}", owner.server.take_epoch(epoch).unwrap().len()));
             }
             other => panic!("no such command: {other}"),
         }

@@ -290,7 +290,7 @@ impl Pool {
                     self.restart_engine(engine);
                     world.run(Duration::from_millis(30 + world.below(300)));
                 }
-                // All at once: what they had from the last reign they have still when they go on in the next one.
+                // All at once: what they had from the last epoch they have still when they go on in the next one.
                 for store in self.engines.iter().flat_map(|engine| &engine.stores) {
                     let micros = [40_000, 400_000, 1_500_000, 4_000_000][world.below(4) as usize];
                     match world.below(100) {

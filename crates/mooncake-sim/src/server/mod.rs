@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::CopyError;
-use mooncake_segment::Reign;
+use mooncake_segment::Epoch;
 use mooncake_segment::machine::{
     Denied, Fence, Frame, Gate, Insiders, Newcomer, Output, Owner, ProcessGone, Segment, Writes,
 };
@@ -39,7 +39,7 @@ pub(crate) enum ToOwner {
 #[derive(Debug)]
 pub(crate) enum FromOwner {
     /// First of all: the descriptors.
-    Given(Memory, Reign),
+    Given(Memory, Epoch),
     /// Or nothing of the kind.
     Refused,
     /// Then.
@@ -90,7 +90,7 @@ pub(crate) struct Served {
 pub(crate) struct Inside {
     served: Rc<Served>,
     number: u64,
-    ask: Box<dyn Fn(Weak<Inside>, Reign)>,
+    ask: Box<dyn Fn(Weak<Inside>, Epoch)>,
 }
 
 /// A write that passed the gate. Dropped when nothing of it can land any more.
@@ -125,22 +125,22 @@ impl Server {
 
     pub fn add(&self, memory: Memory) {
         let mut state = self.inner.state.borrow_mut();
-        let reign = Reign::numbered(state.owner.reign().epoch);
+        let epoch = Epoch::numbered(state.owner.epoch().number);
         let served = Served {
-            gate: RefCell::new(Gate::new(reign.epoch)),
+            gate: RefCell::new(Gate::new(epoch.number)),
             removed: Cell::new(false),
-            insiders: RefCell::new(Insiders::new(reign)),
+            insiders: RefCell::new(Insiders::new(epoch)),
             inside: RefCell::default(),
             bell: self.inner.bell.clone(),
             memory: memory.clone(),
         };
-        memory.has_taken(reign.epoch);
+        memory.has_taken(epoch.number);
         state.owner.add(memory.uuid(), InBook(Rc::new(served)));
     }
 
-    pub fn mounted(&self, uuid: SegmentUuid, reign: Reign) {
+    pub fn mounted(&self, uuid: SegmentUuid, epoch: Epoch) {
         if let Some(InBook(served)) = self.inner.state.borrow().owner.segment(&uuid) {
-            served.insiders.borrow_mut().mounted(reign);
+            served.insiders.borrow_mut().mounted(epoch);
         }
     }
 
@@ -203,8 +203,8 @@ impl Server {
         done
     }
 
-    /// `None`: it obeys another reign of that epoch.
-    pub fn take_epoch(&self, asked: Reign) -> Option<Vec<SegmentUuid>> {
+    /// `None`: it obeys another epoch of that number.
+    pub fn take_epoch(&self, asked: Epoch) -> Option<Vec<SegmentUuid>> {
         let mut state = self.inner.state.borrow_mut();
         let mut out = Vec::new();
         let taken = state.owner.take_epoch(self.inner.world.now(), asked, &mut out);
@@ -244,9 +244,9 @@ impl Server {
                             served.cut(&writes);
                         }
                     }
-                    Output::AskInsiders { uuid, reign } => {
-                        let below = state.owner.segment(&uuid).map(|InBook(served)| served.below(reign));
-                        asked.extend(below.into_iter().flatten().map(|inside| (inside, reign)));
+                    Output::AskInsiders { uuid, epoch } => {
+                        let below = state.owner.segment(&uuid).map(|InBook(served)| served.below(epoch));
+                        asked.extend(below.into_iter().flatten().map(|inside| (inside, epoch)));
                     }
                     Output::Fenced { uuid, rid } => events.push(Event::Fenced(uuid, rid)),
                     Output::EpochTaken { epoch, uuid } => events.push(Event::EpochTaken(epoch, uuid)),
@@ -257,8 +257,8 @@ impl Server {
             }
         }
         drop(state);
-        for (inside, reign) in asked {
-            (inside.ask)(Rc::downgrade(&inside), reign);
+        for (inside, epoch) in asked {
+            (inside.ask)(Rc::downgrade(&inside), epoch);
         }
         for event in events {
             (self.inner.events)(event);
@@ -303,8 +303,8 @@ impl Server {
                 return;
             };
             // A newcomer has nothing older to swear off.
-            let reign = served.insiders.borrow().reign();
-            if to.send(FromOwner::Given(served.memory.clone(), reign)).is_err() {
+            let epoch = served.insiders.borrow().epoch();
+            if to.send(FromOwner::Given(served.memory.clone(), epoch)).is_err() {
                 return;
             }
             let id = state.owner.attach(newcomer);
@@ -354,16 +354,16 @@ impl Served {
     }
 
     /// A store of this process comes to use it. `ask` puts an owner's question to that store.
-    pub fn enter(self: &Rc<Self>, ask: impl Fn(Weak<Inside>, Reign) + 'static) -> Rc<Inside> {
+    pub fn enter(self: &Rc<Self>, ask: impl Fn(Weak<Inside>, Epoch) + 'static) -> Rc<Inside> {
         let number = self.insiders.borrow_mut().enter();
         let inside = Rc::new(Inside { served: self.clone(), number, ask: Box::new(ask) });
         self.inside.borrow_mut().insert(number, Rc::downgrade(&inside));
         inside
     }
 
-    fn below(&self, reign: Reign) -> Vec<Rc<Inside>> {
+    fn below(&self, epoch: Epoch) -> Vec<Rc<Inside>> {
         let (insiders, inside) = (self.insiders.borrow(), self.inside.borrow());
-        insiders.below(reign).filter_map(|number| inside.get(&number)?.upgrade()).collect()
+        insiders.below(epoch).filter_map(|number| inside.get(&number)?.upgrade()).collect()
     }
 
     fn cut(&self, writes: &[u64]) {
@@ -372,12 +372,12 @@ impl Served {
 }
 
 impl Inside {
-    pub fn is_waited_for_in(&self, reign: Reign) -> bool {
-        self.served.insiders.borrow().is_waited_for_in(self.number, reign)
+    pub fn is_waited_for_in(&self, epoch: Epoch) -> bool {
+        self.served.insiders.borrow().is_waited_for_in(self.number, epoch)
     }
 
-    pub fn confirm(&self, reign: Reign) {
-        self.served.insiders.borrow_mut().confirm(self.number, reign);
+    pub fn confirm(&self, epoch: Epoch) {
+        self.served.insiders.borrow_mut().confirm(self.number, epoch);
         self.served.bell.set(());
     }
 }
@@ -422,7 +422,7 @@ impl Segment for InBook {
         mooncake_segment::machine::Stamps::max_stamp(&self.0.memory, offset, len)
     }
 
-    fn raise_insiders(&self, asked: Reign) -> bool {
+    fn raise_insiders(&self, asked: Epoch) -> bool {
         self.0.insiders.borrow_mut().raise(asked)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mooncake_client::StoreError;
 use mooncake_client::machine::lending::LendingDriver;
 use mooncake_client::machine::owner::{Output, Owner, Pinned};
-use mooncake_client::machine::position::reign_of;
+use mooncake_client::machine::position::epoch_of;
 use mooncake_ids::SegmentUuid;
 use mooncake_wire::message::{reply, request};
 
@@ -49,7 +49,7 @@ impl LendingDriver for Store {
     }
 
     fn mounted(&self, uuid: SegmentUuid, _: Memory) {
-        self.server().mounted(uuid, reign_of(&self.position()));
+        self.server().mounted(uuid, epoch_of(&self.position()));
     }
 
     async fn wait_for_pins(&self, uuid: SegmentUuid, until: Duration) {

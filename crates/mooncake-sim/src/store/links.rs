@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mooncake_client::machine::questions::{Question, Questions};
 use mooncake_ids::SegmentUuid;
-use mooncake_segment::Reign;
+use mooncake_segment::Epoch;
 use mooncake_segment::machine::{LeastEpoch, LinkBook, Look, Newcomer};
 use mooncake_wire::message::{PeerGone, anchor_up};
 
@@ -63,7 +63,7 @@ enum Kind {
 /// What an owner asks.
 pub(crate) struct EpochQuestion {
     place: Place,
-    reign: Reign,
+    epoch: Epoch,
 }
 
 enum Place {
@@ -140,9 +140,9 @@ impl Store {
         let kind = if process == self.inner.process {
             let served = server?.find(&uuid)?;
             let store = Rc::downgrade(&self.inner);
-            let inside = served.enter(move |inside, reign| {
+            let inside = served.enter(move |inside, epoch| {
                 if let Some(inner) = store.upgrade() {
-                    Store { inner }.take_epoch_asked(EpochQuestion { place: Place::Inside(inside), reign });
+                    Store { inner }.take_epoch_asked(EpochQuestion { place: Place::Inside(inside), epoch });
                 }
             });
             Kind::Local(served, inside)
@@ -169,10 +169,10 @@ impl Store {
 
     /// The segment is Gone.
     pub(crate) fn forget_links(&self, uuid: SegmentUuid, pinned: &[(u64, u64)]) {
-        let (links, reign) = (&self.inner.links, self.inner.questions.borrow().reign());
+        let (links, epoch) = (&self.inner.links, self.inner.questions.borrow().epoch());
         let link = links.book.borrow().borrow_mut().forget(uuid);
         for attachment in links.attached().iter().filter(|attachment| attachment.memory.uuid() == uuid) {
-            attachment.forget(pinned, reign);
+            attachment.forget(pinned, epoch);
         }
         if let Some(link) = link {
             link.forgotten.set(true);
@@ -181,10 +181,10 @@ impl Store {
 
     /// Whether the owner of what is mapped over this link waits for this process.
     pub(crate) fn is_waited_for(&self, link: &Link) -> bool {
-        let reign = self.inner.questions.borrow().reign();
+        let epoch = self.inner.questions.borrow().epoch();
         match &link.kind {
-            Kind::Local(_, inside) => inside.is_waited_for_in(reign),
-            Kind::Shared(attachment) => attachment.is_waited_for_in(reign),
+            Kind::Local(_, inside) => inside.is_waited_for_in(epoch),
+            Kind::Shared(attachment) => attachment.is_waited_for_in(epoch),
             Kind::Lane(_) => true,
         }
     }
@@ -197,18 +197,18 @@ impl Store {
         former.iter().for_each(|link| link.forgotten.set(true));
     }
 
-    /// This store's master is in this reign, and knows all pins of this store.
-    pub(crate) fn obey(&self, reign: Reign) {
-        let is_higher = self.inner.questions.borrow_mut().obey(reign);
+    /// This store's master is in this epoch, and knows all pins of this store.
+    pub(crate) fn obey(&self, epoch: Epoch) {
+        let is_higher = self.inner.questions.borrow_mut().obey(epoch);
         if is_higher {
-            self.inner.links.least_epoch.raise(reign.epoch);
+            self.inner.links.least_epoch.raise(epoch.number);
         }
         let over = self.inner.links.book.borrow().borrow_mut().part_with_over(|link| link.is_over());
         over.iter().for_each(|link| link.forgotten.set(true));
         if !self.inner.pins.borrow().all_listed() {
             return;
         }
-        let ready = self.inner.questions.borrow_mut().ready(reign);
+        let ready = self.inner.questions.borrow_mut().ready(epoch);
         ready.into_iter().for_each(EpochQuestion::confirm);
     }
 
@@ -405,15 +405,15 @@ impl EpochQuestion {
 
     fn confirm(self) {
         match &self.place {
-            Place::Attached(attachment) => attachment.upgrade().inspect(|it| it.confirm(self.reign)).map(drop),
-            Place::Inside(inside) => inside.upgrade().inspect(|it| it.confirm(self.reign)).map(drop),
+            Place::Attached(attachment) => attachment.upgrade().inspect(|it| it.confirm(self.epoch)).map(drop),
+            Place::Inside(inside) => inside.upgrade().inspect(|it| it.confirm(self.epoch)).map(drop),
         };
     }
 }
 
 impl Question for EpochQuestion {
-    fn reign(&self) -> Reign {
-        self.reign
+    fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     fn is_moot(&self) -> bool {
@@ -424,11 +424,11 @@ impl Question for EpochQuestion {
     }
 
     fn repeats(&self, other: &Self) -> bool {
-        self.is_asked_where(other) && self.reign == other.reign
+        self.is_asked_where(other) && self.epoch == other.epoch
     }
 
     fn supersedes(&self, other: &Self) -> bool {
-        self.is_asked_where(other) && self.reign.epoch > other.reign.epoch
+        self.is_asked_where(other) && self.epoch.number > other.epoch.number
     }
 }
 
@@ -437,10 +437,10 @@ impl Question for EpochQuestion {
 struct Asked(Weak<crate::store::Inner>);
 
 impl Watcher for Asked {
-    fn asked(&self, attachment: &Rc<Attachment>, reign: Reign) {
+    fn asked(&self, attachment: &Rc<Attachment>, epoch: Epoch) {
         if let Some(inner) = self.0.upgrade() {
             let place = Place::Attached(Rc::downgrade(attachment));
-            Store { inner }.take_epoch_asked(EpochQuestion { place, reign });
+            Store { inner }.take_epoch_asked(EpochQuestion { place, epoch });
         }
     }
 
@@ -451,7 +451,7 @@ impl Watcher for Asked {
     }
 }
 
-/// No questions, and no reign known yet.
+/// No questions, and no epoch known yet.
 pub(crate) fn no_questions() -> RefCell<Questions<EpochQuestion>> {
-    RefCell::new(Questions::new(Reign::default()))
+    RefCell::new(Questions::new(Epoch::default()))
 }

@@ -27,7 +27,7 @@ use mooncake_client::machine::orphans::Orphans;
 use mooncake_client::machine::owner::{self, Owner};
 use mooncake_client::machine::parts::Parts;
 use mooncake_client::machine::pins::Pins;
-use mooncake_client::machine::position::reign_of;
+use mooncake_client::machine::position::epoch_of;
 use mooncake_client::machine::progress::Progress;
 use mooncake_client::machine::questions::Questions;
 use mooncake_client::machine::reachability::Reachability;
@@ -393,9 +393,9 @@ impl Store {
         };
         self.note_position(&reply.position.unwrap_or_default());
         self.inner.mark.set(identity.mark);
-        let reign = reign_of(&self.position());
-        *self.inner.questions.borrow_mut() = Questions::new(reign);
-        self.inner.links.begin(reply.session, reign.epoch);
+        let epoch = epoch_of(&self.position());
+        *self.inner.questions.borrow_mut() = Questions::new(epoch);
+        self.inner.links.begin(reply.session, epoch.number);
         self.inner.sessions.set(1);
         let machine = Anchor::new(world.now(), identity, self.inner.network.masters.len(), &reply);
         let mut driver = Driver { store: self, machine, connection: None, fresh: None };
@@ -591,13 +591,13 @@ impl Driver {
                         store.tell_fenced(fence.uuid, fence.rid);
                     }
                 }
-                Output::TakeEpoch(reign) => {
-                    let taken = store.server().take_epoch(reign);
-                    let taking = taken.as_ref().map_or(Taking::TwoReigns, |_| Taking::Begun);
+                Output::TakeEpoch(epoch) => {
+                    let taken = store.server().take_epoch(epoch);
+                    let taking = taken.as_ref().map_or(Taking::TwoEpochs, |_| Taking::Begun);
                     if let Some(taken) = taken {
-                        store.tell_epoch_taken(reign.epoch, &taken);
+                        store.tell_epoch_taken(epoch.number, &taken);
                     }
-                    store.decide(|parts| self.machine.epoch_asked(reign, taking, parts));
+                    store.decide(|parts| self.machine.epoch_asked(epoch, taking, parts));
                 }
                 Output::SegmentGone { uuid, number, pinned } => {
                     store.inner.directory.borrow_mut().forget(number);
@@ -608,7 +608,7 @@ impl Driver {
                     store.forget_links(uuid, &pinned);
                 }
                 Output::Recheck(recheck) => store.recheck(recheck),
-                Output::Obey(reign) => store.obey(reign),
+                Output::Obey(epoch) => store.obey(epoch),
                 Output::StartOver => store.inner.directory.borrow_mut().start_over(),
                 Output::Ended { .. } => {}
                 Output::Stop => store.stop(),

@@ -230,7 +230,7 @@ impl CallDriver for &Script {
             },
             _ => return Err(Lost::Broken("reset")),
         };
-        let position = Some(LogPosition { log_id: 7, epoch: 1, lsn: 3, reign: 6 });
+        let position = Some(LogPosition { log_id: 7, epoch: 1, lsn: 3, epoch_id: 6 });
         call.heard(Reply { id: call.request().id, position, body }, [5; 16])
     }
 
@@ -586,11 +586,11 @@ fn a_closed_store_and_a_forked_child_make_no_call() {
 }
 
 #[test]
-fn a_reply_of_another_reign_of_the_same_epoch_has_the_store_resume() {
+fn a_reply_of_another_epoch_of_the_same_number_has_the_store_resume() {
     let script = Script::new([done(), done()]);
     script.query().unwrap();
     assert_eq!((script.position.borrow().lsn, &script.told.borrow()[..]), (3, &["ended"][..]));
-    script.position.borrow_mut().reign = 4;
+    script.position.borrow_mut().epoch_id = 4;
     script.query().unwrap();
     assert_eq!(*script.told.borrow(), ["ended", "resume", "ended"]);
 }

@@ -65,7 +65,7 @@ pub enum Verdict<'a> {
     Unknown(&'a [u64]),
     /// It does not say what it knows, and may have forgotten any of them.
     Silent,
-    /// It does not say what it knows, and reigns as it did.
+    /// It does not say what it knows, and its epoch is as it was.
     Unchanged,
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mooncake_ids::SegmentUuid;
 use mooncake_mutant::mutant;
-use mooncake_segment::{Fence, Reign};
+use mooncake_segment::{Epoch, Fence};
 use mooncake_wire::Feature;
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession, Populated, ProcessIdentity,
@@ -20,7 +20,7 @@ use mooncake_wire::message::{
 
 use super::parts::Parts;
 use super::pins::Listing;
-use super::position::reign_of;
+use super::position::epoch_of;
 use super::reachability::Reachability;
 
 mod output;
@@ -84,7 +84,7 @@ pub struct Anchor {
     next_master: usize,
     /// Since when the last view of a closed store has ended.
     ending_since: Option<Duration>,
-    /// What this master has shown of its log: which one it is, and in which reign.
+    /// What this master has shown of its log: which one it is, and in which epoch.
     shown: LogPosition,
     /// Sent, and of those that nobody asks for a second time: with the beat behind them, whose pong says that they
     /// came.
@@ -215,7 +215,7 @@ impl Anchor {
                     self.see(position, parts);
                 }
                 // Cheap when there is nothing new to obey and nobody asks.
-                out.push(Output::Obey(reign_of(&self.shown)));
+                out.push(Output::Obey(epoch_of(&self.shown)));
             }
             Some(anchor_down::Body::Fence(fence)) => {
                 let Some(uuid) = uuid(&fence.uuid) else { return };
@@ -239,10 +239,10 @@ impl Anchor {
                 }));
             }
             Some(anchor_down::Body::TakeEpoch(take)) => {
-                // Before it is obeyed: whatever becomes of this connection, the next hello shows which reign that was.
-                self.see(LogPosition { lsn: 0, epoch: take.epoch, reign: take.reign, ..self.shown }, parts);
-                out.push(Output::TakeEpoch(Reign { epoch: take.epoch as u16, id: take.reign }));
-                out.push(Output::Obey(reign_of(&self.shown)));
+                // Before it is obeyed: whatever becomes of this connection, the next hello shows which epoch that was.
+                self.see(LogPosition { lsn: 0, epoch: take.epoch, epoch_id: take.epoch_id, ..self.shown }, parts);
+                out.push(Output::TakeEpoch(Epoch { number: take.epoch as u16, id: take.epoch_id }));
+                out.push(Output::Obey(epoch_of(&self.shown)));
             }
             Some(anchor_down::Body::SegmentGone(gone)) => {
                 let Some(uuid) = uuid(&gone.uuid) else { return };
@@ -262,16 +262,16 @@ impl Anchor {
     }
 
     /// The owner has been asked to take an epoch.
-    pub fn epoch_asked(&mut self, reign: Reign, taking: Taking, parts: &mut Parts<'_>) {
+    pub fn epoch_asked(&mut self, epoch: Epoch, taking: Taking, parts: &mut Parts<'_>) {
         match taking {
             Taking::Begun => {}
             // The next hello has the master leave it.
-            Taking::TwoReigns => {
+            Taking::TwoEpochs => {
                 parts.note(&LogPosition { lsn: u64::MAX, ..self.shown });
                 parts.wants.resume();
             }
             Taking::NoOwner => {
-                let taken = EpochTaken { epoch: u32::from(reign.epoch), segments: Vec::new() };
+                let taken = EpochTaken { epoch: u32::from(epoch.number), segments: Vec::new() };
                 parts.up.push(up(anchor_up::Body::EpochTaken(taken)));
             }
         }
@@ -303,8 +303,8 @@ impl Anchor {
         }
         if Feature::ReaderGone.is_in(features) {
             // Those that do not get through are told again over the next connection.
-            let reign = reign_of(&self.shown);
-            out.extend(parts.deaths.to_tell(now, reign).into_iter().map(|body| Output::Send(up(body))));
+            let epoch = epoch_of(&self.shown);
+            out.extend(parts.deaths.to_tell(now, epoch).into_iter().map(|body| Output::Send(up(body))));
         }
         due
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mooncake_ids::SegmentUuid;
-use mooncake_segment::{Fence, Reign};
+use mooncake_segment::{Epoch, Fence};
 use mooncake_wire::message::{AnchorUp, LogPosition, hello};
 
 /// A replica in this store's memory that a reader could not verify.
@@ -55,9 +55,9 @@ pub enum Output {
     /// The master asks the owner to look at a replica.
     Recheck(Recheck),
     /// The master asks the owner to take an epoch: [`super::Anchor::epoch_asked`] with what it says.
-    TakeEpoch(Reign),
-    /// This store's own master is in this reign: its links obey it, and the owners that asked hear so.
-    Obey(Reign),
+    TakeEpoch(Epoch),
+    /// This store's own master is in this epoch: its links obey it, and the owners that asked hear so.
+    Obey(Epoch),
     /// A segment is Gone, this store's or another one's: what of it is pinned, as offsets and lengths.
     SegmentGone {
         /// Segment.
@@ -103,8 +103,8 @@ pub type Outputs = Vec<Output>;
 pub enum Taking {
     /// It does, and tells the master of each segment when it has.
     Begun,
-    /// It obeys another reign of that epoch, so that the master is told nothing.
-    TwoReigns,
+    /// It obeys another epoch of that number, so that the master is told nothing.
+    TwoEpochs,
     /// There is no owner.
     NoOwner,
 }

@@ -16,9 +16,9 @@ use crate::machine::progress::Progress;
 use crate::machine::sequences::{MAX_UNSETTLED, Sequences};
 use crate::machine::wants::Wants;
 
-const A1: Reign = Reign::numbered(1);
-const A2: Reign = Reign { epoch: 2, id: 7 };
-const B2: Reign = Reign { epoch: 2, id: 8 };
+const A1: Epoch = Epoch::numbered(1);
+const A2: Epoch = Epoch { number: 2, id: 7 };
+const B2: Epoch = Epoch { number: 2, id: 8 };
 const UUID: SegmentUuid = SegmentUuid([5; 16]);
 
 /// A store without threads.
@@ -148,8 +148,8 @@ impl Store {
         self.with(|anchor, _, parts, out| anchor.failed("refused".into(), parts, out)).1
     }
 
-    fn epoch_asked(&mut self, reign: Reign, taking: Taking) {
-        self.with(|anchor, _, parts, _| anchor.epoch_asked(reign, taking, parts));
+    fn epoch_asked(&mut self, epoch: Epoch, taking: Taking) {
+        self.with(|anchor, _, parts, _| anchor.epoch_asked(epoch, taking, parts));
     }
 
     /// A view over this rid.
@@ -168,7 +168,7 @@ fn reply(session: u64) -> HelloReply {
         secret: session + 100,
         features: FEATURES,
         instance: vec![1; 16].into(),
-        position: Some(LogPosition { log_id: 1, epoch: 1, lsn: 4, reign: 0 }),
+        position: Some(LogPosition { log_id: 1, epoch: 1, lsn: 4, epoch_id: 0 }),
         ..HelloReply::default()
     }
 }
@@ -178,8 +178,8 @@ fn refused(kind: refusal::Kind) -> HelloReply {
     HelloReply { refusal: Some(refusal), ..HelloReply::default() }
 }
 
-fn in_reign(reign: Reign) -> HelloReply {
-    let position = LogPosition { log_id: 1, epoch: reign.epoch.into(), lsn: 9, reign: reign.id };
+fn in_epoch(epoch: Epoch) -> HelloReply {
+    let position = LogPosition { log_id: 1, epoch: epoch.number.into(), lsn: 9, epoch_id: epoch.id };
     HelloReply { position: Some(position), ..reply(7) }
 }
 
@@ -210,13 +210,13 @@ fn is_beat(body: &anchor_up::Body) -> bool {
     matches!(body, anchor_up::Body::Beat(_))
 }
 
-fn take_epoch(reign: Reign) -> anchor_down::Body {
-    anchor_down::Body::TakeEpoch(TakeEpoch { epoch: reign.epoch.into(), reign: reign.id })
+fn take_epoch(epoch: Epoch) -> anchor_down::Body {
+    anchor_down::Body::TakeEpoch(TakeEpoch { epoch: epoch.number.into(), epoch_id: epoch.id })
 }
 
-fn obeyed(out: &[Output]) -> Vec<Reign> {
-    let reign = |output: &Output| if let Output::Obey(reign) = output { Some(*reign) } else { None };
-    out.iter().filter_map(reign).collect()
+fn obeyed(out: &[Output]) -> Vec<Epoch> {
+    let epoch = |output: &Output| if let Output::Obey(epoch) = output { Some(*epoch) } else { None };
+    out.iter().filter_map(epoch).collect()
 }
 
 // ------------------------------------------------------------------ beats
@@ -374,15 +374,15 @@ fn whatever_becomes_of_the_connection_the_next_hello_shows_the_epoch_that_was_as
     store.held[0].1 = 2;
     let resume = store.resume();
     assert_eq!((resume.epochs, resume.epoch_taken), (vec![2, 2], 2));
-    assert_eq!((store.position.epoch, store.position.reign), (2, 7));
+    assert_eq!((store.position.epoch, store.position.epoch_id), (2, 7));
 }
 
 #[test]
-fn of_two_reigns_of_one_epoch_a_hello_says_more_than_either_holds() {
+fn of_two_epochs_of_one_number_a_hello_says_more_than_either_holds() {
     // The owner finds it out, and the pongs of another master of the same log do.
-    let by_owner = |store: &mut Store| store.epoch_asked(A2, Taking::TwoReigns);
+    let by_owner = |store: &mut Store| store.epoch_asked(A2, Taking::TwoEpochs);
     let by_pong = |store: &mut Store| {
-        let position = Some(LogPosition { log_id: 1, epoch: 2, lsn: 1, reign: B2.id });
+        let position = Some(LogPosition { log_id: 1, epoch: 2, lsn: 1, epoch_id: B2.id });
         store.hear(anchor_down::Body::Pong(Pong { number: 1, position, unpin_sequence: 0 }));
     };
     for find_out in [by_owner, by_pong] {
@@ -396,12 +396,12 @@ fn of_two_reigns_of_one_epoch_a_hello_says_more_than_either_holds() {
 }
 
 #[test]
-fn the_answer_to_a_list_counts_before_the_reign_is_obeyed_that_it_came_from() {
+fn the_answer_to_a_list_counts_before_the_epoch_is_obeyed_that_it_came_from() {
     let mut store = Store::new();
     let era = store.view(2);
     store.lose(Vec::new());
     assert_eq!(store.resume().pins, [2]);
-    let out = store.answer(&HelloReply { unknown_pins: vec![2], ..in_reign(A2) });
+    let out = store.answer(&HelloReply { unknown_pins: vec![2], ..in_epoch(A2) });
     assert!(!store.pins.all_listed() && !store.pins.is_known(era, 2));
     assert!(matches!(out[..], [Output::Obey(A2), Output::Resumed { unknown_views: Some(1), .. }]), "{out:?}");
 }
@@ -411,26 +411,26 @@ fn what_a_hello_shows_is_what_the_master_is_known_by() {
     let mut store = Store::new();
     store.view(2);
     store.lose(Vec::new()).resume();
-    store.answer(&in_reign(A2));
-    let shown = in_reign(A2).position.unwrap();
+    store.answer(&in_epoch(A2));
+    let shown = in_epoch(A2).position.unwrap();
     assert_eq!(store.position, shown, "no later hello shows less");
     assert!(store.pins.all_listed(), "it would have named what it does not know");
     assert!(matches!(store.pong(1)[..], [Output::Obey(A2)]), "and a pong that shows nothing changes nothing");
-    // One that has shown another reign of that epoch would be noticed.
+    // One that has shown another epoch of that number would be noticed.
     store.lose(Vec::new()).resume();
-    store.answer(&in_reign(B2));
+    store.answer(&in_epoch(B2));
     assert_eq!((store.position.epoch, store.position.lsn), (2, u64::MAX));
 }
 
 #[test]
-fn an_older_master_has_forgotten_views_unless_it_reigns_as_before() {
-    for (reign, knows) in [(A2, true), (Reign::numbered(2), true), (B2, false), (Reign { epoch: 3, id: 9 }, false)] {
+fn an_older_master_has_forgotten_views_unless_its_epoch_is_as_before() {
+    for (epoch, knows) in [(A2, true), (Epoch::numbered(2), true), (B2, false), (Epoch { number: 3, id: 9 }, false)] {
         let mut store = Store::new();
         store.hear(take_epoch(A2));
         store.view(2);
         store.lose(Vec::new()).resume();
-        store.answer(&HelloReply { features: 0, ..in_reign(reign) });
-        assert_eq!(store.pins.all_listed(), knows, "{reign:?}");
+        store.answer(&HelloReply { features: 0, ..in_epoch(epoch) });
+        assert_eq!(store.pins.all_listed(), knows, "{epoch:?}");
     }
 }
 
@@ -564,10 +564,10 @@ fn what_waits_for_the_anchor_outlasts_a_connection_that_ends_before_its_first_be
 #[test]
 fn a_reply_that_nobody_waits_for_changes_nothing() {
     let mut store = Store::new();
-    assert!(store.answer(&in_reign(A2)).is_empty());
+    assert!(store.answer(&in_epoch(A2)).is_empty());
     assert!(store.anchor.is_connected() && store.position.epoch == 1);
     store.lose(Vec::new());
-    assert!(store.answer(&in_reign(A2)).is_empty());
+    assert!(store.answer(&in_epoch(A2)).is_empty());
     assert!(!store.anchor.is_connected());
 }
 
@@ -588,7 +588,7 @@ fn another_session_begins_with_nothing_of_the_last_one() {
     let hello::Role::Open(open) = role else { panic!("{role:?}") };
     assert_eq!((same, open.process.map(|process| process.mark)), (master, Some(3)));
     assert!(store.step().is_empty());
-    let out = store.answer(&HelloReply { session: 8, ..in_reign(A2) });
+    let out = store.answer(&HelloReply { session: 8, ..in_epoch(A2) });
     assert!(matches!(out[..], [Output::StartOver, Output::Obey(A2), Output::Began]), "{out:?}");
     assert!(!store.pins.is_known(era, 2));
     assert!(store.up.is_empty());
@@ -619,7 +619,7 @@ fn a_try_to_begin_another_session_that_fails_begins_with_a_resume_again() {
         let resume = store.resume();
         assert_eq!((resume.session, resume.pins), (7, vec![2]));
         assert!(resume.unsettled.iter().all(|sequence| ![5, 6].contains(sequence)), "{:?}", resume.unsettled);
-        store.answer(&in_reign(A2));
+        store.answer(&in_epoch(A2));
         assert!(store.pins.may_settle(7));
     }
 }
@@ -677,7 +677,7 @@ fn goodbye_is_said_until_the_master_answers_that_the_session_is_over() {
     let mut store = closed();
     let goodbye = up(anchor_up::Body::Goodbye(Goodbye {}));
     store.lose(vec![goodbye]).resume();
-    store.answer(&in_reign(A2));
+    store.answer(&in_epoch(A2));
     assert!(says_goodbye(&store.step()));
     assert!(store.up.is_empty(), "{:?}", store.up);
 
@@ -735,7 +735,7 @@ fn a_store_that_is_closed_begins_no_other_session() {
 #[test]
 fn whatever_a_store_holds_it_can_come_back_with() {
     let most = u64::MAX;
-    let position = LogPosition { log_id: most, epoch: u32::MAX, lsn: most, reign: u32::MAX };
+    let position = LogPosition { log_id: most, epoch: u32::MAX, lsn: most, epoch_id: u32::MAX };
     let process = ProcessIdentity {
         boot_id: vec![9; 16].into(),
         pid: u32::MAX,

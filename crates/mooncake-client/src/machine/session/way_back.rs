@@ -11,7 +11,7 @@ use mooncake_wire::message::{HelloReply, ResumeSession, hello, refusal};
 use super::{Anchor, Output, Outputs, RECONNECT, SessionId, State, TRY, uuid};
 use crate::machine::parts::Parts;
 use crate::machine::pins::{Listing, Verdict};
-use crate::machine::position::reign_of;
+use crate::machine::position::epoch_of;
 
 /// A try to reach one master.
 #[derive(Debug, Clone, Copy)]
@@ -144,7 +144,7 @@ impl Anchor {
         if let Some(position) = &reply.position {
             parts.note(position);
             self.shown = *position;
-            out.push(Output::Obey(reign_of(position)));
+            out.push(Output::Obey(epoch_of(position)));
         }
         parts.deaths.tell_again();
         self.state = State::Connected { features: reply.features };
@@ -152,15 +152,15 @@ impl Anchor {
         self.next_beat = now;
     }
 
-    /// What a master says of the views that it was given a list of. An older one says nothing: if it reigns as before,
-    /// it has lost none.
+    /// What a master says of the views that it was given a list of. An older one says nothing: if its epoch is as
+    /// before, it has lost none.
     fn verdict<'a>(&self, reply: &'a HelloReply) -> Verdict<'a> {
         if Feature::UnknownPins.is_in(reply.features) {
             return Verdict::Unknown(&reply.unknown_pins);
         }
         match &reply.position {
             Some(position)
-                if position.epoch == self.shown.epoch && !reign_of(position).clashes_with(reign_of(&self.shown)) =>
+                if position.epoch == self.shown.epoch && !epoch_of(position).clashes_with(epoch_of(&self.shown)) =>
             {
                 Verdict::Unchanged
             }

@@ -13,7 +13,7 @@ use mooncake_ids::SegmentUuid;
 use mooncake_memory::{MemoryError, SegmentMemory, SegmentOptions};
 use mooncake_os::thread;
 use mooncake_os::{ProcessIdentity, random_bytes};
-use mooncake_segment::{Fence, Reign, SegmentServer};
+use mooncake_segment::{Epoch, Fence, SegmentServer};
 use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, anchor_up, reply, request};
 use parking_lot::{Condvar, Mutex};
 
@@ -22,7 +22,7 @@ use crate::discovery::listen_address::Advertised;
 use crate::error::{Cause, StoreError};
 use crate::machine::lending::{self, LendingDriver};
 use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned};
-use crate::machine::position::reign_of;
+use crate::machine::position::epoch_of;
 use crate::machine::ready;
 use crate::machine::session::Recheck;
 use crate::process::wire_process;
@@ -176,10 +176,10 @@ impl SegmentOwner {
         }
     }
 
-    /// False: it obeys another reign of that epoch, so that the master is told nothing.
-    pub fn take_epoch(&self, asked: Reign) -> bool {
+    /// False: it obeys another epoch of that number, so that the master is told nothing.
+    pub fn take_epoch(&self, asked: Epoch) -> bool {
         match self.server.take_epoch(asked) {
-            Ok(taken) => tell_epoch_taken(&self.control, asked.epoch, &taken),
+            Ok(taken) => tell_epoch_taken(&self.control, asked.number, &taken),
             Err(error) => {
                 tracing::error!(
                     name = self.name,
@@ -369,7 +369,7 @@ impl LendingDriver for SegmentOwner {
     }
 
     fn mounted(&self, uuid: SegmentUuid, held: Arc<Held>) {
-        self.server.mounted(uuid, reign_of(&self.control.position()));
+        self.server.mounted(uuid, epoch_of(&self.control.position()));
         let _ = self.work.send(Work::Populate(held));
     }
 

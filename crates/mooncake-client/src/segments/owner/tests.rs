@@ -98,7 +98,7 @@ fn each_step_of_population_is_news_and_so_is_that_it_ends_early() {
 }
 
 #[test]
-fn a_mounted_segment_is_populated_to_its_end_and_known_in_its_masters_reign() {
+fn a_mounted_segment_is_populated_to_its_end_and_known_in_its_masters_epoch() {
     let (client, mut caller) = Client::with_owner();
     let bytes = 2 * FIRST_STEP;
     let (id, _) = client.owner().mount(Backing::Memory(bytes)).unwrap();

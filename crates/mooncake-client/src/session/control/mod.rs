@@ -402,7 +402,7 @@ impl Control {
         let masters = MasterAddress::parse(&options.master).unwrap();
         let at = Address::Tcp(([127, 0, 0, 1], 1).into());
         let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
-        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
+        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, epoch_id: 0 };
         Arc::new(Control::new(&options, masters, session, position).unwrap())
     }
 

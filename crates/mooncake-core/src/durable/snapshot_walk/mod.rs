@@ -46,7 +46,7 @@ impl Core {
             session: SessionId(self.sessions.last),
             segment: SegmentNo(self.segments.last()),
             gone: self.segments.gone_count(),
-            rid: Rid::new(self.epoch, self.counter),
+            rid: Rid::new(self.epoch.number, self.counter),
             slots,
         };
         self.walk = Some(Box::new(SnapshotWalk {

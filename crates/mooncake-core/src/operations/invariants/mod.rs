@@ -18,7 +18,7 @@ impl Core {
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         let of = |what: &'static str| move |wrong: String| format!("{what}: {wrong}");
-        self.segments.check_invariants(self.epoch).map_err(of("segments"))?;
+        self.segments.check_invariants(self.epoch.number).map_err(of("segments"))?;
         self.sessions.check_invariants().map_err(of("sessions"))?;
         self.objects.check_invariants(&self.segments).map_err(of("objects"))?;
         self.reservations.check_invariants().map_err(of("unfinished puts"))?;
@@ -72,7 +72,7 @@ impl Core {
             ensure!(self.sessions.get(session).is_some(), "the one of {key} is of {session:?}, which is over");
             *unfinished.entry(session).or_default() += reservation.bytes();
             for replica in &reservation.replicas {
-                let (rid, epoch) = (replica.rid, self.epoch);
+                let (rid, epoch) = (replica.rid, self.epoch.number);
                 let is_right = rid.epoch() == epoch || rid.epoch() < epoch && self.older_puts.is_some();
                 ensure!(is_right, "the one of {key} has {rid:?} of epoch {} in {epoch}", rid.epoch());
             }

@@ -126,13 +126,13 @@ impl Core {
                 return Err(format!("{rid:?} is in quarantine on {:?}, which is Gone", extent.segment));
             };
             // An owner that obeys an epoch has fenced the older ones.
-            let fenced = segment.epoch == self.epoch && rid.epoch() < self.epoch;
+            let fenced = segment.epoch == self.epoch.number && rid.epoch() < self.epoch.number;
             let is_released = self.obeying.contains(&extent.segment);
             ensure!(
                 !fenced || is_released,
                 "{rid:?} is in quarantine on {:?}, which obeys {}",
                 extent.segment,
-                self.epoch
+                self.epoch.number
             );
             all.push(held(&entry.replica, Holder::Quarantine)?);
         }
@@ -150,7 +150,7 @@ impl Core {
         all.sort_unstable_by_key(|held| held.rid);
         let twice = all.windows(2).find(|pair| pair[0].rid == pair[1].rid);
         ensure!(twice.is_none(), "a rid has two placements: {twice:?}");
-        let last = Rid::new(self.epoch, self.counter);
+        let last = Rid::new(self.epoch.number, self.counter);
         for held in all.iter() {
             let (rid, epoch) = (held.rid, self.segments.get(held.segment).map(|segment| segment.epoch));
             ensure!(rid.0 & 1 == 0 && rid.counter() > 0, "{held:?} has a rid that is none");

@@ -155,7 +155,7 @@ fn two_holders_of_one_place_are_named() {
         let mut entry = *core.quarantine.iter().next().unwrap();
         core.counter += 1;
         let extent = object(core, "hard").places.as_slice()[0].extent(SIZE);
-        entry.replica = Replica { rid: Rid::new(core.epoch, core.counter), extent };
+        entry.replica = Replica { rid: Rid::new(core.epoch.number, core.counter), extent };
         core.quarantine.insert(entry);
     };
     names(overlap, "overlap");
@@ -189,7 +189,7 @@ fn an_extent_that_none_can_be_is_named() {
 
 fn reopen(core: &mut Core) {
     for number in [1, 2] {
-        core.segments.open_or_close(SegmentNo(number), core.epoch);
+        core.segments.open_or_close(SegmentNo(number), core.epoch.number);
     }
 }
 
@@ -197,7 +197,7 @@ fn reopen(core: &mut Core) {
 fn a_rid_from_nowhere_is_named() {
     names(|core| core.counter = 1, "a rid above the last");
     let newer = |core: &mut Core| {
-        core.epoch = 2;
+        core.epoch.number = 2;
         reopen(core);
     };
     names(newer, "of epoch 1 in 2");

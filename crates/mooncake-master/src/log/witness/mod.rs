@@ -1,4 +1,4 @@
-//! The witness: one small file in /dev/shm that says how far a log has come, and in which reign.
+//! The witness: one small file in /dev/shm that says how far a log has come, and in which epoch.
 //!
 //! It is gone with the boot. While it is there, a log that ends before it has
 //! lost frames (an older copy was put back, a tail was cut), and the epoch must
@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use mooncake_core::Reign;
+use mooncake_core::Epoch;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
 
@@ -17,7 +17,7 @@ use crate::machine::start::Seen;
 
 const MAGIC: [u8; 8] = *b"MCRSWIT1";
 const LSN_AT: u64 = 16;
-/// Length in versions without the reign, which goes behind it.
+/// Length in versions without the epoch, which goes behind it.
 const FORMER_LEN: usize = 24;
 /// An LSN that no log reaches.
 const NEVER: u64 = u64::MAX;
@@ -28,18 +28,18 @@ pub struct FoundWitness {
     /// What it says.
     pub seen: Seen,
     /// The witness. `None`: a master of this host holds it, which runs or stands still on another copy of this log. It
-    /// goes on in the same reign, so that nothing vouches for a second one.
+    /// goes on in the same epoch, so that nothing vouches for a second one.
     pub witness: Option<Witness>,
 }
 
-/// A reign in one word.
-pub(super) fn pack(reign: Reign) -> u64 {
-    u64::from(reign.epoch) << 32 | u64::from(reign.id)
+/// An epoch in one word.
+pub(super) fn pack(epoch: Epoch) -> u64 {
+    u64::from(epoch.number) << 32 | u64::from(epoch.id)
 }
 
 /// What was packed.
-pub(super) fn unpack(word: u64) -> Reign {
-    Reign { epoch: (word >> 32) as u16, id: word as u32 }
+pub(super) fn unpack(word: u64) -> Epoch {
+    Epoch { number: (word >> 32) as u16, id: word as u32 }
 }
 
 /// The witness of one log, held for as long as its master runs.
@@ -62,9 +62,9 @@ impl Witness {
 
     /// Makes the witness of a log anew, whatever stands there but for a folder with contents. It vouches for nothing
     /// until
-    /// [`Witness::store_raised`], and goes on saying which reign was `seen`: a start that ends before that leaves it to
+    /// [`Witness::store_raised`], and goes on saying which epoch was `seen`: a start that ends before that leaves it to
     /// the next one.
-    pub fn anew(folder: &Path, log_id: u64, seen: Option<Reign>) -> io::Result<Witness> {
+    pub fn anew(folder: &Path, log_id: u64, seen: Option<Epoch>) -> io::Result<Witness> {
         let path = Self::path(folder, log_id);
         clear(&path)?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -74,8 +74,8 @@ impl Witness {
         head[8..].copy_from_slice(&log_id.to_le_bytes());
         file.write_all_at(&head, 0)?;
         let mut witness = Witness { path, file, last: 0 };
-        if let Some(reign) = seen {
-            witness.write(NEVER, reign)?;
+        if let Some(epoch) = seen {
+            witness.write(NEVER, epoch)?;
         }
         Ok(witness)
     }
@@ -95,7 +95,7 @@ impl Witness {
         let length = file.read_at(&mut bytes, 0).ok()?;
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let known = length >= FORMER_LEN && bytes[..8] == MAGIC && word(8) == log_id;
-        known.then(|| (file, Seen { lsn: word(16), reign: unpack(word(FORMER_LEN)) }))
+        known.then(|| (file, Seen { lsn: word(16), epoch: unpack(word(FORMER_LEN)) }))
     }
 
     /// Says that the log has reached this LSN. One 8-byte store into a page of
@@ -111,15 +111,15 @@ impl Witness {
 
     /// [`Witness::store`] for a log that may have lost its end, once a higher epoch is on its disk: nothing of what is
     /// missing can be handed out again.
-    pub fn store_raised(&mut self, lsn: u64, reign: Reign) -> io::Result<()> {
+    pub fn store_raised(&mut self, lsn: u64, epoch: Epoch) -> io::Result<()> {
         self.last = lsn;
-        self.write(lsn, reign)
+        self.write(lsn, epoch)
     }
 
-    fn write(&mut self, lsn: u64, reign: Reign) -> io::Result<()> {
+    fn write(&mut self, lsn: u64, epoch: Epoch) -> io::Result<()> {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&lsn.to_le_bytes());
-        bytes[8..].copy_from_slice(&pack(reign).to_le_bytes());
+        bytes[8..].copy_from_slice(&pack(epoch).to_le_bytes());
         self.file.write_all_at(&bytes, LSN_AT)
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 
-const SECOND: Reign = Reign { epoch: 2, id: 77 };
+const SECOND: Epoch = Epoch { number: 2, id: 77 };
 
 fn lsn_in(folder: &Path, log_id: u64) -> Option<u64> {
     Witness::find(folder, log_id).map(|known| known.seen.lsn)
@@ -14,7 +14,7 @@ fn a_master_that_stands_still_holds_it() {
     let known = Witness::find(&folder, 9).unwrap();
     assert!(known.seen.vouches_for(41, SECOND) && known.witness.is_none());
     let mut second = Witness::anew(&folder, 9, Some(SECOND)).unwrap();
-    second.store_raised(50, Reign { epoch: 3, id: 78 }).unwrap();
+    second.store_raised(50, Epoch { number: 3, id: 78 }).unwrap();
     first.store(42).unwrap();
     assert_eq!(lsn_in(&folder, 9), Some(50), "what the first one goes on to say is not about this log any more");
     drop((first, second));
@@ -23,8 +23,8 @@ fn a_master_that_stands_still_holds_it() {
 }
 
 #[test]
-fn it_vouches_for_the_reign_that_it_has_seen() {
-    let folder = shared("reign");
+fn it_vouches_for_the_epoch_that_it_has_seen() {
+    let folder = shared("epoch");
     let mut witness = Witness::anew(&folder, 8, None).unwrap();
     witness.store(41).unwrap();
     let former = Witness::find(&folder, 8).unwrap().seen;
@@ -32,14 +32,14 @@ fn it_vouches_for_the_reign_that_it_has_seen() {
     witness.store_raised(50, SECOND).unwrap();
     witness.store(51).unwrap();
     let seen = Witness::find(&folder, 8).unwrap().seen;
-    assert_eq!(seen, Seen { lsn: 51, reign: SECOND });
+    assert_eq!(seen, Seen { lsn: 51, epoch: SECOND });
     assert!(seen.vouches_for(51, SECOND) && !seen.vouches_for(50, SECOND));
-    for other in [Reign { epoch: 1, id: 0 }, Reign { id: 78, ..SECOND }, Reign { epoch: 3, id: 9 }] {
+    for other in [Epoch { number: 1, id: 0 }, Epoch { id: 78, ..SECOND }, Epoch { number: 3, id: 9 }] {
         assert!(!seen.vouches_for(1000, other), "{other:?}");
     }
-    let anew = Witness::anew(&folder, 8, Some(seen.reign)).unwrap();
+    let anew = Witness::anew(&folder, 8, Some(seen.epoch)).unwrap();
     let seen = Witness::find(&folder, 8).unwrap().seen;
-    assert!(seen.reign == SECOND && !seen.vouches_for(u64::MAX - 1, SECOND), "{seen:?}");
+    assert!(seen.epoch == SECOND && !seen.vouches_for(u64::MAX - 1, SECOND), "{seen:?}");
     anew.remove();
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -156,7 +156,7 @@ fn it_goes_on_from_where_it_was_raised_and_stays_where_it_is_told_to_twice() {
     assert!(witness.store(29).is_err());
     for lsn in [30, 31, 40] {
         witness.store(lsn).unwrap();
-        assert_eq!(Witness::find(&folder, 3).unwrap().seen, Seen { lsn, reign: SECOND });
+        assert_eq!(Witness::find(&folder, 3).unwrap().seen, Seen { lsn, epoch: SECOND });
     }
     drop(witness);
     let mut found = Witness::find(&folder, 3).unwrap().witness.unwrap();

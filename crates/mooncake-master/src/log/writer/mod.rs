@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Effects, Reign};
+use mooncake_core::{Effects, Epoch};
 use mooncake_metrics::{Distribution, Histogram, Unit};
 use mooncake_wire::message::LogPosition;
 use parking_lot::{Mutex, MutexGuard};
@@ -111,7 +111,7 @@ pub struct Log {
     /// What `log_id` began as.
     first_id: u64,
     /// [`witness::pack`]ed: readers take both halves at once.
-    pub(super) reign: AtomicU64,
+    pub(super) epoch: AtomicU64,
     /// Frames are encoded.
     pub(super) enabled: AtomicBool,
     pub(super) lost: AtomicBool,
@@ -226,7 +226,7 @@ impl Sink {
         self.upkeep = Upkeep { compact_min, compactor: Some(compactor), witnesses: Some(witnesses.to_owned()) };
     }
 
-    fn append(&mut self, bytes: &[u8], lsn: u64, sync: bool, raised: Option<Reign>, timing: &Timing) -> io::Result<()> {
+    fn append(&mut self, bytes: &[u8], lsn: u64, sync: bool, raised: Option<Epoch>, timing: &Timing) -> io::Result<()> {
         let began = Instant::now();
         self.file.write_all(bytes)?;
         timing.append.since(began);
@@ -243,7 +243,7 @@ impl Sink {
         }
         if let Some(witness) = &mut self.witness
             && let Err(error) = match raised {
-                Some(reign) => witness.store_raised(lsn, reign),
+                Some(epoch) => witness.store_raised(lsn, epoch),
                 None => witness.store(lsn),
             }
         {
@@ -344,7 +344,7 @@ impl Log {
             lsn: AtomicU64::new(last_lsn),
             log_id: AtomicU64::new(log_id),
             first_id: log_id,
-            reign: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             enabled: AtomicBool::new(sink.is_some()),
             lost: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -386,12 +386,12 @@ impl Log {
         self.log_id.load(Ordering::Acquire)
     }
 
-    /// The reign that the last record of one began, as others are told it: the first one of a log is that log's, and
+    /// The epoch that the last record of one began, as others are told it: the first one of a log is that log's, and
     /// has an id of its own.
-    pub fn reign(&self) -> Reign {
-        match witness::unpack(self.reign.load(Ordering::Acquire)) {
-            Reign { epoch: 1, id: 0 } => Reign { epoch: 1, id: self.first_id as u32 | 1 },
-            reign => reign,
+    pub fn epoch(&self) -> Epoch {
+        match witness::unpack(self.epoch.load(Ordering::Acquire)) {
+            Epoch { number: 1, id: 0 } => Epoch { number: 1, id: self.first_id as u32 | 1 },
+            epoch => epoch,
         }
     }
 
@@ -402,9 +402,9 @@ impl Log {
 
     /// Where the log stands behind every operation so far. Meant for callers that hold the core's lock.
     pub fn standing(&self) -> Standing {
-        let Reign { epoch, id } = self.reign();
+        let Epoch { number, id } = self.epoch();
         let lsn = self.queue.lock().lsn();
-        let position = LogPosition { log_id: self.log_id(), epoch: epoch.into(), lsn, reign: id };
+        let position = LogPosition { log_id: self.log_id(), epoch: number.into(), lsn, epoch_id: id };
         Standing { position, first_id: self.first_id }
     }
 
@@ -413,9 +413,9 @@ impl Log {
         self.queue.lock().end()
     }
 
-    /// Says which reign a replayed log is in.
-    pub fn set_reign(&self, reign: Reign) {
-        self.reign.store(witness::pack(reign), Ordering::Release);
+    /// Says which epoch a replayed log is in.
+    pub fn set_epoch(&self, epoch: Epoch) {
+        self.epoch.store(witness::pack(epoch), Ordering::Release);
     }
 
     /// Queues what an operation left behind. Called under the core's lock, so
@@ -427,7 +427,7 @@ impl Log {
         }
         let number = self.queue.lock().push(effects, |bytes, records, lsn, raised| {
             if let Some(raised) = raised {
-                self.set_reign(raised);
+                self.set_epoch(raised);
             }
             if self.enabled.load(Ordering::Acquire) {
                 let start = frame::begin(bytes);

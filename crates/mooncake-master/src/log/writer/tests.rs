@@ -110,8 +110,8 @@ fn a_raise_is_on_the_disk_before_the_witness_vouches_for_it() {
     watch::with(|_, _| Ok(()));
     let all = ["log-0000000000000005.wal", "log-0000000000000006.wal", "current", "log"];
     assert_eq!(*synced.borrow(), all.map(|name| (name.into(), before)), "all of the log, and no other word yet");
-    let (lsn, reign) = (log.lsn(), log.reign());
-    assert_eq!((lsn, reign.epoch, scratch.seen()), (6, 2, Some(Seen { lsn, reign })));
+    let (lsn, epoch) = (log.lsn(), log.epoch());
+    assert_eq!((lsn, epoch.number, scratch.seen()), (6, 2, Some(Seen { lsn, epoch })));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_witness_that_cannot_be_written_is_gone() {
     commit(&log, &mut dropped());
     assert_eq!(scratch.seen(), None, "it would vouch for a log that ends before what was told");
     // Another master of a copy of this log has one of its own.
-    let other = Witness::anew(&scratch.0.join("witness"), LOG, Some(log.reign())).unwrap();
+    let other = Witness::anew(&scratch.0.join("witness"), LOG, Some(log.epoch())).unwrap();
     commit(&log, &mut dropped());
     assert_eq!((log.lsn(), log.stats().lost), (6, false), "the log goes on");
     assert!(scratch.seen().is_some(), "that of the other one stays");
@@ -231,7 +231,7 @@ fn a_log_that_cannot_be_written_is_given_up_with_its_witness_before_anybody_hear
         commit(&log, &mut dropped());
         assert_eq!((scratch.seen().unwrap().lsn, log.is_fsync()), (5, fsync));
         let mut told = failure.begin(&log);
-        let reign = told.records.iter().fold(log.reign(), Reign::after);
+        let epoch = told.records.iter().fold(log.epoch(), Epoch::after);
         let number = log.enqueue(&mut told).unwrap();
         let heard = RefCell::new(0);
         log.commit(number, |_| {
@@ -253,7 +253,7 @@ fn a_log_that_cannot_be_written_is_given_up_with_its_witness_before_anybody_hear
         assert_eq!((log.lsn(), log.log_id(), log.stats().frames, log.stats().writes), (8, id, 4, writes));
         let Standing { position, first_id } = log.standing();
         assert_eq!((position.lsn, position.log_id, first_id), (8, id, LOG), "positions go on");
-        assert_eq!((log.reign(), scratch.seen(), lying_there(&scratch)), (reign, None, (false, 1)));
+        assert_eq!((log.epoch(), scratch.seen(), lying_there(&scratch)), (epoch, None, (false, 1)));
         assert!(log.rotate().unwrap().is_none(), "there is nothing to compact");
         let other = Folder::open(&scratch.0.join("log"));
         assert!(matches!(other, Err(LogError::Locked { .. })), "a new log may be begun there as long as it runs");

@@ -1,7 +1,7 @@
 //! Between the messages of the protocol and the types of the core.
 
 use mooncake_core::{
-    EndOutcome, Ended, Extent, Found, FoundRef, PinKind, Push, PutConfig, PutSlot, Refused, Reign, RemoveOutcome,
+    EndOutcome, Ended, Epoch, Extent, Found, FoundRef, PinKind, Push, PutConfig, PutSlot, Refused, RemoveOutcome,
     Replica, SegmentSpec, SegmentView,
 };
 use mooncake_ids::{Rid, SegmentUuid};
@@ -207,8 +207,8 @@ pub fn push(push: Push) -> message::AnchorDown {
             length: replica.extent.length,
             crc32c,
         }),
-        Push::TakeEpoch(Reign { epoch, id }) => {
-            Body::TakeEpoch(message::TakeEpoch { epoch: u32::from(epoch), reign: id })
+        Push::TakeEpoch(Epoch { number, id }) => {
+            Body::TakeEpoch(message::TakeEpoch { epoch: u32::from(number), epoch_id: id })
         }
         Push::SegmentGone { uuid, number, pinned } => Body::SegmentGone(message::SegmentGone {
             uuid: uuid.0.to_vec().into(),

@@ -8,10 +8,10 @@ use std::thread::{scope, sleep};
 use mooncake_ids::SegmentUuid;
 
 use super::*;
+use crate::epoch::Epoch;
 use crate::eventually::eventually;
 use crate::link::fixture::hello;
 use crate::protocol::frames::{HELLO_LEN, HelloReply, LANE_REUSED, Purpose, Status};
-use crate::reign::Reign;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -49,8 +49,8 @@ fn welcome(listener: &TcpListener) -> TcpStream {
 }
 
 fn hello_reply() -> [u8; HELLO_LEN] {
-    let (reign, uuid) = (Reign::default(), SegmentUuid([7; 16]));
-    HelloReply { version: 1, status: Status::Ok, reign, bytes: 4096, uuid, features: 0 }.encode()
+    let (epoch, uuid) = (Epoch::default(), SegmentUuid([7; 16]));
+    HelloReply { version: 1, status: Status::Ok, epoch, bytes: 4096, uuid, features: 0 }.encode()
 }
 
 fn soon() -> Wait<'static> {
@@ -204,8 +204,8 @@ fn is_closed(lane: &mut TcpStream) -> bool {
 fn turn_away(listener: &TcpListener) {
     let (mut stream, _) = listener.accept().unwrap();
     stream.read_exact(&mut [0; HELLO_LEN]).unwrap();
-    let (reign, uuid) = (Reign::default(), SegmentUuid([7; 16]));
-    let reply = HelloReply { version: 1, status: Status::Overloaded, reign, bytes: 0, uuid, features: 0 };
+    let (epoch, uuid) = (Epoch::default(), SegmentUuid([7; 16]));
+    let reply = HelloReply { version: 1, status: Status::Overloaded, epoch, bytes: 0, uuid, features: 0 };
     stream.write_all(&reply.encode()).unwrap();
 }
 

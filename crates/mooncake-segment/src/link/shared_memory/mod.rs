@@ -17,13 +17,13 @@ use rustix::net::SendFlags;
 use super::options::{LinkOptions, SegmentAddress};
 use super::shared_memory::reclaimer::Reclaimer;
 use super::shared_memory::watcher::Watcher;
+use crate::epoch::Epoch;
 use crate::error::TransferError;
 use crate::gate::Gate;
 use crate::link_events::Asked;
 use crate::machine::{FAREWELL, Heard, Leave, Peer, Remains, Writes};
 use crate::protocol::attach_stream::AttachPipe;
 use crate::protocol::frames::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
-use crate::reign::Reign;
 use crate::wait::{SLICE, Wait};
 
 pub(super) struct Attachment {
@@ -150,9 +150,9 @@ impl Attachment {
             presence: Presence::announce(&readable).map_err(NoSharedMemory::socket("its memory cannot be locked"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
-            gate: Gate::new(reply.reign.epoch, Box::new(move || teller.look_at(id))),
+            gate: Gate::new(reply.epoch.number, Box::new(move || teller.look_at(id))),
             pidfd: Arc::new(Guarded::new(pidfd)),
-            talk: Mutex::new(Talk { pipe, peer: Peer::new(reply.reign) }),
+            talk: Mutex::new(Talk { pipe, peer: Peer::new(reply.epoch) }),
             stream,
             answered: Condvar::new(),
             remains: Mutex::default(),
@@ -180,8 +180,8 @@ impl Attachment {
     }
 
     /// See [`super::Link::is_waited_for_in`].
-    pub(super) fn is_waited_for_in(&self, reign: Reign) -> bool {
-        self.talk.lock().peer.is_waited_for_in(reign)
+    pub(super) fn is_waited_for_in(&self, epoch: Epoch) -> bool {
+        self.talk.lock().peer.is_waited_for_in(epoch)
     }
 
     pub(super) fn gate(&self) -> &Arc<Gate> {
@@ -256,9 +256,9 @@ impl Attachment {
 
     // -------------------------------------------------- what the watcher does
 
-    /// Reads what the owner has to say. Gives the latest reign that it asks to obey.
-    pub(super) fn hear(&self) -> Option<Reign> {
-        let mut asked: Option<Reign> = None;
+    /// Reads what the owner has to say. Gives the latest epoch that it asks to obey.
+    pub(super) fn hear(&self) -> Option<Epoch> {
+        let mut asked: Option<Epoch> = None;
         let mut talk = self.talk.lock();
         loop {
             let frame = match talk.pipe.receive() {
@@ -272,7 +272,7 @@ impl Attachment {
             };
             match talk.peer.heard(&frame, &self.own_writes()) {
                 Heard::Granted => drop(self.answered.notify_all()),
-                Heard::AskMaster(reign) => asked = Some(asked.map_or(reign, |asked| asked.or_later(reign))),
+                Heard::AskMaster(epoch) => asked = Some(asked.map_or(epoch, |asked| asked.or_later(epoch))),
                 Heard::Question | Heard::Nothing => {}
             }
         }
@@ -325,12 +325,12 @@ impl Attachment {
 
     // ------------------------------------------------- giving the memory back
 
-    /// The segment is Gone, says a master in this reign. If its owner's process is too, or once it is, the
+    /// The segment is Gone, says a master in this epoch. If its owner's process is too, or once it is, the
     /// peers give the memory back, all but the pinned extents. Takes its time:
     /// for the reclaimer's thread.
-    pub(super) fn forget(&self, pinned: &[(u64, u64)], reign: Reign) {
-        // Of views that began in another reign, which the owner obeyed, that master may know nothing.
-        let pinned = self.is_waited_for_in(reign).then_some(pinned);
+    pub(super) fn forget(&self, pinned: &[(u64, u64)], epoch: Epoch) {
+        // Of views that began in another epoch, which the owner obeyed, that master may know nothing.
+        let pinned = self.is_waited_for_in(epoch).then_some(pinned);
         let has_exited = matches!(has_exited(self.pidfd.as_fd()), Ok(true));
         {
             let mut remains = self.remains.lock();
@@ -428,9 +428,9 @@ impl Drop for SaysUnmapped {
 }
 
 impl Asked for Attachment {
-    /// This process obeys the reign: see [`Peer::confirm`].
-    fn confirm(&self, reign: Reign) {
-        self.talk.lock().peer.confirm(reign);
+    /// This process obeys the epoch: see [`Peer::confirm`].
+    fn confirm(&self, epoch: Epoch) {
+        self.talk.lock().peer.confirm(epoch);
         self.watcher.look_at(self.id);
     }
 }

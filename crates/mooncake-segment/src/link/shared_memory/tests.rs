@@ -107,7 +107,7 @@ impl Scripted {
         HelloReply {
             version: LANE_VERSION,
             status: Status::Ok,
-            reign: Reign::numbered(1),
+            epoch: Epoch::numbered(1),
             bytes: self.address.bytes,
             uuid: self.address.uuid,
             features: 0,
@@ -333,7 +333,7 @@ fn links_that_have_nothing_mapped_have_no_thread_and_watch_again_what_is_mapped_
     impl LinkEvents for Epochs {
         fn owner_gone(&self, _: SegmentUuid) {}
         fn take_epoch(&self, question: EpochQuestion) {
-            let _ = self.0.send(question.reign().epoch);
+            let _ = self.0.send(question.epoch().number);
         }
     }
 
@@ -353,9 +353,9 @@ fn links_that_have_nothing_mapped_have_no_thread_and_watch_again_what_is_mapped_
         let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
         watcher = Arc::downgrade(&attachment.watcher);
         until_watchers_sleep();
-        server.take_epoch(Reign::numbered(epoch)).unwrap();
+        server.take_epoch(Epoch::numbered(epoch)).unwrap();
         assert_eq!(epochs.recv_timeout(Duration::from_secs(5)), Ok(epoch), "an owner that asks is heard");
-        links.forget(address.uuid, &[], Reign::numbered(epoch));
+        links.forget(address.uuid, &[], Epoch::numbered(epoch));
         drop(link);
         until_held_by(&watcher, 1, "its thread watches nothing");
     }

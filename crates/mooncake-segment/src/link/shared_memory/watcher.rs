@@ -172,9 +172,9 @@ impl Watcher {
         let watched = |watched: &Watched| Some((watched.attachment.upgrade()?, watched.stream.is_some()));
         let Some((attachment, speaks)) = self.state.lock().watched.get(&id).and_then(watched) else { return };
         // What the owner said before it ended still counts.
-        if speaks && let Some(reign) = attachment.hear() {
+        if speaks && let Some(epoch) = attachment.hear() {
             let asked: Weak<Attachment> = Arc::downgrade(&attachment);
-            self.events.take_epoch(EpochQuestion::new(asked, attachment.uuid(), reign));
+            self.events.take_epoch(EpochQuestion::new(asked, attachment.uuid(), epoch));
         }
         attachment.answer();
         let ended = may_have_ended && matches!(has_exited(attachment.pidfd().as_fd()), Ok(true));

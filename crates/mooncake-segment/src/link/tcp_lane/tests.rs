@@ -8,16 +8,16 @@ use std::thread::{scope, sleep};
 use mooncake_ids::SegmentUuid;
 
 use super::*;
+use crate::epoch::Epoch;
 use crate::link::fixture::hello;
 use crate::protocol::frames::Purpose;
-use crate::reign::Reign;
 
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
 const BYTES: u64 = 64 << 20;
 const RID: u64 = 1 << 48 | 2;
 
 fn welcome() -> HelloReply {
-    HelloReply { version: 1, status: Status::Ok, reign: Reign::default(), bytes: BYTES, uuid: UUID, features: 0 }
+    HelloReply { version: 1, status: Status::Ok, epoch: Epoch::default(), bytes: BYTES, uuid: UUID, features: 0 }
 }
 
 /// A lane, and the owner's end of it: the owner answers the hello with this, and then does as it is told.

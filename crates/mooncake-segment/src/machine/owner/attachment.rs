@@ -6,8 +6,8 @@ use mooncake_ids::SegmentUuid;
 
 use super::fence_list::FenceList;
 use super::{Fence, Output};
+use crate::epoch::Epoch;
 use crate::protocol::frames::{Frame, Op};
-use crate::reign::Reign;
 
 /// Fences that an attached process is asked about before it has answered the first of them. Their frames lie in the
 /// memory of its connection while it stands still.
@@ -36,9 +36,9 @@ pub(super) struct Attachment {
     /// Highest epoch whose elders it has sworn off.
     pub epoch: u16,
     connection: Connection,
-    /// Latest reign that it is to be asked to obey, and the epoch that it has been asked for.
-    reign_wanted: Reign,
-    epoch_asked: u16,
+    /// Latest epoch that it is to be asked to obey, and the number of the one that it has been asked for.
+    wanted: Epoch,
+    asked: u16,
     /// Fences that it is still to be asked about: by their ids, so that a process that stands still costs no more than
     /// the fences themselves.
     questions: VecDeque<u64>,
@@ -65,8 +65,8 @@ impl Attachment {
             writable: false,
             epoch,
             connection: Connection::Free,
-            reign_wanted: Reign::default(),
-            epoch_asked: 0,
+            wanted: Epoch::default(),
+            asked: 0,
             questions: VecDeque::new(),
             unanswered: 0,
             knows_pins,
@@ -105,14 +105,14 @@ impl Attachment {
         self.questions.clear();
     }
 
-    /// Asks to obey a reign, unless it does; true when an answer is needed.
+    /// Asks to obey an epoch, unless it does; true when an answer is needed.
     /// Readers are asked too: their views are pins that the new epoch's master
     /// must hear of before it gives space out.
-    pub fn ask_epoch(&mut self, id: u64, asked: Reign, out: &mut Vec<Output>) -> bool {
-        if self.epoch >= asked.epoch {
+    pub fn ask_epoch(&mut self, id: u64, asked: Epoch, out: &mut Vec<Output>) -> bool {
+        if self.epoch >= asked.number {
             return false;
         }
-        self.reign_wanted = self.reign_wanted.or_later(asked);
+        self.wanted = self.wanted.or_later(asked);
         self.put_epoch(id, out);
         true
     }
@@ -140,9 +140,9 @@ impl Attachment {
 
     /// The highest one is enough, and one on the way at a time.
     fn put_epoch(&mut self, id: u64, out: &mut Vec<Output>) {
-        if self.epoch_asked < self.reign_wanted.epoch && self.connection == Connection::Free {
-            self.epoch_asked = self.reign_wanted.epoch;
-            out.push(Output::Send { to: id, frame: Frame::take_epoch(self.reign_wanted) });
+        if self.asked < self.wanted.number && self.connection == Connection::Free {
+            self.asked = self.wanted.number;
+            out.push(Output::Send { to: id, frame: Frame::take_epoch(self.wanted) });
         }
     }
 }

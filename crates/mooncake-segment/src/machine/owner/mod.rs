@@ -21,8 +21,8 @@ use mooncake_memory::CopyError;
 use mooncake_mutant::mutant;
 
 use super::Writes;
+use crate::epoch::Epoch;
 use crate::protocol::frames::{Frame, Op};
-use crate::reign::Reign;
 
 pub use attachment::Newcomer;
 
@@ -65,9 +65,9 @@ pub struct ProcessGone {
 pub trait Segment: Writes {
     /// The highest stamp in an extent.
     fn max_stamp(&self, offset: u64, len: u64) -> Result<u64, CopyError>;
-    /// The stores of this process that use the segment are asked to obey a reign: [`super::Insiders::raise`]. True: all
-    /// of them do.
-    fn raise_insiders(&self, asked: Reign) -> bool;
+    /// The stores of this process that use the segment are asked to obey an epoch: [`super::Insiders::raise`]. True:
+    /// all of them do.
+    fn raise_insiders(&self, asked: Epoch) -> bool;
     /// Whether all of them have taken an epoch: [`super::Insiders::obey`].
     fn insiders_obey(&self, epoch: u16) -> bool;
 }
@@ -93,12 +93,12 @@ pub enum Output {
         /// The attachment.
         attachment: u64,
     },
-    /// Ask those of [`super::Insiders::below`] to obey a reign.
+    /// Ask those of [`super::Insiders::below`] to obey an epoch.
     AskInsiders {
         /// The segment that they use.
         uuid: SegmentUuid,
-        /// The reign.
-        reign: Reign,
+        /// The epoch.
+        epoch: Epoch,
     },
     /// Cut the lanes of these writes: they did not end by themselves.
     Cut {
@@ -138,7 +138,7 @@ pub enum Output {
 #[derive(Debug)]
 pub struct Owner<S> {
     /// Latest one that it was asked to obey.
-    reign: Reign,
+    epoch: Epoch,
     /// Latest number of an attachment or of a fence.
     next: u64,
     segments: BTreeMap<SegmentUuid, Held<S>>,
@@ -157,7 +157,7 @@ struct Held<S> {
 impl<S> Default for Owner<S> {
     fn default() -> Owner<S> {
         Owner {
-            reign: Reign::default(),
+            epoch: Epoch::default(),
             next: 0,
             segments: BTreeMap::new(),
             attached: BTreeMap::new(),
@@ -168,16 +168,16 @@ impl<S> Default for Owner<S> {
 }
 
 impl<S: Segment> Owner<S> {
-    /// Latest reign that it was asked to obey.
-    pub fn reign(&self) -> Reign {
-        self.reign
+    /// Latest epoch that it was asked to obey.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     // ------------------------------------------------------------- segments
 
     /// Fresh memory: nothing older than the epoch can be there.
     pub fn add(&mut self, uuid: SegmentUuid, segment: S) {
-        self.segments.insert(uuid, Held { segment, taken: self.reign.epoch });
+        self.segments.insert(uuid, Held { segment, taken: self.epoch.number });
     }
 
     /// Takes a segment out, and gives it with the rids of its unfinished fences, which have nothing left to guard. They
@@ -203,7 +203,7 @@ impl<S: Segment> Owner<S> {
     /// Highest epoch that a segment has taken; 0 for one that is not here. It may have been asked for a higher one.
     pub fn taken(&self, uuid: &SegmentUuid) -> u16 {
         if mutant!(ResumeSaysWhatWasAsked) {
-            return self.reign.epoch;
+            return self.epoch.number;
         }
         self.segments.get(uuid).map_or(0, |held| held.taken)
     }
@@ -222,10 +222,10 @@ impl<S: Segment> Owner<S> {
 
     /// Puts a process on record that was given a segment's descriptors, and gives the number of the attachment.
     pub fn attach(&mut self, newcomer: Newcomer) -> u64 {
-        // While an epoch is being taken, an older version may come with pins that only the former reign knew.
+        // While an epoch is being taken, an older version may come with pins that only the former epoch knew.
         let is_silent = !newcomer.knows_pins && self.epochs.iter().any(|pending| pending.uuid == newcomer.uuid);
         // Others have nothing older to swear off.
-        let epoch = if is_silent { 0 } else { self.reign.epoch };
+        let epoch = if is_silent { 0 } else { self.epoch.number };
         self.next += 1;
         self.attached.insert(self.next, Attachment::new(newcomer, epoch));
         self.next
@@ -240,7 +240,7 @@ impl<S: Segment> Owner<S> {
             Op::Upgrade => {
                 // On record before the answer allows the first store.
                 attached.writable = true;
-                out.push(Output::Send { to: attachment, frame: Frame::plain(Op::Upgraded, self.reign.epoch) });
+                out.push(Output::Send { to: attachment, frame: Frame::plain(Op::Upgraded, self.epoch.number) });
             }
             Op::EpochTaken => attached.has_taken(frame.epoch),
             Op::Quiesced => {
@@ -307,7 +307,7 @@ impl<S: Segment> Owner<S> {
 
     fn put_questions(&mut self, attachment: u64, out: &mut Vec<Output>) {
         if let Some(attached) = self.attached.get_mut(&attachment) {
-            attached.put_questions(attachment, &self.fences, self.reign.epoch, out);
+            attached.put_questions(attachment, &self.fences, self.epoch.number, out);
         }
     }
 }

@@ -113,7 +113,7 @@ fn uuid(segment: u8) -> SegmentUuid {
 impl World {
     fn new() -> World {
         let mut owner = Owner::default();
-        assert!(owner.take_epoch(Duration::ZERO, Reign::numbered(1), &mut Vec::new()).is_ok());
+        assert!(owner.take_epoch(Duration::ZERO, Epoch::numbered(1), &mut Vec::new()).is_ok());
         let memories: Vec<_> = (0..2).map(|_| Memory::new(256, 1)).collect();
         for (segment, memory) in (0..).zip(&memories) {
             owner.add(uuid(segment), memory.clone());
@@ -304,7 +304,7 @@ impl World {
     }
 
     fn take_epoch(&mut self, epoch: u16, out: &mut Vec<Output>) {
-        let done = self.owner.take_epoch(self.now, Reign::numbered(epoch), out).unwrap();
+        let done = self.owner.take_epoch(self.now, Epoch::numbered(epoch), out).unwrap();
         self.epoch = self.epoch.max(epoch);
         for segment in 0..2 {
             // Asked anew: those who have not sworn it off yet.
@@ -337,7 +337,7 @@ impl World {
     }
 
     fn insider_obeys(&mut self, insider: (u8, u64)) {
-        self.memories[usize::from(insider.0)].insiders.borrow_mut().confirm(insider.1, Reign::numbered(self.epoch));
+        self.memories[usize::from(insider.0)].insiders.borrow_mut().confirm(insider.1, Epoch::numbered(self.epoch));
         self.obeyed.insert(insider, self.epoch);
         self.insider_is_settled(insider, self.epoch);
     }

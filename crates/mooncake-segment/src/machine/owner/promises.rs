@@ -7,8 +7,8 @@ use mooncake_mutant::mutant;
 
 use super::fence_list::PendingFence;
 use super::{Fence, Held, Output, Owner, Segment};
-use crate::error::TwoReigns;
-use crate::reign::Reign;
+use crate::epoch::Epoch;
+use crate::error::TwoEpochs;
 
 /// How long a lane in mid-write may finish by itself.
 pub(super) const GRACE: Duration = Duration::from_millis(200);
@@ -16,7 +16,7 @@ pub(super) const GRACE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct PendingEpoch {
     pub uuid: SegmentUuid,
-    epoch: u16,
+    number: u16,
     writing: Vec<u64>,
     cut_at: Option<Duration>,
 }
@@ -55,48 +55,48 @@ impl<S: Segment> Owner<S> {
         self.fences.insert(id, PendingFence { fence, writing, asked, cut_at });
         for (attachment, attached) in &mut writers {
             attached.ask_fence(id);
-            attached.put_questions(**attachment, &self.fences, self.reign.epoch, out);
+            attached.put_questions(**attachment, &self.fences, self.epoch.number, out);
         }
         false
     }
 
-    /// Obeys a reign: refuses writes of older epochs from now on. Gives the
+    /// Obeys an epoch: refuses writes of older epochs from now on. Gives the
     /// segments that have nothing older under way; for the others
     /// [`Output::EpochTaken`] follows, once their lanes are
     /// drained or cut and every process that maps them, and every store of this one that reads them, has confirmed or
     /// is gone. May be asked again.
     ///
-    /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any
-    /// more: a report says the number only, and either master would take it for its own.
+    /// Asked for another epoch of the number that it obeys already it takes nothing, and reports nothing of that number
+    /// any more: a report says the number only, and either master would take it for its own.
     pub fn take_epoch(
         &mut self,
         now: Duration,
-        asked: Reign,
+        asked: Epoch,
         out: &mut Vec<Output>,
-    ) -> Result<Vec<SegmentUuid>, TwoReigns> {
-        let epoch = asked.epoch;
-        if asked.clashes_with(self.reign) && !mutant!(BothReignsAreTaken) {
-            self.epochs.retain(|pending| pending.epoch != epoch);
-            return Err(TwoReigns { asked, obeyed: self.reign });
+    ) -> Result<Vec<SegmentUuid>, TwoEpochs> {
+        let number = asked.number;
+        if asked.clashes_with(self.epoch) && !mutant!(BothEpochsAreTaken) {
+            self.epochs.retain(|pending| pending.number != number);
+            return Err(TwoEpochs { asked, obeyed: self.epoch });
         }
-        self.reign = self.reign.or_later(asked);
+        self.epoch = self.epoch.or_later(asked);
         let mut done = Vec::new();
         for (uuid, Held { segment, taken }) in &mut self.segments {
-            let writing = segment.raise_epoch(epoch);
+            let writing = segment.raise_epoch(number);
             let mut open = !writing.is_empty();
             for (id, attached) in self.attached.iter_mut().filter(|(_, attached)| attached.uuid == *uuid) {
                 open |= attached.ask_epoch(*id, asked, out);
             }
             if !segment.raise_insiders(asked) && !mutant!(InsidersAreNotAsked) {
                 open = true;
-                out.push(Output::AskInsiders { uuid: *uuid, reign: asked });
+                out.push(Output::AskInsiders { uuid: *uuid, epoch: asked });
             }
-            self.epochs.retain(|pending| pending.uuid != *uuid || pending.epoch > epoch);
+            self.epochs.retain(|pending| pending.uuid != *uuid || pending.number > number);
             if open && !mutant!(EpochIsTakenWhenAsked) {
                 let cut_at = (!writing.is_empty()).then(|| now + GRACE);
-                self.epochs.push(PendingEpoch { uuid: *uuid, epoch, writing, cut_at });
+                self.epochs.push(PendingEpoch { uuid: *uuid, number, writing, cut_at });
             } else {
-                *taken = epoch.max(*taken);
+                *taken = number.max(*taken);
                 done.push(*uuid);
             }
         }
@@ -138,16 +138,16 @@ impl<S: Segment> Owner<S> {
             }
             out.push(Output::Fenced { uuid, rid });
         }
-        epochs.retain_mut(|PendingEpoch { uuid, epoch, writing, cut_at }| {
+        epochs.retain_mut(|PendingEpoch { uuid, number, writing, cut_at }| {
             let Some(Held { segment, taken }) = segments.get_mut(uuid) else { return false };
             segment.retain_active(writing);
             cut_when_due(*uuid, writing, cut_at, now, out);
-            let silent = attached.values().any(|attached| attached.uuid == *uuid && attached.epoch < *epoch);
-            if !writing.is_empty() || silent || (!segment.insiders_obey(*epoch) && !mutant!(InsidersAreNotAsked)) {
+            let silent = attached.values().any(|attached| attached.uuid == *uuid && attached.epoch < *number);
+            if !writing.is_empty() || silent || (!segment.insiders_obey(*number) && !mutant!(InsidersAreNotAsked)) {
                 return true;
             }
-            *taken = (*epoch).max(*taken);
-            out.push(Output::EpochTaken { epoch: *epoch, uuid: *uuid });
+            *taken = (*number).max(*taken);
+            out.push(Output::EpochTaken { epoch: *number, uuid: *uuid });
             false
         });
     }
@@ -159,9 +159,9 @@ impl<S: Segment> Owner<S> {
     }
 }
 
-/// Whether a stamp is newer than the tombstone. In a reign an extent that is being fenced is nobody else's, so nobody
-/// has written that. One that was released long ago, and is asked for again, needs no second answer; and one that
-/// another had when the log lost its end comes back with the epoch.
+/// Whether a stamp is newer than the tombstone. Within an epoch an extent that is being fenced is nobody else's, so
+/// nobody has written that. One that was released long ago, and is asked for again, needs no second answer; and one
+/// that another had when the log lost its end comes back with the epoch.
 fn is_marred(segment: &impl Segment, fence: &Fence, out: &mut Vec<Output>) -> bool {
     match segment.max_stamp(fence.offset, fence.len) {
         Ok(found) if found > fence.rid | 1 => {

@@ -13,8 +13,8 @@ use super::*;
 const UUID: SegmentUuid = SegmentUuid([1; 16]);
 const WRITER: u64 = 7;
 const GRANULES: u64 = 2048;
-const A2: Reign = Reign { epoch: 2, id: 7 };
-const B2: Reign = Reign { epoch: 2, id: 8 };
+const A2: Epoch = Epoch { number: 2, id: 7 };
+const B2: Epoch = Epoch { number: 2, id: 8 };
 
 /// An owner of one segment in epoch 1, at a time that goes by as the test says.
 struct World {
@@ -26,7 +26,7 @@ struct World {
 impl World {
     fn new() -> World {
         let mut world = World { owner: Owner::default(), memory: Memory::new(GRANULES, 1), now: Duration::ZERO };
-        assert_eq!(world.take_epoch(Reign::numbered(1)), (Ok(vec![]), vec![]));
+        assert_eq!(world.take_epoch(Epoch::numbered(1)), (Ok(vec![]), vec![]));
         world.owner.add(UUID, world.memory.clone());
         world
     }
@@ -52,9 +52,9 @@ impl World {
         self.output(|owner, out| owner.heard(id, &frame, out))
     }
 
-    fn take_epoch(&mut self, reign: Reign) -> (Result<Vec<SegmentUuid>, ()>, Vec<Output>) {
+    fn take_epoch(&mut self, epoch: Epoch) -> (Result<Vec<SegmentUuid>, ()>, Vec<Output>) {
         let (now, mut out) = (self.now, Vec::new());
-        (self.owner.take_epoch(now, reign, &mut out).map_err(drop), out)
+        (self.owner.take_epoch(now, epoch, &mut out).map_err(drop), out)
     }
 
     /// Whether a fence is done at once, and what is to be done for it.
@@ -299,14 +299,14 @@ fn an_older_version_that_comes_while_an_epoch_is_taken_is_waited_for_until_it_is
 }
 
 #[test]
-fn of_two_reigns_of_one_number_nothing_is_reported() {
+fn of_two_epochs_of_one_number_nothing_is_reported() {
     let mut world = World::new();
     let reader = world.attach(3);
     assert_eq!(world.take_epoch(A2).0, Ok(vec![]));
     assert_eq!(world.take_epoch(B2), (Err(()), vec![]));
     world.hear(reader, Frame::plain(Op::EpochTaken, 2));
     assert_eq!((world.settle(), world.owner.taken(&UUID)), (vec![], 1));
-    assert_eq!(world.take_epoch(Reign { epoch: 3, id: 9 }).0, Ok(vec![]), "the next number is another matter");
+    assert_eq!(world.take_epoch(Epoch { number: 3, id: 9 }).0, Ok(vec![]), "the next number is another matter");
     world.hear(reader, Frame::plain(Op::EpochTaken, 3));
     assert_eq!(world.settle(), [Output::EpochTaken { epoch: 3, uuid: UUID }]);
 }
@@ -317,10 +317,10 @@ fn a_process_that_reads_slowly_is_asked_for_the_highest_epoch_alone() {
     let reader = world.attach(3);
     assert_eq!(world.output(|owner, out| owner.room(reader, false, out)), []);
     for epoch in [2, 4, 3] {
-        assert_eq!(frames(&world.take_epoch(Reign::numbered(epoch)).1), []);
+        assert_eq!(frames(&world.take_epoch(Epoch::numbered(epoch)).1), []);
     }
     let out = world.output(|owner, out| owner.room(reader, true, out));
-    assert_eq!(frames(&out), [(reader, Frame::take_epoch(Reign::numbered(4)))]);
+    assert_eq!(frames(&out), [(reader, Frame::take_epoch(Epoch::numbered(4)))]);
     assert_eq!(world.output(|owner, out| owner.room(reader, true, out)), [], "it has been asked");
     world.hear(reader, Frame::plain(Op::EpochTaken, 4));
     assert_eq!(world.settle().len(), 2, "the lower one, which was asked for last, is taken with it");
@@ -330,7 +330,7 @@ fn a_process_that_reads_slowly_is_asked_for_the_highest_epoch_alone() {
 fn the_stores_of_the_owners_own_process_are_waited_for() {
     let mut world = World::new();
     let inside = world.memory.insiders.borrow_mut().enter();
-    assert_eq!(world.take_epoch(A2), (Ok(vec![]), vec![Output::AskInsiders { uuid: UUID, reign: A2 }]));
+    assert_eq!(world.take_epoch(A2), (Ok(vec![]), vec![Output::AskInsiders { uuid: UUID, epoch: A2 }]));
     assert_eq!(world.settle(), []);
     world.memory.insiders.borrow_mut().confirm(inside, A2);
     assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
@@ -420,7 +420,7 @@ fn each_segment_takes_an_epoch_by_itself() {
     let (taken, out) = world.take_epoch(A2);
     assert_eq!(taken, Ok(vec![third.0]), "nothing older is under way there");
     assert_eq!(frames(&out), [(reader, Frame::take_epoch(A2))]);
-    assert!(out.contains(&Output::AskInsiders { uuid: OTHER, reign: A2 }) && out.len() == 2);
+    assert!(out.contains(&Output::AskInsiders { uuid: OTHER, epoch: A2 }) && out.len() == 2);
     second.1.insiders.borrow_mut().confirm(inside, A2);
     assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: OTHER }]);
     assert_eq!([UUID, OTHER, third.0].map(|uuid| world.owner.taken(&uuid)), [1, 2, 2]);
@@ -502,12 +502,12 @@ fn several_processes_of_a_session_are_asked_and_all_of_them_are_waited_for() {
 }
 
 #[test]
-fn of_two_reigns_of_one_number_the_other_numbers_are_reported() {
+fn of_two_epochs_of_one_number_the_other_numbers_are_reported() {
     let mut world = World::new();
     let reader = world.attach(3);
-    let [a4, b4] = [7, 8].map(|id| Reign { epoch: 4, id });
+    let [a4, b4] = [7, 8].map(|id| Epoch { number: 4, id });
     assert_eq!(world.take_epoch(a4).0, Ok(vec![]));
-    assert_eq!(world.take_epoch(Reign::numbered(3)).0, Ok(vec![]), "asked for later than the higher one");
+    assert_eq!(world.take_epoch(Epoch::numbered(3)).0, Ok(vec![]), "asked for later than the higher one");
     assert_eq!(world.take_epoch(b4), (Err(()), vec![]));
     world.hear(reader, Frame::plain(Op::EpochTaken, 4));
     assert_eq!(world.settle(), [Output::EpochTaken { epoch: 3, uuid: UUID }]);
@@ -515,7 +515,7 @@ fn of_two_reigns_of_one_number_the_other_numbers_are_reported() {
 
 #[test]
 fn their_mutants_are_noticed() {
-    assert!(is_noticed_by(Mutant::BothReignsAreTaken, of_two_reigns_of_one_number_nothing_is_reported));
+    assert!(is_noticed_by(Mutant::BothEpochsAreTaken, of_two_epochs_of_one_number_nothing_is_reported));
     assert!(is_noticed_by(Mutant::AskedAgainCountsAsDone, a_fence_that_is_asked_for_twice_gives_one_answer));
     assert!(is_noticed_by(
         Mutant::TombstonesStayStampedOver,

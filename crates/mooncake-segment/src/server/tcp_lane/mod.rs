@@ -91,7 +91,7 @@ pub(super) fn open(
     let reply = HelloReply {
         version: LANE_VERSION,
         status: Status::Ok,
-        reign: shared.state.lock().owner.reign(),
+        epoch: shared.state.lock().owner.epoch(),
         bytes: served.memory.bytes(),
         uuid: served.memory.uuid(),
         features: 0,

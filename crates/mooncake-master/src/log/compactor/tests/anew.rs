@@ -36,7 +36,7 @@ fn a_lost_log_that_begins_anew_has_all_that_is_there_and_what_comes_after() {
     let (found, sessions) = read(&scratch.current(), &BOOT).unwrap();
     assert_eq!((found.log_id, found.last_lsn, sessions), (id, alive.lsn(), (1..=45).collect()));
     let FoundWitness { seen, .. } = Witness::find(&scratch.0, id).expect("vouched for");
-    assert!(seen.vouches_for(found.last_lsn, seen.reign) && seen.lsn == found.last_lsn, "{seen:?}");
+    assert!(seen.vouches_for(found.last_lsn, seen.epoch) && seen.lsn == found.last_lsn, "{seen:?}");
     assert!(matches!(begin_anew(&alive, &alive), Err(LogError::NotLost)));
     // It is compacted, and lost, as any other.
     compacted(&alive).unwrap();

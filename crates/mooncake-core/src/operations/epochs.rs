@@ -1,44 +1,40 @@
-//! Reigns: which continuation of a log an epoch belongs to.
+//! Epochs: which continuation of a log each belongs to.
 //!
 //! Two masters that continue one log from the same place, each without knowing of the other, both begin the epoch that
-//! follows. Each draws a number for it and logs that before the first rid, in a record that versions without reigns
+//! follows. Each draws an id for it and logs that before the first rid, in a record that versions without epoch ids
 //! know, too.
 
 use crate::core::Core;
+use crate::epoch::MARK;
 use crate::record::Record;
-use crate::reign::{MARK, Reign};
 
 /// Numbers of sessions and segments that each epoch has for itself, as bits.
 const SESSIONS_OF_EPOCH: u32 = 32;
 const SEGMENTS_OF_EPOCH: u32 = 10;
 /// The rids of an epoch begin below this power of two, which leaves half of them.
 const RID_STARTS: u32 = 46;
-impl Core {
-    /// The reign that rids are given out in.
-    pub fn reign(&self) -> Reign {
-        Reign { epoch: self.epoch, id: self.reign_id }
-    }
 
+impl Core {
     /// Where the numbers of an epoch begin, so that it gives out none again that the lost end of the log gave out:
     /// sessions and segments above all that earlier epochs have, sessions and rids at random, because the lost end may
     /// have been in this very epoch.
-    pub(crate) fn counters_to_begin(&mut self, epoch: u16) -> Record {
-        let id = MARK | self.reign_random.bits() >> 1;
-        let first = u64::from(epoch - 1).max((self.sessions.last >> SESSIONS_OF_EPOCH) + 1);
-        let random = u64::from(self.reign_random.bits()) << 32 | u64::from(self.reign_random.bits());
+    pub(crate) fn counters_to_begin(&mut self, number: u16) -> Record {
+        let id = MARK | self.epoch_random.bits() >> 1;
+        let first = u64::from(number - 1).max((self.sessions.last >> SESSIONS_OF_EPOCH) + 1);
+        let random = u64::from(self.epoch_random.bits()) << 32 | u64::from(self.epoch_random.bits());
         Record::Counters {
-            epoch,
+            epoch: number,
             rid: random >> (64 - RID_STARTS),
             session: first << SESSIONS_OF_EPOCH | u64::from(id),
-            segment: self.segments.last().max(u32::from(epoch - 1) << SEGMENTS_OF_EPOCH),
+            segment: self.segments.last().max(u32::from(number - 1) << SEGMENTS_OF_EPOCH),
         }
     }
 
-    /// The counters as they are, behind those that say which reign this is.
+    /// The counters as they are, behind those that say which epoch this is.
     pub(crate) fn snapshot_counters(&self) -> impl Iterator<Item = Record> {
-        let (epoch, rid, segment) = (self.epoch, self.counter, self.segments.last());
+        let (epoch, rid, segment) = (self.epoch.number, self.counter, self.segments.last());
         let counters = move |session| Record::Counters { epoch, rid, session, segment };
-        let id = u64::from(self.reign_id);
+        let id = u64::from(self.epoch.id);
         (id != 0).then(|| counters(id)).into_iter().chain([counters(self.sessions.last)])
     }
 }

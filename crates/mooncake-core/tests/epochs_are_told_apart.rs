@@ -2,15 +2,15 @@
 
 mod pool;
 
-use mooncake_core::{Config, Core, Effects, Record, Reign, Time};
+use mooncake_core::{Config, Core, Effects, Epoch, Record, Time};
 use pool::{Pool, durable, replayed};
 
-/// The reign that a master draws who continues this log, and the log as it goes on.
-fn continued(log: &[Record], epoch: u16, seed: u64) -> (Core, Vec<Record>) {
-    let mut core = Core::new(Config { reign_seed: seed, ..Config::default() });
+/// The epoch that a master draws who continues this log, and the log as it goes on.
+fn continued(log: &[Record], number: u16, seed: u64) -> (Core, Vec<Record>) {
+    let mut core = Core::new(Config { epoch_seed: seed, ..Config::default() });
     log.iter().for_each(|record| core.replay(record.clone()).unwrap());
     let mut fx = Effects::default();
-    core.begin(Time(1), Some(epoch), &mut fx);
+    core.begin(Time(1), Some(number), &mut fx);
     (core, [log, &fx.records].concat())
 }
 
@@ -35,34 +35,34 @@ fn two_raises_from_one_log_share_no_rid_and_no_session() {
 }
 
 #[test]
-fn a_reign_keeps_its_id_through_replay_and_snapshots() {
-    assert_eq!(replayed(first_log()).reign(), Reign { epoch: 1, id: 0 }, "the first one begins once");
+fn an_epoch_keeps_its_id_through_replay_and_snapshots() {
+    assert_eq!(replayed(first_log()).epoch(), Epoch { number: 1, id: 0 }, "the first one begins once");
     let (second, log) = continued(&first_log(), 2, 7);
     let (other, _) = continued(&first_log(), 2, 8);
-    assert_eq!(second.reign().epoch, 2);
-    assert!(second.reign().id != 0 && second.reign() != other.reign());
+    assert_eq!(second.epoch().number, 2);
+    assert!(second.epoch().id != 0 && second.epoch() != other.epoch());
     let again = replayed(log.clone());
-    assert_eq!(again.reign(), second.reign());
+    assert_eq!(again.epoch(), second.epoch());
     let of_snapshot = replayed(second.snapshot());
-    assert_eq!((of_snapshot.reign(), durable(&of_snapshot)), (second.reign(), durable(&second)));
+    assert_eq!((of_snapshot.epoch(), durable(&of_snapshot)), (second.epoch(), durable(&second)));
     let (third, _) = continued(&log, 3, 9);
-    assert!(third.reign().epoch == 3 && third.reign().id != second.reign().id);
+    assert!(third.epoch().number == 3 && third.epoch().id != second.epoch().id);
     let twice = replayed(replayed(third.snapshot()).snapshot());
-    assert_eq!(twice.reign(), third.reign());
+    assert_eq!(twice.epoch(), third.epoch());
 }
 
 #[test]
-fn logs_and_snapshots_of_versions_without_reigns_have_none() {
+fn logs_and_snapshots_of_versions_without_epoch_ids_have_none() {
     let raised = [Record::Epoch(2), Record::Counters { epoch: 2, rid: 0, session: 1 << 32, segment: 1 << 10 }];
     let mut core = replayed(first_log().into_iter().chain(raised));
-    assert_eq!(core.reign(), Reign { epoch: 2, id: 0 });
+    assert_eq!(core.epoch(), Epoch { number: 2, id: 0 });
     let snapshot = Record::Counters { epoch: 2, rid: 99, session: (1 << 32) + 5, segment: 1 << 10 };
     core.replay(snapshot.clone()).unwrap();
-    assert_eq!((core.reign().id, replayed([snapshot]).reign()), (0, core.reign()));
+    assert_eq!((core.epoch().id, replayed([snapshot]).epoch()), (0, core.epoch()));
 }
 
 #[test]
-fn rids_go_on_from_where_their_reign_has_drawn_them() {
+fn rids_go_on_from_where_their_epoch_has_drawn_them() {
     let (mut pool, _) = Pool::single(1 << 20);
     pool.restart(Some(2));
     let Some(Record::Counters { rid, .. }) = pool.log.last() else { panic!("{:?}", pool.log) };
