@@ -25,9 +25,9 @@ pub fn check(text: &Text, table: &Table, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Whether a line has a word as a whole.
+/// Whether a line has a word as a whole, by itself or between underscores.
 fn has_word(line: &str, word: &str) -> bool {
-    let is_of_word = |char: char| char.is_alphanumeric() || char == '_';
-    line.match_indices(word)
-        .any(|(at, _)| !line[..at].ends_with(is_of_word) && !line[at + word.len()..].starts_with(is_of_word))
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(char::is_alphanumeric) && !line[at + word.len()..].starts_with(char::is_alphanumeric)
+    })
 }

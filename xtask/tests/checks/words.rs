@@ -15,6 +15,9 @@ fn a_retired_name_is_found_as_a_whole_word() {
     repository.write("crates/a/old.rs", "struct Home;\n");
     repository.write("crates/b/new.rs", "struct Home;\n");
     assert_says(&repository.fault(WORDS), &["crates/a/new.rs:2: `Home` is a retired name", "say `LocalNode`"]);
+
+    repository.write("crates/a/new.rs", "fn at_Homer() {}\nfn is_at_Home_now() {}\n");
+    assert_says(&repository.fault(WORDS), &["crates/a/new.rs:2: `Home` is a retired name"]);
 }
 
 #[test]
