@@ -118,6 +118,15 @@ def test_a_revoked_key_is_free_at_once(store):
     assert store.get("revoked") == b"x"
 
 
+def test_copies_that_no_client_is_there_for_refuse_no_key(store):
+    config = ReplicateConfig()
+    config.replica_num = 64
+    keys = [f"few-copies-{number}" for number in range(300)]
+    codes = store.batch_put_session_start(keys, [10] * len(keys), config)
+    assert codes == [0] * len(keys), store.last_error()
+    assert store.batch_put_session_revoke(keys) == codes
+
+
 def test_more_than_a_client_may_have_unfinished_is_refused_with_the_reason(cluster):
     pool = cluster(nodes=1, node_bytes=16 << 20)
     store = pool.store()

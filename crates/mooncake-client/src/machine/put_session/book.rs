@@ -65,10 +65,12 @@ pub struct Reserved<O, P> {
     pub place: P,
 }
 
-/// Copies that a call to start sessions wants, and those of them that it was promised.
-pub(super) struct Call {
-    pub(super) asked: usize,
-    pub(super) promised: usize,
+/// What a request to reserve may ask for.
+pub(super) struct Promise {
+    /// Its keys.
+    pub(super) keys: usize,
+    /// Copies of them all that may still be reserved.
+    pub(super) copies: usize,
 }
 
 #[derive(Debug)]
@@ -220,36 +222,46 @@ impl<O, P> PutSessions<O, P> {
         given_up
     }
 
-    /// Whether a key may have a session, of so many bytes, with so many copies. They count from here on, until
-    /// [`PutSessions::begin`] or [`PutSessions::give_back`].
-    pub(super) fn promise(
-        &mut self,
-        key: &[u8],
-        bytes: u64,
-        copies: usize,
-        call: &Call,
-        now: Duration,
-    ) -> Result<(), StoreError> {
-        if self.open.get(key).is_some_and(|open| !open.is_left(now)) {
-            return Err(
-                Cause::InvalidParams("this key has a put session already; end or revoke it first".into()).into()
-            );
+    /// Whether a key may have a session.
+    pub(super) fn may_begin(&self, key: &[u8], now: Duration) -> Result<(), StoreError> {
+        match self.open.get(key).is_some_and(|open| !open.is_left(now)) {
+            true => {
+                Err(Cause::InvalidParams("this key has a put session already; end or revoke it first".into()).into())
+            }
+            false => Ok(()),
         }
-        if self.copies + self.promised + copies > MOST {
+    }
+
+    /// How many of so many keys the next request may name, asking for so many copies of each; none where nothing is
+    /// left. Its copies count from here on, until [`PutSessions::begin`] or [`PutSessions::give_back`]: one request at a
+    /// time, because a pool of few clients reserves fewer copies than are asked for. Where less is left than one key
+    /// asks for, that key is promised what is left.
+    pub(super) fn promise(&mut self, keys: usize, copies: usize, now: Duration) -> Option<Promise> {
+        if self.left() < keys * copies {
             // What its callers have left lying about is no reason to refuse others.
             self.open.retain(|_, open| !open.is_left(now));
             self.copies = self.open.values().map(|open| open.reserved.replicas.len()).sum();
         }
-        if self.copies + self.promised + copies > MOST {
-            let (held, asked) = (self.copies + self.promised - call.promised, call.asked);
-            let reason = format!(
-                "put sessions of this store hold {held} copies of objects, this call asks for {asked}, and all may \
-                 hold {MOST} at a time; end or revoke some, or start fewer with one call"
-            );
-            return Err(Cause::NoSpace { bytes, reason }.into());
-        }
-        self.promised += copies;
-        Ok(())
+        let left = self.left();
+        let keys = keys.min(left / copies).max(1);
+        let promise = Promise { keys, copies: left.min(keys * copies) };
+        self.promised += promise.copies;
+        (left > 0).then_some(promise)
+    }
+
+    fn left(&self) -> usize {
+        MOST.saturating_sub(self.copies + self.promised)
+    }
+
+    /// Why there is no room for an object of so many bytes, when nothing is left of what all sessions may hold. A call
+    /// holds so many copies.
+    pub(super) fn no_copies_left(&self, bytes: u64, own: usize) -> StoreError {
+        let held = self.copies + self.promised;
+        let reason = format!(
+            "put sessions of this store hold {held} copies of objects, {own} of them by this call, and all may hold \
+             {MOST} at a time; end or revoke some, or start fewer with one call"
+        );
+        Cause::NoSpace { bytes, reason }.into()
     }
 
     /// So many copies that were promised are reserved, or are not going to be.

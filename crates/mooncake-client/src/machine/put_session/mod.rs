@@ -17,7 +17,7 @@ use mooncake_mutant::mutant;
 use mooncake_wire::STILL_POPULATED;
 use mooncake_wire::message::{Replica, put_end_reply, put_slot};
 
-use book::{Call, GONE, Open, Part, Sealed, State, is_ending, is_object, meanwhile};
+use book::{GONE, Open, Part, Promise, Sealed, State, is_ending, is_object, meanwhile};
 pub use book::{GivenUp, NEW_SESSION, PutSessions, Reserved};
 
 use crate::error::{Cause, StoreError};
@@ -83,26 +83,33 @@ pub async fn start<D: PutSessionDriver>(
 ) -> Vec<Result<(), StoreError>> {
     let (mut pending, mut named) = (Vec::new(), BTreeSet::new());
     let (copies, now) = (driver.replicas(), driver.now());
-    let mut call = Call { asked: results.iter().filter(|result| result.is_none()).count() * copies, promised: 0 };
     for (index, key) in keys.iter().enumerate().filter(|(index, _)| results[*index].is_none()).collect::<Vec<_>>() {
         let may = match named.insert(*key) {
-            true => driver.put_sessions().promise(key, sizes[index], copies, &call, now),
+            true => driver.put_sessions().may_begin(key, now),
             false => Err(Cause::InvalidParams("this key is in the batch already".into()).into()),
         };
         match may {
-            Ok(()) => {
-                call.promised += copies;
-                pending.push(index);
-            }
+            Ok(()) => pending.push(index),
             Err(error) => results[index] = Some(Err(error)),
         }
     }
-    let promised = pending.clone();
     // Reserving waits as long as the call holds nothing.
-    let (mut wait, mut since) = (true, driver.now());
+    let (mut wait, mut since, mut held) = (true, driver.now(), 0);
     while !pending.is_empty() {
-        let later = pending.split_off(round_of(driver, &pending));
-        let round = begin_round(driver, keys, sizes, &pending, wait, &mut results).await;
+        let promise = driver.put_sessions().promise(round_of(driver, &pending), copies, driver.now());
+        let Some(mut promise) = promise else {
+            refuse(driver, sizes, &pending, held, &mut results);
+            break;
+        };
+        let later = pending.split_off(promise.keys);
+        let promised = promise.copies;
+        let round = begin_round(driver, keys, sizes, &pending, wait, &mut promise, &mut results).await;
+        driver.put_sessions().give_back(promise.copies);
+        held += promised - promise.copies;
+        if !round.beyond.is_empty() {
+            refuse(driver, sizes, &[round.beyond, round.full, later].concat(), held, &mut results);
+            break;
+        }
         if round.placed {
             (wait, since) = (false, driver.now());
             pending = round.full;
@@ -114,10 +121,20 @@ pub async fn start<D: PutSessionDriver>(
         }
         pending.extend(later);
     }
-    let unbegun = promised.iter().filter(|&&index| !matches!(results[index], Some(Ok(())))).count();
-    driver.put_sessions().give_back(unbegun * copies);
     let lost = || Err(Cause::Superseded { attempts: 0 }.into());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+}
+
+/// Nothing is left for these of what all put sessions may hold.
+fn refuse<D: PutSessionDriver>(
+    driver: &D,
+    sizes: &[u64],
+    keys: &[usize],
+    held: usize,
+    results: &mut [Option<Result<(), StoreError>>],
+) {
+    let sessions = driver.put_sessions();
+    keys.iter().for_each(|&index| results[index] = Some(Err(sessions.no_copies_left(sizes[index], held))));
 }
 
 /// How many keys, of so many, one request may name.
@@ -137,6 +154,8 @@ struct Begun {
     placed: bool,
     /// What had no room.
     full: Vec<usize>,
+    /// What got more copies than all sessions may hold.
+    beyond: Vec<usize>,
     /// For that, memory has to be populated.
     populating: bool,
 }
@@ -147,6 +166,7 @@ async fn begin_round<D: PutSessionDriver>(
     sizes: &[u64],
     round: &[usize],
     wait: bool,
+    promise: &mut Promise,
     results: &mut [Option<Result<(), StoreError>>],
 ) -> Begun {
     let (slots, origin) = match driver.reserve(round, wait, 0).await {
@@ -183,7 +203,7 @@ async fn begin_round<D: PutSessionDriver>(
     }
     let populating = why_full.starts_with(STILL_POPULATED);
     if placed.is_empty() {
-        return Begun { placed: false, full, populating };
+        return Begun { full, populating, ..Begun::default() };
     }
     if let Err(error) = driver.meet(&origin, &placed).await {
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
@@ -191,8 +211,13 @@ async fn begin_round<D: PutSessionDriver>(
         placed.iter().for_each(|placed| results[placed.index] = Some(Err(error.clone())));
         return Begun::default();
     }
-    let mut given_up = Vec::new();
+    let (mut given_up, mut beyond) = (Vec::new(), Vec::new());
     for Placed { index, slot } in placed {
+        let Some(left) = promise.copies.checked_sub(slot.replicas.len()) else {
+            beyond.push((index, slot.replicas));
+            continue;
+        };
+        promise.copies = left;
         let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
         let mut sessions = driver.put_sessions();
         // Under their lock: what is lost behind this finds the session among the others.
@@ -200,13 +225,18 @@ async fn begin_round<D: PutSessionDriver>(
         let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, place };
         let lost = reserved.replicas.iter().filter(|replica| driver.is_lost(&reserved, replica));
         let lost = lost.map(|replica| replica.rid).collect();
-        sessions.give_back(driver.replicas());
+        sessions.give_back(reserved.replicas.len());
         given_up.extend(sessions.begin(keys[index], reserved, D::COMBINE, held, lost));
         drop(sessions);
         results[index] = Some(Ok(()));
     }
     give_up(driver, given_up).await;
-    Begun { placed: true, full, populating }
+    if !beyond.is_empty() {
+        let rids = beyond.iter().flat_map(|(_, replicas)| replicas).map(|replica| replica.rid).collect();
+        driver.give_up(&origin, rids, true).await;
+    }
+    let beyond = beyond.into_iter().map(|(index, _)| index).collect();
+    Begun { placed: true, full, beyond, populating }
 }
 
 /// Writes bytes from `offset` on in the session of a key, by `write` to each replica, which gives their checksum. Waits

@@ -88,8 +88,9 @@ impl Pool {
     /// With a session of the key.
     fn with_session(size: u64, copies: u64) -> Pool {
         let pool = Pool::new();
-        pool.slots.borrow_mut().push((put_slot::Kind::Placed, copies));
+        pool.copies.set(copies as usize);
         pool.start(&[KEY], size).remove(0).unwrap();
+        pool.copies.set(1);
         pool
     }
 
@@ -678,7 +679,7 @@ fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
     let mut both = pin!(end(&pool, &[KEY, b"x"]));
     assert!(both.as_mut().poll(context).is_pending(), "something of the other one is being written");
     pool.end().unwrap();
-    pool.slots.borrow_mut().push((put_slot::Kind::Placed, 2));
+    pool.copies.set(2);
     pool.start(&[KEY], 6).remove(0).unwrap();
     pool.is_still.set(false);
     ready(pool.write(0, b"ghi", |rid| (rid == 6).then(|| lost(true)))).unwrap();
@@ -774,15 +775,37 @@ fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may
     let Poll::Ready(mut other) = other.as_mut().poll(context) else { panic!("the master answers") };
     let last = other.pop().unwrap().unwrap_err().to_string();
     assert!(one.iter().chain(&other).all(Result::is_ok), "{last}");
-    let (held, asked) = (first.len() * 8, others.len() * 8);
-    assert!(
-        last.contains(&format!("hold {held} copies of objects, this call asks for {asked}, and all may hold {MOST}"))
-    );
+    let own = other.len() * 8;
+    assert!(last.contains(&format!("hold {MOST} copies of objects, {own} of them by this call, and all may hold")));
     // What came to nothing is given back.
     ready(revoke(&pool, first));
     pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Busy, 0); first.len()]);
     assert!(ready(start(&pool, first, &some, first.iter().map(|_| None).collect())).iter().all(Result::is_err));
     assert!(ready(start(&pool, first, &some, first.iter().map(|_| None).collect())).iter().all(Result::is_ok));
+}
+
+#[test]
+fn copies_that_no_client_is_there_for_refuse_no_key() {
+    let pool = Pool::new();
+    let names: Vec<Vec<u8>> = (0..MOST + 2).map(|number| number.to_string().into_bytes()).collect();
+    let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let (most, beyond) = keys.split_at(MOST - 1);
+    pool.copies.set(64);
+    pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Placed, 1); most.len()]);
+    let started = pool.start(most, 3);
+    assert!(started.iter().all(Result::is_ok), "{:?}", started.iter().find(|started| started.is_err()));
+    assert!(pool.given_up.borrow().is_empty());
+    // The last copy is there for a key that has one, and none that has two may hold it.
+    pool.slots.borrow_mut().push((put_slot::Kind::Placed, 2));
+    let asked = pool.waits.borrow().len();
+    let refused = pool.start(beyond, 3);
+    assert_eq!(pool.waits.borrow().len() - asked, 1, "no more keys are asked for");
+    assert!(refused.iter().all(|refused| refused.as_ref().unwrap_err().to_string().contains("and all may hold 16384")));
+    let given_up: Vec<usize> = pool.given_up.borrow().iter().map(|(rids, _)| rids.len()).collect();
+    assert_eq!(given_up, [2]);
+    pool.slots.borrow_mut().push((put_slot::Kind::Placed, 1));
+    assert_eq!(pool.start(beyond, 3).iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false]);
+    assert_eq!((pool.sessions.borrow().copies, pool.sessions.borrow().promised), (MOST, 0));
 }
 
 #[test]
