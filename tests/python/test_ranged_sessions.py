@@ -103,8 +103,12 @@ def test_an_end_names_the_first_hole_and_the_session_goes_on(store):
     assert store.batch_put_session_start(["holes"], [100]) == [0]
     assert store.batch_put_from_multi_buffer_ranges(["holes"], [[at, at + 60]], [[10, 40]], [[0, 60]]) == [50]
     assert store.batch_put_session_end(["holes"]) == [-600]
-    assert "bytes 10 to 60 of 100 were never written" in store.last_error()
+    assert 'key "holes": bytes 10 to 60 of 100 were never written' in store.last_error()
     assert store.is_exist("holes") == 0
+    assert store.batch_put_session_start(["none at all"], [7]) == [0]
+    assert store.batch_put_session_end(["none at all", "holes"]) == [-600, -600]
+    assert 'key "none at all": bytes 0 to 7 of 7' in store.last_error(), "the first of them"
+    assert store.batch_put_session_revoke(["none at all"]) == [0]
     # Written over, the last bytes count.
     assert store.batch_put_from_multi_buffer_ranges(["holes"], [[at]], [[80]], [[0]]) == [80]
     assert store.batch_put_session_end(["holes"]) == [0]

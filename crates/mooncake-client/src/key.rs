@@ -1,5 +1,7 @@
 //! Keys that objects can have.
 
+use std::fmt;
+
 use mooncake_wire::MAX_KEY;
 
 use crate::error::{Cause, StoreError};
@@ -9,5 +11,32 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
     match key.len() {
         1..=MAX_KEY => Ok(()),
         length => Err(Cause::InvalidKey { length, limit: MAX_KEY }.into()),
+    }
+}
+
+/// A key as errors name it: in quotes, its odd bytes escaped, and of a long one the beginning.
+pub(crate) struct Named<'a>(pub &'a [u8]);
+
+/// Bytes of a key that an error shows.
+const SHOWN_MAX: usize = 128;
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(SHOWN_MAX)];
+        write!(f, "key {:?}", String::from_utf8_lossy(shown))?;
+        if shown.len() < self.0.len() { write!(f, "... of {} bytes", self.0.len()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_a_key_whatever_its_bytes_and_however_long_it_is() {
+        assert_eq!(Named(b"a\"b\n\xff").to_string(), "key \"a\\\"b\\n\u{fffd}\"");
+        assert_eq!(Named(&[b'k'; SHOWN_MAX]).to_string(), format!("key \"{}\"", "k".repeat(SHOWN_MAX)));
+        let long = Named(&[b'k'; MAX_KEY]).to_string();
+        assert_eq!(long, format!("key \"{}\"... of 65536 bytes", "k".repeat(SHOWN_MAX)));
     }
 }

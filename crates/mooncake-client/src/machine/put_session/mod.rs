@@ -21,6 +21,7 @@ use book::{GONE, Open, Part, Promise, Sealed, State, is_ending, is_object, meanw
 pub use book::{GivenUp, NEW_SESSION, PutSessions, Reserved};
 
 use crate::error::{Cause, StoreError};
+use crate::key::Named;
 use crate::machine::filling::Combine;
 use crate::machine::get::ROUND_KEYS;
 use crate::machine::progress::Held;
@@ -405,8 +406,9 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
             open.reopen();
             let size = open.reserved.size;
             let reason = format!(
-                "bytes {from} to {to} of {size} were never written, or their write failed; write them and end it \
-                 again, or revoke it"
+                "{}: bytes {from} to {to} of {size} were never written, or their write failed; write them and end \
+                 it again, or revoke it",
+                Named(key)
             );
             return Err(Cause::InvalidParams(reason).into());
         }
