@@ -42,6 +42,9 @@ def test_a_flipped_byte_is_a_miss_then_the_key_is_free(cluster, shm, how):
     flip_a_byte(pool.nodes[0].pid, data)
     assert reader.call("is_exist", "k") == 1  # Nobody has looked at the bytes yet.
     assert not reader.call(how, "k")
+    told = reader.call("last_error")
+    assert "checksum" in told
+    assert "the buffer that it was put from was changed during the put" in told
     wait_for("is_exist to say 0", lambda: reader.call("is_exist", "k") == 0, 2.0)
     again = value("k", MIB, version=1)
     assert reader.call("put", "k", again) == 0, reader.call("last_error")

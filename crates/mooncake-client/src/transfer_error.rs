@@ -26,7 +26,9 @@ pub(crate) fn transfer_error(error: TransferError) -> StoreError {
         TransferError::Copy(error @ (CopyError::Device(_) | CopyError::NoStaging { .. })) => Cause::Device(error),
         TransferError::CallerMemory { .. } => Cause::InvalidParams(error.to_string()),
         TransferError::Timeout { .. } => Cause::TransferTimeout(error.to_string()),
-        TransferError::Checksum { .. } => Cause::Checksum(error.to_string()),
+        TransferError::Checksum { .. } => Cause::Checksum(format!(
+            "{error}: its memory was damaged, or the buffer that it was put from was changed during the put"
+        )),
         TransferError::Interrupted => Cause::Interrupted,
         TransferError::Forked => Cause::Forked,
         other => Cause::Transfer(other.to_string()),

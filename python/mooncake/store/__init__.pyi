@@ -367,7 +367,10 @@ class MooncakeDistributedStore:
     def last_error(self) -> str:
         """Why the last call of this thread failed; "" when it did not."""
     def put(self, key: str | bytes, value: Buffer, config: ReplicateConfig | None = None) -> int:
-        """0 when stored, or when the key is there already; an empty value is refused with -600."""
+        """0 when stored, or when the key is there already; an empty value is refused with -600.
+
+        The value must not change before the call returns: the object could not be read then.
+        """
     def put_parts(self, key: str | bytes, *parts: Buffer, config: ReplicateConfig | None = None) -> int:
         """Stores the concatenation; 0 without storing when it is empty."""
     def put_batch(
@@ -468,7 +471,7 @@ class MooncakeDistributedStore:
     def unregister_buffer(self, buffer_ptr: int) -> int:
         """0, or a code. Nothing uses the memory any more when it returns."""
     def put_from(self, key: str | bytes, buffer_ptr: int, size: int, config: ReplicateConfig | None = None) -> int:
-        """Stores memory: 0, or a code. It may be registered or not."""
+        """Stores memory: 0, or a code. It may be registered or not, and must not change before the call returns."""
     def get_into(self, key: str | bytes, buffer_ptr: int, size: int) -> int:
         """Bytes read, or a negative code; -600 when the buffer is smaller than the object."""
     def batch_put_from(
@@ -490,7 +493,7 @@ class MooncakeDistributedStore:
         all_sizes: Sequence[Sequence[int]],
         config: ReplicateConfig | None = None,
     ) -> list[int]:
-        """Stores the concatenation of each key's pieces."""
+        """Stores the concatenation of each key's pieces, which must not change before the call returns."""
     def batch_get_into_multi_buffers(
         self,
         keys: Sequence[str | bytes],
@@ -522,7 +525,10 @@ class MooncakeDistributedStore:
         all_sizes: Sequence[Sequence[int]],
         all_dst_offsets: Sequence[Sequence[int]],
     ) -> list[int]:
-        """Bytes written per key, in any order; -707 once the session is over, as when its memory's owner is gone."""
+        """Bytes written per key, in any order; -707 once the session is over, as when its memory's owner is gone.
+
+        The memory must not change before the call returns.
+        """
     def batch_put_session_end(self, keys: Sequence[str | bytes]) -> list[int]:
         """0 per key, which is an object then; -600 and still open where `last_error()` names bytes never written."""
     def batch_put_session_revoke(self, keys: Sequence[str | bytes]) -> list[int]:
