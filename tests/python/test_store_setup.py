@@ -186,6 +186,22 @@ def test_missing_and_doubled_arguments_are_type_errors(fresh):
             fresh.setup("127.0.0.1", "P2PHANDSHAKE", wrong, 0, "tcp", "", "127.0.0.1:1")
 
 
+def test_ports_that_are_not_the_masters_are_named_as_what_they_are(cluster, fresh):
+    pool = cluster()
+    lending = pool.store(segment=16 << 20)
+    metrics = f"127.0.0.1:{pool.master.metrics_port}"
+    for wrong, what in (
+        (metrics, f"{metrics} speaks HTTP"),
+        (pool.nodes[0].addr, f"is the port of a storage node and not the master: its master is {pool.master.addr}"),
+        (pool.nodes[0].segment, f"{pool.nodes[0].segment} is the data port of a storage node"),
+        (lending.get_hostname(), f"{lending.get_hostname()} is the data port of a storage node"),
+    ):
+        began = time.monotonic()
+        assert fresh.setup(*POSITIONAL, wrong) == -900
+        assert what in fresh.last_error()
+        assert time.monotonic() - began < 2, "no try of it could come to another end"
+
+
 def test_an_absent_master_is_said_at_once(fresh):
     started = time.monotonic()
     assert fresh.setup(*POSITIONAL, f"127.0.0.1:{free_port()}") == -900

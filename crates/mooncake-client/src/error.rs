@@ -232,6 +232,26 @@ pub enum Cause {
         /// Where.
         address: SocketAddr,
     },
+    /// What listens at the master's address is an owner of memory.
+    #[error(
+        "{address} is the data port of a storage node, or of a store that lends memory, and not the master: its \
+         control port is 50051 by default"
+    )]
+    IsOwner {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// What listens at the master's address is a storage node.
+    #[error(
+        "{address} is the port of a storage node and not the master: {}",
+        .master.as_ref().map_or("its control port is 50051 by default".to_owned(), |at| format!("its master is {at}"))
+    )]
+    IsNode {
+        /// Where.
+        address: SocketAddr,
+        /// Which master the node belongs to, if it said so.
+        master: Option<String>,
+    },
     /// One call took too long while the master lives.
     #[error("master {master} did not answer {what} within {waited:?}, though it is alive")]
     CallTimeout {
@@ -392,7 +412,10 @@ impl Cause {
             Cause::Protected => ErrorKind::Protected,
             Cause::Exists => ErrorKind::Exists,
             Cause::SessionOver { .. } => ErrorKind::SessionOver,
-            Cause::MasterUnreachable { .. } | Cause::SpeaksHttp { .. } => ErrorKind::MasterUnreachable,
+            Cause::MasterUnreachable { .. }
+            | Cause::SpeaksHttp { .. }
+            | Cause::IsOwner { .. }
+            | Cause::IsNode { .. } => ErrorKind::MasterUnreachable,
             Cause::CallTimeout { .. } | Cause::NoConnection { .. } | Cause::TransferTimeout(_) => ErrorKind::Timeout,
             Cause::Transfer(_) | Cause::Device(_) | Cause::OutOfDescriptors(_) => ErrorKind::Transfer,
             Cause::Checksum(_) => ErrorKind::Checksum,

@@ -21,8 +21,22 @@ pub(crate) enum ConnectionError {
     Interrupted,
     #[error("{0}")]
     Frame(#[from] FrameError),
-    #[error("it speaks HTTP and is no master's control port")]
+    #[error("it is {0} and no master's control port")]
+    Wrong(WrongPort),
+}
+
+/// What listens where a master was looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WrongPort {
+    /// Of a master's metrics, for instance.
+    #[error("an HTTP server")]
     Http,
+    /// An owner's, for bytes.
+    #[error("the data port of a storage node, or of a store that lends memory,")]
+    Data,
+    /// Where a storage node tells programs of its host about the pool.
+    #[error("the port of a storage node")]
+    Node,
 }
 
 impl From<Errno> for ConnectionError {

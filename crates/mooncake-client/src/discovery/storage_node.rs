@@ -56,6 +56,9 @@ pub struct NodeInfo {
 }
 
 impl NodeInfo {
+    /// What a node's line begins with.
+    pub(crate) const BEGINNING: &[u8; 8] = b"{\"master";
+
     /// What a node of this version says.
     pub fn new(master: impl Into<String>, segment: impl Into<String>) -> NodeInfo {
         let version = env!("CARGO_PKG_VERSION").to_owned();

@@ -238,7 +238,7 @@ impl From<ConnectionError> for Lost {
         match error {
             ConnectionError::Interrupted => Lost::Ended(Ended::Interrupted),
             ConnectionError::Deadline => Lost::Ended(Ended::Late),
-            broken @ (ConnectionError::Io(_) | ConnectionError::Frame(_) | ConnectionError::Http) => {
+            broken @ (ConnectionError::Io(_) | ConnectionError::Frame(_) | ConnectionError::Wrong(_)) => {
                 Lost::Broken(broken)
             }
         }

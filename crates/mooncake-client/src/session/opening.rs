@@ -8,9 +8,10 @@ use mooncake_os::ProcessIdentity;
 use mooncake_wire::message::{HelloReply, LogPosition, hello};
 
 use crate::discovery::masters::MasterAddress;
+use crate::discovery::storage_node::NodeInfo;
 use crate::error::{Cause, StoreError};
 use crate::machine::session::{Identity, RECONNECT, TRY};
-use crate::patience::{ConnectionError, Patience};
+use crate::patience::{ConnectionError, Patience, WrongPort};
 use crate::process::wire_process;
 use crate::session::Session;
 use crate::session::connection::{Address, Connection};
@@ -22,7 +23,7 @@ pub(crate) fn open_first(
     process: &ProcessIdentity,
     check: &dyn Fn() -> Result<(), ConnectionError>,
 ) -> Result<(Opened, Session), StoreError> {
-    let (mut reasons, mut speaks_http) = (Vec::new(), None);
+    let (mut reasons, mut no_master) = (Vec::new(), None);
     let patience_ends = Instant::now() + TRY;
     let mut index = 0;
     while index < masters.len() {
@@ -44,16 +45,16 @@ pub(crate) fn open_first(
                 std::thread::sleep(RECONNECT);
                 continue;
             }
-            Err(Unreached::Http(address)) => {
-                speaks_http.get_or_insert(address);
+            Err(Unreached::NoMaster(error)) => {
+                no_master.get_or_insert(error);
             }
             Err(Unreached::Cut(reason) | Unreached::Failed(reason)) => reasons.push(reason),
         }
         index += 1;
     }
     // Of those that were tried it is the one that will never be a master.
-    if let Some(address) = speaks_http {
-        return Err(Cause::SpeaksHttp { address }.into());
+    if let Some(error) = no_master {
+        return Err(error);
     }
     Err(Cause::MasterUnreachable { master: masters.to_string(), reason: reasons.join("; ") }.into())
 }
@@ -83,8 +84,8 @@ pub(crate) enum Unreached {
     /// A peer listens there, and hung up before an answer.
     Cut(String),
     Failed(String),
-    /// A server listens there that is none of ours.
-    Http(SocketAddr),
+    /// What listens there will never be a master.
+    NoMaster(StoreError),
 }
 
 impl fmt::Display for Unreached {
@@ -92,7 +93,7 @@ impl fmt::Display for Unreached {
         match self {
             Unreached::Interrupted => f.write_str("interrupted"),
             Unreached::Cut(reason) | Unreached::Failed(reason) => f.write_str(reason),
-            Unreached::Http(address) => write!(f, "{address}: {}", ConnectionError::Http),
+            Unreached::NoMaster(error) => error.fmt(f),
         }
     }
 }
@@ -116,7 +117,7 @@ pub(crate) fn open_at(
         match Connection::open(&at, role.clone(), highest, patience) {
             Ok((connection, reply)) => return Ok(Opened { connection, reply, address: at }),
             Err(ConnectionError::Interrupted) => return Err(Unreached::Interrupted),
-            Err(ConnectionError::Http) => return Err(Unreached::Http(address)),
+            Err(ConnectionError::Wrong(port)) => return Err(Unreached::NoMaster(wrong(port, address).into())),
             Err(error) => {
                 cut = matches!(&error, ConnectionError::Io(error) if is_cut(error));
                 reason = format!("{address}: {error}");
@@ -124,6 +125,17 @@ pub(crate) fn open_at(
         }
     }
     Err(if cut { Unreached::Cut(reason) } else { Unreached::Failed(reason) })
+}
+
+fn wrong(port: WrongPort, address: SocketAddr) -> Cause {
+    match port {
+        WrongPort::Http => Cause::SpeaksHttp { address },
+        WrongPort::Data => Cause::IsOwner { address },
+        WrongPort::Node => {
+            let master = NodeInfo::ask(&address.to_string(), None).map(|node| node.master).ok();
+            Cause::IsNode { address, master }
+        }
+    }
 }
 
 fn is_cut(error: &std::io::Error) -> bool {
@@ -142,6 +154,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+    use crate::discovery::storage_node::{NodeInfoPort, NodeInfoServer};
     use crate::scripted_master::{PATIENCE, frame, hello_reply};
 
     #[test]
@@ -163,21 +176,38 @@ mod tests {
         drop(master.join().unwrap());
     }
 
-    #[test]
-    fn an_http_port_is_named_as_such_and_with_what_to_do() {
+    /// What a store is told of an address where a server answers its hello so.
+    fn told_of(answer: Vec<u8>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let masters = MasterAddress::parse(&at.to_string()).unwrap();
         let server = std::thread::spawn(move || {
             let (mut caller, _) = listener.accept().unwrap();
             let _ = caller.read(&mut [0; 4096]).unwrap();
-            caller.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").unwrap();
+            caller.write_all(&answer).unwrap();
         });
         let process = ProcessIdentity::current().unwrap();
         let error = open_first(&masters, &identity("host:1", &process, 3), &process, &|| Ok(())).map(drop).unwrap_err();
-        let said = format!("{at} speaks HTTP; is it the master's metrics port? Its control port is 50051 by default");
-        assert_eq!((error.kind(), error.to_string()), (crate::error::ErrorKind::MasterUnreachable, said));
         server.join().unwrap();
+        assert_eq!(error.kind(), crate::error::ErrorKind::MasterUnreachable);
+        error.to_string().replace(&at.to_string(), "IT")
+    }
+
+    #[test]
+    fn a_port_that_is_no_masters_control_port_is_named_as_what_it_is_and_with_what_to_do() {
+        let http = told_of(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n".to_vec());
+        assert_eq!(http, "IT speaks HTTP; is it the master's metrics port? Its control port is 50051 by default");
+        let owner = told_of([&mooncake_wire::LANE_PREFACE[..], &[0; 56]].concat());
+        assert!(owner.starts_with("IT is the data port of a storage node") && owner.contains("50051"), "{owner}");
+        let node = told_of(b"{\"master\":\"host:7\"}\n".to_vec());
+        assert!(node.starts_with("IT is the port of a storage node") && node.contains("50051"), "{node}");
+        let told = NodeInfo::new("host:7", "a");
+        let port = NodeInfoPort::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let serves = NodeInfoServer::start(port, &told).unwrap();
+        let masters = MasterAddress::parse(&serves.address().to_string()).unwrap();
+        let process = ProcessIdentity::current().unwrap();
+        let error = open_first(&masters, &identity("host:1", &process, 3), &process, &|| Ok(())).map(drop).unwrap_err();
+        assert!(error.to_string().ends_with("its master is host:7"), "{error}");
     }
 
     #[test]

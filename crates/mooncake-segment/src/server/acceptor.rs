@@ -1,13 +1,14 @@
 //! The one thread that is not a lane: accepts, hears hellos, talks with
 //! attached processes, watches them end and cuts lanes when it is time.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::SegmentUuid;
 use mooncake_os::Guarded;
 use rustix::io::Errno;
 
@@ -18,7 +19,7 @@ use super::strangers::Strangers;
 use super::tcp_lane;
 use crate::epoch::Epoch;
 use crate::local::Served;
-use crate::protocol::frames::{Hello, HelloReply, LANE_VERSION, Purpose, Status};
+use crate::protocol::frames::{HELLO_LEN, Hello, HelloReply, LANE_VERSION, Purpose, Status};
 use crate::readiness::{Ready, Watch};
 
 /// Most connections that may owe their hello.
@@ -29,6 +30,9 @@ const AT_ONCE: usize = 64;
 
 /// Rest after the process ran out of descriptors.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
+
+/// More than a client says to a master before it hears an answer.
+const CONTROL_HELLO_MAX: usize = 4 << 10;
 
 /// What an event is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +155,7 @@ impl Door {
     fn hear(&mut self, id: u64) {
         match self.callers.advance(id) {
             Some(Progress::Complete(hello)) => self.let_in(id, &hello),
+            Some(Progress::ForMaster) => self.turn_away(id),
             Some(Progress::Garbage(why)) => self.close(id, why),
             Some(Progress::Waiting) | None => {}
         }
@@ -169,6 +174,17 @@ impl Door {
         let peer = caller.peer();
         if let Err(status) = admit(&self.shared, caller.into_caller(), hello) {
             self.strangers.report(peer, &status.to_string(), Instant::now());
+        }
+    }
+
+    /// Lets one that looks for a master know by the answer's first bytes that this is an owner.
+    fn turn_away(&mut self, id: u64) {
+        let Some(caller) = self.callers.leave(id, &self.shared.readiness) else { return };
+        self.strangers.report(caller.peer(), "it looks for a master's control port", Instant::now());
+        if let Caller::Tcp(mut stream, _) = caller.into_caller() {
+            // What is left unread when a socket closes may cost its peer the answer.
+            let _ = stream.read(&mut [0; CONTROL_HELLO_MAX]);
+            let _ = stream.write(&refusal(Status::Unsupported, SegmentUuid([0; 16])));
         }
     }
 
@@ -252,10 +268,12 @@ fn find(shared: &Shared, hello: &Hello) -> Result<Arc<Served>, Status> {
 /// Answers a hello with a refusal. A fresh connection has room for it; if not,
 /// closing it says enough.
 pub(super) fn refuse(mut stream: impl Write, hello: &Hello, status: Status) -> Result<(), Status> {
-    let reply =
-        HelloReply { version: LANE_VERSION, status, epoch: Epoch::default(), bytes: 0, uuid: hello.uuid, features: 0 };
-    let _ = stream.write(&reply.encode());
+    let _ = stream.write(&refusal(status, hello.uuid));
     Err(status)
+}
+
+fn refusal(status: Status, uuid: SegmentUuid) -> [u8; HELLO_LEN] {
+    HelloReply { version: LANE_VERSION, status, epoch: Epoch::default(), bytes: 0, uuid, features: 0 }.encode()
 }
 
 #[cfg(test)]
@@ -264,12 +282,10 @@ mod tests {
     use std::net::{SocketAddr, TcpStream};
     use std::os::unix::net::UnixStream;
 
-    use mooncake_ids::SegmentUuid;
     use socket2::{Domain, Socket, Type};
 
     use super::*;
     use crate::link::fixture::{Quiet, hello, owner};
-    use crate::protocol::frames::HELLO_LEN;
 
     #[test]
     fn a_hello_that_is_not_for_this_door_is_told_why() {
@@ -288,6 +304,17 @@ mod tests {
             assert_eq!(HelloReply::decode(&reply).unwrap().status, status);
             assert_eq!(caller.read(&mut reply).unwrap(), 0, "and closed");
         }
+    }
+
+    #[test]
+    fn a_caller_that_looks_for_a_master_hears_what_listens_here_instead() {
+        let (server, _memory, _) = owner(1 << 20, Quiet);
+        let mut caller = TcpStream::connect(server.tcp_addr()).unwrap();
+        caller.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        caller.write_all(&[&mooncake_wire::CONTROL_PREFACE[..], &[7; 300]].concat()).unwrap();
+        let mut answer = Vec::new();
+        caller.read_to_end(&mut answer).unwrap();
+        assert!(answer.starts_with(&mooncake_wire::LANE_PREFACE), "{answer:?}");
     }
 
     fn connect_from(place: [u8; 4], to: SocketAddr) -> TcpStream {

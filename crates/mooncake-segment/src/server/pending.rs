@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use mooncake_os::Guarded;
+use mooncake_wire::{CONTROL_PREFACE, PREFACE_LEN};
 
 use crate::protocol::frames::{HELLO_LEN, Hello, begins_as_hello};
 
@@ -32,6 +33,8 @@ pub(super) struct Pending {
 pub(super) enum Progress {
     Waiting,
     Complete(Hello),
+    /// It takes this door for a master's.
+    ForMaster,
     Garbage(&'static str),
 }
 
@@ -76,6 +79,11 @@ impl Pending {
             Ok(count) => self.have += count,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => return Progress::Garbage("it broke before its hello"),
+        }
+        match &self.hello[..self.have.min(PREFACE_LEN)] {
+            preface if preface == CONTROL_PREFACE => return Progress::ForMaster,
+            beginning if CONTROL_PREFACE.starts_with(beginning) => return Progress::Waiting,
+            _ => {}
         }
         if !begins_as_hello(&self.hello[..self.have]) {
             return Progress::Garbage("its first bytes are not ours");
@@ -131,6 +139,14 @@ mod tests {
             let (mut caller, mut pending) = caller();
             caller.write_all(bytes).unwrap();
             assert!(matches!(pending.advance(), Progress::Garbage(found) if found == why), "{bytes:?}");
+        }
+        for cut in 1..PREFACE_LEN {
+            let (mut caller, mut pending) = caller();
+            let (first, last) = CONTROL_PREFACE.split_at(cut);
+            caller.write_all(first).unwrap();
+            assert!(matches!(pending.advance(), Progress::Waiting));
+            caller.write_all(&[last, b"a hello"].concat()).unwrap();
+            assert!(matches!(pending.advance(), Progress::ForMaster));
         }
         let (caller, mut pending) = caller();
         drop(caller);

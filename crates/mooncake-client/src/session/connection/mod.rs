@@ -11,7 +11,9 @@ use mooncake_os::{Guarded, peer_credentials};
 use mooncake_net::{Habit, busy_poll_behind, has_hung_up};
 use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
-use mooncake_wire::{CONTROL_PREFACE, FEATURES, Feature, FrameError, MAX_HELLO_FRAME, VERSION, encode_frame};
+use mooncake_wire::{
+    CONTROL_PREFACE, FEATURES, Feature, FrameError, LANE_PREFACE, MAX_HELLO_FRAME, VERSION, encode_frame,
+};
 use prost::Message;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +23,8 @@ use rustix::net::{
     socket_with, sockopt,
 };
 
-use crate::patience::{ConnectionError, Patience, SLICE};
+use crate::discovery::storage_node::NodeInfo;
+use crate::patience::{ConnectionError, Patience, SLICE, WrongPort};
 
 /// Bytes of a request, most of them keys, for which the master takes a microsecond: a thousand short keys are looked up
 /// in 60 to 80.
@@ -38,9 +41,15 @@ const LOOKED_AT: Duration = Duration::from_millis(100);
 
 const HEADER: usize = 4;
 
-/// What the answer of an HTTP server begins with, taken for the length of a frame: of a master's metrics port, for
-/// instance.
-const HTTP: usize = u32::from_le_bytes(*b"HTTP") as usize;
+/// What the answers of other servers than masters begin with, taken for the length of a frame.
+const HTTP: usize = length_of(b"HTTP/1.1");
+const DATA: usize = length_of(&LANE_PREFACE);
+const NODE: usize = length_of(NodeInfo::BEGINNING);
+
+const fn length_of(beginning: &[u8; 8]) -> usize {
+    let [a, b, c, d, ..] = *beginning;
+    u32::from_le_bytes([a, b, c, d]) as usize
+}
 
 #[cfg(test)]
 mod tests;
@@ -97,7 +106,12 @@ impl Connection {
         encode_frame(&hello, &mut connection.output);
         connection.flush(patience)?;
         let reply: HelloReply = connection.receive(MAX_HELLO_FRAME, patience).map_err(|error| match error {
-            ConnectionError::Frame(FrameError::TooLong { length, .. }) if length == HTTP => ConnectionError::Http,
+            ConnectionError::Frame(FrameError::TooLong { length, limit }) => match length {
+                HTTP => ConnectionError::Wrong(WrongPort::Http),
+                DATA => ConnectionError::Wrong(WrongPort::Data),
+                NODE => ConnectionError::Wrong(WrongPort::Node),
+                _ => FrameError::TooLong { length, limit }.into(),
+            },
             error => error,
         })?;
         connection.features = reply.features;
