@@ -62,6 +62,25 @@ def test_a_word_that_is_no_command_is_named():
     assert run(binary()).returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["version", "now"], 'mooncake version: unexpected argument "now"; did you mean mooncake version?'),
+        (["--version", "master"], 'unexpected argument "master"; did you mean mooncake master --version?'),
+        (["-V", "state"], 'unexpected argument "state"; did you mean mooncake version?'),
+        (["help", "me"], 'mooncake help: unexpected argument "me"; did you mean mooncake help?'),
+        (["--help", "client"], 'unexpected argument "client"; did you mean mooncake client --help?'),
+        (["-h", "state"], 'unexpected argument "state"; did you mean mooncake state --help?'),
+        (["state", "help", "gc"], 'mooncake state: unexpected argument "gc". mooncake state ls lists'),
+    ],
+)
+def test_a_stray_word_behind_what_takes_none_is_refused_with_what_was_meant(args, said):
+    done = run(binary(), *args)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize("word", ["help", "status", "10.0.0.5:50051"])
 @pytest.mark.parametrize("command", PROGRAMS)
 def test_a_stray_word_starts_nothing(command, word, tmp_path):

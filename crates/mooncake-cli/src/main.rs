@@ -78,14 +78,8 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        "version" | "--version" | "-V" => {
-            say(concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n"));
-            ExitCode::SUCCESS
-        }
-        "help" | "--help" | "-h" => {
-            say(HELP);
-            ExitCode::SUCCESS
-        }
+        "version" | "--version" | "-V" => alone("version", args, concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n")),
+        "help" | "--help" | "-h" => alone("help", args, HELP),
         "" => {
             logging::complain(HELP);
             ExitCode::from(2)
@@ -95,6 +89,18 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Says the text of a command that takes no words.
+fn alone(command: &str, mut words: impl Iterator<Item = String>, text: &str) -> ExitCode {
+    let Some(word) = words.next() else {
+        say(text);
+        return ExitCode::SUCCESS;
+    };
+    let has_flag = HELP.contains(&format!("  mooncake {word} ")) && (command, &*word) != ("version", "state");
+    let meant = if has_flag { format!("{word} --{command}") } else { command.to_owned() };
+    logging::complain(&format!("mooncake {command}: unexpected argument {word:?}; did you mean mooncake {meant}?\n"));
+    ExitCode::from(2)
 }
 
 /// None, or the exit code of a program that could not go on.

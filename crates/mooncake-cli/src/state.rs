@@ -21,6 +21,9 @@ pub enum StateError {
     /// Neither `ls` nor `gc`.
     #[error("{0:?} is none of its commands. {USAGE}")]
     Command(String),
+    /// A word behind `help`.
+    #[error("unexpected argument {0:?}. {USAGE}")]
+    Stray(String),
     /// Nothing.
     #[error("{USAGE}")]
     NoCommand,
@@ -49,10 +52,13 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), StateError> {
     match args.next().as_deref() {
         Some("ls") => ls(args),
         Some("gc") => gc(args),
-        Some("help" | "--help" | "-h") => {
-            say(&format!("{USAGE}\n"));
-            Ok(())
-        }
+        Some("help" | "--help" | "-h") => match args.next() {
+            Some(word) => Err(StateError::Stray(word)),
+            None => {
+                say(&format!("{USAGE}\n"));
+                Ok(())
+            }
+        },
         Some(other) => Err(StateError::Command(other.to_owned())),
         None => Err(StateError::NoCommand),
     }
