@@ -94,6 +94,8 @@ def test_what_means_nothing_is_named(tmp_path, name, value):
         (b"[1]", "object"),
         (b"\xff\xfe", "UTF-8"),
         (b'{"local_hostname": "h"}', "Missing required config field: metadata_server"),
+        pytest.param(b"[" * 100_000, "nested too deep", id="lists"),
+        pytest.param(b'{"a":' * 100_000, "nested too deep", id="objects"),
     ],
 )
 def test_a_file_that_is_none_is_named(tmp_path, content, reason):

@@ -87,6 +87,8 @@ class MooncakeConfig:
                 raise json.JSONDecodeError(f"{name}: {error.msg}", error.doc, error.pos) from None
             except UnicodeDecodeError as error:
                 raise ValueError(f"{name}: no text in UTF-8: {error}") from None
+            except RecursionError:
+                raise ValueError(f"{name}: lists and objects nested too deep for a file of settings") from None
         if not isinstance(found, dict):
             raise ValueError(f"{name}: an object with names and values is needed")
         # Scripts look for the words before the name.
