@@ -172,10 +172,12 @@ def test_regions_bound_what_is_leased(store):
     unbounded.close()
 
 
-@pytest.mark.parametrize("alignment", [12345, 0, -4096, 4096.0], ids=repr)
-def test_an_alignment_is_a_power_of_two(store, alignment):
-    with pytest.raises(RuntimeError, match="alignment"):
+@pytest.mark.parametrize("alignment", [12345, 0, -4096, 4096.0, 4, True, 1 << 64], ids=repr)
+def test_an_alignment_is_a_power_of_two_that_an_address_may_have(store, alignment):
+    with pytest.raises(RuntimeError, match=f"alignment={alignment!r} is no power of two from 8 to"):
         BufferPool(store, alignment=alignment)
+    for allowed in (8, 1 << 63):
+        BufferPool(store, alignment=allowed).close()
 
 
 @pytest.mark.parametrize("bound", ["max_size_class", "max_regions"])

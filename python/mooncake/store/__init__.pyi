@@ -167,7 +167,12 @@ def _tensor_metadata_size() -> int: ...
 def _get_pyclient_from_wrapper(wrapper: MooncakeDistributedStore) -> MooncakeDistributedStore | None: ...
 
 class BufferPool:
-    """Buffers of registered memory: leased, given back, used again."""
+    """Buffers of registered memory: leased, given back, used again.
+
+    At most `max_bytes` are leased at a time (0: twice the store's local buffer; never less than that), in at most
+    `max_regions` regions. Buffers above `max_size_class` are leased too; they are not kept for the next lease, and count
+    as the regions of that size that they would fill.
+    """
 
     def __init__(
         self,

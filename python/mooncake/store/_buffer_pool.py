@@ -20,10 +20,10 @@ class BufferPool:
     """Buffers of registered memory for the zero-copy calls of a store.
 
     At most `max_bytes` are leased at a time (0: twice the store's local buffer;
-    never less than the local buffer), in at most `max_regions` regions: a buffer
-    that is larger than `max_size_class` counts as the regions of that size that
-    it would fill. Buffers that were given back are kept and leased again, but for
-    those above `max_size_class`. All methods may be called from several threads.
+    never less than the local buffer), in at most `max_regions` regions. Buffers
+    that were given back are kept and leased again, but for those above
+    `max_size_class`: these are leased as well, and count as the regions of that
+    size that they would fill. All methods may be called from several threads.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class BufferPool:
         for name, value in (("max_size_class", max_size_class), ("max_regions", max_regions)):
             if value is not None and (not isinstance(value, int) or value <= 0):
                 raise ValueError(f"BufferPool: {name}={value!r}: a positive number is needed, or None")
-        if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-            raise RuntimeError(f"BufferPool: alignment={alignment!r} is no power of two")
+        if not isinstance(alignment, int) or not 8 <= alignment < 1 << 64 or alignment & (alignment - 1):
+            raise RuntimeError(f"BufferPool: alignment={alignment!r} is no power of two from 8 to 2**63")
         timeout = _seconds("BufferPool: default_timeout", default_timeout)
         if timeout is not None and timeout < 0:
             raise ValueError(f"BufferPool: default_timeout={default_timeout!r}: seconds are needed, or None")
