@@ -169,9 +169,9 @@ def _get_pyclient_from_wrapper(wrapper: MooncakeDistributedStore) -> MooncakeDis
 class BufferPool:
     """Buffers of registered memory: leased, given back, used again.
 
-    At most `max_bytes` are leased at a time (0: twice the store's local buffer; never less than that), in at most
-    `max_regions` regions. Buffers above `max_size_class` are leased too; they are not kept for the next lease, and count
-    as the regions of that size that they would fill.
+    At most `max_bytes` are leased at a time (0: twice the store's local buffer; never less than that buffer), in at
+    most `max_regions` regions. Buffers above `max_size_class` are leased too; they are not kept for the next lease, and
+    count as the regions of that size that they would fill.
     """
 
     def __init__(
@@ -457,9 +457,9 @@ class MooncakeDistributedStore:
     def batch_get_buffer(self, keys: Sequence[str | bytes], /) -> list[BufferHandle | None]:
         """A view of each value; None for those that are missing."""
     def is_exist(self, key: str | bytes, /) -> int:
-        """1 or 0; protects what it found for a moment. 0 with a reason when nobody can be asked."""
+        """1 or 0; protects what it found for a moment. 0 with a reason where no master answers, -601 after a fork."""
     def batch_is_exist(self, keys: Sequence[str | bytes]) -> list[int]:
-        """1 or 0 per key; protects what it found for a moment. All 0, with a reason, when nobody can be asked."""
+        """1 or 0 per key, as of `is_exist`; protects what it found for a moment."""
     def get_size(self, key: str | bytes, /) -> int:
         """Bytes of the value, or a code: -704 when it is missing. Protects it for a moment."""
     def remove(self, key: str | bytes, force: bool = False) -> int:

@@ -233,8 +233,8 @@ impl<O, P> PutSessions<O, P> {
     }
 
     /// How many of so many keys the next request may name, asking for so many copies of each; none where nothing is
-    /// left. Its copies count from here on, until [`PutSessions::begin`] or [`PutSessions::give_back`]: one request at a
-    /// time, because a pool of few clients reserves fewer copies than are asked for. Where less is left than one key
+    /// left. Its copies count from here on, until [`PutSessions::begin`] or [`PutSessions::give_back`]: one request at
+    /// a time, because a pool of few clients reserves fewer copies than are asked for. Where less is left than one key
     /// asks for, that key is promised what is left.
     pub(super) fn promise(&mut self, keys: usize, copies: usize, now: Duration) -> Option<Promise> {
         if self.left() < keys * copies {
