@@ -700,7 +700,8 @@ fn a_put_that_waits_may_evict_what_a_removal_of_all_has_not_come_to_yet() {
     };
     let steps = [
         start(&[1], 1025, 1, 0, false),
-        start(&[2, 3], 8193, 1, 2, false),
+        start(&[2], 8193, 1, 2, false),
+        start(&[3], 8193, 1, 2, false),
         Step::End { nth: 13347151976532839766, good: 1 },
         start(&[4], 5121, 2, 0, false),
         start(&[5], 1, 2, 0, false),

@@ -316,6 +316,36 @@ fn a_second_copy_finds_the_one_segment_of_another_owner_beside_very_many_of_the_
 }
 
 #[test]
+fn small_keys_of_a_request_lie_side_by_side_and_large_ones_and_requests_are_spread() {
+    let mut pool = Pool::new();
+    let sessions: Vec<_> = (1..=16).map(|id| pool.session(id)).collect();
+    sessions.iter().zip(1..).for_each(|(session, id)| _ = pool.mount(*session, id, 1 << 20));
+    let keys: Vec<String> = (0..256).map(|n| format!("k{n}")).collect();
+    let entries: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
+    let two = PutConfig { replica_num: 2, ..plain() };
+    let small: Vec<_> = pool.slots(sessions[0], &entries, &two).iter().map(placed).collect();
+    for replica in 0..2 {
+        for together in small.chunks(64) {
+            let extents: Vec<_> = together.iter().map(|replicas| replicas[replica].extent).collect();
+            let next_to = |pair: &[mooncake_core::Extent]| {
+                pair[0].segment == pair[1].segment && pair[0].offset + KIB == pair[1].offset
+            };
+            assert!(extents.windows(2).all(next_to), "{extents:?}");
+        }
+    }
+    let segments_of = |placed: &[PutSlot]| {
+        let segments = placed.iter().map(|slot| pool::placed(slot)[0].extent.segment);
+        segments.collect::<std::collections::BTreeSet<_>>().len()
+    };
+    let large = ["a", "b", "c", "d", "e", "f"].map(|key| (key, 65 * KIB));
+    let slots = pool.slots(sessions[0], &large, &plain());
+    assert!(segments_of(&slots) > 2, "{slots:?}");
+    let alone: Vec<_> = (0..16).map(|n| pool.slot(sessions[0], &format!("alone-{n}"), KIB)).collect();
+    assert!(segments_of(&alone) > 4, "{alone:?}");
+    pool.check();
+}
+
+#[test]
 fn random_placement_spreads_and_free_ratio_first_fills_the_emptiest() {
     for (strategy, expect) in [(PlacementStrategy::Random, 8..=56), (PlacementStrategy::FreeRatioFirst, 31..=33)] {
         let mut pool = Pool::with(Config { placement: strategy, ..Config::default() });

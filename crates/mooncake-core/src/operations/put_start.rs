@@ -276,7 +276,8 @@ impl Core {
             local.rotate_left(first);
             Preference::of(local)
         });
-        Wishes { preferred, local: local.unwrap_or_default(), strategy: self.config.placement }
+        let (strategy, beside) = (self.config.placement, SmallVec::new());
+        Wishes { preferred, local: local.unwrap_or_default(), strategy, beside }
     }
 
     pub(crate) fn count_slots(&mut self, slots: &[PutSlot]) {

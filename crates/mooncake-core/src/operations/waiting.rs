@@ -8,9 +8,16 @@ use crate::operations::room::RoomMode;
 use crate::request::{PutSlot, Remembered};
 use crate::state::changes::Changes;
 use crate::state::waiting_put::{Place, WaitingPut};
-use crate::work::Work;
+use crate::work::{STEP, Work};
 use mooncake_ids::SessionId;
 use std::borrow::Cow;
+
+/// Keys of a request that are taken out of the books of those that wait, and put back, in the time of one that is
+/// placed.
+const AWAITED_AS_ONE: usize = 4;
+
+/// What is left of a step is for evictions: a request that has none in its turns gets nowhere.
+const AWAITED_AT_MOST: usize = STEP / 2;
 
 impl Core {
     /// A key changed hands.
@@ -217,6 +224,7 @@ impl Core {
     /// Looks at a parked request again. True when its work was cut short and it stays. `last`: its deadline has come.
     fn serve(&mut self, now: Time, place: Place, last: bool, work: &mut Work, fx: &mut Effects) -> bool {
         let Some(mut parked) = self.tickets.take(place) else { return false };
+        work.did((parked.waits.keys.len() / AWAITED_AS_ONE).min(AWAITED_AT_MOST));
         let blocked = self.tickets.any_for_room_before(Some(place));
         let late = last && !parked.impatient;
         let mode = RoomMode { room: late || !blocked, force: late, newcomer: false };
