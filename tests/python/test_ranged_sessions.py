@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -241,4 +245,130 @@ def test_both_kinds_of_sessions_as_coroutines_and_with_exceptions(shared_cluster
         asyncio.run(use())
     finally:
         store.remove_by_regex("^async-", True)
+        store.close()
+
+
+@pytest.mark.parametrize("shm", ["1", "0"], ids=["shared memory", "TCP"])
+def test_an_end_waits_for_owners_that_are_away_and_loses_nothing(cluster, monkeypatch, shm):
+    monkeypatch.setenv("MC_SHM", shm)
+    pool = cluster(nodes=1, node_bytes=64 << 20)
+    store, size = pool.store(), 1 << 16
+    source = np.full(size, 7, dtype=np.uint8)
+
+    def fill(key):
+        assert store.batch_put_session_start([key], [size]) == [0]
+        assert store.batch_put_from_multi_buffer_ranges([key], [[source.ctypes.data]], [[size]], [[0]]) == [size]
+
+    fill("frozen")
+    pool.nodes[0].stop()
+    try:
+        time.sleep(3)
+        assert store.batch_put_session_end(["frozen"]) == [-901]
+        assert "away" in store.last_error()
+    finally:
+        pool.nodes[0].cont()
+    assert store.batch_put_session_end(["frozen"]) == [0]
+    for trial in range(3):
+        fill(f"restarted-{trial}")
+        pool.master.kill()
+        pool.master.start()
+        codes = []
+        while not codes or codes[-1] in ([-900], [-901]):
+            codes.append(store.batch_put_session_end([f"restarted-{trial}"]))
+            assert len(codes) < 100, codes
+        assert codes[-1] == [0], (codes, store.last_error())
+    for key in ("frozen", *(f"restarted-{trial}" for trial in range(3))):
+        assert store.get(key) == source.tobytes()
+
+
+@pytest.mark.parametrize("call", ["session_end(['k'])", "session_revoke(['k'])", "from_multi_buffer_ranges(*few)"])
+def test_ctrl_c_ends_a_call_that_waits_for_another_threads_write(cluster, call):
+    pool = cluster(nodes=1, node_bytes=128 << 20)
+    source = f"""
+import ctypes, signal, sys, threading, time
+from mooncake.store import MooncakeDistributedStore
+signal.signal(signal.SIGINT, signal.default_int_handler)
+s = MooncakeDistributedStore()
+assert s.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", {pool.master.addr!r}) == 0
+size = 48 << 20
+memory = ctypes.create_string_buffer(size)
+few = [["k"], [[ctypes.addressof(memory)]], [[10]], [[5]]]
+assert s.batch_put_session_start(["k"], [size]) == [0]
+assert s.batch_put_from_multi_buffer_ranges(*few) == [10]
+print("started", flush=True)
+sys.stdin.readline()
+whole = [["k"], [[ctypes.addressof(memory)]], [[size]], [[0]]]
+threading.Thread(target=lambda: s.batch_put_from_multi_buffer_ranges(*whole), daemon=True).start()
+time.sleep(0.3)
+print("calling", flush=True)
+try:
+    print("returned", s.batch_put_{call})
+except KeyboardInterrupt:
+    print("interrupted", time.time(), flush=True)
+"""
+    env = {**os.environ, "MC_SHM": "0", "MC_DATA_TIMEOUT_MS": "20000"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    )
+    try:
+        assert process.stdout.readline() == "started\n"
+        pool.nodes[0].stop()
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "calling\n"
+        time.sleep(0.2)
+        sent = time.time()
+        process.send_signal(signal.SIGINT)
+        word, at = process.stdout.readline().split()
+        assert word == "interrupted"
+        assert float(at) - sent < 0.25
+    finally:
+        process.kill()
+        process.wait()
+        pool.nodes[0].cont()
+
+
+def test_a_start_whose_caller_hears_nothing_of_it_holds_no_key(cluster):
+    pool = cluster(nodes=1, node_bytes=64 << 20)
+    store, other = MooncakeDistributedStoreAsync(), pool.store()
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", pool.master.addr) == 0
+    keys = [f"k{number}" for number in range(8_000)]
+
+    async def start(after: float) -> bool:
+        call = asyncio.create_task(store.async_batch_put_session_start(keys, [100] * len(keys)))
+        await asyncio.sleep(after)
+        call.cancel()
+        try:
+            assert await call == [0] * len(keys)
+        except asyncio.CancelledError:
+            return True
+        assert await store.async_batch_put_session_revoke(keys) == [0] * len(keys)
+        return False
+
+    def is_free() -> bool:
+        codes = [other.put(key, b"1") for key in (keys[0], keys[-1])]
+        return codes == [0, 0]
+
+    async def cancel_all() -> int:
+        cancelled = 0
+        for after in (0.001, 0.005, 0.02, 0.05):
+            cancelled += await start(after)
+            await asyncio.to_thread(wait_for, "the keys are free", is_free, 5.0)
+            assert other.batch_remove([keys[0], keys[-1]], True) == [0, 0]
+        return cancelled
+
+    try:
+        assert asyncio.run(cancel_all()) > 0
+        assert other.put("there", b"1") == 0
+        with pytest.raises(AlreadyExists):
+            checked(store).batch_put_session_start(["new", "there"], [10, 10])
+        assert other.put("new", b"1") == 0
+
+        async def with_exceptions():
+            with pytest.raises(AlreadyExists):
+                await checked(store).async_batch_put_session_start(["newer", "there"], [10, 10])
+
+        asyncio.run(with_exceptions())
+        assert other.put("newer", b"1") == 0
+    finally:
         store.close()

@@ -31,7 +31,7 @@
 //! let PutStarted::Now(slots) = started else { panic!("there is room") };
 //! let PutSlot::Placed(replicas) = &slots[0] else { panic!("there is room") };
 //! let whole = replicas.iter().map(|replica| (replica.rid, true)).collect();
-//! let ended = core.put_end(now, origin(3), &[Ended { replicas: whole, crc32c: 0x1234_5678 }], &mut fx)?;
+//! let ended = core.put_end(now, origin(3), &[Ended { replicas: whole, crc32c: 0x1234_5678, stays: false }], &mut fx)?;
 //! assert_eq!(ended, [EndOutcome::Committed]);
 //!
 //! let mut found = Vec::new();

@@ -119,6 +119,9 @@ pub struct Ended {
     pub replicas: SmallVec<[(Rid, bool); 1]>,
     /// CRC-32C (Castagnoli) of the whole object.
     pub crc32c: u32,
+    /// Its writer asks again where the owners of all good replicas are away. Else it gives that up, and writes
+    /// elsewhere.
+    pub stays: bool,
 }
 
 /// What became of an ended reservation.
@@ -130,6 +133,8 @@ pub enum EndOutcome {
     Superseded,
     /// No replica was good; nothing was stored.
     Revoked,
+    /// The owners of all good replicas are away. The reservation stays, as its writer wishes.
+    Hidden,
 }
 
 /// What a lookup finds.

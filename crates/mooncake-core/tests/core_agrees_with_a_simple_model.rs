@@ -20,7 +20,7 @@ use proptest::prelude::*;
 #[derive(Debug, Clone)]
 enum Step {
     Start { session: usize, keys: Vec<u8>, size: u64, replicas: u32, pin: u8, wait: bool, replace: bool },
-    End { nth: usize, good: u8 },
+    End { nth: usize, good: u8, stays: bool },
     Abort { nth: usize, done: bool },
     Exists(u8),
     Get(u8),
@@ -58,7 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(session, keys, size, replicas, pin, wait, replace)| {
                 Step::Start { session, keys, size, replicas, pin, wait, replace }
             }),
-        14 => (any::<usize>(), 0..8u8).prop_map(|(nth, good)| Step::End { nth, good }),
+        14 => (any::<usize>(), 0..8u8, any::<bool>()).prop_map(|(nth, good, stays)| Step::End { nth, good, stays }),
         2 => (any::<usize>(), any::<bool>()).prop_map(|(nth, done)| Step::Abort { nth, done }),
         3 => key.clone().prop_map(Step::Exists),
         3 => key.clone().prop_map(Step::Get),
@@ -345,7 +345,7 @@ impl World {
                 let entries = names.into_iter().map(|key| (key, *size)).collect();
                 self.note(session, Asked::Start { entries, config, wait: *wait, told });
             }
-            Step::End { nth, good } if !self.unfinished.is_empty() => {
+            Step::End { nth, good, stays } if !self.unfinished.is_empty() => {
                 let (session, key, size, replicas) = self.unfinished.swap_remove(nth % self.unfinished.len());
                 if !self.known(session) {
                     return;
@@ -353,11 +353,14 @@ impl World {
                 self.crc += 1;
                 let outcomes: Vec<(Rid, bool)> =
                     replicas.iter().enumerate().map(|(n, replica)| (replica.rid, *good > n as u8)).collect();
-                let expected = self.end_of(&replicas, &outcomes);
-                let outcome = self.pool.end(session, &outcomes, self.crc);
+                let expected = self.end_of(&replicas, &outcomes, *stays);
+                let outcome = self.pool.end_if_live(session, &outcomes, self.crc, *stays);
                 assert_eq!(outcome, expected);
                 let asked = Asked::End { outcomes: outcomes.clone(), crc32c: self.crc, told: outcome };
                 self.note(session, asked);
+                if outcome == EndOutcome::Hidden {
+                    return self.unfinished.push((session, key, size, replicas));
+                }
                 if outcome == EndOutcome::Committed {
                     let good = outcomes.into_iter().filter_map(|(rid, good)| good.then_some(rid)).collect();
                     self.ended.insert(replicas[0].rid, Said { key, size, crc32c: self.crc, good });
@@ -533,7 +536,7 @@ impl World {
     }
 
     /// What an End comes to. It is of the whole reservation, however many of its places are left.
-    fn end_of(&self, replicas: &[Replica], outcomes: &[(Rid, bool)]) -> EndOutcome {
+    fn end_of(&self, replicas: &[Replica], outcomes: &[(Rid, bool)], stays: bool) -> EndOutcome {
         let there = |replica: &Replica| !self.gone.contains(&replica.extent.segment);
         if !self.reserved.contains_key(&replicas[0].rid) || !replicas.iter().any(there) {
             return EndOutcome::Superseded;
@@ -543,6 +546,7 @@ impl World {
         match good.iter().any(|replica| self.live(replica.extent.segment)) {
             true => EndOutcome::Committed,
             false if good.is_empty() => EndOutcome::Revoked,
+            false if stays => EndOutcome::Hidden,
             false => EndOutcome::Superseded,
         }
     }
@@ -591,7 +595,7 @@ impl World {
                 return;
             }
             Asked::End { outcomes, crc32c, told } => {
-                let ended = [Ended { replicas: outcomes.into_iter().collect(), crc32c }];
+                let ended = [Ended { replicas: outcomes.into_iter().collect(), crc32c, stays: false }];
                 assert_eq!(core.put_end(now, origin, &ended, fx), Ok(vec![told]));
             }
             Asked::Abort { rid, done } => assert_eq!(core.abort(now, origin, &[rid], done, fx), Ok(())),
@@ -702,12 +706,12 @@ fn a_put_that_waits_may_evict_what_a_removal_of_all_has_not_come_to_yet() {
         start(&[1], 1025, 1, 0, false),
         start(&[2], 8193, 1, 2, false),
         start(&[3], 8193, 1, 2, false),
-        Step::End { nth: 13347151976532839766, good: 1 },
+        Step::End { nth: 13347151976532839766, good: 1, stays: false },
         start(&[4], 5121, 2, 0, false),
         start(&[5], 1, 2, 0, false),
-        Step::End { nth: 2577549650004616939, good: 0 },
-        Step::End { nth: 1945781102179421957, good: 1 },
-        Step::End { nth: 2618786648255754276, good: 1 },
+        Step::End { nth: 2577549650004616939, good: 0, stays: false },
+        Step::End { nth: 1945781102179421957, good: 1, stays: false },
+        Step::End { nth: 2618786648255754276, good: 1, stays: false },
         start(&[5], 7169, 2, 0, true),
         Step::RemoveAll(true),
     ];

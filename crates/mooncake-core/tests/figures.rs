@@ -48,7 +48,11 @@ impl Run {
             .iter()
             .map(|slot| {
                 let PutSlot::Placed(replicas) = slot else { panic!("{slot:?}") };
-                Ended { replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(), crc32c: 7 }
+                Ended {
+                    replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(),
+                    crc32c: 7,
+                    stays: false,
+                }
             })
             .collect();
         self.core.put_end(Time(1), origin(self.sequence + 2), &ended, &mut self.fx).unwrap();

@@ -138,8 +138,10 @@ fn a_late_end_is_known_for_the_last_thousand_commits() {
         let entries: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
         let slots = pool.slots(a, &entries, &plain());
         let all = slots.iter().map(|slot| placed(slot)[0].rid);
-        let ended: Vec<Ended> =
-            all.clone().map(|rid| Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 1 }).collect();
+        let ended: Vec<Ended> = all
+            .clone()
+            .map(|rid| Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 1, stays: false })
+            .collect();
         let origin = pool.origin(a);
         pool.core.put_end(pool.now, origin, &ended, &mut pool.fx).unwrap();
         pool.collect();

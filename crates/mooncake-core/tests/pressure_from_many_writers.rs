@@ -42,7 +42,7 @@ impl Writer {
             let origin = pool.origin(self.session);
             let one = |replicas: Vec<Replica>| {
                 let replicas = replicas.iter().map(|replica| (replica.rid, true)).collect();
-                Ended { replicas, crc32c: 7 }
+                Ended { replicas, crc32c: 7, stays: false }
             };
             let ended: Vec<Ended> = self.writing.drain(..).map(one).collect();
             let outcomes = pool.core.put_end(pool.now, origin, &ended, &mut pool.fx).unwrap();

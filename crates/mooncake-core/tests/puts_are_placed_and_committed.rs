@@ -52,7 +52,8 @@ fn a_retry_gets_the_same_reply_even_from_a_restarted_master() {
     let PutStarted::Now(slots) = first else { panic!() };
     let replicas = placed(&slots[0]);
     let origin = Origin { answered_below: origin.sequence, ..pool.origin(a) };
-    let ended = [Ended { replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(), crc32c: 1 }];
+    let ended =
+        [Ended { replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(), crc32c: 1, stays: false }];
     for _ in 0..3 {
         let outcome = pool.core.put_end(pool.now, origin, &ended, &mut pool.fx).unwrap();
         pool.collect();
@@ -435,6 +436,35 @@ fn a_put_that_ends_where_nobody_can_see_it_stores_nothing_and_leaks_nothing() {
     assert_ne!(new[0].extent.offset, old[0].extent.offset);
     pool.fence_done(b, &[old[0].rid]);
     assert_eq!(pool.core.stats().quarantined_extents, 0);
+    pool.check();
+}
+
+#[test]
+fn an_end_that_may_be_said_again_loses_nothing_while_its_owner_is_away_and_all_when_it_is_gone() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let writer = pool.session(2);
+    let [back, overdue] = ["back", "overdue"].map(|key| pool.reserve(writer, key, 100));
+    let said = |replicas: &[mooncake_core::Replica]| [(replicas[0].rid, true)];
+    pool.anchor_lost(a);
+    for replicas in [&back, &overdue] {
+        assert_eq!(pool.end_if_live(writer, &said(replicas), 7, true), EndOutcome::Hidden);
+    }
+    assert!(!pool.exists("back") && pool.core.stats().quarantined_extents == 0);
+    // The master may be another one when it is said again.
+    pool.restart(None);
+    pool.resume(writer, &[], &[], 1).unwrap();
+    assert_eq!(pool.end_if_live(writer, &said(&back), 7, true), EndOutcome::Hidden);
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert_eq!(pool.end_if_live(writer, &said(&back), 7, true), EndOutcome::Committed);
+    assert_eq!(pool.get("back").unwrap().replicas.as_slice(), &back[..]);
+    pool.pass(40_000);
+    assert_eq!(pool.end_if_live(writer, &said(&overdue), 7, true), EndOutcome::Superseded);
+    let [bad, gone] = ["bad", "gone"].map(|key| pool.reserve(writer, key, 100));
+    pool.anchor_lost(a);
+    assert_eq!(pool.end_if_live(writer, &[(bad[0].rid, false)], 7, true), EndOutcome::Revoked, "no copy is good");
+    assert_eq!(pool.end_if_live(writer, &said(&gone), 7, true), EndOutcome::Hidden);
+    pool.over(a);
+    assert_eq!(pool.end_if_live(writer, &said(&gone), 7, true), EndOutcome::Superseded);
     pool.check();
 }
 

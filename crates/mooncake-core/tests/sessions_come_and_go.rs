@@ -582,7 +582,7 @@ fn a_session_on_which_much_hangs_ends_in_steps_and_a_log_that_is_cut_behind_any_
     };
     for rid in put(&mut pool, "viewed") {
         let origin = pool.origin(reader);
-        let ended = mooncake_core::Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 0 };
+        let ended = mooncake_core::Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 0, stays: false };
         pool.core.put_end(pool.now, origin, &[ended], &mut pool.fx).unwrap();
     }
     let keys: Vec<String> = (0..MANY).map(|n| format!("viewed{n}")).collect();

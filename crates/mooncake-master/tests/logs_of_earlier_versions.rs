@@ -58,7 +58,7 @@ fn start(client: &mut Client, key: &str, size: u64, config: message::PutConfig, 
 /// Ends it with all of its replicas, the CRC of which is the object's size.
 fn end(client: &mut Client, rids: &[u64], crc32c: u32) -> i32 {
     let replicas = rids.iter().map(|rid| message::ReplicaOutcome { rid: *rid, good: true }).collect();
-    let ended = vec![message::Ended { replicas, crc32c }];
+    let ended = vec![message::Ended { replicas, crc32c, stays: false }];
     match client.mutate(request::Body::PutEnd(message::PutEnd { ended })) {
         reply::Body::PutEnd(said) => said.outcomes[0],
         other => panic!("{other:?}"),

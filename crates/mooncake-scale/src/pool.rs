@@ -300,7 +300,7 @@ impl Pool {
     pub fn end(&mut self, session: u64, rids: Vec<Vec<Rid>>, kind: &'static str) {
         let ended: Vec<Ended> = rids
             .into_iter()
-            .map(|rids| Ended { replicas: rids.into_iter().map(|rid| (rid, true)).collect(), crc32c: 1 })
+            .map(|rids| Ended { replicas: rids.into_iter().map(|rid| (rid, true)).collect(), crc32c: 1, stays: false })
             .collect();
         let origin = self.origin(session);
         self.hold(kind, |core, now, fx| core.put_end(now, origin, &ended, fx)).expect("a known session");

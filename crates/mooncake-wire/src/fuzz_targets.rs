@@ -112,7 +112,7 @@ fn request_seeds() -> Vec<Vec<u8>> {
     use request::Body;
     let keys = || Some(pack_keys(&["a", "key", "another"]));
     let config = PutConfig { replica_num: 2, preferred_segments: vec!["host".into()], ..PutConfig::default() };
-    let ended = Ended { replicas: vec![ReplicaOutcome { rid: 2, good: true }], crc32c: 5 };
+    let ended = Ended { replicas: vec![ReplicaOutcome { rid: 2, good: true }], crc32c: 5, stays: false };
     let endpoint = Endpoint { unix_socket: "u".into(), tcp: vec!["127.0.0.1:1".into()], ..Endpoint::default() };
     let segment =
         Segment { uuid: vec![1; 16].into(), name: "s".into(), endpoint: Some(endpoint), ..Segment::default() };

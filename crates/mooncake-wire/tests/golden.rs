@@ -201,7 +201,7 @@ fn requests_are_what_they_were() {
         Exists(Exists { keys: keys(), sizes: true }),
         Lookup(Lookup { keys: keys() }),
         PutStart(PutStart { keys: keys(), sizes, config: Some(config), wait: true, groups }),
-        PutEnd(PutEnd { ended: vec![Ended { replicas, crc32c: 0xdead_beef }] }),
+        PutEnd(PutEnd { ended: vec![Ended { replicas, crc32c: 0xdead_beef, stays: false }] }),
         Abort(Abort { rids: vec![2, 4], writer_done: true }),
         Pin(Pin { keys: keys() }),
         Unpin(Unpin { rids: vec![2, 4] }),
@@ -269,7 +269,7 @@ fn replies_are_what_they_were() {
     kinds.iter().for_each(|(name, kind)| golden.bytes(format!("refusal.{name}"), [*kind as u8]));
     let kinds = every!(SlotKind { Unspecified, Placed, Exists, Busy, Full, TooLarge, Refused });
     kinds.iter().for_each(|(name, kind)| golden.bytes(format!("slot.{name}"), [*kind as u8]));
-    let outcomes = every!(EndOutcome { Unspecified, Committed, Superseded, Revoked });
+    let outcomes = every!(EndOutcome { Unspecified, Committed, Superseded, Revoked, Hidden });
     outcomes.iter().for_each(|(name, outcome)| golden.bytes(format!("end.{name}"), [*outcome as u8]));
     let outcomes = every!(RemoveOutcome { Unspecified, Removed, Missing, Protected, Busy });
     outcomes.iter().for_each(|(name, outcome)| golden.bytes(format!("remove.{name}"), [*outcome as u8]));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 from mooncake import _native
 from mooncake.async_store._crew import Call, Crew
+from mooncake.errors import started_keys
 from mooncake.store import MooncakeDistributedStore, ParallelAxis, ReadTarget, ReplicateConfig, TensorParallelism
 
 # Calls that read or write memory of their caller while they run.
@@ -124,6 +126,8 @@ async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, 
         args = tuple(_own(arg) if isinstance(arg, _CHANGEABLE) else arg for arg in args)
         kwargs = {name: _own(arg) if isinstance(arg, _CHANGEABLE) else arg for name, arg in kwargs.items()}
     call = Call(asyncio.get_running_loop(), name, kind, args, kwargs)
+    if name == "batch_put_session_start":
+        call.take_back = functools.partial(_take_back, crew, call)
     crew.take(call)
     try:
         result = await call.future
@@ -137,6 +141,14 @@ async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, 
     else:
         _native._begin(store)
     return result
+
+
+def _take_back(crew: Crew, call: Call, codes: list[int]) -> None:
+    """Revokes the put sessions that a call has started whose caller was cancelled."""
+    if keys := started_keys(codes, call.args, call.kwargs):
+        # A store that closes takes all of them back.
+        with contextlib.suppress(RuntimeError):
+            crew.take(Call(call.loop, "batch_put_session_revoke", None, (keys,), {}))
 
 
 async def _until_left_alone(call: Call) -> None:

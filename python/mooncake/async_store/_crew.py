@@ -45,6 +45,7 @@ class Call:
         "reason",
         "shared",
         "state",
+        "take_back",
         "wanted",
         "watchers",
     )
@@ -62,6 +63,8 @@ class Call:
         self.wanted = True
         # What it is carried out with.
         self.shared: _Shared | None = None
+        # What is to be done with a result that nobody hears of, in the thread of its loop.
+        self.take_back: Callable[[Any], None] | None = None
         # Why it failed.
         self.reason, self.code = "", 0
         # Who waits until no thread works on it any more; hardly any call has one.
@@ -337,6 +340,8 @@ def _settle(ready: list[tuple[Call, Any, BaseException | None]]) -> None:
                 watcher.set_result(None)
         future = call.future
         if future.done():
+            if call.take_back is not None and error is None:
+                call.take_back(result)
             continue
         if error is None:
             future.set_result(result)

@@ -167,13 +167,25 @@ class Checked:
 
             @functools.wraps(found)
             async def later(*args: Any, **kwargs: Any) -> Any:
-                return self._judge(name, await found(*args, **kwargs), args, kwargs)
+                result = await found(*args, **kwargs)
+                try:
+                    return self._judge(name, result, args, kwargs)
+                except StoreError:
+                    if keys := _started(name, result, args, kwargs):
+                        await self._store.async_batch_put_session_revoke(keys)
+                    raise
 
             return later
 
         @functools.wraps(found)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._judge(name, found(*args, **kwargs), args, kwargs)
+            result = found(*args, **kwargs)
+            try:
+                return self._judge(name, result, args, kwargs)
+            except StoreError:
+                if keys := _started(name, result, args, kwargs):
+                    self._store.batch_put_session_revoke(keys)
+                raise
 
         return call
 
@@ -209,6 +221,17 @@ class Checked:
             code, path = failure
             raise error(code, self._store.last_error(), _key_at(path, [*args, *kwargs.values()]))
         return result
+
+
+def _started(name: str, result: Any, args: tuple, kwargs: dict) -> list[str | bytes]:
+    """Keys whose put sessions a call has started, of which its caller hears an exception only."""
+    return started_keys(result, args, kwargs) if name.removeprefix("async_") == "batch_put_session_start" else []
+
+
+def started_keys(codes: list[int], args: tuple, kwargs: dict) -> list[str | bytes]:
+    """Keys whose put sessions a ``batch_put_session_start`` with these arguments has started."""
+    keys = args[0] if args else kwargs["keys"]
+    return [key for key, code in zip(keys, codes, strict=True) if code == 0]
 
 
 def _failure(result: Any) -> tuple[int, tuple[int, ...]] | None:

@@ -80,6 +80,10 @@ impl PutSessionDriver for Driver<'_> {
         Ok(found.objects.iter().map(rids).collect())
     }
 
+    fn is_interrupted(&self) -> bool {
+        self.store.is_interrupted()
+    }
+
     async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, Lost> {
         let (store, size) = (self.store, reserved.size);
         let lost = |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
@@ -87,7 +91,7 @@ impl PutSessionDriver for Driver<'_> {
         let Some(address) = place_of(&reserved.place, replica.rid) else {
             return Err(lost(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
         };
-        let interrupted = || false;
+        let interrupted = || self.store.is_interrupted();
         let wait = store.transfer_wait(size, &interrupted);
         let link = store.shared.links.link(address, &wait);
         let link = link.map_err(|error| lost(link_error(&error), error.is_passing()))?;

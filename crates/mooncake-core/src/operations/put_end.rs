@@ -61,11 +61,12 @@ impl Core {
         let reservation_rid = reservation.rid();
         let is_good = |replica: &Replica| ended.replicas.iter().any(|(rid, good)| *rid == replica.rid && *good);
         let (mut good, mut bad): (SmallVec<[Rid; 1]>, SmallVec<[Replica; 1]>) = Default::default();
-        let mut readable = false;
+        let (mut readable, mut hidden) = (false, false);
         for replica in &reservation.replicas {
             if is_good(replica) {
                 good.push(replica.rid);
                 readable |= self.segments.is_live(replica.extent.segment);
+                hidden |= !self.segments.is_gone(replica.extent.segment);
             } else {
                 bad.push(*replica);
             }
@@ -74,6 +75,9 @@ impl Core {
             self.drop_reservation(now, reservation_rid, fx);
             self.counts.puts_revoked += 1;
             return EndOutcome::Revoked;
+        }
+        if !readable && hidden && ended.stays {
+            return EndOutcome::Hidden;
         }
         // Success is always readable. What nobody can see now may never come back, and must not appear later either.
         if !readable {

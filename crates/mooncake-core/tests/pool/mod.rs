@@ -235,8 +235,19 @@ impl Pool {
     }
 
     pub fn end(&mut self, session: SessionId, replicas: &[(Rid, bool)], crc32c: u32) -> EndOutcome {
+        self.end_if_live(session, replicas, crc32c, false)
+    }
+
+    /// `stays`: an end that nobody could see leaves the reservation as it is.
+    pub fn end_if_live(
+        &mut self,
+        session: SessionId,
+        replicas: &[(Rid, bool)],
+        crc32c: u32,
+        stays: bool,
+    ) -> EndOutcome {
         let origin = self.origin(session);
-        let ended = [Ended { replicas: replicas.iter().copied().collect(), crc32c }];
+        let ended = [Ended { replicas: replicas.iter().copied().collect(), crc32c, stays }];
         let outcome = self.core.put_end(self.now, origin, &ended, &mut self.fx).unwrap();
         self.collect();
         outcome[0]

@@ -295,7 +295,7 @@ mod tests {
         fn put(&mut self, key: &[u8]) -> Rid {
             let rid = self.reserve(key);
             let origin = self.origin();
-            let ended = PutEnded { replicas: [(rid, true)].into_iter().collect(), crc32c: 1 };
+            let ended = PutEnded { replicas: [(rid, true)].into_iter().collect(), crc32c: 1, stays: false };
             self.core(|core, now, effects| _ = core.put_end(now, origin, &[ended], effects).unwrap());
             rid
         }

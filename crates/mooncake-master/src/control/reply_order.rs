@@ -95,7 +95,7 @@ impl Master {
     fn view(&mut self) -> Rid {
         let rid = self.reserve();
         let (end, pin) = (self.origin(), self.origin());
-        let ended = Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 1 };
+        let ended = Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 1, stays: false };
         self.core(|core, now, effects| {
             core.put_end(now, end, &[ended], effects).unwrap();
             assert!(core.pin(now, pin, &[b"k"], effects).unwrap()[0].is_some());

@@ -132,7 +132,7 @@ fn remembered_replies_are_what_they_were() {
     }) {
         record(&mut golden, format!("slot.{name}"), &replied(Remembered::PutStart(vec![slot])));
     }
-    for (name, outcome) in every!(EndOutcome { Committed, Superseded, Revoked }) {
+    for (name, outcome) in every!(EndOutcome { Committed, Superseded, Revoked, Hidden }) {
         record(&mut golden, format!("end.{name}"), &replied(Remembered::PutEnd(vec![outcome])));
     }
     for (name, outcome) in every!(RemoveOutcome { Removed, Missing, Protected, Busy }) {

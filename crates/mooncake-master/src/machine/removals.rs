@@ -99,7 +99,7 @@ mod tests {
         let started = core.put_start(*now, start, &[(&key, 10)], &config, false, effects);
         let Ok(PutStarted::Now(slots)) = started else { panic!("{started:?}") };
         let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
-        let ended = Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0 };
+        let ended = Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0, stays: false };
         core.put_end(*now, origin(session, 101 + 2 * number), &[ended], effects).unwrap();
     }
 

@@ -247,7 +247,8 @@ mod tests {
                     let started = core.put_start(now, origin, &puts, &PutConfig::default(), false, effects).unwrap();
                     let PutStarted::Now(slots) = started else { panic!("{started:?}") };
                     let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
-                    let ended = Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0 };
+                    let ended =
+                        Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0, stays: false };
                     let origin = Origin { sequence: 2 * number + 1, ..origin };
                     core.put_end(now, origin, &[ended], effects).unwrap();
                 });

@@ -392,9 +392,11 @@ pub fn put_start(entries: &[(&str, u64)]) -> request::Body {
 }
 
 pub fn put_end(rids: &[u64]) -> request::Body {
-    let ended = rids
-        .iter()
-        .map(|rid| message::Ended { replicas: vec![message::ReplicaOutcome { rid: *rid, good: true }], crc32c: 1 });
+    let ended = rids.iter().map(|rid| message::Ended {
+        replicas: vec![message::ReplicaOutcome { rid: *rid, good: true }],
+        crc32c: 1,
+        stays: false,
+    });
     request::Body::PutEnd(message::PutEnd { ended: ended.collect() })
 }
 

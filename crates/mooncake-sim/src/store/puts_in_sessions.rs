@@ -73,6 +73,10 @@ impl PutSessionDriver for Driver<'_> {
         Ok(found.objects.iter().map(rids).collect())
     }
 
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+
     async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, Lost> {
         let lost = |what: &str| Lost {
             error: Cause::Transfer(what.into()).into(),

@@ -303,7 +303,7 @@ impl<D: PutDriver> Put<'_, D> {
                     let undelivered = if written.is_settled() { &mut settled } else { &mut open };
                     undelivered.extend(written.outcomes.iter().map(|outcome| outcome.rid));
                     spoilt.extend(written.spoilt);
-                    ended.push(Ended { replicas: written.outcomes, crc32c: written.crc32c });
+                    ended.push(Ended { replicas: written.outcomes, crc32c: written.crc32c, stays: false });
                 }
                 Err(lost) => {
                     let rids = placed.slot.replicas.iter().map(|replica| replica.rid);

@@ -172,7 +172,7 @@ impl<O, P> Open<O, P> {
 
     pub(super) fn ended(&self, good: impl Fn(u64) -> bool, crc32c: u32) -> Ended {
         let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: good(replica.rid) };
-        Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c }
+        Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c, stays: true }
     }
 
     pub(super) fn sealed(&self, ended: Ended) -> Sealed<O, P> {
@@ -269,7 +269,8 @@ impl<O, P> PutSessions<O, P> {
         self.promised -= copies;
     }
 
-    /// `lost`: those of its replicas that were lost on the way here. Gives what is to be given up if none is left.
+    /// `lost`: those of its replicas that were lost on the way here. Gives the number of the session, and what is to be
+    /// given up if none is left.
     pub(super) fn begin(
         &mut self,
         key: &[u8],
@@ -277,7 +278,7 @@ impl<O, P> PutSessions<O, P> {
         combine: Combine,
         held: Arc<Held>,
         lost: Vec<u64>,
-    ) -> Option<GivenUp<O, P>> {
+    ) -> (u64, Option<GivenUp<O, P>>) {
         let id = self.next;
         self.next += 1;
         let filling = Filling::new(reserved.size, combine);
@@ -288,7 +289,7 @@ impl<O, P> PutSessions<O, P> {
         self.copies += open.reserved.replicas.len();
         let former = self.open.insert(key.into(), open);
         self.copies -= former.map_or(0, |former| former.reserved.replicas.len());
-        given_up
+        (id, given_up)
     }
 
     pub(super) fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, P>, StoreError> {

@@ -41,6 +41,9 @@ const POPULATING: Duration = Duration::from_secs(5);
 /// How often it asks.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
+/// Longest wait of an end for owners that are away: behind a restart of the master they are back within a second.
+const OWNERS_AWAY: Duration = Duration::from_secs(3);
+
 /// What put sessions need of their store.
 pub trait PutSessionDriver: PutDriver {
     /// Where the copies of what was reserved are, whatever their store meets behind that.
@@ -65,6 +68,9 @@ pub trait PutSessionDriver: PutDriver {
     /// session, as numbers begin anew with another log.
     fn rids_of(&self, origin: &Self::Origin, keys: &[&[u8]])
     -> impl Future<Output = Result<Vec<Vec<u64>>, StoreError>>;
+
+    /// Whether the caller wants this call no more.
+    fn is_interrupted(&self) -> bool;
 
     /// Reads a replica back, and gives the checksum of its bytes.
     fn sum_of(
@@ -95,7 +101,7 @@ pub async fn start<D: PutSessionDriver>(
         }
     }
     // Reserving waits as long as the call holds nothing.
-    let (mut wait, mut since, mut held) = (true, driver.now(), 0);
+    let (mut wait, mut since, mut held, mut begun) = (true, driver.now(), 0, Vec::new());
     while !pending.is_empty() {
         let promise = driver.put_sessions().promise(round_of(driver, &pending), copies, driver.now());
         let Some(mut promise) = promise else {
@@ -107,6 +113,7 @@ pub async fn start<D: PutSessionDriver>(
         let round = begin_round(driver, keys, sizes, &pending, wait, &mut promise, &mut results).await;
         driver.put_sessions().give_back(promise.copies);
         held += promised - promise.copies;
+        begun.extend(round.begun);
         if !round.beyond.is_empty() {
             refuse(driver, sizes, &[round.beyond, round.full, later].concat(), held, &mut results);
             break;
@@ -122,8 +129,27 @@ pub async fn start<D: PutSessionDriver>(
         }
         pending.extend(later);
     }
+    if driver.is_interrupted() {
+        take_back(driver, keys, &begun, &mut results).await;
+    }
     let lost = || Err(Cause::Superseded { attempts: 0 }.into());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+}
+
+/// Takes back what a call has begun whose caller hears nothing of it.
+async fn take_back<D: PutSessionDriver>(
+    driver: &D,
+    keys: &[&[u8]],
+    begun: &[(usize, u64)],
+    results: &mut [Option<Result<(), StoreError>>],
+) {
+    let mut given_up = Vec::new();
+    for &(index, id) in begun {
+        let open = driver.put_sessions().remove(keys[index], id);
+        given_up.extend(open.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }));
+        results[index] = Some(Err(Cause::Interrupted.into()));
+    }
+    give_up(driver, given_up).await;
 }
 
 /// Nothing is left for these of what all put sessions may hold.
@@ -153,6 +179,8 @@ fn round_of<D: PutSessionDriver>(driver: &D, keys: &[usize]) -> usize {
 struct Begun {
     /// Something was reserved. A master places as many keys as it has time for, and the others are no worse off.
     placed: bool,
+    /// Those that have a session now, each with its number.
+    begun: Vec<(usize, u64)>,
     /// What had no room.
     full: Vec<usize>,
     /// What got more copies than all sessions may hold.
@@ -212,7 +240,7 @@ async fn begin_round<D: PutSessionDriver>(
         placed.iter().for_each(|placed| results[placed.index] = Some(Err(error.clone())));
         return Begun::default();
     }
-    let (mut given_up, mut beyond) = (Vec::new(), Vec::new());
+    let (mut given_up, mut begun, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
     for Placed { index, slot } in placed {
         let Some(left) = promise.copies.checked_sub(slot.replicas.len()) else {
             beyond.push((index, slot.replicas));
@@ -227,7 +255,9 @@ async fn begin_round<D: PutSessionDriver>(
         let lost = reserved.replicas.iter().filter(|replica| driver.is_lost(&reserved, replica));
         let lost = lost.map(|replica| replica.rid).collect();
         sessions.give_back(reserved.replicas.len());
-        given_up.extend(sessions.begin(keys[index], reserved, D::COMBINE, held, lost));
+        let (id, is_lost) = sessions.begin(keys[index], reserved, D::COMBINE, held, lost);
+        begun.push((index, id));
+        given_up.extend(is_lost);
         drop(sessions);
         results[index] = Some(Ok(()));
     }
@@ -237,7 +267,7 @@ async fn begin_round<D: PutSessionDriver>(
         driver.give_up(&origin, rids, true).await;
     }
     let beyond = beyond.into_iter().map(|(index, _)| index).collect();
-    Begun { placed: true, full, beyond, populating }
+    Begun { placed: true, begun, full, beyond, populating }
 }
 
 /// Writes bytes from `offset` on in the session of a key, by `write` to each replica, which gives their checksum. Waits
@@ -253,6 +283,9 @@ pub async fn write_part<D: PutSessionDriver>(
         let part = driver.put_sessions().begin_part(key, offset, len)?;
         if let Some(part) = part {
             break part;
+        }
+        if driver.is_interrupted() {
+            return Err(Cause::Interrupted.into());
         }
         if driver.now().saturating_sub(began) > PATIENCE {
             let what = format!("other threads have been writing some of {len} bytes from {offset} on for {PATIENCE:?}");
@@ -278,23 +311,37 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
             Err(error) => results[index] = Some(Err(error)),
         }
     }
-    let told = tell(driver, keys, &sent).await;
-    for ((index, sealed), told) in sent.iter().zip(told) {
-        let told = match told {
-            Ok(told) => told,
-            Err(error) => {
-                results[*index] = Some(Err(error));
-                continue;
+    let began = driver.now();
+    while !sent.is_empty() {
+        let told = tell(driver, keys, &sent).await;
+        let mut hidden = Vec::new();
+        for ((index, sealed), told) in sent.into_iter().zip(told) {
+            let told = match told {
+                Ok(Told::Hidden) => {
+                    results[index] = Some(Err(are_away()));
+                    hidden.push((index, sealed));
+                    continue;
+                }
+                Ok(told) => told,
+                Err(error) => {
+                    results[index] = Some(Err(error));
+                    continue;
+                }
+            };
+            // Another call may have ended it too, and its key have another one by now.
+            let open = driver.put_sessions().remove(keys[index], sealed.id);
+            results[index] = Some(if told == Told::Object { Ok(()) } else { Err(taken_back()) });
+            // Ended as bad, and nothing of them can land any more: no fence has to prove that.
+            let spoilt = open.map(|open| open.untouched()).unwrap_or_default();
+            if told == Told::Object && !spoilt.is_empty() {
+                driver.give_up(&sealed.reserved.origin, spoilt, true).await;
             }
-        };
-        // Another call may have ended it too, and its key have another one by now.
-        let open = driver.put_sessions().remove(keys[*index], sealed.id);
-        results[*index] = Some(if told == Told::Object { Ok(()) } else { Err(taken_back()) });
-        // Ended as bad, and nothing of them can land any more: no fence has to prove that.
-        let spoilt = open.map(|open| open.untouched()).unwrap_or_default();
-        if told == Told::Object && !spoilt.is_empty() {
-            driver.give_up(&sealed.reserved.origin, spoilt, true).await;
         }
+        sent = hidden;
+        if sent.is_empty() || driver.now().saturating_sub(began) > OWNERS_AWAY || driver.is_interrupted() {
+            break;
+        }
+        driver.pause(ASK_AGAIN).await;
     }
     let lost = || Err(taken_back());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
@@ -309,6 +356,8 @@ enum Told {
     TakenBack,
     /// The word came too late.
     Late,
+    /// The owners of all its copies are away: the word may be said again.
+    Hidden,
 }
 
 /// Tells the master how these end; what became of each, an error where there is no telling yet.
@@ -341,6 +390,7 @@ async fn became_of<D: PutSessionDriver>(
     let told = |outcome: &i32| match Outcome::try_from(*outcome) {
         Ok(Outcome::Committed) => Told::Object,
         Ok(Outcome::Revoked) => Told::TakenBack,
+        Ok(Outcome::Hidden) => Told::Hidden,
         _ => Told::Late,
     };
     let mut became: Vec<_> = outcomes.iter().map(|outcome| Ok(told(outcome))).collect();
@@ -360,6 +410,11 @@ async fn became_of<D: PutSessionDriver>(
         }
     }
     became
+}
+
+fn are_away() -> StoreError {
+    let what = format!("the owners of all its copies have been away for {OWNERS_AWAY:?}; end it again, or revoke it");
+    Cause::TransferTimeout(what).into()
 }
 
 fn taken_back() -> StoreError {
@@ -397,6 +452,9 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
         }
         if !is_still && !mutant!(EndsDoNotWaitForWrites) {
             open.reopen();
+            if driver.is_interrupted() {
+                return Err(Cause::Interrupted.into());
+            }
             let what = format!("writes of this key have been under way for {PATIENCE:?}; end it again, or revoke it");
             return Err(Cause::TransferTimeout(what).into());
         }
@@ -445,12 +503,13 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
     Err(Cause::SessionOver { reason }.into())
 }
 
-/// Whether none is under way any more.
+/// Whether none is under way any more, once it has waited for that.
 async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -> bool {
     let began = driver.now();
     loop {
         let is_still = driver.put_sessions().that(key, id).is_none_or(|open| open.writing.is_empty());
-        if is_still || mutant!(EndsDoNotWaitForWrites) || driver.now().saturating_sub(began) > PATIENCE {
+        let gives_up = driver.now().saturating_sub(began) > PATIENCE || driver.is_interrupted();
+        if is_still || mutant!(EndsDoNotWaitForWrites) || gives_up {
             return is_still;
         }
         driver.pause(LOOK).await;
@@ -495,6 +554,7 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
             Ok(Told::TakenBack) => Ok(()),
             Ok(Told::Object) => Err(is_object()),
             Ok(Told::Late) => Err(taken_back()),
+            Ok(Told::Hidden) => Err(driver.confused()),
             Err(error) => {
                 results[*index] = Err(error);
                 // Its caller wants it no more, and may not ask again: from here on it ends as a put that nobody renews.

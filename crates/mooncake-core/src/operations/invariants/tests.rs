@@ -84,7 +84,7 @@ impl Pool {
     fn put(&mut self, key: &str, config: &PutConfig) {
         let replicas = self.place(key, config).iter().map(|replica| (replica.rid, true)).collect();
         let origin = self.origin(OWNER);
-        self.core.put_end(NOW, origin, &[Ended { replicas, crc32c: 7 }], &mut self.fx).unwrap();
+        self.core.put_end(NOW, origin, &[Ended { replicas, crc32c: 7, stays: false }], &mut self.fx).unwrap();
     }
 }
 

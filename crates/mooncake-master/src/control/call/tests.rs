@@ -188,8 +188,11 @@ fn store(shared: &Shared, session: SessionId, keys: impl IntoIterator<Item = Str
                 let started = core.put_start(now, origin, &entries, &PutConfig::default(), false, effects).unwrap();
                 let PutStarted::Now(slots) = started else { panic!("{started:?}") };
                 let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
-                let ended =
-                    mooncake_core::Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0 };
+                let ended = mooncake_core::Ended {
+                    replicas: [(replicas[0].rid, true)].into_iter().collect(),
+                    crc32c: 0,
+                    stays: false,
+                };
                 core.put_end(now, origin, &[ended], effects).unwrap();
             })
             .unwrap();

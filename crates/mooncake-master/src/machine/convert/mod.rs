@@ -89,6 +89,7 @@ pub fn ended(ask: &message::PutEnd) -> Vec<Ended> {
         .map(|one| Ended {
             replicas: one.replicas.iter().map(|replica| (Rid(replica.rid), replica.good)).collect(),
             crc32c: one.crc32c,
+            stays: one.stays,
         })
         .collect()
 }
@@ -147,6 +148,7 @@ pub fn end_outcome(outcome: EndOutcome) -> i32 {
         EndOutcome::Committed => Outcome::Committed,
         EndOutcome::Superseded => Outcome::Superseded,
         EndOutcome::Revoked => Outcome::Revoked,
+        EndOutcome::Hidden => Outcome::Hidden,
     }
     .into()
 }

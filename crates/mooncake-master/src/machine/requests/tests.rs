@@ -14,7 +14,7 @@ fn put_start(keys: &[&str], wait: bool) -> message::PutStart {
 
 fn put_end(rid: u64) -> Body {
     let replicas = vec![message::ReplicaOutcome { rid, good: true }];
-    Body::PutEnd(message::PutEnd { ended: vec![message::Ended { replicas, crc32c: 7 }] })
+    Body::PutEnd(message::PutEnd { ended: vec![message::Ended { replicas, crc32c: 7, stays: false }] })
 }
 
 /// Reserves room for a key.
@@ -262,7 +262,8 @@ fn as_failed_counts_what_was_not_done() {
     let mut testbed = Testbed::new();
     let client = testbed.owner();
     let (one, other) = (reserve(&mut testbed, client, "a"), reserve(&mut testbed, client, "b"));
-    let ended = |rid, good| message::Ended { replicas: vec![message::ReplicaOutcome { rid, good }], crc32c: 7 };
+    let ended =
+        |rid, good| message::Ended { replicas: vec![message::ReplicaOutcome { rid, good }], crc32c: 7, stays: false };
     let all = message::PutEnd { ended: vec![ended(one, true), ended(other, false), ended(4, true)] };
     let answer = testbed.call(client, Body::PutEnd(all));
     let outcomes = vec![Ending::Committed.into(), Ending::Revoked.into(), Ending::Superseded.into()];

@@ -464,7 +464,10 @@ impl Busy {
                 {
                     let replicas = replicas.iter().map(|replica| (replica.rid, true)).collect();
                     let origin = self.origin(session);
-                    self.apply(|core, fx| core.put_end(Time(1), origin, &[Ended { replicas, crc32c: 1 }], fx)).unwrap();
+                    self.apply(|core, fx| {
+                        core.put_end(Time(1), origin, &[Ended { replicas, crc32c: 1, stays: false }], fx)
+                    })
+                    .unwrap();
                 }
             }
             5 | 6 => {

@@ -1,3 +1,5 @@
+mod waiting;
+
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -50,6 +52,8 @@ struct Pool {
     now: Cell<Duration>,
     /// A write stands still while this is so.
     is_still: Cell<bool>,
+    /// After so many looks the caller has interrupted its call.
+    patience: Cell<u32>,
     /// The master answers no request to reserve while this is so.
     stands: Cell<bool>,
     /// Replicas whose segments were Gone before their session began.
@@ -79,6 +83,7 @@ impl Pool {
             unread: Cell::default(),
             now: Cell::default(),
             is_still: Cell::new(false),
+            patience: Cell::new(u32::MAX),
             stands: Cell::new(false),
             lost: RefCell::default(),
             why: RefCell::new("why".into()),
@@ -263,6 +268,12 @@ impl PutSessionDriver for Pool {
         Ok(vec![found; keys.len()])
     }
 
+    fn is_interrupted(&self) -> bool {
+        let left = self.patience.get();
+        self.patience.set(left.saturating_sub(u32::from(left < u32::MAX)));
+        left == 0
+    }
+
     async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, Lost> {
         self.read_back.borrow_mut().push(replica.rid);
         if self.unread.get() == replica.rid {
@@ -292,7 +303,7 @@ fn an_object_of_parts_in_any_order_ends_with_the_checksum_of_the_whole_and_nothi
     }
     pool.end().unwrap();
     let outcome = |rid| ReplicaOutcome { rid, good: true };
-    let ended = Ended { replicas: vec![outcome(2), outcome(4)], crc32c: sum_of(b"abcdefghi") };
+    let ended = Ended { replicas: vec![outcome(2), outcome(4)], crc32c: sum_of(b"abcdefghi"), stays: true };
     assert_eq!((&*pool.ended.borrow(), pool.read_back.borrow().len()), (&vec![ended], 0));
     assert!(refusal(pool.fill(0, b"z")).contains("no put session"), "it is over with its end");
 }
