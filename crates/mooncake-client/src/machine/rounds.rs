@@ -1,7 +1,8 @@
 //! Batches cut into requests that the master reads.
 
-/// Most bytes of keys in one request: well below the longest frame.
-pub(crate) const ROUND_KEY_BYTES: usize = 16 << 20;
+/// Most bytes of keys in one request, which its master copies, hashes and logs while others wait: as many as 8,192 keys
+/// of 64 bytes have.
+pub(crate) const ROUND_KEY_BYTES: usize = 512 << 10;
 
 /// Most keys of one request that changes something: its master carries it out in one step, for which all others wait.
 pub(crate) const CHANGED_KEYS: usize = 512;
@@ -51,7 +52,7 @@ mod tests {
         let keys: Vec<Vec<u8>> = (0..1_000).map(|index| vec![index as u8; (index * 37) % 65_536]).collect();
         let cut: Vec<&[Vec<u8>]> = rounds(&keys, 300).collect();
         assert_eq!(cut.concat(), keys);
-        assert!(cut.len() > 3, "{} rounds", cut.len());
+        assert!(cut.len() > 30, "{} rounds", cut.len());
         for round in cut {
             assert!(round.len() <= 300);
             assert!(round.iter().map(Vec::len).sum::<usize>() <= ROUND_KEY_BYTES);
