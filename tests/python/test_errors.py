@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import pickle
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,18 @@ import pytest
 from mooncake import _native, errors
 from mooncake.async_store import MooncakeDistributedStoreAsync
 from mooncake.store import BufferPool, MooncakeDistributedStore, ReplicateConfig
+
+
+def test_exceptions_are_the_same_in_another_process():
+    for failed in (errors.error(-704, "no such object", "k"), errors.error(-200, "full"), errors.error(-900)):
+        there = pickle.loads(pickle.dumps(failed))
+        assert (type(there), str(there), there.code, there.reason, there.key) == (
+            type(failed),
+            str(failed),
+            failed.code,
+            failed.reason,
+            failed.key,
+        )
 
 
 def test_a_failure_is_raised_with_its_code_and_reason(store):

@@ -365,10 +365,27 @@ def test_a_start_whose_caller_hears_nothing_of_it_holds_no_key(cluster):
         assert other.put("new", b"1") == 0
 
         async def with_exceptions():
+            names = ["newer", "there"]
+            call = asyncio.create_task(checked(store).async_batch_put_session_start(names, [10, 10]))
+            await asyncio.sleep(0)
+            names.clear()
             with pytest.raises(AlreadyExists):
-                await checked(store).async_batch_put_session_start(["newer", "there"], [10, 10])
+                await call
 
         asyncio.run(with_exceptions())
         assert other.put("newer", b"1") == 0
+
+        async def cancelled_behind_its_result():
+            call = asyncio.create_task(store.async_batch_put_session_start(["newest"], [10]))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            # The loop is busy until the result is there, and in the same turn the call is cancelled.
+            time.sleep(0.2)
+            asyncio.get_running_loop().call_soon(call.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+        asyncio.run(cancelled_behind_its_result())
+        wait_for("the key is free", lambda: other.put("newest", b"1") == 0, 5.0)
     finally:
         store.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import functools
 import re
@@ -108,6 +107,10 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
     async def __aexit__(self, *_: object) -> None:
         await self.async_close()
 
+    async def _revoke_unheard(self, keys: list[str | bytes]) -> None:
+        """Revokes put sessions whose caller hears an exception only, and goes on with that if it is cancelled."""
+        await asyncio.shield(_revoke(self._crew, asyncio.get_running_loop(), keys))
+
     def close(self) -> int:
         """Waits for the calls in flight, then closes. Those that no thread has taken yet fail with a RuntimeError."""
         if not self._crew.forked:
@@ -132,7 +135,10 @@ async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, 
     try:
         result = await call.future
     except asyncio.CancelledError:
-        if not call.withdraw() and _may_touch_memory(name, args, kwargs):
+        is_withdrawn, future = call.withdraw(), call.future
+        if future.done() and not future.cancelled() and future.exception() is None:
+            call.is_unheard(future.result())
+        if not is_withdrawn and _may_touch_memory(name, args, kwargs):
             await _until_left_alone(call)
         raise
     # For this thread it is the call made last, wherever it was carried out.
@@ -146,9 +152,18 @@ async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, 
 def _take_back(crew: Crew, call: Call, codes: list[int]) -> None:
     """Revokes the put sessions that a call has started whose caller was cancelled."""
     if keys := started_keys(codes, call.args, call.kwargs):
-        # A store that closes takes all of them back.
-        with contextlib.suppress(RuntimeError):
-            crew.take(Call(call.loop, "batch_put_session_revoke", None, (keys,), {}))
+        _revoke(crew, call.loop, keys)
+
+
+def _revoke(crew: Crew, loop: asyncio.AbstractEventLoop, keys: list[str | bytes]) -> asyncio.Future:
+    """Revokes put sessions, whoever still waits for that."""
+    call = Call(loop, "batch_put_session_revoke", None, (keys,), {})
+    # A store that closes takes all of them back.
+    try:
+        crew.take_at_once(call)
+    except RuntimeError:
+        call.future.set_result(None)
+    return call.future
 
 
 async def _until_left_alone(call: Call) -> None:

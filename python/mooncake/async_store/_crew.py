@@ -63,7 +63,7 @@ class Call:
         self.wanted = True
         # What it is carried out with.
         self.shared: _Shared | None = None
-        # What is to be done with a result that nobody hears of, in the thread of its loop.
+        # What is to be done with a result that nobody hears of, in any thread.
         self.take_back: Callable[[Any], None] | None = None
         # Why it failed.
         self.reason, self.code = "", 0
@@ -79,6 +79,12 @@ class Call:
                 self.shared.lose_one()
             self.wanted = False
             return self.state == "withdrawn"
+
+    def is_unheard(self, result: Any) -> None:
+        """Its caller does not hear of this result, which is taken back, once."""
+        take_back, self.take_back = self.take_back, None
+        if take_back is not None:
+            take_back(result)
 
     def refuse(self) -> None:
         """Its answer when the store is closed; in the thread of its loop."""
@@ -179,6 +185,14 @@ class Crew:
             gathered = self._gathered[call.loop] = []
             call.loop.call_soon(self._queue_up, call.loop)
         gathered.append(call)
+
+    def take_at_once(self, call: Call) -> None:
+        """The same from any thread, whether its loop goes on or not."""
+        with self._lock:
+            if self._ended:
+                raise _closed()
+            self._queue.append(call)
+            self._call_one()
 
     def _queue_up(self, loop: asyncio.AbstractEventLoop) -> None:
         calls = self._gathered.pop(loop)
@@ -303,15 +317,20 @@ class Crew:
     def _deliver(self, outcomes: list[tuple[Call, Any, BaseException | None]]) -> None:
         """One wake-up a loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list] = {}
-        loop, ready = None, []
+        loop, ready, unheard = None, [], []
         with _STATE:
             for outcome in outcomes:
                 call = outcome[0]
                 call.state = "over"
+                if call.take_back is not None and not call.wanted and outcome[2] is None:
+                    unheard.append(outcome)
                 if call.loop is not loop:
                     loop = call.loop
                     ready = by_loop.setdefault(loop, [])
                 ready.append(outcome)
+        # Its loop may not come to it any more.
+        for call, result, _ in unheard:
+            call.is_unheard(result)
         for loop, ready in by_loop.items():
             # A loop that was closed meanwhile has nobody who waits.
             with contextlib.suppress(RuntimeError):
@@ -340,8 +359,8 @@ def _settle(ready: list[tuple[Call, Any, BaseException | None]]) -> None:
                 watcher.set_result(None)
         future = call.future
         if future.done():
-            if call.take_back is not None and error is None:
-                call.take_back(result)
+            if error is None:
+                call.is_unheard(result)
             continue
         if error is None:
             future.set_result(result)

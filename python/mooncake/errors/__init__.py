@@ -54,6 +54,10 @@ class StoreError(Exception):
         what = reason or "no reason is known"
         super().__init__(f"{what} (code {code})" if key is None else f"{key!r}: {what} (code {code})")
 
+    def __reduce__(self) -> tuple[type[StoreError], tuple[int, str, str | bytes | None]]:
+        # As processes hand it on: what it was made of, not its text.
+        return type(self), (self.code, self.reason, self.key)
+
 
 class InternalError(StoreError):
     """-1: a defect; please report it."""
@@ -167,12 +171,15 @@ class Checked:
 
             @functools.wraps(found)
             async def later(*args: Any, **kwargs: Any) -> Any:
+                # The caller may change its own lists meanwhile.
+                args = tuple(list(arg) if type(arg) is list else arg for arg in args)
+                kwargs = {name: list(arg) if type(arg) is list else arg for name, arg in kwargs.items()}
                 result = await found(*args, **kwargs)
                 try:
                     return self._judge(name, result, args, kwargs)
                 except StoreError:
                     if keys := _started(name, result, args, kwargs):
-                        await self._store.async_batch_put_session_revoke(keys)
+                        await self._store._revoke_unheard(keys)
                     raise
 
             return later

@@ -2,7 +2,6 @@
 
 use std::ops::DerefMut;
 use std::sync::Arc;
-use std::time::Instant;
 
 use mooncake_memory::{Neighbours, Source, Target, crc32c_append, crc32c_combine, total_of_sources};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
@@ -177,7 +176,7 @@ impl Inner {
     }
 
     fn driver<'a>(&'a self, items: &'a [PutItem<'a>], sizes: &'a [u64], options: &'a PutOptions) -> Driver<'a> {
-        Driver { store: self, items, sizes, options, began: Instant::now() }
+        Driver { store: self, items, sizes, options }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooncake_memory::{Source, total_of_sources};
 use mooncake_segment::SegmentAddress;
@@ -50,7 +50,7 @@ impl Inner {
     pub(crate) fn put_batch(&self, items: &[PutItem<'_>], options: &PutOptions) -> Vec<Result<PutOutcome, StoreError>> {
         let sizes: Vec<u64> = items.iter().map(|item| total_of_sources(item.value)).collect();
         let results = check_all(items, &sizes, options);
-        let driver = Driver { store: self, items, sizes: &sizes, options, began: Instant::now() };
+        let driver = Driver { store: self, items, sizes: &sizes, options };
         ready(put(&driver, &sizes, results, self.settings.put_timeout))
     }
 }
@@ -95,14 +95,13 @@ pub(crate) struct Driver<'a> {
     pub items: &'a [PutItem<'a>],
     pub sizes: &'a [u64],
     pub options: &'a PutOptions,
-    pub began: Instant,
 }
 
 impl PutDriver for Driver<'_> {
     type Origin = Origin;
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.store.shared.control.now()
     }
 
     fn key_bytes(&self, index: usize) -> usize {

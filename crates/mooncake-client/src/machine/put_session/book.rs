@@ -149,12 +149,16 @@ impl<O, P> Open<O, P> {
         self.lose(Vec::new(), GONE);
     }
 
-    /// Nothing of it can become an object, and nothing of it is being written: its caller has left it behind.
+    /// Nothing of it can become an object any more, or none of this store waits for that, and nothing of it is being
+    /// written: its caller has left it behind.
     pub(super) fn is_left(&self, now: Duration) -> bool {
+        let has_lapsed = || self.held.as_ref().is_some_and(|held| held.has_lapsed(now));
         let is_over = match &self.state {
             State::Over(_) => true,
-            State::Filled => self.held.as_ref().is_some_and(|held| held.has_lapsed(now)),
-            State::Sealed | State::Sent(_) => false,
+            State::Filled => has_lapsed(),
+            State::Sealed => false,
+            // A revoke that was not answered renews it no more.
+            State::Sent(_) => self.held.is_none() || has_lapsed() || self.good().next().is_none(),
         };
         is_over && self.writing.is_empty()
     }
@@ -211,7 +215,7 @@ impl<O, P> PutSessions<O, P> {
         reason: &str,
     ) -> Vec<GivenUp<O, P>> {
         let mut given_up = Vec::new();
-        for open in self.open.values_mut().filter(|open| matches!(open.state, State::Filled | State::Sealed)) {
+        for open in self.open.values_mut().filter(|open| !matches!(open.state, State::Over(_))) {
             let lost = open.reserved.replicas.iter().filter(|replica| is_lost(&open.reserved, replica));
             let lost: Vec<u64> = lost.map(|replica| replica.rid).collect();
             let is_all = lost.len() == open.reserved.replicas.len();
@@ -385,7 +389,8 @@ pub(super) fn meanwhile() -> StoreError {
 }
 
 pub(super) fn has_ended() -> StoreError {
-    let reason = "the end of this key's put session is on its way, or was not answered; say it again, or revoke it";
+    let reason =
+        "the end of this key's put session is on its way, or has come to nothing yet; say it again, or revoke it";
     Cause::InvalidParams(reason.into()).into()
 }
 

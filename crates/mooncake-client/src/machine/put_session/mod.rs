@@ -93,7 +93,7 @@ pub async fn start<D: PutSessionDriver>(
     for (index, key) in keys.iter().enumerate().filter(|(index, _)| results[*index].is_none()).collect::<Vec<_>>() {
         let may = match named.insert(*key) {
             true => driver.put_sessions().may_begin(key, now),
-            false => Err(Cause::InvalidParams("this key is in the batch already".into()).into()),
+            false => Err(is_named_twice()),
         };
         match may {
             Ok(()) => pending.push(index),
@@ -102,7 +102,7 @@ pub async fn start<D: PutSessionDriver>(
     }
     // Reserving waits as long as the call holds nothing.
     let (mut wait, mut since, mut held, mut begun) = (true, driver.now(), 0, Vec::new());
-    while !pending.is_empty() {
+    while !pending.is_empty() && !driver.is_interrupted() {
         let promise = driver.put_sessions().promise(round_of(driver, &pending), copies, driver.now());
         let Some(mut promise) = promise else {
             refuse(driver, sizes, &pending, held, &mut results);
@@ -130,6 +130,7 @@ pub async fn start<D: PutSessionDriver>(
         pending.extend(later);
     }
     if driver.is_interrupted() {
+        pending.into_iter().for_each(|index| results[index] = Some(Err(Cause::Interrupted.into())));
         take_back(driver, keys, &begun, &mut results).await;
     }
     let lost = || Err(Cause::Superseded { attempts: 0 }.into());
@@ -304,9 +305,10 @@ pub async fn write_part<D: PutSessionDriver>(
 /// and so does one of which the master could not be told.
 pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
     let mut results: Vec<Option<Result<(), StoreError>>> = keys.iter().map(|_| None).collect();
-    let mut sent = Vec::with_capacity(keys.len());
+    let (mut sent, mut named) = (Vec::with_capacity(keys.len()), BTreeSet::new());
     for (index, key) in keys.iter().enumerate() {
-        match seal(driver, key).await {
+        let sealed = if named.insert(*key) { seal(driver, key).await } else { Err(is_named_twice()) };
+        match sealed {
             Ok(sealed) => sent.push((index, sealed)),
             Err(error) => results[index] = Some(Err(error)),
         }
@@ -332,13 +334,19 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
             let open = driver.put_sessions().remove(keys[index], sealed.id);
             results[index] = Some(if told == Told::Object { Ok(()) } else { Err(taken_back()) });
             // Ended as bad, and nothing of them can land any more: no fence has to prove that.
-            let spoilt = open.map(|open| open.untouched()).unwrap_or_default();
+            let is_spoilt = |rid: &u64| sealed.ended.replicas.iter().any(|ended| ended.rid == *rid && !ended.good);
+            let spoilt: Vec<u64> = open.map(|open| open.untouched()).unwrap_or_default();
+            let spoilt: Vec<u64> = spoilt.into_iter().filter(is_spoilt).collect();
             if told == Told::Object && !spoilt.is_empty() {
                 driver.give_up(&sealed.reserved.origin, spoilt, true).await;
             }
         }
         sent = hidden;
-        if sent.is_empty() || driver.now().saturating_sub(began) > OWNERS_AWAY || driver.is_interrupted() {
+        if sent.is_empty() || driver.now().saturating_sub(began) > OWNERS_AWAY {
+            break;
+        }
+        if driver.is_interrupted() {
+            sent.iter().for_each(|(index, _)| results[*index] = Some(Err(Cause::Interrupted.into())));
             break;
         }
         driver.pause(ASK_AGAIN).await;
@@ -412,6 +420,10 @@ async fn became_of<D: PutSessionDriver>(
     became
 }
 
+fn is_named_twice() -> StoreError {
+    Cause::InvalidParams("this key is in the batch already".into()).into()
+}
+
 fn are_away() -> StoreError {
     let what = format!("the owners of all its copies have been away for {OWNERS_AWAY:?}; end it again, or revoke it");
     Cause::TransferTimeout(what).into()
@@ -481,6 +493,13 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
         match driver.sum_of(&reserved, replica).await {
             Ok(read) if *sum.get_or_insert(read) == read => continue,
             Ok(_) => reason = "its copies differ".to_owned(),
+            // Nothing of the copy was the matter.
+            Err(lost) if lost.final_word || driver.is_interrupted() => {
+                if let Some(open) = driver.put_sessions().that(key, id) {
+                    open.reopen();
+                }
+                return Err(if lost.final_word { lost.error } else { Cause::Interrupted.into() });
+            }
             Err(lost) if lost.passing => passing = Some(lost.error),
             Err(lost) => reason = lost.error.to_string(),
         }

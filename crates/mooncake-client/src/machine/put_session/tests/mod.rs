@@ -49,6 +49,8 @@ struct Pool {
     read_back: RefCell<Vec<u64>>,
     /// A replica is not read back while it is this one.
     unread: Cell<u64>,
+    /// The caller interrupts its call while that one is read back.
+    interrupts: Cell<bool>,
     now: Cell<Duration>,
     /// A write stands still while this is so.
     is_still: Cell<bool>,
@@ -81,6 +83,7 @@ impl Pool {
             given_up: RefCell::default(),
             read_back: RefCell::default(),
             unread: Cell::default(),
+            interrupts: Cell::default(),
             now: Cell::default(),
             is_still: Cell::new(false),
             patience: Cell::new(u32::MAX),
@@ -276,6 +279,9 @@ impl PutSessionDriver for Pool {
 
     async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, Lost> {
         self.read_back.borrow_mut().push(replica.rid);
+        if self.unread.get() == replica.rid && self.interrupts.get() {
+            return Err(Lost { error: Cause::Interrupted.into(), final_word: true, ..lost(true) });
+        }
         if self.unread.get() == replica.rid {
             return Err(Lost { passing: true, ..lost(true) });
         }
@@ -432,6 +438,43 @@ fn a_session_that_lapsed_keeps_its_key_from_nobody() {
     pool.start(&[KEY], 3).remove(0).unwrap();
     pool.fill(0, b"abc").unwrap();
     pool.end().unwrap();
+}
+
+#[test]
+fn an_end_without_an_answer_keeps_its_key_from_nobody_once_nothing_renews_it() {
+    let no_answer = || Err(Cause::Transfer("no answer".into()).into());
+    let ended = || {
+        let pool = Pool::with_session(3, 1);
+        pool.fill(0, b"abc").unwrap();
+        pool.answers.borrow_mut().extend([no_answer(), no_answer()]);
+        pool.end().unwrap_err();
+        assert!(refusal(pool.start(&[KEY], 3).remove(0)).contains("already"), "it may be said again");
+        pool
+    };
+    let starts = |pool: &Pool| {
+        pool.answers.borrow_mut().clear();
+        pool.start(&[KEY], 3).remove(0).unwrap();
+        pool.fill(0, b"ABC").unwrap();
+        pool.end().unwrap();
+    };
+    let pool = ended();
+    pool.revoke().unwrap_err();
+    starts(&pool);
+    let pool = ended();
+    pool.now.set(Duration::from_secs(600));
+    starts(&pool);
+    let pool = ended();
+    assert!(pool.sessions.borrow_mut().segment_gone(|_, _| true).is_empty());
+    starts(&pool);
+    let pool = ended();
+    pool.sessions.borrow_mut().session_over(|_| false);
+    starts(&pool);
+    // What was sent as good is none that was spoilt, whatever became of its segment behind that.
+    let pool = ended();
+    assert!(pool.sessions.borrow_mut().segment_gone(|_, _| true).is_empty());
+    pool.answers.borrow_mut().clear();
+    pool.end().unwrap();
+    assert!(pool.given_up.borrow().is_empty());
 }
 
 #[test]

@@ -13,6 +13,10 @@ fn at_last<T>(call: impl Future<Output = T>) -> T {
     }
 }
 
+fn was_interrupted(result: Result<(), StoreError>) -> bool {
+    matches!(result.unwrap_err().cause(), Cause::Interrupted)
+}
+
 #[test]
 fn an_end_waits_for_owners_that_are_away_and_may_be_said_again_or_taken_back_behind_that() {
     use put_end_reply::Outcome::{Committed, Hidden, Revoked};
@@ -32,7 +36,7 @@ fn an_end_waits_for_owners_that_are_away_and_may_be_said_again_or_taken_back_beh
         assert!(matches!(error.cause(), Cause::TransferTimeout(why) if why.contains("away")), "{error}");
         let waited = pool.now.get() - began;
         assert!(waited > OWNERS_AWAY && waited < OWNERS_AWAY + 2 * ASK_AGAIN, "{waited:?}");
-        assert!(refusal(pool.fill(0, b"abc")).contains("was not answered"), "what was sent is not changed");
+        assert!(refusal(pool.fill(0, b"abc")).contains("has come to nothing yet"), "what was sent is not changed");
         pool.answers.borrow_mut().clear();
         pool.answers.borrow_mut().push(answer(if is_revoked { Revoked } else { Committed }));
         if is_revoked { pool.revoke() } else { pool.end() }.unwrap();
@@ -41,7 +45,6 @@ fn an_end_waits_for_owners_that_are_away_and_may_be_said_again_or_taken_back_beh
 
 #[test]
 fn a_call_that_waits_for_others_ends_when_its_caller_interrupts_it() {
-    let was_interrupted = |result: Result<(), StoreError>| matches!(result.unwrap_err().cause(), Cause::Interrupted);
     let pool = Pool::with_session(6, 1);
     let context = &mut Context::from_waker(Waker::noop());
     pool.fill(0, b"abcdef").unwrap();
@@ -63,14 +66,44 @@ fn a_call_that_waits_for_others_ends_when_its_caller_interrupts_it() {
     pool.fill(0, b"abc").unwrap();
     pool.answers.borrow_mut().extend([(); 9].map(|()| Ok(Some(vec![put_end_reply::Outcome::Hidden.into()]))));
     pool.patience.set(3);
-    at_last(end(&pool, &[KEY])).remove(0).unwrap_err();
+    assert!(was_interrupted(at_last(end(&pool, &[KEY])).remove(0)));
     assert!(pool.answers.borrow().len() > 4, "it asks no more");
+}
+
+#[test]
+fn an_end_that_is_interrupted_while_it_reads_back_loses_nothing() {
+    for unread in [2, 4] {
+        let pool = Pool::with_session(6, 2);
+        pool.fill(0, b"abcd").unwrap();
+        pool.fill(2, b"CDEF").unwrap();
+        pool.unread.set(unread);
+        pool.interrupts.set(true);
+        assert!(matches!(pool.end().unwrap_err().cause(), Cause::Interrupted));
+        pool.unread.set(0);
+        pool.interrupts.set(false);
+        pool.fill(0, b"AB").unwrap();
+        pool.end().unwrap();
+        let ended = pool.ended.borrow();
+        assert!(ended.len() == 1 && ended[0].crc32c == sum_of(b"ABCDEF"));
+        assert!(ended[0].replicas.iter().all(|replica| replica.good) && pool.given_up.borrow().is_empty());
+    }
+}
+
+#[test]
+fn an_interrupted_start_asks_for_no_more() {
+    let pool = Pool::new();
+    let names: Vec<[u8; 8]> = (0..4 * CHANGED_KEYS as u64).map(u64::to_le_bytes).collect();
+    let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+    pool.patience.set(1);
+    assert!(pool.start(&keys, 3).into_iter().all(was_interrupted));
+    assert_eq!(pool.waits.borrow().len(), 1, "requests");
+    assert_eq!(pool.given_up.borrow().iter().map(|(rids, _)| rids.len()).sum::<usize>(), CHANGED_KEYS);
 }
 
 #[test]
 fn an_interrupted_start_takes_back_what_it_has_begun_and_nothing_else() {
     let pool = Pool::with_session(3, 1);
-    pool.patience.set(0);
+    pool.patience.set(1);
     let started = pool.start(&[b"a", KEY, b"b"], 3);
     let causes: Vec<_> = started.iter().map(|result| result.as_ref().unwrap_err().cause()).collect();
     let interrupted = |at: usize| matches!(causes[at], Cause::Interrupted);
