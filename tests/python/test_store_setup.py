@@ -159,6 +159,22 @@ s.close()
     assert done.stderr.count("engine: ") == 1
 
 
+def test_an_engine_in_a_dict_is_accepted_with_the_same_line(shared_cluster):
+    names = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "local_buffer_size": 1 << 20}
+    source = f"""
+from mooncake.store import MooncakeDistributedStore
+for engine in (None, object()):
+    s = MooncakeDistributedStore()
+    names = {names!r} | {{"master_server_addr": {shared_cluster.master.addr!r}, "global_segment_size": 0}}
+    assert s.setup(names | {{"engine": engine}}) == 0, s.last_error()
+    s.close()
+    print("set up")
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("engine: ") == 1
+
+
 def test_a_dict_without_required_names_is_refused(fresh):
     assert fresh.setup({"local_hostname": "127.0.0.1"}) == -600
     assert fresh.setup({}) == -600

@@ -87,8 +87,10 @@ fn ls(args: impl Iterator<Item = String>) -> Result<(), StateError> {
     }
     let left_out = state.witnesses.iter().filter(|one| !is_listed(one)).count();
     if left_out > 0 {
-        out +=
-            &format!("  {left_out} not in use, of no folder here: --all lists them, mooncake state gc removes them\n");
+        out += &format!(
+            "  {left_out} not in use, of no folder here: --all lists them, mooncake state gc --older_than=168h removes \
+             those of them that are a week old\n"
+        );
     }
     say(&out);
     Ok(())

@@ -200,7 +200,7 @@ fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parse
         http_port: switch(11)?.then_some(http_port),
     };
     if slots[7].as_ref().is_some_and(|engine| !engine.is_none()) {
-        say_once("engine: a TransferEngine is accepted, but the store needs none: it moves its bytes itself");
+        warn_engine();
     }
     for unused in [5, 9] {
         text(unused)?;
@@ -250,6 +250,9 @@ fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
         (Ok(segment), Ok(buffer)) => (segment, buffer),
         (Err(refused), _) | (_, Err(refused)) => return Ok(Err(refused)),
     };
+    if value(&["engine"])?.is_some_and(|engine| !["", "None"].contains(&engine.as_str())) {
+        warn_engine();
+    }
     warn_unneeded(&metadata_server, &value(&["protocol"])?.unwrap_or_default());
     let tenant = value(&["tenant_id"])?.unwrap_or_else(|| "default".into());
     warn_ignored_arguments(switch("enable_ssd_offload")?, &tenant);
@@ -287,6 +290,10 @@ fn tell_unknown_keys(config: &Bound<'_, PyDict>) -> PyResult<()> {
         say_once(&format!("setup: {key:?} is no setting and has no effect{meant}"));
     }
     Ok(())
+}
+
+fn warn_engine() {
+    say_once("engine: a TransferEngine is accepted, but the store needs none: it moves its bytes itself");
 }
 
 fn check(setup: Setup) -> Parsed {
