@@ -15,6 +15,9 @@ const LOOK: usize = 384;
 /// neighbours in the list, its place in the index and the free space around it.
 pub(crate) const EVICTED_AS: usize = 2;
 
+/// A key is copied into the log, and so many bytes of a long one take as long as one object more.
+const KEY_AS_ONE: usize = 4 << 10;
+
 /// The same beside a snapshot, for which it is put aside first.
 pub(crate) const EVICTED_AS_BESIDE_A_SNAPSHOT: usize = 4;
 
@@ -24,6 +27,11 @@ pub const REMOVED: usize = STEP / EVICTED_AS;
 /// An unfinished put that ends takes as long as so many objects: it is taken out of its books, its extents are put into
 /// those of quarantine, and their owners are asked for them.
 pub(crate) const ENDED_AS: usize = 2;
+
+/// How many objects more it takes as long as that an object with so long a key leaves.
+pub(crate) fn key_as(bytes: usize) -> usize {
+    bytes / KEY_AS_ONE
+}
 
 /// What is left of it.
 #[derive(Debug)]

@@ -535,3 +535,27 @@ fn what_has_lapsed_is_let_go_in_steps() {
     assert_eq!((steps, left(&pool)), (vec![true, true, false], 0), "no more at a time");
     pool.check();
 }
+
+#[test]
+fn of_objects_with_very_long_keys_fewer_leave_in_one_hold_and_all_that_must_in_the_end() {
+    const OBJECTS: u64 = 200;
+    let (mut pool, a) = Pool::single(OBJECTS * KIB);
+    for nth in 0..OBJECTS {
+        pool.put(a, &format!("{nth:03}{}", "x".repeat(60_000)), KIB);
+    }
+    let before = pool.core.stats().counters.evicted_objects;
+    let keys: Vec<String> = (0..100).map(|nth| format!("new{nth}")).collect();
+    let mut rest: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
+    let evicted = |pool: &Pool| pool.core.stats().counters.evicted_objects - before;
+    let mut looks = 0;
+    while !rest.is_empty() {
+        let had = evicted(&pool);
+        let PutStarted::Now(slots) = pool.start(a, &rest, &plain(), false) else { panic!("some are placed") };
+        let left = rest.into_iter().zip(slots).filter(|(_, slot)| is_full(slot));
+        rest = left.map(|(entry, _)| entry).collect();
+        assert!((1..=20).contains(&(evicted(&pool) - had)), "{} at one look", evicted(&pool) - had);
+        looks += 1;
+    }
+    assert!(looks < 20 && evicted(&pool) == 100, "{looks} looks, {} evicted", evicted(&pool));
+    pool.check();
+}

@@ -529,3 +529,27 @@ fn replies_that_a_client_has_count_for_nothing_at_once_and_are_forgotten_in_step
     pool.core.remove(pool.now, origin(7), &[b"x"], false, &mut pool.fx).expect("the one that it waits for");
     assert!(before <= 2, "{before} are kept");
 }
+
+#[test]
+fn segments_of_the_only_owner_with_room_are_looked_at_once_for_the_second_copies_of_all_keys() {
+    const SEGMENTS: u8 = 200;
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    for id in 1..=SEGMENTS {
+        pool.mount(a, id, 16 * KIB);
+    }
+    pool.mount(b, SEGMENTS + 1, KIB);
+    let hard = PutConfig {
+        pin: PinKind::Hard,
+        preferred_segments: vec![format!("segment-{}", SEGMENTS + 1)],
+        ..PutConfig::default()
+    };
+    pool.put_with(b, "hard", KIB, &hard);
+    let keys: Vec<String> = (0..100).map(|nth| format!("k{nth}")).collect();
+    let entries: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
+    let before = pool.core.touched();
+    let slots = pool.slots(a, &entries, &PutConfig { replica_num: 2, ..PutConfig::default() });
+    let touched = pool.core.touched().wrapping_sub(before);
+    assert!(slots.iter().all(|slot| pool::placed(slot).len() == 1), "no other owner has room");
+    assert!(touched < u32::from(SEGMENTS) * 100 / 4, "{touched} for 100 keys");
+}

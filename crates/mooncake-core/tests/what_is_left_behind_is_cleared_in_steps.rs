@@ -278,3 +278,24 @@ fn a_snapshot_is_of_its_cut_whatever_segments_left_behind_and_whenever_that_is_c
         }
     }
 }
+
+#[test]
+fn an_owners_word_for_an_epoch_is_one_hold_however_many_segments_it_has() {
+    let mut pool = Pool::new();
+    let (owner, writer) = (pool.session(1), pool.session(2));
+    let segments = [1, 2, 3, 4, 5];
+    for id in segments {
+        pool.mount(owner, id, 8_000 * KIB);
+        reserve(&mut pool, writer, &format!("k{id}-"), &on(&[id]));
+    }
+    pool.core.raise_epoch(pool.now, 2, &mut pool.fx);
+    pool.collect();
+    in_steps(&mut pool, |_| {});
+    assert_eq!(pool.core.stats().quarantined_extents as usize, segments.len() * MANY);
+    pool.core.epoch_taken(pool.now, owner, 2, &segments.map(uuid), &mut pool.fx);
+    let records = pool.fx.records.len();
+    assert!(records <= STEP, "{records} records in one hold");
+    pool.collect();
+    assert!(in_steps(&mut pool, |pool| assert_eq!(successor(pool).0.stats().quarantined_extents, 0)) > 5);
+    assert_eq!(pool.core.stats().quarantined_extents, 0);
+}

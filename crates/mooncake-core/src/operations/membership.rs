@@ -11,6 +11,7 @@ use crate::request::{Origin, Populated, Refused, Remembered, Resumed, SegmentSpe
 use crate::state::endings::Ending;
 use crate::state::segment::SegmentView;
 use crate::state::session::GoneTold;
+use crate::work::Work;
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 
 /// Longest grace of a segment that is being unmounted.
@@ -50,13 +51,14 @@ impl Core {
         let gone = segments.iter().map(|(uuid, _)| *uuid).filter(|uuid| !mine(self, uuid)).collect();
         let known: Vec<SegmentNo> = self.sessions.known(session)?.segments.to_vec();
         let held: BTreeMap<SegmentUuid, u16> = segments.iter().copied().collect();
+        let mut work = Work::beside_an_operation();
         for number in known {
             let segment = self.segments.get(number).expect("a session's segments are there");
             match held.get(&segment.spec.uuid) {
                 // Its owner does not hold it any more.
                 None => self.segment_gone(now, number, fx),
                 Some(taken) if segment.epoch < self.epoch.number && *taken == self.epoch.number => {
-                    self.segment_obeys(now, number, self.epoch.number, fx);
+                    self.segment_obeys(now, number, self.epoch.number, &mut work, fx);
                 }
                 Some(_) => {}
             }

@@ -78,10 +78,11 @@ impl Core {
             self.counts.stale_messages += 1;
             return;
         }
+        let mut work = Work::beside_an_operation();
         for uuid in uuids {
             let Some(segment) = self.segments.by_uuid(*uuid) else { continue };
             if segment.session == owner && segment.epoch < epoch {
-                self.segment_obeys(now, segment.number, epoch, fx);
+                self.segment_obeys(now, segment.number, epoch, &mut work, fx);
             }
         }
         self.objects.retry_set_aside();
@@ -90,8 +91,15 @@ impl Core {
 
     /// Nothing older than the epoch is written in this segment any more, which proves as much as a fence for everything
     /// older in quarantine there.
-    pub(crate) fn segment_obeys(&mut self, now: Time, number: SegmentNo, epoch: u16, fx: &mut Effects) {
+    pub(crate) fn segment_obeys(
+        &mut self,
+        now: Time,
+        number: SegmentNo,
+        epoch: u16,
+        work: &mut Work,
+        fx: &mut Effects,
+    ) {
         self.log(now, Record::SegmentTookEpoch { number, epoch }, fx);
-        self.release_older(now, &mut Work::beside_an_operation(), fx);
+        self.release_older(now, work, fx);
     }
 }

@@ -277,7 +277,7 @@ impl Core {
             Preference::of(local)
         });
         let (strategy, beside) = (self.config.placement, SmallVec::new());
-        Wishes { preferred, local: local.unwrap_or_default(), strategy, beside }
+        Wishes { preferred, local: local.unwrap_or_default(), strategy, beside, alone: None }
     }
 
     pub(crate) fn count_slots(&mut self, slots: &[PutSlot]) {

@@ -9,10 +9,10 @@ use crate::operations::put_start::{Entry, PutContext};
 use crate::operations::why_full::{Best, Why};
 use crate::state::object::REPLICAS_MAX;
 use crate::state::objects::{Reach, SameCall};
-use crate::state::placement::{self, Wishes};
+use crate::state::placement::{self, Alone, Wishes};
 use crate::state::reservation;
 use crate::state::segment::Segment;
-use crate::work::{EVICTED_AS, EVICTED_AS_BESIDE_A_SNAPSHOT};
+use crate::work::{EVICTED_AS, EVICTED_AS_BESIDE_A_SNAPSHOT, key_as};
 use mooncake_ids::granules;
 use mooncake_ids::{GRANULE, SessionId};
 
@@ -103,6 +103,8 @@ pub(crate) struct RoomSearch {
     /// The segment that has most, for keys that are larger than it.
     best: Option<Best>,
     populating: Option<Vec<Populating>>,
+    /// Besides these owners' no segment can have room, by eviction or without.
+    alone: Option<Alone>,
 }
 
 /// What a segment has to give whose populator gets on.
@@ -129,6 +131,7 @@ impl RoomSearch {
             most_populating: None,
             best: None,
             populating: None,
+            alone: None,
         }
     }
 
@@ -263,8 +266,12 @@ impl Core {
         fx: &mut Effects,
     ) -> Result<SegmentNo, NoRoom> {
         let Need { granules: need, used, mode, evictions, .. } = need;
+        // Where evicting would gain nothing.
+        if search.alone.as_ref().is_some_and(|alone| alone.are(used, need)) {
+            return Err(NoRoom::Held);
+        }
         if !self.segments.with_attainable(need).any(|open| !used.contains(&open.session)) {
-            // Evicting would gain nothing.
+            search.alone = Alone::of(used, need);
             return Err(NoRoom::Held);
         }
         if !mode.room {
@@ -285,6 +292,10 @@ impl Core {
             search.foreseen = search.foreseen.saturating_sub(before - left);
             search.left -= (before - left) * search.evicted_as;
             let Some(victim) = victim else { break };
+            let beside = key_as(self.objects.key(victim).len());
+            left = left.saturating_sub(beside);
+            search.left = search.left.saturating_sub(beside * search.evicted_as);
+            search.wishes.alone = None;
             for number in self.evict(now, victim, fx) {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
                 if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {

@@ -8,7 +8,7 @@ use crate::ids::{SegmentNo, Time};
 use crate::state::endings::Ending;
 use crate::state::objects::Reach;
 use crate::state::watermark::Watermark;
-use crate::work::{EVICTED_AS, STEP, Work};
+use crate::work::{EVICTED_AS, STEP, Work, key_as};
 use mooncake_ids::{GRANULE, SessionId};
 
 /// Time between two looks at what the views of lingering sessions are on.
@@ -19,6 +19,9 @@ const WATCHED: usize = 2_048;
 
 /// Sessions of which one tick finds that they are away, or over.
 const FOUND: usize = 128;
+
+/// Segments that become Hidden with them: a session more is found where there were fewer.
+const HIDDEN: usize = 1_024;
 
 /// Objects that cost as much as one, where they are only looked at.
 const LOOKED_AT_AS_ONE: usize = 8;
@@ -93,9 +96,9 @@ impl Core {
             }
         }
         let look = self.looks_at_lingering;
-        let mut next = SessionId(0);
+        let (mut next, mut hidden) = (SessionId(0), 0);
         for (nth, (id, session)) in self.sessions.from(self.next_watched).enumerate() {
-            if nth == WATCHED || silent.len() + over.len() == FOUND {
+            if nth == WATCHED || silent.len() + over.len() == FOUND || hidden > HIDDEN {
                 next = id;
                 break;
             }
@@ -103,7 +106,10 @@ impl Core {
                 continue;
             }
             match session.away {
-                None if session.last_heard.plus_ms(away_ms) < now => silent.push(id),
+                None if session.last_heard.plus_ms(away_ms) < now => {
+                    silent.push(id);
+                    hidden += session.segments.len();
+                }
                 Some(_) if session.lingering && session.pins.is_empty() => over.push(id),
                 Some(_) if session.lingering && look && !self.needs_its_views(id) => over.push(id),
                 Some(since) if !session.lingering && since.plus_ms(retention_ms) < now => over.push(id),
@@ -139,6 +145,7 @@ impl Core {
             let object = self.objects.object(victim);
             let freed = object.size.next_multiple_of(GRANULE) * object.places.as_slice().len() as u64;
             left = left.saturating_sub(freed);
+            steps = steps.saturating_sub(key_as(self.objects.key(victim).len()));
             self.evict(now, victim, fx);
         }
         work.did((most - steps) * EVICTED_AS);

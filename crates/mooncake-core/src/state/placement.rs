@@ -49,6 +49,27 @@ pub(crate) struct Wishes {
     pub strategy: PlacementStrategy,
     /// Else beside the key before: where its first replica went, its second and so on.
     pub beside: SmallVec<[Option<Beside>; 2]>,
+    /// No segment but these owners' has room.
+    pub alone: Option<Alone>,
+}
+
+/// Owners of replicas besides which none has what another replica needs, as a request has found once for all of its
+/// keys: an owner may have thousands of segments, which are gone through to find that out.
+#[derive(Debug, Clone)]
+pub(crate) struct Alone {
+    owners: SmallVec<[SessionId; 2]>,
+    /// So many granules and more.
+    need: u32,
+}
+
+impl Alone {
+    pub fn of(owners: &[SessionId], need: u32) -> Option<Alone> {
+        (!owners.is_empty()).then(|| Alone { owners: SmallVec::from_slice(owners), need })
+    }
+
+    pub fn are(&self, owners: &[SessionId], need: u32) -> bool {
+        self.owners[..] == *owners && need >= self.need
+    }
 }
 
 /// A segment that was chosen for nothing but its room.
@@ -131,7 +152,13 @@ pub(crate) fn choose(
     let Beside { segment, left } = match beside {
         Some(beside) => beside,
         None => {
-            let segment = choose_for_room(segments, need, used, wishes.strategy, random)?;
+            if wishes.alone.as_ref().is_some_and(|alone| alone.are(used, need)) {
+                return None;
+            }
+            let Some(segment) = choose_for_room(segments, need, used, wishes.strategy, random) else {
+                wishes.alone = Alone::of(used, need);
+                return None;
+            };
             Beside { segment, left: SIDE_BY_SIDE }
         }
     };
