@@ -5,6 +5,8 @@ from statistics import median
 
 from rig import Rig, RigError, memory_kib
 
+# Keys have 64 bytes, or some fewer: a number follows.
+PREFIX = "many".ljust(56, "-")
 # Keys of one put_batch.
 BATCH = 5_000
 # Objects whose puts are timed at once, if there are so many, and how often: a compaction beside one of them, or a busy
@@ -43,7 +45,7 @@ def _put(client, first, count):
     """Keys put a second."""
     if count <= 0:
         return 0.0
-    put = client.ask("put_small", prefix="many", first=first, count=count, size=64, batch=BATCH)
+    put = client.ask("put_small", prefix=PREFIX, first=first, count=count, size=64, batch=BATCH)
     if put["failed"]:
         raise RigError(f"put_batch: {put['failed']} batches failed behind {first:,} objects")
     return count / put["seconds"]
@@ -56,12 +58,12 @@ def _rate_cell(objects):
 def _killed(rig, client, objects):
     """Seconds from the new master's start until a client has read the first and the last key."""
     ends = [0, objects - 1]
-    if client.ask("read_small", prefix="many", numbers=ends, size=64)["right"] != 2:
+    if client.ask("read_small", prefix=PREFIX, numbers=ends, size=64)["right"] != 2:
         raise RigError("the first or the last key is not there before the master is killed")
     rig.master.kill()
     begin = time.monotonic()
     rig.start_master_again()
-    while client.ask("read_small", prefix="many", numbers=ends, size=64)["right"] != 2:
+    while client.ask("read_small", prefix=PREFIX, numbers=ends, size=64)["right"] != 2:
         if time.monotonic() - begin > PATIENCE_S:
             raise RigError(f"not back {PATIENCE_S} s behind a kill:\n{rig.master.last_lines()}")
         time.sleep(0.02)

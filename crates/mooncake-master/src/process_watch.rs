@@ -1,7 +1,7 @@
 //! Proof that a client's process is gone: its pidfd, for clients of this host. The thread that waits for that can be
 //! woken for other work.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -121,6 +121,11 @@ impl ProcessWatch {
     /// Ends the watch of a session that is over.
     pub fn end(&self, session: SessionId) {
         self.pidfds.lock().remove(&session);
+    }
+
+    /// Those that are watched.
+    pub fn sessions(&self) -> BTreeSet<SessionId> {
+        self.pidfds.lock().keys().copied().collect()
     }
 
     /// Ends the watch of sessions that are over.

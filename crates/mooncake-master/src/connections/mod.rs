@@ -7,7 +7,7 @@
 //! session ends.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -249,6 +249,16 @@ impl Connections {
     /// How many have gone for the sake of others, since the start.
     pub fn displaced(&self) -> u64 {
         self.displaced.load(Ordering::Relaxed)
+    }
+
+    /// Sessions that have a connection.
+    pub fn sessions(&self) -> BTreeSet<SessionId> {
+        let table = self.table.lock();
+        let session = |entry: &Connected| match entry.kind {
+            Kind::Anchor(session) | Kind::Calls(session) => Some(session),
+            _ => None,
+        };
+        table.all.values().filter_map(session).collect()
     }
 
     /// Ends those whose session is over.

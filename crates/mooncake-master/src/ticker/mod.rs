@@ -2,12 +2,13 @@
 //! while every worker is busy. Between two ticks it waits for processes to end.
 //! What a tick does is decided in [`crate::machine::ticker`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mooncake_core::Departure;
+use mooncake_core::{Departure, STEP};
 use mooncake_ids::SessionId;
 
 use crate::machine::ticker::{self, News, TickDriver};
@@ -90,9 +91,16 @@ impl TickDriver for Shared {
     }
 
     fn sweep(&self) {
-        let over = |session: SessionId| self.read(|core, _| core.session_spec(session).is_none());
-        self.connections.end_where(over);
-        self.processes.forget(over);
+        // The core is asked behind their locks: newcomers wait for those, and there may be thousands of sessions.
+        let sessions: Vec<SessionId> = self.connections.sessions().union(&self.processes.sessions()).copied().collect();
+        let mut over: BTreeSet<SessionId> = BTreeSet::new();
+        for sessions in sessions.chunks(STEP) {
+            self.read(|core, _| {
+                over.extend(sessions.iter().filter(|session| core.session_spec(**session).is_none()));
+            });
+        }
+        self.connections.end_where(|session| over.contains(&session));
+        self.processes.forget(|session| over.contains(&session));
     }
 }
 
