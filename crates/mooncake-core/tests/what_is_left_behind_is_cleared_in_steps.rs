@@ -299,3 +299,28 @@ fn an_owners_word_for_an_epoch_is_one_hold_however_many_segments_it_has() {
     assert!(in_steps(&mut pool, |pool| assert_eq!(successor(pool).0.stats().quarantined_extents, 0)) > 5);
     assert_eq!(pool.core.stats().quarantined_extents, 0);
 }
+
+#[test]
+fn very_many_segments_that_their_owner_holds_no_more_when_it_is_back_go_in_steps_and_are_seen_by_none() {
+    const SEGMENTS: u8 = 100;
+    let mut pool = Pool::new();
+    let (owner, writer) = (pool.session(1), pool.session(2));
+    for id in 1..=SEGMENTS {
+        pool.mount(owner, id, 16 * KIB);
+        pool.put_with(writer, &format!("k{id}"), KIB, &on(&[id]));
+    }
+    pool.anchor_lost(owner);
+    pool.resume(owner, &[7], &[], 1).unwrap();
+    let at_once = pool.log.iter().filter(|record| matches!(record, Record::SegmentGone(_))).count();
+    assert!(at_once <= 4, "{at_once} in one hold");
+    let steps = in_steps(&mut pool, |pool| {
+        assert_eq!(pool.keys(), ["k7"]);
+        assert!(pool.get("k8").is_none() && pool.get("k7").is_some());
+        let (mut core, mut fx) = successor(pool);
+        core.resume_session(pool.now, owner, pool::secret(owner), &[(uuid(7), 1)], Default::default(), &mut fx)
+            .unwrap();
+        assert_eq!(core.stats().capacity_bytes, 16 * KIB);
+    });
+    assert!(steps > 10 && pool.core.stats().capacity_bytes == 16 * KIB, "{steps} steps");
+    assert!(matches!(pool.slot(writer, "k8", KIB), PutSlot::Placed(_)));
+}

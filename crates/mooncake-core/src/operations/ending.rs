@@ -10,7 +10,7 @@ use crate::work::{ENDED_AS, STEP, Work};
 use mooncake_ids::{Rid, SessionId};
 
 /// What the end of a segment costs, in [`Work`]. What lies on it is cleared away later.
-const SEGMENT: usize = 32;
+pub(super) const SEGMENT: usize = 32;
 
 impl Core {
     /// The session ended by itself, after its last view: a client says so only when none is left and none can begin. Of

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::core::Core;
 use crate::effect::{Effects, Push, To};
 use crate::ids::{SegmentNo, Time};
+use crate::operations::ending::SEGMENT;
 use crate::operations::listed_views::ListedViews;
 use crate::record::Record;
 use crate::request::{Origin, Populated, Refused, Remembered, Resumed, SegmentSpec, SessionSpec};
@@ -51,12 +52,20 @@ impl Core {
         let gone = segments.iter().map(|(uuid, _)| *uuid).filter(|uuid| !mine(self, uuid)).collect();
         let known: Vec<SegmentNo> = self.sessions.known(session)?.segments.to_vec();
         let held: BTreeMap<SegmentUuid, u16> = segments.iter().copied().collect();
-        let mut work = Work::beside_an_operation();
+        let (mut work, mut leave) = (Work::beside_an_operation(), Vec::new());
         for number in known {
             let segment = self.segments.get(number).expect("a session's segments are there");
             match held.get(&segment.spec.uuid) {
                 // Its owner does not hold it any more.
-                None => self.segment_gone(now, number, fx),
+                None if work.has_time_for(SEGMENT) => {
+                    self.segment_gone(now, number, fx);
+                    work.did(SEGMENT);
+                }
+                // In steps, as those whose grace is over.
+                None => {
+                    self.log(now, Record::SegmentLeaves { number, grace_ms: 0 }, fx);
+                    leave.push(number);
+                }
                 Some(taken) if segment.epoch < self.epoch.number && *taken == self.epoch.number => {
                     self.segment_obeys(now, number, self.epoch.number, &mut work, fx);
                 }
@@ -65,6 +74,7 @@ impl Core {
         }
         let unknown_pins = self.reconcile_views(now, session, views, fx);
         self.come_back(now, session, fx);
+        self.set_live(&leave, false);
         self.settle(now, fx);
         Ok(Resumed { gone, unknown_pins })
     }

@@ -49,8 +49,10 @@ impl Core {
             let (session, of) = (segment.session, pairs.next());
             ensure!(of == Some(&(number, session)), "{number:?} is of {session:?}, and sessions have {of:?}");
             let owner = self.sessions.get(session).expect("it has the segment");
+            // One that its owner holds no more is seen by none until it is Gone.
+            let is_held = segment.leaves.is_none_or(|grace| grace.grace_ms > 0);
             ensure!(
-                segment.live == owner.away.is_none(),
+                segment.live == (owner.away.is_none() && is_held),
                 "{number:?} is Live: {}, and {session:?} is away since {:?}",
                 segment.live,
                 owner.away
