@@ -179,9 +179,8 @@ mod tests {
 
     #[test]
     fn its_mutants_are_noticed() {
-        assert!(is_noticed_by(
-            Mutant::HeldWitnessVouches,
-            an_epoch_is_kept_by_a_witness_that_has_seen_no_more_and_by_nothing_else
-        ));
+        for mutant in [Mutant::HeldWitnessVouches, Mutant::EpochIsKept] {
+            assert!(is_noticed_by(mutant, an_epoch_is_kept_by_a_witness_that_has_seen_no_more_and_by_nothing_else));
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::Extent;
 
 use super::*;
@@ -395,4 +396,12 @@ fn nothing_is_copied_from_a_callers_memory_that_has_failed() {
     assert!(matches!(cause(&script.put(1)[0]), Cause::Transfer(_)));
     assert_eq!(*script.written.borrow(), [2, 4]);
     assert_eq!(script.told()[1..], ["give up [2, 4, 6] settled true"]);
+}
+
+#[test]
+fn its_mutant_is_noticed() {
+    assert!(is_noticed_by(
+        Mutant::UnwrittenCopiesAreGood,
+        a_copy_that_was_not_written_is_ended_as_bad_and_given_up_once_nothing_can_land
+    ));
 }

@@ -521,4 +521,5 @@ fn their_mutants_are_noticed() {
         Mutant::TombstonesStayStampedOver,
         what_stamps_over_its_tombstone_is_tombstoned_again_before_the_fence_is_done
     ));
+    assert!(is_noticed_by(Mutant::EndOfReaderIsNotTold, the_end_of_a_process_is_told_with_the_mark_that_it_showed));
 }
