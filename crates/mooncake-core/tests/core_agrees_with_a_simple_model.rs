@@ -680,10 +680,10 @@ fn zombie_granules(core: &mooncake_core::Core, segment: SegmentNo) -> u64 {
     zombies.values().sum()
 }
 
-/// What there was no room for is told with what holds it then.
+/// Why a key was not placed is told as it is then, and no log has it.
 fn without_reasons(mut slots: Vec<PutSlot>) -> Vec<PutSlot> {
     for slot in &mut slots {
-        if let PutSlot::Full(reason) = slot {
+        if let PutSlot::Full(reason) | PutSlot::TooLarge(reason) | PutSlot::Busy(reason) = slot {
             reason.clear();
         }
     }

@@ -23,6 +23,7 @@ const LEFT_MORE: &[(&str, usize)] = &[
     // One record for each segment.
     ("beat, 1,000 segments", 1_000 + STEP),
     ("an owner of 1,000 segments takes an epoch", 1_000 + STEP),
+    ("a session comes back without any of its 1,000 segments", 1_000 + STEP),
 ];
 
 /// Entries of the core's tables that one hold looks at, each as often as it does: some twenty for each of a request's
@@ -42,6 +43,13 @@ const TOUCHED_MORE: &[(&str, u32)] = &[
     ("exists, 512 keys of large groups", 40 * REQUEST as u32),
     // Ten looks at each of 1,200 segments.
     ("another epoch", 12_000),
+    ("a session comes back without any of its 1,000 segments", 12_000),
+    // Twelve at each of 1,024.
+    ("tick, 10 owners of 1,000 segments", 13_000),
+    // As many objects of several replicas as a step looks at, and the objects of another kind that it began with.
+    ("tick, behind 1,000 segments", 11_000),
+    // One look at each segment.
+    ("figures for the metrics, 10,000 segments", 12_000),
 ];
 
 /// The bar of an operation.

@@ -140,10 +140,11 @@ impl Core {
                 self.release_view(now, *rid)
             }
             Record::Replied { session, sequence, answered_below, reply } => {
-                match self.sessions.remember(*session, *sequence, *answered_below, reply) {
-                    true => Ok(()),
-                    false => Err(ReplayError::UnknownSession(session.0)),
+                if !self.sessions.remember(*session, *sequence, *answered_below, reply) {
+                    return Err(ReplayError::UnknownSession(session.0));
                 }
+                self.forget_answered(*session);
+                Ok(())
             }
             Record::Object { key, size, crc32c, pin, replicas } => {
                 self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, EvictionTerms::of(now, *pin))

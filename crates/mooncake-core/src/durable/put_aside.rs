@@ -98,8 +98,10 @@ impl Core {
             Record::SessionOver(session) => {
                 let pins = self.sessions.get(*session).into_iter().flat_map(|entry| entry.pins.keys());
                 let pins = pins.map(|rid| Unit::Pinned(*session, *rid));
+                let replies = self.sessions.get(*session).into_iter().flat_map(|entry| entry.replies.keys());
+                let replies = replies.map(|sequence| Unit::Replied(*session, *sequence));
                 let itself = [Unit::Session(*session), Unit::Committed(*session), Unit::Replied(*session, 0)];
-                itself.into_iter().chain(pins).chain(self.replies_of(*session, u64::MAX)).collect()
+                itself.into_iter().chain(pins).chain(replies).collect()
             }
             Record::SegmentTookEpoch { number, .. }
             | Record::SegmentPopulated { number, .. }
@@ -122,19 +124,10 @@ impl Core {
             Record::Pinned { session, rid, .. } | Record::Unpinned { session, rid } => {
                 vec![Unit::Pinned(*session, *rid)]
             }
-            Record::Replied { session, sequence, answered_below, .. } => {
-                let forgotten = self.replies_of(*session, *answered_below);
-                forgotten.chain([Unit::Replied(*session, *sequence)]).collect()
-            }
+            // Those that it says are answered are put aside when they are forgotten.
+            Record::Replied { session, sequence, .. } => vec![Unit::Replied(*session, *sequence)],
             _ => Vec::new(),
         }
-    }
-
-    fn replies_of(&self, session: SessionId, below: u64) -> impl Iterator<Item = Unit> + '_ {
-        let entry = self.sessions.get(session).into_iter();
-        entry
-            .flat_map(move |entry| entry.replies.range(..below))
-            .map(move |(sequence, _)| Unit::Replied(session, *sequence))
     }
 
     /// Views over an object that is about to leave were over that.

@@ -13,6 +13,7 @@ impl Core {
         // Nobody waits, and the records that follow know nothing of what this one has left to be cleared away.
         if let Record::SegmentGone(_) = record {
             self.clear_gone(Time(0), &mut Work::operation());
+            while self.segments.give_back() {}
         }
         Ok(())
     }

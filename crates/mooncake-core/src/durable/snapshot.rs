@@ -84,6 +84,8 @@ impl Core {
     pub(crate) fn replied(&self, session: SessionId, sequence: u64, answered_below: u64) -> Option<Record> {
         let reply = match sequence {
             0 if answered_below > 0 => Remembered::Done,
+            // The client has it, and it is yet to be forgotten.
+            _ if sequence < answered_below => return None,
             _ => self.sessions.get(session)?.replies.get(&sequence)?.clone(),
         };
         Some(Record::Replied { session, sequence, answered_below, reply })

@@ -78,8 +78,8 @@ impl Core {
     }
 
     /// Goes on with one: its requests, its views if they are proven to have ended, its segments, its unfinished puts,
-    /// views of which nobody can tell but that nothing is done to what they are on, then it itself. How far the look
-    /// for unfinished puts is when there is no time for more.
+    /// views of which nobody can tell but that nothing is done to what they are on, replies, then it itself. How far the
+    /// look for unfinished puts is when there is no time for more.
     fn end_session(
         &mut self,
         now: Time,
@@ -124,7 +124,8 @@ impl Core {
         if self.has_to_linger(session, ending) {
             return None;
         }
-        if !self.end_views(now, session, ending, work, fx) || work.is_used_up() {
+        let is_bare = self.end_views(now, session, ending, work, fx) && self.forget_replies(session, u64::MAX, work);
+        if !is_bare || work.is_used_up() {
             return Some(next);
         }
         if self.sessions.get(session).is_some() {

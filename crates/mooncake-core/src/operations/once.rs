@@ -55,9 +55,35 @@ impl Core {
             if work.is_used_up() {
                 return;
             }
-            self.put_aside_reply(session, sequence);
-            self.sessions.get_mut(session).expect("it has replies").replies.remove(&sequence);
-            work.did(1 + things / THINGS_AS_ONE);
+            self.forget_reply(session, sequence, things, work);
+        }
+    }
+
+    /// Forgets the first replies of a session, those below a sequence. False when there was no time for all of them.
+    pub(crate) fn forget_replies(&mut self, session: SessionId, below: u64, work: &mut Work) -> bool {
+        while let Some((sequence, things)) = self.sessions.get(session).and_then(|entry| {
+            let (sequence, reply) = entry.replies.first_key_value().filter(|(sequence, _)| **sequence < below)?;
+            Some((*sequence, reply.things()))
+        }) {
+            if work.is_used_up() {
+                return false;
+            }
+            self.forget_reply(session, sequence, things, work);
+        }
+        true
+    }
+
+    fn forget_reply(&mut self, session: SessionId, sequence: u64, things: usize, work: &mut Work) {
+        self.put_aside_reply(session, sequence);
+        self.sessions.get_mut(session).expect("it has replies").replies.remove(&sequence);
+        work.did(1 + things / THINGS_AS_ONE);
+    }
+
+    /// The client of a session has said anew which replies it has.
+    pub(crate) fn forget_answered(&mut self, session: SessionId) {
+        let below = self.sessions.get(session).map_or(0, |entry| entry.answered_below);
+        if !self.forget_replies(session, below, &mut Work::beside_an_operation()) {
+            self.settled.insert(session);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{SegmentNo, Time};
 use crate::operations::room::{NoRoom, RoomMode, RoomSearch};
-use crate::operations::why_full::{NO_SEGMENT, Why};
+use crate::operations::why_full::{BusyWith, NO_SEGMENT, Reasons};
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
 use crate::state::objects::{AHEAD, SameCall};
 use crate::state::placement::{Preference, Wishes};
@@ -28,8 +28,14 @@ pub(crate) struct Attempt {
     pub waits: Waits,
     /// The work was cut short: look again soon.
     pub cut: bool,
-    /// Why the first one is full, and the bytes that were being replaced then.
-    pub why: Option<(Why, u64)>,
+    pub reasons: Reasons,
+}
+
+impl Attempt {
+    fn busy(&mut self, with: BusyWith) -> PutSlot {
+        self.reasons.busy.get_or_insert(with);
+        PutSlot::Busy(String::new())
+    }
 }
 
 /// One key of a request.
@@ -65,7 +71,7 @@ impl Core {
     ) -> Result<PutStarted, Refused> {
         match self.admit_sized(origin, entries.len())? {
             None => {}
-            Some(Remembered::PutStart(slots)) => return Ok(PutStarted::Now(self.told(slots, None))),
+            Some(Remembered::PutStart(slots)) => return Ok(PutStarted::Now(self.told(slots, &Reasons::default()))),
             Some(other) => return Err(other.refusal(origin)),
         }
         self.raise_epoch_when_counter_ends(now, fx);
@@ -77,7 +83,7 @@ impl Core {
         let room = !self.tickets.any_for_room_before(place);
         let mode = RoomMode { room, force: false, newcomer: place.is_none() };
         let keys = entries.iter().copied();
-        let Attempt { slots, any, waits, cut, why } =
+        let Attempt { slots, any, waits, cut, reasons } =
             self.evaluate(now, origin, keys, config, mode, &mut Work::operation(), fx);
         // Without `wait` too it has all evictions that it needs, one hold of the lock after the other.
         if !any && waits.for_anything() && (wait || cut) {
@@ -92,7 +98,7 @@ impl Core {
         }
         self.count_slots(&slots);
         self.remember(origin, Remembered::PutStart(slots.clone()), fx);
-        let told = self.told(slots, why);
+        let told = self.told(slots, &reasons);
         self.settle(now, fx);
         Ok(PutStarted::Now(told))
     }
@@ -137,7 +143,8 @@ impl Core {
         let wishes = self.wishes(origin.session, config);
         let mut search = RoomSearch::of(look, self.walk.is_some(), same_call, wishes);
         let slots = Vec::with_capacity(entries.size_hint().0);
-        let mut result = Attempt { slots, any: false, waits: Waits::default(), cut: false, why: None };
+        let mut result =
+            Attempt { slots, any: false, waits: Waits::default(), cut: false, reasons: Reasons::default() };
         let mut entries = entries.enumerate();
         let mut some: SmallVec<[(Entry<'_>, u64); AHEAD]> = SmallVec::new();
         loop {
@@ -203,28 +210,28 @@ impl Core {
                 // Twice in one batch: the first value counts, and of replacements the last, which comes after it.
                 return match terms.config.replace {
                     false => PutSlot::Exists,
-                    true => PutSlot::Busy("this batch replaces the key already".to_owned()),
+                    true => result.busy(BusyWith::ThisRequest),
                 };
             }
             let away = self.sessions.get(session).is_none_or(|session| session.away.is_some());
             if !away || session == terms.origin.session {
                 self.reservations.set_awaited(slot);
                 result.waits.keys.push(hash);
-                return PutSlot::Busy(format!("session {} is putting this key", session.0));
+                return result.busy(BusyWith::Session { session, is_away: false });
             }
             // A writer that is away yields its key to the first that wants it, as many at a time as there is time for.
             if search.left < ENDED_AS {
                 self.reservations.set_awaited(slot);
                 search.yielding.get_or_insert(session);
                 result.waits.keys.push(hash);
-                return PutSlot::Busy(format!("session {} was putting this key, and is away", session.0));
+                return result.busy(BusyWith::Session { session, is_away: true });
             }
             search.left -= ENDED_AS;
             self.drop_reservation(now, rid, fx);
         }
         if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {
             result.waits.keys.push(hash);
-            return PutSlot::Busy("others wait for this key".to_owned());
+            return result.busy(BusyWith::OthersWait);
         }
         if let Some(old) = old
             && !entry.group.is_empty()
@@ -245,11 +252,11 @@ impl Core {
         }
         let denied = match placed {
             Ok(replicas) => return PutSlot::Placed(replicas),
-            Err(NoRoom::TooLarge(reason)) => return PutSlot::TooLarge(reason),
+            Err(NoRoom::TooLarge) => return PutSlot::TooLarge(String::new()),
             Err(NoRoom::NoSegment) => return PutSlot::Full(NO_SEGMENT.to_owned()),
             Err(denied) => denied,
         };
-        result.why.get_or_insert((denied.why(), replaced));
+        result.reasons.full.get_or_insert((denied.why(), replaced));
         let waits = &mut result.waits;
         match denied {
             NoRoom::Capped(_) => waits.capped = true,
@@ -258,7 +265,7 @@ impl Core {
                 let need = granules(size) as u32;
                 waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
             }
-            NoRoom::Full(_) | NoRoom::TooLarge(_) | NoRoom::NoSegment => waits.room = true,
+            NoRoom::Full(_) | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
             NoRoom::Populating => (waits.room, waits.population) = (true, true),
             NoRoom::PopulatingMore => (waits.own, waits.population) = (true, true),
         }

@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::operations::put_start::{Entry, PutContext};
-use crate::operations::why_full::{Best, Why};
+use crate::operations::why_full::Why;
 use crate::state::object::REPLICAS_MAX;
 use crate::state::objects::{Reach, SameCall};
 use crate::state::placement::{self, Alone, Wishes};
@@ -39,7 +39,7 @@ pub(crate) struct RoomMode {
 /// Why a key was not placed.
 #[derive(Clone)]
 pub(crate) enum NoRoom {
-    TooLarge(String),
+    TooLarge,
     /// Owners may come, but nothing is there that a put could wait for.
     NoSegment,
     /// Room may come.
@@ -63,7 +63,7 @@ impl NoRoom {
         match self {
             NoRoom::Full(why) | NoRoom::Capped(why) => *why,
             NoRoom::Populating | NoRoom::PopulatingMore => Why::Populating,
-            NoRoom::TooLarge(_) | NoRoom::NoSegment | NoRoom::SameCall | NoRoom::Held => Why::Held,
+            NoRoom::TooLarge | NoRoom::NoSegment | NoRoom::SameCall | NoRoom::Held => Why::Held,
         }
     }
 }
@@ -71,8 +71,6 @@ impl NoRoom {
 /// What one replica needs.
 #[derive(Clone, Copy)]
 struct Need<'a> {
-    /// Bytes of its object.
-    size: u64,
     granules: u32,
     /// Owners that have another replica of it already.
     used: &'a [SessionId],
@@ -100,8 +98,6 @@ pub(crate) struct RoomSearch {
     wishes: Wishes,
     /// The most granules that one segment has of those that are being populated.
     most_populating: Option<u32>,
-    /// The segment that has most, for keys that are larger than it.
-    best: Option<Best>,
     populating: Option<Vec<Populating>>,
     /// Besides these owners' no segment can have room, by eviction or without.
     alone: Option<Alone>,
@@ -129,7 +125,6 @@ impl RoomSearch {
             denied: NoRoom::Full(Why::Held),
             wishes,
             most_populating: None,
-            best: None,
             populating: None,
             alone: None,
         }
@@ -172,7 +167,7 @@ impl Core {
     ) -> Result<SmallVec<[Replica; 1]>, NoRoom> {
         let Entry { key, size, group } = entry;
         let Ok(need) = u32::try_from(granules(size)) else {
-            return Err(NoRoom::TooLarge(format!("{size} bytes is more than any segment can have")));
+            return Err(NoRoom::TooLarge);
         };
         self.check_cap(terms.origin.session, size)?;
         let wanted =
@@ -187,7 +182,7 @@ impl Core {
                 true => placement::choose(&self.segments, need, &used, &mut search.wishes, &mut self.random),
                 false => None,
             };
-            let wanted = Need { size, granules: need, used: &used, mode, evictions: usize::MAX };
+            let wanted = Need { granules: need, used: &used, mode, evictions: usize::MAX };
             let chosen = match free {
                 Some(number) => number,
                 None if nth == 0 => self.make_room(now, wanted, search, fx)?,
@@ -241,9 +236,12 @@ impl Core {
         search: &mut RoomSearch,
         fx: &mut Effects,
     ) -> Result<SegmentNo, NoRoom> {
-        let Need { size, granules, used, .. } = need;
+        let Need { granules, used, .. } = need;
         if granules > self.segments.most_lasting() {
-            return Err(self.why_too_large(size, &mut search.best));
+            return Err(match self.segments.len() {
+                0 => NoRoom::NoSegment,
+                _ => NoRoom::TooLarge,
+            });
         }
         if used.is_empty() && granules >= search.full_from {
             return Err(search.denied.clone());
@@ -295,8 +293,8 @@ impl Core {
             let beside = key_as(self.objects.key(victim).len());
             left = left.saturating_sub(beside);
             search.left = search.left.saturating_sub(beside * search.evicted_as);
-            search.wishes.alone = None;
             for number in self.evict(now, victim, fx) {
+                search.wishes.alone.take_if(|alone| !alone.gains(number));
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
                 if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {
                     self.counts.evictions_successful += 1;

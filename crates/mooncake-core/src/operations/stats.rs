@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::ids::Time;
 use crate::state::counters::Counters;
+use mooncake_ids::GRANULE;
 
 /// Everything that is told of the pool. Bytes are of Live segments unless said otherwise; an object that cannot be seen
 /// is not counted.
@@ -55,19 +56,16 @@ impl Core {
     pub fn stats(&self) -> Stats {
         let mut stats = Stats { counters: self.counts.clone(), ..Stats::default() };
         stats.keys = self.objects.visible_len(&self.segments);
-        for segment in self.segments.iter() {
-            let view = segment.view();
-            stats.quarantined_bytes += view.quarantined;
-            if segment.live {
-                stats.segments_live += 1;
-                stats.segments_closed += u64::from(!view.open && !view.leaving);
-                stats.capacity_bytes += view.capacity;
-                stats.used_bytes += view.used;
-                stats.pinned_bytes += view.pinned;
-            } else {
-                stats.segments_hidden += 1;
-            }
-        }
+        let bytes = |granules: u64| granules * GRANULE;
+        let (live, open) = (self.segments.live_counts(), self.segments.open().len() as u64);
+        stats.quarantined_bytes = bytes(self.segments.held().quarantined);
+        stats.segments_live = live.segments;
+        stats.segments_hidden = self.segments.len() as u64 - live.segments;
+        // All that are open are Live, and do not leave.
+        stats.segments_closed = live.segments - live.leaving - open;
+        stats.capacity_bytes = bytes(live.total);
+        stats.used_bytes = bytes(live.used);
+        stats.pinned_bytes = bytes(live.pinned);
         stats.quarantined_extents = self.quarantine.len() as u64;
         stats.unfinished_bytes = self.reservations.bytes();
         stats.replaced_bytes = self.objects.replaced_bytes;

@@ -171,11 +171,15 @@ impl Core {
         }
     }
 
-    /// Gives memory back that objects and puts have left.
+    /// Gives memory back that objects, puts and segments have left.
     fn give_memory_back(&mut self, _: Time, work: &mut Work, _: &mut Effects) {
-        while !work.is_used_up() && (self.objects.give_back() || self.reservations.give_back()) {
+        while !work.is_used_up() && self.gives_memory_back() {
             work.did(GIVEN_BACK_AS);
         }
+    }
+
+    fn gives_memory_back(&mut self) -> bool {
+        self.objects.give_back() || self.reservations.give_back() || self.segments.give_back()
     }
 
     fn look_at_several(&mut self, _: Time, work: &mut Work, _: &mut Effects) {

@@ -229,7 +229,7 @@ impl Core {
         let late = last && !parked.impatient;
         let mode = RoomMode { room: late || !blocked, force: late, newcomer: false };
         let keys = parked.entries.iter().map(|(key, size)| (&**key, *size));
-        let Attempt { slots, any, waits, cut, why } =
+        let Attempt { slots, any, waits, cut, reasons } =
             self.evaluate(now, parked.origin, keys, &parked.config, mode, work, fx);
         let full_deadline = parked.since.plus_ms(self.config.full_wait_of(&parked.config));
         // A key that waited for another put may wait for room a little longer, but not for ever.
@@ -249,7 +249,7 @@ impl Core {
         }
         self.count_slots(&slots);
         self.remember(parked.origin, Remembered::PutStart(slots.clone()), fx);
-        fx.woken.push((parked.ticket, self.told(slots, why)));
+        fx.woken.push((parked.ticket, self.told(slots, &reasons)));
         false
     }
 }

@@ -1,11 +1,10 @@
-//! What a put is told that gets no room.
+//! What a put is told that gets no room, or whose key another put has.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::operations::room::NoRoom;
 use crate::request::PutSlot;
 use crate::state::segment::Held;
 use mooncake_ids::{GRANULE, SessionId};
@@ -34,50 +33,83 @@ pub(crate) enum Why {
     },
 }
 
-/// The segment that has room for the largest object.
-pub(crate) struct Best {
-    name: String,
-    /// Bytes.
-    capacity: u64,
-    /// Bytes of it that are pinned hard.
-    hard: u64,
+/// Which put has a key that another one wants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum BusyWith {
+    /// The request has the key twice, and replaces its value both times.
+    ThisRequest,
+    /// A put of that session.
+    Session { session: SessionId, is_away: bool },
+    /// Others wait for the key already.
+    OthersWait,
+}
+
+impl fmt::Display for BusyWith {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BusyWith::ThisRequest => f.write_str("this batch replaces the key already"),
+            BusyWith::Session { session, is_away: false } => write!(f, "session {} is putting this key", session.0),
+            BusyWith::Session { session, is_away: true } => {
+                write!(f, "session {} was putting this key, and is away", session.0)
+            }
+            BusyWith::OthersWait => f.write_str("others wait for this key"),
+        }
+    }
+}
+
+/// Why the first keys of each kind of a request got nothing. That is said of no other key, and no log has it.
+#[derive(Debug, Default)]
+pub(crate) struct Reasons {
+    /// With the bytes that were being replaced then.
+    pub full: Option<(Why, u64)>,
+    pub busy: Option<BusyWith>,
 }
 
 impl Core {
-    /// Slots as they are told: with why there is no room, in the first of those that are full.
-    pub(crate) fn told(&self, mut slots: Vec<PutSlot>, why: Option<(Why, u64)>) -> Vec<PutSlot> {
-        let full = slots.iter_mut().find_map(|slot| match slot {
-            PutSlot::Full(reason) => Some(reason),
-            _ => None,
-        });
-        if let Some(reason) = full.filter(|reason| reason.is_empty()) {
-            let (why, replaced) = why.unwrap_or((Why::Held, self.objects.replaced_bytes));
-            *reason = match why {
-                Why::Held => self.what_holds_space(replaced),
-                Why::OthersWait => format!("others wait for room already; {}", self.what_holds_space(replaced)),
-                // Clients know it by its first words (`mooncake_wire::STILL_POPULATED`).
-                Why::Populating => format!("memory is still being populated; {}", self.what_holds_space(replaced)),
-                Why::Unfinished { bytes, cap } => {
-                    format!("this session has {bytes} bytes in unfinished puts, its limit is {cap}")
+    /// Slots as they are told: with why it is so, in the first of those that are full, too large or busy.
+    pub(crate) fn told(&self, mut slots: Vec<PutSlot>, reasons: &Reasons) -> Vec<PutSlot> {
+        let (mut is_full, mut is_too_large, mut is_busy) = (false, false, false);
+        for slot in &mut slots {
+            match slot {
+                PutSlot::Full(reason) if !std::mem::replace(&mut is_full, true) && reason.is_empty() => {
+                    let (why, replaced) = reasons.full.unwrap_or((Why::Held, self.objects.replaced_bytes));
+                    *reason = self.why_full(why, replaced);
                 }
-            };
+                PutSlot::TooLarge(reason) if !std::mem::replace(&mut is_too_large, true) && reason.is_empty() => {
+                    *reason = self.largest_segment();
+                }
+                PutSlot::Busy(reason) if !std::mem::replace(&mut is_busy, true) && reason.is_empty() => {
+                    *reason = reasons.busy.map_or_else(String::new, |busy| busy.to_string());
+                }
+                _ => {}
+            }
         }
         slots
     }
 
-    /// `best`: which one that is, once it was looked for: each key of a request may be too large.
-    pub(crate) fn why_too_large(&self, size: u64, best: &mut Option<Best>) -> NoRoom {
-        if best.is_none() {
-            *best = self.segments.iter().max_by_key(|segment| segment.lasting()).map(|segment| Best {
-                name: segment.spec.name.clone(),
-                capacity: segment.view().capacity,
-                hard: u64::from(segment.hard) * GRANULE,
-            });
+    fn why_full(&self, why: Why, replaced: u64) -> String {
+        match why {
+            Why::Held => self.what_holds_space(replaced),
+            Why::OthersWait => format!("others wait for room already; {}", self.what_holds_space(replaced)),
+            // Clients know it by its first words (`mooncake_wire::STILL_POPULATED`).
+            Why::Populating => format!("memory is still being populated; {}", self.what_holds_space(replaced)),
+            Why::Unfinished { bytes, cap } => {
+                format!("this session has {bytes} bytes in unfinished puts, its limit is {cap}")
+            }
         }
-        let Some(Best { name, capacity, hard }) = best else { return NoRoom::NoSegment };
-        NoRoom::TooLarge(format!(
-            "{size} bytes fit no segment: the best one, {name}, has {capacity} bytes, of which {hard} are pinned hard"
-        ))
+    }
+
+    /// For what is too large.
+    fn largest_segment(&self) -> String {
+        let Some(segment) = self.segments.iter().max_by_key(|segment| segment.lasting()) else {
+            return NO_SEGMENT.to_owned();
+        };
+        format!(
+            "the largest segment, {}, has {} bytes, of which {} are pinned hard",
+            segment.spec.name,
+            segment.view().capacity,
+            u64::from(segment.hard) * GRANULE
+        )
     }
 
     /// For refused puts: only these can hold space.

@@ -4,7 +4,7 @@
 //! lies. Placing is best fit, lowest offset first among equals, so that objects of one size leave holes that fit the
 //! next one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map, btree_set};
 
 use crate::ensure::ensure;
 
@@ -162,6 +162,11 @@ impl Extents {
         Ok(())
     }
 
+    /// What is left of it with its segment.
+    pub fn into_remains(self) -> Remains {
+        Remains { by_start: self.by_start.into_iter(), by_len: self.by_len.into_iter() }
+    }
+
     fn check(&self, start: u32, len: u32) -> Result<u32, ExtentError> {
         match start.checked_add(len) {
             Some(end) if end <= self.total && len > 0 => Ok(end),
@@ -205,9 +210,33 @@ impl Extents {
     }
 }
 
+/// The books of a segment that is Gone. Of a million free runs they take the kernel and the caches tens of milliseconds
+/// to free, and are freed in steps.
+pub struct Remains {
+    by_start: btree_map::IntoIter<u32, u32>,
+    by_len: btree_set::IntoIter<(u32, u32)>,
+}
+
+impl Remains {
+    /// Frees so many runs at most. False when nothing was left.
+    pub fn give_back(&mut self, runs: usize) -> bool {
+        let freed = self.by_start.by_ref().take(runs).count() + self.by_len.by_ref().take(runs).count();
+        freed > 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_of_a_segment_is_freed_in_steps() {
+        let mut extents = Extents::new(100);
+        extents.raise_limit(100);
+        (1..100).step_by(2).for_each(|start| extents.take(start, 1).unwrap());
+        let mut remains = extents.into_remains();
+        assert_eq!((0..).take_while(|_| remains.give_back(16)).count(), 50_usize.div_ceil(16));
+    }
 
     #[test]
     fn best_fit_prefers_the_tightest_hole() {

@@ -18,6 +18,9 @@ const SIDE_BY_SIDE: u32 = 64;
 /// Segments that one look at a request tries for what it would rather have: eight for each key of a large one.
 const PREFERRED_TRIED: usize = 4_096;
 
+/// Segments with evictions that are looked at one by one.
+const GAINED: usize = 8;
+
 /// A small generator (xorshift64*): placement and epochs need spread, not secrecy, and the same choices for the same
 /// seed.
 #[derive(Debug, Clone)]
@@ -60,11 +63,28 @@ pub(crate) struct Alone {
     owners: SmallVec<[SessionId; 2]>,
     /// So many granules and more.
     need: u32,
+    /// Where something was evicted since: those may have it.
+    gained: SmallVec<[SegmentNo; GAINED]>,
 }
 
 impl Alone {
     pub fn of(owners: &[SessionId], need: u32) -> Option<Alone> {
-        (!owners.is_empty()).then(|| Alone { owners: SmallVec::from_slice(owners), need })
+        (!owners.is_empty()).then(|| Alone { owners: SmallVec::from_slice(owners), need, gained: SmallVec::new() })
+    }
+
+    /// Something was evicted there. False when that has happened in too many segments to look at each of them.
+    pub fn gains(&mut self, number: SegmentNo) -> bool {
+        let is_new = !self.gained.contains(&number);
+        if is_new && self.gained.len() < GAINED {
+            self.gained.push(number);
+        }
+        !is_new || self.gained.last() == Some(&number)
+    }
+
+    /// One that has it by now.
+    fn choose(&mut self, has_room: impl Fn(SegmentNo) -> bool) -> Option<SegmentNo> {
+        self.gained.retain(|number| has_room(*number));
+        self.gained.first().copied()
     }
 
     pub fn are(&self, owners: &[SessionId], need: u32) -> bool {
@@ -152,12 +172,15 @@ pub(crate) fn choose(
     let Beside { segment, left } = match beside {
         Some(beside) => beside,
         None => {
-            if wishes.alone.as_ref().is_some_and(|alone| alone.are(used, need)) {
-                return None;
-            }
-            let Some(segment) = choose_for_room(segments, need, used, wishes.strategy, random) else {
-                wishes.alone = Alone::of(used, need);
-                return None;
+            let segment = match wishes.alone.as_mut().filter(|alone| alone.are(used, need)) {
+                Some(alone) => alone.choose(|number| segments.open_one_of(number).is_some_and(fits))?,
+                None => {
+                    let Some(segment) = choose_for_room(segments, need, used, wishes.strategy, random) else {
+                        wishes.alone = Alone::of(used, need);
+                        return None;
+                    };
+                    segment
+                }
             };
             Beside { segment, left: SIDE_BY_SIDE }
         }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::ensure::ensure;
 use crate::ids::{Extent, SegmentNo, Time};
 use crate::request::SegmentSpec;
-use crate::state::extents::{ExtentError, Extents};
+use crate::state::extents::{ExtentError, Extents, Remains};
 use crate::state::maxima::Maxima;
 use crate::touched::Touched;
 use mooncake_ids::{GRANULE, SegmentUuid, SessionId};
@@ -87,6 +87,8 @@ pub(crate) struct Segment {
     /// It is to be Gone then: nothing new is placed there.
     pub leaves: Option<UnmountGrace>,
     open: Option<u32>,
+    /// What it counts as in [`Segments::live_counts`].
+    counted: LiveCounts,
 }
 
 impl Segment {
@@ -179,6 +181,45 @@ pub(crate) struct Held {
     pub quarantined: u64,
 }
 
+/// What Live segments come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LiveCounts {
+    pub segments: u64,
+    /// Those that are being unmounted.
+    pub leaving: u64,
+    /// Granules that they can hold.
+    pub total: u64,
+    /// Granules in use, for whatever reason.
+    pub used: u64,
+    /// Granules under readers' views or hard pins.
+    pub pinned: u64,
+}
+
+impl LiveCounts {
+    /// Nothing, of one that is not Live.
+    fn of(segment: &Segment) -> LiveCounts {
+        if !segment.live {
+            return LiveCounts::default();
+        }
+        LiveCounts {
+            segments: 1,
+            leaving: u64::from(segment.leaves.is_some()),
+            total: u64::from(segment.extents.total()),
+            used: u64::from(segment.used()),
+            pinned: u64::from(segment.pinned),
+        }
+    }
+
+    /// One counts as so much now, and counted as `before`.
+    fn replace(&mut self, before: LiveCounts, now: LiveCounts) {
+        self.segments = self.segments - before.segments + now.segments;
+        self.leaving = self.leaving - before.leaving + now.leaving;
+        self.total = self.total - before.total + now.total;
+        self.used = self.used - before.used + now.used;
+        self.pinned = self.pinned - before.pinned + now.pinned;
+    }
+}
+
 /// A segment that is Gone.
 #[derive(Clone, Copy)]
 pub(crate) struct GoneSegment {
@@ -227,11 +268,28 @@ pub(crate) struct Segments {
     /// How many of those that do not leave have so many granules once views and quarantine have ended.
     lasting: BTreeMap<u32, u32>,
     live: Vec<bool>,
+    live_counts: LiveCounts,
+    /// How many that are not Live each session has that has one.
+    hidden: BTreeMap<SessionId, u32>,
     last: u32,
+    /// Of those that are Gone, yet to be freed.
+    remains: Vec<Remains>,
     touched: Touched,
 }
 
+/// Free runs of a segment that is Gone that are freed in one step.
+const FREED: usize = 256;
+
 impl Segments {
+    /// Gives some memory back of what is Gone. False when there is none.
+    pub fn give_back(&mut self) -> bool {
+        let Some(last) = self.remains.last_mut() else { return false };
+        if !last.give_back(FREED) {
+            self.remains.pop();
+        }
+        true
+    }
+
     /// Segments that have been looked at.
     pub fn touched(&self) -> &Touched {
         &self.touched
@@ -386,6 +444,11 @@ impl Segments {
         self.held
     }
 
+    /// What those that are Live come to.
+    pub fn live_counts(&self) -> LiveCounts {
+        self.live_counts
+    }
+
     /// The most granules that one segment has that does not leave, less hard-pinned objects: views, quarantine and
     /// absence all come to an end.
     pub fn most_lasting(&self) -> u32 {
@@ -407,6 +470,7 @@ impl Segments {
             false => (*of_it, *of_all) = (*of_it - granules, *of_all - u64::from(granules)),
         }
         let (after, stays) = (segment.lasting(), segment.leaves.is_none());
+        count(&mut self.live_counts, segment);
         if let Some(place) = segment.open {
             self.attainable.set(place as usize, segment.attainable());
         }
@@ -436,6 +500,7 @@ impl Segments {
         self.by_uuid.insert(spec.uuid, number);
         self.by_name.insert((spec.name.clone(), number));
         self.numbers.insert(number);
+        *self.hidden.entry(session).or_default() += 1;
         let granules = (spec.bytes / GRANULE) as u32;
         *self.lasting.entry(granules).or_default() += 1;
         self.table[index] = Some(Box::new(Segment {
@@ -452,13 +517,14 @@ impl Segments {
             progress: Time(0),
             leaves: None,
             open: None,
+            counted: LiveCounts::default(),
         }));
     }
 
     /// Its objects, if any, are dropped lazily: nothing finds them any more.
     pub fn remove(&mut self, number: SegmentNo, current_epoch: u16) -> Option<Box<Segment>> {
         self.close(number);
-        let segment = self.table.get_mut(number.0 as usize)?.take()?;
+        let mut segment = self.table.get_mut(number.0 as usize)?.take()?;
         self.live[number.0 as usize] = false;
         self.numbers.remove(&number);
         self.by_uuid.remove(&segment.spec.uuid);
@@ -470,8 +536,13 @@ impl Segments {
         self.held.pinned -= u64::from(segment.pinned);
         self.held.hard -= u64::from(segment.hard);
         self.held.quarantined -= u64::from(segment.quarantined);
+        self.live_counts.replace(segment.counted, LiveCounts::default());
+        if !segment.live {
+            subtract(&mut self.hidden, segment.session);
+        }
         let kept_whole = segment.epoch < current_epoch;
         self.forget(GoneSegment { uuid: segment.spec.uuid, number, kept_whole });
+        self.remains.push(std::mem::replace(&mut segment.extents, Extents::new(0)).into_remains());
         Some(segment)
     }
 
@@ -497,16 +568,20 @@ impl Segments {
 
     /// Whether that changed anything.
     pub fn set_live(&mut self, number: SegmentNo, live: bool) -> bool {
-        let Some(segment) = self.get_mut(number) else { return false };
-        segment.live = live;
+        self.touched.add(1);
+        let Some(segment) = self.table.get_mut(number.0 as usize).and_then(Option::as_deref_mut) else { return false };
+        match (std::mem::replace(&mut segment.live, live), live) {
+            (false, true) => subtract(&mut self.hidden, segment.session),
+            (true, false) => *self.hidden.entry(segment.session).or_default() += 1,
+            _ => {}
+        }
+        count(&mut self.live_counts, segment);
         std::mem::replace(&mut self.live[number.0 as usize], live) != live
     }
 
     /// Whether those that are there and not Live are of one session at most.
     pub fn few_are_hidden(&self) -> bool {
-        let mut owners = self.iter().filter(|segment| !segment.live).map(|segment| segment.session);
-        let first = owners.next();
-        first.is_none_or(|first| owners.all(|owner| owner == first))
+        self.hidden.len() <= 1
     }
 
     /// Opens or closes a segment after a change of whether it is Live, leaves or obeys the epoch. True when it was
@@ -565,6 +640,7 @@ impl Segments {
             None => subtract(&mut self.lasting, lasting),
         }
         self.leaving.insert((leaves.at, number));
+        self.count(number);
     }
 
     /// The graces of segments that leave begin anew.
@@ -617,7 +693,14 @@ impl Segments {
         }
     }
 
+    fn count(&mut self, number: SegmentNo) {
+        if let Some(segment) = self.table[number.0 as usize].as_deref_mut() {
+            count(&mut self.live_counts, segment);
+        }
+    }
+
     fn refresh(&mut self, number: SegmentNo) {
+        self.count(number);
         let Some(segment) = self.table[number.0 as usize].as_deref() else { return };
         let Some(index) = segment.open else { return };
         let (before, open) = (self.open[index as usize], segment.for_placement());
@@ -706,6 +789,14 @@ impl Segments {
                 *lasting.entry(segment.lasting()).or_default() += 1;
             }
         }
+        let mut live = LiveCounts::default();
+        self.iter().for_each(|segment| live.replace(LiveCounts::default(), LiveCounts::of(segment)));
+        let mut hidden = BTreeMap::new();
+        for segment in self.iter().filter(|segment| !segment.live) {
+            *hidden.entry(segment.session).or_default() += 1;
+        }
+        ensure!(hidden == self.hidden, "not Live are those of {hidden:?}, and counted {:?}", self.hidden);
+        ensure!(live == self.live_counts, "those that are Live have {live:?}, and counted {:?}", self.live_counts);
         ensure!(held == self.held, "{held:?} are held, and counted {:?}", self.held);
         ensure!(lasting == self.lasting, "{lasting:?} last, and counted {:?}", self.lasting);
         for (place, open) in self.open.iter().enumerate() {
@@ -720,6 +811,12 @@ impl Segments {
         ensure!(self.populating.len() <= self.open.len(), "{:?} are populated, and not open", self.populating);
         Ok(())
     }
+}
+
+/// A segment has changed: what it counts as among those that are Live.
+fn count(of_all: &mut LiveCounts, segment: &mut Segment) {
+    let now = LiveCounts::of(segment);
+    of_all.replace(std::mem::replace(&mut segment.counted, now), now);
 }
 
 /// One less of these, and none at all of what there is none of.

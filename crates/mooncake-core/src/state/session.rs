@@ -122,10 +122,11 @@ impl Session {
         rids
     }
 
-    /// The next reply that the client has said it has, though it waits for earlier ones.
+    /// The next reply that the client has said it has.
     pub fn next_settled(&self) -> Option<(u64, &Remembered)> {
-        let mut before = self.replies.range(..self.settled_to).map(|(sequence, reply)| (*sequence, reply));
-        before.find(|(sequence, _)| !self.unsettled.contains(sequence))
+        let before = self.replies.range(..self.settled_to.max(self.answered_below));
+        let mut before = before.map(|(sequence, reply)| (*sequence, reply));
+        before.find(|(sequence, _)| self.is_settled(*sequence).is_some())
     }
 
     /// The mark that the sequence is below and not one of those that the client still waits for: it has the answer, or
@@ -244,10 +245,12 @@ impl Sessions {
         Some(session)
     }
 
-    /// Hosts are those of the sessions; nothing that was answered is kept; messages wait only for those that are away.
-    pub fn check_invariants(&self) -> Result<(), String> {
+    /// Hosts are those of the sessions; nothing that was answered is kept, but where it `is_being_forgotten`; messages
+    /// wait only for those that are away.
+    pub fn check_invariants(&self, is_being_forgotten: impl Fn(SessionId) -> bool) -> Result<(), String> {
         let mut on_hosts = 0;
         for (id, session) in self.iter() {
+            let forgets = is_being_forgotten(id);
             let id = id.0;
             ensure!(id <= self.last, "{id} is above {}, the last that was opened", self.last);
             let host = self.hosts.get(&session.spec.boot_id).map(|host| host.number);
@@ -255,7 +258,10 @@ impl Sessions {
             on_hosts += u32::from(host.is_some());
             let below = session.answered_below;
             let first = session.replies.first_key_value().map(|(sequence, _)| sequence);
-            ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and {first:?} is kept");
+            ensure!(
+                forgets || first.is_none_or(|first| *first >= below),
+                "{id} has answers below {below}, and {first:?} is kept"
+            );
             let first = session.abandoned.first();
             ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and gave {first:?} up");
             ensure!(session.away.is_some() || !session.lingering, "{id} is here and lingers");
@@ -321,13 +327,11 @@ impl Sessions {
         session.next_settled().is_some()
     }
 
+    /// Notes a reply, and which ones the client has: those are not forgotten yet.
     pub fn remember(&mut self, session: SessionId, sequence: u64, answered_below: u64, reply: &Remembered) -> bool {
         let Some(session) = self.map.get_mut(&session) else { return false };
         if answered_below > session.answered_below {
             session.answered_below = answered_below;
-            while session.replies.first_key_value().is_some_and(|(sequence, _)| *sequence < answered_below) {
-                session.replies.pop_first();
-            }
             session.abandoned = session.abandoned.split_off(&answered_below);
         }
         if sequence >= session.answered_below {

@@ -4,7 +4,6 @@
 //! several steps with it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter::Take;
 
 use bytes::Bytes;
 use mooncake_core::{Absent, SegmentNo};
@@ -16,6 +15,10 @@ use super::SLICE;
 use super::convert::{self, Bad};
 use super::core_driver::CoreDriver;
 use super::requests::{Answer, Tally, bad_keys};
+
+/// Bytes of keys that one step with the core is about, and one key more: each is hashed, and compared with that of an
+/// object that has left the caches.
+const SLICE_BYTES: usize = 256 << 10;
 
 /// A query.
 #[derive(Debug)]
@@ -82,13 +85,14 @@ impl<'m> Query<'m> {
             Query::Lookup(asked) => lookup(asked, driver, session),
             Query::Describe(asked) => describe(asked, driver),
             Query::Segments(numbers) => {
+                let numbers: Vec<u32> = numbers.into_iter().collect();
                 let mut segments = Vec::with_capacity(numbers.len());
-                in_slices(numbers.into_iter(), |some| {
+                for some in numbers.chunks(SLICE) {
                     driver.read(|core, _| {
-                        let known = some.filter_map(|number| core.segment(SegmentNo(number)));
+                        let known = some.iter().filter_map(|number| core.segment(SegmentNo(*number)));
                         segments.extend(known.map(|view| convert::segment(&view)));
                     });
-                });
+                }
                 Answer { body: reply::Body::Segments(message::SegmentsReply { segments }), tally: None }
             }
             Query::Ping => Answer { body: reply::Body::Done(message::Done {}), tally: None },
@@ -158,13 +162,35 @@ fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D) -> Answer {
     Answer::counted(reply::Body::Describe(reply), tally)
 }
 
-/// Does something with as many at a time as one step with the core may be about. Once, where there are none.
-fn in_slices<I: ExactSizeIterator>(mut all: I, mut step: impl FnMut(Take<&mut I>)) {
+/// Does something with as many keys at a time as one step with the core may be about. Once, where there are none.
+fn in_slices(mut keys: UnpackedKeys<'_>, mut step: impl FnMut(Slice<'_, '_>)) {
     loop {
-        step(all.by_ref().take(SLICE));
-        if all.len() == 0 {
+        step(Slice { keys: &mut keys, left: SLICE, bytes: SLICE_BYTES });
+        if keys.len() == 0 {
             return;
         }
+    }
+}
+
+/// Keys of one step.
+struct Slice<'a, 'm> {
+    keys: &'a mut UnpackedKeys<'m>,
+    left: usize,
+    bytes: usize,
+}
+
+impl<'m> Iterator for Slice<'_, 'm> {
+    type Item = &'m [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'m [u8]> {
+        if self.left == 0 || self.bytes == 0 {
+            return None;
+        }
+        let key = self.keys.next()?;
+        self.left -= 1;
+        self.bytes = self.bytes.saturating_sub(key.len());
+        Some(key)
     }
 }
 
@@ -226,7 +252,11 @@ mod tests {
             let segments = Segments { numbers: (1..=count as u32).collect() };
             let (taken, answer) = steps(Query::segments(&segments));
             let reply::Body::Segments(told) = answer.body else { panic!("{answer:?}") };
-            assert_eq!((taken, told.segments.len()), (expected, count.min(1)), "one is there");
+            assert_eq!((taken, told.segments.len()), (expected.min(count), count.min(1)), "one is there");
         }
+        let long: Vec<String> = (0..20).map(|number| format!("{number:>60000}")).collect();
+        let exists = Exists { keys: Some(pack_keys(&long)), sizes: false };
+        let (taken, _) = steps(Query::exists(&exists).unwrap());
+        assert_eq!(taken, 4, "five long keys at a time");
     }
 }

@@ -52,6 +52,11 @@ impl Pool {
         let Ok(Asked::Query(query)) = requests::read(&mut request, soft_pin) else { unreachable!("a query") };
         query.run(&self.master(kind), SessionId(1));
     }
+
+    /// Whether there are objects with these keys, as a master looks.
+    pub fn ask_exists(&mut self, keys: &[Vec<u8>], kind: &'static str) {
+        self.ask(request::Body::Exists(message::Exists { keys: Some(pack_keys(keys)), sizes: false }), kind);
+    }
 }
 
 /// Existence with replicas, addresses of segments, lists of segments and of keys.

@@ -9,6 +9,7 @@ use crate::compaction::snapshot;
 use crate::pool::{KEY, Pool, REQUEST, key};
 
 mod asked;
+mod large;
 mod owners;
 
 /// Requests that wait at one time.
@@ -54,6 +55,14 @@ pub const CASES: &[Case] = &[
     asked::remove_by_pattern,
     asked::groups,
     owners::owner_of_many,
+    large::epoch_on_many,
+    large::lists_none_of_its_segments,
+    large::second_copies,
+    large::many_of_many_fall_silent,
+    large::free_runs,
+    large::replies_at_once,
+    large::long_keys,
+    large::soft_pins,
     many_sessions_over,
     remove,
     remove_all,

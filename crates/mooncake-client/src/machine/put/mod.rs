@@ -1,11 +1,15 @@
 //! Puts: reserve, write, end; then, holding nothing, wait for the rest.
 
+mod reasons;
+
 use std::collections::VecDeque;
 use std::future::Future;
 use std::time::Duration;
 
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{Ended, PutSlot, Replica, ReplicaOutcome, put_end_reply, put_slot};
+
+pub(crate) use reasons::Reasons;
 
 use crate::error::{Cause, StoreError};
 use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys};
@@ -224,8 +228,7 @@ impl<D: PutDriver> Put<'_, D> {
         let earlier = self.first.as_ref().filter(|(of, _)| of.is_of_session(&origin)).map(|(_, rid)| *rid);
         self.first = earlier.into_iter().chain(rids).min().map(|first| (origin.clone(), first));
         let mut placed = Vec::new();
-        // Told with the first of the keys that have no room.
-        let mut why_full = String::new();
+        let mut reasons = Reasons::default();
         for (&index, slot) in keys.iter().zip(slots) {
             let bytes = self.sizes[index];
             match slot.kind() {
@@ -237,21 +240,12 @@ impl<D: PutDriver> Put<'_, D> {
                     round.progress = true;
                     self.results[index] = Some(Ok(PutOutcome::Existed));
                 }
-                put_slot::Kind::Busy => round.rest.push((index, Cause::Busy { reason: slot.reason }.into())),
-                put_slot::Kind::Full => {
-                    if !slot.reason.is_empty() {
-                        why_full = slot.reason;
-                    }
-                    round.rest.push((index, Cause::NoSpace { bytes, reason: why_full.clone() }.into()));
-                }
-                put_slot::Kind::TooLarge => {
-                    self.results[index] = Some(Err(Cause::TooLarge { bytes, reason: slot.reason }.into()));
-                }
-                // Perhaps for what this very call holds: once more when it holds nothing.
-                put_slot::Kind::Refused => {
-                    round.rest.push((index, Cause::PutRefused { bytes, reason: slot.reason }.into()))
-                }
-                put_slot::Kind::Unspecified => self.results[index] = Some(Err(self.driver.confused())),
+                kind => match reasons.cause(slot, bytes) {
+                    None => self.results[index] = Some(Err(self.driver.confused())),
+                    Some(cause) if kind == put_slot::Kind::TooLarge => self.results[index] = Some(Err(cause.into())),
+                    // What is refused is so perhaps for what this very call holds: once more when it holds nothing.
+                    Some(cause) => round.rest.push((index, cause.into())),
+                },
             }
         }
         if !placed.is_empty() {

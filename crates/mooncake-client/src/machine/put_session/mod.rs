@@ -25,7 +25,7 @@ use crate::key::Named;
 use crate::machine::filling::Combine;
 use crate::machine::get::ROUND_KEYS;
 use crate::machine::progress::Held;
-use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, write_key};
+use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, Reasons, write_key};
 use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys, changed_round, rounds};
 
 /// How often a call that waits for writes of others looks whether they have ended.
@@ -207,31 +207,20 @@ async fn begin_round<D: PutSessionDriver>(
         }
     };
     let (mut placed, mut full) = (Vec::new(), Vec::new());
-    // Told with the first of the keys that have no room.
-    let mut why_full = String::new();
+    let mut reasons = Reasons::default();
     for (&index, slot) in round.iter().zip(slots) {
         let bytes = sizes[index];
-        let refusal = match slot.kind() {
+        match slot.kind() {
             put_slot::Kind::Placed => {
                 placed.push(Placed { index, slot });
                 continue;
             }
-            put_slot::Kind::Exists => Cause::Exists.into(),
-            put_slot::Kind::Busy => Cause::Busy { reason: slot.reason }.into(),
-            put_slot::Kind::Full => {
-                full.push(index);
-                if !slot.reason.is_empty() {
-                    why_full = slot.reason;
-                }
-                Cause::NoSpace { bytes, reason: why_full.clone() }.into()
-            }
-            put_slot::Kind::TooLarge => Cause::TooLarge { bytes, reason: slot.reason }.into(),
-            put_slot::Kind::Refused => Cause::PutRefused { bytes, reason: slot.reason }.into(),
-            put_slot::Kind::Unspecified => driver.confused(),
-        };
-        results[index] = Some(Err(refusal));
+            put_slot::Kind::Full => full.push(index),
+            _ => {}
+        }
+        results[index] = Some(Err(reasons.cause(slot, bytes).map_or_else(|| driver.confused(), StoreError::from)));
     }
-    let populating = why_full.starts_with(STILL_POPULATED);
+    let populating = reasons.full().starts_with(STILL_POPULATED);
     if placed.is_empty() {
         return Begun { full, populating, ..Begun::default() };
     }

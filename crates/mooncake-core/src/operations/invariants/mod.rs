@@ -19,7 +19,8 @@ impl Core {
     pub fn check_invariants(&self) -> Result<(), String> {
         let of = |what: &'static str| move |wrong: String| format!("{what}: {wrong}");
         self.segments.check_invariants(self.epoch.number).map_err(of("segments"))?;
-        self.sessions.check_invariants().map_err(of("sessions"))?;
+        let forgets = |session| self.settled.contains(&session);
+        self.sessions.check_invariants(forgets).map_err(of("sessions"))?;
         self.objects.check_invariants(&self.segments).map_err(of("objects"))?;
         self.reservations.check_invariants().map_err(of("unfinished puts"))?;
         self.quarantine.check_invariants().map_err(of("quarantine"))?;

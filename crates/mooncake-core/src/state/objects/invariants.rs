@@ -101,20 +101,12 @@ impl Objects {
     }
 
     fn check_soft_pins(&self) -> Result<(), String> {
-        let (mut pins, mut lapsing) = (0, 0);
-        for (slot, object) in self.slab.iter() {
-            let (key, hold) = (self.key(slot).escape_ascii(), object.hold);
-            let pin = self.soft_pins.get(&slot);
-            let has_one = matches!(hold, Hold::Soft | Hold::Lapsed);
-            ensure!(has_one == pin.is_some(), "{key} has pin {hold:?}, and its soft pin is {pin:?}");
-            let lapses = pin.is_some_and(|pin| self.soft_lapse.contains(&(pin.until, slot)));
-            ensure!(lapses == (hold == Hold::Soft), "{key} has pin {hold:?}, and that is to lapse: {lapses}");
-            pins += usize::from(has_one);
-            lapsing += usize::from(lapses);
-        }
-        ensure!(pins == self.soft_pins.len(), "{pins} have soft pins, and counted {}", self.soft_pins.len());
-        ensure!(lapsing == self.soft_lapse.len(), "{lapsing} soft pins are to lapse of {}", self.soft_lapse.len());
-        Ok(())
+        let has_one = |object: &Object| matches!(object.hold, Hold::Soft | Hold::Lapsed);
+        let pinned = self.slab.iter().filter(|(_, object)| has_one(object)).count();
+        self.soft_pins.check_invariants(pinned, |slot| match self.slab.get(slot) {
+            Some(object) => (has_one(object), object.hold == Hold::Soft),
+            None => (false, false),
+        })
     }
 
     fn check_counts(&self, segments: &Segments) -> Result<(), String> {
@@ -220,9 +212,13 @@ mod tests {
 
     #[test]
     fn a_soft_pin_that_does_not_lapse_is_named() {
-        names(|objects| objects.soft_lapse.clear(), "k5 has pin Soft, and that is to lapse: false");
-        names(|objects| objects.soft_pins.clear(), "its soft pin is None");
-        names(|objects| _ = objects.soft_lapse.insert((Time(1), 0)), "1 soft pins are to lapse of 2");
+        names(
+            |objects| _ = objects.soft_pins.pop_lapsed(Time(1_000_000)),
+            "slot 5 is to lapse: false, and should: true",
+        );
+        names(|objects| objects.soft_pins.remove(5), "1 have soft pins, there are 0");
+        let soft = super::super::SoftPin { ttl_ms: 1, until: Time(9) };
+        names(|objects| objects.soft_pins.insert(0, soft, true), "slot 0 is to lapse: true, and should: false");
     }
 
     #[test]

@@ -5,8 +5,8 @@ mod foresee;
 mod invariants;
 mod renewals;
 mod several;
+mod soft_pins;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use hashbrown::DefaultHashBuilder;
@@ -26,6 +26,8 @@ pub(crate) use coldest_first::ColdestFirst;
 pub(crate) use foresee::AHEAD;
 use renewals::{Renewal, Renewals};
 use several::Several;
+pub(crate) use soft_pins::SoftPin;
+use soft_pins::SoftPins;
 
 /// Members of a group that one eviction looks at for the next one to leave.
 const LOOKED_AT: usize = 64;
@@ -43,13 +45,6 @@ pub(crate) enum Reach {
     SoftPinned,
     /// Then those looked up a moment ago, longest ago first.
     Protected,
-}
-
-/// A soft pin, lapsed or not.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SoftPin {
-    pub ttl_ms: u64,
-    pub until: Time,
 }
 
 /// What a call has stored that needs more room.
@@ -82,8 +77,7 @@ pub(crate) struct Objects {
     /// Met by eviction while none of their segments took part; tried first when one does again.
     set_aside: List,
     retry_set_aside: u32,
-    soft_pins: BTreeMap<u32, SoftPin>,
-    soft_lapse: BTreeSet<(Time, u32)>,
+    soft_pins: SoftPins,
     /// Soft pinned objects are evicted when nothing else is left.
     evict_soft: bool,
     /// Objects of one replica, by segment number.
@@ -107,8 +101,7 @@ impl Objects {
             soft: List::default(),
             set_aside: List::default(),
             retry_set_aside: 0,
-            soft_pins: BTreeMap::new(),
-            soft_lapse: BTreeSet::new(),
+            soft_pins: SoftPins::new(),
             evict_soft,
             singles: Vec::new(),
             several: Several::default(),
@@ -154,7 +147,7 @@ impl Objects {
 
     /// Gives some memory back that nothing is in. False when there is none.
     pub fn give_back(&mut self) -> bool {
-        self.slab.give_back() || self.groups.give_back()
+        self.slab.give_back() || self.groups.give_back() || self.soft_pins.give_back()
     }
 
     pub fn protected_len(&self) -> u32 {
@@ -162,7 +155,7 @@ impl Objects {
     }
 
     pub fn soft_len(&self) -> usize {
-        self.soft_lapse.len()
+        self.soft_pins.lapsing()
     }
 
     /// The key of an object.
@@ -195,10 +188,7 @@ impl Objects {
         self.slab[slot].spare = (self.slab.bytes(slot).len() - key.len()) as u16;
         self.count(slot, segments);
         if let Some(pin) = soft {
-            self.soft_pins.insert(slot, pin);
-            if holds {
-                self.soft_lapse.insert((pin.until, slot));
-            }
+            self.soft_pins.insert(slot, pin, holds);
         }
         self.index.insert(hash, slot);
         self.list(now, slot);
@@ -216,8 +206,8 @@ impl Objects {
         if object.replacing {
             self.replaced_bytes -= object.bytes();
         }
-        if let Some(pin) = self.soft_pins.remove(&slot) {
-            self.soft_lapse.remove(&(pin.until, slot));
+        if matches!(object.hold, Hold::Soft | Hold::Lapsed) {
+            self.soft_pins.remove(slot);
         }
         if object.hold == Hold::Hard {
             self.hard_pinned -= 1;
@@ -461,15 +451,10 @@ impl Objects {
     /// Ends soft pins whose time has come. How many there were.
     pub fn lapse_soft_pins(&mut self, now: Time, most: usize) -> usize {
         for count in 0..most {
-            match self.soft_lapse.first().copied() {
-                Some((until, slot)) if until <= now => {
-                    self.soft_lapse.pop_first();
-                    self.slab[slot].hold = Hold::Lapsed;
-                    if !matches!(self.slab[slot].listed_in, ListedIn::Protected | ListedIn::SetAside) {
-                        self.relist(now, slot);
-                    }
-                }
-                _ => return count,
+            let Some(slot) = self.soft_pins.pop_lapsed(now) else { return count };
+            self.slab[slot].hold = Hold::Lapsed;
+            if !matches!(self.slab[slot].listed_in, ListedIn::Protected | ListedIn::SetAside) {
+                self.relist(now, slot);
             }
         }
         most
@@ -477,15 +462,11 @@ impl Objects {
 
     /// Soft pins count from now on: after a replay, which knows no times.
     pub fn restart_soft_pins(&mut self, now: Time) {
-        self.soft_lapse.clear();
-        for (slot, pin) in &mut self.soft_pins {
-            pin.until = now.plus_ms(pin.ttl_ms);
-            self.soft_lapse.insert((pin.until, *slot));
-        }
+        self.soft_pins.restart(now);
     }
 
     pub fn soft_pin(&self, slot: u32) -> Option<SoftPin> {
-        self.soft_pins.get(&slot).copied()
+        self.soft_pins.get(slot)
     }
 
     pub fn soft_ttl_ms(&self, slot: u32) -> u64 {
