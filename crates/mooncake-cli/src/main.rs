@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let command = args.next().unwrap_or_default();
     match command.as_str() {
         "master" => {
-            mooncake_os::join_freed_blocks_at_once();
+            mooncake_os::keep_frees_short();
             started(&MASTER, clash::look()).unwrap_or_else(|| master::run(args, Some(mooncake_os::trim_heap)))
         }
         "client" => {

@@ -27,7 +27,7 @@ pub use descriptor_limit::{
 pub use error::ProcessError;
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
 pub use fork::{Guarded, forked, watch_forks};
-pub use heap::{join_freed_blocks_at_once, trim_heap};
+pub use heap::{keep_frees_short, trim_heap};
 pub use numa::prefer_numa_node;
 pub use permits::{Permit, Permits};
 pub use process::{ProcessIdentity, boot_id, has_exited};

@@ -48,7 +48,7 @@ struct Options {
 const WALKS: usize = 2_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    mooncake_os::join_freed_blocks_at_once();
+    mooncake_os::keep_frees_short();
     let Options { objects, segments, replicas, log, runs, compaction, json, memory, recover } = Options::parse();
     if let Some(log) = log.as_ref().filter(|_| compaction) {
         let mut pool = Pool::new(Size { objects, segments, replicas }, log_in(Some(log))?);

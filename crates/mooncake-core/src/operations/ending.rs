@@ -78,8 +78,8 @@ impl Core {
     }
 
     /// Goes on with one: its requests, its views if they are proven to have ended, its segments, its unfinished puts,
-    /// views of which nobody can tell but that nothing is done to what they are on, replies, then it itself. How far the
-    /// look for unfinished puts is when there is no time for more.
+    /// views of which nobody can tell but that nothing is done to what they are on, replies, then it itself. How far
+    /// the look for unfinished puts is when there is no time for more.
     fn end_session(
         &mut self,
         now: Time,
