@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
-use mooncake_os::{ProcessIdentity, descriptor_limit, forked, watch_forks};
+use mooncake_os::{ProcessIdentity, descriptor_limit, forked, thread, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;
@@ -184,7 +184,7 @@ impl Links {
                 }
             }
         };
-        if let Err(e) = std::thread::Builder::new().name("mooncake-attach".into()).spawn(improve) {
+        if let Err(e) = thread::start(std::thread::Builder::new().name("mooncake-attach".into()), improve) {
             tracing::warn!("no thread to try shared memory again: {e}");
             let again = self.book.time(Instant::now()) + self.connector.options.retry_after;
             self.book.links.lock().not_improved(ticket, Some(again));

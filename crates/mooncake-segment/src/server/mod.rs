@@ -31,7 +31,7 @@ use crate::error::ServerError;
 use crate::local::{self, Served};
 use crate::machine::Owner;
 use crate::readiness::Readiness;
-use mooncake_os::Waker;
+use mooncake_os::{Waker, thread};
 
 pub use crate::machine::{Fence, ProcessGone};
 
@@ -132,10 +132,8 @@ impl SegmentServer {
             lanes,
         });
         let door = Door::new(shared.clone(), tcp, unix).map_err(os("epoll_ctl"))?;
-        let door = std::thread::Builder::new()
-            .name("mooncake-door".into())
-            .spawn(move || door.run())
-            .map_err(os("start a thread"))?;
+        let builder = std::thread::Builder::new().name("mooncake-door".into());
+        let door = thread::start(builder, move || door.run()).map_err(os("start a thread"))?;
         Ok(Arc::new(SegmentServer { shared, door: Mutex::new(Some(door)) }))
     }
 

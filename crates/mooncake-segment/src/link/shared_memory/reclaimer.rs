@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use mooncake_os::thread;
 use parking_lot::Mutex;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -29,7 +30,8 @@ impl Reclaimer {
             return;
         }
         let inside = self.clone();
-        match std::thread::Builder::new().name("mooncake-reclaim".into()).spawn(move || inside.run()) {
+        let builder = std::thread::Builder::new().name("mooncake-reclaim".into());
+        match thread::start(builder, move || inside.run()) {
             Ok(_) => state.running = true,
             // It stays on the list: the next one tries again.
             Err(e) => tracing::error!("no thread to give memory back: {e}"),

@@ -17,7 +17,7 @@ use super::Attachment;
 use crate::link_events::{EpochQuestion, LinkEvents};
 use crate::protocol::attach_stream::AttachPipe;
 use crate::readiness::{Readiness, Ready, Watch, words_and};
-use mooncake_os::Waker;
+use mooncake_os::{Waker, thread};
 
 /// So many events are taken at a time.
 const AT_ONCE: usize = 64;
@@ -89,7 +89,7 @@ impl Watcher {
     fn keep_running(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         if !state.running {
             let inside = self.clone();
-            std::thread::Builder::new().name("mooncake-watch".into()).spawn(move || inside.run())?;
+            thread::start(std::thread::Builder::new().name("mooncake-watch".into()), move || inside.run())?;
             state.running = true;
         }
         Ok(())

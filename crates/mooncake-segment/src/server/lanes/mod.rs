@@ -30,7 +30,7 @@ use crate::alarm::Alarm;
 use crate::gate::WriterConnection;
 use crate::protocol::frames::{LANE_KEPT, Status};
 use crate::readiness::{Readiness, Ready};
-use mooncake_os::Waker;
+use mooncake_os::{Waker, thread};
 
 /// A worker that had nothing to do for so long ends, if another one waits.
 const REST: Duration = Duration::from_secs(5);
@@ -211,7 +211,7 @@ impl Lanes {
     fn start_worker(self: &Arc<Self>, table: &mut Table) {
         let inside = self.clone();
         let builder = std::thread::Builder::new().name("mooncake-lane".into()).stack_size(STACK);
-        match builder.spawn(move || inside.work()) {
+        match thread::start(builder, move || inside.work()) {
             Ok(_detached) => {
                 table.workers.all += 1;
                 table.workers.waiting += 1;
