@@ -18,7 +18,7 @@ import pytest
 
 from mooncake.async_store import MooncakeDistributedStoreAsync
 from mooncake.async_store._calls import _may_touch_memory
-from mooncake.async_store._crew import _Worker
+from mooncake.async_store._executor import _Worker
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
 
@@ -246,7 +246,7 @@ def test_calls_that_wait_when_the_store_is_closed_fail_like_calls_made_later(sha
         await asyncio.to_thread(begun.wait, 10)
         queued = [asyncio.ensure_future(slow.async_get("k")) for _ in range(100)]
         await asyncio.sleep(0.01)
-        # These have not even been queued when the crew ends.
+        # These have not even been queued when the executor ends.
         same_turn = [asyncio.ensure_future(slow.async_get("k")) for _ in range(100)]
         threading.Timer(0.1, gate.set).start()
         closing = asyncio.ensure_future(asyncio.to_thread(slow.close))

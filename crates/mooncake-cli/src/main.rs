@@ -1,5 +1,7 @@
 //! The `mooncake` binary: `mooncake COMMAND ...`. `mooncake_master` and its kin are shims that add the command.
 
+#![forbid(unsafe_code)]
+
 mod clash;
 mod client;
 mod descriptors;

@@ -17,7 +17,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 const CALL_THREADS_MAX: usize = 4;
 
 /// How long the thread of anchors rests before it looks what has come, for each anchor: many are served by one wake-up,
-/// which costs more than a beat does. Nobody waits for beats, and what else comes by anchors takes its time too.
+/// which costs more than a beat does. No call waits for beats, and what else comes by anchors takes its time too.
 const REST_EACH: Duration = Duration::from_micros(20);
 
 /// Few anchors, each of which would wait for little.
@@ -90,7 +90,7 @@ impl Loops {
     }
 }
 
-/// One of those that are counted.
+/// One task that counts as served.
 struct Served(Arc<AtomicUsize>);
 
 impl Drop for Served {

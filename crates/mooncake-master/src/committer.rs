@@ -1,5 +1,5 @@
-//! Commits that are waited for without a thread, or by nobody: one thread does those of all, however long its disk
-//! stands and however many ask meanwhile.
+//! Commits that a task awaits without holding a thread, or that no task awaits. One thread does them all, however long
+//! its disk stands and however many tasks ask meanwhile.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub trait Commits: Send + Sync + 'static {
     /// Its committer.
     fn committer(&self) -> &Committer;
 
-    /// Where there is a thread beside those that serve connections.
+    /// Where there is a thread beside the ones that serve connections.
     fn threads(&self) -> &Loops;
 
     /// Returns when everything up to `number` is in the log and delivered. Its failure stops the master, which is told
@@ -55,7 +55,7 @@ impl Commit {
         Commit(None)
     }
 
-    /// Has everything up to `number` committed by a thread beside those that serve connections.
+    /// Has everything up to `number` committed by a thread beside the ones that serve connections.
     pub fn ask<C: Commits>(commits: &Arc<C>, number: u64) -> Commit {
         let committer = commits.committer();
         let is_under_way = {
@@ -104,7 +104,7 @@ impl<C: Commits> Run<C> {
 }
 
 impl<C: Commits> Drop for Run<C> {
-    /// The log is closed, this thread panicked, or the master stops before it has begun: nobody waits for ever.
+    /// The log is closed, this thread panicked, or the master stops before it has begun: no task waits for ever.
     fn drop(&mut self) {
         if !self.is_through {
             self.commits.committer().done.send_replace(None);

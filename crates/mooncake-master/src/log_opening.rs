@@ -43,7 +43,7 @@ pub fn open_log(
     }
     let folder = match Folder::open(path) {
         Ok(folder) => folder,
-        // Nobody asked for this very place, and no old log can be in it: a cache without a log is better than none.
+        // No operator named this folder, and no old log can be in it: a cache without a log is better than none.
         Err(LogError::Folder { source, .. })
             if matches!(settings.log_folder, LogFolder::Default(_)) && !path.join("current").exists() =>
         {

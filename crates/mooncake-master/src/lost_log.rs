@@ -1,5 +1,5 @@
 //! A master that goes on without its log has said so once, when it lost it. It says so again every hour: the next
-//! restart forgets every object, and whoever reads the last lines of its output has to find that among them.
+//! restart forgets every object, and an operator has to find that among the last lines of its output.
 
 use std::time::Duration;
 

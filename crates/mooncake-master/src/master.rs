@@ -254,7 +254,7 @@ async fn report(shared: Arc<Shared>, in_output: bool) {
 
 /// The Unix socket is a shortcut: without it clients of this host use TCP.
 fn bind_unix(port: u16, instance: &[u8; 16]) -> Option<(UnixListener, String)> {
-    let suffix: String = instance[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    let suffix = mooncake_os::hex(&instance[..6]);
     let name = format!("mooncake-master-{port}-{suffix}");
     let open = || {
         let address = std::os::unix::net::SocketAddr::from_abstract_name(&name)?;

@@ -55,7 +55,7 @@ pub struct ProcessWatch {
 }
 
 impl ProcessWatch {
-    /// Watches nobody yet.
+    /// Watches no process yet.
     pub fn new() -> io::Result<ProcessWatch> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Waker::new()?;
@@ -123,7 +123,7 @@ impl ProcessWatch {
         self.pidfds.lock().remove(&session);
     }
 
-    /// Those that are watched.
+    /// Sessions whose processes are watched.
     pub fn sessions(&self) -> BTreeSet<SessionId> {
         self.pidfds.lock().keys().copied().collect()
     }

@@ -1,19 +1,8 @@
 //! Random numbers from the kernel: secrets and ids.
 
-use rustix::rand::{GetRandomFlags, getrandom};
-
-/// Sixteen random bytes.
+/// Sixteen random bytes. No master runs without them.
 pub fn bytes() -> [u8; 16] {
-    let mut out = [0; 16];
-    let mut filled = 0;
-    while filled < out.len() {
-        match getrandom(&mut out[filled..], GetRandomFlags::empty()) {
-            Ok(count) => filled += count,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => panic!("the kernel gives no random bytes: {error}"),
-        }
-    }
-    out
+    mooncake_os::random_bytes().unwrap_or_else(|error| panic!("the kernel gives no random bytes: {error}"))
 }
 
 /// A random number other than 0.

@@ -14,11 +14,11 @@ use crate::shared::Shared;
 /// Bytes of keys copied out under one lock of the core.
 pub const SLICE_KEY_BYTES: usize = 64 << 10;
 
-/// Long keys and a dear pattern take seconds: one search at a time, on a thread that nobody else waits for.
+/// Long keys and a costly pattern take seconds: one search runs at a time, on a thread that no other request waits for.
 static SEARCH: Semaphore = Semaphore::const_new(1);
 
-/// Removes every object that is there now, in slices, so that nobody waits longer than one of them; returns how many.
-/// It stops when the mutation that asked for it, if any, is abandoned.
+/// Removes every object that is there now and returns how many. It takes slices, so that no other call waits longer
+/// than one of them. It stops when the mutation that asked for it, if any, is abandoned.
 pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin>) -> Result<u64, LogClosed> {
     let mut removal = shared.read(|core, _| Removal::begin(core, force, origin));
     loop {

@@ -51,15 +51,15 @@ impl Routes {
         self.tables.lock().anchors.count()
     }
 
-    /// Says who waits for a ticket that the core has just given. The core is still held: the put that wakes it comes
-    /// later.
+    /// What the caller waits on for a ticket that the core has just given. The caller still holds the core: the put
+    /// that wakes the ticket comes later.
     pub fn park(&self, _held: &Core, ticket: Ticket) -> oneshot::Receiver<Vec<PutSlot>> {
         let (sender, receiver) = oneshot::channel();
         self.tables.lock().parked.insert(ticket, sender);
         receiver
     }
 
-    /// Nobody waits any more.
+    /// The caller waits no more.
     pub fn unpark(&self, ticket: Ticket) {
         self.tables.lock().parked.remove(&ticket);
     }

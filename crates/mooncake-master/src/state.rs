@@ -37,7 +37,7 @@ pub struct LeftWitness {
     pub log_id: u64,
     /// Where it is.
     pub path: PathBuf,
-    /// Name of the state folder with that log, if it is among those that are listed.
+    /// Name of the state folder with that log, if it is among the listed ones.
     pub folder: Option<String>,
     /// A master holds it.
     pub in_use: bool,
@@ -55,7 +55,8 @@ pub struct State {
 }
 
 impl State {
-    /// Lists what lies below `folder`, which may not be there, and which of the `witnesses` are whose.
+    /// Lists the state folders below `folder`, which may not be there, and the witnesses in `witnesses`, each with the
+    /// state folder of its log, if that is listed.
     pub fn list(folder: &Path, witnesses: &Path) -> io::Result<State> {
         let mut state = State::default();
         for path in entries(folder)? {
@@ -147,7 +148,7 @@ impl LeftWitness {
         let folder = folders.iter().find(|folder| folder.log_id == Some(log_id));
         // That of a folder in use is not looked at: its master may be about to take it.
         let in_use = match folder.map_or_else(|| is_locked(&path), |folder| Ok(folder.in_use.is_some())) {
-            // Another user's, in a folder that everybody writes to.
+            // Another user's, in a folder that every user writes to.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
             in_use => in_use?,
         };
@@ -174,7 +175,7 @@ fn is_locked(path: &Path) -> io::Result<bool> {
     Ok(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 
-/// Names in a folder that everybody writes to may be links and pipes.
+/// Names in a folder that every user writes to may be links and pipes.
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     OpenOptions::new().read(true).custom_flags(flags).open(path)

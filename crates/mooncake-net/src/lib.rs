@@ -15,7 +15,8 @@ pub use host_port::join_host_port;
 pub use pool::{Connect, Connection, Pool, PoolLimits};
 pub use resolve::{ResolveError, resolve, resolve_without_deadline};
 pub use spin::{
-    Habit, MOMENT, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_awake, recv_awake_behind, turns,
+    MOMENT, PollHistory, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_busy_poll, recv_busy_poll_behind,
+    turns,
 };
 pub use tcp::{stays_within_host, unpace};
 pub use unix::{connect_abstract, listen_abstract};

@@ -35,15 +35,15 @@ static ASKING: AtomicUsize = AtomicUsize::new(0);
 
 /// Asks `ready` again and again for a moment. `None`: not ready by then, or
 /// not asked; the caller sleeps until it is.
-pub fn busy_poll<T>(habit: &Habit, ready: impl FnMut() -> Option<T>) -> Option<T> {
-    busy_poll_behind(habit, Duration::ZERO, ready)
+pub fn busy_poll<T>(history: &PollHistory, ready: impl FnMut() -> Option<T>) -> Option<T> {
+    busy_poll_behind(history, Duration::ZERO, ready)
 }
 
 /// The same for an answer that is known to take some work: the moment begins
 /// when that is done. Work of more than `MOST_WORK` is slept through, and
-/// the habit learns nothing of it.
-pub fn busy_poll_behind<T>(habit: &Habit, work: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
-    if work > MOST_WORK || habit.skips() {
+/// the history learns nothing of it.
+pub fn busy_poll_behind<T>(history: &PollHistory, work: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    if work > MOST_WORK || history.skips() {
         return None;
     }
     let _turn = Turn::take()?;
@@ -51,32 +51,32 @@ pub fn busy_poll_behind<T>(habit: &Habit, work: Duration, mut ready: impl FnMut(
     loop {
         for _ in 0..ASKS {
             if let Some(answer) = ready() {
-                habit.helped();
+                history.helped();
                 return Some(answer);
             }
             std::hint::spin_loop();
         }
         if Instant::now() >= until {
-            habit.was_in_vain();
+            history.was_in_vain();
             return None;
         }
     }
 }
 
 /// One `recv` of a blocking socket, awake for a moment first. 0 is the end of the stream.
-pub fn recv_awake(habit: &Habit, socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize, Errno> {
-    recv_awake_behind(habit, Duration::ZERO, socket, bytes)
+pub fn recv_busy_poll(history: &PollHistory, socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize, Errno> {
+    recv_busy_poll_behind(history, Duration::ZERO, socket, bytes)
 }
 
 /// The same where the answer takes some work: see [`busy_poll_behind`].
-pub fn recv_awake_behind(
-    habit: &Habit,
+pub fn recv_busy_poll_behind(
+    history: &PollHistory,
     work: Duration,
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
 ) -> Result<usize, Errno> {
     let mut read = |flags| rustix::net::recv(socket, &mut *bytes, flags).map(|(count, _)| count);
-    busy_poll_behind(habit, work, || match read(RecvFlags::DONTWAIT) {
+    busy_poll_behind(history, work, || match read(RecvFlags::DONTWAIT) {
         Err(Errno::AGAIN) => None,
         outcome => Some(outcome),
     })
@@ -98,20 +98,20 @@ pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
 
 /// What a peer's answers were like lately: whether asking is worth it.
 #[derive(Debug, Default)]
-pub struct Habit {
+pub struct PollHistory {
     /// Waits that are still to skip asking.
     skip: AtomicU32,
     /// How many to skip after the next time in vain.
     penalty: AtomicU32,
 }
 
-impl Habit {
+impl PollHistory {
     /// Nothing known yet.
-    pub const fn new() -> Habit {
-        Habit { skip: AtomicU32::new(0), penalty: AtomicU32::new(0) }
+    pub const fn new() -> PollHistory {
+        PollHistory { skip: AtomicU32::new(0), penalty: AtomicU32::new(0) }
     }
 
-    // Threads that share a habit may lose each other's updates: it is an estimate.
+    // Threads that share a history may lose each other's updates: it is an estimate.
     /// Whether the next wait is to be slept through from its beginning. Told once a wait.
     pub fn skips(&self) -> bool {
         let skip = self.skip.load(Relaxed);
@@ -167,25 +167,25 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_there_is_taken() {
-        assert_eq!(busy_poll(&Habit::new(), || Some(7)).unwrap_or(7), 7);
+        assert_eq!(busy_poll(&PollHistory::new(), || Some(7)).unwrap_or(7), 7);
     }
 
     #[test]
     fn asking_in_vain_is_done_ever_more_rarely() {
-        let habit = Habit::new();
+        let history = PollHistory::new();
         let mut skipped = Vec::new();
         for _ in 0..10 {
             let mut skips = 0;
-            while habit.skips() {
+            while history.skips() {
                 skips += 1;
             }
             skipped.push(skips);
-            habit.was_in_vain();
+            history.was_in_vain();
         }
         assert_eq!(skipped, [0, 0, 1, 2, 4, 8, 16, 32, 64, 128]);
-        habit.helped();
-        while habit.skips() {}
-        habit.was_in_vain();
-        assert!(!habit.skips(), "one answer in time and the next wait asks again");
+        history.helped();
+        while history.skips() {}
+        history.was_in_vain();
+        assert!(!history.skips(), "one answer in time and the next wait asks again");
     }
 }

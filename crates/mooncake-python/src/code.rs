@@ -83,7 +83,7 @@ pub const CODES: &[Code] = &[
 
 /// Stored, removed, done.
 pub const OK: i64 = DONE.number;
-/// What an existence check says of a key that nobody has, or that nobody can be asked about.
+/// What an existence check says of a key that is not there, or that no master can be asked about.
 pub const ABSENT: i64 = 0;
 /// A defect.
 pub const INTERNAL: i64 = INTERNAL_ERROR.number;

@@ -46,7 +46,7 @@ extern "C" fn alloc_huge(size: usize) -> *mut c_void {
 /// `void (void *)`.
 ///
 /// # Safety
-/// Nobody uses the memory any more.
+/// No thread uses the memory any more.
 unsafe extern "C" fn free_huge(ptr: *mut c_void) {
     // SAFETY: the caller's word; what is not ours is left alone.
     let _ = unsafe { free_host_memory(ptr.addr()) };

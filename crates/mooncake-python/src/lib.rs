@@ -7,7 +7,7 @@
 //! integers with the reason in `last_error()`, and no panic reaches Python.
 //! The module installs no signal handler, allocator, subscriber or panic hook.
 
-// Before those that use its macro.
+// Before the modules that use its macro.
 #[macro_use]
 mod docs;
 

@@ -1,6 +1,8 @@
 //! How long a pool of many objects, segments and clients holds its master's lock. Everybody's calls wait while one of
 //! them holds it.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 
 use serde::Serialize;

@@ -1,5 +1,7 @@
 //! Measures how long a pool of many objects holds its master's lock.
 
+#![forbid(unsafe_code)]
+
 use std::path::PathBuf;
 
 use clap::Parser;

@@ -9,64 +9,84 @@ use crate::tables::{engine, families, mooncake_config};
 
 /// All of them.
 pub const VARIABLES: &[Setting] = &[
-    Setting::done("MC_SHM", Type::Bool, "1", "map the memory of peers on the same host; 0: bulk data by TCP only"),
-    Setting::done("MC_SHM_VIEWS", Type::Bool, "1", "`get_buffer` borrows mapped memory; 0: it copies"),
-    Setting::done("MOONCAKE_STORE_CHECKSUM", Type::Bool, "1", "verify the CRC-32C of whole objects as they are read"),
-    Setting::done("MC_LOOKUP_TIMEOUT_MS", Type::Milliseconds, "500", "longest wait for the master's answer to a query"),
-    Setting::done("MC_DATA_TIMEOUT_MS", Type::Milliseconds, "3000", "longest time without a byte moved"),
-    Setting::done(
+    Setting::supported("MC_SHM", Type::Bool, "1", "map the memory of peers on the same host; 0: bulk data by TCP only"),
+    Setting::supported("MC_SHM_VIEWS", Type::Bool, "1", "`get_buffer` borrows mapped memory; 0: it copies"),
+    Setting::supported(
+        "MOONCAKE_STORE_CHECKSUM",
+        Type::Bool,
+        "1",
+        "verify the CRC-32C of whole objects as they are read",
+    ),
+    Setting::supported(
+        "MC_LOOKUP_TIMEOUT_MS",
+        Type::Milliseconds,
+        "500",
+        "longest wait for the master's answer to a query",
+    ),
+    Setting::supported("MC_DATA_TIMEOUT_MS", Type::Milliseconds, "3000", "longest time without a byte moved"),
+    Setting::supported(
         "MC_PUT_TIMEOUT_MS",
         Type::Milliseconds,
         "5000",
         "longest time for a put's retries and waits for room",
     ),
-    Setting::done(
+    Setting::supported(
         "MC_STORE_USE_HUGEPAGE",
         Type::Text,
         "",
         "set to anything but 0, false, no, off or nothing: huge pages for the segment",
     ),
-    Setting::done("MC_STORE_CLIENT_MIN_PORT", Type::Port, "12300", "first port to choose from for data"),
-    Setting::done("MC_STORE_CLIENT_MAX_PORT", Type::Port, "14300", "last port to choose from for data"),
-    Setting::done(
+    Setting::supported("MC_STORE_CLIENT_MIN_PORT", Type::Port, "12300", "first port to choose from for data"),
+    Setting::supported("MC_STORE_CLIENT_MAX_PORT", Type::Port, "14300", "last port to choose from for data"),
+    Setting::supported(
         "MC_STORE_CLIENT_BIND_ADDRESS",
         Type::Address,
         "",
         "what to listen on for data where that is not what the host name says",
     ),
     crate::tables::engine::RAISE_DESCRIPTORS,
-    Setting::done(
+    Setting::supported(
         "MC_LOG_LEVEL",
         Type::LogLevel,
         "INFO",
         "what clients say, by Python's logger `mooncake` or on stderr: TRACE, DEBUG, INFO, WARNING, ERROR or OFF",
     ),
-    Setting::done("MC_STORE_CLIENT_METRIC", Type::Bool, "1", "count calls, bytes and times of a client; 0: do not"),
-    Setting::done(
+    Setting::supported(
+        "MC_STORE_CLIENT_METRIC",
+        Type::Bool,
+        "1",
+        "count calls, bytes and times of a client; 0: do not",
+    ),
+    Setting::supported(
         "MC_STORE_CLIENT_METRIC_INTERVAL",
         Type::Whole(0, u64::MAX as i128),
         "0",
         "seconds between two log lines about what was counted; 0: none",
     ),
-    Setting::done("MC_STORE_CLIENT_METRIC_BANDWIDTH", Type::Bool, "0", "those lines say bytes a second too"),
-    Setting::done("MC_STORE_CLUSTER_ID", Type::Text, "", "label `cluster_id` of a client's metrics"),
-    Setting::accepted(
+    Setting::supported("MC_STORE_CLIENT_METRIC_BANDWIDTH", Type::Bool, "0", "those lines say bytes a second too"),
+    Setting::supported("MC_STORE_CLUSTER_ID", Type::Text, "", "label `cluster_id` of a client's metrics"),
+    Setting::no_effect(
         "MC_RPC_TIMEOUT_MS",
         Type::Text,
         "",
         "MC_LOOKUP_TIMEOUT_MS and MC_PUT_TIMEOUT_MS bound the calls",
     ),
-    Setting::accepted(
+    Setting::no_effect(
         "MC_RPC_CONNECT_TIMEOUT_MS",
         Type::Text,
         "",
         "setup gives up after 3 s, calls go by MC_LOOKUP_TIMEOUT_MS",
     ),
-    Setting::accepted("MC_TRANSFER_TIMEOUT", Type::Text, "", "MC_DATA_TIMEOUT_MS bounds the time without a byte moved"),
-    Setting::accepted("MC_TCP_BIND_ADDRESS", Type::Text, "", "MC_STORE_CLIENT_BIND_ADDRESS says what to listen on"),
-    Setting::accepted("MC_STORE_HUGEPAGE_SIZE", Type::Text, "", "huge pages have the size that is the host's default"),
-    Setting::accepted("MC_STORE_CLIENT_SETUP_RETRIES", Type::Text, "", "every port of the range is tried"),
-    Setting::accepted(
+    Setting::no_effect(
+        "MC_TRANSFER_TIMEOUT",
+        Type::Text,
+        "",
+        "MC_DATA_TIMEOUT_MS bounds the time without a byte moved",
+    ),
+    Setting::no_effect("MC_TCP_BIND_ADDRESS", Type::Text, "", "MC_STORE_CLIENT_BIND_ADDRESS says what to listen on"),
+    Setting::no_effect("MC_STORE_HUGEPAGE_SIZE", Type::Text, "", "huge pages have the size that is the host's default"),
+    Setting::no_effect("MC_STORE_CLIENT_SETUP_RETRIES", Type::Text, "", "every port of the range is tried"),
+    Setting::no_effect(
         "MC_LOG_DIR",
         Type::Text,
         "",
@@ -76,13 +96,18 @@ pub const VARIABLES: &[Setting] = &[
 
 /// Of every process, read before anything else is.
 pub const PROCESS_VARIABLES: &[Setting] = &[
-    Setting::done(
+    Setting::supported(
         "MOONCAKE_ALLOW_CLASH",
         Type::Text,
         "",
         "1: start and import although another distribution of Mooncake is installed beside this one",
     ),
-    Setting::done("MOONCAKE_STATE_DIR", Type::Text, "", "folder for the master's logs, where --wal_dir names none"),
+    Setting::supported(
+        "MOONCAKE_STATE_DIR",
+        Type::Text,
+        "",
+        "folder for the master's logs, where --wal_dir names none",
+    ),
 ];
 
 /// Who reads the environment.

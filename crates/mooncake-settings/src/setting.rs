@@ -154,12 +154,17 @@ fn suggestion<S: AsRef<str>>(dashes: &str, close: &[S]) -> String {
 
 impl Setting {
     /// It works, and this is what it does.
-    pub(crate) const fn done(name: &'static str, value: Type, default: &'static str, help: &'static str) -> Setting {
+    pub(crate) const fn supported(
+        name: &'static str,
+        value: Type,
+        default: &'static str,
+        help: &'static str,
+    ) -> Setting {
         Setting { name, value, default, help, support: Support::Supported }
     }
 
     /// Tuning without a meaning here, and why.
-    pub(crate) const fn accepted(
+    pub(crate) const fn no_effect(
         name: &'static str,
         value: Type,
         default: &'static str,
@@ -169,7 +174,12 @@ impl Setting {
     }
 
     /// A setting of a capability that is missing: harmless by itself.
-    pub(crate) const fn idle(name: &'static str, value: Type, default: &'static str, help: &'static str) -> Setting {
+    pub(crate) const fn inactive(
+        name: &'static str,
+        value: Type,
+        default: &'static str,
+        help: &'static str,
+    ) -> Setting {
         Setting { name, value, default, help, support: Support::Inactive }
     }
 

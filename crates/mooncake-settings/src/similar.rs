@@ -1,5 +1,7 @@
 //! What a mistyped name or a word without dashes may have been meant for.
 
+use strsim::levenshtein;
+
 use crate::programs::Program;
 
 /// Flags that take the address of another process, by their program's choice of name.
@@ -13,7 +15,7 @@ pub(crate) fn close_to(program: &Program, name: &str) -> Vec<&'static str> {
         .map(|setting| (setting.name, 1 + setting.name.len() / 4))
         // Names of very different lengths are far apart: what may be very long is not compared.
         .filter(|(known, most)| known.len().abs_diff(name.len()) <= *most)
-        .map(|(known, most)| (edits(name, known), known, most))
+        .map(|(known, most)| (levenshtein(name, known), known, most))
         .filter(|(distance, _, most)| distance <= most)
         .map(|(distance, known, _)| (distance, known))
         .collect();
@@ -45,20 +47,4 @@ pub(crate) fn meant_by(program: &Program, word: &str) -> Option<String> {
     let port = word.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     let address = ADDRESSES.iter().find(|name| program.find(name).is_some());
     port.and(address).map(|name| format!("--{name}={word}"))
-}
-
-/// Levenshtein distance.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<u8> = b.bytes().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

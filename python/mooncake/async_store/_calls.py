@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mooncake import _native
-from mooncake.async_store._crew import Call, Crew
+from mooncake.async_store._executor import Call, Executor
 from mooncake.errors import started_keys
 from mooncake.store import MooncakeDistributedStore, ParallelAxis, ReadTarget, ReplicateConfig, TensorParallelism
 
@@ -76,11 +76,11 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
     def __init__(self, *, threads: int = 4):
         super().__init__()
         self._threads = threads
-        self._crew = Crew(self, threads, run_batch)
+        self._executor = Executor(self, threads, run_batch)
 
     def setup(self, *args: Any, **kwargs: Any) -> int:
-        if self._crew.ended:
-            self._crew = Crew(self, self._threads, run_batch)
+        if self._executor.ended:
+            self._executor = Executor(self, self._threads, run_batch)
         return super().setup(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -109,18 +109,18 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
 
     async def _revoke_unheard(self, keys: list[str | bytes]) -> None:
         """Revokes put sessions whose caller hears an exception only, and goes on with that if it is cancelled."""
-        await asyncio.shield(_revoke(self._crew, asyncio.get_running_loop(), keys))
+        await asyncio.shield(_revoke(self._executor, asyncio.get_running_loop(), keys))
 
     def close(self) -> int:
         """Waits for the calls in flight, then closes. Those that no thread has taken yet fail with a RuntimeError."""
-        if not self._crew.forked:
-            self._crew.end()
+        if not self._executor.forked:
+            self._executor.end()
         return super().close()
 
 
 async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    crew = store._crew
-    if name == "last_error" or crew.forked:
+    executor = store._executor
+    if name == "last_error" or executor.forked:
         # In a forked child its threads are the parent's: every call is refused there, at once.
         return getattr(store, name)(*args, **kwargs)
     batch = _BATCHES.get(name)
@@ -130,8 +130,8 @@ async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, 
         kwargs = {name: _own(arg) if isinstance(arg, _CHANGEABLE) else arg for name, arg in kwargs.items()}
     call = Call(asyncio.get_running_loop(), name, kind, args, kwargs)
     if name == "batch_put_session_start":
-        call.take_back = functools.partial(_take_back, crew, call)
-    crew.take(call)
+        call.take_back = functools.partial(_take_back, executor, call)
+    executor.take(call)
     try:
         result = await call.future
     except asyncio.CancelledError:
@@ -149,18 +149,18 @@ async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, 
     return result
 
 
-def _take_back(crew: Crew, call: Call, codes: list[int]) -> None:
+def _take_back(executor: Executor, call: Call, codes: list[int]) -> None:
     """Revokes the put sessions that a call has started whose caller was cancelled."""
     if keys := started_keys(codes, call.args, call.kwargs):
-        _revoke(crew, call.loop, keys)
+        _revoke(executor, call.loop, keys)
 
 
-def _revoke(crew: Crew, loop: asyncio.AbstractEventLoop, keys: list[str | bytes]) -> asyncio.Future:
+def _revoke(executor: Executor, loop: asyncio.AbstractEventLoop, keys: list[str | bytes]) -> asyncio.Future:
     """Revokes put sessions, whoever still waits for that."""
     call = Call(loop, "batch_put_session_revoke", None, (keys,), {})
     # A store that closes takes all of them back.
     try:
-        crew.take_at_once(call)
+        executor.take_at_once(call)
     except RuntimeError:
         call.future.set_result(None)
     return call.future

@@ -34,7 +34,7 @@ pub(crate) fn threads_for(objects: usize, bytes: u64) -> usize {
 /// The caller's thread is one of them. It alone can ask `interrupted`; the function that `work` is given tells
 /// its answer to all. A thread whose outcome is `starved` takes no further item, and that one is worked on again
 /// once no other thread of the call is at work.
-pub(crate) fn share<T: Send, R: Send>(
+pub(crate) fn fan_out<T: Send, R: Send>(
     items: Vec<T>,
     threads: usize,
     interrupted: &dyn Fn() -> bool,
@@ -126,7 +126,7 @@ mod tests {
     fn outcomes_are_those_of_their_items_whichever_thread_had_them() {
         for threads in [1, 2, 4] {
             let meeting = Barrier::new(threads);
-            let (outcomes, told) = share(
+            let (outcomes, told) = fan_out(
                 (0..100).collect(),
                 threads,
                 NEVER,
@@ -150,7 +150,7 @@ mod tests {
         let (place, meeting) = (AtomicUsize::new(1), Barrier::new(2));
         let begun = AtomicUsize::new(0);
         let (outcomes, _) =
-            share((0..50).collect(), 2, NEVER, Option::is_none, |item: &mut u64, _: &dyn Fn() -> bool| {
+            fan_out((0..50).collect(), 2, NEVER, Option::is_none, |item: &mut u64, _: &dyn Fn() -> bool| {
                 let mine = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok();
                 if begun.fetch_add(1, Ordering::AcqRel) < 2 {
                     meeting.wait();
@@ -162,7 +162,7 @@ mod tests {
             });
         assert_eq!(outcomes, (0..50).map(Some).collect::<Vec<_>>());
         let (outcomes, _) =
-            share((0..50).collect(), 3, NEVER, Option::is_none, |_: &mut u64, _: &dyn Fn() -> bool| None::<()>);
+            fan_out((0..50).collect(), 3, NEVER, Option::is_none, |_: &mut u64, _: &dyn Fn() -> bool| None::<()>);
         assert_eq!(outcomes, vec![None; 50], "what stays without it has that as its outcome");
     }
 
@@ -176,7 +176,7 @@ mod tests {
         };
         let meeting = Barrier::new(4);
         let until = Instant::now() + Duration::from_secs(20);
-        let (outcomes, told) = share(
+        let (outcomes, told) = fan_out(
             (0..8).collect(),
             4,
             &interrupted,

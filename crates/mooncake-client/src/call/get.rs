@@ -8,7 +8,7 @@ use mooncake_segment::{LinkError, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::call::fan_out::{share, threads_for};
+use crate::call::fan_out::{fan_out, threads_for};
 use crate::call::query::OWNER_AWAY;
 use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
@@ -131,7 +131,7 @@ impl Inner {
         let starved = |(fetched, _): &(Fetched, _)| matches!(fetched, Fetched::Failed(error) if is_no_staging(error));
         let threads = threads_for(reads.len(), bytes);
         // What was read before it was interrupted is no less read.
-        let (outcomes, _) = share(reads, threads, &|| self.is_interrupted(), starved, read);
+        let (outcomes, _) = fan_out(reads, threads, &|| self.is_interrupted(), starved, read);
         let (fetched, now_lost): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
         lost.extend(now_lost.into_iter().flatten());
         fetched

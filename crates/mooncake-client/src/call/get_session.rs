@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mooncake_memory::{Neighbours, Target};
 use mooncake_wire::message::Object;
 
-use crate::call::fan_out::{share, threads_for};
+use crate::call::fan_out::{fan_out, threads_for};
 use crate::call::get::Part;
 use crate::call::ranges::{GetRanges, ReadRange};
 use crate::error::{Cause, StoreError};
@@ -59,7 +59,7 @@ impl Inner {
             found.as_ref().map_err(Clone::clone).and_then(|found| self.read_in_session(item, found, &neighbours, stop))
         };
         let starved = |outcome: &Result<u64, StoreError>| matches!(outcome, Err(error) if is_no_staging(error));
-        share(items.iter_mut().zip(found).collect(), threads, &|| self.is_interrupted(), starved, read).0
+        fan_out(items.iter_mut().zip(found).collect(), threads, &|| self.is_interrupted(), starved, read).0
     }
 
     fn read_in_session(

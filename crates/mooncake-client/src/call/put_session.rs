@@ -7,7 +7,7 @@ use mooncake_memory::{Neighbours, Source, Target, crc32c_append, crc32c_combine,
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::call::fan_out::{share, threads_for};
+use crate::call::fan_out::{fan_out, threads_for};
 use crate::call::put::{Driver, PutItem, check_all};
 use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
@@ -144,7 +144,7 @@ impl Inner {
         let threads = threads_for(items.len(), on_device.fold(0, u64::saturating_add));
         let write = |item: &mut &PutRanges<'_>, stop: &dyn Fn() -> bool| self.write_in_session(item, &neighbours, stop);
         let starved = |outcome: &Result<u64, StoreError>| matches!(outcome, Err(error) if is_no_staging(error));
-        share(items.iter().collect(), threads, &|| self.is_interrupted(), starved, write).0
+        fan_out(items.iter().collect(), threads, &|| self.is_interrupted(), starved, write).0
     }
 
     fn write_in_session(

@@ -26,7 +26,7 @@ pub trait OrphanDriver {
     type Session: Session;
 
     /// The store's, under their lock.
-    fn orphans(&self) -> impl DerefMut<Target = Orphans<Self::Session>>;
+    fn orphans(&self) -> impl DerefMut<Target = OrphanedPuts<Self::Session>>;
 
     /// The store's, under their lock.
     fn sequences(&self) -> impl DerefMut<Target = Sequences>;
@@ -64,7 +64,7 @@ pub fn give_up<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<u64>
     }
 }
 
-fn keep_running<D: OrphanDriver>(driver: &D, orphans: &mut Orphans<D::Session>) {
+fn keep_running<D: OrphanDriver>(driver: &D, orphans: &mut OrphanedPuts<D::Session>) {
     if !orphans.running {
         orphans.running = driver.start_worker();
     }
@@ -111,7 +111,7 @@ async fn attempt<D: CallDriver>(call: &D, session: &D::Session, orphan: Orphan) 
 
 /// What is left behind, in the order in which it was. `S`: the session that it belongs to.
 #[derive(Debug)]
-pub struct Orphans<S> {
+pub struct OrphanedPuts<S> {
     waiting: Vec<(S, Orphan)>,
     /// A worker is at it.
     pub(crate) running: bool,
@@ -126,13 +126,13 @@ pub enum Orphan {
     Known(Abort),
 }
 
-impl<S> Default for Orphans<S> {
+impl<S> Default for OrphanedPuts<S> {
     fn default() -> Self {
         Self { waiting: Vec::new(), running: false }
     }
 }
 
-impl<S: Clone> Orphans<S> {
+impl<S: Clone> OrphanedPuts<S> {
     /// Takes charge of a `PutStart` without an answer. False: there are too many, and nobody asks for its answer again.
     pub fn add(&mut self, session: S, mut request: Request) -> bool {
         if let Some(request::Body::PutStart(start)) = &mut request.body {
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_a_put_without_an_answer_was_given_is_given_up_once_the_answer_is_here() {
-        let mut orphans = Orphans::default();
+        let mut orphans = OrphanedPuts::default();
         let start = PutStart { wait: true, ..PutStart::default() };
         let request = Request { sequence: 5, body: Some(request::Body::PutStart(start)), ..Request::default() };
         assert!(orphans.add("session", request));
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn beyond_so_many_the_deadline_of_the_master_does_it() {
-        let mut orphans = Orphans::default();
+        let mut orphans = OrphanedPuts::default();
         assert!((0..MAX_ORPHANS as u64).all(|rid| orphans.give_up((), vec![rid], true)));
         assert!(!orphans.give_up((), vec![9], true));
         orphans.settled(None);

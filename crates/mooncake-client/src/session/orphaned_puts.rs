@@ -4,7 +4,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 
 use crate::machine::call::CallDriver;
-use crate::machine::orphans::{OrphanDriver, Orphans, run};
+use crate::machine::orphans::{OrphanDriver, OrphanedPuts, run};
 use crate::machine::ready;
 use crate::machine::sequences::Sequences;
 use crate::session::Session;
@@ -14,7 +14,7 @@ use crate::session::control::Control;
 impl OrphanDriver for Arc<Control> {
     type Session = Arc<Session>;
 
-    fn orphans(&self) -> impl DerefMut<Target = Orphans<Arc<Session>>> {
+    fn orphans(&self) -> impl DerefMut<Target = OrphanedPuts<Arc<Session>>> {
         self.orphans.lock()
     }
 

@@ -44,17 +44,18 @@ pub(crate) enum NoRoom {
     NoSegment,
     /// Room may come.
     Full(Why),
-    /// Only what its own call has stored is left to be taken, and what was looked up: that is waited for, and keeps
-    /// nobody else waiting.
+    /// Only this call's own objects, and objects looked up a moment ago, could be evicted. The put waits without
+    /// blocking later puts.
     SameCall,
-    /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. That is waited
-    /// for, and keeps nobody else waiting: who needs less can have it.
+    /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. The put waits
+    /// without blocking later puts: one that needs less may be placed.
     Held,
     /// Room comes from the populator.
     Populating,
-    /// Room for a further replica does, without an eviction. That keeps nobody waiting who needs no more than there is.
+    /// Room for a further replica comes from the populator, without an eviction. The put waits without blocking puts
+    /// that need no more than there is.
     PopulatingMore,
-    /// This session has too much unfinished already; others are not to wait for that.
+    /// This session has too much unfinished already. The put waits without blocking those of others.
     Capped(Why),
 }
 

@@ -81,9 +81,8 @@ impl Changes {
         }
     }
 
-    /// Those that wait to spare what their call has stored, or for more of the memory that is being populated, look
-    /// again: they keep nobody waiting, so that any number of them may, and are looked at once a tick, not with each
-    /// change of others.
+    /// Set by each tick: re-evaluate puts that wait rather than evict their own call's objects, and those that wait for
+    /// memory that is being populated. Not on every change, because there may be many.
     pub fn begin_own(&mut self) {
         if !self.own.begun {
             self.own.begin();

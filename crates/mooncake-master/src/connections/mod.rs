@@ -1,10 +1,10 @@
 //! Which connections there are, and which one goes where there are too many.
 //!
-//! What a connection is for turns out with its hello. Until then it counts among the strangers, of whom the oldest
-//! goes, of the address with the most of them. Anchors have a reserve of their own: each session has one, and sessions
-//! are limited elsewhere. Calls have a share: where it is full, one goes that rests, of the client that has the most,
-//! which opens another one when it needs it. So neither strangers nor calls ever keep an anchor out, without which its
-//! session ends.
+//! What a connection is for turns out with its hello. Until then it is a stranger. Where there are too many strangers,
+//! the oldest one goes, of the address with the most of them. Anchors have a reserve of their own: each session has
+//! one, and sessions are limited elsewhere. Calls have a share: where it is full, one goes that rests, of the client
+//! that has the most, which opens another one when it needs it. So neither strangers nor calls ever keep an anchor out,
+//! without which its session ends.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::peer_log::Peer;
 
-/// How many connections there may be of those that have a limit of their own.
+/// How many connections there may be of each kind that has a limit of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Before their hello, and those for calls that have no place yet.
@@ -44,8 +44,8 @@ impl Limits {
 /// A connection that answered a call, or began, so short a time ago is not at rest: the next call may be on its way.
 const RESTS_FROM: Duration = Duration::from_millis(20);
 
-/// Behind a search in vain nobody searches for so long, microseconds: all that wait for a place would otherwise look at
-/// all connections every few milliseconds, each of them.
+/// Behind a search in vain there is no other one for so long, microseconds. Otherwise each connection that waits for a
+/// place would look at all connections every few milliseconds.
 const VAIN: u64 = 2_000;
 
 /// All connections. Each may be ended from outside: at the stop, when its session is over, and to make room.
@@ -55,7 +55,7 @@ pub struct Connections {
     limits: Limits,
     next: AtomicU64,
     table: Mutex<Table>,
-    /// All are to end, those that begin meanwhile too.
+    /// All are to end, also connections that begin meanwhile.
     ended: AtomicBool,
     displaced: AtomicU64,
 }
@@ -261,7 +261,7 @@ impl Connections {
         table.all.values().filter_map(session).collect()
     }
 
-    /// Ends those whose session is over.
+    /// Ends the connections of sessions that are over.
     pub fn end_where(&self, over: impl Fn(SessionId) -> bool) {
         for entry in self.table.lock().all.values() {
             if let (Kind::Anchor(session) | Kind::Calls(session), Some(task)) = (&entry.kind, &entry.task)
@@ -274,7 +274,7 @@ impl Connections {
 
     /// Ends all.
     pub fn end_all(&self) {
-        // Seen by whoever has the lock after this.
+        // Each thread that takes the lock after this one sees it.
         self.ended.store(true, Ordering::Relaxed);
         for entry in self.table.lock().all.values() {
             if let Some(task) = &entry.task {
@@ -313,7 +313,8 @@ impl Table {
         oldest.max_by_key(|(count, (number, ()))| (*count, Reverse(**number))).map(|(_, (number, ()))| *number)
     }
 
-    /// Of the client with the most of those that have one at rest since before then.
+    /// The one that is at rest longest, of the client with the most connections among the clients that have one at rest
+    /// since before then.
     fn longest_at_rest(&mut self, before: u64) -> Option<u64> {
         if before < self.in_vain + VAIN && self.in_vain > 0 {
             return None;

@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mooncake_net::{Habit, MOMENT, turns};
+use mooncake_net::{MOMENT, PollHistory, turns};
 use mooncake_wire::{FrameReader, MAX_FRAME};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -52,12 +52,12 @@ const MOST_WORK: Duration = Duration::from_micros(150);
 /// than for a copy, but asks again at once after its put's end.
 #[derive(Debug, Default)]
 struct Habits {
-    at_once: Habit,
-    behind_work: Habit,
+    at_once: PollHistory,
+    behind_work: PollHistory,
 }
 
 impl Habits {
-    fn behind(&self, work: Duration) -> &Habit {
+    fn behind(&self, work: Duration) -> &PollHistory {
         if work.is_zero() { &self.at_once } else { &self.behind_work }
     }
 }

@@ -27,7 +27,7 @@ use crate::reading;
 use crate::removal::remove_all;
 use crate::shared::Shared;
 
-/// What there is, for a reader who came without a path.
+/// What there is, for a request without a path.
 const INDEX: &str = "\
 mooncake_master: pages of this port
 
@@ -108,7 +108,7 @@ async fn metrics_summary(State(shared): State<Arc<Shared>>) -> Response {
     text(format!("role=leader, state=serving, service_ready=true, master={{{line}}}, ha={{off}}\n"))
 }
 
-/// Ready only while operations can be logged: a master whose log is closed answers nobody any more.
+/// Ready only while operations can be logged: a master whose log is closed answers no call any more.
 async fn health(State(shared): State<Arc<Shared>>) -> Response {
     let degraded: &[&str] = if shared.log.is_lost() { &["log_lost"] } else { &[] };
     health_page("serving", !shared.log.is_closed(), degraded)
@@ -223,7 +223,7 @@ async fn remove_everything(
     let force = match query.force.as_deref() {
         Some("true" | "1") => true,
         None | Some("false" | "0" | "") => false,
-        // Somebody who means something by it is not to find that it meant nothing.
+        // A caller that means something by it is not to find that it meant nothing.
         Some(_) => return failed(StatusCode::BAD_REQUEST, -600, "force: true or false is expected"),
     };
     match remove_all(&shared, force, None).await {

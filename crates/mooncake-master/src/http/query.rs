@@ -145,20 +145,7 @@ pub(crate) fn shown(key: &[u8]) -> String {
 
 /// Undoes percent-encoding; what is none of it stays.
 pub(crate) fn decode(text: &str) -> Vec<u8> {
-    let mut bytes = text.bytes();
-    let mut decoded = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        let mut ahead = bytes.clone();
-        let pair = (ahead.next().and_then(hex), ahead.next().and_then(hex));
-        match (byte, pair) {
-            (b'%', (Some(high), Some(low))) => {
-                decoded.push(high * 16 + low);
-                bytes = ahead;
-            }
-            _ => decoded.push(byte),
-        }
-    }
-    decoded
+    percent_encoding::percent_decode_str(text).collect()
 }
 
 fn hex(digit: u8) -> Option<u8> {

@@ -1,4 +1,4 @@
-//! The way of records from the files of a log to whom they are for.
+//! The way of records from the files of a log to their receiver.
 
 use mooncake_core::RecordRef;
 
@@ -16,7 +16,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Whom the records of a log are for.
+/// The receiver of a log's records.
 pub trait Replay {
     /// The next record.
     fn apply(&mut self, record: RecordRef<'_>) -> Result<(), String>;

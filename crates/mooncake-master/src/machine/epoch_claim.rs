@@ -1,14 +1,19 @@
-//! What clients say that they have seen of a log, and how far that is believed.
+//! What clients say that they have seen of a log, and how far the master believes that (`docs/safety.md`, rule 18).
 //!
-//! A client that has seen more of this very log than there is proves that the log has lost its end: rids after that end
-//! may be in use. So does one that has seen another epoch of its number, which another continuation of the log began.
-//! The same epoch under another log id is this log before or after its file was lost. Another log's
-//! epoch is one whose rids that log has given out, and this client may still name or write them; a higher one its
-//! segments may already obey. All of that raises the epoch to one of which nobody has seen anything. There are only
-//! 65,535 of them and each raise closes every segment for a moment, so that what anybody can claim costs from two
+//! A client's hello shows the highest position that it has seen. Each of these raises the epoch, to one that neither
+//! the client nor this master has seen:
+//!
+//! - More of this very log than there is. The log has lost its end, and rids after that end may be in use.
+//! - This epoch's number with another id. Another continuation of the log began that epoch.
+//! - An epoch of another log, this master's or a higher one. That log has given out its rids, and this client may still
+//!   name or write them. A higher one the client's segments may already obey.
+//!
+//! The same epoch under another log id is this log before or after its file was lost.
+//!
+//! There are only 65,535 epochs, and each raise closes every segment for a moment. So each claim costs from two
 //! budgets, of raises and of epochs: true claims are rare and small, lies run dry. The epochs of a master without a log
-//! end with it, and each restart of it leaves the engines that outlive it one ahead: its budget of epochs comes back
-//! fast and adds up, so that an engine that has outlived any number of them is let in after a while.
+//! end with it, and each restart of it leaves the engines that outlive it one ahead. Its budget of epochs comes back
+//! fast and adds up, so that an engine that has outlived any number of restarts is let in after a while.
 
 use mooncake_mutant::mutant;
 use std::time::Duration;
@@ -87,26 +92,30 @@ impl EpochClaims {
         EpochClaims { raises: Budget::new(now, BUDGET_MAX, REFILL), epochs, told: None }
     }
 
-    /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. Refused claims
-    /// are logged; the client cannot be served, as its memory may obey what this master has not reached.
+    /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. A refused claim
+    /// is logged. The master cannot serve that client, as its memory may obey what this master has not reached.
     pub fn judge(&mut self, now: Duration, own: LogPosition, shown: &Shown) -> Result<Option<u16>, Refusal> {
         let Shown { position: seen, says_epoch_ids } = shown;
-        // An epoch without an id is that of an older master, or of any as an older client tells it. It may be this one
-        // all the same, but for the client that would have told; the first epoch of a log is begun once.
+        // An epoch without an id is an older master's, or any master's as an older client tells it: it may be this one.
+        // A client of a version with ids would have told this one's. The first epoch of a log is begun once.
         let may_be_this = seen.epoch_id == 0 && (!says_epoch_ids || own.epoch == 1);
         let other_of_its_number = seen.epoch == own.epoch && seen.epoch_id != own.epoch_id && !may_be_this;
         let is_of_this = seen.is_of_log_of(&own);
+        // Of this log, what it lacks. Of another log, this very epoch too: the rids that it gave out in that are not
+        // this log's (`docs/safety.md`, rule 18).
         let ahead = match is_of_this {
             true => other_of_its_number || (seen.epoch, seen.lsn) > (own.epoch, own.lsn),
             false => seen.epoch >= own.epoch,
         };
-        // In the last epoch there is nothing to raise to: what this master has reached itself it serves all the same.
+        // Above the last epoch there is none. The master has reached that epoch itself, so it serves a client of
+        // another log in it as it is.
         if !ahead
             || mutant!(ClientsAreNotBelieved)
             || (!is_of_this && seen.epoch == own.epoch && own.epoch == u32::from(u16::MAX))
         {
             return Ok(None);
         }
+        // Above what either side has seen.
         let raised = seen.epoch.max(own.epoch).saturating_add(1);
         let cost = raised - own.epoch;
         self.raises.refill(now);

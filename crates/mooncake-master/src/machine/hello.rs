@@ -1,4 +1,4 @@
-//! The handshake: who is it, may it, and what does its memory of the log say?
+//! The handshake: which client is it, may it come in, and what does its memory of the log say?
 
 use std::time::Duration;
 
@@ -282,7 +282,8 @@ fn signed(reply: HelloReply, identity: &Identity, position: LogPosition) -> Hell
     }
 }
 
-/// Nobody searches for strangers, and what an older list says counts for nothing.
+/// Whether a resume is refused anyway: a stranger's, for which the master does not search, or one with an older list,
+/// which counts for nothing.
 fn is_refused(core: &mut Core, resume: &message::ResumeSession) -> bool {
     let session = SessionId(resume.session);
     core.check_session(session, resume.secret).is_err() || !core.is_latest_list(session, resume.list)

@@ -8,7 +8,7 @@ const LONGEST: usize = 4 << 10;
 /// Most bytes of a compiled pattern; time for a key grows with it.
 const COMPILED_MAX: usize = 64 << 10;
 
-/// A pattern that is searched for in time linear in the key, so that nobody can stop the master with one.
+/// A pattern that is searched for in time linear in the key, so that no client can stop the master with one.
 #[derive(Debug, Clone)]
 pub struct Pattern(Regex);
 

@@ -1,4 +1,4 @@
-//! Clients that a log names, when a master begins: those whose process is gone have ended while no master was there.
+//! Clients that a log names, when a master begins. A client whose process is gone has ended while no master was there.
 
 use std::collections::BTreeSet;
 
@@ -53,8 +53,8 @@ impl LeftOpen {
     }
 }
 
-/// Judges the sessions that a log leaves open, once the core has begun: those whose processes are gone are over at
-/// once, the others are watched.
+/// Judges the sessions that a log leaves open, once the core has begun. A session whose process is gone is over at
+/// once. One whose process runs is watched.
 pub fn judge<D: ProcessDriver>(driver: &D, open: LeftOpen) {
     for session in open.sessions {
         let Some(identity) = driver.read(|core, _| anchor_frames::process_of(core, session)) else { continue };
@@ -67,7 +67,7 @@ pub fn judge<D: ProcessDriver>(driver: &D, open: LeftOpen) {
             Known::Gone if mutant!(EndsWithoutAMasterAreMissed) => {}
             Known::Gone => {
                 driver.tell_gone(session);
-                // A log that closed by now says so to the next one who needs it.
+                // A log that closed by now says so to the next caller that needs it.
                 let _ = driver.apply(|core, now, effects| core.process_gone(now, session, effects));
             }
             Known::Unknown => {}

@@ -1,5 +1,5 @@
-//! Removals of very many objects, in slices, so that nobody waits for longer than one of them. They take what was there
-//! when they began, and stop when the mutation that asked for them is abandoned.
+//! Removals of very many objects, in slices, so that no other call waits for longer than one of them. A removal takes
+//! what was there when it began, and stops when the mutation that asked for it is abandoned.
 
 use mooncake_core::{Candidate, Core, Effects, Origin, Remembered, RemoveAll, Time};
 use mooncake_wire::message::{self, reply};

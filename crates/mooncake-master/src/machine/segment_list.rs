@@ -1,4 +1,4 @@
-//! All segments as a page needs them: copied a few at a time, so that nobody waits while it is written.
+//! All segments as a page needs them: copied a few at a time, so that no call waits while it is written.
 
 use mooncake_core::{Core, SegmentNo, SegmentState};
 use mooncake_ids::{SegmentUuid, SessionId};

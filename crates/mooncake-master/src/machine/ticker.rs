@@ -1,5 +1,6 @@
 //! The clock of a master: deadlines pass with its ticks, ends of processes count between them, and a gap between two
-//! ticks means that this process itself stood still, in which no client was silent. Nor was one while nobody listened.
+//! ticks means that this process itself stood still, in which no client was silent. Nor was one while the master was
+//! deaf: while it read nothing that came over anchors.
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use super::core_driver::CoreDriver;
 /// Between two ticks.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A gap this long between two ticks: this process itself was stopped. Where anchors have not been read for so long,
-/// nobody listens.
+/// A gap this long between two ticks: this process itself was stopped. A master that has not read anchors for so long
+/// is deaf.
 const STALL: Duration = Duration::from_millis(500);
 
 /// Background slices between two ticks; the core is free between any two of them.
@@ -45,7 +46,7 @@ pub trait TickDriver: CoreDriver {
 pub enum News {
     /// This process did nothing for so long.
     StoodStill(Duration),
-    /// Nobody has listened to clients for so long, and nobody does.
+    /// The master has read no anchor for so long, and reads none.
     IsDeaf(Duration),
     /// A client has left.
     Left(Departure),
@@ -118,7 +119,8 @@ impl Ticker {
 }
 
 impl Ticker {
-    /// While nobody listens no client is silent. `stood_still`: nothing else has done anything either, which was told.
+    /// While the master is deaf no client is silent. `stood_still`: this process did nothing else either, which the
+    /// driver was told.
     fn listen<D: TickDriver>(&mut self, driver: &D, stood_still: bool) -> Result<(), D::Closed> {
         let silence = driver.deaf();
         let was_deaf = std::mem::replace(&mut self.deaf, silence > STALL);

@@ -136,7 +136,7 @@ pub struct OpCounters {
 pub struct OpReading {
     /// Requests for one key.
     pub requests: u64,
-    /// Those that failed.
+    /// Requests for one key that failed.
     pub failures: u64,
     /// Requests for several keys.
     pub batch_requests: u64,

@@ -53,7 +53,7 @@ pub struct Reading {
     pub lsn: u64,
     /// Control connections.
     pub connections: u64,
-    /// Those that were closed to make room.
+    /// Control connections that were closed to make room.
     pub displaced: u64,
     /// Faults of peers.
     pub peer_faults: u64,

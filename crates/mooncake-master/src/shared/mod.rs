@@ -27,7 +27,8 @@ use crate::process_watch::ProcessWatch;
 use crate::pulse::Pulse;
 use crate::routes::Routes;
 
-/// Appends take microseconds. One that takes longer is waited for by threads that have nothing else to do.
+/// Appends take microseconds. Only threads that have nothing else to do wait for one that takes longer
+/// (`docs/safety.md`, rule 17).
 const APPEND_SLOW: Duration = Duration::from_millis(2);
 
 /// Shared by all connections and background work.
@@ -44,7 +45,7 @@ pub struct Shared {
     pub summarized: Mutex<Previous>,
     /// Lines about misbehaving peers.
     pub peers: PeerLog,
-    /// Who this master is.
+    /// What this master is and grants.
     pub identity: Identity,
     /// Every connection.
     pub connections: Arc<Connections>,
@@ -82,7 +83,7 @@ impl Threads {
     }
 }
 
-/// Who this master is and what it grants.
+/// What this master tells of itself, and what it grants.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// What each hello is told.
@@ -115,6 +116,7 @@ impl Shared {
         processes: ProcessWatch,
     ) -> Shared {
         let metrics = Metrics::default();
+        // Epochs without a log end with this master, and their budget comes back faster.
         let claims = if log.stats().enabled { EpochClaims::new } else { EpochClaims::without_log };
         Shared {
             summarized: Mutex::new(Previous::start(&metrics)),
@@ -138,6 +140,7 @@ impl Shared {
         if let Delivery::Push(session, push) = &delivery
             && anchors::is_last(push)
         {
+            // The session is over: the end of its process would prove nothing more.
             self.processes.end(*session);
         }
         delivery::deliver(&mut &self.routes, delivery);
@@ -150,7 +153,7 @@ impl Shared {
         ask(&mut state.core, now)
     }
 
-    /// Runs one operation, and returns when what it did is logged and delivered.
+    /// Runs one operation, and returns when what it did is logged and delivered (`docs/safety.md`, rule 17).
     pub fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, LogClosed> {
         let (result, number) = self.run(operation);
         if let Some(number) = number {
@@ -167,7 +170,10 @@ impl Shared {
         operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R,
     ) -> Result<R, LogClosed> {
         let (result, number) = self.run(operation);
+        // An operation that left nothing may tell what an earlier one did, a repeated mutation's first reply for one
+        // (`docs/safety.md`, rule 6). That has to be in the log too before it is told.
         let number = number.unwrap_or_else(|| self.log.end_of_queue().number);
+        // With fsync each commit waits for the disk, so that this thread does none (`docs/safety.md`, rule 17).
         let is_done = match self.log.is_fsync() {
             true => self.log.is_done(number),
             false => self.commit_soon(number)?,
@@ -183,8 +189,8 @@ impl Shared {
         self.run(operation).0
     }
 
-    /// [`Shared::apply`] for tasks whose thread has others to serve, however slow the disk is: what is to be in the log
-    /// before the operation is answered is brought there by another thread, whether that is waited for or not.
+    /// [`Shared::apply`] for tasks whose thread has others to serve, however slow the disk is. Another thread brings
+    /// into the log what has to be there before the operation is answered, whether the caller waits for that or not.
     pub fn apply_aside<R>(
         self: &Arc<Self>,
         operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R,
@@ -194,7 +200,7 @@ impl Shared {
         Ok((result, commit))
     }
 
-    /// All that was done so far is brought into the log by another thread, if it is not there.
+    /// Has another thread bring all that was done so far into the log, if it is not there.
     pub fn commit_all_aside(self: &Arc<Self>) -> Result<Option<Commit>, LogClosed> {
         let number = self.log.end_of_queue().number;
         match self.log.is_done(number) {
@@ -220,11 +226,14 @@ impl Shared {
     fn run<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> (R, Option<u64>) {
         let mut state = self.state.lock();
         let now = self.now();
-        // Taken out: what a panic leaves of an operation is dropped with it, before anybody else may log it.
+        // Taken out: what a panic leaves of an operation is dropped with it, before another operation may log it
+        // (`docs/safety.md`, rule 17).
         let mut effects = std::mem::take(&mut state.effects);
         let whole = Whole(self);
         let result = operation(&mut state.core, now, &mut effects);
         std::mem::forget(whole);
+        // Still under the core's lock: LSNs follow the order of the operations. The commit comes without it, so that no
+        // other operation waits for an append.
         let number = self.log.enqueue(&mut effects);
         state.effects = effects;
         let keeps_waiting = state.core.keeps_waiting();
@@ -302,12 +311,13 @@ impl Living for Shared {
     fn snapshot_slice(&self, most: usize) -> Option<Result<Option<SnapshotSlice>, AsideFull>> {
         let mut state = self.whole_state()?;
         let slice = state.core.snapshot_slice(most);
-        // Whoever waits for the core is next.
+        // A thread that waits for the core has it next, before the next slice.
         MutexGuard::unlock_fair(state);
         Some(slice)
     }
 
     fn end_snapshot(&self) {
+        // What the walk still has takes long to free: it is dropped without the core's lock.
         let walk = self.state.lock().core.end_snapshot();
         drop(walk);
     }
@@ -317,8 +327,9 @@ impl Living for Shared {
     }
 }
 
-/// Forgotten when an operation is through; dropped by its panic. The books in memory are half changed then, those in
-/// the log are whole: nothing is logged or answered any more, and a new process reads the log.
+/// Forgotten when an operation is through; dropped by its panic. The books in memory are half changed then, the books
+/// in the log are whole: nothing is logged or answered any more, and a new process reads the log (`docs/safety.md`,
+/// rule 17).
 struct Whole<'a>(&'a Shared);
 
 impl Drop for Whole<'_> {

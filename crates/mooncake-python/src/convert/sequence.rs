@@ -4,9 +4,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PySequence, PyString, PyTuple};
 
-/// The items of a list, a tuple or another sequence. They are held, so that
-/// nobody who changes the list meanwhile frees them. Strings and bytes are
-/// sequences of something else, and refused.
+/// The items of a list, a tuple or another sequence. They are held, so that code that changes the list meanwhile does
+/// not free them. Strings and bytes are sequences of something else, and refused.
 pub fn items<'py>(any: &Bound<'py, PyAny>, what: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if let Ok(list) = any.cast::<PyList>() {
         return Ok(list.iter().collect());

@@ -46,8 +46,7 @@ impl<'py> Value<'py> {
         Ok(Self::Exported(Exported(unsafe { view.assume_init() })))
     }
 
-    /// Its memory. Whoever changes it from another thread meanwhile stores a
-    /// mixture, as with any write in Python.
+    /// Its memory. If another thread changes it meanwhile, a mixture is stored, as with any write in Python.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes.as_bytes(),

@@ -120,7 +120,7 @@ impl TransferEngine {
             let Ok(held) = e.engine() else { return Ok(0) };
             py.detach(|| held.end(&interrupt::requested))?;
             let mut engine = e.engine.write();
-            // Another may have been begun since, by whoever closed this one at the same time.
+            // Another thread that closed this engine at the same time may have begun another one since.
             if engine.as_ref().is_some_and(|other| Arc::ptr_eq(other, &held)) {
                 *engine = None;
             }
@@ -660,7 +660,7 @@ impl TransferEngine {
     fn _when_done(&self, py: Python<'_>, batch_id: &Bound<'_, PyAny>, tell: Py<PyAny>) -> PyResult<i64> {
         let batch = BatchId(unsigned(batch_id, "batch_id")?);
         let hook = move || {
-            // Nobody is left to be told where the interpreter ends.
+            // Where the interpreter ends, no Python code is left to be told.
             Python::try_attach(|py| {
                 if let Err(error) = tell.call0(py) {
                     error.write_unraisable(py, None);

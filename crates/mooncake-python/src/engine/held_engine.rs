@@ -27,7 +27,8 @@ impl Held {
         Held { engine, memory: Mutex::default() }
     }
 
-    /// Ends the engine and frees what it gave out; none of it while somebody may still be at it. May be called again.
+    /// Ends the engine and frees the memory that it gave out; none of it while a peer or a call may still be at it. May
+    /// be called again.
     pub fn end(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         self.engine.close_with(interrupted)?;
         if forked() {
@@ -84,7 +85,7 @@ impl Held {
         Ok(())
     }
 
-    /// Waits for batches and frees them. The error is that of the first that failed; Ctrl-C leaves those that are left
+    /// Waits for batches and frees them. The error is that of the first that failed; Ctrl-C leaves the remaining ones
     /// as they are.
     pub fn finish_all(&self, batches: &[u64]) -> Result<i64, EngineError> {
         let mut looked = Instant::now();

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 thread_local! {
     /// What a Python signal handler raised while this thread was in a call.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-    /// Set by another thread when nobody waits for this thread's call any more.
+    /// Another thread sets it when no caller waits for this thread's call any more.
     static UNWANTED: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 

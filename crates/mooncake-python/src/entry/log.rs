@@ -161,7 +161,7 @@ impl Said {
 struct Queue {
     lines: VecDeque<Said>,
     lost: u64,
-    /// Somebody takes them.
+    /// The thread of [`hand_over`] takes them.
     taken: bool,
     /// Some have been taken, and are not said yet.
     busy: bool,

@@ -14,7 +14,7 @@ use crate::store::buffer_handle::BufferHandle;
 use crate::store::class::MooncakeDistributedStore;
 use crate::store::object_memory::{LARGE, ObjectMemory};
 
-/// A bytes object that is being read into; nobody else has seen it yet.
+/// A bytes object that is being read into; no other code has seen it yet.
 struct NewBytes {
     object: Py<PyBytes>,
     ptr: *mut MaybeUninit<u8>,
@@ -72,7 +72,7 @@ impl NewArray {
                 let made = ffi::PyByteArray_FromStringAndSize(std::ptr::null(), len);
                 Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyByteArray>()
             };
-            // SAFETY: a bytearray of `len` bytes, whose memory nobody else has seen.
+            // SAFETY: a bytearray of `len` bytes, whose memory no other code has seen.
             let ptr = unsafe { ffi::PyByteArray_AsString(object.as_ptr()) }.cast();
             Ok(Self::Small { object: object.unbind(), ptr, len: len as usize })
         })

@@ -20,7 +20,7 @@ pub type Copy = (u64, u64, u64, String);
 pub type Mounted = (i64, Vec<String>, u64);
 
 impl MooncakeDistributedStore {
-    /// The copies of each object; None for those that are not there.
+    /// The copies of each object; None for an object that is not there.
     pub(crate) fn describe_keys(&self, py: Python<'_>, name: &str, keys: &[&[u8]]) -> Vec<Option<Vec<Copy>>> {
         let Some(client) = self.client(name) else { return vec![None; keys.len()] };
         match py.detach(|| client.describe(keys)) {

@@ -7,6 +7,8 @@
 //! spread evenly. Prints the processor time of the master's process, a share of one core, and how often it was woken
 //! up.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -153,7 +153,7 @@ mod tests {
     fn a_path_that_failed_for_want_of_descriptors_is_no_reason_where_another_one_failed_for_its_own() {
         let (_server, memory, mut address) = owner(1 << 20, Quiet);
         let name = format!("mooncake-test-short-{}", std::process::id());
-        let door = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         // Of another process, which lets all in; for its descriptors there is no room here.
         address.uuid = SegmentUuid([7; 16]);
         address.unix_socket = name;
@@ -166,7 +166,7 @@ mod tests {
             features: 0,
         };
         std::thread::spawn(move || {
-            for caller in door.incoming() {
+            for caller in listener.incoming() {
                 let mut caller = caller.unwrap();
                 caller.read_exact(&mut [0; HELLO_LEN]).unwrap();
                 caller.write_all(&reply.encode()).unwrap();

@@ -73,7 +73,7 @@ impl Of {
     }
 }
 
-pub(super) struct Door {
+pub(super) struct Acceptor {
     shared: Arc<Shared>,
     tcp: Watch<TcpListener>,
     unix: Option<Watch<UnixListener>>,
@@ -83,14 +83,21 @@ pub(super) struct Door {
     rest_until: Option<Instant>,
 }
 
-impl Door {
-    pub(super) fn new(shared: Arc<Shared>, tcp: TcpListener, unix: Option<UnixListener>) -> io::Result<Door> {
+impl Acceptor {
+    pub(super) fn new(shared: Arc<Shared>, tcp: TcpListener, unix: Option<UnixListener>) -> io::Result<Acceptor> {
         let readiness = &shared.readiness;
         readiness.add(shared.waker.fd(), Of::Waker.number(), Ready::IN)?;
         let tcp = readiness.watch(Arc::new(Guarded::new(tcp)), Of::Tcp.number(), Ready::IN)?;
         let unix = unix.map(|unix| readiness.watch(Arc::new(Guarded::new(unix)), Of::Unix.number(), Ready::IN));
         let unix = unix.transpose()?;
-        Ok(Door { shared, tcp, unix, callers: Callers::default(), strangers: Strangers::default(), rest_until: None })
+        Ok(Acceptor {
+            shared,
+            tcp,
+            unix,
+            callers: Callers::default(),
+            strangers: Strangers::default(),
+            rest_until: None,
+        })
     }
 
     pub(super) fn run(mut self) {

@@ -311,7 +311,7 @@ mod tests {
         let (mut caller, stream) = UnixStream::pair().unwrap();
         state.attached.insert(id, Attached::of_this_process(3, stream));
         drop(state);
-        // The door sleeps, and knows nothing of it: both its ways from here are taken by hand.
+        // The acceptor sleeps, and knows nothing of it: both its ways from here are taken by hand.
         for frame in [Frame::plain(Op::Upgrade, 0), Frame { rid: 99, ..Frame::plain(Op::Introduce, 0) }] {
             caller.write_all(&frame.encode()).unwrap();
         }

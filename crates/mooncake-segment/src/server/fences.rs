@@ -20,7 +20,7 @@ impl SegmentServer {
         };
         self.shared.report(later);
         if !done {
-            // The door must know when to cut, and poll for room to write.
+            // The acceptor must know when to cut, and poll for room to write.
             self.shared.waker.wake();
         }
         done

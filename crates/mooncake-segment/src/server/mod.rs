@@ -6,8 +6,8 @@ mod callers;
 mod carry;
 mod fences;
 mod lanes;
-mod patience;
 mod pending;
+mod stall_timer;
 mod strangers;
 mod tcp_lane;
 
@@ -35,7 +35,7 @@ use mooncake_os::{Waker, thread};
 
 pub use crate::machine::{Fence, ProcessGone};
 
-use acceptor::Door;
+use acceptor::Acceptor;
 use attach::Attached;
 use lanes::Lanes;
 
@@ -80,7 +80,7 @@ pub trait ServerEvents: Send + Sync {
 #[derive(Debug)]
 pub struct SegmentServer {
     shared: Arc<Shared>,
-    door: Mutex<Option<JoinHandle<()>>>,
+    acceptor: Mutex<Option<JoinHandle<()>>>,
 }
 
 pub(crate) struct Shared {
@@ -89,7 +89,7 @@ pub(crate) struct Shared {
     unix_name: String,
     events: Box<dyn ServerEvents>,
     waker: Arc<Waker>,
-    /// What the door waits for.
+    /// What the acceptor waits for.
     readiness: Arc<Readiness>,
     /// Origin of the owner's time.
     started: Instant,
@@ -131,10 +131,10 @@ impl SegmentServer {
             state: Mutex::default(),
             lanes,
         });
-        let door = Door::new(shared.clone(), tcp, unix).map_err(os("epoll_ctl"))?;
+        let acceptor = Acceptor::new(shared.clone(), tcp, unix).map_err(os("epoll_ctl"))?;
         let builder = std::thread::Builder::new().name("mooncake-door".into());
-        let door = thread::start(builder, move || door.run()).map_err(os("start a thread"))?;
-        Ok(Arc::new(SegmentServer { shared, door: Mutex::new(Some(door)) }))
+        let acceptor = thread::start(builder, move || acceptor.run()).map_err(os("start a thread"))?;
+        Ok(Arc::new(SegmentServer { shared, acceptor: Mutex::new(Some(acceptor)) }))
     }
 
     /// Serves a segment to whoever shows its access key. [`SegmentServer::mounted`] follows.
@@ -239,10 +239,10 @@ impl SegmentServer {
             self.remove(uuid);
         }
         self.shared.lanes.stop();
-        let door = self.door.lock().take();
-        if let Some(door) = door {
+        let acceptor = self.acceptor.lock().take();
+        if let Some(acceptor) = acceptor {
             // It only panics if one of its invariants is broken; that has been reported.
-            let _ = door.join();
+            let _ = acceptor.join();
         }
     }
 }

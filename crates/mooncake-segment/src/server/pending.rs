@@ -33,7 +33,7 @@ pub(super) struct Pending {
 pub(super) enum Progress {
     Waiting,
     Complete(Hello),
-    /// It takes this door for a master's.
+    /// It takes this owner for a master.
     ForMaster,
     Garbage(&'static str),
 }

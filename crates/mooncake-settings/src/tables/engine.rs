@@ -5,7 +5,7 @@ use crate::setting::{Setting, Type};
 pub(crate) const RDMA: &str = "there is no RDMA in this version";
 
 /// Of stores and of engines.
-pub(crate) const RAISE_DESCRIPTORS: Setting = Setting::done(
+pub(crate) const RAISE_DESCRIPTORS: Setting = Setting::supported(
     "MOONCAKE_RAISE_DESCRIPTORS",
     Type::Bool,
     "1",
@@ -15,75 +15,90 @@ pub(crate) const RAISE_DESCRIPTORS: Setting = Setting::done(
 /// All of them.
 pub const VARIABLES: &[Setting] = &[
     RAISE_DESCRIPTORS,
-    Setting::done("MC_SHM", Type::Bool, "1", "copies between processes of one host; 0: everything by TCP"),
-    Setting::done("MC_TRANSFER_TIMEOUT", Type::Whole(0, 86_400), "30", "seconds that a transfer may take, 5 at least"),
-    Setting::done("MC_MIN_RPC_PORT", Type::Port, "15000", "first port to choose from, for handshakes and data"),
-    Setting::done("MC_MAX_RPC_PORT", Type::Port, "17000", "last port to choose from"),
-    Setting::done(
+    Setting::supported("MC_SHM", Type::Bool, "1", "copies between processes of one host; 0: everything by TCP"),
+    Setting::supported(
+        "MC_TRANSFER_TIMEOUT",
+        Type::Whole(0, 86_400),
+        "30",
+        "seconds that a transfer may take, 5 at least",
+    ),
+    Setting::supported("MC_MIN_RPC_PORT", Type::Port, "15000", "first port to choose from, for handshakes and data"),
+    Setting::supported("MC_MAX_RPC_PORT", Type::Port, "17000", "last port to choose from"),
+    Setting::supported(
         "MC_TCP_BIND_ADDRESS",
         Type::Address,
         "",
         "address that is told to peers where they find each other by a metadata service; none: the one towards that \
          service. Where peers are told it, and the host has it, it is listened on",
     ),
-    Setting::done(
+    Setting::supported(
         "MC_TE_BIND_ADDRESS",
         Type::Address,
         "",
         "address to listen on, whatever peers are told; none: all, unless MC_TCP_BIND_ADDRESS says less",
     ),
-    Setting::done(
+    Setting::supported(
         "MC_LEGACY_RPC_PORT_BINDING",
         Type::Text,
         "",
         "set to anything: engines of a metadata service are at the host and port that their names say",
     ),
-    Setting::done("MC_HANDSHAKE_PORT", Type::Port, "12001", "the port, then, where the name says none"),
-    Setting::done("MC_METADATA_CLUSTER_ID", Type::Text, "", "keeps clusters that share a metadata service apart"),
-    Setting::done("MC_HANDSHAKE_CONNECT_TIMEOUT", Type::Whole(1, 3_599), "5", "seconds to connect to a peer"),
-    Setting::done("MC_HANDSHAKE_MAX_LENGTH", Type::Whole(1 << 20, 128 << 20), "1048576", "longest handshake, bytes"),
-    Setting::done(
+    Setting::supported("MC_HANDSHAKE_PORT", Type::Port, "12001", "the port, then, where the name says none"),
+    Setting::supported("MC_METADATA_CLUSTER_ID", Type::Text, "", "keeps clusters that share a metadata service apart"),
+    Setting::supported("MC_HANDSHAKE_CONNECT_TIMEOUT", Type::Whole(1, 3_599), "5", "seconds to connect to a peer"),
+    Setting::supported(
+        "MC_HANDSHAKE_MAX_LENGTH",
+        Type::Whole(1 << 20, 128 << 20),
+        "1048576",
+        "longest handshake, bytes",
+    ),
+    Setting::supported(
         "MC_TCP_STATUS_TIMEOUT_SEC",
         Type::Whole(1, 86_400),
         "30",
         "seconds without a byte moved after which a transfer fails",
     ),
-    Setting::done(
+    Setting::supported(
         "MC_TCP_LANES_PER_PEER",
         Type::Whole(1, 16),
         "",
         "connections over which one large transfer is spread; none: half of the processors, at most 4",
     ),
-    Setting::done(
+    Setting::supported(
         "MC_TCP_MAX_CONNECTIONS_PER_PEER",
         Type::Whole(1, 16),
         "",
         "the older name of MC_TCP_LANES_PER_PEER, which comes first",
     ),
-    Setting::done("MC_TE_FILTERS", Type::Text, "", "names of the network devices to be used, with commas between them"),
-    Setting::done(
+    Setting::supported(
+        "MC_TE_FILTERS",
+        Type::Text,
+        "",
+        "names of the network devices to be used, with commas between them",
+    ),
+    Setting::supported(
         "MC_CUSTOM_TOPO_JSON",
         Type::Text,
         "",
         "file with the matrix of devices, in place of what is discovered",
     ),
-    Setting::accepted(
+    Setting::no_effect(
         "MC_FORCE_TCP",
         Type::Text,
         "",
         "TCP and copies within the host are what there is; MC_SHM=0 leaves TCP",
     ),
-    Setting::accepted("MC_TCP_ENABLE_CONNECTION_POOL", Type::Text, "", "connections are always kept"),
-    Setting::accepted("MC_TCP_SLICE_SIZE", Type::Text, "", "nothing is cut for TCP"),
-    Setting::accepted("MC_USE_IPV6", Type::Text, "", "both versions are listened on"),
-    Setting::accepted("MC_DISABLE_METACACHE", Type::Text, "", "a description that turns out old is fetched anew"),
-    Setting::accepted("MC_SLICE_SIZE", Type::Text, "", RDMA),
-    Setting::accepted("MC_RETRY_CNT", Type::Text, "", RDMA),
-    Setting::accepted("MC_GID_INDEX", Type::Text, "", RDMA),
-    Setting::accepted("MC_IB_TC", Type::Text, "", RDMA),
-    Setting::accepted("MC_IB_SL", Type::Text, "", RDMA),
-    Setting::accepted("MC_IB_PORT", Type::Text, "", RDMA),
-    Setting::accepted("MC_WORKERS_PER_CTX", Type::Text, "", RDMA),
-    Setting::accepted("MC_NUM_QP_PER_EP", Type::Text, "", RDMA),
-    Setting::accepted("MC_FORCE_HCA", Type::Text, "", RDMA),
+    Setting::no_effect("MC_TCP_ENABLE_CONNECTION_POOL", Type::Text, "", "connections are always kept"),
+    Setting::no_effect("MC_TCP_SLICE_SIZE", Type::Text, "", "nothing is cut for TCP"),
+    Setting::no_effect("MC_USE_IPV6", Type::Text, "", "both versions are listened on"),
+    Setting::no_effect("MC_DISABLE_METACACHE", Type::Text, "", "a description that turns out old is fetched anew"),
+    Setting::no_effect("MC_SLICE_SIZE", Type::Text, "", RDMA),
+    Setting::no_effect("MC_RETRY_CNT", Type::Text, "", RDMA),
+    Setting::no_effect("MC_GID_INDEX", Type::Text, "", RDMA),
+    Setting::no_effect("MC_IB_TC", Type::Text, "", RDMA),
+    Setting::no_effect("MC_IB_SL", Type::Text, "", RDMA),
+    Setting::no_effect("MC_IB_PORT", Type::Text, "", RDMA),
+    Setting::no_effect("MC_WORKERS_PER_CTX", Type::Text, "", RDMA),
+    Setting::no_effect("MC_NUM_QP_PER_EP", Type::Text, "", RDMA),
+    Setting::no_effect("MC_FORCE_HCA", Type::Text, "", RDMA),
 ];

@@ -15,42 +15,50 @@ const SSD: &str = "the SSD tier";
 
 /// Names the file.
 pub const CONFIG_PATH: Setting =
-    Setting::done("MOONCAKE_CONFIG_PATH", Type::Text, "", "a mooncake.json, which then says everything");
+    Setting::supported("MOONCAKE_CONFIG_PATH", Type::Text, "", "a mooncake.json, which then says everything");
 
 /// All of them, in the order of the class.
 pub const VALUES: &[ConfigValue] = &[
-    value("local_hostname", Setting::done("MOONCAKE_LOCAL_HOSTNAME", Type::Text, "localhost", "name of this client")),
+    value(
+        "local_hostname",
+        Setting::supported("MOONCAKE_LOCAL_HOSTNAME", Type::Text, "localhost", "name of this client"),
+    ),
     value(
         "metadata_server",
-        Setting::done("MOONCAKE_TE_META_DATA_SERVER", Type::Text, "P2PHANDSHAKE", "accepted; the store needs none"),
+        Setting::supported(
+            "MOONCAKE_TE_META_DATA_SERVER",
+            Type::Text,
+            "P2PHANDSHAKE",
+            "accepted; the store needs none",
+        ),
     ),
     value(
         "global_segment_size",
-        Setting::done("MOONCAKE_GLOBAL_SEGMENT_SIZE", Type::Size, "3355443200", "memory lent to the pool"),
+        Setting::supported("MOONCAKE_GLOBAL_SEGMENT_SIZE", Type::Size, "3355443200", "memory lent to the pool"),
     ),
     value(
         "local_buffer_size",
-        Setting::done(
+        Setting::supported(
             "MOONCAKE_LOCAL_BUFFER_SIZE",
             Type::Size,
             "1073741824",
             "most bytes borrowed from others at a time",
         ),
     ),
-    value("protocol", Setting::done("MOONCAKE_PROTOCOL", Type::Text, "tcp", "as of `setup`")),
+    value("protocol", Setting::supported("MOONCAKE_PROTOCOL", Type::Text, "tcp", "as of `setup`")),
     value(
         "device_name",
-        Setting::accepted("MOONCAKE_DEVICE", Type::Text, "", "there are no RDMA devices to choose from"),
+        Setting::no_effect("MOONCAKE_DEVICE", Type::Text, "", "there are no RDMA devices to choose from"),
     ),
     value(
         "master_server_address",
-        Setting::done("MOONCAKE_MASTER", Type::Text, "", "host:port of the master; must be given"),
+        Setting::supported("MOONCAKE_MASTER", Type::Text, "", "host:port of the master; must be given"),
     ),
-    value("enable_ssd_offload", Setting::idle("MOONCAKE_OFFLOAD_ENABLED", Type::Bool, "false", SSD)),
-    value("ssd_offload_path", Setting::idle("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", Type::Text, "", SSD)),
+    value("enable_ssd_offload", Setting::inactive("MOONCAKE_OFFLOAD_ENABLED", Type::Bool, "false", SSD)),
+    value("ssd_offload_path", Setting::inactive("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", Type::Text, "", SSD)),
     value(
         "tenant_id",
-        Setting::accepted(
+        Setting::no_effect(
             "MOONCAKE_TENANT_ID",
             Type::Text,
             "default",
@@ -59,7 +67,7 @@ pub const VALUES: &[ConfigValue] = &[
     ),
     value(
         "enable_client_http_server",
-        Setting::done(
+        Setting::supported(
             "MOONCAKE_ENABLE_CLIENT_HTTP_SERVER",
             Type::Bool,
             "false",
@@ -68,7 +76,7 @@ pub const VALUES: &[ConfigValue] = &[
     ),
     value(
         "client_http_port",
-        Setting::done("MOONCAKE_CLIENT_HTTP_PORT", Type::Port, "9300", "for `setup`: port of that HTTP server"),
+        Setting::supported("MOONCAKE_CLIENT_HTTP_PORT", Type::Port, "9300", "for `setup`: port of that HTTP server"),
     ),
 ];
 

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use mooncake_client::machine::call::{self, Call, CallDriver, Ended, Failure, keep_waiting};
-use mooncake_client::machine::orphans::{self, OrphanDriver, Orphans};
+use mooncake_client::machine::orphans::{self, OrphanDriver, OrphanedPuts};
 use mooncake_client::machine::pins::Pins;
 use mooncake_client::machine::reachability::Reachability;
 use mooncake_client::machine::sequences::Sequences;
@@ -288,7 +288,7 @@ impl Caller<'_> {
 impl OrphanDriver for Store {
     type Session = Session;
 
-    fn orphans(&self) -> impl DerefMut<Target = Orphans<Session>> {
+    fn orphans(&self) -> impl DerefMut<Target = OrphanedPuts<Session>> {
         self.inner.orphans.borrow_mut()
     }
 

@@ -23,7 +23,7 @@ use mooncake_client::SegmentId;
 use mooncake_client::machine::deaths::Deaths;
 use mooncake_client::machine::directory::Directory;
 use mooncake_client::machine::lending::list_answered;
-use mooncake_client::machine::orphans::Orphans;
+use mooncake_client::machine::orphans::OrphanedPuts;
 use mooncake_client::machine::owner::{self, Owner};
 use mooncake_client::machine::parts::Parts;
 use mooncake_client::machine::pins::Pins;
@@ -68,7 +68,7 @@ pub(crate) struct Inner {
     pub pins: RefCell<Pins>,
     pub sequences: RefCell<Sequences>,
     pub progress: RefCell<Progress>,
-    pub orphans: RefCell<Orphans<Session>>,
+    pub orphans: RefCell<OrphanedPuts<Session>>,
     pub get_sessions: RefCell<gets_in_sessions::Sessions>,
     pub put_sessions: RefCell<puts_in_sessions::Sessions>,
     deaths: RefCell<Deaths>,

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_net::Habit;
+use mooncake_net::PollHistory;
 use mooncake_os::{Guarded, Waker, forked};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -119,12 +119,12 @@ impl Session {
     }
 
     /// Busy polls for its next request; whether there is one.
-    fn is_asked_soon(&self, habit: &Habit) -> bool {
+    fn is_asked_soon(&self, history: &PollHistory) -> bool {
         match self {
-            Session::SameHost(session) => session.is_asked_soon(habit),
+            Session::SameHost(session) => session.is_asked_soon(history),
             Session::Handshake(_) | Session::Tcp(_) => {
                 let ready = || mooncake_net::is_readable(self.fd()).then_some(());
-                mooncake_net::busy_poll(habit, ready).is_some()
+                mooncake_net::busy_poll(history, ready).is_some()
             }
         }
     }
@@ -150,7 +150,7 @@ struct IdleRank {
 struct Connection {
     session: Mutex<Session>,
     /// Whether busy polling for its next request has been worth it.
-    habit: Habit,
+    history: PollHistory,
 }
 
 /// What is done now and then beside serving peers.
@@ -327,7 +327,7 @@ impl Shared {
     }
 
     fn enter(&self, session: Session) {
-        let connection = Arc::new(Connection { session: Mutex::new(session), habit: Habit::new() });
+        let connection = Arc::new(Connection { session: Mutex::new(session), history: PollHistory::new() });
         let token = {
             let mut slots = self.slots.lock();
             if slots.len() >= CONNECTIONS_MAX && !slots.cut_longest_idle(Duration::ZERO) {
@@ -364,7 +364,7 @@ impl Shared {
                         other = self.next_ready(Duration::ZERO).unwrap_or_default();
                     }
                     // A caller that makes one request after the other makes the next at once.
-                    let stays = || session.idle_since().is_some() && session.is_asked_soon(&connection.habit);
+                    let stays = || session.idle_since().is_some() && session.is_asked_soon(&connection.history);
                     if other.is_none() && stays() && !self.stop.load(Ordering::Relaxed) {
                         continue;
                     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::memory::peer_identity::proven;
 use mooncake_memory::{PeerProcess, shared_block, shared_block_file};
-use mooncake_net::Habit;
+use mooncake_net::PollHistory;
 use mooncake_os::{Guarded, peer_credentials, peer_pidfd, send_fds};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -215,14 +215,14 @@ impl SameHostSession {
 
     /// Busy polls for the next request, on the access page and on the socket. False: none has come, or polling is not
     /// worth it.
-    pub fn is_asked_soon(&self, habit: &Habit) -> bool {
+    pub fn is_asked_soon(&self, history: &PollHistory) -> bool {
         let is_readable = || mooncake_net::is_readable(self.stream.as_fd());
         let Some(ProvenPeer { grant, .. }) = &self.peer else {
-            return mooncake_net::busy_poll(habit, || is_readable().then_some(())).is_some();
+            return mooncake_net::busy_poll(history, || is_readable().then_some(())).is_some();
         };
         let access_page = grant.access_page();
         let mut looks = 0_u32;
-        let asked = mooncake_net::busy_poll(habit, || {
+        let asked = mooncake_net::busy_poll(history, || {
             looks += 1;
             (access_page.is_asked() || (looks % PAGE_LOOKS_PER_SOCKET_LOOK == 1 && is_readable())).then_some(())
         });

@@ -10,7 +10,7 @@ use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, reply, request};
 use mooncake_wire::{MAX_KEY, pack_keys};
 
-use crate::call::fan_out::{share, threads_for};
+use crate::call::fan_out::{fan_out, threads_for};
 use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
 use crate::key::check_key;
@@ -169,7 +169,7 @@ impl PutDriver for Driver<'_> {
         let starved = |outcome: &Result<Written, Lost>| matches!(outcome, Err(lost) if found_no_staging(lost));
         let bytes: u64 = placed.iter().map(|placed| self.sizes[placed.index]).sum();
         let threads = self.threads_for(placed, bytes);
-        let (written, told) = share(placed.iter().collect(), threads, &interrupted, starved, write);
+        let (written, told) = fan_out(placed.iter().collect(), threads, &interrupted, starved, write);
         // A copy within this host does not look up meanwhile.
         let interrupted = told || stopped.into_inner() || (bytes >= WORTH_A_LOOK && self.store.is_interrupted());
         control.progress.lock().end(&progress);

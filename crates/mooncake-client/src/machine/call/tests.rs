@@ -7,7 +7,7 @@ use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::{Ping, PutSlot, PutStart, PutStartReply, Replica, request};
 
 use super::*;
-use crate::machine::orphans::{self, OrphanDriver, Orphans};
+use crate::machine::orphans::{self, OrphanDriver, OrphanedPuts};
 use crate::machine::ready;
 
 const SLICE: Duration = Duration::from_millis(50);
@@ -60,7 +60,7 @@ struct Script {
     sequences: RefCell<Sequences>,
     pins: RefCell<Pins>,
     position: RefCell<LogPosition>,
-    orphans: RefCell<Orphans<u64>>,
+    orphans: RefCell<OrphanedPuts<u64>>,
     ids: Cell<u64>,
     /// Requests with their sessions.
     sent: RefCell<Vec<(u64, Request)>>,
@@ -270,7 +270,7 @@ impl CallDriver for &Script {
 impl OrphanDriver for Script {
     type Session = u64;
 
-    fn orphans(&self) -> impl DerefMut<Target = Orphans<u64>> {
+    fn orphans(&self) -> impl DerefMut<Target = OrphanedPuts<u64>> {
         self.orphans.borrow_mut()
     }
 

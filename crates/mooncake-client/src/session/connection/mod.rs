@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_os::{Guarded, peer_credentials};
 
-use mooncake_net::{Habit, busy_poll_behind, has_hung_up};
+use mooncake_net::{PollHistory, busy_poll_behind, has_hung_up};
 use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
 use mooncake_wire::{
@@ -71,7 +71,7 @@ pub(crate) struct Connection {
     /// Bytes of `input` that have been taken.
     taken: usize,
     /// Whether this master answers soon enough to be waited for awake.
-    habit: Habit,
+    history: PollHistory,
     /// What the master does before it answers what was sent last, as far as it is not waited for yet.
     work: Duration,
     /// What the master said that it knows.
@@ -168,7 +168,7 @@ impl Connection {
             output: Vec::new(),
             input: Vec::new(),
             taken: 0,
-            habit: Habit::new(),
+            history: PollHistory::new(),
             work: Duration::ZERO,
             features: 0,
             software: String::new(),
@@ -268,12 +268,12 @@ impl Connection {
             self.taken = 0;
         }
         self.input.reserve(READ_SIZE);
-        let Self { socket, input, habit, work, .. } = self;
+        let Self { socket, input, history, work, .. } = self;
         let mut read = |flags| recv(&**socket, spare_capacity(&mut *input), flags).map(|(_, count)| count);
         let outcome = if now {
             read(RecvFlags::DONTWAIT)
         } else {
-            busy_poll_behind(habit, std::mem::take(work), || match read(RecvFlags::DONTWAIT) {
+            busy_poll_behind(history, std::mem::take(work), || match read(RecvFlags::DONTWAIT) {
                 Err(Errno::AGAIN) => None,
                 outcome => Some(outcome),
             })

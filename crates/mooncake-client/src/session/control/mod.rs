@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, StoreError};
 use crate::machine::deaths::Deaths;
-use crate::machine::orphans::Orphans;
+use crate::machine::orphans::OrphanedPuts;
 use crate::machine::parts::Parts;
 use crate::machine::pins::Pins;
 use crate::machine::progress::Progress;
@@ -58,7 +58,7 @@ pub(crate) struct Control {
     pub progress: Mutex<Progress>,
     pub sequences: Mutex<Sequences>,
     pub waker: Waker,
-    pub orphans: Mutex<Orphans<Arc<Session>>>,
+    pub orphans: Mutex<OrphanedPuts<Arc<Session>>>,
     pub suspects: Mutex<Suspects>,
     /// Of readers of this store's memory.
     pub deaths: Mutex<Deaths>,

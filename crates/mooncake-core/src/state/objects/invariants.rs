@@ -146,7 +146,7 @@ mod tests {
         Object::new(1, 0, &[Place::new(Rid::new(1, 1), SegmentNo(0), 0)], hold)
     }
 
-    /// Two in the policy's order, two protected, two parked, the last with a soft pin, which lapses.
+    /// Two in the policy's order, two protected, two set aside, the last with a soft pin, which lapses.
     fn objects() -> Objects {
         let mut objects = Objects::new(true);
         for slot in 0..6 {

@@ -473,17 +473,16 @@ impl Objects {
         self.soft_pin(slot).map_or(0, |pin| pin.ttl_ms)
     }
 
-    /// A segment takes part in eviction again: try the parked objects first, they were the coldest.
+    /// A segment takes part in eviction again: try the objects set aside first, they were the coldest.
     pub fn retry_set_aside(&mut self) {
         self.retry_set_aside = self.set_aside.len();
     }
 
-    /// Who leaves next. Objects that free nothing where something can be placed are set aside. `steps` bounds the work;
-    /// at 0 there may be more.
+    /// The object to evict next, `None` when nothing within `reach` is left. Objects that free nothing where something
+    /// can be placed are set aside. `steps` bounds the work; at 0 there may be more.
     ///
-    /// What is `own` leaves after what was looked up more than a second ago; and while anything else is protected, only
-    /// with
-    /// [`Reach::Protected`].
+    /// Order: others; others looked up over a second ago; then this call's own objects, and those only if nothing is
+    /// protected or `reach` allows protected ones.
     pub fn victim(
         &mut self,
         now: Time,
@@ -495,7 +494,7 @@ impl Objects {
         while *steps > 0 {
             *steps -= 1;
             if self.retry_set_aside > 0 {
-                let slot = self.set_aside.head().expect("counted as parked");
+                let slot = self.set_aside.head().expect("counted as set aside");
                 self.retry_set_aside -= 1;
                 self.unlist(slot);
                 if self.slab[slot].protected_until > now {

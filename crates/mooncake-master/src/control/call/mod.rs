@@ -193,7 +193,8 @@ impl Call<'_> {
         Ok(Answer::put_start(&slots))
     }
 
-    /// That a removal is through is not told before the log has it, whoever asked for it first.
+    /// The answer to a repeat. It tells that a removal is through only once the log has that, whichever call asked
+    /// first.
     async fn removed_before(&self) -> Result<Option<Answer>, LogClosed> {
         self.shared.apply_async(|core, _, _| Removal::answered_before(core, self.origin)).await
     }

@@ -55,7 +55,7 @@ impl Folder {
                 return Err(wrap(error.into()));
             }
             let mut holder = String::new();
-            // Only for the message: who holds it may not have written yet.
+            // Only for the message: the holder may not have written its pid yet.
             let _ = lock.take(64).read_to_string(&mut holder);
             return Err(LogError::Locked { path: root.to_owned(), holder: holder.trim().to_owned() });
         }

@@ -65,6 +65,8 @@ pub fn recover(folder: &Path, boot_id: &[u8; 16], replay: &mut dyn Replay) -> Re
                     break;
                 }
             },
+            // Only other boots wrote here and behind it, so that the host may have lost a header: as behind a gap in
+            // [`read`].
             Head::Blank | Head::Zeroed if !segment.is_of(boot_id, later) => {
                 set_aside(&segments[index..])?;
                 break;
@@ -176,6 +178,15 @@ enum Reading {
     CutShort,
 }
 
+/// Replays a segment, as far as it is whole.
+// What lies behind the first bad or missing frame decides. A frame is in the page cache before anything tells of it
+// (`docs/safety.md`, rule 17), and the page cache outlives a master but not its host:
+// - Nothing: a master died while it wrote that frame, and nothing had told of it; or the host lost it. The end is cut.
+//   Where replies had told of it, the witness is ahead of the log or gone with the boot: the epoch is raised (rule 18).
+// - Something, and this boot wrote there: no crash of a master leaves that. The master stops and changes nothing.
+// - Something, and only other boots wrote there: the host lost its page cache, in any order. The log ends before the
+//   gap: what lies behind it builds on what is missing, so that the start sets those files aside. The log's last file
+//   is of another boot: the epoch is raised (rule 18).
 #[expect(clippy::too_many_arguments, reason = "where it is read from, and what has been found so far")]
 fn read(
     segment: &Segment,
@@ -195,6 +206,9 @@ fn read(
         let reason = format!("belongs to log {:016x}, the files before it to {log_id:016x}", header.log_id);
         return Err(LogError::Foreign { path: path.to_owned(), reason });
     }
+    // A gap between two segments shows at the end of the earlier one; this one is behind the snapshot, or at the log's
+    // beginning. No power loss leaves that: a snapshot and the segment behind it are synced before older files go
+    // (`docs/safety.md`, rule 17).
     if header.lsn > found.last_lsn + 1 {
         return Err(LogError::Gap { path: path.to_owned(), expected: found.last_lsn + 1, found: header.lsn });
     }
@@ -204,6 +218,7 @@ fn read(
         let offset = file.offset();
         match file.next(log_id).map_err(io)? {
             Next::Frame { lsn, payload } if lsn == expected => {
+                // Otherwise the snapshot has it.
                 if lsn > found.last_lsn {
                     let progress = Progress { read: before.read + offset, ..before };
                     let replayed = |reason| LogError::Replay { path: path.to_owned(), lsn, reason };
@@ -212,10 +227,11 @@ fn read(
                 }
                 expected += 1;
             }
+            // Its checksum holds: what a host loses of a file does not look like this, whatever boot wrote it.
             Next::Frame { lsn, .. } => return Err(LogError::Gap { path: path.to_owned(), expected, found: lsn }),
             Next::End => {
                 found.segment_bytes += file.offset();
-                // Under another boot, a whole file may have been lost with the page cache.
+                // Under another boot, the host may have lost a whole file with its page cache.
                 let expected = found.last_lsn + 1;
                 let gap = later.first().filter(|next| next.first > expected);
                 return match gap {
@@ -234,6 +250,7 @@ fn read(
                 let cut = rest.len() as u64;
                 let hidden = frame::find_later(rest, log_id, expected + 1..=expected + cut);
                 let behind = later.iter().find(|other| other.is_behind(expected)).map(|other| other.first);
+                // A good frame or a further file behind the damage: not the end of the log.
                 if let Some(hidden) = hidden.or(behind)
                     && segment.is_of(boot_id, later)
                 {
@@ -257,7 +274,7 @@ fn read(
     }
 }
 
-/// Files behind a gap that a power loss left: kept for a look, but never read again.
+/// Renames files behind a gap that a power loss left: they stay for a look, and no start reads them.
 fn set_aside(files: &[Segment]) -> Result<(), LogError> {
     for Segment { path, .. } in files {
         tracing::warn!(path = %path.display(), "log segment behind a gap is set aside: the host lost what lies \

@@ -93,8 +93,8 @@ pub fn create(path: &Path, header: &FileHeader) -> io::Result<File> {
 }
 
 /// Starts a segment: it has its name only together with its header, and a failure leaves nothing behind. What a former
-/// failure left under that name is replaced. `durable`: both are on the disk when this returns; otherwise whoever needs
-/// that calls [`make_durable`].
+/// failure left under that name is replaced. `durable`: both are on the disk when this returns; otherwise a caller that
+/// needs that calls [`make_durable`].
 pub fn start(folder: &Path, header: &FileHeader, durable: bool) -> Result<File, LogError> {
     debug_assert_eq!(header.kind, FileKind::Segment);
     let path = folder.join(header.file_name());

@@ -80,7 +80,7 @@ impl Witness {
         Ok(witness)
     }
 
-    /// The file of that name, if this user has made it as a witness, and what it says. Everybody can write to the
+    /// The file of that name, if this user has made it as a witness, and what it says. Every user can write to the
     /// folder, and names of the last boot are known: another user's file, a link to any file and a pipe are not
     /// believed and stay as they are.
     fn existing(path: &Path, log_id: u64, user: u32) -> Option<(File, Seen)> {
@@ -123,7 +123,7 @@ impl Witness {
         self.file.write_all_at(&bytes, LSN_AT)
     }
 
-    /// Forgets the log: whoever finds it again starts with a raised epoch.
+    /// Forgets the log: a master that finds it again starts with a raised epoch.
     pub fn remove(&self) {
         Self::remove_file(&self.path);
     }

@@ -1,5 +1,5 @@
-//! The log while it is written: frames queue up under the core's lock, whoever
-//! needs his to be in the file writes all that wait, then sends what they cause.
+//! The log while it is written. Frames queue up under the core's lock. A thread that needs its frame in the file writes
+//! all frames that wait, then sends what they cause.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -117,7 +117,7 @@ pub struct Log {
     pub(super) lost: AtomicBool,
     /// Set under the lock of the writer.
     closed: AtomicBool,
-    /// A commit takes its time: those that have something else to do do not wait for it.
+    /// A commit takes its time: threads that have something else to do do not wait for it.
     is_slow: AtomicBool,
     pub(super) fsync: bool,
     bytes: AtomicU64,
@@ -190,8 +190,9 @@ pub struct Sink {
 
 impl Sink {
     /// Starts a new segment of a log that ends at `last_lsn`: on the disk, header and name, before its first frame,
-    /// so that whatever a power loss leaves says that this boot has written to the log. The witness is given as it was
-    /// found when it vouches for the log, and anew otherwise: it says nothing until the raised epoch is in that log.
+    /// so that whatever a power loss leaves says that this boot has written to the log (`docs/safety.md`, rule 18). The
+    /// witness is given as it was found when it vouches for the log, and anew otherwise: it says nothing until the
+    /// raised epoch is in that log.
     pub fn open(
         folder: Folder,
         log_id: u64,
@@ -218,7 +219,8 @@ impl Sink {
         Sink { folder, file, first, boot_id, log_id, witness: None, since_snapshot: 0, snapshot_bytes: 0, upkeep }
     }
 
-    /// Says how large what was replayed is, whom to tell when it outgrows itself, and where witnesses lie.
+    /// Says how large the replayed files are, which compactor to tell when the log outgrows them, and where witnesses
+    /// lie.
     pub fn keep_with(&mut self, found: &Recovered, compact_min: u64, compactor: SyncSender<()>, witnesses: &Path) {
         let Recovered { snapshot_bytes, segment_bytes, .. } = *found;
         self.snapshot_bytes = snapshot_bytes;
@@ -236,11 +238,15 @@ impl Sink {
                 self.file.sync_data()?;
                 step(Step::Synced, &self.folder.current())?;
             }
+            // The raised epoch is on the disk before its first rid goes out (`docs/safety.md`, rules 17 and 18), and so
+            // is all that lies before it: a start does not read past a gap.
             if raised.is_some() {
                 self.sync_all()?;
             }
             timing.fsync.since(began);
         }
+        // Behind the append and before any reply: the witness never says more than the log has, and a log that lost
+        // what a reply told is behind it (`docs/safety.md`, rule 18).
         if let Some(witness) = &mut self.witness
             && let Err(error) = match raised {
                 Some(epoch) => witness.store_raised(lsn, epoch),
@@ -315,6 +321,7 @@ impl<F: Fn(Delivery)> CommitDriver for Committing<'_, F> {
             log.writes.fetch_add(1, Ordering::Relaxed);
             match open.append(bytes, end.lsn, log.fsync, end.raised, &log.timing) {
                 Ok(()) => log.bytes.store(open.since_snapshot, Ordering::Relaxed),
+                // Before anything of this batch is told (`docs/safety.md`, rule 19).
                 Err(error) => log.lose(sink, lost, &error)?,
             }
         }
@@ -418,9 +425,9 @@ impl Log {
         self.epoch.store(witness::pack(epoch), Ordering::Release);
     }
 
-    /// Queues what an operation left behind. Called under the core's lock, so
-    /// that positions follow the order of the operations. Returns what to
-    /// [`Log::commit`], `None` when there is nothing.
+    /// Queues what an operation left behind, its records as one frame (`docs/safety.md`, rule 17). Called under the
+    /// core's lock, so that positions follow the order of the operations. Returns what to [`Log::commit`], `None` when
+    /// there is nothing.
     pub fn enqueue(&self, effects: &mut Effects) -> Option<u64> {
         if effects.is_empty() {
             return None;
@@ -475,12 +482,15 @@ impl Log {
         number: u64,
         deliver: impl Fn(Delivery),
     ) -> Result<(), LogClosed> {
+        // The commit that this thread waited for has taken its frame too. That counts also where the log was closed
+        // since.
         if self.is_done(number) {
             return Ok(());
         }
         if self.is_closed() {
             return Err(LogClosed);
         }
+        // All frames that wait go in one write (`docs/safety.md`, rule 17).
         let Writer { sink, lost, spare } = &mut *writer;
         let end = self.queue.lock().take(spare);
         commit::commit(&mut Committing { log: self, sink, lost, deliver }, spare, end)?;
@@ -581,8 +591,9 @@ impl Log {
         *self.start.lock() = (torn_bytes, took);
     }
 
-    /// An append failed: what is in the file is no longer the truth. It is
-    /// renamed away before the next reply, and the master goes on without.
+    /// Gives up a log to which an append failed: what is in the file is no longer the truth. The master renames it away
+    /// before the next reply and goes on without it (`docs/safety.md`, rule 19). An error: it cannot be renamed, and
+    /// the log is closed.
     fn lose(&self, sink: &mut Option<Sink>, lost: &mut Option<Lost>, cause: &io::Error) -> Result<(), LogClosed> {
         let Some(broken) = sink.take() else { return Ok(()) };
         self.lost.store(true, Ordering::Relaxed);
@@ -608,11 +619,13 @@ impl Log {
 
     /// Takes a log out of its place, so that no start reads it. Under the lock of the writer.
     ///
-    /// What was told of its id is then another log's, as an operator may put it back. One that was only begun beside
-    /// that place nobody can: its id goes on.
+    /// An operator may put the log back, so the master goes on under another id: what replies tell from here on is not
+    /// that log's. A log that was only begun beside that place cannot be put back: its id goes on.
     pub(super) fn give_up(&self, mut broken: Sink) -> Result<(Option<PathBuf>, Lost), LogError> {
         let was_whole = !broken.folder.is_beside();
         let path = broken.folder.give_up()?;
+        // Rids are given out without this log from here on: no witness may vouch for it if an operator puts it back
+        // (`docs/safety.md`, rule 18).
         if let Some(witness) = &broken.witness {
             witness.remove();
         }

@@ -265,9 +265,9 @@ fn seen_by_peer(core: &Core, reporter: SessionId, uuid: SegmentUuid) -> Option<S
 
 /// What an owner's word is worth that a process is gone that had its memory mapped.
 ///
-/// Who maps memory only says for which session: that the owner's word is about this session's process, and not about
-/// another one that named it, is told by the mark, which that process alone gave to the master and to owners. Nobody
-/// but an owner of memory on the same host can have seen it.
+/// A process that maps memory only names its session, and another process can name the same one. The mark, which the
+/// session's process alone gave to the master and to owners, tells that the owner's word is about that process. Only an
+/// owner of memory on the same host can have seen it (`docs/safety.md`, rule 5).
 fn judge(core: &Core, reporter: SessionId, reader: SessionId, uuid: SegmentUuid, mark: u64) -> Judged {
     let Some(of_reader) = process_of(core, reader) else { return Judged::Over };
     let owns = core.segment_owner(uuid) == Some(reporter) && reporter != reader;

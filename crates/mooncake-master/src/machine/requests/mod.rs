@@ -30,14 +30,14 @@ pub enum Asked<'m> {
     PutStart(PutStart<'m>),
     /// Removes every object.
     RemoveAll {
-        /// Also those that were looked up a moment ago.
+        /// Also objects that were looked up a moment ago.
         force: bool,
     },
     /// Removes the objects whose keys match.
     RemoveMatching {
         /// Matched without the core's lock.
         pattern: Pattern,
-        /// Also those that were looked up a moment ago.
+        /// Also objects that were looked up a moment ago.
         force: bool,
     },
 }
@@ -62,7 +62,7 @@ pub enum Change<'m> {
     Remove {
         /// Their keys.
         keys: Vec<&'m [u8]>,
-        /// Also those that were looked up a moment ago.
+        /// Also objects that were looked up a moment ago.
         force: bool,
     },
     /// Drops replicas.

@@ -11,7 +11,7 @@ use mooncake_memory::{
     Bounce, Lending, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
     split_targets, total_of_sources,
 };
-use mooncake_net::{Habit, is_readable, recv_awake};
+use mooncake_net::{PollHistory, is_readable, recv_busy_poll};
 use mooncake_os::Guarded;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -37,7 +37,7 @@ pub(super) struct Lane {
     peer: Arc<str>,
     sequence: u64,
     data_timeout: Duration,
-    habit: Habit,
+    history: PollHistory,
     /// Both ends are inside this host: the kernel may take bytes from where they lie, and the receiver alone copies.
     within_host: bool,
     /// Stands for device memory, which a socket cannot reach. Taken out while it is in use.
@@ -93,15 +93,15 @@ impl Lane {
             stream.set_write_timeout(Some(SLICE))
         })();
         setup.map_err(broken("prepare a data lane"))?;
-        let (habit, bounce) = (Habit::new(), Bounce::new());
+        let (history, bounce) = (PollHistory::new(), Bounce::new());
         let within_host = stays_within_host(&stream);
         let peer = peer.clone();
-        let lane = Lane { stream, address, peer, sequence: 0, data_timeout, habit, within_host, bounce };
+        let lane = Lane { stream, address, peer, sequence: 0, data_timeout, history, within_host, bounce };
         let until = Wait { deadline: patience, interrupted: wait.interrupted };
-        let mut pace = Pace::new(&lane, &until);
-        lane.send_bytes(&hello.encode(), &mut pace)?;
+        let mut stall = StallTimer::new(&lane, &until);
+        lane.send_bytes(&hello.encode(), &mut stall)?;
         let mut reply = [0; HELLO_LEN];
-        lane.recv_bytes(&mut reply, &mut pace)?;
+        lane.recv_bytes(&mut reply, &mut stall)?;
         let reply = HelloReply::decode(&reply).ok_or_else(|| lane.nonsense("its hello is not ours"))?;
         match reply.status {
             Status::Ok if reply.uuid == hello.uuid && reply.bytes == bytes => Ok(lane),
@@ -128,9 +128,9 @@ impl Lane {
         checksum: bool,
         wait: &Wait<'_>,
     ) -> Outcome<u32> {
-        let mut pace = Pace::new(self, wait);
+        let mut stall = StallTimer::new(self, wait);
         let frame = self.request(Op::Read, extent);
-        let reply = self.send_bytes(&frame.encode(), &mut pace).and_then(|()| self.reply(&frame, &mut pace));
+        let reply = self.send_bytes(&frame.encode(), &mut stall).and_then(|()| self.reply(&frame, &mut stall));
         let reply = match reply {
             Ok(reply) => reply,
             Err(e) => return Outcome::new(Err(e), false, true),
@@ -143,18 +143,18 @@ impl Lane {
         }
         let received = if Bounce::is_needed_for_targets(parts) {
             let mut bounce = std::mem::take(&mut self.bounce);
-            let received = self.receive_by_bounce(extent.len, parts, checksum, &mut bounce, &mut pace);
+            let received = self.receive_by_bounce(extent.len, parts, checksum, &mut bounce, &mut stall);
             self.bounce = bounce;
             received
         } else {
-            self.receive(extent.len, parts, 0, checksum, &mut pace)
+            self.receive(extent.len, parts, 0, checksum, &mut stall)
         };
         let crc = match received {
             Ok(crc) => crc,
             Err(e) => return Outcome::new(Err(e), false, true),
         };
         let mut trailer = [0; TRAILER_LEN];
-        if let Err(e) = self.recv_bytes(&mut trailer, &mut pace) {
+        if let Err(e) = self.recv_bytes(&mut trailer, &mut stall) {
             return Outcome::new(Err(e), false, true);
         }
         match Trailer::decode(&trailer) {
@@ -176,13 +176,13 @@ impl Lane {
         parts: &mut [Target<'_>],
         checksum: bool,
         bounce: &mut Bounce,
-        pace: &mut Pace<'_>,
+        stall: &mut StallTimer<'_>,
     ) -> Result<u32, TransferError> {
         let (mut got, mut crc) = (0, 0);
         while got < len {
             let now = (len - got).min(RECV_CHUNK);
             let mut chunk = split_targets(parts, got, got + now);
-            crc = self.receive(now, &mut bounce.targets(&mut chunk), crc, checksum, pace)?;
+            crc = self.receive(now, &mut bounce.targets(&mut chunk), crc, checksum, stall)?;
             bounce.deliver(&mut chunk)?;
             got += now;
         }
@@ -196,7 +196,7 @@ impl Lane {
         parts: &mut [Target<'_>],
         mut crc: u32,
         checksum: bool,
-        pace: &mut Pace<'_>,
+        stall: &mut StallTimer<'_>,
     ) -> Result<u32, TransferError> {
         let (mut got, mut checked) = (0, 0);
         while got < len {
@@ -204,9 +204,9 @@ impl Lane {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     got += count as u64;
-                    pace.moved();
+                    stall.moved();
                 }
-                Err(e) => pace.failed(e, "receive")?,
+                Err(e) => stall.failed(e, "receive")?,
             }
             if checksum && (got - checked >= RECV_CHUNK || got == len) {
                 crc = crc_of_targets(crc, parts, checked, got)?;
@@ -236,25 +236,25 @@ impl Lane {
         parts: &[Source<'_>],
         wait: &Wait<'_>,
     ) -> Outcome<u32> {
-        let mut pace = Pace::new(self, wait);
+        let mut stall = StallTimer::new(self, wait);
         let frame = self.request(Op::Write, extent);
         let header = frame.encode();
         let mut begun = false;
         let mut bounce = std::mem::take(&mut self.bounce);
-        let sent = self.send_all_of(&header, parts, &mut bounce, lending, &mut pace, &mut begun);
+        let sent = self.send_all_of(&header, parts, &mut bounce, lending, &mut stall, &mut begun);
         self.bounce = bounce;
         let crc = match sent {
             Ok(Sent::All(crc)) => crc,
             // Refused in mid-stream: the answer is there, the lane is out of step.
             Ok(Sent::Answered) => {
-                return match self.reply(&frame, &mut pace) {
+                return match self.reply(&frame, &mut stall) {
                     Ok(reply) => Outcome::new(Err(self.refused(extent.rid, &reply)), false, reply.status != Status::Ok),
                     Err(e) => Outcome::new(Err(e), false, false),
                 };
             }
             Err(e) => return Outcome::new(Err(e), !begun, !begun),
         };
-        match self.reply(&frame, &mut pace) {
+        match self.reply(&frame, &mut stall) {
             Ok(Reply { status: Status::Ok, .. }) => Outcome::new(Ok(crc), true, true),
             Ok(reply) => Outcome::new(Err(self.refused(extent.rid, &reply)), true, true),
             Err(e) => Outcome::new(Err(e), false, false),
@@ -267,7 +267,7 @@ impl Lane {
         parts: &[Source<'_>],
         bounce: &mut Bounce,
         mut lending: Option<Lending>,
-        pace: &mut Pace<'_>,
+        stall: &mut StallTimer<'_>,
         begun: &mut bool,
     ) -> Result<Sent, TransferError> {
         let (mut crc, mut done, len) = (0, 0, total_of_sources(parts));
@@ -299,9 +299,9 @@ impl Lane {
                     Ok(count) => {
                         sent += count as u64;
                         *begun = true;
-                        pace.moved();
+                        stall.moved();
                     }
-                    Err(e) => pace.failed(e, "send")?,
+                    Err(e) => stall.failed(e, "send")?,
                 }
             }
             // After the kernel's copy, while the peer still takes it in: checksumming first would leave it idle.
@@ -359,9 +359,9 @@ impl Lane {
         }
     }
 
-    fn reply(&self, frame: &Frame, pace: &mut Pace<'_>) -> Result<Reply, TransferError> {
+    fn reply(&self, frame: &Frame, stall: &mut StallTimer<'_>) -> Result<Reply, TransferError> {
         let mut bytes = [0; REPLY_LEN];
-        self.recv_bytes(&mut bytes, pace)?;
+        self.recv_bytes(&mut bytes, stall)?;
         match Reply::decode(&bytes) {
             Some(reply) if reply.sequence == frame.sequence => Ok(reply),
             _ => Err(self.nonsense("its answer is not one")),
@@ -382,30 +382,30 @@ impl Lane {
         }
     }
 
-    fn send_bytes(&self, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), TransferError> {
+    fn send_bytes(&self, bytes: &[u8], stall: &mut StallTimer<'_>) -> Result<(), TransferError> {
         let mut sent = 0;
         while sent < bytes.len() {
             match rustix::net::send(self.fd(), &bytes[sent..], SendFlags::NOSIGNAL) {
                 Ok(count) => {
                     sent += count;
-                    pace.moved();
+                    stall.moved();
                 }
-                Err(e) => pace.failed(e.into(), "send")?,
+                Err(e) => stall.failed(e.into(), "send")?,
             }
         }
         Ok(())
     }
 
-    fn recv_bytes(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), TransferError> {
+    fn recv_bytes(&self, bytes: &mut [u8], stall: &mut StallTimer<'_>) -> Result<(), TransferError> {
         let mut have = 0;
         while have < bytes.len() {
-            match recv_awake(&self.habit, self.fd(), &mut bytes[have..]) {
+            match recv_busy_poll(&self.history, self.fd(), &mut bytes[have..]) {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     have += count;
-                    pace.moved();
+                    stall.moved();
                 }
-                Err(e) => pace.failed(e.into(), "receive")?,
+                Err(e) => stall.failed(e.into(), "receive")?,
             }
         }
         Ok(())
@@ -432,7 +432,7 @@ enum Sent {
 }
 
 /// Keeps a request's deadlines: the call's own, and the longest standstill.
-struct Pace<'a> {
+struct StallTimer<'a> {
     wait: &'a Wait<'a>,
     peer: Arc<str>,
     data_timeout: Duration,
@@ -440,9 +440,9 @@ struct Pace<'a> {
     still_since: Option<Instant>,
 }
 
-impl<'a> Pace<'a> {
-    fn new(lane: &Lane, wait: &'a Wait<'a>) -> Pace<'a> {
-        Pace { wait, peer: lane.peer.clone(), data_timeout: lane.data_timeout, still_since: None }
+impl<'a> StallTimer<'a> {
+    fn new(lane: &Lane, wait: &'a Wait<'a>) -> StallTimer<'a> {
+        StallTimer { wait, peer: lane.peer.clone(), data_timeout: lane.data_timeout, still_since: None }
     }
 
     fn moved(&mut self) {

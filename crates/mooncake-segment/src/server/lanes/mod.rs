@@ -60,7 +60,7 @@ pub(super) struct Lanes {
     end: Waker,
     max_lanes: usize,
     max_workers: usize,
-    /// Wakes one worker at the end of the patience with lanes that are put aside: the others rest meanwhile.
+    /// Wakes one worker when time is over for lanes that are put aside: the others rest meanwhile.
     alarm: Alarm,
     table: Mutex<Table>,
     /// A lane has ended.
@@ -70,7 +70,7 @@ pub(super) struct Lanes {
 #[derive(Debug, Default)]
 struct Table {
     lanes: HashMap<u64, Held>,
-    /// Those in the middle of a request that no worker has, by the ends of their patience.
+    /// Those in the middle of a request that no worker has, by when they are lost.
     aside: BTreeSet<(Instant, u64)>,
     /// The alarm goes off then: no later than the first of those ends.
     alarm: Option<Instant>,

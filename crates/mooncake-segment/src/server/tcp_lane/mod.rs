@@ -25,7 +25,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::Shared;
 use super::acceptor::refuse;
 use super::lanes::Lanes;
-use super::patience::Patience;
+use super::stall_timer::StallTimer;
 use crate::gate::{Admitted, WriterConnection};
 use crate::local::Served;
 use crate::machine::Denied;
@@ -147,7 +147,7 @@ pub(super) struct Lane {
     served: Arc<Served>,
     control: Arc<LaneControl>,
     peer: SocketAddr,
-    patience: Patience,
+    stall: StallTimer,
     step: Step,
 }
 
@@ -193,7 +193,7 @@ impl From<Errno> for End {
 impl Lane {
     fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr, still: Duration) -> Lane {
         let control = LaneControl { stream, uuid: served.memory.uuid(), cut: AtomicBool::new(false) };
-        Lane { served, control: Arc::new(control), peer, patience: Patience::new(still), step: Step::NONE }
+        Lane { served, control: Arc::new(control), peer, stall: StallTimer::new(still), step: Step::NONE }
     }
 
     pub(super) fn control(&self) -> &Arc<LaneControl> {
@@ -215,7 +215,7 @@ impl Lane {
 
     /// In the middle of a request, put aside: when its peer loses it. `None` between two requests.
     pub(super) fn until(&self) -> Option<Instant> {
-        self.patience.until
+        self.stall.until
     }
 
     /// What a worker is needed for next.
@@ -229,7 +229,7 @@ impl Lane {
     /// Serves the next request, or goes on with one. False if none has come in the time that a worker stays, or the
     /// peer lets it wait. An error ends the lane.
     pub(super) fn serve_one(&mut self, worker: &mut Worker<'_>) -> Result<bool, End> {
-        self.patience.until = None;
+        self.stall.until = None;
         let step = match std::mem::replace(&mut self.step, Step::NONE) {
             Step::Head(mut bytes, 0) => match recv(self.fd(), &mut bytes, true) {
                 Ok(0) => return Err(End::Quiet),
@@ -241,7 +241,7 @@ impl Lane {
         };
         let is_done = self.go_on(worker, step)?;
         if is_done {
-            self.patience.begin(0);
+            self.stall.begin(0);
         }
         Ok(is_done)
     }
@@ -267,7 +267,7 @@ impl Lane {
         while have < FRAME_LEN {
             let fd = self.control.fd();
             let more = |may_wait| Ok(recv(fd, &mut bytes[have..], may_wait)?);
-            match self.patience.move_some(worker, more)? {
+            match self.stall.move_some(worker, more)? {
                 Some(0) => return Err(End::Bad("it hung up in the middle of a request".into())),
                 Some(count) => have += count,
                 None => return self.wait_at(Step::Head(bytes, have)),
@@ -278,7 +278,7 @@ impl Lane {
         if self.control.is_cut() {
             return Err(End::Quiet);
         }
-        self.patience.begin(frame.len);
+        self.stall.begin(frame.len);
         self.serve(worker, frame)
     }
 
@@ -340,7 +340,7 @@ impl Lane {
         while sent < total {
             let (fd, mapping) = (self.control.fd(), self.served.memory.mapping());
             let more = |_| mapping.send_to(fd, &head, frame.offset, frame.len, sent);
-            match self.patience.move_some(worker, more)? {
+            match self.stall.move_some(worker, more)? {
                 Some(count) => sent += count as u64,
                 None => return self.wait_at(Step::Pour(frame, sent)),
             }
@@ -370,7 +370,7 @@ impl Lane {
             let (offset, room) = (frame.offset + got, (frame.len - got).min(CHUNK));
             let (fd, mapping) = (self.control.fd(), self.served.memory.mapping());
             let more = |may_wait| mapping.recv_from(fd, offset, room, may_wait);
-            match self.patience.move_some(worker, more)? {
+            match self.stall.move_some(worker, more)? {
                 Some(0) => return Err(End::Bad("it hung up in the middle of a write".into())),
                 Some(count) => got += count as u64,
                 None => return self.wait_at(Step::Fill(frame, admitted, got)),
@@ -406,7 +406,7 @@ impl Lane {
         while left > 0 {
             let (fd, room) = (self.control.fd(), left.min(scratch.len() as u64) as usize);
             let more = |may_wait| Ok(recv(fd, &mut scratch[..room], may_wait)?);
-            match self.patience.move_some(worker, more)? {
+            match self.stall.move_some(worker, more)? {
                 Some(0) => return Err(End::Quiet),
                 Some(count) => left -= count as u64,
                 None => return self.wait_at(Step::Pass(left)),
@@ -428,7 +428,7 @@ impl Lane {
     fn say(&mut self, worker: &mut Worker<'_>, mut bytes: &[u8], passes: u64) -> Result<bool, End> {
         while !bytes.is_empty() {
             let fd = self.control.fd();
-            match self.patience.move_some(worker, |may_wait| Ok(send(fd, bytes, may_wait)?))? {
+            match self.stall.move_some(worker, |may_wait| Ok(send(fd, bytes, may_wait)?))? {
                 Some(count) => bytes = &bytes[count..],
                 None => return self.wait_at(Step::Say(bytes.to_vec(), passes)),
             }

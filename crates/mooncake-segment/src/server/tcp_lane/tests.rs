@@ -1,4 +1,4 @@
-//! Lanes without a door: requests as they lie on the wire, and what becomes of them.
+//! Lanes without a acceptor: requests as they lie on the wire, and what becomes of them.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

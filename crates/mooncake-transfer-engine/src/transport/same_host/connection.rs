@@ -13,7 +13,7 @@ use std::time::Duration;
 use mooncake_memory::{
     AccessPageView, ForeignRange, MemoryError, PeerMemory, PeerProcess, PullError, RevisionPageView, Target,
 };
-use mooncake_net::{Connect, Connection, Habit, busy_poll_behind, connect_abstract, recv_awake_behind};
+use mooncake_net::{Connect, Connection, PollHistory, busy_poll_behind, connect_abstract, recv_busy_poll_behind};
 use mooncake_os::{Deadline, Guarded, WaitError, forked, recv_fds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -91,7 +91,7 @@ pub(crate) struct SameHostConnection {
     leave_timeout: Duration,
     /// Buffers of the peer by their start, and what its revision page said before it named them.
     peer_buffers: (u64, BTreeMap<u64, Bounds>),
-    habit: Habit,
+    history: PollHistory,
     is_idle: bool,
 }
 
@@ -235,7 +235,7 @@ impl Connect for Connector<'_> {
         let (process, secret) = (Arc::new(process), reply.secret);
         let (id, mapped, stuck_writes) = (address.id, address.mapped.clone(), address.stuck_writes.clone());
         let peer_buffers = (revision_page.get(), BTreeMap::new());
-        let (habit, leave_timeout, is_idle) = (Habit::new(), LEAVE_TIMEOUT, true);
+        let (history, leave_timeout, is_idle) = (PollHistory::new(), LEAVE_TIMEOUT, true);
         Ok(SameHostConnection {
             stream,
             peer,
@@ -249,7 +249,7 @@ impl Connect for Connector<'_> {
             unreadable: address.unreadable.clone(),
             stuck_writes,
             peer_buffers,
-            habit,
+            history,
             is_idle,
         })
     }
@@ -393,7 +393,7 @@ impl SameHostConnection {
     fn receive_on_access_page(&mut self, pieces: &[Piece], timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         self.is_idle = false;
         let Some(access_page) = &mut self.access_page else { return Ok(()) };
-        let answer = match busy_poll_behind(&self.habit, copying(bytes_of(pieces)), || access_page.answer()) {
+        let answer = match busy_poll_behind(&self.history, copying(bytes_of(pieces)), || access_page.answer()) {
             None if access_page.fall_asleep() => None,
             // The peer may have answered before it saw that this end stopped looking.
             answer => answer.or_else(|| access_page.answer()),
@@ -660,7 +660,7 @@ impl SameHostConnection {
 
     /// Receives an answer, for which the peer works so long.
     fn receive(&self, bytes: &mut [u8], work: Duration, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
-        self.receive_by(bytes, timer, |rest| recv_awake_behind(&self.habit, work, self.stream.as_fd(), rest))
+        self.receive_by(bytes, timer, |rest| recv_busy_poll_behind(&self.history, work, self.stream.as_fd(), rest))
     }
 
     /// Receives bytes, by one `recv` after another.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{Bounce, recv_targets, send_sources};
-use mooncake_net::{Connect, Connection, Habit, recv_awake, unpace};
+use mooncake_net::{Connect, Connection, PollHistory, recv_busy_poll, unpace};
 use mooncake_os::{Deadline, Guarded, WaitError, forked, random_bytes};
 
 use super::abandoned::AbandonedConnections;
@@ -54,7 +54,7 @@ pub(crate) struct TcpConnection {
     stream: Guarded<TcpStream>,
     peer: Arc<str>,
     v2: bool,
-    habit: Habit,
+    history: PollHistory,
     bounce: Bounce,
     /// Nothing is under way on it: the peer has answered all that it was asked, and sends nothing.
     is_idle: bool,
@@ -104,10 +104,19 @@ impl Connect for Connector<'_> {
             stream.set_write_timeout(Some(Deadline::SLICE))
         };
         prepare().map_err(EngineError::socket(&peer, "prepare a connection"))?;
-        let (habit, bounce) = (Habit::new(), Bounce::new());
+        let (history, bounce) = (PollHistory::new(), Bounce::new());
         let (v2, abandoned) = (address.v2, address.abandoned.clone());
-        let mut connection =
-            TcpConnection { stream, peer, v2, habit, bounce, is_idle: true, has_written: false, name: None, abandoned };
+        let mut connection = TcpConnection {
+            stream,
+            peer,
+            v2,
+            history,
+            bounce,
+            is_idle: true,
+            has_written: false,
+            name: None,
+            abandoned,
+        };
         if let Some(id) = address.id {
             let name = random_bytes().map_err(EngineError::socket(&connection.peer, "random bytes"))?;
             connection.name = Some(name);
@@ -412,7 +421,7 @@ impl TcpConnection {
     fn receive(&self, bytes: &mut [u8], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let mut got = 0;
         while got < bytes.len() {
-            match recv_awake(&self.habit, self.fd(), &mut bytes[got..]) {
+            match recv_busy_poll(&self.history, self.fd(), &mut bytes[got..]) {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     got += count;

@@ -141,12 +141,12 @@ class _Worker(threading.Thread):
         self._bell.acquire(timeout=seconds)
 
     def ring(self) -> None:
-        """Under the crew's lock. Rung twice before anybody listens, it is heard once."""
+        """Under the executor's lock. Rung twice before anybody listens, it is heard once."""
         if self._bell.locked():
             self._bell.release()
 
 
-class Crew:
+class Executor:
     """Threads of one store, started when there is work for them."""
 
     def __init__(self, store: Any, threads: int, run_batch: Callable[[str, Any, list[tuple]], list[Any]]):
@@ -220,7 +220,7 @@ class Crew:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process whose crew it is."""
+        """Whether this is a child of the process whose executor it is."""
         return os.getpid() != self._process
 
     @property

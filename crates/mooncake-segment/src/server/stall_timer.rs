@@ -8,7 +8,7 @@ use crate::wait::SLOWEST;
 
 /// How long a peer may take.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct StallTimer {
     /// A peer that moves no byte for so long in the middle of a request loses its lane.
     still: Duration,
     /// Of the request.
@@ -19,10 +19,10 @@ pub(super) struct Patience {
     pub(super) until: Option<Instant>,
 }
 
-impl Patience {
+impl StallTimer {
     /// With a peer that may move no byte for so long.
-    pub(super) fn new(still: Duration) -> Patience {
-        Patience { still, bytes: 0, due: None, until: None }
+    pub(super) fn new(still: Duration) -> StallTimer {
+        StallTimer { still, bytes: 0, due: None, until: None }
     }
 
     /// From here on a request of so many bytes has its time; 0: as much as is known of the next one.
