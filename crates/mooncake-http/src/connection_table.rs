@@ -1,4 +1,4 @@
-//! Who is connected, and who has to go when there are too many.
+//! The connections of a server, and which one has to go when there are too many.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 
 use crate::progress::Progress;
 
-/// Connections of one address that count as few: whoever has no more is not told apart by how many.
+/// Connections of one address that count as few: addresses with no more are not told apart by how many they have.
 const FEW: usize = 8;
 
 /// The connections of a server.
 #[derive(Debug)]
 pub(crate) struct ConnectionTable {
     limit: usize,
-    /// Those with a request under way go last.
+    /// Connections with a request under way go last.
     spares_busy: bool,
     entries: Mutex<Members>,
 }
@@ -39,9 +39,9 @@ impl ConnectionTable {
         ConnectionTable { limit, spares_busy, entries: Mutex::default() }
     }
 
-    /// Lets one in. When there are as many as may be, one of the address with the most connections goes, so that no
-    /// address can starve another: of those the one that has done nothing for the longest. Refusing the newcomer
-    /// instead would let a crowd that stands still keep everybody out.
+    /// Lets one in. When there are as many as may be, another one goes: of the address with the most connections, so
+    /// that no address can starve another, the one that has done nothing for the longest. Refusing the newcomer instead
+    /// would let a crowd that stands still keep all others out.
     pub fn admit(self: &Arc<ConnectionTable>, peer: IpAddr) -> Entry {
         let peer = address_group(peer);
         let progress = Arc::new(Progress::new());
@@ -84,7 +84,7 @@ fn least_active(here: &HashMap<u64, (IpAddr, Arc<Progress>)>, newcomer: IpAddr, 
         .map(|(number, _)| *number)
 }
 
-/// Whom an address belongs to: one host has as many IPv6 addresses of its network as it likes.
+/// The group that an address belongs to: one host has as many IPv6 addresses of its network as it likes.
 fn address_group(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (!0 << 64)).into(),

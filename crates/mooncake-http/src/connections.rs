@@ -49,7 +49,7 @@ impl Default for Limits {
     }
 }
 
-/// Whom a request comes from: in its extensions.
+/// The client that a request comes from: in its extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
@@ -67,8 +67,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// whether it may ask for more than one. A forked child keeps none of the
 /// sockets.
 ///
-/// Whoever comes is let in. When there are too many, another one has to go:
-/// see `ConnectionTable::admit`.
+/// Every connection that comes is let in. When there are too many, another one has to go: see `ConnectionTable::admit`.
 pub async fn accept(
     pages: impl Fn() -> (Router, bool) + Send + 'static,
     listener: Guarded<TcpListener>,
@@ -77,8 +76,8 @@ pub async fn accept(
     accept_counting(pages, listener, limits, Arc::default()).await;
 }
 
-/// [`accept`], which also counts the connections that are `behind`: a server that ends when there are none cuts off
-/// nobody's answer.
+/// [`accept`], which also counts the connections that are `behind`: a server that ends when there are none cuts off no
+/// answer.
 pub async fn accept_counting(
     pages: impl Fn() -> (Router, bool) + Send + 'static,
     listener: Guarded<TcpListener>,

@@ -1,5 +1,5 @@
-//! What the HTTP servers of the pool have in common: how connections are taken
-//! and cut, and what answers look like. Which pages there are is theirs to say.
+//! What the HTTP servers of the pool have in common: how they take and cut connections, and what answers look like.
+//! Each server says which pages there are.
 #![forbid(unsafe_code)]
 
 mod bind;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// Time between two looks.
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time between two reminders.
 const REMIND_EVERY: Duration = Duration::from_secs(3600);
@@ -19,7 +19,7 @@ pub const REMINDER: &str = "STILL WITHOUT A LOG: a restart forgets every object.
 pub async fn watch(is_lost: impl Fn() -> bool, remind: impl Fn()) {
     let mut told = None;
     loop {
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
         if !is_lost() {
             told = None;
         } else if told.get_or_insert_with(Instant::now).elapsed() >= REMIND_EVERY {

@@ -1,4 +1,4 @@
-//! What can go wrong with memory, by whose fault.
+//! Errors of segments, copies, reads, registrations and devices.
 
 use std::io;
 use std::time::Duration;

@@ -1,10 +1,9 @@
 //! Bytes that go to a socket by reference: the kernel is lent the pages that
 //! they lie in, and only the receiver copies.
 //!
-//! Within a host that is one copy instead of two. The receiver copies later than
-//! the sender's call ends, so whoever lends must know from the receiver when it
-//! is done, and until then leave the bytes as they are, or expect that others
-//! arrive. Memory that is unmapped meanwhile stays the kernel's until then.
+//! Within a host that is one copy instead of two. The receiver copies later than the sender's call ends, so the lender
+//! must learn from the receiver when it is done. Until then the lender leaves the bytes as they are, or expects that
+//! others arrive. Memory that is unmapped meanwhile stays the kernel's until then.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -26,7 +25,7 @@ const LEAST_PIECE: u64 = 16 << 10;
 /// Bytes of pages that a pipe has room for. Few, so that the receiver begins soon; each time costs two calls.
 const ROOM: usize = 256 << 10;
 
-/// A pipe with less room costs more calls than a copy saves. The kernel makes such pipes for a user who has too many.
+/// A pipe with less room costs more calls than a copy saves. The kernel makes such pipes for a user that has too many.
 const LEAST_ROOM: usize = 128 << 10;
 
 /// Pipes that are kept for the next ones.
@@ -36,8 +35,8 @@ static IDLE: Mutex<Vec<Pipe>> = Mutex::new(Vec::new());
 
 /// The way of one request's bytes: pages of memory are put into a pipe, and go from there to the socket.
 ///
-/// A peer that hangs up is an error like any other here, and no `SIGPIPE`, which the kernel sends to whoever splices:
-/// so it stays on the thread that began it.
+/// A peer that hangs up is an error like any other here, and no `SIGPIPE`. The kernel sends that to the thread that
+/// splices, so a lending stays on the thread that began it.
 #[derive(Debug)]
 pub struct Lending {
     /// Taken out when the lending ends.
@@ -123,7 +122,7 @@ impl Pipe {
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
             return None;
         }
-        // SAFETY: fresh descriptors that nobody else has.
+        // SAFETY: fresh descriptors that nothing else owns.
         let [out, into] = ends.map(|end| Guarded::new(unsafe { OwnedFd::from_raw_fd(end) }));
         // SAFETY: a number for a descriptor of ours. Refused, it has the room that it was made with.
         let room = unsafe {
@@ -136,7 +135,7 @@ impl Pipe {
     /// Puts pages into the pipe as far as there is room. Memory that is not there, or is no memory, is `EFAULT`.
     fn fill(&self, ranges: &Ranges) -> io::Result<usize> {
         let list = ranges.list();
-        // SAFETY: the kernel reads the ranges' pages, and answers EFAULT for those that are not there.
+        // SAFETY: the kernel reads the ranges' pages, and answers EFAULT for pages that are not there.
         let count =
             unsafe { libc::vmsplice(self.into.as_raw_fd(), list.as_ptr(), list.len(), libc::SPLICE_F_NONBLOCK) };
         match usize::try_from(count) {

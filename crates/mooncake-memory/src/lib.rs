@@ -1,12 +1,12 @@
 //! Sealed shared-memory segments, stamps and verified copies.
 //!
-//! A segment is a sealed memfd of its owner with a control memfd beside it that
-//! holds one 8-byte stamp per [granule](mooncake_ids::GRANULE). Whoever has both descriptors maps
-//! them once ([`Mapping`]) and copies directly; the stamps decide afterwards
-//! whether a copy is the object that was asked for. With `mooncake-os` this is the one
-//! crate of the tree (besides the FFI edges) with `unsafe` in it: everything that is
-//! shared with other processes, or that belongs to a caller we cannot trust to
-//! keep it mapped, is touched here and nowhere else.
+//! A segment is a sealed memfd of its owner with a control memfd beside it that holds one 8-byte stamp per
+//! [granule](mooncake_ids::GRANULE). A process that has both descriptors maps them once ([`Mapping`]) and copies
+//! directly. The stamps decide afterwards whether a copy is the object that was asked for.
+//!
+//! With `mooncake-os` this is the one crate of the tree (besides the FFI edges) with `unsafe` in it. Memory that is
+//! shared with other processes is touched here and nowhere else. So is memory of a caller that we cannot trust to keep
+//! it mapped.
 
 mod caller;
 mod copy;

@@ -138,7 +138,7 @@ impl Ranges {
             return Ok(0);
         }
         let message = self.message();
-        // SAFETY: the kernel only reads the ranges, and answers EFAULT for those that are not there.
+        // SAFETY: the kernel only reads the ranges, and answers EFAULT for ranges that are not there.
         result(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
     }
 
@@ -148,7 +148,7 @@ impl Ranges {
         }
         let mut message = self.message();
         // SAFETY: the ranges are exclusively borrowed targets, a segment's bytes, or memory that the maker of a
-        // `ForeignRange` gave away; the kernel answers EFAULT for those that are not there.
+        // `ForeignRange` gave away; the kernel answers EFAULT for ranges that are not there.
         result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC | flags) })
     }
 }

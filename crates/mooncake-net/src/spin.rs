@@ -23,13 +23,13 @@ pub const MOMENT: Duration = Duration::from_micros(40);
 
 /// Longest work of others that is waited for awake. Two wake-ups after more are
 /// less than a tenth of it.
-const MOST_WORK: Duration = Duration::from_micros(800);
+const WORK_MAX: Duration = Duration::from_micros(800);
 
 /// Asks between two looks at the clock.
 const ASKS: u32 = 8;
 
 /// Most waits that skip asking after it was in vain again and again.
-const MOST_SKIPPED: u32 = 256;
+const SKIPPED_MAX: u32 = 256;
 
 static ASKING: AtomicUsize = AtomicUsize::new(0);
 
@@ -40,10 +40,10 @@ pub fn busy_poll<T>(history: &PollHistory, ready: impl FnMut() -> Option<T>) -> 
 }
 
 /// The same for an answer that is known to take some work: the moment begins
-/// when that is done. Work of more than `MOST_WORK` is slept through, and
+/// when that is done. Work of more than `WORK_MAX` is slept through, and
 /// the history learns nothing of it.
 pub fn busy_poll_behind<T>(history: &PollHistory, work: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
-    if work > MOST_WORK || history.skips() {
+    if work > WORK_MAX || history.skips() {
         return None;
     }
     let _turn = Turn::take()?;
@@ -132,7 +132,7 @@ impl PollHistory {
     pub fn was_in_vain(&self) {
         let penalty = self.penalty.load(Relaxed);
         self.skip.store(penalty, Relaxed);
-        self.penalty.store((penalty * 2).clamp(1, MOST_SKIPPED), Relaxed);
+        self.penalty.store((penalty * 2).clamp(1, SKIPPED_MAX), Relaxed);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Calls of others that may take long and that no caller can end: a resolver's, a metadata service's.
+//! Calls that may take long and that no caller can end: of a resolver, of a metadata service.
 //!
 //! A thread makes the call. Its caller waits until the deadline and leaves it then: the call ends by itself, and its
 //! result is dropped.

@@ -5,8 +5,8 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// As far as a library raises the limit of a process that belongs to somebody else: enough for thousands of peers, and
-/// little to programs that walk over all descriptors that there could be.
+/// As far as a library raises the limit of a process that is not its own: enough for thousands of peers, and little to
+/// programs that walk over all descriptors that there could be.
 pub const MOST_DESCRIPTORS_OF_OTHERS: usize = 65_536;
 
 /// The limit as it is.

@@ -1,4 +1,4 @@
-//! What cannot be proven about a process.
+//! Why nothing can be proven about a process.
 
 use std::io;
 

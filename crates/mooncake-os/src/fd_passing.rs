@@ -1,4 +1,4 @@
-//! Descriptors over Unix sockets, and who is at the other end.
+//! Descriptors over Unix sockets, and which process is at the other end.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};

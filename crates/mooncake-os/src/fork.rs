@@ -35,7 +35,7 @@ impl Chunk {
             match self.next.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => next = fresh,
                 Err(other) => {
-                    // SAFETY: made by `into_raw` above and seen by nobody.
+                    // SAFETY: made by `into_raw` above, and no other thread has seen it.
                     drop(unsafe { Box::from_raw(fresh) });
                     next = other;
                 }

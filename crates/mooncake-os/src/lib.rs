@@ -1,5 +1,5 @@
 //! What a process asks of its kernel: forks, processes, descriptors, threads and random bytes; and how its threads
-//! wait: until a deadline, for a permit, for a call that no one can end.
+//! wait: until a deadline, for a permit, for a call that no caller can end.
 //!
 //! Nothing here knows a protocol, a socket's peer or the memory of a segment. With `mooncake-memory` it is the one
 //! crate of the tree (besides the FFI edges) with `unsafe` in it.

@@ -1,4 +1,4 @@
-//! Counted permits: of a thing there are so many at a time, and who has one gives it back by dropping it.
+//! Counted permits: of a thing there are so many at a time. A holder gives its permit back by dropping it.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};

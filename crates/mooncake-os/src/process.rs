@@ -1,4 +1,4 @@
-//! Who a process is, and the proof that it is gone.
+//! The identity of a process, and the proof that it is gone.
 
 use std::fs;
 use std::io;

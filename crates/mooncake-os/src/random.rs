@@ -1,4 +1,4 @@
-//! Random numbers from the kernel: names and keys that nobody guesses.
+//! Random numbers from the kernel: names and keys that cannot be guessed.
 
 use std::io;
 

@@ -14,7 +14,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// One that nobody has woken.
+    /// One that no thread has woken.
     pub fn new() -> io::Result<Waker> {
         Ok(Waker { fd: Guarded::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?) })
     }

@@ -1,4 +1,4 @@
-//! A line for each request, written by a thread of its own: whoever reads the log may be slow, and no request waits for
+//! A line for each request, written by a thread of its own: the reader of the log may be slow, and no request waits for
 //! that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +48,7 @@ impl AccessLog {
         }
     }
 
-    /// Lines that nobody took in time.
+    /// Lines that the thread did not take in time.
     pub fn left_out(&self) -> u64 {
         self.left_out.load(Ordering::Relaxed)
     }
@@ -57,7 +57,7 @@ impl AccessLog {
 impl Drop for AccessLog {
     fn drop(&mut self) {
         self.lines = None;
-        // Nobody sends: it is closed, or its time is over.
+        // The thread never sends: the channel is closed, or the time is over.
         let _ = self.ended.get_mut().recv_timeout(PATIENCE);
     }
 }

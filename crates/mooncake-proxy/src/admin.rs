@@ -1,4 +1,4 @@
-//! Adding and removing instances, and what there is to be seen.
+//! Pages that add and remove instances, and pages of health, metrics and status.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

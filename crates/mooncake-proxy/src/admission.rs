@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::fault::Fault;
 
-/// So many at a time, and so many more in a queue; who comes then is sent away.
+/// So many requests at a time, and so many more in a queue; a request that comes then is sent away.
 #[derive(Debug)]
 pub(crate) struct Admission {
     running: Arc<Semaphore>,

@@ -14,8 +14,7 @@ use crate::fault::Fault;
 /// What memory is counted in, bytes.
 const UNIT: usize = 1 << 10;
 
-/// A body that is refused is read on for a while, so many times the longest: whoever sends it reads the answer only
-/// then.
+/// A body that is refused is read on for a while, so many times the longest: its sender reads the answer only then.
 const DISCARDED: usize = 4;
 
 /// What the bodies under way may be.

@@ -1,4 +1,4 @@
-//! Whether instances are well: asked at intervals, and before one is added.
+//! Checks of instances: at intervals, and before one is added.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,8 +59,8 @@ impl Proxy {
         Err(Unfit::OtherModel { address: address.clone(), serves: serves.join(", "), model: model.clone() })
     }
 
-    /// Checks all instances, each when it is time, for ever. Those that leave, too: what waits there for a first byte
-    /// must not do so in vain. One that is slow to answer holds up no other's check.
+    /// Checks all instances, each when it is time, for ever. Instances that leave are checked, too: a request that
+    /// waits there for a first byte must not do so in vain. One that is slow to answer holds up no other's check.
     pub async fn check_for_ever(self: Arc<Proxy>) {
         let mut checks = JoinSet::new();
         let mut tick = tokio::time::interval(self.options.check_interval);
@@ -98,7 +98,7 @@ impl Proxy {
                 if gone {
                     self.scheduler.forget(instance.number);
                 } else if !instance.is_well() && self.fleet.has_well(instance.kind) {
-                    // What waits for it goes there. Where all are slow there is nobody better to wait for.
+                    // Requests that wait for it go to a well one. Where all are slow, none is better to wait for.
                     instance.hangs.notify_waiters();
                 }
             }

@@ -162,7 +162,7 @@ pub fn metrics_page() -> String {
     format!("\n# Metrics of the proxy\n\n{about}\n{}", page.finish())
 }
 
-/// One name, and who has it: one that is here, and what has left and was added again before it had ended its requests.
+/// One name, and the instances that have it: the one that is here, if any, and any that left with requests under way.
 #[derive(Default)]
 struct Named {
     here: Option<Arc<Instance>>,

@@ -1,9 +1,8 @@
 //! Front door of disaggregated inference.
 //!
-//! Some servers compute prompts (prefill), others generate (decode). For each
-//! request one of the first is asked for a single token, so that the prompt's
-//! KV cache is there: in the pool, or to be fetched from it. Then one of the
-//! second answers, and its answer is passed on as it comes.
+//! Some servers compute prompts (prefill), others generate (decode). For each request the proxy asks a prefill instance
+//! for a single token, so that the prompt's KV cache is there: in the pool, or at that instance, to be fetched from it.
+//! Then a decode instance answers, and the proxy passes its answer on as it comes.
 //!
 //! ```text
 //! client -> admission -> prefill: one token -> decode: the request -> relay -> client

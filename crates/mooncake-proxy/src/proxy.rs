@@ -52,7 +52,7 @@ impl Proxy {
         let upstream = Upstream::new(options.connect_timeout);
         let admission = Admission::new(options.most_running, options.most_waiting);
         let bodies = Bodies::new(options.body_max, options.bodies_max, options.body_timeout);
-        // By the thread, and not by whoever answers requests: it may have to wait.
+        // The log's thread calls it, and not a thread that answers requests: it may have to wait.
         let write = |line: String| tracing::info!("{line}");
         let log = options.access_log.then(|| AccessLog::begin(write)).transpose()?;
         let changes = Bodies::new(CHANGE_MAX, CHANGES_MAX, options.body_timeout);

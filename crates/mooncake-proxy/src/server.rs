@@ -72,7 +72,7 @@ impl ProxyServer {
         let address = listener.local_addr()?;
         let proxy = Proxy::new(options)?;
         let kinds = [(Kind::Prefill, prefill), (Kind::Decode, decode)];
-        // All at once: those that are not there yet take their time to say so.
+        // All at once: an instance that is not there yet takes its time to say so.
         let mut probes = JoinSet::new();
         for (kind, address) in kinds.into_iter().flat_map(|(kind, all)| all.into_iter().map(move |one| (kind, one))) {
             let instance = proxy.fleet.add(kind, address.clone()).ok_or(StartError::Twice(address))?;

@@ -1,4 +1,4 @@
-//! How many tokens an answer has, as it says itself.
+//! How many tokens an answer has, as its server reports them at its end.
 
 use serde::Deserialize;
 

@@ -92,7 +92,7 @@ pub fn parse(program: &'static Program, args: impl IntoIterator<Item = String>) 
     Ok(CommandLine::Run(given))
 }
 
-/// Flags of a file, one a line; empty lines and those that begin with # say nothing.
+/// Flags of a file, one a line; empty lines and lines that begin with # say nothing.
 fn flag_file(path: &str, count: u32) -> Result<Vec<String>, SettingError> {
     let bad = |reason: String| SettingError::File { path: path.to_owned(), reason };
     if count > FLAG_FILES_MAX {

@@ -110,7 +110,7 @@ pub const PROCESS_VARIABLES: &[Setting] = &[
     ),
 ];
 
-/// Who reads the environment.
+/// What reads the environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// A store, or a storage node.
@@ -130,7 +130,7 @@ pub fn remarks(reader: Reader, names: impl IntoIterator<Item = String>) -> Vec<S
     };
     let config = std::iter::once(&mooncake_config::CONFIG_PATH)
         .chain(mooncake_config::VALUES.iter().map(|value| &value.variable));
-    // What somebody else reads is not this one's affair, unless they pass over it too.
+    // What the other kind of reader reads is not this one's affair, unless that reader passes over it too.
     let known: Vec<&Setting> = own.iter().chain(others).chain(PROCESS_VARIABLES).chain(config).collect();
     let is_ours = |name: &String| name.starts_with("MC_") || name.starts_with("MOONCAKE_");
     for name in names.into_iter().filter(is_ours).collect::<BTreeSet<_>>() {

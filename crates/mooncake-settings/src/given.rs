@@ -12,7 +12,7 @@ use crate::similar::close_to;
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody said anything.
+    /// No value was given.
     Default,
     /// A file of settings.
     File(String),

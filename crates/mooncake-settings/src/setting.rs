@@ -49,7 +49,7 @@ pub enum Type {
     Port,
     /// Milliseconds, or a number with ms, s, m or h; at most `DURATION_MAX_MS`.
     Duration,
-    /// Bytes, or a number with KB, MB, GB or TB (powers of 1024). Whoever reads it parses it.
+    /// Bytes, or a number with KB, MB, GB or TB (powers of 1024). The reader of the setting parses it.
     Size,
     /// A whole number of milliseconds, from 1 to `DURATION_MAX_MS`.
     Milliseconds,

@@ -1,4 +1,4 @@
-//! What a mistyped name or a word without dashes may have been meant for.
+//! Guesses at what a mistyped name, or a word without dashes, was meant for.
 
 use strsim::levenshtein;
 

@@ -19,7 +19,7 @@ extern "C" {
 /* An engine, of createTransferEngine. */
 typedef void *transfer_engine_t;
 
-/* What installTransport gives: nothing that anybody could use. */
+/* What installTransport gives: nothing that a caller could use. */
 typedef void *transport_t;
 
 /* A peer's segment. */
@@ -167,7 +167,7 @@ int warmupEfaSegment(transfer_engine_t engine, const char *segment_name);
 int registerLocalMemory(transfer_engine_t engine, void *addr, size_t length, const char *location,
                         int remote_accessible);
 
-/* When it returns, nobody touches that memory any more. */
+/* When it returns, neither this engine nor a peer touches that memory any more. */
 int unregisterLocalMemory(transfer_engine_t engine, void *addr);
 
 int registerLocalMemoryBatch(transfer_engine_t engine, buffer_entry_t *buffer_list, size_t buffer_len,

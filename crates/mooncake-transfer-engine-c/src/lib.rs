@@ -4,8 +4,8 @@
 //! `#[repr(C)]` structures and functions, each with its text up to the word on safety. A test compiles a program with
 //! it.
 //!
-//! What a caller can be told is wrong is a code: null pointers, engines that were destroyed are not found out, batches
-//! and peers of no engine are. A panic never crosses into C.
+//! A caller's mistake is a code where it can be found out: null pointers are, and batches and peers of no engine.
+//! Engines that were destroyed are not. A panic never crosses into C.
 
 #![allow(non_camel_case_types, reason = "the names are C's")]
 
@@ -24,7 +24,7 @@ use tracing::level_filters::LevelFilter;
 
 /// An engine, of `createTransferEngine`.
 pub type transfer_engine_t = *mut c_void;
-/// What `installTransport` gives: nothing that anybody could use.
+/// What `installTransport` gives: nothing that a caller could use.
 pub type transport_t = *mut c_void;
 /// A peer's segment.
 pub type segment_id_t = i32;
@@ -123,7 +123,7 @@ pub struct NicLoadStat {
 const INVALID_ARGUMENT: c_int = -1;
 
 /// Most entries of a list: a longer one is a mistake, and no memory of a process holds what it would take.
-const MOST_ENTRIES: usize = 1 << 24;
+const ENTRIES_MAX: usize = 1 << 24;
 
 type Outcome<T> = Result<T, EngineError>;
 
@@ -192,8 +192,8 @@ unsafe fn slice<'a, T>(list: *const T, len: usize, what: &str) -> Outcome<&'a [T
     match (list.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(missing(what)),
-        (_, len) if len > MOST_ENTRIES => {
-            Err(EngineError::InvalidArgument(format!("{what}: {len} entries, of at most {MOST_ENTRIES} in one call")))
+        (_, len) if len > ENTRIES_MAX => {
+            Err(EngineError::InvalidArgument(format!("{what}: {len} entries, of at most {ENTRIES_MAX} in one call")))
         }
         // SAFETY: the caller's word.
         (false, len) => Ok(unsafe { std::slice::from_raw_parts(list, len) }),
@@ -202,7 +202,7 @@ unsafe fn slice<'a, T>(list: *const T, len: usize, what: &str) -> Outcome<&'a [T
 
 fn range(addr: *mut c_void, len: usize) -> ForeignRange {
     // SAFETY: callers of the C interface vouch for what they name: memory of theirs that stays mapped while it is
-    // registered or moved, and that nobody else uses meanwhile.
+    // registered or moved, and that nothing else uses meanwhile.
     unsafe { ForeignRange::new(addr.expose_provenance(), len) }
 }
 
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn createTransferEngine(
 /// Ends it. Nothing else may use it meanwhile or afterwards.
 ///
 /// # Safety
-/// `engine` is null, or of `createTransferEngine`; nobody uses it any more.
+/// `engine` is null, or of `createTransferEngine`; nothing uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn destroyTransferEngine(engine: transfer_engine_t) {
     call(
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn installTransport(
                 let matrix = unsafe { text(matrix.cast(), "the matrix")? };
                 handle.engine.set_topology(Topology::parse(&matrix)?);
             }
-            // Not null, and nothing that anybody could use.
+            // Not null, and nothing that a caller could use.
             Ok(engine)
         },
     )
@@ -438,7 +438,7 @@ pub unsafe extern "C" fn registerLocalMemory(
     )
 }
 
-/// When it returns, nobody touches that memory any more.
+/// When it returns, neither this engine nor a peer touches that memory any more.
 ///
 /// # Safety
 /// See [`discoverTopology`].
@@ -616,8 +616,8 @@ pub unsafe extern "C" fn getTransferStatus(
     )
 }
 
-/// Who polls asks whether it has failed, and then whether it is under way: a third answer would be read as bytes that
-/// have come.
+/// A caller that polls asks whether it has failed, and then whether it is under way: a third answer would be read as
+/// bytes that have come.
 fn number_of(status: Status) -> c_int {
     match status {
         Status::Waiting => STATUS_WAITING,

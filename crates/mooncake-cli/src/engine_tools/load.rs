@@ -9,7 +9,7 @@ use mooncake_transfer_engine::{Engine, Opcode, PeerId, Request, Status};
 use super::ToolError;
 
 /// The longest that a batch is waited for; the engine's own deadlines are shorter.
-const PATIENCE: Duration = Duration::from_secs(3_600);
+const TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// Bytes that are seeded at a time.
 const PIECE: usize = 1 << 20;
@@ -102,7 +102,7 @@ impl Load {
         };
         let batch = ends.engine.allocate(self.batch as usize);
         ends.engine.submit(batch, (0..self.batch).map(request).collect(), None)?;
-        let status = ends.engine.wait(batch, PATIENCE)?;
+        let status = ends.engine.wait(batch, TIMEOUT)?;
         let reason = ends.engine.batch_error(batch)?.unwrap_or_default();
         ends.engine.free(batch)?;
         if status == Status::Completed { Ok(()) } else { Err(ToolError::Batch { status, reason }) }

@@ -11,13 +11,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 /// Most threads of one call, its caller's among them.
-const MOST: usize = 4;
+const THREADS_MAX: usize = 4;
 
 /// Bytes that are worth a thread: to start one takes as long as to copy some hundred KiB.
 const WORTH_A_THREAD: u64 = 4 << 20;
 
 /// How often the caller's thread asks its interrupt hook while it waits for the others.
-const LOOK: Duration = Duration::from_millis(50);
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How many threads a call gets for so many objects and bytes.
 pub(crate) fn threads_for(objects: usize, bytes: u64) -> usize {
@@ -25,7 +25,7 @@ pub(crate) fn threads_for(objects: usize, bytes: u64) -> usize {
     if objects < 2 || bytes < 2 * WORTH_A_THREAD {
         return 1;
     }
-    MOST.min(*PROCESSORS).min(objects).min(usize::try_from(bytes / WORTH_A_THREAD).unwrap_or(MOST))
+    THREADS_MAX.min(*PROCESSORS).min(objects).min(usize::try_from(bytes / WORTH_A_THREAD).unwrap_or(THREADS_MAX))
 }
 
 /// Does `work` for each item, on so many threads, and gives what became of each, in order, and whether the caller's
@@ -87,7 +87,7 @@ pub(crate) fn fan_out<T: Send, R: Send>(
         take(&ask);
         while at_work.load(Ordering::Acquire) > 0 {
             ask();
-            thread::park_timeout(LOOK);
+            thread::park_timeout(INTERRUPT_INTERVAL);
         }
     });
 
@@ -201,7 +201,7 @@ mod tests {
     fn threads_are_for_large_calls_of_several_objects() {
         assert_eq!(threads_for(1, 1 << 40), 1);
         assert_eq!(threads_for(1000, 2 * WORTH_A_THREAD - 1), 1);
-        let most = MOST.min(thread::available_parallelism().unwrap().get());
+        let most = THREADS_MAX.min(thread::available_parallelism().unwrap().get());
         assert_eq!(threads_for(1000, u64::MAX), most);
         assert_eq!(threads_for(2, u64::MAX), most.min(2));
     }

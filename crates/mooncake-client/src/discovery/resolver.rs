@@ -10,7 +10,7 @@ use crate::patience::{ConnectionError, Patience};
 
 /// Most look-ups of a process at a time; those that were given up go on until
 /// the resolver ends them.
-const MOST_LOOKUPS: usize = 8;
+const LOOKUPS_MAX: usize = 8;
 
 static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
 
@@ -44,11 +44,11 @@ struct Turn(&'static AtomicUsize);
 
 impl Turn {
     fn take(lookups: &'static AtomicUsize) -> io::Result<Turn> {
-        if lookups.fetch_add(1, Ordering::Relaxed) < MOST_LOOKUPS {
+        if lookups.fetch_add(1, Ordering::Relaxed) < LOOKUPS_MAX {
             return Ok(Turn(lookups));
         }
         lookups.fetch_sub(1, Ordering::Relaxed);
-        let text = format!("{MOST_LOOKUPS} look-ups have had no answer yet: the name service is away");
+        let text = format!("{LOOKUPS_MAX} look-ups have had no answer yet: the name service is away");
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
     }
 }
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_look_up_that_ends_makes_room_for_another_and_one_that_is_refused_takes_none() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
-        let mut turns: Vec<Turn> = (0..MOST_LOOKUPS).map(|_| Turn::take(&LOOKUPS).unwrap()).collect();
+        let mut turns: Vec<Turn> = (0..LOOKUPS_MAX).map(|_| Turn::take(&LOOKUPS).unwrap()).collect();
         for _ in 0..2 {
             assert!(Turn::take(&LOOKUPS).is_err());
         }

@@ -30,10 +30,10 @@ use crate::patience::{ConnectionError, Patience};
 const LINE_MAX: u64 = 4 << 10;
 
 /// Longest wait for a node to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest wait for a node whose absence would explain something.
-const SHORT_PATIENCE: Duration = Duration::from_millis(200);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A peer that does not take its line has so long.
 const SENDING: Duration = Duration::from_millis(200);
@@ -42,7 +42,7 @@ const SENDING: Duration = Duration::from_millis(200);
 const BUSY: Duration = Duration::from_millis(10);
 
 /// Between two looks at whether a listener is to end.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What a storage node says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ impl NodeInfo {
             true => Err(ConnectionError::Interrupted),
             false => Ok(()),
         };
-        let patience = Patience { deadline: Instant::now() + PATIENCE, check: &check };
+        let patience = Patience { deadline: Instant::now() + TIMEOUT, check: &check };
         ask_at(&host, port, &patience).map_err(|error| match error {
             AskError::Interrupted => Cause::Interrupted.into(),
             AskError::Io(error) => Cause::Setup {
@@ -88,7 +88,7 @@ impl NodeInfo {
     /// Whether nobody listens at `host:port` any more. One that only does not answer is there.
     pub fn has_gone(node: &str) -> bool {
         let Some((host, port)) = host_and_port(node) else { return false };
-        let patience = Patience { deadline: Instant::now() + SHORT_PATIENCE, check: &|| Ok(()) };
+        let patience = Patience { deadline: Instant::now() + SHORT_TIMEOUT, check: &|| Ok(()) };
         let found = ask_at(&host, port, &patience);
         matches!(found, Err(AskError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
@@ -164,7 +164,7 @@ fn ask_here(port: u16, patience: &Patience<'_>) -> Result<Heard, AskError> {
     if !peer.is_own_user() {
         return Ok(Heard::Stranger(peer.uid));
     }
-    stream.set_read_timeout(Some(LOOK / 2))?;
+    stream.set_read_timeout(Some(POLL_INTERVAL / 2))?;
     hear(stream, patience).map(Heard::Node)
 }
 
@@ -193,7 +193,7 @@ fn ask_over_tcp(addresses: &[SocketAddr], patience: &Patience<'_>) -> Result<Nod
     for address in addresses {
         match TcpStream::connect_timeout(address, patience.look()?.max(Duration::from_millis(1))) {
             Ok(stream) => {
-                stream.set_read_timeout(Some(LOOK / 2))?;
+                stream.set_read_timeout(Some(POLL_INTERVAL / 2))?;
                 return hear(stream, patience);
             }
             Err(error) => last = error,
@@ -303,7 +303,7 @@ fn tell_unix(mut stream: UnixStream, line: &[u8]) {
 fn wait_for(tcp: &TcpListener, unix: &UnixListener) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::new(tcp, PollFlags::IN), PollFd::new(unix, PollFlags::IN)];
-    let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as _ };
+    let timeout = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.as_nanos() as _ };
     // An error shows itself at the next accept; this only saves processor time.
     let _ = poll(&mut fds, Some(&timeout));
 }
@@ -328,7 +328,7 @@ mod tests {
         let port = introducer.address().port();
         assert_eq!(NodeInfo::ask(&format!("127.0.0.1:{port}"), None).unwrap(), said);
         assert!(!NodeInfo::has_gone(&format!("127.0.0.1:{port}")));
-        let patience = Patience { deadline: Instant::now() + PATIENCE, check: &|| Ok(()) };
+        let patience = Patience { deadline: Instant::now() + TIMEOUT, check: &|| Ok(()) };
         let Ok(heard) = ask_over_tcp(&[introducer.address()], &patience) else { panic!("no answer over TCP") };
         assert_eq!(heard, said);
     }

@@ -10,7 +10,7 @@ use mooncake_segment::{Epoch, ProcessGone};
 use mooncake_wire::message::{ReaderGone, anchor_up};
 
 /// Most of them; those that nobody asked for the longest give way. A segment server has at most that many attachments.
-const MOST: usize = 4096;
+const DEATHS_MAX: usize = 4096;
 
 /// A master that was told and has not answered sees the reader's own connection as one that may still be alive; that
 /// ends within 15 s. It may have been restarted, or this connection lost, before it did.
@@ -35,7 +35,7 @@ struct Death {
 impl Deaths {
     /// Another one.
     pub fn note(&mut self, gone: ProcessGone) {
-        if self.list.len() == MOST {
+        if self.list.len() == DEATHS_MAX {
             let taken = self.list.iter().position(|death| death.taken);
             self.list.remove(taken.unwrap_or(0));
         }
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(sessions(deaths.to_tell(now + AGAIN, epoch)), [6]);
         }
         // Where there are too many, those are forgotten that are told no more, and else the oldest.
-        (0..MOST as u64 - 1).for_each(|session| deaths.note(gone(100 + session)));
+        (0..DEATHS_MAX as u64 - 1).for_each(|session| deaths.note(gone(100 + session)));
         assert_eq!(sessions(deaths.to_tell(now, A1))[..2], [6, 100]);
         [101, 104].iter().for_each(|session| deaths.taken(*session, &[1; 16]));
         (0..3).for_each(|session| deaths.note(gone(10_000 + session)));
@@ -145,9 +145,9 @@ mod tests {
     #[test]
     fn there_are_not_more_than_can_be_attached() {
         let mut deaths = Deaths::default();
-        (0..MOST as u64 + 3).for_each(|session| deaths.note(gone(session)));
+        (0..DEATHS_MAX as u64 + 3).for_each(|session| deaths.note(gone(session)));
         let told = sessions(deaths.to_tell(Duration::ZERO, A1));
-        assert_eq!((told.len(), told[0]), (MOST, 3));
+        assert_eq!((told.len(), told[0]), (DEATHS_MAX, 3));
     }
 
     #[test]

@@ -15,10 +15,10 @@ use crate::machine::call::{CallDriver, Session, finish_in, repeat};
 use crate::machine::sequences::Sequences;
 
 /// Most puts remembered; beyond it the master's deadline does it.
-const MAX_ORPHANS: usize = 256;
+const ORPHANS_MAX: usize = 256;
 
 /// Rest between two tries to tell a master that does not answer.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// What giving up needs of its store.
 pub trait OrphanDriver {
@@ -84,7 +84,7 @@ pub async fn run<D: OrphanDriver>(driver: &D) {
                     driver.sequences().answered(sequence);
                 }
             }
-            None => call.pause(PAUSE).await,
+            None => call.pause(RETRY_PAUSE).await,
         }
     }
 }
@@ -148,7 +148,7 @@ impl<S: Clone> OrphanedPuts<S> {
     }
 
     fn push(&mut self, session: S, orphan: Orphan) -> bool {
-        let has_room = self.waiting.len() < MAX_ORPHANS;
+        let has_room = self.waiting.len() < ORPHANS_MAX;
         if has_room {
             self.waiting.push((session, orphan));
         }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn beyond_so_many_the_deadline_of_the_master_does_it() {
         let mut orphans = OrphanedPuts::default();
-        assert!((0..MAX_ORPHANS as u64).all(|rid| orphans.give_up((), vec![rid], true)));
+        assert!((0..ORPHANS_MAX as u64).all(|rid| orphans.give_up((), vec![rid], true)));
         assert!(!orphans.give_up((), vec![9], true));
         orphans.settled(None);
         assert!(orphans.give_up((), vec![9], true));

@@ -11,7 +11,7 @@ use mooncake_mutant::mutant;
 const YOUNG: Duration = Duration::from_secs(5);
 
 /// Longest that reservations are renewed that their caller holds.
-const MOST_HELD: Duration = Duration::from_secs(600);
+const HELD_MAX: Duration = Duration::from_secs(600);
 
 /// Most copies of those that one beat renews: the master does it in one step. With as many as put sessions may hold,
 /// each is renewed every ten seconds or so.
@@ -86,7 +86,7 @@ impl Progress {
 
     /// A caller holds these from now on.
     pub fn hold(&mut self, now: Duration, rids: Vec<u64>) -> Arc<Held> {
-        let held = Arc::new(Held { rids, until: now + MOST_HELD });
+        let held = Arc::new(Held { rids, until: now + HELD_MAX });
         self.held.push_back((now + YOUNG, Arc::downgrade(&held)));
         held
     }

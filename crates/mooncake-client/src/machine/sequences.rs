@@ -15,7 +15,7 @@ pub struct Sequences {
 }
 
 /// Most abandoned mutations that the master is told of; beyond them those of the longest ago may come late.
-const MAX_ABANDONED: usize = 1_024;
+const ABANDONED_MAX: usize = 1_024;
 
 /// From so many numbers on behind the lowest unanswered one the master is told which are answered nevertheless: it
 /// remembers the replies to 1,024 mutations.
@@ -43,7 +43,7 @@ impl Sequences {
     pub fn abandoned(&mut self, sequence: u64) {
         self.unanswered.remove(&sequence);
         self.abandoned.insert(sequence);
-        while self.abandoned.len() > MAX_ABANDONED {
+        while self.abandoned.len() > ABANDONED_MAX {
             self.abandoned.pop_first();
         }
     }
@@ -146,10 +146,10 @@ mod tests {
         sequences.abandoned(first);
         sequences.told_abandoned(&[second]);
         assert_eq!(told(&sequences, 0).abandoned, [first]);
-        for _ in 0..2 * MAX_ABANDONED {
+        for _ in 0..2 * ABANDONED_MAX {
             let sequence = sequences.begin();
             sequences.abandoned(sequence);
         }
-        assert_eq!(told(&sequences, 0).abandoned.len(), MAX_ABANDONED);
+        assert_eq!(told(&sequences, 0).abandoned.len(), ABANDONED_MAX);
     }
 }

@@ -11,10 +11,10 @@ use super::rounds::rounds;
 use crate::error::StoreError;
 
 /// Most replicas that wait to be reported; the next read of another finds it again.
-const MAX_WAITING: usize = 8_192;
+const WAITING_MAX: usize = 8_192;
 
 /// So long a replica is not reported a second time: its owner has not looked yet, or sees nothing wrong.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Replicas in one message, which its master goes through in one step. A master takes up to 1,024.
 const ROUND: usize = 512;
@@ -124,7 +124,7 @@ impl Suspects {
             return true;
         }
         let is_recent = self.reported.get(&suspect.rid).is_some_and(|at| is_recent(now, *at));
-        if is_recent || self.waiting.len() >= MAX_WAITING {
+        if is_recent || self.waiting.len() >= WAITING_MAX {
             return false;
         }
         self.waiting.insert(suspect.rid, suspect);
@@ -149,7 +149,7 @@ impl Suspects {
 }
 
 fn is_recent(now: Duration, at: Duration) -> bool {
-    now.saturating_sub(at) < PAUSE
+    now.saturating_sub(at) < RETRY_PAUSE
 }
 
 #[cfg(test)]
@@ -170,28 +170,28 @@ mod tests {
         assert!(suspects.add(start, suspect(4, false)) && suspects.add(start, suspect(2, false)));
         assert!(suspects.add(start, suspect(4, true)), "another reader is sure");
         assert_eq!(taken(&mut suspects, start), [(2, false), (4, true)]);
-        assert!(!suspects.add(start + PAUSE / 2, suspect(4, true)));
-        assert!(suspects.add(start + PAUSE / 2, suspect(2, true)), "the master has not heard of it for sure");
-        assert_eq!(taken(&mut suspects, start + PAUSE / 2), [(2, true)]);
-        assert!(!suspects.add(start + PAUSE / 2, suspect(4, true)), "that others are reported changes nothing");
-        assert!(suspects.add(start + PAUSE, suspect(4, true)), "it is still bad");
+        assert!(!suspects.add(start + RETRY_PAUSE / 2, suspect(4, true)));
+        assert!(suspects.add(start + RETRY_PAUSE / 2, suspect(2, true)), "the master has not heard of it for sure");
+        assert_eq!(taken(&mut suspects, start + RETRY_PAUSE / 2), [(2, true)]);
+        assert!(!suspects.add(start + RETRY_PAUSE / 2, suspect(4, true)), "that others are reported changes nothing");
+        assert!(suspects.add(start + RETRY_PAUSE, suspect(4, true)), "it is still bad");
         suspects.forget(&[suspect(2, true)]);
-        assert!(suspects.add(start + PAUSE, suspect(2, true)));
-        assert_eq!(taken(&mut suspects, start + PAUSE), [(2, true), (4, true)]);
+        assert!(suspects.add(start + RETRY_PAUSE, suspect(2, true)));
+        assert_eq!(taken(&mut suspects, start + RETRY_PAUSE), [(2, true), (4, true)]);
         assert!(suspects.running);
-        assert_eq!(taken(&mut suspects, start + PAUSE), []);
+        assert_eq!(taken(&mut suspects, start + RETRY_PAUSE), []);
         assert!(!suspects.running);
     }
 
     #[test]
     fn no_more_wait_than_there_is_room_for_and_nothing_is_remembered_for_ever() {
         let (mut suspects, start) = (Suspects::default(), Duration::from_secs(1));
-        let most = MAX_WAITING as u64;
+        let most = WAITING_MAX as u64;
         assert!((0..most).all(|rid| suspects.add(start, suspect(rid, true))));
         assert!(!suspects.add(start, suspect(most, true)) && suspects.add(start, suspect(0, true)));
-        assert_eq!(taken(&mut suspects, start).len(), MAX_WAITING);
-        assert!(suspects.add(start + PAUSE, suspect(most, true)));
-        suspects.take(start + PAUSE);
+        assert_eq!(taken(&mut suspects, start).len(), WAITING_MAX);
+        assert!(suspects.add(start + RETRY_PAUSE, suspect(most, true)));
+        suspects.take(start + RETRY_PAUSE);
         assert_eq!(suspects.reported.len(), 1);
     }
 }

@@ -9,7 +9,7 @@ use crate::work::Work;
 use mooncake_ids::SessionId;
 
 /// Keys, rids or views that a client of this version asks about in one mutation at most.
-const REQUEST_MOST: usize = 512;
+const REQUEST_MAX: usize = 512;
 
 /// Things in a reply that take as long as an object when it is put aside or forgotten.
 const THINGS_AS_ONE: usize = 16;
@@ -22,10 +22,10 @@ impl Core {
         Ok(reply)
     }
 
-    /// The same for a mutation of so many things. Clients of this version ask for no more than [`REQUEST_MOST`] at a
+    /// The same for a mutation of so many things. Clients of this version ask for no more than [`REQUEST_MAX`] at a
     /// time; what earlier ones ask for is carried out in one hold of the lock, however much it is, and counted.
     pub(crate) fn admit_sized(&mut self, origin: Origin, things: usize) -> Result<Option<Remembered>, Refused> {
-        self.counts.large_requests += u64::from(things > REQUEST_MOST);
+        self.counts.large_requests += u64::from(things > REQUEST_MAX);
         self.admit(origin)
     }
 

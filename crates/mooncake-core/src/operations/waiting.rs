@@ -17,7 +17,7 @@ use std::borrow::Cow;
 const AWAITED_AS_ONE: usize = 4;
 
 /// What is left of a step is for evictions: a request that has none in its turns gets nowhere.
-const AWAITED_AT_MOST: usize = STEP / 2;
+const AWAITED_MAX: usize = STEP / 2;
 
 impl Core {
     /// A key changed hands.
@@ -224,7 +224,7 @@ impl Core {
     /// Looks at a parked request again. True when its work was cut short and it stays. `last`: its deadline has come.
     fn serve(&mut self, now: Time, place: Place, last: bool, work: &mut Work, fx: &mut Effects) -> bool {
         let Some(mut parked) = self.tickets.take(place) else { return false };
-        work.did((parked.waits.keys.len() / AWAITED_AS_ONE).min(AWAITED_AT_MOST));
+        work.did((parked.waits.keys.len() / AWAITED_AS_ONE).min(AWAITED_MAX));
         let blocked = self.tickets.any_for_room_before(Some(place));
         let late = last && !parked.impatient;
         let mode = RoomMode { room: late || !blocked, force: late, newcomer: false };

@@ -15,7 +15,7 @@ pub(crate) const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
 /// Of chunks with long keys it is fewer: these take so many bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Of the longest still so many.
-const CHUNK_FEWEST: usize = 8;
+const CHUNK_MIN: usize = 8;
 /// "No slot".
 pub const NONE: u32 = u32::MAX;
 
@@ -231,7 +231,7 @@ fn stride(bytes: usize) -> u32 {
 
 /// Slots of a chunk of that stride.
 fn slots(stride: u32) -> usize {
-    (CHUNK_BYTES / (stride as usize).max(1)).clamp(CHUNK_FEWEST, CHUNK)
+    (CHUNK_BYTES / (stride as usize).max(1)).clamp(CHUNK_MIN, CHUNK)
 }
 
 /// Values under short numbers. A number stays valid until its value is removed.

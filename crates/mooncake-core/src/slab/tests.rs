@@ -127,7 +127,7 @@ fn no_insert_moves_what_is_there_and_a_chunk_takes_a_bounded_number_of_bytes() {
             let chunk = &slab.chunks[(slot >> CHUNK_BITS) as usize];
             let place = (chunk.entries.as_ptr() as usize, chunk.bytes.as_ptr() as usize);
             assert_eq!(*places.entry(slot >> CHUNK_BITS).or_insert(place), place, "keys of {len}");
-            let most = CHUNK_BYTES.max(CHUNK_FEWEST * stride(len) as usize);
+            let most = CHUNK_BYTES.max(CHUNK_MIN * stride(len) as usize);
             assert!(chunk.bytes.capacity() <= most && chunk.entries.capacity() <= CHUNK, "keys of {len}");
             if number > 300 && len > 1_000 {
                 break;

@@ -7,7 +7,7 @@ use mooncake_ids::Rid;
 
 /// Placements whose views change while a list is compared, of one session: with more of them, which takes as many
 /// requests of it meanwhile, the list is compared anew.
-const CHANGED_MOST: usize = 65_536;
+const CHANGED_MAX: usize = 65_536;
 
 /// A session's views are being compared.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Session {
     pub fn views_change(&mut self, rid: Rid) {
         if let Some(comparing) = &mut self.comparing {
             comparing.changed.insert(rid);
-            if comparing.changed.len() > CHANGED_MOST {
+            if comparing.changed.len() > CHANGED_MAX {
                 self.comparing = None;
             }
         }

@@ -9,11 +9,11 @@ pub(crate) const LARGE: usize = 2_048;
 pub(crate) const SMALL: usize = 512;
 
 /// A table of so few slots moves them in no time.
-const FEW: usize = 14;
+const SMALL_ROOM: usize = 14;
 
 /// Room of a table that stays when it is empty: slots that come and go one at a time would else take and give back
 /// memory each time.
-const LEAST: usize = 7;
+const ROOM_MIN: usize = 7;
 
 /// A slot that is found. Half of its hash is kept with it: a table that grows does not have to look at what all its
 /// slots hold, each of which it would wait for.
@@ -83,7 +83,7 @@ impl Index {
         let number = self.number(hash);
         let table = &mut self.tables[number];
         let (len, room) = (table.len(), table.capacity());
-        if room > FEW && len >= full(room, number) {
+        if room > SMALL_ROOM && len >= full(room, number) {
             table.reserve(room + 1 - len, Found::hash);
         }
         table.insert_unique(hash, Found::new(hash, slot), Found::hash);
@@ -94,11 +94,11 @@ impl Index {
     pub fn expect(&mut self, slots: usize) {
         let each = slots / self.tables.len();
         for (number, table) in self.tables.iter_mut().enumerate().filter(|(_, table)| table.is_empty()) {
-            let mut room = FEW;
+            let mut room = SMALL_ROOM;
             while each >= full(room, number) {
                 room *= 2;
             }
-            if room > FEW {
+            if room > SMALL_ROOM {
                 *table = HashTable::with_capacity(room);
             }
         }
@@ -118,9 +118,9 @@ impl Index {
         let (Found { slot, .. }, _) = found.remove();
         self.len -= 1;
         let (len, room) = (table.len(), table.capacity());
-        if len == 0 && room > LEAST {
+        if len == 0 && room > ROOM_MIN {
             *table = HashTable::new();
-        } else if room > FEW && len < room / 8 + room / 8 * share(number) / 256 {
+        } else if room > SMALL_ROOM && len < room / 8 + room / 8 * share(number) / 256 {
             table.shrink_to(len * 2, Found::hash);
         }
         Some(slot)
@@ -187,7 +187,7 @@ mod tests {
             note(&index, slot, number, before);
         }
         assert_eq!(index.len(), 0);
-        assert!(room(&index) <= SMALL * LEAST, "memory is given back");
+        assert!(room(&index) <= SMALL * ROOM_MIN, "memory is given back");
         // A table has 400 of them in the end.
         let mut expected = Index::new(SMALL);
         expected.expect(all as usize);

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::ensure::ensure;
 
 /// Most keys remembered.
-const MOST: usize = 8_192;
+const EVICTED_MAX: usize = 8_192;
 
 /// Hashes of keys, the oldest forgotten first.
 #[derive(Default)]
@@ -18,7 +18,7 @@ impl RecentlyEvicted {
     pub fn add(&mut self, hash: u64) {
         if self.set.insert(hash) {
             self.order.push_back(hash);
-            if self.order.len() > MOST
+            if self.order.len() > EVICTED_MAX
                 && let Some(oldest) = self.order.pop_front()
             {
                 self.set.remove(&oldest);
@@ -29,7 +29,10 @@ impl RecentlyEvicted {
     /// What is in order is in the set, and not too much of it.
     pub fn check_invariants(&self) -> Result<(), String> {
         let (order, set) = (self.order.len(), self.set.len());
-        ensure!(order == set && set <= MOST, "{set} keys of at most {MOST} evicted lately, {order} in their order");
+        ensure!(
+            order == set && set <= EVICTED_MAX,
+            "{set} keys of at most {EVICTED_MAX} evicted lately, {order} in their order"
+        );
         Ok(())
     }
 

@@ -32,7 +32,7 @@ const SEND_STUCK: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_millis(100);
 
 /// More than so many bytes of frames that are not in the log are not taken over one anchor.
-const UNLOGGED_MOST: usize = 1 << 20;
+const UNLOGGED_MAX: usize = 1 << 20;
 
 /// While no more are, the client is there all the same, and hears that the master is: as often as it would beat.
 const UNREAD: Duration = Duration::from_millis(500);
@@ -118,7 +118,7 @@ impl Unlogged {
 
     /// Whether another frame may be taken, within `patience` if that is so.
     async fn has_room(&mut self, patience: Duration) -> Result<bool, LogClosed> {
-        match self.bytes > UNLOGGED_MOST {
+        match self.bytes > UNLOGGED_MAX {
             true => self.is_through(patience).await,
             false => Ok(true),
         }

@@ -46,7 +46,7 @@ pub enum Ended {
 }
 
 /// Longest work of a peer that is waited for awake: a wake-up takes a fifth of it.
-const MOST_WORK: Duration = Duration::from_micros(150);
+const WORK_MAX: Duration = Duration::from_micros(150);
 
 /// Whether it is worth waiting for a peer awake: a client that sends its bytes by TCP needs the processor, and longer
 /// than for a copy, but asks again at once after its put's end.
@@ -170,7 +170,7 @@ impl<S: Stream> Connection<S> {
     /// costs more. `work`: what the peer has to do first. Only in a runtime of one thread, whose other connections are
     /// looked after meanwhile.
     pub async fn read_awake(&mut self, work: Duration) -> Result<(), Ended> {
-        if self.reader.is_partial() || work > MOST_WORK || turns() == 0 || self.habits.behind(work).skips() {
+        if self.reader.is_partial() || work > WORK_MAX || turns() == 0 || self.habits.behind(work).skips() {
             return Ok(());
         }
         let until = Instant::now() + work + MOMENT;

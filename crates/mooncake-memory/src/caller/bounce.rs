@@ -39,7 +39,7 @@ impl Bounce {
             self.sources(std::slice::from_ref(from))?;
         } else {
             self.reserve(from.len);
-            // SAFETY: there is room for all of it, in memory that nobody else has.
+            // SAFETY: there is room for all of it, in memory that nothing else uses.
             unsafe { from.store(0, self.memory.as_mut_ptr().cast(), Stores::Plain)? };
         }
         if into.is_on_device() {
@@ -104,7 +104,7 @@ impl Bounce {
         while let Some((device, spans)) = next_run(&mut rest, |part| (part.access, part.ptr.addr(), part.len)) {
             staging.scatter(device, &spans, |to, len| {
                 assert!(len <= end.addr() - at.addr(), "more is delivered than there were stand-ins for");
-                // SAFETY: inside the memory, as was just checked; whoever filled it says so.
+                // SAFETY: inside the memory, as was just checked; it is filled, by the caller's word.
                 unsafe {
                     std::ptr::copy_nonoverlapping(at, to, len);
                     at = at.add(len);

@@ -85,11 +85,11 @@ pub(crate) enum Touch {
     Store,
 }
 
-/// Whether the kernel lets pages of a mapping be tried out. Those of a device's memory it does not: what a driver maps
-/// into the process (`VM_IO`, `VM_PFNMAP`), as pinned memory of some of them is.
+/// Whether the kernel lets pages of a mapping be tried out. It does not for pages of a device's memory: what a driver
+/// maps into the process (`VM_IO`, `VM_PFNMAP`), as pinned memory of some drivers is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trial {
-    /// It does, or nobody knows yet.
+    /// It does, or that is not known yet.
     Possible,
     /// It was found not to when the memory was registered.
     Impossible,

@@ -1,4 +1,4 @@
-//! Memory of callers, which nobody here has borrowed: tried out before it is touched.
+//! Memory of callers, without a borrow of it here: tried out before it is touched.
 
 pub(crate) mod bounce;
 pub(crate) mod foreign;

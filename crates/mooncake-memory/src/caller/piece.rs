@@ -74,7 +74,7 @@ pub struct Source<'a> {
     pub(crate) ptr: *const u8,
     pub(crate) len: usize,
     pub(crate) access: Access,
-    /// Those of its call, if it has been told.
+    /// The neighbours of its call, if it has been told.
     among: Option<&'a Neighbours>,
     memory: PhantomData<&'a [u8]>,
 }
@@ -106,7 +106,7 @@ impl<'a> Source<'a> {
         Ok(all)
     }
 
-    /// A piece of foreign memory for who keeps a list of what is registered elsewhere, and has looked there.
+    /// A piece of foreign memory, for a caller that keeps its list of registered ranges elsewhere and has looked there.
     pub fn unregistered(range: ForeignRange) -> Source<'static> {
         Source::with(range, Access::unregistered(range))
     }
@@ -181,7 +181,7 @@ pub struct Target<'a> {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     pub(crate) access: Access,
-    /// Those of its call, if it has been told.
+    /// The neighbours of its call, if it has been told.
     among: Option<&'a Neighbours>,
     memory: PhantomData<&'a mut [u8]>,
 }
@@ -223,7 +223,7 @@ impl<'a> Target<'a> {
         Ok(all)
     }
 
-    /// A piece of foreign memory for who keeps a list of what is registered elsewhere, and has looked there.
+    /// A piece of foreign memory, for a caller that keeps its list of registered ranges elsewhere and has looked there.
     pub fn unregistered(range: ForeignRange) -> Target<'static> {
         Target::with(range, Access::unregistered(range))
     }
@@ -370,7 +370,7 @@ pub fn crc_of_targets(crc: u32, parts: &[Target<'_>], from: u64, to: u64) -> Res
     crc_of_pieces(crc, pieces, from, to)
 }
 
-/// A range to read, whoever's it is.
+/// A range to read, of a source or of a target.
 struct Piece {
     ptr: *const u8,
     len: usize,

@@ -1,9 +1,9 @@
 //! How far registered memory goes on from an address.
 //!
-//! Who registers a buffer says where it ends. Bytes that begin in one and go on behind it are its neighbours', whom
-//! nobody named: a length that is wrong by a few bytes would overwrite them, and no fault would tell. So they are
-//! refused, all of them, before one has moved. Memory that begins outside of all buffers was not meant to be one, and
-//! has no end known.
+//! A caller that registers a buffer says where it ends. Bytes that begin in one and go on behind it are its
+//! neighbours', which the caller did not name: a length that is wrong by a few bytes would overwrite them, and no fault
+//! would tell. So all of the bytes are refused before one has moved. Memory that begins outside of all buffers was not
+//! meant to be one, and has no known end.
 
 use crate::range::ForeignRange;
 
@@ -22,7 +22,7 @@ pub struct RunsOut {
     pub len: usize,
     /// Where the registered range begins.
     pub start: usize,
-    /// Where it ends, with those that touch or overlap it.
+    /// Where it ends, together with ranges that touch or overlap it.
     pub end: usize,
 }
 

@@ -30,7 +30,7 @@ struct Region {
     len: usize,
 }
 
-// SAFETY: plain memory that belongs to whoever has the region.
+// SAFETY: plain memory that belongs to the owner of the region.
 unsafe impl Send for Region {}
 // SAFETY: it is only reached through raw pointers, whose users answer for what they do.
 unsafe impl Sync for Region {}
@@ -79,7 +79,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nobody has the region any more.
+        // SAFETY: mapped by `new`; nothing has the region any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

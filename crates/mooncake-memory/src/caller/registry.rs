@@ -86,8 +86,8 @@ impl Registry {
         self.len() == 0
     }
 
-    /// Refuses bytes that begin in a registered range and run out of it, for who touches them in another way than as a
-    /// [`Source`](crate::Source) or a [`Target`](crate::Target).
+    /// Refuses bytes that begin in a registered range and run out of it, for a caller that touches them in another way
+    /// than as a [`Source`](crate::Source) or a [`Target`](crate::Target).
     pub fn check(&self, range: ForeignRange) -> Result<(), RunsOut> {
         self.memory_of(range, false).map(drop)
     }

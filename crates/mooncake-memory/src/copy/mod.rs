@@ -1,8 +1,7 @@
 //! Copies, most of which compute a CRC-32C on the way.
 //!
-//! Source bytes are loaded once: what is stored and what is summed are the same
-//! register, so a checksum is of exactly the bytes that arrived even when
-//! somebody else stores to the source meanwhile.
+//! Source bytes are loaded once: what is stored and what is summed are the same register. So a checksum is of exactly
+//! the bytes that arrived, even when another thread or process stores to the source meanwhile.
 
 pub(crate) mod checksum;
 #[cfg(target_arch = "x86_64")]
@@ -92,7 +91,7 @@ unsafe fn checksum_portable(crc: u32, src: *const u8, len: usize) -> u32 {
     digest.finalize() as u32
 }
 
-/// Copies a step, then sums the copy, which nobody else stores to on the way to a reader.
+/// Copies a step, then sums the copy, which nothing else stores to on the way to a reader.
 ///
 /// # Safety
 /// As [`copy_and_checksum`].

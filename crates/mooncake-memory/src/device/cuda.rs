@@ -1,7 +1,7 @@
 //! CUDA, by its driver's interface.
 //!
-//! The library is used where the process has it loaded: who holds a pointer to
-//! CUDA memory has. A process without CUDA pays nothing, and needs nothing.
+//! The library is used where the process has it loaded: a process that holds a pointer to CUDA memory has. A process
+//! without CUDA pays nothing, and needs nothing.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
@@ -255,7 +255,7 @@ impl Driver for Cuda {
 
     unsafe fn unpin(&self, device: i32, memory: NonNull<u8>) {
         let freed = self.within(device, || {
-            // SAFETY: from `pin`, and used by nobody, by the caller's word.
+            // SAFETY: from `pin`, and not used any more, by the caller's word.
             self.check(
                 unsafe { (self.calls.mem_free_host)(memory.as_ptr().cast()) },
                 "cuMemFreeHost",
@@ -290,8 +290,8 @@ impl Driver for Cuda {
         let about = About::device(device);
         let legacy = std::ptr::without_provenance_mut(LEGACY);
         self.within(device, || {
-            // While somebody captures a stream that waits for the default one, nothing may be queued on that: it would
-            // end the capture. To ask does not.
+            // While a thread captures a stream that waits for the default one, nothing may be queued on the default
+            // one: it would end the capture. To ask does not.
             let mut status = 0;
             // SAFETY: stores a number.
             let rc = unsafe { (self.calls.stream_is_capturing)(legacy, &raw mut status) };

@@ -72,7 +72,7 @@ pub(crate) trait Driver: Debug + Send + Sync {
     /// Gives pinned memory back.
     ///
     /// # Safety
-    /// It came from [`Driver::pin`] for that device, and nobody uses it any more.
+    /// It came from [`Driver::pin`] for that device, and nothing uses it any more.
     unsafe fn unpin(&self, device: i32, memory: NonNull<u8>);
 
     /// A stream that waits for no other by itself.
@@ -84,15 +84,15 @@ pub(crate) trait Driver: Debug + Send + Sync {
     /// Queues copies, in order. After an error some of them may be queued.
     ///
     /// # Safety
-    /// All host ranges are pinned memory, used by nobody else until [`Driver::wait`]
-    /// has succeeded. Device addresses may be wrong: the driver says so.
+    /// All host ranges are pinned memory, which nothing else uses until [`Driver::wait`] has succeeded. Device
+    /// addresses may be wrong: the driver says so.
     unsafe fn copy(&self, stream: Stream, way: Direction, copies: &[Copy]) -> Result<(), DeviceError>;
 
     /// Lets what is queued on these streams from now on begin after what others have queued on the device's default
     /// stream until now. What they queue there later is not waited for, nor does it wait.
     fn follow_default(&self, device: i32, streams: &[Stream]) -> Result<(), DeviceError>;
 
-    /// A device that somebody in this process uses.
+    /// A device that this process uses.
     fn device_in_use(&self) -> Option<i32>;
 
     /// Waits for all that is queued on a stream.
@@ -113,7 +113,7 @@ pub(crate) fn driver() -> Option<&'static dyn Driver> {
 /// process has no driver: then there is no stream.
 ///
 /// # Safety
-/// `stream` is 0, the driver's name of a default stream, or a stream that nobody destroys meanwhile.
+/// `stream` is 0, the driver's name of a default stream, or a stream that no thread destroys meanwhile.
 pub unsafe fn wait_for_stream(stream: usize, near: &[ForeignRange]) -> Result<(), DeviceError> {
     let Some(driver) = driver() else {
         let (call, name) = ("cuStreamSynchronize", "this process has loaded no driver");
@@ -137,8 +137,8 @@ pub unsafe fn wait_for_stream(stream: usize, near: &[ForeignRange]) -> Result<()
     }
 }
 
-/// Where a range lies: [`Location::Host`] and [`Location::Device`] only if both its ends do.
-/// What is between them is seen by who copies.
+/// Where a range lies: [`Location::Host`] and [`Location::Device`] only if both its ends do. The copy finds out what is
+/// between them.
 pub(crate) fn place_of(addr: usize, len: usize) -> Result<Location, DeviceError> {
     let Some(driver) = driver() else { return Ok(Location::Unknown) };
     let Some(last) = addr.checked_add(len.saturating_sub(1)) else { return Ok(Location::Unknown) };

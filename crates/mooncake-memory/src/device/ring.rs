@@ -21,8 +21,7 @@ pub(super) const SLOT: usize = 1 << 20;
 /// Rings of a process, all devices together: 128 MiB of pinned memory.
 const MOST: usize = 32;
 
-/// A ring is held for copies only, never while somebody else is waited for, so
-/// that this is ages.
+/// Longest wait for a ring. A call holds one for copies only, never while it waits for a peer, so that this is ages.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The rings of this process.
@@ -42,14 +41,14 @@ struct State {
     idle: Vec<Slots>,
     /// Idle and lent.
     made: usize,
-    /// Who asks, in the order of their coming: one that gives a ring back and wants it again at once would otherwise
-    /// always be quicker than who is asleep.
+    /// Callers that ask, in the order of their coming. Otherwise a caller that gives a ring back and wants it again at
+    /// once would always be quicker than one that is asleep.
     asking: VecDeque<u64>,
-    /// Who came last.
+    /// The caller that came last.
     last: u64,
 }
 
-/// What there was for who asked.
+/// What there was for a caller that asked.
 enum Found {
     Ring(Slots),
     /// Room for another ring, once these are gone.
@@ -78,7 +77,7 @@ struct Slots {
     streams: [Stream; SLOTS],
 }
 
-// SAFETY: the memory belongs to whoever has the value.
+// SAFETY: the memory belongs to the owner of the value.
 unsafe impl Send for Slots {}
 
 impl Pool {
@@ -87,7 +86,7 @@ impl Pool {
         Self { most, patience, state: Mutex::new(state), freed: Condvar::new() }
     }
 
-    /// A ring for a device; waits for one while all are lent, behind those who wait already.
+    /// A ring for a device. While all are lent it waits for one, behind the callers that wait already.
     pub(super) fn lend(&'static self, driver: &'static dyn Driver, device: i32) -> Result<Ring, CopyError> {
         match self.wait_for_one(device)? {
             Found::Ring(slots) => return Ok(Ring::new(self, slots)),
@@ -120,7 +119,7 @@ impl Pool {
         };
         state.asking.retain(|other| *other != mine);
         if !state.asking.is_empty() {
-            // There may be one for the next, who was not the first until now.
+            // There may be one for the next caller, which was not the first until now.
             self.freed.notify_all();
         }
         found
@@ -157,7 +156,7 @@ impl Slots {
                 Ok(stream) => streams[made] = stream,
                 Err(e) => {
                     streams[..made].iter().for_each(|stream| driver.close(*stream));
-                    // SAFETY: made above and used by nobody.
+                    // SAFETY: made above, and nothing uses it.
                     unsafe { driver.unpin(device, memory) };
                     return Err(e);
                 }

@@ -73,7 +73,7 @@ impl Staging {
     fn ring(&mut self, device: i32) -> Result<&mut Ring, CopyError> {
         if self.ring.as_ref().is_some_and(|ring| ring.device() != device) {
             self.finish()?;
-            // Before another is asked for: who holds one and waits for one waits for ever.
+            // Before the call asks for another: calls that hold one and wait for one would wait for ever.
             self.ring = None;
         }
         if self.ring.is_none() {

@@ -69,10 +69,10 @@ impl MappedFile {
         self.populate(start, end, Advice::LinuxPopulateWrite)
     }
 
-    /// Fills the page tables of a range whose pages somebody else has made, for stores too if the mapping is writable:
-    /// with a load of a page the kernel maps those around it that are there, [`AROUND`] bytes at a time, and in shared
-    /// memory with the mapping's own access, as it need not notice the first store. A quarter of the time that asking
-    /// for a store to each page takes. Where it does not, the first accesses fill the tables.
+    /// Fills the page tables of a range whose pages are made already, for stores too if the mapping is writable. With a
+    /// load of a page the kernel maps the pages around it that are there, [`AROUND`] bytes at a time. In shared memory
+    /// it does so with the mapping's own access, as it need not notice the first store. That takes a quarter of the
+    /// time of asking for a store to each page. Where the kernel does not do so, the first accesses fill the tables.
     pub fn map_pages(&self, start: u64, end: u64) -> io::Result<()> {
         let pages = (start..end).step_by(AROUND).chain((end - start > PAGE).then(|| (end - 1) / PAGE * PAGE));
         for page in pages {
@@ -106,9 +106,9 @@ impl MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // In a forked child the range may be somebody else's.
+        // In a forked child something else may be mapped there.
         if !forked() {
-            // SAFETY: mapped by `new` and referred to by nobody any more.
+            // SAFETY: mapped by `new`, and nothing refers to it any more.
             let _ = unsafe { munmap(self.base().cast(), self.len) };
         }
     }

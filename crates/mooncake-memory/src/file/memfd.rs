@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use crate::error::MemoryError;
 use crate::file::mapped_file::MappedFile;
 
-/// Nobody can change the size any more, nor take that promise back.
+/// No process can change the size any more, nor take that promise back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Bytes of one hole. A larger one would keep everybody else who changes the
-/// file waiting, and page faults in it too, for longer than a few milliseconds.
+/// Bytes of one hole. A larger one would keep every other process that changes the file waiting, and page faults in it
+/// too, for longer than a few milliseconds.
 const HOLE: u64 = 64 << 20;
 
 /// Makes a sealed memfd of that size, readable by its user only.
@@ -26,13 +26,13 @@ pub(crate) fn create(name: &str, bytes: u64, huge_pages: bool) -> Result<OwnedFd
     Ok(fd)
 }
 
-/// The same for one that is written by the mapping that comes along, and by nobody else: not by whoever is given the
-/// descriptor, nor by another one of the file.
+/// The same for a file that only the mapping returned with it can write. A process that is given the descriptor cannot
+/// write by it, nor by another descriptor of the file.
 pub(crate) fn create_for_readers(name: &str, bytes: u64) -> Result<(OwnedFd, MappedFile), MemoryError> {
     let fd = create_unsealed(name, bytes, false)?;
     let mapped = MappedFile::new(fd.as_fd(), bytes, true)?;
     let sealed = match fcntl_add_seals(&fd, SEALS | SealFlags::FUTURE_WRITE) {
-        // Before Linux 5.1, where no process can prove to another one who it is, and nobody is given a descriptor.
+        // Before Linux 5.1, where no process can prove its identity to another one, and none is given a descriptor.
         Err(Errno::INVAL) => fcntl_add_seals(&fd, SEALS),
         sealed => sealed,
     };
@@ -100,7 +100,7 @@ pub(crate) fn punch(fd: BorrowedFd<'_>, mut start: u64, end: u64) -> io::Result<
 
 /// Next run of bytes with pages at or after an offset.
 pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> io::Result<Option<(u64, u64)>> {
-    // The offset of the shared file description moves, which nobody uses.
+    // The offset of the shared file description moves; nothing uses it.
     match seek(fd, SeekFrom::Data(from)) {
         Ok(start) => Ok(Some((start, seek(fd, SeekFrom::Hole(start))?))),
         Err(Errno::NXIO) => Ok(None),

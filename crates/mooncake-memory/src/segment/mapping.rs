@@ -79,8 +79,8 @@ impl Mapping {
         Self::map_checked(Arc::new(Guarded::new(data)), None, Arc::new(Guarded::new(control)), expect, writable)
     }
 
-    /// Maps memory of this very process's owner, part of a file that others may truncate: then a touch of it is a
-    /// SIGBUS, which is why nobody else is ever given it.
+    /// Maps a part of a file, in the process of the segment's owner. Others may truncate the file: then a touch of the
+    /// memory is a SIGBUS, which is why no other process is ever given it.
     pub(crate) fn map_file(
         data: OwnedFd,
         offset: u64,
@@ -230,7 +230,7 @@ impl Mapping {
         Ok(if self.is_given_back() { stamps::GIVEN_BACK } else { newest })
     }
 
-    /// Whether anybody has begun to give the memory back: nothing is to be written any more.
+    /// Whether a process has begun to give the memory back: nothing is to be written any more.
     pub fn is_given_back(&self) -> bool {
         // SAFETY: in the first page of the mapping, aligned because mappings are, and never stored to through here.
         let word = unsafe { &*self.control.base().add(layout::GIVEN_BACK_AT as usize).cast::<AtomicU64>() };
@@ -263,7 +263,7 @@ impl Mapping {
         self.bury_stamps().map_err(MemoryError::os("tombstones over a control memfd"))?;
         fence_stores();
         if self.file_offset.is_some() {
-            // Whose file it is decides what becomes of it.
+            // The file's owner decides what becomes of it.
             return self.punch_stamps();
         }
         let page = memfd::page_bytes(self.data_fd()).map_err(MemoryError::os("fstat of a memfd"))?;
@@ -274,13 +274,13 @@ impl Mapping {
         self.punch_stamps()
     }
 
-    /// Whether nobody can take the memory away from those who map it; else only its owner may map it.
+    /// Whether no process can take the memory away from its mappers; else only its owner may map it.
     pub fn is_sealed(&self) -> bool {
         self.file_offset.is_none()
     }
 
-    /// The tombstones have done their work. Readers find 0, which is no rid either; writers, who would take that for an
-    /// extent that nobody has had yet, find the mark.
+    /// The tombstones have done their work. Readers find 0, which is no rid either. Writers would take that for an
+    /// extent that was never used, but find the mark.
     fn punch_stamps(&self) -> Result<(), MemoryError> {
         memfd::punch(self.control_fd(), STAMPS_AT, self.control.len())
             .map_err(MemoryError::os("punching a hole into a control memfd"))
@@ -549,9 +549,9 @@ enum Pages {
 /// What goes back to the host of a segment's memory: the ranges `(from, to)` that lie in none of the extents to be
 /// kept.
 ///
-/// Whoever is in the middle of a copy there meets zeros, which its stamps then tell it to throw away. With huge pages
-/// of the pool it would need a page of the pool for that, and where the pool is empty by then the kernel sends a signal
-/// instead of zeros: nothing of them is punched. They go back when the last process has unmapped them.
+/// A process in the middle of a copy there meets zeros, which its stamps then tell it to throw away. With huge pages of
+/// the pool it would need a page of the pool for that. Where the pool is empty by then, the kernel sends a signal
+/// instead of zeros: so no hole is punched into them. They go back when the last process has unmapped them.
 fn holes(bytes: u64, pages: Pages, keep: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let Pages::Of(page) = pages else { return Vec::new() };
     let mut kept: Vec<(u64, u64)> =

@@ -73,9 +73,9 @@ impl SegmentMemory {
     }
 
     /// Makes a segment of a part of an existing file, or of an object of `/dev/shm`: `bytes` from `offset` on, which
-    /// begins a page. What was there is overwritten. As such a file can be truncated by anybody who may write to it, no
-    /// peer maps it: its owner serves it over TCP, and whoever truncates it kills that process. A range that
-    /// another segment has, of this process or of others, is refused.
+    /// begins a page. What was there is overwritten. Any process that may write to such a file can truncate it, so no
+    /// peer maps it: its owner serves it over TCP, and a truncation kills that owner's process. A range that another
+    /// segment has, of this process or of others, is refused.
     pub fn over_file(path: &Path, offset: u64, bytes: u64) -> Result<Self, MemoryError> {
         let bytes = bytes / GRANULE * GRANULE;
         let data = file_range::open(path, offset, bytes)?;

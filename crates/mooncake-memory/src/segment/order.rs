@@ -1,12 +1,9 @@
 //! The order of a writer and of a reader of one extent.
 //!
-//! Whoever reads bytes of a later placement also sees the stamp of that
-//! placement, or of a still later one: that alone makes one-sided reads safe.
-//! Both orders are written down once, here, and a loom model runs these very
-//! functions.
+//! A reader of bytes of a later placement also sees the stamp of that placement, or of a still later one: that alone
+//! makes one-sided reads safe. Both orders are written down once, here, and a loom model runs these very functions.
 
-/// A writer: all stamps; the fence; the bytes; the fence, before anybody is
-/// told that they are there.
+/// A writer: all stamps; the fence; the bytes; the fence, before it tells that they are there.
 pub fn write_in_order<T>(stamps: impl FnOnce(), fence: impl Fn(), bytes: impl FnOnce() -> T) -> T {
     stamps();
     fence();

@@ -1,4 +1,4 @@
-//! Which processes have a segment mapped, when its owner is dead and cannot say.
+//! Whether other users have a segment mapped, when its owner is dead and cannot say.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,16 +12,15 @@ use mooncake_os::Guarded;
 /// mapped. It belongs to an open file of its own, so that it tells two users of
 /// one process apart as well.
 ///
-/// Whether there are others is only asked, never tried out by taking the lock
-/// exclusively: a failing conversion of a `flock` loses the shared lock, and
-/// with it the proof for the others that somebody still looks at the bytes.
+/// Whether there are others is only asked, never tried out by taking the lock exclusively: a failing conversion of a
+/// `flock` loses the shared lock, and with it the proof for the others that this user still looks at the bytes.
 #[derive(Debug)]
 pub struct Presence {
     file: Guarded<OwnedFd>,
 }
 
 impl Presence {
-    /// From now on nobody else is alone.
+    /// From now on no other user is alone.
     pub fn announce(mapping: &Mapping) -> io::Result<Self> {
         // The descriptors that came are the owner's own open file; a lock of ours needs one of ours.
         let path = format!("/proc/self/fd/{}", mapping.data_fd().as_raw_fd());
@@ -33,13 +32,13 @@ impl Presence {
 
     /// Whether no other user of the segment has announced itself, or all have ended.
     pub fn is_alone(&self) -> io::Result<bool> {
-        // What stands in the way of an exclusive lock is a lock of somebody else's.
+        // What stands in the way of an exclusive lock is another user's lock.
         Ok(self.call(libc::F_OFD_GETLK, libc::F_WRLCK)? == libc::F_UNLCK)
     }
 
     /// One call about the whole file; gives the kind of lock that it left in the answer.
     fn call(&self, command: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_int> {
-        // SAFETY: plain numbers, for which zeros are "from the start, to the end, nobody".
+        // SAFETY: plain numbers, for which zeros are "from the start, to the end, no process".
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         lock.l_type = kind as libc::c_short;
         lock.l_whence = libc::SEEK_SET as libc::c_short;

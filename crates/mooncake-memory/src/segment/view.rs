@@ -35,9 +35,9 @@ impl Deref for MappedView {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: inside the mapping, which this view keeps. The owner of the memory never lets anybody store to a
-        // pinned extent; pages that it should give back nevertheless read as zeros, never as a signal: those that would
-        // be one, of the huge pool, are not given back while they are mapped.
+        // SAFETY: inside the mapping, which this view keeps. The owner of the memory never lets a process store to a
+        // pinned extent. Pages that it should give back nevertheless read as zeros, never as a signal: pages of the
+        // huge pool, which would be one, are not given back while they are mapped.
         unsafe { std::slice::from_raw_parts(self.mapping.address(self.offset), self.len) }
     }
 }

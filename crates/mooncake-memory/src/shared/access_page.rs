@@ -1,18 +1,24 @@
 //! A hazard pointer across processes: the way of one process into memory that another one lends it.
 //!
-//! The lender makes a page for each process that maps its memory. There the mapper counts its steps in and out, and
-//! the lender closes the way. A lender that gives memory up changes its [revision page](crate::RevisionPage) first and
-//! looks at the counter then; a mapper counts first and looks at the revision page then. All four are sequentially
-//! consistent, so that at least one of them sees the other: either the mapper turns round, or the lender knows that
-//! somebody is inside. The mapper also says in which block it is, so that nobody waits for it who gives up another one.
+//! The lender makes a page for each process that maps its memory. There the mapper counts its steps in and out, and the
+//! lender closes the way.
 //!
-//! The lender copies out of the mapper's memory, too, at its word. The mapper takes its word back in the same way:
-//! the lender counts its copies and looks whether they are still wanted then, and the mapper says that they are not
-//! and looks at the counter then.
+//! - A lender that gives memory up changes its [revision page](crate::RevisionPage) first and looks at the counter
+//!   then.
+//! - A mapper counts first and looks at the revision page then.
 //!
-//! Both write the page, so it is for one mapper, a process of the same user that has proven who it is. By what does
-//! not belong to it, a mapper deceives itself, or is waited for as if it were inside; nobody else looks there. What it
-//! asks for goes through the same page while the lender is awake (`hatch.rs`).
+//! All four are sequentially consistent, so that at least one side sees the other: either the mapper turns round, or
+//! the lender knows that the mapper is inside. The mapper also says in which block it is: a lender that gives up
+//! another block does not wait for it.
+//!
+//! The lender also copies out of the mapper's memory, at the mapper's word. The mapper takes its word back in the same
+//! way. The lender counts a copy first, and looks then whether it is still wanted. The mapper first says that it is
+//! not, and looks at the counter then.
+//!
+//! Both sides write the page, so it is for one mapper: a process of the same user that has proven its identity. A
+//! mapper that writes what does not belong there deceives itself, or makes the lender wait for it as if it were inside.
+//! No other process looks there. While the lender is awake, the mapper's requests go through the same page
+//! (`hatch.rs`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +39,7 @@ const BLOCK: usize = 8;
 /// Not 0: the mapper has taken back what it asked for.
 const WITHDRAWN: usize = 16;
 
-/// Not 0: nobody enters any more. In another cache line, because the lender writes it.
+/// Not 0: the mapper may not enter any more. In another cache line, because the lender writes it.
 const CLOSED: usize = 64;
 
 /// Copies out of the mapper's memory: odd while the lender is at one.
@@ -46,7 +52,7 @@ pub struct AccessPage {
 }
 
 impl AccessPage {
-    /// A way that is open, with nobody inside, and what is to be given to the mapper.
+    /// An open page, with no mapper inside, and the descriptor to give to the mapper.
     pub fn new() -> Result<(AccessPage, OwnedFd), MemoryError> {
         let fd = memfd::create("kv-passage", PAGE, false)?;
         let page = MappedFile::new(fd.as_fd(), PAGE, true)?;
@@ -60,10 +66,10 @@ impl AccessPage {
         copying.is_wanted().then_some(copying)
     }
 
-    /// Whoever is inside stays there, nobody else enters, and nobody asks any more.
+    /// A mapper that is inside stays there. It does not enter again, and asks no more.
     pub fn close(&self) {
         word(&self.page, CLOSED).store(1, Ordering::SeqCst);
-        // Who has asked finds that the connection has ended.
+        // A mapper that has asked finds that the connection has ended.
         let _ = self.look_away();
     }
 
@@ -136,7 +142,7 @@ impl AccessPageView {
         word(&self.page, at)
     }
 
-    /// Whether the lender lets anybody in. If not, it may have given all up without waiting for whoever was inside.
+    /// Whether the lender lets the mapper in. If not, it may have given all up without waiting for the mapper inside.
     pub fn is_open(&self) -> bool {
         word(&self.page, CLOSED).load(Ordering::SeqCst) == 0
     }

@@ -14,8 +14,8 @@ use crate::range::ForeignRange;
 use crate::shared::revision_page::advance_all;
 use mooncake_os::{Guarded, forked};
 
-/// Most blocks whose files are kept open for peers that would map them: descriptors are few, and blocks may be many.
-/// Memory that processes have in common is not counted, which nobody could have without its file.
+/// Most blocks of this process's own whose files stay open for peers that would map them: descriptors are few, and
+/// blocks may be many. Common memory does not count: no process could share it without its file.
 const MOST_FILES: usize = 256;
 
 /// What was handed out and not taken back.
@@ -36,9 +36,9 @@ struct Block {
 struct File {
     id: u64,
     fd: Guarded<OwnedFd>,
-    /// Its pages end with this mapping: nobody else has any business with them afterwards.
+    /// Its pages end with this mapping: no other process has any business with them afterwards.
     sole: bool,
-    /// Somebody else has the file too.
+    /// A descriptor was handed out: another process may have the file too.
     given: bool,
 }
 
@@ -84,8 +84,8 @@ pub fn allocate_shared(bytes: u64) -> Result<usize, MemoryError> {
     make_shared(bytes, true)
 }
 
-/// The same for memory that other processes go on to use when this one has freed it: the pages live as long as anybody
-/// maps them.
+/// The same for memory that other processes go on to use when this one has freed it: the pages live as long as any
+/// process maps them.
 pub(crate) fn allocate_common(bytes: u64) -> Result<SharedBlock, MemoryError> {
     Ok(block_at(make_shared(bytes, false)?))
 }
@@ -127,7 +127,7 @@ fn map_file(fd: OwnedFd, len: usize, sole: bool) -> Result<usize, MemoryError> {
 /// The same for as long as the process lives.
 pub fn leak_shared(bytes: u64) -> Result<ForeignRange, MemoryError> {
     let addr = allocate_shared(bytes)?;
-    // No longer ours to give back: nobody can free what somebody else still uses.
+    // Forgotten here, so that no caller can free what another one still uses.
     let block = HANDED_OUT.lock().take(addr);
     drop(block);
     // SAFETY: mapped, writable and never unmapped; no Rust object lives in it.
@@ -160,16 +160,17 @@ pub fn allocate_huge(bytes: u64) -> Result<usize, MemoryError> {
 /// Takes memory back that one of the above made; false if there is none at that address.
 ///
 /// # Safety
-/// Nobody uses that memory any more.
+/// Nothing uses that memory any more.
 pub unsafe fn free_host_memory(addr: usize) -> bool {
     let Some(block) = HANDED_OUT.lock().take(addr) else { return false };
     if let Some(file) = block.file.as_ref().filter(|_| !forked()) {
         if file.given {
-            // Whoever copies to or from it without asking finds out, also where it is still lent by mistake.
+            // Processes that copy to or from it without asking find out, also where it is still lent by mistake.
             advance_all();
         }
         if file.sole {
-            // Whoever still maps it keeps the mapping, and no pages. Where that fails they end with the last mapping.
+            // A process that still maps it keeps the mapping, and no pages. If that fails, they end with the last
+            // mapping.
             let _ = memfd::punch(file.fd.as_fd(), 0, block.len as u64);
         }
     }

@@ -6,7 +6,7 @@ use crate::error::MemoryError;
 use crate::shared::allocator::{allocate_common, free_host_memory, map_common, shared_block_file};
 
 /// A mapping of memory that processes have in common: zero and populated when it is made, at an address of its own in
-/// each of them, and there as long as any of them has it. Whoever has an address inside gives it up before this is
+/// each of them, and there as long as any of them has it. A holder of an address inside gives it up before this is
 /// dropped.
 #[derive(Debug)]
 pub struct CommonMemory {
@@ -47,7 +47,7 @@ impl CommonMemory {
 
 impl Drop for CommonMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped when this was made, once, and those who had addresses in it have given them up.
+        // SAFETY: mapped when this was made, once; all holders of addresses in it have given them up.
         unsafe { free_host_memory(self.addr) };
     }
 }

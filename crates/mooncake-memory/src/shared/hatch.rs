@@ -1,7 +1,7 @@
-//! Requests that a mapper hands to a lender who is awake and looks for them, through the page of their
-//! [access page](crate::AccessPage): without a system call, and without a wake-up.
+//! Requests that a mapper hands to a lender that is awake and looks for them. They go through their
+//! [access page](crate::AccessPage), without a system call and without a wake-up.
 //!
-//! One word says whose turn it is, and each of its changes is made by one side alone:
+//! One word says whose turn it is. One side alone makes each of its changes:
 //!
 //! ```text
 //!            lender begins to look                    mapper asks
@@ -13,16 +13,16 @@
 //!                                                wakes the mapper
 //! ```
 //!
-//! A lender that looks away and a mapper that asks exchange the same word: one of them finds that the other was
-//! faster. So do a mapper that falls asleep and a lender that answers, so that no answer is missed and none comes
-//! twice. A page is made with zeros: a lender of an earlier version looks at nothing, and its mappers go to its
-//! socket.
+//! A lender that looks away and a mapper that asks exchange the same word: one of them finds that the other was faster.
+//! So do a mapper that falls asleep and a lender that answers: no answer is missed, and none comes twice. A page is
+//! made with zeros: a lender of an earlier version looks at nothing, and its mappers go to its socket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::shared::access_page::{AccessPage, AccessPageView};
 
-/// Whose turn it is. In a cache line of its own and of the answer: the others are written while this one is looked at.
+/// Whose turn it is. It shares its cache line with the answer alone: the other words are written while this one is
+/// looked at.
 const TURN: usize = 128;
 const ANSWER: usize = 136;
 
@@ -102,7 +102,7 @@ impl AccessPageView {
         (!waits).then(|| self.word(ANSWER).load(Ordering::Relaxed))
     }
 
-    /// Asks to be told by other means. False: the answer is there, and nobody tells.
+    /// Asks to be told by other means. False: the answer is there, and the lender does not tell.
     #[must_use]
     pub fn fall_asleep(&mut self) -> bool {
         exchange(self.word(TURN), ASKED, ASLEEP)

@@ -1,8 +1,8 @@
 //! Copies out of another process's memory.
 //!
-//! Only the destination copies (`process_vm_readv`): who writes into another
-//! process by its number may, after that process has ended, write into whoever
-//! got the number next. Who reads finds out afterwards, and throws the bytes away.
+//! Only the destination copies (`process_vm_readv`). A writer names the other process by its number: once that process
+//! has ended, the writer may write into the one that got the number next. A reader finds out afterwards, and throws the
+//! bytes away.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use mooncake_os::{peer_credentials, peer_pidfd};
 /// Most ranges of one system call.
 const MAX_RANGES: usize = 64;
 
-/// Bytes of one system call: so long nobody can be told to stop.
+/// Bytes of one system call, during which no copy can be told to stop.
 const STEP: usize = 4 << 20;
 
 /// Another process of this host, by the Unix socket that leads to it.
@@ -28,7 +28,7 @@ pub struct PeerProcess {
 /// Why bytes of another process could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// The process may not be looked into, or the kernel cannot tell who it is.
+    /// This process may not look into it, or the kernel cannot tell which process it is.
     #[error("process {pid} cannot be read: {source}")]
     Refused {
         /// Its number here; 0 if it has none.
@@ -76,7 +76,7 @@ impl PeerProcess {
         Ok(PeerProcess { pid, pidfd })
     }
 
-    /// This very process: copies between memory that nobody has checked.
+    /// This very process: for copies between ranges of its own memory that are not checked.
     pub fn myself() -> Result<PeerProcess, PullError> {
         let own = rustix::process::getpid();
         let pid = own.as_raw_nonzero().get();
@@ -97,8 +97,8 @@ impl PeerProcess {
 
     /// Fills `into` from the peer's memory at `addr`. After a failure it may hold anything.
     ///
-    /// Both sides are checked by the kernel: memory that is not there is an error, never a signal. Nobody else may use
-    /// `into` meanwhile; whether the peer still means those bytes is for the caller to find out.
+    /// The kernel checks both sides: memory that is not there is an error, never a signal. Nothing else may use `into`
+    /// meanwhile. The caller finds out whether the peer still means those bytes.
     pub fn pull(&self, addr: u64, into: &mut Target<'_>) -> Result<(), PullError> {
         self.pull_all(&[(addr, into.len() as u64)], std::slice::from_mut(into))
     }

@@ -14,7 +14,7 @@ use crate::file::memfd;
 /// Where the note stands.
 const NOTE: usize = 8;
 
-/// Those of this process.
+/// The revision pages of this process.
 static BOARDS: Mutex<Vec<Weak<MappedFile>>> = Mutex::new(Vec::new());
 
 /// Counts all of them up: memory that some of them may tell of is not there any more.
@@ -28,8 +28,8 @@ pub(crate) fn advance_all() {
 #[cfg(test)]
 pub(crate) static ALONE: Mutex<()> = Mutex::new(());
 
-/// The owner's side: a sealed memfd of one page with a counter at its start and a note behind it. Nobody else can write
-/// it: what the counter says is proof for those who watch.
+/// The owner's side: a sealed memfd of one page with a counter at its start and a note behind it. No other process can
+/// write it: what the counter says is proof for its watchers.
 #[derive(Debug)]
 pub struct RevisionPage {
     fd: OwnedFd,
@@ -47,12 +47,12 @@ impl RevisionPage {
         Ok(RevisionPage { fd, page })
     }
 
-    /// Counts one up: whoever looks from now on sees that, before anything that this thread does afterwards.
+    /// Counts one up. A watcher that looks from now on sees that, before anything that this thread does afterwards.
     pub fn advance(&self) {
         word(&self.page, 0).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A hint for those who watch, in no order with anything.
+    /// A hint for watchers, in no order with anything.
     pub fn set_note(&self, note: u64) {
         word(&self.page, NOTE).store(note, Ordering::Relaxed);
     }
@@ -62,20 +62,20 @@ impl RevisionPage {
         word(&self.page, 0).load(Ordering::SeqCst)
     }
 
-    /// To be given to those who are to watch.
+    /// The descriptor to give to a watcher.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// The side of those who watch.
+/// A watcher's side.
 #[derive(Debug)]
 pub struct RevisionPageView {
     page: MappedFile,
 }
 
 impl RevisionPageView {
-    /// Maps a revision page that somebody else has sent, read-only. Refuses what its owner could still shorten.
+    /// Maps a revision page that another process has sent, read-only. Refuses what its owner could still shorten.
     pub fn map(fd: &OwnedFd) -> Result<RevisionPageView, MemoryError> {
         memfd::check(fd.as_fd(), "board", PAGE)?;
         Ok(RevisionPageView { page: MappedFile::new(fd.as_fd(), PAGE, false)? })
@@ -94,8 +94,8 @@ impl RevisionPageView {
 }
 
 fn word(page: &MappedFile, at: usize) -> &AtomicU64 {
-    // SAFETY: an aligned word of a page that stays mapped as long as the borrow; everybody uses it as an atomic,
-    // and a read-only mapping is only loaded from.
+    // SAFETY: an aligned word of a page that stays mapped as long as the borrow; all processes use it as an atomic, and
+    // a read-only mapping is only loaded from.
     unsafe { AtomicU64::from_ptr(page.base().add(at).cast()) }
 }
 

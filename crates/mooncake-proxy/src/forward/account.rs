@@ -1,4 +1,4 @@
-//! What becomes of one request: counted, and told in one line when it is over, however it ends.
+//! The account of one request: it is counted, and logged in one line when it is over, however it ends.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

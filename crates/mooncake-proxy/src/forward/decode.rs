@@ -174,8 +174,8 @@ impl Begun {
         kind.starts_with("text/event-stream") && !self.headers.contains_key(header::CONTENT_ENCODING)
     }
 
-    /// A stream whose first event says that there is none: the head was sent before the server knew. Not if it is the
-    /// request's fault.
+    /// The status of a stream whose first event is an error: the server sent the head before it knew. None if the error
+    /// is the request's fault.
     fn failed_at_once(&self) -> Option<StatusCode> {
         #[derive(Deserialize)]
         struct Event {

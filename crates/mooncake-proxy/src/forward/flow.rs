@@ -105,13 +105,13 @@ impl Proxy {
             instance.failed(Instant::now(), &failure.to_string(), failure.is_gone());
         }
         if failure.is_gone() {
-            // Whoever comes back at that address has an empty cache.
+            // A server that comes back at that address has an empty cache.
             self.scheduler.forget(instance.number);
         }
     }
 }
 
-/// Whether an answer is about the instance, and another one may have a better. Instances of a fleet send nobody
+/// Whether an answer is about the instance, and another one may have a better. Instances of a fleet send no request
 /// elsewhere.
 pub(crate) fn is_of_the_instance(status: StatusCode) -> bool {
     status.is_informational()

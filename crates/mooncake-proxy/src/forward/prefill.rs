@@ -1,4 +1,4 @@
-//! A prompt is computed, by whichever instance does it.
+//! A prefill instance computes the prompt; if none does, the decode instance has to.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,7 +31,7 @@ pub(crate) enum Prefilled {
 
 /// Blocks that wait at an instance.
 pub(crate) struct Fetch {
-    /// `kv_transfer_params` of whoever fetches them.
+    /// `kv_transfer_params` for the decode instance that fetches them.
     pub parameters: String,
     /// Changed when the instance is out of service: a decode server that waits for its blocks does so for minutes.
     left: watch::Receiver<()>,
@@ -42,9 +42,9 @@ pub(crate) struct Fetch {
 /// What one instance did.
 enum Computed {
     IntoPool,
-    /// The parameters of who fetches it.
+    /// The parameters for the decode instance that fetches it.
     ToFetch(String),
-    /// Nobody can fetch it.
+    /// No decode instance can fetch it.
     InVain,
     Refused(Response),
 }
@@ -68,7 +68,7 @@ impl Proxy {
             let mut available = self.fleet.available(Kind::Prefill, &tried);
             if !asked.is_one_sequence {
                 // A transfer has one name, and the engine would ask for each sequence's blocks by it: it would be given
-                // those of another prompt, or wait for what nobody sends.
+                // another prompt's blocks, or wait for blocks that no instance sends.
                 let all = available.len();
                 available.retain(|one: &Arc<Instance>| one.address.bootstrap().is_none());
                 if available.is_empty() && all > 0 {
@@ -140,7 +140,7 @@ impl Proxy {
 }
 
 /// Whether a prefill instance's answer was cut after its token, as it was asked. vLLM keeps the blocks of no other for
-/// a transfer, and whoever asks for them waits for minutes.
+/// a transfer, and a decode instance that asks for them waits for minutes.
 fn goes_on(answer: &Bytes) -> bool {
     #[derive(Deserialize)]
     struct Answer {

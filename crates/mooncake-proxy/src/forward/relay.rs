@@ -68,7 +68,7 @@ impl Relay {
         relay
     }
 
-    /// An answer whose length is known is over with its last byte: nobody asks for more.
+    /// An answer whose length is known is over with its last byte: its reader asks for no more.
     fn end_if_all_is_there(&mut self) {
         if self.from.as_ref().is_some_and(HttpBody::is_end_stream) {
             self.end();

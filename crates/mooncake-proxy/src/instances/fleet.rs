@@ -30,7 +30,8 @@ impl Fleet {
         Some(instance)
     }
 
-    /// Takes an instance out: it gets no more requests, and ends those that it has. None if the group has it not.
+    /// Takes an instance out: it gets no more requests, and ends the requests that it has. None if the group does not
+    /// have it.
     pub fn remove(&self, kind: Kind, address: &InstanceAddress) -> Option<Arc<Instance>> {
         let mut here = self.here.write();
         let at = here.iter().position(|one| one.kind == kind && one.address.authority() == address.authority())?;
@@ -41,8 +42,8 @@ impl Fleet {
         Some(instance)
     }
 
-    /// Those of a kind that may be asked, save some. Where none is well, those are that answer their checks all the
-    /// same: requests that every instance answers with an error must not end the service for all others.
+    /// The instances of a kind that may be asked, save some: the well ones. If none is well, the ones that answer their
+    /// checks all the same: requests that every instance answers with an error must not end the service for all others.
     pub fn available(&self, kind: Kind, without: &[u32]) -> Vec<Arc<Instance>> {
         let here = self.here.read();
         let fit = |one: &&Arc<Instance>| one.kind == kind && !without.contains(&one.number);
@@ -63,7 +64,7 @@ impl Fleet {
         self.here.read().clone()
     }
 
-    /// Those that were removed and have requests under way.
+    /// Removed instances that have requests under way.
     pub fn leaving(&self) -> Vec<Arc<Instance>> {
         self.leaving.read().iter().filter(|one| one.in_flight() > 0).cloned().collect()
     }

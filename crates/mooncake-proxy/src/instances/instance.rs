@@ -164,11 +164,11 @@ impl Instance {
         }
     }
 
-    /// It did not. `gone`: there is nobody to be asked a second time.
+    /// It did not. `gone`: no server is there to be asked a second time.
     pub fn failed(&self, now: Instant, why: &str, gone: bool) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         if gone {
-            // Whoever answers there next may be somebody else.
+            // Another server may answer there next.
             self.is_proven.store(false, Ordering::Relaxed);
             self.engines.lock().clear();
         }

@@ -50,7 +50,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Nobody is there.
+    /// Whether no server is there.
     pub fn is_gone(&self) -> bool {
         matches!(self, Failure::Unreachable(_))
     }
@@ -161,7 +161,7 @@ pub(crate) fn for_instances(client: &HeaderMap, key: Option<&HeaderValue>, reque
     headers
 }
 
-/// Takes away what is of one connection: the known names, and those that the message itself names.
+/// Takes away the headers of one connection: the known names, and the names that the message itself lists.
 pub(crate) fn without_connection(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)

@@ -1,8 +1,8 @@
 //! Which instances have seen the beginning of a prompt: the proxy's own history, by blocks.
 //!
 //! A prompt is cut into blocks of bytes, and each block is named by a hash of itself and of all before it, so that
-//! equal names mean equal beginnings. What an engine still has in its cache is not known; the blocks that were sent to
-//! it last are taken for it, as many as fit.
+//! equal names mean equal beginnings. The proxy does not know what an engine still has in its cache. It assumes the
+//! blocks that it sent there last, as many as fit.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};

@@ -78,7 +78,7 @@ pub fn simulate(trace: &[Arrival], town: Town, scheduling: Scheduling) -> Outcom
     let scheduler = Scheduler::new(scheduling, town.remembered);
     let mut caches = History::new((town.cache_tokens / TRACE_BLOCK) as usize);
     let mut engines: Vec<Engine> = fleet.iter().map(|_| Engine::default()).collect();
-    // When a computation is over, and whose.
+    // When a computation is over, and which engine's.
     let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
     let (mut hits, mut all, mut times) = (0, 0, Vec::with_capacity(trace.len()));
 

@@ -12,7 +12,7 @@ use crate::convert::buffers::range;
 use crate::entry::interrupt;
 
 /// A call that waits in the background looks up so often: for Ctrl-C.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// An engine and its memory. None of what follows is called by a thread that holds Python: it waits for others.
 pub struct Held {
@@ -92,7 +92,7 @@ impl Held {
         let mut result = Ok(0);
         for batch in batches {
             // Many that are done soon, one after another, are a long wait, too.
-            if looked.elapsed() >= LOOK {
+            if looked.elapsed() >= POLL_INTERVAL {
                 if interrupt::requested() {
                     return Err(EngineError::Interrupted);
                 }
@@ -110,7 +110,8 @@ impl Held {
     pub fn finish(&self, batch: BatchId, patience: Option<Duration>) -> Result<i64, EngineError> {
         let until = patience.and_then(|patience| Instant::now().checked_add(patience));
         loop {
-            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
+            let left =
+                until.map_or(POLL_INTERVAL, |until| until.saturating_duration_since(Instant::now()).min(POLL_INTERVAL));
             match self.engine.wait(batch, left) {
                 Err(EngineError::Timeout { .. }) => {
                     if interrupt::requested() {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::code::INVALID_PARAMS;
 
 /// Threads that end leave their last error behind; so many are kept.
-const MOST_THREADS: usize = 256;
+const THREADS_MAX: usize = 256;
 
 thread_local! {
     /// The store that this thread called last.
@@ -81,7 +81,7 @@ impl LastError {
         if errors.by_thread.contains_key(&id) {
             return;
         }
-        if errors.by_thread.len() >= MOST_THREADS {
+        if errors.by_thread.len() >= THREADS_MAX {
             let oldest = errors.by_thread.iter().min_by_key(|(_, reason)| reason.at).map(|(id, _)| *id);
             oldest.map(|oldest| errors.by_thread.remove(&oldest));
         }

@@ -24,9 +24,9 @@ use tracing_subscriber::{Registry, reload};
 use crate::entry::notice::say_once;
 
 /// Lines that wait for Python; more are counted, and lost.
-const MOST_LINES: usize = 4_096;
+const LINES_MAX: usize = 4_096;
 /// Waits end so often, to look around.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs a call with the library's log in place.
 pub fn logging<T>(body: impl FnOnce() -> T) -> T {
@@ -180,7 +180,7 @@ fn say(said: Said) {
         drop(queue);
         return said.to_stderr();
     }
-    if queue.lines.len() >= MOST_LINES {
+    if queue.lines.len() >= LINES_MAX {
         queue.lost += 1;
         return;
     }
@@ -207,7 +207,7 @@ fn hand_over() {
         queue.busy = false;
         BELL.notify_all();
         while queue.lines.is_empty() {
-            let waited = BELL.wait_for(&mut queue, LOOK);
+            let waited = BELL.wait_for(&mut queue, POLL_INTERVAL);
             if queue.lines.is_empty() && waited.timed_out() && !queue.taken && ended() {
                 return;
             }
@@ -255,7 +255,7 @@ fn end(py: Python<'_>) {
         let mut queue = QUEUE.lock();
         queue.taken = false;
         if queue.busy {
-            BELL.wait_for(&mut queue, LOOK);
+            BELL.wait_for(&mut queue, POLL_INTERVAL);
         }
         std::mem::take(&mut queue.lines)
     });

@@ -11,7 +11,7 @@ use crate::entry::{failed, refused};
 use crate::store::class::MooncakeDistributedStore;
 
 /// Memory is given in steps of so many bytes, as the reference does.
-const STEP: u64 = 16 << 20;
+const STEP_BYTES: u64 = 16 << 20;
 
 /// A copy of an object: id, size, address in its segment, name of the segment.
 pub type Copy = (u64, u64, u64, String);
@@ -42,7 +42,7 @@ impl MooncakeDistributedStore {
 
     /// Fresh memory for the pool.
     pub(crate) fn give_memory(&self, py: Python<'_>, name: &str, bytes: u64) -> Mounted {
-        let Some(bytes) = bytes.checked_next_multiple_of(STEP) else {
+        let Some(bytes) = bytes.checked_next_multiple_of(STEP_BYTES) else {
             return (refused(self.errors(), || format!("{name}: {bytes} bytes are too many")), Vec::new(), 0);
         };
         let Some(client) = self.client(name) else { return (INVALID_PARAMS, Vec::new(), 0) };

@@ -36,7 +36,7 @@ const REQUIRED: usize = 7;
 
 /// Segments and buffers of the dict form that says nothing of them.
 const DEFAULT_BYTES: u64 = 16 << 20;
-const MOST_BUFFER_BYTES: u64 = 1 << 40;
+const BUFFER_BYTES_MAX: u64 = 1 << 40;
 const LEAST_BYTES: u64 = 1 << 10;
 
 const HTTP_PORT: u64 = 9300;
@@ -304,7 +304,7 @@ fn check(setup: Setup) -> Parsed {
             return Err(format!("setup: {name} is {bytes} bytes; it is 0 or at least {LEAST_BYTES}"));
         }
     }
-    if setup.local_buffer_size > MOST_BUFFER_BYTES {
+    if setup.local_buffer_size > BUFFER_BYTES_MAX {
         return Err(format!("setup: local_buffer_size is {} bytes, the limit is 1 TiB", setup.local_buffer_size));
     }
     if setup.local_hostname.is_empty() {

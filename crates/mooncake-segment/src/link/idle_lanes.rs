@@ -10,7 +10,7 @@ use super::tcp_lane::Lane;
 use crate::protocol::frames::LANE_REUSED;
 
 /// Most of them where the process may have descriptors enough.
-const MOST: usize = 1024;
+const IDLE_LANES_MAX: usize = 1024;
 
 /// How many idle lanes there are, and how many there may be.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl IdleLanes {
         *self.most.get_or_init(|| {
             // The rest of the descriptors is for lanes at work, and for the program that this is part of.
             let share = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
-            usize::try_from(share).map_or(MOST, |share| share.min(MOST))
+            usize::try_from(share).map_or(IDLE_LANES_MAX, |share| share.min(IDLE_LANES_MAX))
         })
     }
 }

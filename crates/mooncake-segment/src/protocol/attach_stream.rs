@@ -11,7 +11,7 @@ use crate::protocol::frames::{FRAME_LEN, Frame};
 
 /// Most bytes that wait for a peer that does not read. Neither side puts a question, or gives an answer, that would not
 /// fit: more than this is a mistake, which closes the connection.
-const MAX_WAITING: usize = 4096 * FRAME_LEN;
+const WAITING_BYTES_MAX: usize = 4096 * FRAME_LEN;
 
 /// One side of an attach connection after the hello. The stream is non-blocking.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl AttachPipe {
 
     /// Number of frames that [`Self::send`] takes now.
     pub(crate) fn room(&self) -> usize {
-        MAX_WAITING.saturating_sub(self.outbox.len()).div_ceil(FRAME_LEN)
+        WAITING_BYTES_MAX.saturating_sub(self.outbox.len()).div_ceil(FRAME_LEN)
     }
 
     /// Whether to poll for room to write.

@@ -23,7 +23,7 @@ use crate::protocol::frames::{HELLO_LEN, Hello, HelloReply, LANE_VERSION, Purpos
 use crate::readiness::{Ready, Watch};
 
 /// Most connections that may owe their hello.
-const MAX_PENDING: usize = 512;
+const PENDING_MAX: usize = 512;
 
 /// So many events are taken, and so many connections accepted, before the others have their turn.
 const AT_ONCE: usize = 64;
@@ -226,7 +226,7 @@ impl Acceptor {
         if let Err(e) = self.callers.enter(caller, Instant::now(), &self.shared.readiness, number) {
             tracing::warn!("segment server: a connection cannot be waited for: {e}");
         }
-        self.show_out_all_but(MAX_PENDING, "too many connections without a hello");
+        self.show_out_all_but(PENDING_MAX, "too many connections without a hello");
     }
 
     fn show_out_all_but(&mut self, most: usize, why: &str) {
@@ -342,7 +342,7 @@ mod tests {
             let began = Instant::now();
             member.write_all(before).unwrap();
             let mut flood: Vec<TcpStream> =
-                (0..MAX_PENDING + 100).map(|_| connect_from([127, 0, 0, 2], server.tcp_addr())).collect();
+                (0..PENDING_MAX + 100).map(|_| connect_from([127, 0, 0, 2], server.tcp_addr())).collect();
             flood[0].set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             assert_eq!(flood[0].read(&mut [0]).unwrap(), 0, "there are too many of them");
             if began.elapsed() > Duration::from_millis(500) && attempt < 20 {

@@ -12,7 +12,7 @@ use mooncake_wire::{CONTROL_PREFACE, PREFACE_LEN};
 use crate::protocol::frames::{HELLO_LEN, Hello, begins_as_hello};
 
 /// Time for the whole hello.
-const PATIENCE: Duration = Duration::from_millis(900);
+const HELLO_TIMEOUT: Duration = Duration::from_millis(900);
 
 #[derive(Debug)]
 pub(super) enum Caller {
@@ -41,7 +41,7 @@ pub(super) enum Progress {
 impl Pending {
     /// Takes a fresh connection in; its stream must be non-blocking.
     pub(super) fn new(caller: Caller, now: Instant) -> Pending {
-        Pending { caller, hello: [0; HELLO_LEN], have: 0, deadline: now + PATIENCE }
+        Pending { caller, hello: [0; HELLO_LEN], have: 0, deadline: now + HELLO_TIMEOUT }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 const QUIET: Duration = Duration::from_secs(10);
-const MAX_PEERS: usize = 1024;
+const PEERS_MAX: usize = 1024;
 
 /// One line a peer in ten seconds.
 #[derive(Debug, Default)]
@@ -34,16 +34,16 @@ impl Strangers {
             tracing::warn!(%peer, more_since_last_line = more, "data lane closed: {why}");
             return true;
         }
-        if self.last.len() >= MAX_PEERS {
+        if self.last.len() >= PEERS_MAX {
             self.last.retain(|_, seen| now.duration_since(seen.at) < QUIET);
         }
-        if self.last.len() >= MAX_PEERS {
+        if self.last.len() >= PEERS_MAX {
             // More peers than the table holds: one line for all of them.
             if self.overflow.is_some_and(|at| now.duration_since(at) < QUIET) {
                 return false;
             }
             self.overflow = Some(now);
-            tracing::warn!(%peer, "data lanes of more than {MAX_PEERS} strangers closed, last: {why}");
+            tracing::warn!(%peer, "data lanes of more than {PEERS_MAX} strangers closed, last: {why}");
             return true;
         }
         self.last.insert(peer, Seen { at: now, since: 0 });
@@ -67,7 +67,7 @@ mod tests {
         for i in 0..10_000u32 {
             strangers.report(IpAddr::from(i.to_be_bytes()), "x", start);
         }
-        assert!(strangers.last.len() <= MAX_PEERS);
+        assert!(strangers.last.len() <= PEERS_MAX);
     }
 
     #[test]
@@ -87,14 +87,14 @@ mod tests {
         let later = |seconds| start + Duration::from_secs(seconds);
         let peers = |count: usize| (0..count as u32).map(|i| IpAddr::from(i.to_be_bytes()));
         let mut told = |peers: &[IpAddr], at| peers.iter().filter(|peer| strangers.report(**peer, "x", at)).count();
-        let all: Vec<IpAddr> = peers(MAX_PEERS + 300).collect();
-        let (first, others) = all.split_at(MAX_PEERS);
+        let all: Vec<IpAddr> = peers(PEERS_MAX + 300).collect();
+        let (first, others) = all.split_at(PEERS_MAX);
         let (one, others) = others.split_at(100);
-        assert_eq!(told(first, later(0)), MAX_PEERS);
+        assert_eq!(told(first, later(0)), PEERS_MAX);
         assert_eq!((told(one, later(1)), told(one, later(9))), (1, 0), "one line for all of them");
         // Half of those in the table are still at it.
-        assert_eq!(told(&first[..MAX_PEERS / 2], later(10)), MAX_PEERS / 2);
+        assert_eq!(told(&first[..PEERS_MAX / 2], later(10)), PEERS_MAX / 2);
         assert_eq!(told(others, later(11)), others.len(), "there is room for them where the others were");
-        assert_eq!((told(others, later(12)), told(&first[..MAX_PEERS / 2], later(12))), (0, 0));
+        assert_eq!((told(others, later(12)), told(&first[..PEERS_MAX / 2], later(12))), (0, 0));
     }
 }

@@ -1,5 +1,5 @@
-//! Variables of Mooncake that this version does not read: those that engines read themselves, and families of one
-//! reason.
+//! Variables of Mooncake that this version does not read: variables that engines read themselves, and families that
+//! share one reason.
 
 use crate::tables::engine::RDMA;
 
@@ -15,7 +15,7 @@ const ARENA: &str = "a segment is one mapping, there is no arena";
 const PINNING: &str = "the store's own memory is not pinned for devices";
 const ADMISSION: &str = "transfers over TCP wait in turn, none is turned away";
 
-/// Read by engines or their connectors, who then tell `setup` what they want.
+/// Read by engines or their connectors, which then tell `setup` what they want.
 pub(crate) const READ_BY_ENGINES: &[&str] = &[
     "MOONCAKE_CHECK_SERVER",
     "MOONCAKE_CLIENT",

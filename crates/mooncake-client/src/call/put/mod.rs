@@ -29,7 +29,7 @@ mod tests;
 const PARKED: Duration = Duration::from_millis(2_500);
 
 /// Most copies of an object that a master makes.
-const MAX_REPLICAS: u32 = 64;
+const REPLICAS_MAX: u32 = 64;
 
 /// Says that a soft pin names no lifetime: the master's default holds.
 const MASTERS_TTL: u64 = u64::MAX;
@@ -109,7 +109,7 @@ impl PutDriver for Driver<'_> {
     }
 
     fn replicas(&self) -> usize {
-        self.options.replica_num.clamp(1, MAX_REPLICAS) as usize
+        self.options.replica_num.clamp(1, REPLICAS_MAX) as usize
     }
 
     fn is_current(&self, origin: &Origin) -> bool {
@@ -276,7 +276,7 @@ impl Inner {
 
 fn config(options: &PutOptions) -> PutConfig {
     PutConfig {
-        replica_num: options.replica_num.clamp(1, MAX_REPLICAS),
+        replica_num: options.replica_num.clamp(1, REPLICAS_MAX),
         preferred_segments: options.preferred_segments.clone(),
         hard_pin: options.pin == PinKind::Hard,
         soft_pin_ttl_ms: match options.pin {

@@ -19,7 +19,7 @@ use crate::machine::rounds::rounds;
 
 /// Most keys with a session at a time, some 1.5 KB each. Callers leave sessions behind: SGLang's linker ends none of a
 /// start of which one key is missing.
-const MOST: usize = 1 << 17;
+const SESSIONS_MAX: usize = 1 << 17;
 
 /// What get sessions need of their store.
 pub trait GetSessionDriver: GetDriver {
@@ -119,14 +119,14 @@ impl<P, N: Copy> GetSessions<P, N> {
     /// So many are about to begin. What callers have left behind is no reason to refuse others: those that are over go
     /// first, then those that nobody has used for longest, an eighth of all at a time.
     fn make_room(&mut self, keys: usize) {
-        if self.open.len() + keys <= MOST {
+        if self.open.len() + keys <= SESSIONS_MAX {
             return;
         }
         self.open.retain(|_, open| open.over.is_none());
-        let excess = (self.open.len() + keys).saturating_sub(MOST);
+        let excess = (self.open.len() + keys).saturating_sub(SESSIONS_MAX);
         if excess > 0 {
             let mut used: Vec<u64> = self.open.values().map(|open| open.used).collect();
-            let last = (excess + MOST / 8).min(used.len()) - 1;
+            let last = (excess + SESSIONS_MAX / 8).min(used.len()) - 1;
             let last = *used.select_nth_unstable(last).1;
             self.open.retain(|_, open| open.used > last);
         }

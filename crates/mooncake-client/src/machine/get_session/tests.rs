@@ -219,7 +219,7 @@ fn sessions_that_nobody_ends_keep_none_from_beginning_and_those_in_use_stay() {
     let object: &[u64] = &[2];
     let pool = Pool::new(&[(b"used", object)]);
     pool.start(&[b"used"]).remove(0).unwrap();
-    let left: Vec<Vec<u8>> = (0..MOST as u64 + 9).map(|nth| nth.to_le_bytes().to_vec()).collect();
+    let left: Vec<Vec<u8>> = (0..SESSIONS_MAX as u64 + 9).map(|nth| nth.to_le_bytes().to_vec()).collect();
     pool.objects.borrow_mut().extend(left.iter().map(|key| (key.clone(), object.to_vec())));
     for round in left.chunks(4_096) {
         let keys: Vec<&[u8]> = round.iter().map(|key| &key[..]).collect();
@@ -227,7 +227,7 @@ fn sessions_that_nobody_ends_keep_none_from_beginning_and_those_in_use_stay() {
         assert_eq!(pool.read(b"used", |_| true).unwrap(), [2], "it is in use");
     }
     let open = pool.sessions.borrow().open.len();
-    assert!((MOST / 2..=MOST).contains(&open), "{open}");
+    assert!((SESSIONS_MAX / 2..=SESSIONS_MAX).contains(&open), "{open}");
     assert!(pool.read(&left[left.len() - 1], |_| true).is_ok());
     let gone = pool.read(&left[0], |_| true).unwrap_err();
     assert!(gone.to_string().contains("no get session"), "{gone}");

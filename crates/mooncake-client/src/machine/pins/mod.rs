@@ -11,7 +11,7 @@ use super::rounds::CHANGED_KEYS;
 pub const MAX_VIEWS: usize = 65_536;
 
 /// Most calls that take views while the master is not known to have the last list.
-const MAX_HELD_BACK: usize = 256;
+const HELD_BACK_MAX: usize = 256;
 
 /// Pins of one session. A *generation* ends whenever the master is given a
 /// fresh list of them: a pin taken before that and not on the list is void.
@@ -100,7 +100,7 @@ impl Pins {
 
     /// Takes room for so many views among those that there may be, as far as there is any: for how many.
     pub fn take_room(&mut self, wanted: usize) -> usize {
-        let wanted = if self.held_back.len() < MAX_HELD_BACK { wanted } else { 0 };
+        let wanted = if self.held_back.len() < HELD_BACK_MAX { wanted } else { 0 };
         let views = wanted.min(MAX_VIEWS.saturating_sub(self.views));
         self.views += views;
         views
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(pins.arrived(), [2, 3]);
         assert!(second.number > 1 && pins.may_settle(4));
         pins.list();
-        (0..MAX_HELD_BACK as u64).for_each(|sequence| assert!(!pins.may_settle(sequence)));
+        (0..HELD_BACK_MAX as u64).for_each(|sequence| assert!(!pins.may_settle(sequence)));
         assert_eq!(room_left(&mut pins).min(1), 0, "copies will do");
         pins.arrived();
         assert_eq!(room_left(&mut pins).min(1), 1);

@@ -13,7 +13,7 @@ use crate::machine::progress::Held;
 use crate::machine::put::{Lost, Written};
 
 /// Most copies that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
-pub(super) const MOST: usize = 16_384;
+pub(super) const SESSIONS_MAX: usize = 16_384;
 
 /// Why a session is over that has no replica left.
 pub(super) const GONE: &str = "the owners of all its copies are gone";
@@ -254,7 +254,7 @@ impl<O, P> PutSessions<O, P> {
     }
 
     fn left(&self) -> usize {
-        MOST.saturating_sub(self.copies + self.promised)
+        SESSIONS_MAX.saturating_sub(self.copies + self.promised)
     }
 
     /// Why there is no room for an object of so many bytes, when nothing is left of what all sessions may hold. A call
@@ -263,7 +263,7 @@ impl<O, P> PutSessions<O, P> {
         let held = self.copies + self.promised;
         let reason = format!(
             "put sessions of this store hold {held} copies of objects, {own} of them by this call, and all may hold \
-             {MOST} at a time; end or revoke some, or start fewer with one call"
+             {SESSIONS_MAX} at a time; end or revoke some, or start fewer with one call"
         );
         Cause::NoSpace { bytes, reason }.into()
     }

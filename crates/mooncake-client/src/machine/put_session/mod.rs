@@ -29,10 +29,10 @@ use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, Reasons, write_k
 use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys, changed_round, rounds};
 
 /// How often a call that waits for writes of others looks whether they have ended.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Longest wait for them: each ends by itself when no byte of it moves.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WRITES_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest that a call which holds something already goes on asking for room in memory that is still being populated,
 /// with none placed. That room comes whatever others hold, so asking again keeps nobody from anything.
@@ -277,11 +277,12 @@ pub async fn write_part<D: PutSessionDriver>(
         if driver.is_interrupted() {
             return Err(Cause::Interrupted.into());
         }
-        if driver.now().saturating_sub(began) > PATIENCE {
-            let what = format!("other threads have been writing some of {len} bytes from {offset} on for {PATIENCE:?}");
+        if driver.now().saturating_sub(began) > WRITES_TIMEOUT {
+            let what =
+                format!("other threads have been writing some of {len} bytes from {offset} on for {WRITES_TIMEOUT:?}");
             return Err(Cause::TransferTimeout(what).into());
         }
-        driver.pause(LOOK).await;
+        driver.pause(POLL_INTERVAL).await;
     };
     let good = reserved.replicas.iter().filter(|replica| !bad.contains(&replica.rid));
     let outcome = write_key(good, |replica| write(&reserved, replica)).await;
@@ -456,7 +457,8 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
             if driver.is_interrupted() {
                 return Err(Cause::Interrupted.into());
             }
-            let what = format!("writes of this key have been under way for {PATIENCE:?}; end it again, or revoke it");
+            let what =
+                format!("writes of this key have been under way for {WRITES_TIMEOUT:?}; end it again, or revoke it");
             return Err(Cause::TransferTimeout(what).into());
         }
         if let Some((from, to)) = open.filling.first_hole()
@@ -516,11 +518,11 @@ async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -
     let began = driver.now();
     loop {
         let is_still = driver.put_sessions().that(key, id).is_none_or(|open| open.writing.is_empty());
-        let gives_up = driver.now().saturating_sub(began) > PATIENCE || driver.is_interrupted();
+        let gives_up = driver.now().saturating_sub(began) > WRITES_TIMEOUT || driver.is_interrupted();
         if is_still || mutant!(EndsDoNotWaitForWrites) || gives_up {
             return is_still;
         }
-        driver.pause(LOOK).await;
+        driver.pause(POLL_INTERVAL).await;
     }
 }
 

@@ -34,10 +34,10 @@ use crate::session::control::Control;
 mod tests;
 
 /// Populated before the first put can come, so that it finds room at once.
-const FIRST_STEP: u64 = 4 << 20;
+const FIRST_STEP_BYTES: u64 = 4 << 20;
 
 /// Populated between two looks at what else there is to do.
-const STEP: u64 = 32 << 20;
+const STEP_BYTES: u64 = 32 << 20;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -248,7 +248,7 @@ impl SegmentOwner {
                 Ok(Work::End) | Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
                     if let Some(held) = populating.front()
-                        && !self.populate(held, STEP)
+                        && !self.populate(held, STEP_BYTES)
                     {
                         populating.pop_front();
                     }
@@ -303,7 +303,7 @@ impl SegmentOwner {
         let setup = |what: &'static str| move |reason: String| StoreError::from(Cause::Setup { what, reason });
         let memory = Arc::new(self.make(&backing)?);
         let first = memory
-            .populate_step(FIRST_STEP)
+            .populate_step(FIRST_STEP_BYTES)
             .map_err(|error| setup("filling the segment with memory")(error.to_string()))?;
         let access_key = random_key().map_err(|error| setup("making an access key")(error.to_string()))?;
         self.server.add(memory.clone(), access_key);

@@ -100,7 +100,7 @@ fn each_step_of_population_is_news_and_so_is_that_it_ends_early() {
 #[test]
 fn a_mounted_segment_is_populated_to_its_end_and_known_in_its_masters_epoch() {
     let (client, mut caller) = Client::with_owner();
-    let bytes = 2 * FIRST_STEP;
+    let bytes = 2 * FIRST_STEP_BYTES;
     let (id, _) = client.owner().mount(Backing::Memory(bytes)).unwrap();
     while caller.beat().populated.last().is_none_or(|told| told.bytes < bytes) {}
     let segment = mounts(&client.master).remove(0);

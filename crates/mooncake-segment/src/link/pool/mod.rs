@@ -15,7 +15,7 @@ use crate::protocol::frames::{Hello, Status};
 use crate::wait::Wait;
 
 /// Most lanes kept without work; more are opened and closed with the load.
-const MAX_IDLE: usize = 16;
+const IDLE_MAX: usize = 16;
 
 /// An owner with too many lanes is asked again after this.
 const CROWDED: Duration = Duration::from_millis(100);
@@ -191,7 +191,7 @@ impl LanePool {
         let mut state = self.state.lock();
         state.lent -= 1;
         let over = state.part_with_old();
-        let kept = if state.closed || state.idle.len() >= MAX_IDLE { None } else { lane };
+        let kept = if state.closed || state.idle.len() >= IDLE_MAX { None } else { lane };
         if let Some(idle) = kept.and_then(|lane| self.all_idle.keep(lane)) {
             state.idle.push(idle);
         }

@@ -163,13 +163,13 @@ fn lanes_are_kept_for_the_next_request_and_no_more_than_said() {
     let listener = listener();
     let pool = pool(&listener, &LinkOptions { max_lanes: 64, ..options() });
     scope(|threads| {
-        let owner = threads.spawn(|| (0..MAX_IDLE + 2).map(|_| welcome(&listener)).collect::<Vec<_>>());
-        nest(&pool, MAX_IDLE + 2);
-        assert_eq!(pool.state.lock().idle.len(), MAX_IDLE);
+        let owner = threads.spawn(|| (0..IDLE_MAX + 2).map(|_| welcome(&listener)).collect::<Vec<_>>());
+        nest(&pool, IDLE_MAX + 2);
+        assert_eq!(pool.state.lock().idle.len(), IDLE_MAX);
         let _kept = owner.join().unwrap();
-        nest(&pool, MAX_IDLE);
+        nest(&pool, IDLE_MAX);
         let state = pool.state.lock();
-        assert_eq!((state.idle.len(), state.lent), (MAX_IDLE, 0));
+        assert_eq!((state.idle.len(), state.lent), (IDLE_MAX, 0));
     });
 }
 

@@ -11,7 +11,7 @@ use crate::protocol::frames::{Frame, Op};
 
 /// Fences that an attached process is asked about before it has answered the first of them. Their frames lie in the
 /// memory of its connection while it stands still.
-pub(super) const MOST_UNANSWERED: usize = 1024;
+pub(super) const UNANSWERED_MAX: usize = 1024;
 
 /// What the hello of a process that is given a segment said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Attachment {
     /// holds, so that the connection lasts until it goes on.
     pub fn put_questions(&mut self, id: u64, fences: &FenceList, epoch: u16, out: &mut Vec<Output>) {
         self.put_epoch(id, out);
-        while self.unanswered < MOST_UNANSWERED
+        while self.unanswered < UNANSWERED_MAX
             && let Some(fence_id) = self.questions.pop_front()
         {
             let Some(Fence { rid, offset, len, .. }) = fences.question(fence_id, id).copied() else { continue };

@@ -31,7 +31,7 @@ use fence_list::FenceList;
 use promises::PendingEpoch;
 
 /// Most attachments at a time, all segments together.
-const MAX_ATTACHED: usize = 4096;
+const ATTACHED_MAX: usize = 4096;
 
 /// A placement whose writer must be shut out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +217,7 @@ impl<S: Segment> Owner<S> {
 
     /// Whether there may be no more of them.
     pub fn is_full(&self) -> bool {
-        self.attached.len() >= MAX_ATTACHED
+        self.attached.len() >= ATTACHED_MAX
     }
 
     /// Puts a process on record that was given a segment's descriptors, and gives the number of the attachment.

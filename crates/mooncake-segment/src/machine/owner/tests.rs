@@ -6,7 +6,7 @@ use std::time::Duration;
 use mooncake_mutant::{Mutant, is_noticed_by};
 
 use super::super::fixture::{KIB, Memory, rid};
-use super::attachment::MOST_UNANSWERED;
+use super::attachment::UNANSWERED_MAX;
 use super::promises::GRACE;
 use super::*;
 
@@ -246,12 +246,12 @@ fn a_fence_of_what_is_not_there_has_nothing_to_guard() {
 fn a_process_is_asked_of_a_bounded_number_of_fences_at_a_time_and_not_of_those_that_are_settled() {
     let mut world = World::new();
     let (writer, other) = (world.writer(WRITER), world.attach(WRITER));
-    let many = MOST_UNANSWERED as u64 + 3;
+    let many = UNANSWERED_MAX as u64 + 3;
     let mut asked = Vec::new();
     for counter in 1..=many {
         asked.extend(frames(&world.fence(fence(counter)).1));
     }
-    assert_eq!(asked.len(), MOST_UNANSWERED);
+    assert_eq!(asked.len(), UNANSWERED_MAX);
     assert!(asked.iter().all(|(to, _)| *to == writer), "{other} does not write");
     // The next one is settled by the writer's word before its turn comes.
     assert!(!world.fence(Fence { writer_done: true, ..fence(many - 2) }).0);
