@@ -145,7 +145,7 @@ impl Engine {
             let limit = descriptor_limit();
             tracing::warn!(%error, limit, "the limit of open files cannot be raised; a peer takes several of them");
         }
-        let os = |what| EngineError::socket("this engine", what);
+        let os = EngineError::os;
         let told = options.told(host, registry.is_some());
         let fixed = registry.as_ref().and_then(|_| options.fixed_port(name));
         let Listeners { handshake, data, port, data_port } =

@@ -91,6 +91,14 @@ pub enum EngineError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The kernel refuses something that the engine needs for itself.
+    #[error("this engine: {what}: {source}")]
+    Os {
+        /// What was asked for.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The peer says what cannot be understood.
     #[error("{peer} does not speak as an engine does: {reason}")]
     Malformed {
@@ -131,6 +139,9 @@ pub enum EngineError {
     /// The caller's own memory is not there, or a device's driver refuses.
     #[error("{0}")]
     Memory(String),
+    /// A thread of the engine panicked: a bug of the engine.
+    #[error("{0}")]
+    Panicked(String),
     /// The caller's hook ended the call.
     #[error("the call was interrupted")]
     Interrupted,
@@ -152,12 +163,19 @@ impl EngineError {
             EngineError::BatchBusy { .. } | EngineError::BufferBusy { .. } | EngineError::CallsUnderWay { .. } => -4,
             EngineError::Overlap { .. } => -7,
             EngineError::Dns { .. } => -101,
-            EngineError::Socket { .. } | EngineError::Timeout { .. } | EngineError::Silent { .. } => -102,
+            EngineError::Socket { .. }
+            | EngineError::Os { .. }
+            | EngineError::Timeout { .. }
+            | EngineError::Silent { .. } => -102,
             EngineError::Malformed { .. } => -103,
             EngineError::Metadata(_) | EngineError::NameTaken { .. } => -200,
             EngineError::Closed | EngineError::Forked => -202,
-            EngineError::Memory(_) => -302,
+            EngineError::Memory(_) | EngineError::Panicked(_) => -302,
         }
+    }
+
+    pub(crate) fn os(what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
+        move |source| EngineError::Os { what, source }
     }
 
     pub(crate) fn socket(peer: &str, what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
@@ -180,7 +198,7 @@ impl EngineError {
             BlockingError::Start(source) => {
                 EngineError::Socket { peer: peer.to_owned(), what: "start a thread", source }
             }
-            BlockingError::Panicked => EngineError::Memory(format!("{peer}: {what}: {error}")),
+            BlockingError::Panicked => EngineError::Panicked(format!("{peer}: {what}: {error}")),
         }
     }
 

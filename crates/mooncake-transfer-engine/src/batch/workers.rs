@@ -140,7 +140,7 @@ impl Workers {
                 Err(source) if state.threads == 0 => {
                     state.queues.clear();
                     state.ready.clear();
-                    return Err(EngineError::Socket { peer: "this engine".into(), what: "start a thread", source });
+                    return Err(EngineError::Os { what: "start a thread", source });
                 }
                 Err(_) => break,
             }

@@ -179,7 +179,7 @@ impl Server {
     /// Serves peers at these ports; `housekeeping` is called every half second.
     pub fn start(context: ServerContext, ports: Ports, housekeeping: Housekeeping) -> Result<Server, EngineError> {
         let threads = context.options().server_threads;
-        let failed = |what| EngineError::socket("this engine", what);
+        let failed = EngineError::os;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed("epoll"))?;
         let waker = Waker::new().map_err(failed("eventfd"))?;
         let swept = Mutex::new(Instant::now());

@@ -166,7 +166,7 @@ impl TcpPath {
             result = result.and_then(|()| run(first));
             for other in started {
                 let ended =
-                    other.join().unwrap_or_else(|_| Err(EngineError::Memory("a stripe's thread panicked".into())));
+                    other.join().unwrap_or_else(|_| Err(EngineError::Panicked("a stripe's thread panicked".into())));
                 result = result.and(ended);
             }
             result
