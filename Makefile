@@ -66,7 +66,7 @@ fmt: $(VENV)/.tools ## format Rust and Python
 	$(PY) -m ruff check --quiet --fix-only .
 	$(PY) -m ruff format --quiet .
 
-lint: $(VENV)/.tools ## format check, clippy, links of the documentation, ruff, layers and words
+lint: $(VENV)/.tools ## format check, clippy, links of the documentation, ruff, layers and words, licences where cargo-deny is installed
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --document-private-items --workspace --locked
@@ -74,6 +74,7 @@ lint: $(VENV)/.tools ## format check, clippy, links of the documentation, ruff, 
 	$(PY) -m ruff format --check .
 	cargo xtask layers
 	cargo xtask words
+	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline --locked check bans licenses sources; fi
 
 test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
 	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast; else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi
