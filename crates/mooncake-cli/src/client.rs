@@ -130,7 +130,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     Ok(())
 }
 
-/// Settings that somebody chose, and where: on the command line, or in the environment.
+/// Settings that the user chose, and where: on the command line, or in the environment.
 fn in_force(given: &Given) -> Vec<(&'static str, String, String)> {
     let flags = given.effective().filter(|(_, _, source)| *source != Source::Default);
     let flags = flags.map(|(name, value, source)| (name, value.to_owned(), source.to_string()));
@@ -152,8 +152,8 @@ fn serve_pages(given: &Given) -> Result<Option<ClientServer>, ClientError> {
     Ok(Some(pages))
 }
 
-/// Where processes of this host are told where the pool is (`setup_dummy`). None if the
-/// port is taken and nobody asked for it: several nodes may live on one host.
+/// Where this node tells processes of its host where the pool is (`setup_dummy`). None if
+/// the port is taken and no setting asked for it: several nodes may live on one host.
 fn introducer_port(given: &Given) -> Result<Option<NodeInfoPort>, ClientError> {
     let port = given.number("port").unwrap_or(50_052);
     let host = given.text_or_default("host");

@@ -50,7 +50,7 @@ impl Journal {
 }
 
 impl Journal {
-    /// Leaves the newest files of the program, and those that other processes write to. What cannot be removed stays.
+    /// Leaves the newest files of the program, and files that other processes write to. What cannot be removed stays.
     fn remove_oldest(&self) {
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
         let mut files: Vec<(std::time::SystemTime, PathBuf)> = entries
@@ -85,7 +85,7 @@ fn begin(folder: &Path, program: &str, count: u32) -> io::Result<File> {
         .append(true)
         .open(&path)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
-    // Swapped in by a rename: whoever follows the link finds one file or the other.
+    // Swapped in by a rename: a reader that follows the link finds one file or the other.
     let (link, next) = (folder.join(program), folder.join(format!(".{program}.{}", std::process::id())));
     let _ = std::fs::remove_file(&next);
     symlink(&name, &next).and_then(|()| std::fs::rename(&next, &link))?;

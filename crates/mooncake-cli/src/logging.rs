@@ -51,7 +51,7 @@ pub fn fail(program: &str, error: &dyn std::error::Error) {
     }
 }
 
-/// Prints; whoever closed the pipe (`| head`) has read enough.
+/// Prints. A reader that closed the pipe (`| head`) has read enough.
 pub fn say(text: &str) {
     let mut out = io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -25,7 +25,7 @@ pub enum ProxyError {
     /// Hosts and ports that do not go together.
     #[error(transparent)]
     Lists(#[from] WrongLists),
-    /// Nobody to answer requests, and no way to name one later.
+    /// No instance to answer requests, and no way to name one later.
     #[error("no decode instance is named: name one with --decode, or set ADMIN_API_KEY to add one later")]
     NoInstance,
     /// An instance's address.

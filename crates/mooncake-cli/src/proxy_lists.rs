@@ -57,7 +57,7 @@ pub fn with_lists(args: impl IntoIterator<Item = String>) -> Result<Vec<String>,
             List::Ports(group) => ports[group].push(value),
         }
     }
-    // Who uses these flags leaves out what is the default there.
+    // A command line with these flags leaves out what is the default there.
     let is_other = hosts.iter().chain(&ports).any(|list| !list.is_empty());
     for (number, group) in GROUPS.iter().enumerate() {
         if !is_other || !instances[number].is_empty() {

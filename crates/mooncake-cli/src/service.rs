@@ -13,7 +13,7 @@ pub fn is_stopping() {
     tell("STOPPING=1");
 }
 
-/// Without a manager that wants to know there is nobody to tell.
+/// Says nothing where no manager wants to know.
 fn tell(state: &str) {
     let Some(name) = std::env::var("NOTIFY_SOCKET").ok().filter(|name| !name.is_empty()) else { return };
     if let Err(error) = tell_at(&name, state) {

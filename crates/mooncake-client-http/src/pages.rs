@@ -67,7 +67,7 @@ impl Shown {
         Some(asked.await.unwrap_or(Health::MasterUnreachable))
     }
 
-    /// One asks the master; whoever comes meanwhile waits for that answer.
+    /// One caller asks the master; callers that come meanwhile wait for that answer.
     async fn ask(&self, store: Store) -> Health {
         let mut last = self.last.lock().await;
         if let Some((at, health)) = *last

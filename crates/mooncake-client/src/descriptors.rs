@@ -20,7 +20,7 @@ pub(crate) const LENT: usize = 2;
 /// A store of this process was allowed to raise the limit.
 static RAISED: AtomicBool = AtomicBool::new(false);
 
-/// Raises the limit of the process, which may be somebody else's.
+/// Raises the limit of the process, which may be another program's.
 pub(crate) fn raise() {
     RAISED.store(true, Ordering::Relaxed);
     if let Err(error) = raise_descriptor_limit(MOST_DESCRIPTORS_OF_OTHERS) {

@@ -127,7 +127,7 @@ pub enum Cause {
     /// Another put of the key is under way.
     #[error("another put of the key is under way: {reason}; try again, or look whether it is there by now")]
     Busy {
-        /// Who holds the key.
+        /// What holds the key.
         reason: String,
     },
     /// The reservation was taken back before the put ended, more than once.

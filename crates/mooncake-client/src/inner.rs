@@ -65,7 +65,7 @@ impl Inner {
         }
     }
 
-    /// Who looks after this store's segments; from the first one on there is somebody.
+    /// The owner of this store's segments, made here if there is none yet.
     fn owner(&self) -> Result<Arc<SegmentOwner>, StoreError> {
         let _one = self.starting.lock();
         if let Some(owner) = self.shared.owner.get() {
@@ -73,7 +73,7 @@ impl Inner {
         }
         let events = OwnerEvents::new();
         events.report_to(self.shared.control.clone());
-        // The name's own port is taken, so that nobody else has the name; data goes to another one.
+        // This store holds the name's own port, so that no other store has the name; data goes to another one.
         let (host, _) = split_host_port(&self.settings.local_hostname).unwrap_or_default();
         let local_hostname = if host.contains(':') { format!("[{host}]") } else { host };
         let options = StoreOptions { local_hostname, ..self.settings.clone() };

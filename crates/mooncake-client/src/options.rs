@@ -197,7 +197,7 @@ pub struct PutOptions {
     pub replace: bool,
     /// Groups of the objects: none for all, or one per object of the batch, of
     /// which "" is none. Another number is refused. Objects of a group leave the
-    /// pool one after another, and are kept together by whoever looks one up.
+    /// pool one after another, and a caller that looks one up keeps them together.
     pub groups: Vec<String>,
 }
 

@@ -36,7 +36,7 @@ fn run(store: &Weak<Inner>, every: Duration) {
         let since = last.as_ref().filter(|_| store.settings.metric_bandwidth);
         let since = since.map(|(at, then)| (then, now.duration_since(*at)));
         let line = reading.summary(since);
-        // A store that nobody uses says so once.
+        // An unused store says so once.
         if line != said {
             tracing::info!("Client Metrics: {line}");
             said = line;

@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// Objects that are known, whether anybody can see them or not.
+    /// Objects that are known, with a Live replica or without.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }

@@ -18,7 +18,7 @@ pub struct Effects {
     pub woken: Vec<(Ticket, Vec<PutSlot>)>,
 }
 
-/// Whom a message is for.
+/// The addressee of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
     /// A session.
@@ -43,7 +43,7 @@ pub enum Push {
         uuid: SegmentUuid,
         /// What to fence.
         replica: Replica,
-        /// Who was writing.
+        /// The session that was writing.
         writer: SessionId,
         /// It said that it is done.
         writer_done: bool,
@@ -59,7 +59,7 @@ pub enum Push {
     },
     /// To an owner: obey this epoch, fence the older ones.
     TakeEpoch(Epoch),
-    /// To everybody: a segment is Gone; its memory is to be given back, but for
+    /// To every session: a segment is Gone; its memory is to be given back, but for
     /// the pinned extents.
     SegmentGone {
         /// The segment.

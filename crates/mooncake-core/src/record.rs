@@ -19,7 +19,7 @@ pub enum Record<K = Box<[u8]>> {
     SessionOpened {
         /// Its id.
         session: SessionId,
-        /// Who it is.
+        /// What the client said of itself.
         spec: SessionSpec,
     },
     /// A session is over.
@@ -104,7 +104,7 @@ pub enum Record<K = Box<[u8]>> {
     },
     /// A view was taken over a replica.
     Pinned {
-        /// Who reads.
+        /// The reader.
         session: SessionId,
         /// What.
         rid: Rid,
@@ -117,14 +117,14 @@ pub enum Record<K = Box<[u8]>> {
     },
     /// A view ended.
     Unpinned {
-        /// Who read.
+        /// The former reader.
         session: SessionId,
         /// What.
         rid: Rid,
     },
     /// The reply to a mutation, for a retry of it.
     Replied {
-        /// Who asked.
+        /// The session that asked.
         session: SessionId,
         /// Its sequence.
         sequence: u64,
@@ -151,7 +151,7 @@ pub enum Record<K = Box<[u8]>> {
     Quarantined {
         /// The reservation's replica.
         replica: Replica,
-        /// Who was writing it.
+        /// The session that was writing it.
         writer: SessionId,
         /// The writer said that it will not touch it again.
         writer_done: bool,

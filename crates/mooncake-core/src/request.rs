@@ -185,10 +185,10 @@ pub struct Populated {
     pub failed: bool,
 }
 
-/// Who a session is: enough to place on its host and to know it again.
+/// Identity of a session: enough to place it on its host and to know it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSpec {
-    /// Shown by whoever attaches to or resumes the session; random, from the shell.
+    /// Shown by each connection that attaches to or resumes the session; random, from the shell.
     pub secret: u64,
     /// "host:port" name of the client.
     pub name: String,

@@ -6,9 +6,12 @@ mod pool;
 
 use std::collections::BTreeSet;
 
-use mooncake_core::{Core, Effects, EndOutcome, Extent, Push, PutConfig, PutSlot, Record, Replica, STEP, To};
+use mooncake_core::{
+    Core, Effects, EndOutcome, Extent, Origin, Push, PutConfig, PutSlot, Record, Refused, RemoveOutcome, Replica, STEP,
+    To,
+};
 use mooncake_ids::{Rid, SessionId};
-use pool::{KIB, Pool, Taken, is_full, replayed, uuid};
+use pool::{KIB, Pool, Taken, is_full, plain, replayed, uuid};
 
 const MANY: usize = 700;
 
@@ -323,4 +326,47 @@ fn very_many_segments_that_their_owner_holds_no_more_when_it_is_back_go_in_steps
     });
     assert!(steps > 10 && pool.core.stats().capacity_bytes == 16 * KIB, "{steps} steps");
     assert!(matches!(pool.slot(writer, "k8", KIB), PutSlot::Placed(_)));
+}
+
+#[test]
+fn no_mutation_of_a_session_that_ends_is_carried_out_twice_though_its_replies_go_in_steps() {
+    let mut pool = Pool::new();
+    let (owner, writer) = (pool.session(1), pool.session(2));
+    pool.mount(owner, 1, 4_000 * KIB);
+    pool.put(owner, "k", KIB);
+    let removal = Origin { answered_below: 0, ..pool.origin(writer) };
+    let removed = pool.core.remove(pool.now, removal, &[b"k"], true, &mut pool.fx).unwrap();
+    assert_eq!(removed, [RemoveOutcome::Removed]);
+    pool.collect();
+    // Nothing but their replies is left of these.
+    let keys = keys("large");
+    let entries: Vec<(&[u8], u64)> = keys.iter().map(|key| (key.as_bytes(), 1 << 30)).collect();
+    for _ in 0..20 {
+        let origin = Origin { answered_below: 0, ..pool.origin(writer) };
+        pool.core.put_start(pool.now, origin, &entries, &plain(), false, &mut pool.fx).unwrap();
+    }
+    pool.collect();
+    pool.put(owner, "k", KIB);
+    pool.pass_without(3_000, &[writer]);
+    pool.now = pool.now.plus_ms(601_000);
+    pool.core.tick(pool.now, &mut pool.fx);
+    pool.collect();
+    let mut seen = 0;
+    in_steps(&mut pool, |pool| {
+        // A snapshot of this moment is all that a power failure leaves.
+        let (mut core, mut fx) = (replayed(pool.core.snapshot().collect::<Vec<_>>()), Effects::default());
+        core.begin(pool.now, None, &mut fx);
+        let held = [(uuid(1), 1)];
+        core.resume_session(pool.now, owner, pool::secret(owner), &held, Default::default(), &mut fx).unwrap();
+        let secret = pool::secret(writer);
+        if core.resume_session(pool.now, writer, secret, &[], Default::default(), &mut fx).is_err() {
+            return;
+        }
+        let again = core.remove(pool.now, removal, &[b"k"], true, &mut fx);
+        assert!(matches!(again, Ok(_) | Err(Refused::Forgotten { .. })), "{again:?}");
+        assert!(core.peek(b"k").is_some(), "the newer value was removed: {again:?}");
+        seen += 1;
+    });
+    let is_over = pool.log.iter().any(|record| *record == Record::SessionOver(writer));
+    assert!(seen > 2 && is_over, "{seen} steps before it was over");
 }

@@ -18,7 +18,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// Told by its edge: of all the threads that wait the kernel wakes one, and nobody need read it.
+    /// Told by its edge: of all the threads that wait the kernel wakes one, and no thread need read it.
     pub(crate) const WANTED: Ready = Ready::IN.union(Ready::ET);
 
     pub(crate) fn new() -> io::Result<Alarm> {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::machine::{self, Denied, Stamps};
 
-/// Called when a write ends that somebody waits for.
+/// Called when a write ends while a caller waits for the end of some write.
 pub(crate) type Settled = Box<dyn Fn() + Send + Sync>;
 
 /// The connection over which a write comes.

@@ -113,7 +113,7 @@ impl Insiders {
         self.state.lock().machine.epoch()
     }
 
-    /// Those who do not obey an epoch yet, to be asked by [`Inside::ask`] without any lock.
+    /// The stores that do not obey an epoch yet, to be asked by [`Inside::ask`] without any lock.
     pub(crate) fn below(&self, asked: Epoch) -> Vec<Arc<Inside>> {
         let state = self.state.lock();
         state.machine.below(asked).filter_map(|number| state.inside.get(&number)?.upgrade()).collect()

@@ -53,8 +53,8 @@ impl Readiness {
         Ok(Watch { readiness: self.clone(), of, number, wanted })
     }
 
-    /// The numbers of those that are ready, as many as there is room for, and what for. None when the time is over, or
-    /// a signal has come.
+    /// The numbers of the descriptors that are ready, as many as there is room for, and what for. None when the time is
+    /// over, or a signal has come.
     pub(crate) fn wait<const MOST: usize>(
         &self,
         timeout: Option<Duration>,
@@ -98,7 +98,7 @@ impl<T: AsFd> Drop for Watch<T> {
     }
 }
 
-/// What is waited for on a stream to a peer: its words, and room for those that still wait to be sent.
+/// What is waited for on a stream to a peer: its words, and room for the words that still wait to be sent.
 pub(crate) fn words_and(has_more_to_send: bool) -> Ready {
     if has_more_to_send { Ready::IN | Ready::OUT } else { Ready::IN }
 }

@@ -1,4 +1,4 @@
-//! How long a call may wait, and who may end it.
+//! How long a call may wait, and how its caller may end that.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ impl std::fmt::Debug for Wait<'_> {
 }
 
 impl Wait<'static> {
-    /// Waits until a moment; nobody interrupts.
+    /// Waits until a moment, and cannot be interrupted.
     pub fn until(deadline: Instant) -> Self {
         Wait { deadline, interrupted: &|| false }
     }

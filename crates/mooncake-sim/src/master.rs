@@ -108,7 +108,7 @@ pub(crate) enum Reached {
     Nothing,
     /// It is in the log, and the witness does not say so.
     Log,
-    /// It is in the log, and nobody is told.
+    /// It is in the log, and no client is told.
     Witness,
 }
 
@@ -356,7 +356,7 @@ impl Master {
     }
 
     /// From here on a put that is parked is given up when its caller's connection has ended. Before that it waits for
-    /// its answer, which nobody hears.
+    /// its answer, which no caller hears.
     pub(crate) fn hear_ends(&self) {
         self.state.borrow_mut().hears_ends = true;
     }
@@ -593,7 +593,7 @@ impl Master {
         }
     }
 
-    /// None: nobody hears what it would be.
+    /// None: no caller hears what it would be.
     async fn answer(&self, session: SessionId, request: &mut Request, from: &Receiver<ToMaster>) -> Option<Answer> {
         let origin = Origin { session, sequence: request.sequence, answered_below: request.answered_below };
         if requests::says_settled(request) {

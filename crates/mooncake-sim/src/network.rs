@@ -23,7 +23,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Of a world: nobody is there.
+    /// The network of a world, with no master and no server yet.
     pub fn new(world: &World) -> Network {
         Network {
             masters: Masters::default(),

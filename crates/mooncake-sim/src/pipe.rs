@@ -60,7 +60,7 @@ pub fn pipe<T: 'static>(world: &World, delay_micros: u64) -> (Sender<T>, Receive
 }
 
 impl<T: 'static> Sender<T> {
-    /// Sends; whether it arrives nobody can know.
+    /// Sends. The sender cannot know whether it arrives.
     pub fn send(&self, message: T) -> Result<(), Closed> {
         let mut line = self.line.borrow_mut();
         if line.deaf || line.ended {
@@ -181,7 +181,7 @@ impl<T: 'static> Drop for Receiver<T> {
             self.line.borrow_mut().deaf = true;
             return;
         }
-        // What is sent until then nobody reads, and nobody refuses it.
+        // What is sent until then no process reads, and none refuses it.
         let line = Rc::downgrade(&self.line);
         self.world.after(until - self.world.micros(), move || {
             if let Some(line) = line.upgrade() {

@@ -12,8 +12,8 @@ use crate::store::Store;
 use crate::store::callers::{LARGEST, REPLACEMENT};
 use crate::world::World;
 
-/// Every store has a session, and nobody holds or waits for anything that is not there; but sessions of which nobody
-/// saw the end keep their pins.
+/// Every store has a session, and no session holds or waits for anything that is not there. But sessions whose end no
+/// master and no owner saw keep their pins.
 pub(crate) fn is_at_rest(seed: u64, master: &Master, stores: &[&Store], lenders: u64, unseen: &[u64]) {
     let ledger = stores[0].ledger();
     let stats = master.look(|core| core.stats());
@@ -95,8 +95,8 @@ pub(crate) fn every_object_can_be_read(world: &World, stores: &[&Store], ledger:
 }
 
 /// Whether a value can be put in the place of any other, and both have room, wherever views lie: processes whose end
-/// nobody can tell may have them on most of what little memory there is. Of what is free the most that does no good is
-/// a granule on each side of what stays.
+/// no owner can tell may have them on most of what little memory there is. Of what is free the most that does no good
+/// is a granule on each side of what stays.
 pub(crate) fn has_room_for_any_key(stats: &Stats) -> bool {
     let granules = stats.capacity_bytes.saturating_sub(stats.pinned_bytes) / GRANULE;
     let of_no_use = stats.pins + 1 + stats.segments_live;

@@ -137,7 +137,7 @@ impl Load {
         Ok(())
     }
 
-    /// Writes bytes that nobody else writes, reads them back over others, and compares.
+    /// Writes bytes that no other process writes, reads them back over others, and compares.
     pub fn check(&self, ends: &Ends<'_>, seed: u64) -> Result<(), ToolError> {
         let pattern = |nth: u64, thread: u64| pattern(seed ^ self.offset(nth, thread), self.block as usize);
         for thread in 0..self.threads {

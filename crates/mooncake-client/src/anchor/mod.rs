@@ -109,6 +109,7 @@ impl Driver {
         if !fds[1].revents().is_empty() {
             control.waker.clear();
         }
+        // Before the master is told: a pong that is here counts before its silence is judged.
         if !fds[0].revents().is_empty() {
             self.hear()?;
         }
@@ -178,6 +179,7 @@ impl Driver {
         while let Some(output) = todo.pop_front() {
             match output {
                 Output::WaitUntil(time) => until = Some(time),
+                // What comes behind a message that failed keeps its place behind it, for the next connection.
                 Output::Send(message) if broken.is_some() => unsent.push(message),
                 Output::Send(message) => {
                     let sent = self.send(&message, self.send_by);
@@ -187,6 +189,7 @@ impl Driver {
                     }
                 }
                 Output::Goodbye(message) => {
+                    // It does not come of `tell`, whose time may be over.
                     self.send_by = Instant::now() + TRY;
                     todo.push_front(Output::Send(message));
                 }
@@ -198,6 +201,8 @@ impl Driver {
                     self.connection = None;
                 }
                 Output::Reconnect => {
+                    // Anew for each try: the owner gives no memory back that it has told a master of since it asked
+                    // what is pinned (docs/safety.md, rule 23).
                     let held = owner.map(|owner| owner.list()).unwrap_or_default();
                     let mut more = Outputs::new();
                     control.decide(|parts| self.machine.reconnect(control.now(), &held, parts, &mut more));
@@ -215,6 +220,7 @@ impl Driver {
                         tracing::warn!(master = %control.masters, reason, seconds, "not reconnected yet; still trying");
                     }
                 }
+                // This store's own master has shown it: owners hear of no other (docs/safety.md, rule 18).
                 Output::Obey(epoch) => shared.links.obey(epoch),
                 Output::Fence(fence) => {
                     if let Some(owner) = owner {
@@ -227,6 +233,7 @@ impl Driver {
                     }
                 }
                 Output::TakeEpoch(epoch) => {
+                    // An owner takes an epoch number with one id only (docs/safety.md, rule 18).
                     let taking = match owner {
                         Some(owner) if owner.take_epoch(epoch) => Taking::Begun,
                         Some(_) => Taking::TwoEpochs,
@@ -235,6 +242,7 @@ impl Driver {
                     control.decide(|parts| self.machine.epoch_asked(epoch, taking, parts));
                 }
                 Output::SegmentGone { uuid, number, pinned } => {
+                    // Gone is final (docs/safety.md, rule 14).
                     shared.directory.forget(number);
                     self.leave_put_sessions(uuid);
                     if let Some(owner) = owner {
@@ -293,9 +301,12 @@ impl Driver {
         }
         let former = control.session();
         let again = self.adopt();
+        // Its id and secret stay: calls under way and placements are bound to the session by them.
         control.set_session(Session { id: former.id, secret: former.secret, ..again });
         tracing::info!(master = %control.masters, session = former.id, "session resumed");
         if let Some(owner) = shared.owner.get() {
+            // The master may be another process, which has not heard the figures. What it does not know is replaced
+            // (docs/safety.md, rule 14).
             owner.report_again();
             owner.list_answered(|uuid| gone.contains(uuid));
         }
@@ -317,6 +328,8 @@ impl Driver {
         }
         control.set_session(next);
         let session = control.session();
+        // Words about placements of the last session must not go in this one: numbers begin anew with another log
+        // (docs/safety.md, rule 6).
         shared.put_sessions.lock().session_over(|origin| origin.session.is(&session));
         shared.links.start_over();
     }
@@ -327,6 +340,7 @@ impl Driver {
             place_of(&reserved.place, replica.rid).is_some_and(|address| address.uuid == uuid)
         };
         let given_up = self.shared.put_sessions.lock().segment_gone(is_on_it);
+        // In the session that reserved them, and by another thread: this one waits for no call.
         for GivenUp { reserved, settled } in given_up {
             let rids = reserved.replicas.iter().map(|replica| replica.rid).collect();
             give_up(&self.shared.control, &reserved.origin.session, rids, settled);

@@ -26,7 +26,7 @@ pub(crate) const OWNER_AWAY: &str =
 /// What became of a remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoveOutcome {
-    /// Unlinked; whoever reads it reads on.
+    /// Unlinked; its readers read on.
     Removed,
     /// Was not there.
     Missing,

@@ -29,7 +29,7 @@ impl Refused {
         all.iter().zip(left).filter(|(_, left)| *left).map(|(one, _)| one.clone()).collect()
     }
 
-    /// The outcomes of those that were left, and between them, in their places, why the others were refused.
+    /// The outcomes of the items that were left, and between them, in their places, why the others were refused.
     pub fn merge<T>(self, outcomes: Vec<Result<T, StoreError>>) -> Vec<Result<T, StoreError>> {
         if self.items.is_empty() {
             return outcomes;

@@ -8,8 +8,8 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 
 use crate::patience::{ConnectionError, Patience};
 
-/// Most look-ups of a process at a time; those that were given up go on until
-/// the resolver ends them.
+/// Most look-ups of a process at a time. A look-up that its caller gave up counts
+/// until the resolver ends it.
 const LOOKUPS_MAX: usize = 8;
 
 static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
@@ -24,7 +24,7 @@ pub(crate) fn resolve(host: &str, port: u16, patience: &Patience<'_>) -> Result<
     let (answer, answered) = sync_channel(1);
     std::thread::Builder::new().name("mooncake-resolve".into()).spawn(move || {
         let _turn = turn;
-        // Nobody may be waiting any more.
+        // The caller may have given up meanwhile.
         let _ = answer.send((name.as_str(), port).to_socket_addrs().map(Vec::from_iter));
     })?;
     loop {

@@ -1,11 +1,12 @@
 //! How a process that knows only the storage node of its host finds the pool.
 //!
 //! The node listens on its service port and on an abstract Unix socket of the
-//! port's name. Such a name belongs to whoever took it first: it is asked for only
-//! where the node that is meant is one of this host, and believed only from a
-//! process of the same user. Whoever connects is told in one line of JSON which master the
-//! node belongs to, and then sets up a client of its own: with the node's memory
-//! mapped it needs nobody in between, and its end takes nothing of the pool along.
+//! port's name. The first process that takes such a name has it. So a process asks
+//! there only for a node of its own host, and believes only a process of its own
+//! user. The node tells each process that connects, in one line of JSON, which master
+//! it belongs to. That process then sets up a client of its own: with the node's
+//! memory mapped it needs no process in between, and its end takes nothing of the pool
+//! along.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -85,7 +86,7 @@ impl NodeInfo {
         })
     }
 
-    /// Whether nobody listens at `host:port` any more. One that only does not answer is there.
+    /// Whether no process listens at `host:port` any more. A node that listens and does not answer is there.
     pub fn has_gone(node: &str) -> bool {
         let Some((host, port)) = host_and_port(node) else { return false };
         let patience = Patience { deadline: Instant::now() + SHORT_TIMEOUT, check: &|| Ok(()) };
@@ -130,10 +131,10 @@ fn is_of_this_machine(address: IpAddr) -> bool {
     address.is_loopback() || address.is_unspecified() || UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Who answered on the Unix socket.
+/// What answered on the Unix socket.
 enum Heard {
     Node(NodeInfo),
-    /// Somebody of another user, by its number here.
+    /// A process of another user, by that user's number here.
     Stranger(u32),
 }
 
@@ -228,14 +229,14 @@ fn hear(mut stream: impl Read, patience: &Patience<'_>) -> Result<NodeInfo, AskE
     })
 }
 
-/// Tells whoever connects, until it is dropped.
+/// Tells each process that connects, until it is dropped.
 #[derive(Debug)]
 pub struct NodeInfoServer {
     address: SocketAddr,
     ended: Arc<AtomicBool>,
 }
 
-/// The port of one, before it is known what to tell there: who asks waits.
+/// The port of a server, before it is known what to tell there: a process that asks waits.
 #[derive(Debug)]
 pub struct NodeInfoPort {
     tcp: TcpListener,
@@ -290,7 +291,7 @@ impl Drop for NodeInfoServer {
 fn tell_tcp(mut stream: TcpStream, line: &[u8]) {
     let _ = stream.set_nonblocking(false);
     let _ = stream.set_write_timeout(Some(SENDING));
-    // Whoever does not listen has asked for nothing.
+    // A peer that does not read has asked for nothing.
     let _ = stream.write_all(line);
 }
 

@@ -9,7 +9,8 @@ use mooncake_mutant::mutant;
 use mooncake_segment::{Epoch, ProcessGone};
 use mooncake_wire::message::{ReaderGone, anchor_up};
 
-/// Most of them; those that nobody asked for the longest give way. A segment server has at most that many attachments.
+/// Most of them. Beyond it the oldest that the master has taken note of gives way, else the oldest. A segment server
+/// has at most that many attachments.
 const DEATHS_MAX: usize = 4096;
 
 /// A master that was told and has not answered sees the reader's own connection as one that may still be alive; that
@@ -58,7 +59,7 @@ impl Deaths {
         told.collect()
     }
 
-    /// Another connection: nobody knows what came over the last one.
+    /// Another connection: the master may have missed what was sent over the last one.
     pub fn tell_again(&mut self) {
         self.list.iter_mut().for_each(|death| death.told = None);
     }

@@ -32,7 +32,7 @@ impl Filling {
         offset.checked_add(len).is_some_and(|end| end <= self.size)
     }
 
-    /// These bytes are about to be written: until they are nobody knows what they are.
+    /// A write of these bytes begins: until it has ended their contents are unknown.
     pub fn begin(&mut self, offset: u64, len: u64) {
         if len == 0 {
             return;

@@ -1,9 +1,9 @@
-//! Placements that a call has left behind. Of a put whose answer never came
-//! nobody knows them: the same request, with its sequence, is sent until the
-//! master tells what it did. Those of a put that could not be ended, or given
-//! up, are known. Either way they are given up as soon as the master can be
-//! reached, so that no key stays busy and no space stays taken until the
-//! reservation's deadline.
+//! Placements that a call has left behind. The client does not know those of a put
+//! whose answer never came: it sends the same request, with its sequence, until the
+//! master tells what it did. It knows those of a put that it could not end, or give
+//! up. Either way it gives them up as soon as it reaches the master, so that no key
+//! stays busy and no space stays taken until the reservation's deadline
+//! (docs/safety.md, rule 6).
 
 use std::ops::DerefMut;
 use std::time::Duration;
@@ -47,6 +47,7 @@ pub fn add<D: OrphanDriver>(driver: &D, session: D::Session, request: Request) {
     let mut orphans = driver.orphans();
     match orphans.add(session, request) {
         true => keep_running(driver, &mut orphans),
+        // The client asks no more, so the master need not keep the reply.
         false => driver.sequences().answered(sequence),
     }
 }
@@ -54,7 +55,8 @@ pub fn add<D: OrphanDriver>(driver: &D, session: D::Session, request: Request) {
 /// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this
 /// client touches any copy of them again.
 pub fn give_up<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<u64>, settled: bool) {
-    // Those of an earlier session ended with it.
+    // An earlier session's placements ended with it. In this one their rids may be those of other clients, as numbers
+    // begin anew with another log (docs/safety.md, rule 6).
     if rids.is_empty() || !driver.is_current(session) {
         return;
     }
@@ -65,6 +67,7 @@ pub fn give_up<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<u64>
 }
 
 fn keep_running<D: OrphanDriver>(driver: &D, orphans: &mut OrphanedPuts<D::Session>) {
+    // Where no thread is to be had, the next orphan tries again; until then the deadlines of the reservations run.
     if !orphans.running {
         orphans.running = driver.start_worker();
     }
@@ -73,7 +76,7 @@ fn keep_running<D: OrphanDriver>(driver: &D, orphans: &mut OrphanedPuts<D::Sessi
 /// Gives up what is left behind, until nothing is.
 pub async fn run<D: OrphanDriver>(driver: &D) {
     loop {
-        // The lock is not held meanwhile.
+        // The lock is not held during the call: callers leave more behind meanwhile.
         let next = driver.orphans().first();
         let Some((session, orphan)) = next else { return };
         let call = driver.call();
@@ -91,6 +94,7 @@ pub async fn run<D: OrphanDriver>(driver: &D) {
 
 /// What is left of it. `None`: there is no telling yet.
 async fn attempt<D: CallDriver>(call: &D, session: &D::Session, orphan: Orphan) -> Option<Option<Abort>> {
+    // The placements end with their session: there is nothing to give up in another one (docs/safety.md, rule 6).
     if call.is_stopped() || !call.is_current(session) {
         return Some(None);
     }
@@ -133,9 +137,11 @@ impl<S> Default for OrphanedPuts<S> {
 }
 
 impl<S: Clone> OrphanedPuts<S> {
-    /// Takes charge of a `PutStart` without an answer. False: there are too many, and nobody asks for its answer again.
+    /// Takes charge of a `PutStart` without an answer. False: there are too many, and the client does not ask for its
+    /// answer again.
     pub fn add(&mut self, session: S, mut request: Request) -> bool {
         if let Some(request::Body::PutStart(start)) = &mut request.body {
+            // No caller wants the room any more that it would wait for.
             start.wait = false;
         }
         self.push(session, Orphan::Unanswered(Box::new(request)))
@@ -158,6 +164,7 @@ impl<S: Clone> OrphanedPuts<S> {
     /// What the worker is to do now; it ends when that is nothing.
     pub fn first(&mut self) -> Option<(S, Orphan)> {
         let next = self.waiting.first().cloned();
+        // In the same hold of the lock: an orphan that comes behind this starts another worker.
         self.running = next.is_some();
         next
     }
@@ -177,7 +184,8 @@ impl<S: Clone> OrphanedPuts<S> {
     }
 }
 
-/// What a put was given: nobody has begun to write there.
+/// What a put was given. Its writer never learned of it, so it says that nothing of it can land: the owner asks no
+/// process that maps the segment (docs/safety.md, rule 7).
 pub fn placed(answer: reply::Body) -> Option<Abort> {
     let reply::Body::PutStart(PutStartReply { slots }) = answer else { return None };
     let rids: Vec<u64> = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid).collect();

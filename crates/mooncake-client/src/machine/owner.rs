@@ -26,8 +26,8 @@ pub type Pinned = Vec<(u64, u64)>;
 /// What the driver is to do, later and in this order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output<M> {
-    /// Give memory back, all but what is pinned. `None`: nobody knows what is pinned, so nothing is punched; and the
-    /// master may have to be told first ([`Owner::must_unmount`]).
+    /// Give memory back, all but what is pinned. `None`: the owner does not know what is pinned, and punches nothing.
+    /// It may have to tell the master first ([`Owner::must_unmount`]).
     GiveBack {
         /// It.
         memory: M,
@@ -147,9 +147,9 @@ impl<M: Clone> Owner<M> {
         self.held(taken)
     }
 
-    /// Whether a segment has come or gone since the last list was made. It was mounted or unmounted by the master that
-    /// there was then, and one that goes on with a copy of its log, or has lost the end of it, knows nothing of that:
-    /// it may have what nobody serves, and needs another list.
+    /// Whether a segment has come or gone since the last list was made. The master that there was then mounted or
+    /// unmounted it. A master that goes on with a copy of that one's log, or has lost the end of it, knows nothing of
+    /// that: it may have a segment that no owner serves, and needs another list.
     pub fn list_is_outdated(&self) -> bool {
         let (listed, others): (Vec<_>, Vec<_>) = self.held.iter().partition(|held| self.listed.contains(&held.uuid));
         let is_same = listed.len() == self.listed.len() && others.iter().all(|held| held.mounting);
@@ -172,10 +172,14 @@ impl<M: Clone> Owner<M> {
     }
 
     /// The master has been asked to mount a segment. False: it is not held any more, and its memory is to be given
-    /// back, nobody knows with which pins. Perhaps only the answer was lost: nothing may be placed in memory that
-    /// nobody serves. Or the master has mounted it behind its word that it does not know it, as a list of what is held
-    /// came first: then another one takes its place. One that was never mounted has none: its caller learns that, and
-    /// makes another or not.
+    /// back, with pins that the owner does not know. It is one of these:
+    ///
+    /// 1. The master has not said that it mounted the segment. Perhaps only the answer was lost, and the master must
+    ///    not place in memory that no owner serves (docs/safety.md, rule 14). Nothing takes the segment's place: its
+    ///    caller learns that, and makes another or not.
+    /// 2. The master has mounted it, and has also said that it is Gone, or that it does not know it, as a list of what
+    ///    is held came first. Another one takes its place, unless the segment or the whole store was leaving.
+    /// 3. It was unmounted, or the store closed, before the answer came.
     #[must_use]
     pub fn mount_answered(&mut self, uuid: SegmentUuid, told: Told, out: &mut Vec<Output<M>>) -> bool {
         let lost = self.lost_mounts.remove(&uuid).filter(|lost| told == Told::Done && !lost.leaving && !self.closing);
@@ -291,8 +295,8 @@ impl<M: Clone> Owner<M> {
         false
     }
 
-    /// The master has answered the last list: it does not know these segments (any more), nor who reads them. They are
-    /// replaced.
+    /// The master has answered the last list: it does not know these segments (any more), nor their readers. They are
+    /// replaced (docs/safety.md, rule 14).
     pub fn list_answered(&mut self, gone: impl Fn(&SegmentUuid) -> bool, out: &mut Vec<Output<M>>) {
         self.lists_answered = self.lists;
         if self.closing {

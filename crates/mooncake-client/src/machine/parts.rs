@@ -40,7 +40,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Messages that did not get through come before those that wait.
+    /// Messages that did not get through come before the ones that wait.
     pub(super) fn put_back(&mut self, mut messages: Vec<AnchorUp>) {
         messages.append(self.up);
         *self.up = messages;

@@ -14,14 +14,14 @@ pub struct Sequences {
     abandoned: BTreeSet<u64>,
 }
 
-/// Most abandoned mutations that the master is told of; beyond them those of the longest ago may come late.
+/// Most abandoned mutations that the master is told of. Beyond them the oldest are forgotten, and may come late.
 const ABANDONED_MAX: usize = 1_024;
 
 /// From so many numbers on behind the lowest unanswered one the master is told which are answered nevertheless: it
 /// remembers the replies to 1,024 mutations.
 const LAG: u64 = 128;
 
-/// Most of those that are not. More threads than that may well wait at once, for a connection.
+/// Most unanswered ones that are named. More threads than that may well wait at once, for a connection.
 pub const MAX_UNSETTLED: usize = 4_096;
 
 impl Sequences {
@@ -33,13 +33,13 @@ impl Sequences {
         sequence
     }
 
-    /// Its reply is here, or nobody will ask for it again.
+    /// Its reply is here, or the client will not ask for it again.
     pub fn answered(&mut self, sequence: u64) {
         self.unanswered.remove(&sequence);
     }
 
-    /// Nobody waits for it any more, and it may still be on its way, on a connection that later calls do not use. The
-    /// master is told before it does anything else: it was carried out by then, or never is.
+    /// No caller waits for it any more, and it may still be on its way, on a connection that later calls do not use.
+    /// The next request names it: the master has carried it out by then, or never does (docs/safety.md, rule 6).
     pub fn abandoned(&mut self, sequence: u64) {
         self.unanswered.remove(&sequence);
         self.abandoned.insert(sequence);
@@ -48,22 +48,27 @@ impl Sequences {
         }
     }
 
-    /// Lets a request tell what is answered and what nobody waits for.
+    /// Lets a request tell which mutations are answered and which no caller waits for.
     pub fn tell(&self, request: &mut Request) {
+        // A query too: nothing that its caller gave up is to be carried out behind what the query has seen.
         if !mutant!(AbandonedMutationsAreNotTold) {
             request.abandoned = self.abandoned.iter().copied().collect();
         }
+        // It may be a repeat, which says what is so now.
         (request.settled_below, request.unsettled) = (0, Vec::new());
         if request.sequence != 0 {
+            // Not above its own number: the master forgets what is answered, and a repeat needs its first reply
+            // (docs/safety.md, rule 6).
             request.answered_below = self.answered_below().min(request.sequence);
+            // One mutation that takes long holds that mark back, and the master refuses more than it can remember.
             if self.last + 1 - request.answered_below > LAG {
                 (request.settled_below, request.unsettled) = self.settled();
             }
         }
     }
 
-    /// Below which number all are answered, or nobody waits for them, and which are not; 0 where they are too many to
-    /// say.
+    /// A number, and the unanswered mutations below it; all others below it are answered or abandoned. 0 where the
+    /// unanswered ones are too many to say.
     pub fn settled(&self) -> (u64, Vec<u64>) {
         match self.unanswered.len() > MAX_UNSETTLED {
             true => (0, Vec::new()),

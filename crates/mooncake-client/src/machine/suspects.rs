@@ -105,7 +105,7 @@ impl AsRef<[u8]> for Suspect {
     }
 }
 
-/// Those that wait, and when others were reported.
+/// Suspects that wait, and when others were reported.
 #[derive(Debug, Default)]
 pub struct Suspects {
     /// By rid.

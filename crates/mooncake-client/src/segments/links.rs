@@ -63,12 +63,13 @@ impl LinkSet {
         }
     }
 
-    /// Whether whoever maps over this link is waited for before what a master does not know of it is given out.
+    /// Whether the owner at the other end of this link waits for this store before it gives out what this store's
+    /// master does not know of.
     ///
-    /// An owner waits for those who were there when it was asked to take an epoch. Who came later has to know the pins
-    /// that it uses from the master that the owner obeys; until this store has met that one, they may be of the epoch
-    /// before. When its own master is in a new epoch, it has to hear from the owner first that that is the one: a
-    /// question about that epoch.
+    /// An owner waits for the processes that mapped the segment when it was asked to take an epoch. A process that
+    /// mapped it later must have its pins from the master that the owner obeys. Until this store has met that master,
+    /// its pins may be of the epoch before. When its own master is in a new epoch, this store must first hear from the
+    /// owner that that is the one: a question about that epoch (docs/safety.md, rule 18).
     pub fn vouch_for(&self, link: &Link) -> bool {
         // It obeys no other one meanwhile.
         let questions = self.questions.lock();
@@ -97,9 +98,9 @@ impl LinkSet {
         Ok(())
     }
 
-    /// This store's master is in this epoch, and knows all pins of this store:
-    /// nothing older is written from now on, and owners that asked about this epoch are told so. Others are not, those
-    /// that asked about an earlier one of this master neither: they are asked for this one by the same master.
+    /// This store's master is in this epoch: from now on this store writes nothing older. If the master knows all pins
+    /// of this store, owners that asked about this epoch hear so (docs/safety.md, rule 18). Other owners do not, nor
+    /// one that asked about an earlier epoch of this master: the same master asks it for this one.
     pub fn obey(&self, epoch: Epoch) {
         let is_higher = self.questions.lock().obey(epoch);
         if is_higher {
@@ -123,7 +124,7 @@ impl LinkSet {
         }
     }
 
-    /// Makes those that could not be made when their session began, and parts with what is over.
+    /// Makes the links that could not be made when their session began, and parts with what is over.
     fn look_after(&self) {
         let current = self.current.read().clone();
         if current.session() != self.control.session().id {

@@ -1,4 +1,4 @@
-//! Segments: those that a store lends, and the links to those of others.
+//! Segments: the ones that a store lends, and links to the ones that others lend.
 
 pub(crate) mod directory;
 pub(crate) mod links;

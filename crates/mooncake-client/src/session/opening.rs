@@ -40,7 +40,7 @@ pub(crate) fn open_first(
                 }
             },
             Err(Unreached::Interrupted) => return Err(Cause::Interrupted.into()),
-            // A master with too many connections that have not said yet who they are ends the newest.
+            // A master with too many connections that have not identified themselves yet ends the newest.
             Err(Unreached::Cut(_)) if Instant::now() < patience_ends => {
                 std::thread::sleep(RECONNECT);
                 continue;
@@ -52,7 +52,7 @@ pub(crate) fn open_first(
         }
         index += 1;
     }
-    // Of those that were tried it is the one that will never be a master.
+    // Of the addresses that were tried it is the one that will never be a master's.
     if let Some(error) = no_master {
         return Err(error);
     }
@@ -143,7 +143,7 @@ fn is_cut(error: &std::io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// As whom the store shows itself.
+/// How the store identifies itself.
 pub(crate) fn identity(name: &str, process: &ProcessIdentity, mark: u64) -> Identity {
     Identity { name: name.to_owned(), process: wire_process(process), mark }
 }

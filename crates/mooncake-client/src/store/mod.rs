@@ -387,17 +387,17 @@ impl Store {
         self.inner.exists(keys, true, None, |reply, index| (reply.found[index] != 0).then(|| reply.sizes[index]))
     }
 
-    /// Removes objects at once, whatever is being read. Without `force` those
-    /// stay that were looked up a moment ago.
+    /// Removes objects at once, whatever is being read. Without `force` objects
+    /// that were looked up a moment ago stay.
     pub fn remove<K: AsRef<[u8]>>(&self, keys: &[K], force: bool) -> Result<Vec<RemoveOutcome>, StoreError> {
         self.inner.check()?;
         self.inner.remove(keys, force)
     }
 
     /// Drops the copies of objects that lie on segments of that name, all of them if it is empty; an object leaves with
-    /// its last one. [`RemoveOutcome::Removed`] are those of which one was dropped, [`RemoveOutcome::Protected`] those
-    /// that were looked up a moment ago, have a pin, or are under a view, [`RemoveOutcome::Busy`] those that are being
-    /// put or replaced.
+    /// its last one. [`RemoveOutcome::Removed`] says that a copy was dropped, [`RemoveOutcome::Protected`] that the
+    /// object was looked up a moment ago, has a pin, or is under a view, [`RemoveOutcome::Busy`] that it is being put
+    /// or replaced.
     pub fn clear_replicas<K: AsRef<[u8]>>(&self, keys: &[K], segment: &str) -> Result<Vec<RemoveOutcome>, StoreError> {
         self.inner.check()?;
         self.inner.clear_replicas(keys, segment)
@@ -441,9 +441,9 @@ impl Store {
     /// `offset` on, which begins a page; whole granules of 1,024 bytes count.
     /// Their contents are overwritten.
     ///
-    /// Whoever may write to a file may truncate it, and who touches its memory
-    /// then is killed. So no other process maps it: peers reach it over TCP, on
-    /// this host too. A range that another segment has is refused.
+    /// A process that may write to a file may truncate it, and a process that
+    /// touches its memory then is killed. So no other process maps it: peers reach
+    /// it over TCP, on this host too. A range that another segment has is refused.
     pub fn mount_file(&self, path: &FilePath, offset: u64, bytes: u64) -> Result<(SegmentId, u64), StoreError> {
         self.inner.check()?;
         check_segment(bytes)?;
@@ -489,7 +489,7 @@ impl Store {
     }
 
     /// As [`Store::last_miss_cause`], if a call of this thread noted it and
-    /// nobody took it yet: what an edge that answers misses with a plain code
+    /// no caller took it yet: what an edge that answers misses with a plain code
     /// can say besides.
     pub fn take_miss_cause(&self) -> Option<String> {
         if forked() {

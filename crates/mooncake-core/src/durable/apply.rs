@@ -228,6 +228,7 @@ impl Core {
                 return Err(ReplayError::UnknownSegment(replica.extent.segment.0));
             }
             self.take(replica)?;
+            // The counter is of this epoch. The rid of an earlier one, which a snapshot may list, says nothing of it.
             if replica.rid.epoch() == self.epoch.number {
                 self.counter = self.counter.max(replica.rid.counter());
             }
@@ -264,7 +265,8 @@ impl Core {
         let mut kept =
             EvictionTerms { group: reservation.terms.group.clone(), ..EvictionTerms::of(now, reservation.pin) };
         let hash = self.objects.hash(key);
-        // The one that it replaces; else one that nobody could see, or whose owner came back meanwhile.
+        // The value that it replaces; else an object that no reader could see when the put began, whether its owner is
+        // back by now or not (docs/safety.md, rule 20). It leaves before the new one comes: a key has one object.
         if let Some(old) = self.objects.find(hash, key) {
             // What is left of one whose segments went is not there: when it is cleared away is no matter of the log.
             if reservation.terms.replaces && self.lies_somewhere(old) {
@@ -538,7 +540,7 @@ impl Core {
     }
 }
 
-/// What keeps a new object from being evicted, and with whom it leaves.
+/// What keeps a new object from being evicted, and the group that it leaves with.
 struct EvictionTerms {
     hold: Hold,
     soft: Option<SoftPin>,

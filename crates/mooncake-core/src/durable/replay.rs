@@ -10,7 +10,7 @@ impl Core {
     /// Repeats one record of a log or snapshot.
     pub fn replay<K: AsRef<[u8]>>(&mut self, record: Record<K>) -> Result<(), ReplayError> {
         self.apply(Time(0), &record)?;
-        // Nobody waits, and the records that follow know nothing of what this one has left to be cleared away.
+        // No caller waits, so all of it is cleared away at once. The records that follow know nothing of what is left.
         if let Record::SegmentGone(_) = record {
             self.clear_gone(Time(0), &mut Work::operation());
             while self.segments.give_back() {}

@@ -4,8 +4,8 @@ pub(crate) mod lru;
 
 use crate::slab::Links;
 
-/// Decides who leaves next. It sees slots and their links, nothing else: protected, pinned and invisible objects are
-/// taken out by the caller and come back with [`insert`](EvictionPolicy::insert) or
+/// Decides which slot leaves next. A policy sees slots and their links, nothing else. The caller takes protected,
+/// pinned and invisible objects out and brings them back with [`insert`](EvictionPolicy::insert) or
 /// [`insert_coldest`](EvictionPolicy::insert_coldest), so that a policy never has to skip anything.
 pub trait EvictionPolicy<L: Links + ?Sized>: Send {
     /// A slot that was not there: new, or in use again.
@@ -16,11 +16,11 @@ pub trait EvictionPolicy<L: Links + ?Sized>: Send {
     fn touch(&mut self, links: &mut L, slot: u32);
     /// A slot leaves, for whatever reason.
     fn remove(&mut self, links: &mut L, slot: u32);
-    /// Who leaves next; it stays until it is removed.
+    /// The slot that leaves next; it stays until it is removed.
     fn victim(&self, links: &L) -> Option<u32>;
     /// The slot that leaves after this one.
     fn after(&self, links: &L, slot: u32) -> Option<u32>;
-    /// Begins a walk over all of them from who leaves next, in the place of a former one.
+    /// Begins a walk over all slots from the one that leaves next, in the place of a former walk.
     fn begin_walk(&mut self);
     /// The next slot of the walk, between whose steps the order may change: it stays where it is in the order then.
     fn walk_on(&mut self, links: &L) -> Option<u32>;

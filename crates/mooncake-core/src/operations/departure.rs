@@ -1,4 +1,4 @@
-//! Clients that leave, for the lines that people read: noted when it begins, taken by whoever writes them.
+//! Clients that leave, for the lines that people read: noted when a session begins to end, taken by the shell.
 
 use crate::core::Core;
 use crate::state::departure::Departure;

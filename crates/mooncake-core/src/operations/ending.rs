@@ -77,9 +77,9 @@ impl Core {
         }
     }
 
-    /// Goes on with one: its requests, its views if they are proven to have ended, its segments, its unfinished puts,
-    /// views of which nobody can tell but that nothing is done to what they are on, replies, then it itself. How far
-    /// the look for unfinished puts is when there is no time for more.
+    /// Goes on with one, in this order: its requests; its views if they are proven to have ended; its segments; its
+    /// unfinished puts; views without that proof, where nothing is done to the bytes that they are on; its replies; the
+    /// session itself. How far the look for unfinished puts is when there is no time for more.
     fn end_session(
         &mut self,
         now: Time,
@@ -124,8 +124,11 @@ impl Core {
         if self.has_to_linger(session, ending) {
             return None;
         }
-        let is_bare = self.end_views(now, session, ending, work, fx) && self.forget_replies(session, u64::MAX, work);
-        if !is_bare || work.is_used_up() {
+        if !self.end_views(now, session, ending, work, fx) || work.is_used_up() {
+            return Some(next);
+        }
+        self.forget_all_replies(now, session, work, fx);
+        if work.is_used_up() {
             return Some(next);
         }
         if self.sessions.get(session).is_some() {
@@ -165,7 +168,7 @@ impl Core {
     }
 
     /// Whether anything could be done to the bytes under a session's views if they were forgotten. On a segment that is
-    /// there they would be given out again. Nobody maps memory of another host: what is viewed of that are copies.
+    /// there they would be given out again. No process maps memory of another host: views of that are copies.
     pub(crate) fn needs_its_views(&self, session: SessionId) -> bool {
         let its = self.sessions.get(session).and_then(|entry| entry.host);
         let can_be_mapped = |host: Option<u32>| host == its || host.is_none() || its.is_none();
@@ -174,7 +177,7 @@ impl Core {
     }
 
     /// A view of a session is about to be forgotten, and its process may live and go on reading: if the segment is
-    /// Gone, whoever is yet to hear of that gives nothing of it back.
+    /// Gone, a process that is yet to hear of that gives nothing of it back.
     fn keep_what_is_viewed(&mut self, now: Time, rid: Rid, fx: &mut Effects) {
         let Some(number) = self.pins.get(rid).map(|pin| pin.extent.segment) else { return };
         if self.segments.get(number).is_none()

@@ -1,4 +1,4 @@
-//! Sessions and their segments: who comes, who is away, who is over.
+//! Sessions and their segments: which ones come, are away and are over.
 
 use std::collections::BTreeMap;
 
@@ -151,7 +151,7 @@ impl Core {
         ended
     }
 
-    /// This process was itself stopped: nobody was silent, it did not listen.
+    /// This process was itself stopped: no client was silent, the master did not listen.
     pub fn stalled(&mut self, now: Time) {
         for (_, session) in self.sessions.iter_mut() {
             session.last_heard = now;

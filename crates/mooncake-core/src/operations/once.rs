@@ -1,4 +1,4 @@
-//! Replies to mutations, kept until the client has them.
+//! Replies to mutations, kept until the client has them (docs/safety.md, rule 6).
 
 use crate::core::Core;
 use crate::effect::Effects;
@@ -42,7 +42,7 @@ impl Core {
         }
     }
 
-    /// Goes on forgetting replies that clients have said they have.
+    /// Goes on forgetting replies that clients have said they have. In steps: one word may settle very many.
     pub(crate) fn forget_settled(&mut self, _: Time, work: &mut Work, _: &mut Effects) {
         while let Some(session) = self.settled.first().copied() {
             let Some((sequence, things)) = self.sessions.get(session).and_then(|entry| {
@@ -73,7 +73,25 @@ impl Core {
         true
     }
 
+    /// Goes on forgetting all replies of a session that ends.
+    pub(crate) fn forget_all_replies(&mut self, now: Time, session: SessionId, work: &mut Work, fx: &mut Effects) {
+        let Some(entry) = self.sessions.get(session) else { return };
+        let Some((last, _)) = entry.replies.last_key_value() else { return };
+        let (below, answered_below) = (last + 1, entry.answered_below);
+        let mut costs = entry.replies.values().map(|reply| 1 + reply.things() / THINGS_AS_ONE);
+        let time = work.left(usize::MAX);
+        let fits = costs.try_fold(0, |sum: usize, cost| Some(sum + cost).filter(|sum| *sum < time)).is_some();
+        // They go in several steps, and a snapshot may be cut between two of those: if the log then loses its end, and
+        // with it the end of the session, a repeat must not be carried out anew (`docs/safety.md`, rule 6).
+        if !fits && answered_below < below {
+            let word = Record::Replied { session, sequence: 0, answered_below: below, reply: Remembered::Done };
+            self.log(now, word, fx);
+        }
+        self.forget_replies(session, below, work);
+    }
+
     fn forget_reply(&mut self, session: SessionId, sequence: u64, things: usize, work: &mut Work) {
+        // A snapshot that is being taken may have yet to write it.
         self.put_aside_reply(session, sequence);
         self.sessions.get_mut(session).expect("it has replies").replies.remove(&sequence);
         work.did(1 + things / THINGS_AS_ONE);
@@ -87,8 +105,8 @@ impl Core {
         }
     }
 
-    /// Whether nobody waits any more for a mutation that is under way in slices: it was abandoned, and perhaps the
-    /// client has gone on since then, which forgets that.
+    /// Whether the client waits no more for a mutation that is under way in slices: it abandoned the mutation, and may
+    /// have gone on since then, which forgets that.
     pub fn is_abandoned(&self, origin: Origin) -> bool {
         let Some(session) = self.sessions.get(origin.session) else { return false };
         let gone_by = origin.sequence != 0 && session.is_settled(origin.sequence).is_some();
@@ -97,6 +115,7 @@ impl Core {
 
     /// Notes the reply to a mutation. Only for what the shell does in slices; the others do it themselves.
     pub fn remember(&mut self, origin: Origin, reply: Remembered, fx: &mut Effects) {
+        // Without a sequence nothing can be repeated. The reply to a session that is over is kept by no session.
         if origin.sequence == 0 || self.sessions.get(origin.session).is_none() {
             return;
         }

@@ -79,7 +79,8 @@ impl Core {
         if !readable && hidden && ended.stays {
             return EndOutcome::Hidden;
         }
-        // Success is always readable. What nobody can see now may never come back, and must not appear later either.
+        // Success is always readable (docs/safety.md, rule 9). What no reader can see now may never come back, and must
+        // not appear later either.
         if !readable {
             self.drop_reservation(now, reservation_rid, fx);
             self.counts.puts_superseded += 1;

@@ -75,7 +75,8 @@ impl Core {
             Some(other) => return Err(other.refusal(origin)),
         }
         self.raise_epoch_when_counter_ends(now, fx);
-        // A retry takes the place of the request whose connection broke, and its time. Nobody hears that one any more.
+        // A retry takes the place of the request whose connection broke, and its time (docs/safety.md, rule 9). No
+        // caller hears that one any more.
         let (place, since) = match self.tickets.cancel_origin(origin) {
             Some((place, older)) => (Some(place), older.since),
             None => (None, now),

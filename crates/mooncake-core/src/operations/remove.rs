@@ -87,7 +87,7 @@ impl Core {
             return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
         };
         if !self.is_visible(slot) {
-            // Nobody can see it; it must not come back with its owner.
+            // No reader can see it. It must not come back with its owner (docs/safety.md, rule 10).
             self.remove_object(now, slot, fx);
             return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
         }

@@ -28,7 +28,7 @@ const POPULATION_STALLED_MS: u64 = 3_000;
 /// How a request may get room now.
 #[derive(Clone, Copy)]
 pub(crate) struct RoomMode {
-    /// Nobody before it waits for room.
+    /// No request before it waits for room, or its own deadline has come.
     pub room: bool,
     /// A key that others wait for, and are yet to hear that it is free, is theirs.
     pub newcomer: bool,
@@ -171,8 +171,12 @@ impl Core {
             return Err(NoRoom::TooLarge);
         };
         self.check_cap(terms.origin.session, size)?;
+        // Replicas lie with different clients (docs/safety.md, rule 11): no more than owners that take any. One at
+        // least, so that the search says why there is no room.
         let wanted =
             (terms.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
+        // A key gets fewer replicas for want of room, but not because this look at the request has no evictions left:
+        // it is placed at another look.
         if wanted > 1 && search.evictions() == 0 && need >= search.full_from {
             return Err(search.denied.clone());
         }
@@ -257,6 +261,7 @@ impl Core {
         room
     }
 
+    /// Evicts for one replica until a segment has the room, or says why there is none.
     fn search_room(
         &mut self,
         now: Time,
@@ -265,7 +270,8 @@ impl Core {
         fx: &mut Effects,
     ) -> Result<SegmentNo, NoRoom> {
         let Need { granules: need, used, mode, evictions, .. } = need;
-        // Where evicting would gain nothing.
+        // The order of the refusals decides what the put waits for. First where evicting would gain nothing, even if
+        // others wait for room: in their line it would keep puts waiting that need less.
         if search.alone.as_ref().is_some_and(|alone| alone.are(used, need)) {
             return Err(NoRoom::Held);
         }
@@ -273,13 +279,16 @@ impl Core {
             search.alone = Alone::of(used, need);
             return Err(NoRoom::Held);
         }
+        // Before the populator: a request that waits for one goes ahead of requests in the line that do not.
         if !mode.room {
             return Err(NoRoom::Full(Why::OthersWait));
         }
+        // Before evicting: a put waits for the populator instead, until its deadline (docs/safety.md, rule 22).
         if !mode.force && need <= self.attainable_by_populators(now, used, search) {
             return Err(NoRoom::Populating);
         }
         self.counts.evictions_attempted += 1;
+        // At its deadline a put takes what was looked up a moment ago, too (docs/safety.md, rules 9 and 12).
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
         let mut left = evictions.min(search.evictions());
         loop {
@@ -294,8 +303,11 @@ impl Core {
             let beside = key_as(self.objects.key(victim).len());
             left = left.saturating_sub(beside);
             search.left = search.left.saturating_sub(beside * search.evicted_as);
-            for number in self.evict(now, victim, fx) {
-                search.wishes.alone.take_if(|alone| !alone.gains(number));
+            let freed = self.evict(now, victim, fx);
+            for number in &freed {
+                search.wishes.alone.take_if(|alone| !alone.gains(*number));
+            }
+            for number in freed {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
                 if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {
                     self.counts.evictions_successful += 1;

@@ -23,7 +23,7 @@ impl Core {
         (self.tellings.again.is_empty() || !self.tellings.has_gone_for(session)).then_some(told)
     }
 
-    /// Tells everybody of a segment that has just gone: at once, unless views hold very much of it.
+    /// Tells every session of a segment that has just gone: at once, unless views hold very much of it.
     pub(crate) fn tell_all(&mut self, gone: GoneSegment, fx: &mut Effects) {
         let mut naming = self.naming(gone);
         if self.name_pinned(&mut naming, &mut Work::beside_an_operation()) {
@@ -34,8 +34,8 @@ impl Core {
     }
 
     /// Tells a session that is back which segments are Gone that it may not have heard of, and which fences it has yet
-    /// to answer. What it was told last may have gone down unread with its connection, and memory is held by everybody
-    /// that is not told to part with it.
+    /// to answer. What it was told last may have gone down unread with its connection, and a process that is not told
+    /// to part with memory holds it.
     pub(crate) fn tell_again(&mut self, session: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         entry.gone.come_back();

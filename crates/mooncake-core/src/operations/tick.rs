@@ -78,7 +78,7 @@ impl Core {
         false
     }
 
-    /// Whether somebody waits for what is left to do in the background.
+    /// Whether a client waits for what is left to do in the background.
     pub fn keeps_waiting(&self) -> bool {
         let is_ending = !self.endings.is_empty() || !self.ending_views.is_empty();
         is_ending || !self.tellings.is_empty() || !self.tickets.is_empty() && !self.changes.is_empty()

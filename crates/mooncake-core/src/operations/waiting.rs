@@ -28,7 +28,7 @@ impl Core {
         }
     }
 
-    /// A writer went away: who waits for one of its keys can have it.
+    /// A writer went away: a request that waits for one of its keys can have that key.
     pub(crate) fn yields_its_keys(&mut self, writer: SessionId) {
         if self.reservations.next_awaited(writer, None).is_some() {
             self.changes.yielding.push_back((writer, None));
@@ -82,7 +82,7 @@ impl Core {
         self.pass_on_changes(now, &mut Work::beside_an_operation(), fx);
     }
 
-    /// Serves those whom changes may have helped.
+    /// Serves the requests that changes may have helped.
     pub(crate) fn pass_on_changes(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         if self.tickets.is_empty() {
             self.changes = Changes::default();
@@ -96,8 +96,10 @@ impl Core {
         self.pass_on_to_own(now, work, fx);
     }
 
+    /// Says of each key of a writer that is away, and for which a request waits, that it changed hands.
     fn pass_on_yielded_keys(&mut self, work: &mut Work) {
         while let Some((writer, after)) = self.changes.yielding.front().copied() {
+            // A writer that is back keeps what has not been yielded by now (docs/safety.md, rule 7).
             let is_away = self.sessions.get(writer).is_some_and(|session| session.away.is_some());
             let Some(slot) = self.reservations.next_awaited(writer, after).filter(|_| is_away) else {
                 self.changes.yielding.pop_front();
@@ -120,6 +122,7 @@ impl Core {
             || self.sessions.get(put.session).is_none_or(|writer| writer.away.is_some())
     }
 
+    /// Serves the line of each key that changed hands, until the key is taken.
     fn pass_on_keys(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         while let Some((key, hash, after)) = self.changes.keys.front() {
             let (hash, next) = (*hash, self.tickets.next_for_key(*hash, *after));
@@ -141,6 +144,7 @@ impl Core {
         }
     }
 
+    /// Serves the first in line for room, and the next one once the first has left the line.
     fn pass_on_room(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         while self.changes.room {
             let Some(place) = self.tickets.first_for_room() else {
@@ -156,7 +160,9 @@ impl Core {
         }
     }
 
+    /// Serves the line of each session that has less unfinished than before, or may have more.
     fn pass_on_to_capped(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        // The cap is a share of the open capacity (docs/safety.md, rule 13): a segment that opens raises it for all.
         if std::mem::take(&mut self.changes.cap_raised) {
             let all = self.tickets.capped_sessions();
             self.changes.uncapped = all.into_iter().map(|session| (session, None)).collect();
@@ -174,11 +180,15 @@ impl Core {
         }
     }
 
+    /// Serves the requests that wait for the end of views or of quarantine, and need no more than eviction alone can
+    /// gain by now.
     fn pass_on_to_held(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         while self.changes.held.begun {
+            // By need: all behind the first that needs too much need as much or more.
             let next = self.tickets.next_held(self.changes.held.after);
             let Some((need, place)) = next.filter(|(need, _)| *need <= self.changes.attainable) else {
                 self.changes.held.ends();
+                // What became attainable during the walk is for the walk that begins anew.
                 if !self.changes.held.begun {
                     self.changes.attainable = 0;
                 }
@@ -192,6 +202,8 @@ impl Core {
         }
     }
 
+    /// Serves the requests that spare what their call has stored, and the ones that wait for more memory for a further
+    /// replica. None of them blocks another: each is looked at, after a tick and after a populator's progress.
     fn pass_on_to_own(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         while self.changes.own.begun {
             let Some(place) = self.tickets.next_for_own(self.changes.own.after) else {

@@ -49,7 +49,7 @@ impl Maxima {
             return None;
         }
         while self.rounds[at] < least {
-            // Who played on the right of its matches so far is the last one of those.
+            // A player on the right of its matches so far is the last one of those.
             while at % 2 == 1 {
                 at /= 2;
                 if at <= 1 {

@@ -175,7 +175,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// In no list, and with what nobody does to it yet.
+    /// In no list, without protection and views, and with no replacement under way.
     pub fn new(size: u64, crc32c: u32, places: &[Place], hold: Hold) -> Object {
         Object {
             size,

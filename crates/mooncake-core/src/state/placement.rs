@@ -81,10 +81,12 @@ impl Alone {
         !is_new || self.gained.last() == Some(&number)
     }
 
-    /// One that has it by now.
-    fn choose(&mut self, has_room: impl Fn(SegmentNo) -> bool) -> Option<SegmentNo> {
-        self.gained.retain(|number| has_room(*number));
-        self.gained.first().copied()
+    /// One that has it by now, where `room` says how much each has that is none of the owners'.
+    fn choose(&mut self, need: u32, room: impl Fn(SegmentNo) -> Option<u32>) -> Option<SegmentNo> {
+        let least = self.need;
+        let has = |number: &SegmentNo, need: u32| room(*number).is_some_and(|room| room >= need);
+        self.gained.retain(|number| has(number, least));
+        self.gained.iter().copied().find(|number| has(number, need))
     }
 
     pub fn are(&self, owners: &[SessionId], need: u32) -> bool {
@@ -173,7 +175,10 @@ pub(crate) fn choose(
         Some(beside) => beside,
         None => {
             let segment = match wishes.alone.as_mut().filter(|alone| alone.are(used, need)) {
-                Some(alone) => alone.choose(|number| segments.open_one_of(number).is_some_and(fits))?,
+                Some(alone) => {
+                    let others = |number| segments.open_one_of(number).filter(|open| !used.contains(&open.session));
+                    alone.choose(need, |number| Some(others(number)?.largest))?
+                }
                 None => {
                     let Some(segment) = choose_for_room(segments, need, used, wishes.strategy, random) else {
                         wishes.alone = Alone::of(used, need);
@@ -221,4 +226,21 @@ fn choose_for_room(
         }
     }
     from_start(random.below(open.len())).find(|open| fits(open)).map(|open| open.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_small_for_one_key_is_there_for_a_smaller_one() {
+        let mut alone = Alone::of(&[SessionId(1)], 10).unwrap();
+        let room = |number: SegmentNo| [None, Some(90), Some(5)][number.0 as usize];
+        for number in [0, 1, 2] {
+            assert!(alone.gains(SegmentNo(number)));
+        }
+        assert_eq!(alone.choose(100, room), None);
+        assert_eq!(alone.choose(10, room), Some(SegmentNo(1)));
+        assert!((0..).map(|number| alone.gains(SegmentNo(10 + number))).take(GAINED).any(|kept| !kept));
+    }
 }

@@ -1,4 +1,6 @@
-//! Extents of puts that ended abnormally: only the owner's word brings them back.
+//! Extents of puts that ended abnormally: only the owner's word brings them back (docs/safety.md, rule 7).
+//!
+//! States: `docs/safety.md`, table of the put and its placements. Here are the quarantined ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 

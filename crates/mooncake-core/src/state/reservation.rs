@@ -1,4 +1,6 @@
 //! Unfinished puts.
+//!
+//! States: `docs/safety.md`, table of the put and its placements. Here are the reserved ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;

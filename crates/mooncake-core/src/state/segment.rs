@@ -2,6 +2,8 @@
 //!
 //! *Live*: its session is there, lookups find what it holds. *Open*: Live, and its owner obeys the current epoch, so
 //! that something can be placed there. *Hidden*: its session is away. *Gone*: no entry any more, for ever.
+//!
+//! States: `docs/safety.md`, table of the segment.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;

@@ -1,4 +1,7 @@
-//! Sessions: who is there, what they own, and what they were told.
+//! Sessions: which are there, what they own, and what they were told.
+//!
+//! States: `docs/safety.md`, table of the session. Ending is `ends`, whatever else is set; lingering is `lingering`;
+//! away is `away` alone. A session that is over has no entry.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,7 +19,7 @@ const COMMITTED_MAX: usize = 1_024;
 /// Most mutations that a client may say it still waits for behind others that it has the answers to.
 const UNSETTLED_MAX: usize = 16_384;
 
-/// Gone segments told to sessions that come back after a restart of the master, which forgot whom it told.
+/// Gone segments told to sessions that come back after a restart of the master, which forgot which ones it told.
 pub(crate) const RECENTLY_GONE: u64 = 256;
 
 pub(crate) struct Session {
@@ -38,7 +41,7 @@ pub(crate) struct Session {
     pub segments: SmallVec<[SegmentNo; 2]>,
     /// Views, with their number per rid.
     pub pins: BTreeMap<Rid, u32>,
-    /// Views that it listed and that nobody here can place. No log has it: they are listed again.
+    /// Views that it listed and that the master cannot place. No log has it: they are listed again.
     pub unknown_pins: Vec<(Rid, u32)>,
     /// Its views are being compared with a list of them.
     pub comparing: Option<Comparing>,
@@ -281,18 +284,23 @@ impl Sessions {
     /// Whether a mutation is new (`None`), a repeat (its reply), or not to be taken at all.
     pub fn admit(&self, origin: Origin, unanswered_max: usize) -> Result<Option<Remembered>, Refused> {
         let session = self.known(origin.session)?;
+        // Sequences begin at 1. What comes without one has no reply to repeat: none is remembered.
         if origin.sequence == 0 {
             return Ok(None);
         }
+        // Settled comes first: such replies are forgotten in steps, and the answer must not depend on how far that is.
         if let Some(answered_below) = session.is_settled(origin.sequence) {
             return Err(Refused::Forgotten { sequence: origin.sequence, answered_below });
         }
+        // Before what is abandoned: a mutation that was done before its caller gave it up stays done (docs/safety.md,
+        // rule 6).
         if let Some(reply) = session.replies.get(&origin.sequence) {
             return Ok(Some(reply.clone()));
         }
         if session.abandoned.contains(&origin.sequence) {
             return Err(Refused::Abandoned { sequence: origin.sequence });
         }
+        // Last, because only a new mutation adds a reply. Replies that are settled and not forgotten yet do not count.
         if session.replies.len() >= unanswered_max {
             let kept = self.touched.each(session.replies.range(origin.answered_below..));
             let unanswered = kept.filter(|(sequence, _)| session.is_settled(**sequence).is_none()).count();
@@ -306,6 +314,8 @@ impl Sessions {
     /// Mutations that are not carried out from now on, should they come.
     pub fn abandon(&mut self, session: SessionId, sequences: &[u64], most: usize) {
         let Some(session) = self.map.get_mut(&session) else { return };
+        // What is below has its answers and is refused as settled. A client makes the master keep `most` at most: the
+        // lowest are forgotten first.
         let below = session.answered_below;
         session.abandoned.extend(sequences.iter().take(most).filter(|sequence| **sequence >= below));
         while session.abandoned.len() > most {
@@ -317,9 +327,12 @@ impl Sessions {
     /// later one, whichever comes first. Whether some are kept that need not be.
     pub fn settle(&mut self, session: SessionId, below: u64, unsettled: &[u64]) -> bool {
         let Some(session) = self.map.get_mut(&session) else { return false };
+        // A word that is older or too long changes nothing: replies are kept longer then, and none is lost.
         if below < session.settled_to || unsettled.len() > UNSETTLED_MAX {
             return false;
         }
+        // Two words with one mark may come in either order. A client that has an answer keeps it, so that a sequence is
+        // unsettled only if both name it.
         let same = below == session.settled_to;
         let said = unsettled.iter().copied().filter(|sequence| !same || session.unsettled.contains(sequence));
         session.unsettled = said.collect();
@@ -330,6 +343,7 @@ impl Sessions {
     /// Notes a reply, and which ones the client has: those are not forgotten yet.
     pub fn remember(&mut self, session: SessionId, sequence: u64, answered_below: u64, reply: &Remembered) -> bool {
         let Some(session) = self.map.get_mut(&session) else { return false };
+        // The mark only rises: of two requests the one with the higher mark is the later one, whichever comes first.
         if answered_below > session.answered_below {
             session.answered_below = answered_below;
             session.abandoned = session.abandoned.split_off(&answered_below);

@@ -29,7 +29,7 @@ pub(crate) struct Again {
 /// What is left to be told.
 #[derive(Debug, Default)]
 pub(crate) struct Tellings {
-    /// To everybody, each with how many segments went before.
+    /// To every session, each with how many segments went before.
     pub to_all: VecDeque<(u64, Naming)>,
     pub again: VecDeque<Again>,
 }

@@ -163,7 +163,7 @@ impl Links {
         })
     }
 
-    /// Tries shared memory once more on a thread of its own, so that nobody
+    /// Tries shared memory once more on a thread of its own, so that no caller
     /// waits for an owner that still stands still; TCP goes on meanwhile.
     fn improve(&self, ticket: Ticket, address: &SegmentAddress) {
         let (connector, book, address) = (self.connector.clone(), self.book.clone(), address.clone());
@@ -173,7 +173,7 @@ impl Links {
                 Ok(link) => {
                     let (path, improved) = (link.path(), book.links.lock().improved(ticket, Arc::new(link)));
                     match improved {
-                        // Whoever uses the former one still does so until its call ends.
+                        // A caller that uses the former one still does so until its call ends.
                         Ok(_former) => tracing::info!(segment = &*address.label(), %path, "link, after all"),
                         Err(late) => discard(&connector.reclaimer, late),
                     }
@@ -238,7 +238,7 @@ impl Links {
         over.into_iter().for_each(|link| discard(&self.connector.reclaimer, link));
     }
 
-    /// Closes TCP lanes that nobody has used for some seconds. To be called now and then.
+    /// Closes TCP lanes that no call has used for some seconds. To be called now and then.
     pub fn rest(&self) {
         if forked() {
             return;

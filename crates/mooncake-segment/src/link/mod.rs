@@ -88,8 +88,8 @@ impl Link {
         &self.reason
     }
 
-    /// Whether the owner of mapped memory waits for whoever maps it over this link, before space is given out there of
-    /// which a master in this epoch, the one of the link's store, does not know that it is viewed.
+    /// Whether the owner of mapped memory waits for the process that maps it over this link, before space is given out
+    /// there of which a master in this epoch, the one of the link's store, does not know that it is viewed.
     ///
     /// It does if this is the epoch that the owner obeyed when the link was made, or that it has asked for since:
     /// before it obeys another one it asks this process, too. In any other one, of a higher number too, another master
@@ -214,7 +214,7 @@ impl Link {
         }
     }
 
-    /// Closes lanes that nobody has used for a while.
+    /// Closes lanes that no call has used for a while.
     fn rest(&self) {
         if let Kind::Tcp(pool) = &self.kind {
             pool.rest();

@@ -3,7 +3,7 @@
 //! A write passes the gate before its first byte: its rid must not be lower
 //! than a stamp that it would cover. A fence stamps the tombstone and takes the
 //! list of writes that passed before it, in one step, so every write is
-//! either refused by the tombstone or waited for.
+//! either refused by the tombstone or waited for (docs/safety.md, rule 7).
 
 use mooncake_ids::Rid;
 use mooncake_memory::CopyError;
@@ -13,7 +13,7 @@ use mooncake_mutant::mutant;
 pub trait Stamps {
     /// The highest stamp in an extent.
     fn max_stamp(&self, offset: u64, len: u64) -> Result<u64, CopyError>;
-    /// Raises the stamps of an extent to a placement's tombstone. Those that are higher stay.
+    /// Raises the stamps of an extent to a placement's tombstone. Higher stamps stay.
     fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError>;
 }
 
@@ -76,16 +76,22 @@ impl<W> Gate<W> {
     /// Lets a write begin, and gives the number that it goes by until it has [`Self::ended`]. The writer stamps the
     /// extent next.
     pub fn admit(&mut self, stamps: &impl Stamps, rid: u64, offset: u64, len: u64, writer: W) -> Result<u64, Denied> {
+        // The first three refuse for good, an overlap only until the other write ends. So a writer that can never begin
+        // hears that, and not that its extent is busy. The first two look at no memory.
         if self.closed {
             return Err(Denied::Closed);
         }
+        // A raised epoch leaves the stamps as they are, so they alone would let an older write through (docs/safety.md,
+        // rule 18).
         if Rid(rid).epoch() < self.least_epoch && !mutant!(GateIgnoresEpochs) {
             return Err(Denied::OldEpoch { least: self.least_epoch });
         }
+        // A higher stamp is that of a newer placement, or a tombstone (docs/safety.md, rules 1 and 7).
         let found = stamps.max_stamp(offset, len).map_err(Denied::Copy)?;
         if found > rid && !mutant!(GateIgnoresStamps) {
             return Err(Denied::Superseded { found });
         }
+        // An admitted write may not have stamped its extent yet, so the stamps do not show it.
         let end = offset + len;
         if self.active.iter().any(|other| other.offset < end && offset < other.end) {
             return Err(Denied::Busy);
@@ -108,9 +114,11 @@ impl<W> Gate<W> {
     /// ones, that are still under way in its extent. When they have ended, the
     /// caller fences once more: they may have stamped over the tombstone, and let others through.
     pub fn fence(&mut self, stamps: &impl Stamps, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+        // The driver holds its lock across both steps: no write passes the gate between the tombstone and the list.
         stamps.tombstone(rid, offset, len)?;
         let end = offset.saturating_add(len);
         let tombstone = rid | 1;
+        // A write with a newer rid is not the fenced one, and the tombstone does not refuse it.
         let ids = self.active.iter().filter(|w| w.rid <= tombstone && w.offset < end && offset < w.end);
         let ids: Vec<u64> = ids.map(|write| write.id).collect();
         self.watched |= !ids.is_empty();
@@ -119,6 +127,7 @@ impl<W> Gate<W> {
 
     /// Refuses older epochs from now on and names their writes still under way.
     pub fn raise_epoch(&mut self, epoch: u16) -> Vec<u64> {
+        // Never lowered: a late question for an older epoch must not let its writes in again (docs/safety.md, rule 18).
         self.least_epoch = self.least_epoch.max(epoch);
         let ids: Vec<u64> = self.active.iter().filter(|w| Rid(w.rid).epoch() < epoch).map(|w| w.id).collect();
         self.watched |= !ids.is_empty();
@@ -137,7 +146,7 @@ impl<W> Gate<W> {
         ids.retain(|id| self.active.iter().any(|write| write.id == *id));
     }
 
-    /// Who makes the listed writes, as far as they are under way.
+    /// The writers of the listed writes, as far as they are under way.
     pub fn writers(&self, ids: &[u64]) -> impl Iterator<Item = &W> {
         self.active.iter().filter(|write| ids.contains(&write.id)).map(|write| &write.writer)
     }

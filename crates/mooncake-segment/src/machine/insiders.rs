@@ -42,8 +42,8 @@ impl Insiders {
         self.each.remove(&number);
     }
 
-    /// The master that knows the segment is in this epoch. Those who came before that was known go by its number until
-    /// they are asked; no other master knows anything of the segment by then.
+    /// The master that knows the segment is in this epoch. A store that entered before that was known goes by its
+    /// number until it is asked; no other master knows anything of the segment by then.
     pub fn mounted(&mut self, epoch: Epoch) {
         self.epoch = self.epoch.or_later(epoch);
     }
@@ -53,8 +53,8 @@ impl Insiders {
         self.epoch
     }
 
-    /// Its owner is to obey an epoch: those who do not yet are to be asked, and whoever enters from here on obeys it.
-    /// True: all of them do.
+    /// Its owner is to obey an epoch: the stores that do not obey it yet are to be asked, and a store that enters from
+    /// here on obeys it. True: all of them do.
     pub fn raise(&mut self, asked: Epoch) -> bool {
         self.epoch = self.epoch.or_later(asked);
         let mut all = true;
@@ -65,7 +65,7 @@ impl Insiders {
         all
     }
 
-    /// Those who do not obey an epoch yet.
+    /// The stores that do not obey an epoch yet.
     pub fn below(&self, asked: Epoch) -> impl Iterator<Item = u64> {
         let below = self.each.iter().filter(move |(_, insider)| insider.obeyed.number < asked.number);
         below.map(|(number, _)| *number)

@@ -6,7 +6,7 @@ use mooncake_ids::Rid;
 
 use super::Denied;
 
-/// Only ever rises. Whoever is about to write looks without a lock.
+/// Only ever rises. A writer looks at it without a lock before it writes.
 #[derive(Debug, Default)]
 pub struct LeastEpoch(AtomicU16);
 

@@ -1,8 +1,8 @@
 //! The links of one session of a store: one to a segment, made once however many want it at a time.
 //!
-//! Whoever wants a link looks ([`LinkBook::look`]) and does what that says. Making one takes long, and the book is not
-//! held meanwhile: whoever makes one has a [`Ticket`], and it is worth nothing any more once the segment was forgotten
-//! or the session is over. So no link stays of what has left the pool, wherever its making stood.
+//! A caller that wants a link looks ([`LinkBook::look`]) and does what that says. Making a link takes long, and its
+//! maker does not hold the book meanwhile: it has a [`Ticket`]. A ticket is worth nothing any more once the segment was
+//! forgotten or the session is over. So no link to a segment that has left the pool stays, wherever its making stood.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct LinkBook<L> {
 
 #[derive(Debug)]
 enum Slot<L> {
-    /// By whoever has the ticket of this number.
+    /// The holder of the ticket of this number makes it.
     Making(u64),
     Made {
         link: L,
@@ -43,7 +43,7 @@ enum Better {
     No,
     /// It is tried again then.
     At(Duration),
-    /// By whoever has the ticket of this number.
+    /// The holder of the ticket of this number tries it.
     Tried(u64),
 }
 
@@ -54,17 +54,17 @@ pub struct Ticket {
     number: u64,
 }
 
-/// What whoever wants a link is to do.
+/// What a caller that wants a link is to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Look<L> {
     /// This is the link.
     Use(L),
-    /// It is the link for now; a better one may be to be had, and is to be tried, by somebody else:
+    /// This is the link for now. A better one may be to be had, and is to be tried beside this call:
     /// [`LinkBook::improved`] or [`LinkBook::not_improved`].
     Improve(L, Ticket),
     /// Make it: [`LinkBook::made`], [`LinkBook::failed`] or [`LinkBook::given_up`]. The former one is over.
     Make(Ticket, Option<L>),
-    /// Somebody else makes it: look again behind that.
+    /// Another caller makes it: look again after that.
     Wait,
     /// It was tried in vain so long ago, for that reason.
     Avoid {
@@ -131,7 +131,7 @@ impl<L: Clone> LinkBook<L> {
         Look::Make(Ticket { uuid, number: self.tickets }, former)
     }
 
-    /// A link was made, as good as can be or not. An error: it is to be ended, and nobody gets it.
+    /// A link was made, as good as can be or not. On an error the maker ends it, and no caller gets it.
     pub fn made(&mut self, ticket: Ticket, link: L, better_later: Option<Duration>) -> Result<(), Unwanted> {
         if self.closed {
             return Err(Unwanted::Closed);
@@ -148,15 +148,15 @@ impl<L: Clone> LinkBook<L> {
         }
     }
 
-    /// Whoever was to make a link does not do it after all: somebody else may.
+    /// The holder of a ticket does not make the link after all: another caller may.
     pub fn given_up(&mut self, ticket: Ticket) {
         if self.slot(ticket).is_some() {
             self.slots.remove(&ticket.uuid);
         }
     }
 
-    /// A better link was made. It gives the one that is to be let go of: the former one, which whoever has it still
-    /// uses, or the better one itself (`Err`), which came too late.
+    /// A better link was made. Gives the one to let go of: the former one, which callers that have it still use, or the
+    /// better one itself (`Err`), which came too late.
     pub fn improved(&mut self, ticket: Ticket, link: L) -> Result<L, L> {
         match self.slot(ticket) {
             Some(Slot::Made { link: current, better, was_over }) => {
@@ -179,9 +179,9 @@ impl<L: Clone> LinkBook<L> {
         self.slots.remove(&uuid).and_then(Slot::into_link)
     }
 
-    /// Parts with the links that are over, and were when it was called last, and so with memory that nobody needs: the
-    /// next use of one would, and there may be none, as of a segment that its master does not know. An owner that hung
-    /// up because it died is seen to be dead in between.
+    /// Parts with the links that are over and were over at the last call too, and so with memory that no caller needs.
+    /// The next use of such a link would do the same, but there may be none, as of a segment that its master does not
+    /// know. Between two calls an owner that hung up because it died is seen to be dead.
     pub fn part_with_over(&mut self, mut is_over: impl FnMut(&L) -> bool) -> Vec<L> {
         let is_to_go = |_: &SegmentUuid, slot: &mut Slot<L>| match slot {
             Slot::Made { link, was_over, .. } => {
@@ -193,7 +193,7 @@ impl<L: Clone> LinkBook<L> {
         self.slots.extract_if(.., is_to_go).filter_map(|(_, slot)| slot.into_link()).collect()
     }
 
-    /// The session is over. All links are to be ended, and those that are being made will be.
+    /// The session is over. The caller ends all links; the maker of a link ends it when it is made.
     pub fn close(&mut self) -> Vec<L> {
         self.closed = true;
         std::mem::take(&mut self.slots).into_values().filter_map(Slot::into_link).collect()

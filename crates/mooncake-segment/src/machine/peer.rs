@@ -60,7 +60,7 @@ pub enum Leave {
 pub enum Heard {
     /// [`Peer::answer`] may have something to say.
     Question,
-    /// Whoever waits to write may.
+    /// A writer that waits to write may.
     Granted,
     /// As with a question; and the master is to be asked whether it is in that epoch, and knows all pins of this
     /// process. If it does, [`Peer::confirm`] follows.

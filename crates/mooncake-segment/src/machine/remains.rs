@@ -72,7 +72,7 @@ impl Remains {
     ///
     /// When no other process has it mapped, what others had pinned is of no use any more. They are asked for by
     /// their locks and not by the master, which may be away. And an epoch that this process's master has not shown is
-    /// another's, whose pins are not among those that were named.
+    /// another's, whose pins are not among the named ones.
     pub fn keep(&self, bytes: u64, is_alone: bool, is_asked_by_another: bool) -> Vec<(u64, u64)> {
         let mut keep = match (is_alone, is_asked_by_another) {
             (true, _) => Vec::new(),

@@ -25,7 +25,7 @@ use crate::epoch::Epoch;
 pub(crate) const LANE_VERSION: u16 = 1;
 
 /// In a hello to attach: this process says that it has taken an epoch only when the master knows all of its pins,
-/// because that has said so, or those that it does not know have ended.
+/// because that has said so, or the pins that it does not know have ended.
 pub(crate) const FEATURE_KNOWN_PINS: u8 = 1 << 0;
 
 /// In the reply to it: this owner takes an [`Op::Introduce`].

@@ -87,7 +87,7 @@ impl Shared {
             return Err(Status::NotTrusted);
         }
         if !served.memory.is_sealed() {
-            // A peer that maps it could be killed by whoever truncates it.
+            // A process that truncates it could kill a peer that maps it (docs/safety.md, rule 21).
             return Err(Status::NotTrusted);
         }
         let pidfd = pidfd_of(stream, credentials.pid, hello.start_time).ok_or(Status::NotTrusted)?;
@@ -187,7 +187,7 @@ impl Shared {
     }
 }
 
-/// The pidfd of whoever connected: from the kernel, or by pid and start time on
+/// The pidfd of the process that connected: from the kernel, or by pid and start time on
 /// kernels that cannot say (before 6.5).
 fn pidfd_of(stream: &UnixStream, pid: u32, start_time: u64) -> Option<OwnedFd> {
     if let Ok(pidfd) = peer_pidfd(stream) {

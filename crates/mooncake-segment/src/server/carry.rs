@@ -92,7 +92,7 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// Looks at every unfinished promise again and reports those that are kept.
+    /// Looks at every unfinished promise again and reports the kept ones.
     pub(super) fn settle(&self) {
         let later = {
             let mut state = self.state.lock();

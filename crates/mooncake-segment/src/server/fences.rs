@@ -1,4 +1,4 @@
-//! Fences and epochs, as a master asks for them: see [`crate::machine::Owner`].
+//! Fences and epochs, as a master asks for them (docs/safety.md, rules 7 and 18): see [`crate::machine::Owner`].
 
 use mooncake_ids::SegmentUuid;
 
@@ -10,7 +10,7 @@ impl SegmentServer {
     /// Shuts the writer of a placement out. True when that is done now;
     /// otherwise [`super::ServerEvents::fenced`] follows when it is. It never
     /// does where the extent carries a stamp that is newer than the placement:
-    /// memory that turned, and whoever is placed there next could not write.
+    /// memory that turned, and the writer of the next placement there could not begin.
     pub fn fence(&self, fence: Fence) -> bool {
         let (done, later) = {
             let mut state = self.shared.state.lock();
@@ -18,6 +18,7 @@ impl SegmentServer {
             let done = state.owner.fence(self.shared.now(), fence, &mut out);
             (done, state.carry_out(out))
         };
+        // Without the lock: a handler of events may call this server.
         self.shared.report(later);
         if !done {
             // The acceptor must know when to cut, and poll for room to write.
@@ -38,10 +39,12 @@ impl SegmentServer {
         let (taken, later) = {
             let mut state = self.shared.state.lock();
             let mut out = Vec::new();
+            // On an error `out` is empty: the owner takes an epoch number with one id only (docs/safety.md, rule 18).
             let taken = state.owner.take_epoch(self.shared.now(), asked, &mut out)?;
             (taken, state.carry_out(out))
         };
         self.shared.report(later);
+        // As with a fence. Whether a segment still waits is not looked at: a wake for nothing does no harm.
         self.shared.waker.wake();
         Ok(taken)
     }

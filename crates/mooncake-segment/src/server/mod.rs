@@ -1,4 +1,4 @@
-//! The owner's side: serves segments, and proves that nobody writes there any more.
+//! The owner's side: serves segments, and proves that no old writer writes there any more.
 
 mod acceptor;
 mod attach;
@@ -52,7 +52,7 @@ pub struct ServerOptions {
     pub unix: bool,
     /// Longest time a lane may stand still in mid-request.
     pub data_timeout: Duration,
-    /// Most data lanes at a time; beyond it those that have long been idle are closed, then new ones refused.
+    /// Most data lanes at a time. Beyond it the owner closes lanes that have long been idle, then refuses new ones.
     pub max_lanes: usize,
     /// Most threads for them, as many as may be in the midst of a large request. When all are at work, requests wait.
     pub max_workers: usize,
@@ -137,7 +137,7 @@ impl SegmentServer {
         Ok(Arc::new(SegmentServer { shared, acceptor: Mutex::new(Some(acceptor)) }))
     }
 
-    /// Serves a segment to whoever shows its access key. [`SegmentServer::mounted`] follows.
+    /// Serves a segment to peers that show its access key. [`SegmentServer::mounted`] follows.
     pub fn add(&self, memory: Arc<SegmentMemory>, access_key: u64) {
         let waker = self.shared.waker.clone();
         let mut state = self.shared.state.lock();
@@ -146,7 +146,7 @@ impl SegmentServer {
         state.owner.add(served.memory.uuid(), served);
     }
 
-    /// A master knows the segment since this epoch: whoever maps it from here on is told so.
+    /// A master knows the segment since this epoch: a process that maps it from here on is told so.
     pub fn mounted(&self, uuid: SegmentUuid, epoch: Epoch) {
         if let Some(served) = self.shared.state.lock().owner.segment(&uuid) {
             served.insiders.mounted(epoch);

@@ -1,4 +1,4 @@
-//! Says who knocks without being able to say hello, and does not let them
+//! Names the peers whose connections the owner closes, and does not let them
 //! write the log full.
 
 use std::collections::HashMap;

@@ -181,7 +181,7 @@ impl Ledger {
     ///
     /// # Panics
     ///
-    /// Where nobody has put that.
+    /// Where no writer has put that.
     pub(crate) fn was_read(&self, key: &[u8], rid: u64, words: &[u64]) {
         self.assert_put(Some(key), rid, 0, words);
     }
@@ -190,7 +190,7 @@ impl Ledger {
     ///
     /// # Panics
     ///
-    /// Where nobody has put that.
+    /// Where no writer has put that.
     pub(crate) fn was_read_from(&self, key: &[u8], rid: u64, first: u64, words: &[u64]) {
         self.assert_put(Some(key), rid, first, words);
     }

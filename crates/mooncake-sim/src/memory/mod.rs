@@ -147,7 +147,7 @@ impl Memory {
         let (viewed, seed) = (self.inner.viewed.borrow().contains_key(&granule), self.inner.ledger.seed());
         assert!(!viewed, "seed {seed}: {rid:#x} is written under a view, granule {granule}");
         if self.inner.given_back.get() {
-            // It makes pages that nobody reads.
+            // It makes pages that no reader reads.
             return;
         }
         let (stamp, seed) = (self.inner.stamps[granule as usize].get(), self.inner.ledger.seed());

@@ -93,7 +93,7 @@ impl Pool {
         }
     }
 
-    /// A process forks. What the child does with its copies of stores is refused, and nobody hears of it.
+    /// A process forks. What the child does with its copies of stores is refused, and no other process hears of it.
     fn fork_one(&mut self) {
         let whims = self.network.whims.clone();
         let engine = &self.engines[whims.below(self.engines.len() as u64) as usize];
@@ -110,9 +110,9 @@ impl Pool {
         }
     }
 
-    /// Before the verdict: stores begin in the places of some that were closed. Processes end of which a master that
-    /// has lost the end of its log, or goes on with another one, may not know that a store of theirs was closed: nobody
-    /// tells it.
+    /// Before the verdict: stores begin in the places of some that were closed. A process ends if it has closed a store
+    /// and the master may not know that: a master that has lost the end of its log, or goes on with another one. No
+    /// process tells it.
     pub(super) fn settle_whims(&mut self) {
         self.sequels.clear();
         if self.network.masters.get(0).is_some_and(|master| !master.spare()) {

@@ -23,7 +23,7 @@ use crate::world::{ProcessId, Slot, World};
 /// How long a segment that is given back waits for writers that do not end.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Longest time that the end of a process takes to become known to those who watch it.
+/// Longest time that the end of a process takes to become known to an owner that watches it.
 const END_IS_KNOWN_MICROS: u64 = 30_000;
 
 /// What a process that maps a segment sends.
@@ -180,7 +180,7 @@ impl Server {
         }
     }
 
-    /// Serves nothing more, and lets nobody in.
+    /// Serves nothing more, and lets no process in.
     pub async fn shut_down(&self) {
         self.inner.stopped.set(true);
         self.inner.bell.set(());

@@ -156,7 +156,7 @@ impl Store {
         }
     }
 
-    /// Puts each key in the place of what is there; then those that could not be.
+    /// Puts each key in the place of what is there. Gives the keys that could not be put.
     pub(crate) fn put_each(&self, keys: Vec<Vec<u8>>) -> Slot<Vec<Vec<u8>>> {
         let (store, done) = (self.clone(), Slot::new(&self.inner.world));
         let outcome = done.clone();
@@ -175,7 +175,7 @@ impl Store {
         done
     }
 
-    /// Gets each key a few times, as far as it is needed; then those that could not be had.
+    /// Gets each key a few times, as far as it is needed. Gives the keys that could not be had.
     pub(crate) fn get_each(&self, keys: Vec<Vec<u8>>) -> Slot<Vec<Vec<u8>>> {
         let (store, done) = (self.clone(), Slot::new(&self.inner.world));
         let outcome = done.clone();

@@ -57,7 +57,7 @@ impl Store {
         self.inner.closed.get()
     }
 
-    /// Whether it has been closed and nothing is left of it that anybody could hear or see.
+    /// Whether it has been closed and nothing is left of it that another process could hear or see.
     pub(crate) fn is_over(&self) -> bool {
         self.inner.stopped.get() && self.held().is_empty()
     }

@@ -302,7 +302,7 @@ impl Links {
         !attached.is_empty()
     }
 
-    /// No link is to be had any more. Those that there are end; views over them last as long as they do.
+    /// No link is to be had any more. Existing ones end; views over them last as long as they do.
     pub fn close(&self) {
         let links = self.book.borrow().borrow_mut().close();
         links.iter().for_each(|link| link.forgotten.set(true));

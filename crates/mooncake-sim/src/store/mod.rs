@@ -260,7 +260,7 @@ impl Store {
         self.inner.links.mapped()
     }
 
-    /// The segments that it has mapped though nobody lends them any more.
+    /// The segments that it has mapped though no owner lends them any more.
     pub(crate) fn remains(&self) -> Vec<SegmentUuid> {
         self.inner.links.remains()
     }

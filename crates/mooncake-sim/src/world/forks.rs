@@ -1,8 +1,8 @@
 //! Forks: children that have what their parents had open, until their own handler has closed it.
 //!
-//! A child has the read-only maps of its parent for as long as it lives, which nobody notices, and whatever connections
-//! and locks there were for as long as its first instructions take: closed by its parent, or ended with it, they are
-//! open until then. Of what it does later nothing is to be seen.
+//! A child has the read-only maps of its parent for as long as it lives, which no process notices. It has whatever
+//! connections and locks there were for as long as its first instructions take: closed by its parent, or ended with it,
+//! they are open until then. Of what it does later nothing is to be seen.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

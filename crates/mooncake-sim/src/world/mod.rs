@@ -75,7 +75,7 @@ struct Process {
     is_apart: bool,
     frozen_until: u64,
     tasks: Vec<TaskId>,
-    /// Done when it ends, by those who hold a pidfd of it.
+    /// Done when it ends, by the holders of a pidfd of it.
     watchers: Vec<Box<dyn FnOnce()>>,
 }
 

@@ -1,6 +1,5 @@
-//! Views: objects borrowed in place, pinned as long as somebody looks. What is borrowed and what is copied is decided
-//! in
-//! [`crate::machine::view`].
+//! Views: objects borrowed in place, pinned as long as a view of them lives. [`crate::machine::view`] decides what is
+//! borrowed and what is copied.
 
 use std::ops::Deref;
 use std::sync::Arc;

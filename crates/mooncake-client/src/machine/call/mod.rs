@@ -94,7 +94,7 @@ pub trait CallDriver: Sized {
     /// [`crate::machine::orphans::add`].
     fn leave_behind(&self, session: Self::Session, request: Request);
 
-    /// The call has ended: for those who count.
+    /// The call has ended: the driver may count it.
     fn ended(&self, request: &Request);
 }
 

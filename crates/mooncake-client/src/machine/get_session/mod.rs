@@ -1,8 +1,8 @@
 //! Get sessions: objects that are looked up once, and then read in parts as often as their reader wants. The master is
-//! asked nothing more: the stamps of what was copied decide whether the bytes are still the object's. A session holds
-//! nothing in the pool, so it is over for a key when no placement that the look-up gave can be read any more: until its
-//! callers have ended it, or one begins it anew, whoever reads hears that. What passes, such as an owner that stands
-//! still, ends none.
+//! asked nothing more: the stamps of what was copied decide whether the bytes are still the object's (docs/safety.md,
+//! rule 2). A session holds nothing in the pool. It is over for a key when no placement that the look-up gave can be
+//! read any more. Each read says so until the callers have ended the session, or one begins it anew. A failure that
+//! passes, such as that of an owner that stands still, ends no session.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -44,7 +44,7 @@ pub struct GetSessions<P, N> {
     uses: u64,
 }
 
-/// One key's. Whoever begins it once more gets a new look-up, and it ends with the last of them.
+/// One key's session. Each begin looks the key up anew, and the session ends when each begin has had its end.
 #[derive(Debug)]
 struct Open<P, N> {
     found: Arc<Found<P, N>>,
@@ -89,7 +89,7 @@ impl<P, N: Copy> GetSessions<P, N> {
         }
     }
 
-    /// One of those who began the session of a key needs it no more.
+    /// One of the callers that began the session of a key needs it no more.
     pub fn end(&mut self, key: &[u8]) {
         if let Some(open) = self.open.get_mut(key) {
             open.begun -= 1;
@@ -116,8 +116,8 @@ impl<P, N: Copy> GetSessions<P, N> {
         self.open.insert(key.into(), Open { found, begun: 1, used, over: None });
     }
 
-    /// So many are about to begin. What callers have left behind is no reason to refuse others: those that are over go
-    /// first, then those that nobody has used for longest, an eighth of all at a time.
+    /// So many are about to begin. What callers have left behind is no reason to refuse others: sessions that are over
+    /// go first, then the ones unused for longest, an eighth of all at a time.
     fn make_room(&mut self, keys: usize) {
         if self.open.len() + keys <= SESSIONS_MAX {
             return;

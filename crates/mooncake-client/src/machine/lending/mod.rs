@@ -48,7 +48,7 @@ pub trait LendingDriver {
     /// Waits as long as [`Owner::waits_for_pins`] of the segment, and no longer than until that time.
     fn wait_for_pins(&self, uuid: SegmentUuid, until: Duration) -> impl Future<Output = ()>;
 
-    /// Serves memory no more, and gives it back, all but what is pinned. `None`: nobody knows what is.
+    /// Serves memory no more, and gives it back, all but what is pinned. `None`: what is pinned is not known.
     fn free(&self, memory: &Self::Memory, pinned: Option<&Pinned>) -> impl Future<Output = ()>;
 
     /// Leaves to the owner's worker what takes long.

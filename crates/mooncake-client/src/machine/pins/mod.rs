@@ -10,7 +10,8 @@ use super::rounds::CHANGED_KEYS;
 /// its limit: one that did not fit would be refused for ever.
 pub const MAX_VIEWS: usize = 65_536;
 
-/// Most calls that take views while the master is not known to have the last list.
+/// Most calls that take views while the master is not known to have the last list: it keeps the reply to each, and
+/// keeps at most 1,024 of a session (docs/safety.md, rule 6).
 const HELD_BACK_MAX: usize = 256;
 
 /// Pins of one session. A *generation* ends whenever the master is given a
@@ -22,7 +23,7 @@ pub struct Pins {
     era: u64,
     /// Views per rid.
     live: HashMap<u64, u32>,
-    /// All of them, and those that are asked for.
+    /// All of them, and the ones that calls are asking for.
     views: usize,
     /// Those of them that the master said it does not know: it gives their bytes out as soon as it may.
     unknown: HashMap<u64, u32>,
@@ -86,6 +87,7 @@ impl Pins {
 
     /// Room for a view among the `limit` bytes that views may hold?
     pub fn admit(&mut self, bytes: u64, limit: u64) -> bool {
+        // A view is the one thing of a reader that holds space, so views have a limit (docs/safety.md, rule 5).
         if bytes > limit.saturating_sub(self.bytes) && !mutant!(ViewsHoldMoreThanTheyMay) {
             return false;
         }
@@ -98,8 +100,9 @@ impl Pins {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// Takes room for so many views among those that there may be, as far as there is any: for how many.
+    /// Takes room for so many of the views that a store may have, as far as there is any. Gives for how many.
     pub fn take_room(&mut self, wanted: usize) -> usize {
+        // With that many replies held back, copies have to do until the list has come.
         let wanted = if self.held_back.len() < HELD_BACK_MAX { wanted } else { 0 };
         let views = wanted.min(MAX_VIEWS.saturating_sub(self.views));
         self.views += views;
@@ -116,6 +119,8 @@ impl Pins {
     /// meanwhile, so they hold nothing.
     pub fn adopt(&mut self, generation: u64, rids: impl Iterator<Item = u64>) -> Option<u64> {
         if (self.generation != generation && !mutant!(VoidPinsAreAdopted)) || self.sealed {
+            // The master may hold these pins still. It keeps pins in a reply that it does not know to be here, and may
+            // have granted these behind the list. Another list ends them (docs/safety.md, rule 5).
             self.void = true;
             return None;
         }
@@ -133,6 +138,8 @@ impl Pins {
     /// A view ended. True if the anchor should be told.
     pub fn release(&mut self, era: u64, rid: u64) -> bool {
         if self.era != era {
+            // No master knows this pin, so there is no end to tell. With the last such view gone, owners that asked
+            // about an epoch may be answered (docs/safety.md, rule 18).
             self.unlisted -= 1;
             return self.unlisted == 0;
         }
@@ -143,7 +150,8 @@ impl Pins {
             self.live.remove(&rid);
         }
         self.views -= 1;
-        // Which of several views over a rid the master does not know nobody can say: those that are left.
+        // Of several views over a rid the master says how many it does not know, not which ones. The views that are
+        // left count as unknown: that keeps owners waiting too long rather than not long enough.
         let unknown = self.unknown.get_mut(&rid).is_some_and(|unknown| {
             *unknown = left.min(*unknown);
             *unknown == 0
@@ -152,6 +160,8 @@ impl Pins {
             self.unknown.remove(&rid);
         }
         self.ended.push(rid);
+        // Later ones go along with the first. A closed store waits for its last view, and an owner that asked about an
+        // epoch for the last unknown one.
         self.ended.len() == 1 || self.live.is_empty() || (unknown && self.unknown.is_empty())
     }
 
@@ -179,6 +189,8 @@ impl Pins {
     /// Ended pins to tell the master of, as many as one change may be about, with their sequence; the same ones until
     /// they are confirmed.
     pub fn to_send(&mut self, sequence: impl FnOnce() -> u64) -> Option<(u64, Vec<u64>)> {
+        // Under one sequence the master carries them out once, however often they come (docs/safety.md, rule 6). Twice,
+        // they would end views over the same rids that live.
         if self.outstanding.is_none() && !self.ended.is_empty() {
             let later = self.ended.split_off(self.ended.len().min(CHANGED_KEYS));
             let ended = std::mem::replace(&mut self.ended, later);
@@ -204,6 +216,7 @@ impl Pins {
     /// Begins a new generation with the list of what is held now. What the
     /// list leaves out needs no word of its own.
     pub fn list(&mut self) -> Listing {
+        // Replies that are still on their way bring pins that this list lacks: they are void (docs/safety.md, rule 5).
         self.generation += 1;
         (self.listing, self.void) = (true, false);
         self.since_list = Some(HashMap::new());
@@ -241,18 +254,20 @@ impl Pins {
     }
 
     /// The master has the list, and what it knows of it. `another`: it is not the process that was there before. Pins
-    /// of that one which came since the list was made are then on no list, and those that still come are void. Nor is
-    /// it told which views have ended since: where it does not know a pin, the word of its end would end one that it
-    /// grants later. True if there are such: the next list says what is held, and whether the master knows it.
+    /// of that one which came since the list was made are then on no list, and the ones that still come are void. Nor
+    /// is the master told which views have ended since: where it does not know a pin, the word of its end would end one
+    /// that it grants later. True if there are such: the next list says what is held, and whether the master knows it.
     pub fn listed(&mut self, listing: &Listing, verdict: Verdict<'_>, another: bool) -> bool {
         let Self { live, unknown, since_list, generation, ended, .. } = self;
         let since = since_list.take().unwrap_or_default();
         let named = match verdict {
             _ if mutant!(UnknownViewsAreForgotten) => &[],
             Verdict::Unknown(rids) if !rids.contains(&ALL) => rids,
+            // What may be forgotten counts as unknown: no view begins over it, and no owner hears that all is known.
             Verdict::Unknown(_) | Verdict::Silent => &listing.rids[..],
             Verdict::Unchanged => &[],
         };
+        // Any other verdict is about all that was listed, and replaces the one before.
         if !matches!(verdict, Verdict::Unchanged) {
             unknown.clear();
         }
@@ -290,6 +305,7 @@ impl Pins {
         self.generation += 1;
         self.era += 1;
         let live = self.live.values().map(|count| u64::from(*count)).sum::<u64>();
+        // They count no more against what a hello may list, and keep owners waiting until they have ended.
         self.unlisted += live;
         self.views -= live as usize;
         self.live.clear();

@@ -14,7 +14,7 @@ pub(crate) use reasons::Reasons;
 use crate::error::{Cause, StoreError};
 use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys};
 
-/// Most bytes reserved at a time: space held by puts under way is space that nobody can use.
+/// Most bytes reserved at a time: no caller can use the space that a put under way holds.
 const ROUND_BYTES: u64 = 64 << 20;
 
 /// Tries of one key that ended with nothing stored though it was placed.

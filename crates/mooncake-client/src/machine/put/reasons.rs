@@ -28,14 +28,14 @@ impl Reasons {
             put_slot::Kind::Full => Cause::NoSpace { bytes, reason: said(&mut self.full, slot.reason) },
             put_slot::Kind::TooLarge => Cause::TooLarge { bytes, reason: said(&mut self.too_large, slot.reason) },
             // Which put it is is another one for each key.
-            put_slot::Kind::Busy if slot.reason.is_empty() => Cause::Busy { reason: "by another writer".to_owned() },
+            put_slot::Kind::Busy if slot.reason.is_empty() => Cause::Busy { reason: "by another put".to_owned() },
             put_slot::Kind::Busy => Cause::Busy { reason: slot.reason },
             put_slot::Kind::Refused => Cause::PutRefused { bytes, reason: slot.reason },
             put_slot::Kind::Placed | put_slot::Kind::Unspecified => return None,
         })
     }
 
-    /// What was said of those that are full.
+    /// What the master said of keys without room.
     pub fn full(&self) -> &str {
         &self.full
     }

@@ -28,7 +28,7 @@ pub struct PutSessions<O, P> {
     pub(super) next: u64,
     /// Of all that are open.
     pub(super) copies: usize,
-    /// Of those that calls are about to reserve.
+    /// Copies that calls are about to reserve.
     pub(super) promised: usize,
 }
 

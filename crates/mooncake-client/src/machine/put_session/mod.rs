@@ -2,8 +2,8 @@
 //! caller ends them as objects or takes them back. The beat renews what they reserve, idle or not, for ten minutes; a
 //! master that does not hear it has the reservations lapse as those of any put.
 //!
-//! What has been written decides at the end: a byte that nobody has written refuses its key, and the checksum of an
-//! object is that of its parts, or is read back where a part was written over another one.
+//! What has been written decides at the end: one unwritten byte refuses its key. The checksum of an object is that of
+//! its parts. Where a part was written over another one, the object is read back for it (docs/safety.md, rule 3).
 
 mod book;
 
@@ -35,7 +35,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const WRITES_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest that a call which holds something already goes on asking for room in memory that is still being populated,
-/// with none placed. That room comes whatever others hold, so asking again keeps nobody from anything.
+/// with none placed. That room comes whatever others hold, so asking again blocks no other put (docs/safety.md,
+/// rule 9).
 const POPULATING: Duration = Duration::from_secs(5);
 
 /// How often it asks.
@@ -180,7 +181,7 @@ fn round_of<D: PutSessionDriver>(driver: &D, keys: &[usize]) -> usize {
 struct Begun {
     /// Something was reserved. A master places as many keys as it has time for, and the others are no worse off.
     placed: bool,
-    /// Those that have a session now, each with its number.
+    /// Keys that have a session now, each with its number.
     begun: Vec<(usize, u64)>,
     /// What had no room.
     full: Vec<usize>,
@@ -567,7 +568,8 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
             Ok(Told::Hidden) => Err(driver.confused()),
             Err(error) => {
                 results[*index] = Err(error);
-                // Its caller wants it no more, and may not ask again: from here on it ends as a put that nobody renews.
+                // The caller wants the key no more, and may not ask again. Without renewals its reservation lapses
+                // (docs/safety.md, rule 6).
                 if let Some(open) = driver.put_sessions().that(keys[*index], sealed.id) {
                     open.held = None;
                 }

@@ -49,7 +49,7 @@ const SILENCE: Duration = Duration::from_secs(4);
 /// Longest time for one try to reach one master.
 pub const TRY: Duration = Duration::from_secs(3);
 
-/// As whom a store shows itself.
+/// How a store identifies itself.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// Its name, "host:port".
@@ -86,8 +86,8 @@ pub struct Anchor {
     ending_since: Option<Duration>,
     /// What this master has shown of its log: which one it is, and in which epoch.
     shown: LogPosition,
-    /// Sent, and of those that nobody asks for a second time: with the beat behind them, whose pong says that they
-    /// came.
+    /// Sent messages that the master does not ask for again and no later message repeats, each with the number of the
+    /// beat behind it. The pong of that beat says that the message came.
     facts: Vec<(u64, AnchorUp)>,
 }
 
@@ -214,7 +214,7 @@ impl Anchor {
                 if let Some(position) = pong.position {
                     self.see(position, parts);
                 }
-                // Cheap when there is nothing new to obey and nobody asks.
+                // Cheap when the epoch is not new and no owner asks.
                 out.push(Output::Obey(epoch_of(&self.shown)));
             }
             Some(anchor_down::Body::Fence(fence)) => {
@@ -302,7 +302,7 @@ impl Anchor {
             out.push(Output::Send(message));
         }
         if Feature::ReaderGone.is_in(features) {
-            // Those that do not get through are told again over the next connection.
+            // The store tells again, over the next connection, what does not get through.
             let epoch = epoch_of(&self.shown);
             out.extend(parts.deaths.to_tell(now, epoch).into_iter().map(|body| Output::Send(up(body))));
         }

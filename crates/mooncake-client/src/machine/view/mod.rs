@@ -129,7 +129,7 @@ impl<D: ViewDriver> Drop for Room<'_, D> {
 /// A view, a miss, or nothing where a copy has to do.
 type Borrowed<V> = Option<Result<Option<V>, StoreError>>;
 
-/// Views of these keys, none for a miss. Those that are borrowed hold no more than `limit` bytes in all; the others are
+/// Views of these keys, none for a miss. The borrowed ones hold no more than `limit` bytes in all; the others are
 /// copies.
 pub async fn view<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Vec<Result<Option<D::View>, StoreError>> {
     let mut views: Vec<Borrowed<D::View>> = keys.iter().map(|_| None).collect();
@@ -218,8 +218,8 @@ async fn borrow<D: ViewDriver>(
     let replica = object.replicas.first()?;
     let [extent] = &replica.extents[..] else { return None };
     let link = driver.link(extent, numbering).await?;
-    // The pin is counted since before the link was made: from here on nobody is told that this store obeys an epoch in
-    // which no master knows it.
+    // The pin is counted since before the link was made: from here on this store tells no owner that it obeys an epoch
+    // whose master does not know the pin (docs/safety.md, rule 5).
     let held = pin.as_mut();
     let kept = (driver.vouch_for(&link) || mutant!(ViewsAreNotVouchedFor))
         && (driver.pins(|pins| pins.is_known(held.era, held.rid)) || mutant!(UnknownPinsBeginViews));

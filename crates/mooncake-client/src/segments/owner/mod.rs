@@ -75,11 +75,11 @@ pub(crate) struct Held {
 
 enum Work {
     Populate(Arc<Held>),
-    /// Sum a replica up that somebody found bad: long work for a large one.
+    /// Sum up a replica that a reader found bad: long work for a large one.
     Recheck(Recheck),
     /// Make and mount another segment in the place of one that is Gone.
     Replace(SegmentId, Backing),
-    /// `None`: nobody knows what is pinned, so nothing is punched.
+    /// `None`: the owner does not know what is pinned, and punches nothing.
     GiveBack(Arc<Held>, Option<Pinned>),
     End,
 }
@@ -214,7 +214,7 @@ impl SegmentOwner {
         self.hand_over(out);
     }
 
-    /// The master has answered the last list: it does not know these segments (any more), nor who reads them.
+    /// The master has answered the last list: it does not know these segments (any more), nor their readers.
     pub fn list_answered(&self, gone: impl Fn(&SegmentUuid) -> bool) {
         lending::list_answered(self, gone);
     }
@@ -317,7 +317,7 @@ impl SegmentOwner {
             session: session.id,
             endpoint: Some(Endpoint {
                 boot_id: self.process.boot_id.to_vec().into(),
-                // Nobody is to ask for memory that nobody is given.
+                // No process is to ask for memory that its owner alone may map (docs/safety.md, rule 21).
                 unix_socket: if memory.is_sealed() { self.server.unix_name().to_owned() } else { String::new() },
                 tcp: self.advertised.texts(towards_master),
                 access_key,
@@ -382,7 +382,7 @@ impl LendingDriver for SegmentOwner {
         if !self.server.remove(held.memory.uuid()) {
             tracing::warn!(name = self.name, "a data lane did not end in time; its segment goes anyway");
         }
-        // Where nobody knows what is pinned, unmapping frees what no process maps.
+        // Where the owner does not know what is pinned, unmapping frees what no process maps (docs/safety.md, rule 23).
         if let Some(pinned) = pinned
             && let Err(error) = held.memory.give_back(pinned)
         {

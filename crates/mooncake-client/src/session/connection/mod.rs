@@ -298,7 +298,7 @@ impl Connection {
     }
 
     /// Whether a master that needs its place has closed it meanwhile. It is not looked at after a short rest: a master
-    /// closes those that rest longest.
+    /// closes the connections that rest longest.
     pub fn was_closed_at_rest(&self) -> bool {
         self.at_rest() > LOOKED_AT && self.was_closed()
     }
@@ -332,8 +332,8 @@ impl Connection {
     }
 }
 
-/// Anybody may take an abstract name that is free, a master's that has ended too, and what is said there first is the
-/// session's secret. A master hears its own user alone there.
+/// Any process may take an abstract name that is free, also that of a master that has ended, and what the client says
+/// there first is the session's secret. A master hears its own user alone there.
 fn check_user(socket: &Guarded<OwnedFd>, name: &str) -> Result<(), ConnectionError> {
     let peer = peer_credentials(&**socket)?;
     if peer.is_own_user() {

@@ -315,7 +315,7 @@ impl Control {
             true => pool.open -= 1,
         }
         drop(pool);
-        // Not one: it may be of those that may not have it.
+        // Not one: that one may be a long call, which may not have it.
         self.freed.notify_all();
     }
 
@@ -332,7 +332,7 @@ impl Control {
     pub fn close_idle(&self) {
         let mut pool = self.pool.lock();
         let surplus = pool.idle.len().saturating_sub(KEPT);
-        // Those that came back last are lent first: the others have rested longer.
+        // The connections that came back last are lent first: the others have rested longer.
         let over = pool.idle[..surplus].iter().take_while(|(_, connection)| connection.at_rest() > IDLE_MAX).count();
         let closed: Vec<_> = pool.idle.drain(..over).collect();
         pool.open -= over;
@@ -340,7 +340,8 @@ impl Control {
         drop(closed);
     }
 
-    /// A call has found that the master closed the connection that it was lent: those that it closed too are not tried.
+    /// A call has found that the master closed the connection that it was lent: drops the other ones that the master
+    /// has closed, so that no call tries them.
     pub fn drop_closed(&self) {
         let mut pool = self.pool.lock();
         let closed: Vec<_> = pool.idle.extract_if(.., |(_, connection)| connection.was_closed()).collect();
@@ -431,6 +432,6 @@ impl std::fmt::Debug for Control {
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Queued {
     pub time: Duration,
-    /// For one of those that long calls may have, when it was looked up last.
+    /// For one of the connections that long calls may have, when it was looked up last.
     pub among_long: bool,
 }

@@ -1,8 +1,8 @@
 //! What is about to be looked at, brought from memory ahead of it.
 //!
-//! Of millions of objects few are in the processor's caches. Whoever looks at one waits for its place in the index, for
-//! itself, for its key and for its neighbours in a list, one after the other. A few dozen together wait hardly longer
-//! than one: so they are touched first, and read then.
+//! Of millions of objects few are in the processor's caches. An operation that looks at one waits for its place in the
+//! index, for the object itself, for its key and for its neighbours in a list, one after the other. A few dozen
+//! together wait hardly longer than one: so they are touched first, and read then.
 
 use std::hint::black_box;
 

@@ -258,7 +258,8 @@ impl Objects {
 
     // ------------------------------------------------------------------ lists
 
-    /// Eviction must not touch it.
+    /// Whether eviction must not touch it (docs/safety.md, rule 12): views are over it, it is hard pinned, or it is
+    /// being replaced. So is a soft pinned one where those are not evicted.
     fn is_held(&self, object: &Object) -> bool {
         let pinned = object.hold == Hold::Hard || object.hold == Hold::Soft && !self.evict_soft;
         object.readers > 0 || object.replacing || pinned
@@ -266,6 +267,8 @@ impl Objects {
 
     /// Puts an object that is in no list where it belongs.
     fn list(&mut self, now: Time, slot: u32) {
+        // Held first: what is in no list costs eviction no step. Protected before soft pinned: what was looked up a
+        // moment ago leaves last (docs/safety.md, rule 12).
         let held = self.is_held(&self.slab[slot]);
         let object = &mut self.slab[slot];
         debug_assert!(object.listed_in == ListedIn::None);
@@ -481,8 +484,8 @@ impl Objects {
     /// The object to evict next, `None` when nothing within `reach` is left. Objects that free nothing where something
     /// can be placed are set aside. `steps` bounds the work; at 0 there may be more.
     ///
-    /// Order: others; others looked up over a second ago; then this call's own objects, and those only if nothing is
-    /// protected or `reach` allows protected ones.
+    /// Order: others; what was looked up over a second ago; then this call's own objects, and those only if nothing is
+    /// protected or `reach` allows protected ones; then protected ones, if `reach` allows them.
     pub fn victim(
         &mut self,
         now: Time,
@@ -493,6 +496,7 @@ impl Objects {
     ) -> Option<u32> {
         while *steps > 0 {
             *steps -= 1;
+            // What was set aside came from the cold end of its list, and goes back there unless it is protected by now.
             if self.retry_set_aside > 0 {
                 let slot = self.set_aside.head().expect("counted as set aside");
                 self.retry_set_aside -= 1;
@@ -508,6 +512,8 @@ impl Objects {
                 }
                 continue;
             }
+            // Lapsed protection protects no more, even if no tick has moved the object yet. A soft pin holds on: its
+            // object goes after all that nothing speaks for (docs/safety.md, rule 12).
             let looked_up = self.protected.head();
             let lapsed =
                 looked_up.filter(|slot| self.slab[*slot].protected_until <= now && self.slab[*slot].hold != Hold::Soft);
@@ -516,6 +522,9 @@ impl Objects {
             let unprotected = [self.policy.victim(&self.slab), lapsed, soft];
             let slot = match &mut own {
                 None => unprotected.into_iter().flatten().next().or(protected)?,
+                // A call spares what it has just stored (`docs/pressure.md`). Soft pinned objects of others go before,
+                // and so does what has had the second that a look-up promises. Short of `Reach::Protected`, a younger
+                // look-up spares the call's own objects, too: the put waits until that second is over.
                 Some(own) => {
                     let promise_kept_until =
                         looked_up.filter(|slot| self.slab[*slot].protected_until <= own.promise_kept_until);
@@ -527,6 +536,7 @@ impl Objects {
                         .or(protected)?
                 }
             };
+            // An object on no open segment frees nothing that a put can have. Each is a step: there may be very many.
             if self.slab[slot].places.as_slice().iter().any(|place| segments.is_open(place.segment)) {
                 return Some(slot);
             }
@@ -543,6 +553,8 @@ impl Objects {
         let mut next = self.policy.victim(&self.slab);
         let mut passed = 0;
         while let Some(slot) = next.filter(|slot| self.slab[*slot].rid() >= own.first) {
+            // Bounded for one look at a request: a call may have stored very many, and the core's lock is held. Behind
+            // the bound no other is looked for.
             own.passes = own.passes.checked_sub(1)?;
             passed += 1;
             next = self.policy.after(&self.slab, slot);

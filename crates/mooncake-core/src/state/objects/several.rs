@@ -1,5 +1,5 @@
 //! Objects of several replicas: how many there are, and of which of them no segment is Live. That changes with segments
-//! that come and go; it is looked at in steps then, which need no list of who lies where.
+//! that come and go; it is looked at in steps then, which need no list of the objects on each segment.
 
 use super::Objects;
 use crate::state::object::Object;
@@ -12,7 +12,7 @@ const FEW_SLOTS: u32 = 4_096;
 #[derive(Default)]
 pub(crate) struct Several {
     len: u64,
-    /// A bit for each slot: nobody can see the object there.
+    /// A bit for each slot: no reader can see the object there.
     dark: Vec<u64>,
     dark_len: u64,
     /// Slots from here on are yet to be looked at, since a segment came or went.

@@ -85,7 +85,7 @@ impl SoftPins {
     /// An object whose pin has lapsed, which is told once.
     pub fn pop_lapsed(&mut self, now: Time) -> Option<u32> {
         let (due, list) = self.due.first_key_value()?;
-        if Time((due + 1) * TOGETHER) > now {
+        if Time((due + 1).saturating_mul(TOGETHER)) > now {
             return None;
         }
         let entry = list.head().expect("no list is empty");

@@ -106,7 +106,7 @@ impl LanePool {
         Ok(address)
     }
 
-    /// Closes the lanes that nobody has used for a while.
+    /// Closes the lanes that no call has used for a while.
     pub(super) fn rest(&self) {
         let over = self.state.lock().part_with_old();
         drop(over);

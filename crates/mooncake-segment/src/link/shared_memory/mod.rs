@@ -41,7 +41,7 @@ pub(super) struct Attachment {
     /// Tells the other processes that the memory is mapped here.
     presence: Presence,
     remains: Mutex<Remains>,
-    /// As in there, for those who write.
+    /// As in `remains`, for callers that do not lock that.
     owner_gone: AtomicBool,
     hung_up: AtomicBool,
     watcher: Arc<Watcher>,

@@ -1,5 +1,5 @@
 //! One thread for what takes long at the end of a segment: punching gigabytes
-//! and unmapping them. Whoever hears of the end has deadlines of its own.
+//! and unmapping them. The thread that hears of the end has deadlines of its own.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -75,6 +75,7 @@ impl Watcher {
 
     pub(in crate::link) fn watch(self: &Arc<Self>, attachment: &Arc<Attachment>) -> io::Result<()> {
         let (id, wanted) = (attachment.id(), words_and(attachment.wants_room()));
+        // Locked before the first event can come: the thread finds the attachment in the table then.
         let mut state = self.state.lock();
         let watched = Watched {
             uuid: attachment.uuid(),
@@ -103,6 +104,8 @@ impl Watcher {
 
     /// Sends the rest of what an attachment had to say, once its owner reads.
     pub(in crate::link) fn flush(self: &Arc<Self>, id: u64, farewell: AttachPipe) {
+        // Until the owner has read it, a fence or an epoch there may wait for this process (docs/safety.md, rules 7 and
+        // 18).
         let mut state = self.state.lock();
         match self.readiness.watch(farewell.stream().clone(), id * 4 + FAREWELL, Ready::OUT) {
             Ok(watch) => drop(state.farewells.insert(id, (farewell, watch))),
@@ -137,6 +140,7 @@ impl Watcher {
     fn run(&self) {
         loop {
             {
+                // In one step: an attachment or a farewell that comes later starts the next thread.
                 let mut state = self.state.lock();
                 if state.is_idle() {
                     state.due.clear();
@@ -170,6 +174,7 @@ impl Watcher {
     /// Hears what the owner has said, answers what can be answered, and looks whether the owner `may_have_ended`.
     fn attend(&self, id: u64, may_have_ended: bool) {
         let watched = |watched: &Watched| Some((watched.attachment.upgrade()?, watched.stream.is_some()));
+        // Locked for this look only: an attachment whose last reference is dropped takes the lock to leave the table.
         let Some((attachment, speaks)) = self.state.lock().watched.get(&id).and_then(watched) else { return };
         // What the owner said before it ended still counts.
         if speaks && let Some(epoch) = attachment.hear() {
@@ -177,12 +182,14 @@ impl Watcher {
             self.events.take_epoch(EpochQuestion::new(asked, attachment.uuid(), epoch));
         }
         attachment.answer();
+        // The pidfd proves the end of the owner; a closed connection proves nothing (docs/safety.md, rules 7 and 23).
         let ended = may_have_ended && matches!(has_exited(attachment.pidfd().as_fd()), Ok(true));
         if ended && attachment.owner_ended() {
             self.events.owner_gone(attachment.uuid());
         }
         let (hung_up, wants_room) = (attachment.has_hung_up(), attachment.wants_room());
         if let Some(watched) = self.state.lock().watched.get_mut(&id) {
+            // Both stay ready from then on, and would wake the thread for ever.
             watched.owner.take_if(|_| ended);
             watched.stream.take_if(|_| hung_up);
             if let Some(stream) = &mut watched.stream {

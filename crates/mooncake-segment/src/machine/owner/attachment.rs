@@ -1,4 +1,4 @@
-//! A process that maps a segment: who it is, and what it has promised.
+//! A process that maps a segment: its session and mark, and what it has promised.
 
 use std::collections::VecDeque;
 

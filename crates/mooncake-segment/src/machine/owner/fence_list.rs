@@ -23,14 +23,14 @@ pub(super) struct PendingFence {
 pub(super) struct FenceList {
     pending: BTreeMap<u64, PendingFence>,
     placements: BTreeMap<(SegmentUuid, u64), u64>,
-    /// Those that wait for a gate, which says no more than that a write has ended: to be looked at each time.
+    /// Fences that wait for a gate, which says no more than that a write has ended: to be looked at each time.
     writing: BTreeSet<u64>,
-    /// Those that wait for nobody any more.
+    /// Fences that wait for no write and no process any more.
     proven: Vec<u64>,
 }
 
 impl FenceList {
-    /// Puts a fence that waits for somebody on the list.
+    /// Puts a fence that waits for a write or a process on the list.
     pub fn insert(&mut self, id: u64, pending: PendingFence) {
         self.placements.insert((pending.fence.uuid, pending.fence.rid), id);
         if !pending.writing.is_empty() {
@@ -39,7 +39,7 @@ impl FenceList {
         self.pending.insert(id, pending);
     }
 
-    /// Whether a placement's fence is pending. With the writer's own word nobody is asked for it any more.
+    /// Whether a placement's fence is pending. With the writer's own word no process is asked for it any more.
     pub fn is_pending(&mut self, fence: &Fence) -> bool {
         let Some(id) = self.placements.get(&(fence.uuid, fence.rid)).copied() else { return false };
         if fence.writer_done {
@@ -48,7 +48,7 @@ impl FenceList {
         true
     }
 
-    /// What an attached process is to be asked for a fence: nothing if somebody else has settled that.
+    /// What an attached process is to be asked for a fence: nothing if that is settled without its answer.
     pub fn question(&self, id: u64, attach_id: u64) -> Option<&Fence> {
         self.pending.get(&id).filter(|pending| pending.asked.contains(&attach_id)).map(|pending| &pending.fence)
     }
@@ -87,7 +87,7 @@ impl FenceList {
         });
     }
 
-    /// Takes out the fences that wait for nobody any more.
+    /// Takes out the fences that wait for no write and no process any more.
     pub fn take_proven(&mut self) -> Vec<Fence> {
         let ids = std::mem::take(&mut self.proven);
         ids.into_iter().filter_map(|id| self.take(id)).collect()

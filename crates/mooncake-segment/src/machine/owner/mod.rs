@@ -150,7 +150,7 @@ pub struct Owner<S> {
 #[derive(Debug)]
 struct Held<S> {
     segment: S,
-    /// Highest epoch that it has taken: nothing older is written here, and everybody who maps it has said so.
+    /// Highest epoch that it has taken: nothing older is written here, and every process that maps it has said so.
     taken: u16,
 }
 
@@ -289,7 +289,7 @@ impl<S: Segment> Owner<S> {
         if mutant!(EndIsNotHeard) {
             return;
         }
-        // What the hello said of the session anybody could have said.
+        // Any process could have named that session in its hello: the mark is the proof.
         if let Some(Attachment { session, uuid, mark, .. }) = self.detach(attachment, out)
             && mark != 0
             && !mutant!(EndOfReaderIsNotTold)

@@ -25,7 +25,7 @@ impl<S: Segment> Owner<S> {
     /// Shuts the writer of a placement out. True when that is done now;
     /// otherwise [`Output::Fenced`] follows when it is. It never
     /// does where the extent carries a stamp that is newer than the placement:
-    /// memory that turned, and whoever is placed there next could not write.
+    /// memory that turned, and the writer of the next placement there could not begin.
     pub fn fence(&mut self, now: Duration, fence: Fence, out: &mut Vec<Output>) -> bool {
         let Some(Held { segment, .. }) = self.segments.get(&fence.uuid) else {
             // No memory, nothing that could land.
@@ -103,7 +103,7 @@ impl<S: Segment> Owner<S> {
         Ok(done)
     }
 
-    /// Looks at every unfinished promise again, and reports those that are kept. To be called after each input, when a
+    /// Looks at every unfinished promise again, and reports the kept ones. To be called after each input, when a
     /// write that is waited for has ended, and at [`Self::next_cut`].
     pub fn settle(&mut self, now: Duration, out: &mut Vec<Output>) {
         let Owner { next, segments, attached, fences, epochs, .. } = self;
@@ -118,8 +118,8 @@ impl<S: Segment> Owner<S> {
             if let Some(Held { segment, .. }) = segments.get(&uuid)
                 && !mutant!(TombstonesStayStampedOver)
             {
-                // Those that were waited for may have stamped over the first tombstone. What began before there is
-                // another one is waited for as they were.
+                // A write that was waited for may have stamped over the first tombstone, and so let others begin. The
+                // next tombstone waits for these as the first one did (docs/safety.md, rule 7).
                 match segment.fence(rid, offset, len) {
                     Ok(writing) if !writing.is_empty() => {
                         *next += 1;
@@ -159,9 +159,10 @@ impl<S: Segment> Owner<S> {
     }
 }
 
-/// Whether a stamp is newer than the tombstone. Within an epoch an extent that is being fenced is nobody else's, so
-/// nobody has written that. One that was released long ago, and is asked for again, needs no second answer; and one
-/// that another had when the log lost its end comes back with the epoch.
+/// Whether a stamp is newer than the tombstone. Within an epoch an extent that is being fenced belongs to no other
+/// placement, so no writer has written that (docs/safety.md, rule 7). An extent that was released long ago, and is
+/// asked for again, needs no second answer. An extent that another placement had when the log lost its end comes back
+/// with the epoch.
 fn is_marred(segment: &impl Segment, fence: &Fence, out: &mut Vec<Output>) -> bool {
     match segment.max_stamp(fence.offset, fence.len) {
         Ok(found) if found > fence.rid | 1 => {

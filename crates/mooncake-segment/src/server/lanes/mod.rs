@@ -8,11 +8,11 @@
 //!
 //! Where another worker waits for the other lanes, one that has answered *stays*
 //! at its lane for a moment: a caller that asks again at once finds it in `recv`,
-//! with nothing to arm and nobody to look for.
+//! with no event to arm and no worker to wake.
 //!
 //! A worker whose peer may let it wait in the middle of a request is *held up*:
 //! others have to be there for the rest. So their number grows with the lanes
-//! that move many bytes, up to a bound, and not with those that ask. A peer that
+//! that move many bytes, up to a bound, and not with the lanes that ask. A peer that
 //! stands still for a moment has its lane put aside, until it goes on or its time
 //! is over: it keeps no worker.
 
@@ -38,8 +38,8 @@ const REST: Duration = Duration::from_secs(5);
 /// Ample for the small buffers of a worker.
 const STACK: usize = 256 << 10;
 
-/// So many workers at most stay at lanes. As many as a client keeps lanes to an owner: where some of those that it uses
-/// at the same time are laid back after each request, they cost more than all of them with a thread of their own.
+/// So many workers at most stay at lanes. As many as a client keeps lanes to an owner: where some of the lanes that it
+/// uses at the same time are laid back after each request, they cost more than all of them with a thread of their own.
 const STAYING: usize = 16;
 
 /// Stand for the waker and the alarm among the numbers of lanes.
@@ -182,7 +182,7 @@ impl Lanes {
         for held in table.lanes.values().filter(|held| held.control.uuid() == uuid) {
             held.control.cut();
         }
-        // Of those that no worker has, nothing is under way.
+        // On a lane that no worker has, nothing is under way.
         table.lanes.retain(|_, held| held.control.uuid() != uuid || held.idle.is_none());
     }
 
@@ -312,7 +312,7 @@ impl Lanes {
                 held.idle = Some((lane, Instant::now()));
             }
             drop(table);
-            // Whoever is woken finds it there. One that cannot be armed any more is not asked for anything either.
+            // The worker that this wakes finds the lane there. A lane that cannot be armed gets no request either.
             if self.readiness.change(control.fd(), id, armed).is_err() {
                 self.table.lock().lanes.remove(&id);
                 self.ended.notify_all();

@@ -6,7 +6,7 @@
 //! bytes are in memory.
 //!
 //! A request is a few steps. A worker whose peer lets it wait for longer than a
-//! moment leaves the lane where it is, for whoever finds the peer ready again.
+//! moment leaves the lane where it is, for the worker that finds the peer ready again.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -84,7 +84,7 @@ pub(super) fn open(
     served: Arc<Served>,
 ) -> Result<(), Status> {
     if prepare(&stream).is_err() {
-        // Broken already; there is nobody to tell.
+        // Broken already; there is no peer to tell.
         return Ok(());
     }
     let lane = Lane::new(served.clone(), stream, peer, shared.options.data_timeout);
