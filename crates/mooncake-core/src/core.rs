@@ -154,7 +154,7 @@ impl Core {
         for (_, session) in self.sessions.iter_mut() {
             session.away = Some(now);
             session.last_heard = now;
-            session.gone = GoneTold::heard(self.segments.gone_count().saturating_sub(RECENTLY_GONE));
+            session.gone = GoneTold::heard(self.segments.gone().count().saturating_sub(RECENTLY_GONE));
         }
         self.objects.restart_soft_pins(now);
         self.segments.restart_graces(now);

@@ -4,7 +4,7 @@ mod pool;
 
 use mooncake_core::{
     Config, EndOutcome, Ended, Origin, PinKind, PlacementStrategy, PutConfig, PutSlot, PutStarted, Record, Refused,
-    RemoveOutcome,
+    Remembered, RemoveOutcome,
 };
 use pool::{KIB, Pool, is_busy, is_full, placed, plain};
 
@@ -552,4 +552,28 @@ fn segments_of_the_only_owner_with_room_are_looked_at_once_for_the_second_copies
     let touched = pool.core.touched().wrapping_sub(before);
     assert!(slots.iter().all(|slot| pool::placed(slot).len() == 1), "no other owner has room");
     assert!(touched < u32::from(SEGMENTS) * 100 / 4, "{touched} for 100 keys");
+}
+
+#[test]
+fn why_keys_are_busy_or_too_large_is_said_once_a_request_and_in_no_log() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let b = pool.session(2);
+    let keys = ["k1", "k2"];
+    keys.iter().for_each(|key| _ = pool.reserve(a, key, KIB));
+    let huge = 128 * KIB;
+    let entries = [("huge1", huge), ("k1", KIB), ("huge2", 2 * huge), ("k2", KIB)];
+    let slots = pool.slots(b, &entries, &plain());
+    let [PutSlot::TooLarge(large), PutSlot::Busy(busy), PutSlot::TooLarge(larger), PutSlot::Busy(busier)] = &slots[..]
+    else {
+        panic!("{slots:?}")
+    };
+    assert_eq!(large, "the largest segment, segment-1, has 65536 bytes, of which 0 are pinned hard");
+    assert_eq!(busy, &format!("session {} is putting this key", a.0));
+    assert!(larger.is_empty() && busier.is_empty(), "{slots:?}");
+    let logged = pool.log.iter().rev().find_map(|record| match record {
+        Record::Replied { session, reply: Remembered::PutStart(slots), .. } if *session == b => Some(slots.clone()),
+        _ => None,
+    });
+    let (large, busy) = (PutSlot::TooLarge(String::new()), PutSlot::Busy(String::new()));
+    assert_eq!(logged, Some(vec![large.clone(), busy.clone(), large, busy]));
 }

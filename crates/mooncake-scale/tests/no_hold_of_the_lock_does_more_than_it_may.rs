@@ -47,7 +47,7 @@ const TOUCHED_MORE: &[(&str, u32)] = &[
     // Twelve at each of 1,024.
     ("tick, 10 owners of 1,000 segments", 13_000),
     // As many objects of several replicas as a step looks at, and the objects of another kind that it began with.
-    ("tick, behind 1,000 segments", 11_000),
+    ("tick, behind a large owner", 11_000),
     // One look at each segment.
     ("figures for the metrics, 10,000 segments", 12_000),
 ];

@@ -109,10 +109,10 @@ impl Core {
             | Record::SegmentLeaves { number, .. } => vec![Unit::Segment(*number)],
             Record::SegmentGone(number) => {
                 // What lay on it is put aside when it is cleared away.
-                vec![Unit::Segment(*number), Unit::Gone(self.segments.first_gone())]
+                vec![Unit::Segment(*number), Unit::Gone(self.segments.gone().forgotten())]
             }
             // One more may make the oldest one forgotten.
-            Record::SegmentForgotten { .. } => vec![Unit::Gone(self.segments.first_gone())],
+            Record::SegmentForgotten { .. } => vec![Unit::Gone(self.segments.gone().forgotten())],
             Record::Committed { reservation, .. } | Record::Dropped(reservation) => {
                 let Some((slot, put)) = ends(*reservation) else { return Vec::new() };
                 let quarantined = put.replicas.iter().map(|replica| Unit::Quarantined(replica.rid));

@@ -6,10 +6,11 @@ use crate::core::Core;
 use crate::ids::{Replica, SegmentNo};
 use crate::record::Record;
 use crate::request::{PinKind, Remembered};
+use crate::state::gone_segments::GoneSegment;
 use crate::state::object::{Hold, Object};
 use crate::state::quarantine::Quarantined;
 use crate::state::reservation::Reservation;
-use crate::state::segment::{GoneSegment, Segment};
+use crate::state::segment::Segment;
 use crate::state::session::Session;
 use mooncake_ids::{GRANULE, Rid, SessionId};
 
@@ -29,7 +30,7 @@ impl Core {
         });
         self.snapshot_counters()
             .chain(self.sessions.iter().map(|(session, entry)| opened(session, entry)))
-            .chain(self.segments.gone().map(forgotten))
+            .chain(self.segments.gone().iter().map(forgotten))
             .chain(self.segments.iter().flat_map(mounted))
             .chain(self.objects.iter().filter_map(move |(slot, _)| self.whole_object(slot, there)))
             .chain(reserved)

@@ -5,7 +5,7 @@ use crate::effect::{Effects, Push, To};
 use crate::ids::{SegmentNo, Time};
 use crate::record::Record;
 use crate::state::endings::Ending;
-use crate::state::segment::GoneSegment;
+use crate::state::gone_segments::GoneSegment;
 use crate::work::{ENDED_AS, STEP, Work};
 use mooncake_ids::{Rid, SessionId};
 
@@ -181,7 +181,7 @@ impl Core {
     fn keep_what_is_viewed(&mut self, now: Time, rid: Rid, fx: &mut Effects) {
         let Some(number) = self.pins.get(rid).map(|pin| pin.extent.segment) else { return };
         if self.segments.get(number).is_none()
-            && let Some(GoneSegment { uuid, kept_whole: false, .. }) = self.segments.gone_one_of(number)
+            && let Some(GoneSegment { uuid, kept_whole: false, .. }) = self.segments.gone().of(number)
         {
             self.log(now, Record::SegmentForgotten { uuid, number }, fx);
         }
@@ -219,7 +219,7 @@ impl Core {
         self.counts.segments_gone += 1;
         self.touched.add(self.rechecks.len());
         self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);
-        let gone = self.segments.gone_one_of(number).expect("it has just gone");
+        let gone = self.segments.gone().of(number).expect("it has just gone");
         self.tell_all(gone, fx);
     }
 }

@@ -30,7 +30,7 @@ impl Core {
         self.log(now, Record::SessionOpened { session, spec }, fx);
         self.counts.sessions_opened += 1;
         // What went before is nothing that it can have mapped.
-        self.sessions.get_mut(session).expect("it was opened").gone = GoneTold::heard(self.segments.gone_count());
+        self.sessions.get_mut(session).expect("it was opened").gone = GoneTold::heard(self.segments.gone().count());
         Ok(session)
     }
 
@@ -260,7 +260,7 @@ impl Core {
         fx: &mut Effects,
     ) -> Result<SegmentNo, Refused> {
         let live = self.sessions.known(session)?.away.is_none();
-        if self.segments.is_gone_uuid(spec.uuid) {
+        if self.segments.gone().has(spec.uuid) {
             return Err(Refused::SegmentGone(spec.uuid.0));
         }
         if let Some(segment) = self.segments.by_uuid(spec.uuid) {
@@ -307,7 +307,7 @@ impl Core {
                 }
                 Ok(())
             }
-            None if self.segments.is_gone_uuid(uuid) => Ok(()),
+            None if self.segments.gone().has(uuid) => Ok(()),
             None => Err(Refused::SegmentGone(uuid.0)),
         };
         let reply = result.clone().map_or_else(Remembered::Refused, |()| Remembered::Done);

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use crate::core::Core;
 use crate::effect::{Effects, Push, To};
 use crate::ids::Time;
-use crate::state::segment::GoneSegment;
+use crate::state::gone_segments::GoneSegment;
 use crate::state::tellings::{Again, Naming};
 use crate::work::{STEP, Work};
 use mooncake_ids::{Rid, SessionId};
@@ -19,7 +19,7 @@ impl Core {
     /// How many of the segments that have gone a session has been told of, down the connection that it has.
     pub(crate) fn gone_told(&self, session: SessionId) -> Option<u64> {
         let to_all = self.tellings.to_all.front().map(|(before, _)| *before);
-        let told = to_all.unwrap_or(self.segments.gone_count());
+        let told = to_all.unwrap_or(self.segments.gone().count());
         (self.tellings.again.is_empty() || !self.tellings.has_gone_for(session)).then_some(told)
     }
 
@@ -29,7 +29,7 @@ impl Core {
         if self.name_pinned(&mut naming, &mut Work::beside_an_operation()) {
             fx.pushes.push((To::Everybody, self.push_of(naming)));
         } else {
-            self.tellings.to_all.push_back((self.segments.gone_count() - 1, naming));
+            self.tellings.to_all.push_back((self.segments.gone().count() - 1, naming));
         }
     }
 
@@ -39,7 +39,7 @@ impl Core {
     pub(crate) fn tell_again(&mut self, session: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         entry.gone.come_back();
-        let end = self.segments.gone_count();
+        let end = self.segments.gone().count();
         let gone = entry.gone.heard.max(end.saturating_sub(GONE_TOLD_MAX))..end;
         self.tellings.again.retain(|again| again.session != session);
         let mut again = Again { session, gone, naming: None, fences: Some(Rid(0)) };
@@ -82,7 +82,7 @@ impl Core {
                 return false;
             }
             let Some(next) = again.gone.next() else { break };
-            again.naming = self.segments.gone_at(next).map(|gone| self.naming(gone));
+            again.naming = self.segments.gone().at(next).map(|gone| self.naming(gone));
         }
         while let Some(from) = again.fences {
             let most = work.left(STEP);
@@ -104,7 +104,7 @@ impl Core {
     /// The message, once all is named. Where a view has been forgotten meanwhile of which nothing proves that it has
     /// ended, all of the segment is kept.
     fn push_of(&self, Naming { uuid, number, pinned, .. }: Naming) -> Push {
-        let is_known = self.segments.gone_one_of(number).is_some_and(|gone| !gone.kept_whole);
+        let is_known = self.segments.gone().of(number).is_some_and(|gone| !gone.kept_whole);
         let pinned = if is_known { pinned } else { vec![GoneSegment::whole(number)] };
         Push::SegmentGone { uuid, number, pinned }
     }

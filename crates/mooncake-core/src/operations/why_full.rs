@@ -68,21 +68,27 @@ pub(crate) struct Reasons {
 impl Core {
     /// Slots as they are told: with why it is so, in the first of those that are full, too large or busy.
     pub(crate) fn told(&self, mut slots: Vec<PutSlot>, reasons: &Reasons) -> Vec<PutSlot> {
-        let (mut is_full, mut is_too_large, mut is_busy) = (false, false, false);
+        let (mut full, mut too_large, mut busy) = (None, None, None);
         for slot in &mut slots {
-            match slot {
-                PutSlot::Full(reason) if !std::mem::replace(&mut is_full, true) && reason.is_empty() => {
-                    let (why, replaced) = reasons.full.unwrap_or((Why::Held, self.objects.replaced_bytes));
-                    *reason = self.why_full(why, replaced);
-                }
-                PutSlot::TooLarge(reason) if !std::mem::replace(&mut is_too_large, true) && reason.is_empty() => {
-                    *reason = self.largest_segment();
-                }
-                PutSlot::Busy(reason) if !std::mem::replace(&mut is_busy, true) && reason.is_empty() => {
-                    *reason = reasons.busy.map_or_else(String::new, |busy| busy.to_string());
-                }
-                _ => {}
-            }
+            let (first, reason) = match slot {
+                PutSlot::Full(reason) => (&mut full, reason),
+                PutSlot::TooLarge(reason) => (&mut too_large, reason),
+                PutSlot::Busy(reason) => (&mut busy, reason),
+                _ => continue,
+            };
+            first.get_or_insert(reason);
+        }
+        // A log of an earlier version has reasons.
+        let to_be_said = |reason: &&mut String| reason.is_empty();
+        if let Some(reason) = full.filter(to_be_said) {
+            let (why, replaced) = reasons.full.unwrap_or((Why::Held, self.objects.replaced_bytes));
+            *reason = self.why_full(why, replaced);
+        }
+        if let Some(reason) = too_large.filter(to_be_said) {
+            *reason = self.largest_segment();
+        }
+        if let (Some(reason), Some(with)) = (busy.filter(to_be_said), reasons.busy) {
+            *reason = with.to_string();
         }
         slots
     }

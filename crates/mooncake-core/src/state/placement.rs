@@ -74,11 +74,14 @@ impl Alone {
 
     /// Something was evicted there. False when that has happened in too many segments to look at each of them.
     pub fn gains(&mut self, number: SegmentNo) -> bool {
-        let is_new = !self.gained.contains(&number);
-        if is_new && self.gained.len() < GAINED {
+        if self.gained.contains(&number) {
+            return true;
+        }
+        let has_place = self.gained.len() < GAINED;
+        if has_place {
             self.gained.push(number);
         }
-        !is_new || self.gained.last() == Some(&number)
+        has_place
     }
 
     /// One that has it by now, where `room` says how much each has that is none of the owners'.

@@ -5,19 +5,18 @@
 //!
 //! States: `docs/safety.md`, table of the segment.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::ensure::ensure;
-use crate::ids::{Extent, SegmentNo, Time};
+use crate::ids::{SegmentNo, Time};
 use crate::request::SegmentSpec;
 use crate::state::extents::{ExtentError, Extents, Remains};
+use crate::state::gone_segments::{GoneSegment, GoneSegments};
+use crate::state::live_counts::LiveCounts;
 use crate::state::maxima::Maxima;
 use crate::touched::Touched;
 use mooncake_ids::{GRANULE, SegmentUuid, SessionId};
-
-/// UUIDs of Gone segments remembered: more than owners can still try to bring back.
-const GONE_MAX: usize = 65_536;
 
 /// Whether a segment's objects can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +89,7 @@ pub(crate) struct Segment {
     pub leaves: Option<UnmountGrace>,
     open: Option<u32>,
     /// What it counts as in [`Segments::live_counts`].
-    counted: LiveCounts,
+    pub(super) counted: LiveCounts,
 }
 
 impl Segment {
@@ -183,61 +182,6 @@ pub(crate) struct Held {
     pub quarantined: u64,
 }
 
-/// What Live segments come to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct LiveCounts {
-    pub segments: u64,
-    /// Those that are being unmounted.
-    pub leaving: u64,
-    /// Granules that they can hold.
-    pub total: u64,
-    /// Granules in use, for whatever reason.
-    pub used: u64,
-    /// Granules under readers' views or hard pins.
-    pub pinned: u64,
-}
-
-impl LiveCounts {
-    /// Nothing, of one that is not Live.
-    fn of(segment: &Segment) -> LiveCounts {
-        if !segment.live {
-            return LiveCounts::default();
-        }
-        LiveCounts {
-            segments: 1,
-            leaving: u64::from(segment.leaves.is_some()),
-            total: u64::from(segment.extents.total()),
-            used: u64::from(segment.used()),
-            pinned: u64::from(segment.pinned),
-        }
-    }
-
-    /// One counts as so much now, and counted as `before`.
-    fn replace(&mut self, before: LiveCounts, now: LiveCounts) {
-        self.segments = self.segments - before.segments + now.segments;
-        self.leaving = self.leaving - before.leaving + now.leaving;
-        self.total = self.total - before.total + now.total;
-        self.used = self.used - before.used + now.used;
-        self.pinned = self.pinned - before.pinned + now.pinned;
-    }
-}
-
-/// A segment that is Gone.
-#[derive(Clone, Copy)]
-pub(crate) struct GoneSegment {
-    pub uuid: SegmentUuid,
-    pub number: SegmentNo,
-    /// There may be views on it that no log knows, or may have been: none of it is given back.
-    pub kept_whole: bool,
-}
-
-impl GoneSegment {
-    /// All that any view can hold of it.
-    pub fn whole(number: SegmentNo) -> Extent {
-        Extent { segment: number, offset: 0, length: u64::MAX }
-    }
-}
-
 #[derive(Default)]
 pub(crate) struct Segments {
     table: Vec<Option<Box<Segment>>>,
@@ -247,12 +191,7 @@ pub(crate) struct Segments {
     by_name: BTreeSet<(String, SegmentNo)>,
     /// Those whose grace is over then.
     leaving: BTreeSet<(Time, SegmentNo)>,
-    /// With how many had gone before each.
-    gone: BTreeMap<SegmentUuid, u64>,
-    gone_numbers: BTreeMap<SegmentNo, u64>,
-    gone_order: VecDeque<GoneSegment>,
-    /// How many have gone, as far as this process knows.
-    gone_count: u64,
+    gone: GoneSegments,
     open: Vec<Open>,
     /// How many open segments each session has that has one.
     open_sessions: BTreeMap<SessionId, u32>,
@@ -351,42 +290,14 @@ impl Segments {
         self.get(number).is_some_and(|segment| segment.open.is_some())
     }
 
-    pub fn is_gone_uuid(&self, uuid: SegmentUuid) -> bool {
-        self.gone.contains_key(&uuid)
-    }
-
     /// It had a number of this log once, and is no more.
     pub fn is_gone(&self, number: SegmentNo) -> bool {
         number.0 <= self.last && self.get(number).is_none()
     }
 
-    /// Oldest first.
-    pub fn gone(&self) -> impl DoubleEndedIterator<Item = GoneSegment> + '_ {
-        self.gone_order.iter().copied()
-    }
-
-    /// How many had gone before the oldest one that is remembered.
-    pub fn first_gone(&self) -> u64 {
-        self.gone_count - self.gone_order.len() as u64
-    }
-
-    /// How many have gone, as far as this process knows.
-    pub fn gone_count(&self) -> u64 {
-        self.gone_count
-    }
-
-    /// The one before which so many had gone, if it is remembered.
-    pub fn gone_at(&self, before: u64) -> Option<GoneSegment> {
-        self.gone_order.get(self.gone_place(before)?).copied()
-    }
-
-    /// One that is Gone, if it is remembered.
-    pub fn gone_one_of(&self, number: SegmentNo) -> Option<GoneSegment> {
-        self.gone_at(*self.gone_numbers.get(&number)?)
-    }
-
-    fn gone_place(&self, before: u64) -> Option<usize> {
-        usize::try_from(before.checked_sub(self.first_gone())?).ok()
+    /// Those that are remembered as Gone.
+    pub fn gone(&self) -> &GoneSegments {
+        &self.gone
     }
 
     pub fn last(&self) -> u32 {
@@ -472,7 +383,7 @@ impl Segments {
             false => (*of_it, *of_all) = (*of_it - granules, *of_all - u64::from(granules)),
         }
         let (after, stays) = (segment.lasting(), segment.leaves.is_none());
-        count(&mut self.live_counts, segment);
+        self.live_counts.recount(segment);
         if let Some(place) = segment.open {
             self.attainable.set(place as usize, segment.attainable());
         }
@@ -548,24 +459,10 @@ impl Segments {
         Some(segment)
     }
 
-    /// Remembers that a UUID is Gone, and that all of it is to be kept if ever that was said.
+    /// Remembers that a segment is Gone.
     pub fn forget(&mut self, gone: GoneSegment) {
         self.last = self.last.max(gone.number.0);
-        if let Some(before) = self.gone.get(&gone.uuid) {
-            let place = self.gone_place(*before).expect("it is remembered");
-            self.gone_order[place].kept_whole |= gone.kept_whole;
-            return;
-        }
-        self.gone.insert(gone.uuid, self.gone_count);
-        self.gone_numbers.insert(gone.number, self.gone_count);
-        self.gone_order.push_back(gone);
-        self.gone_count += 1;
-        if self.gone_order.len() > GONE_MAX
-            && let Some(oldest) = self.gone_order.pop_front()
-        {
-            self.gone.remove(&oldest.uuid);
-            self.gone_numbers.remove(&oldest.number);
-        }
+        self.gone.remember(gone);
     }
 
     /// Whether that changed anything.
@@ -577,7 +474,7 @@ impl Segments {
             (true, false) => *self.hidden.entry(segment.session).or_default() += 1,
             _ => {}
         }
-        count(&mut self.live_counts, segment);
+        self.live_counts.recount(segment);
         std::mem::replace(&mut self.live[number.0 as usize], live) != live
     }
 
@@ -697,7 +594,7 @@ impl Segments {
 
     fn count(&mut self, number: SegmentNo) {
         if let Some(segment) = self.table[number.0 as usize].as_deref_mut() {
-            count(&mut self.live_counts, segment);
+            self.live_counts.recount(segment);
         }
     }
 
@@ -761,20 +658,11 @@ impl Segments {
         ensure!(numbers == self.numbers, "{numbers:?} are there, and listed {:?}", self.numbers);
         let named: BTreeSet<_> = self.iter().map(|segment| (segment.spec.name.clone(), segment.number)).collect();
         ensure!(named == self.by_name, "{named:?} are there, and found by their names {:?}", self.by_name);
-        for GoneSegment { uuid, number, .. } in &self.gone_order {
-            let number = number.0;
-            ensure!(
-                self.gone.contains_key(uuid) && !self.by_uuid.contains_key(uuid),
-                "the UUID of {number} is not Gone"
-            );
-            let gone = self.is_gone(SegmentNo(number)) && !self.is_live(SegmentNo(number));
-            ensure!(gone, "{number} is in the order of those that are Gone, and there or Live");
+        self.gone.check_invariants()?;
+        for GoneSegment { uuid, number, .. } in self.gone.iter() {
+            let gone = self.is_gone(number) && !self.is_live(number) && !self.by_uuid.contains_key(&uuid);
+            ensure!(gone, "{} is remembered as Gone, and there or Live", number.0);
         }
-        let (ordered, gone, numbered) = (self.gone_order.len(), self.gone.len(), self.gone_numbers.len());
-        ensure!(ordered == gone && gone <= GONE_MAX, "{gone} are Gone, {ordered} in order");
-        ensure!(numbered == gone, "{gone} are Gone, {numbered} by number");
-        let lost = self.gone().find(|gone| self.gone_one_of(gone.number).is_none_or(|found| found.uuid != gone.uuid));
-        ensure!(lost.is_none(), "{:?} is Gone, and not found by its number", lost.map(|gone| gone.number));
         Ok(())
     }
 }
@@ -813,12 +701,6 @@ impl Segments {
         ensure!(self.populating.len() <= self.open.len(), "{:?} are populated, and not open", self.populating);
         Ok(())
     }
-}
-
-/// A segment has changed: what it counts as among those that are Live.
-fn count(of_all: &mut LiveCounts, segment: &mut Segment) {
-    let now = LiveCounts::of(segment);
-    of_all.replace(std::mem::replace(&mut segment.counted, now), now);
 }
 
 /// One less of these, and none at all of what there is none of.

@@ -47,7 +47,7 @@ impl Owner {
     fn end(self, pool: &mut Pool) {
         let kind = "a session closes that has 1,000 segments, a step";
         while !pool.hold(kind, |core, now, fx| core.close_session(now, self.session, fx)) {}
-        pool.tick("tick, behind 1,000 segments that are gone");
+        pool.tick("tick, behind a large owner that is gone");
         pool.forget_fences();
     }
 }

@@ -45,7 +45,7 @@ impl Core {
         let cut = Cut {
             session: SessionId(self.sessions.last),
             segment: SegmentNo(self.segments.last()),
-            gone: self.segments.gone_count(),
+            gone: self.segments.gone().count(),
             rid: Rid::new(self.epoch.number, self.counter),
             slots,
         };
@@ -172,8 +172,8 @@ impl Core {
         match from {
             Unit::Session(session) => session_from(session).map(Unit::Session),
             Unit::Gone(count) => {
-                let next = count.max(self.segments.first_gone());
-                (next < self.segments.gone_count()).then_some(Unit::Gone(next))
+                let next = count.max(self.segments.gone().forgotten());
+                (next < self.segments.gone().count()).then_some(Unit::Gone(next))
             }
             Unit::Segment(number) => self.segments.numbers_from(number).next().map(Unit::Segment),
             Unit::Reserved(slot) => {
@@ -211,7 +211,7 @@ impl Core {
             Unit::Session(session) => {
                 into.extend(session_of_cut(session).map(|entry| snapshot::opened(session, entry)));
             }
-            Unit::Gone(count) if count < gone => into.extend(self.segments.gone_at(count).map(snapshot::forgotten)),
+            Unit::Gone(count) if count < gone => into.extend(self.segments.gone().at(count).map(snapshot::forgotten)),
             Unit::Segment(number) if number <= segment => {
                 into.extend(self.segments.get(number).into_iter().flat_map(snapshot::mounted));
             }

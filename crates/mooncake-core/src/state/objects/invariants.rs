@@ -122,7 +122,7 @@ impl Objects {
         ensure!(hard == self.hard_pinned, "{hard} are pinned hard, and counted {}", self.hard_pinned);
         ensure!(replaced == self.replaced_bytes, "{replaced} bytes are replaced, and counted {}", self.replaced_bytes);
         singles.sort_unstable();
-        for number in segments.numbers().chain(segments.gone().map(|gone| gone.number)) {
+        for number in segments.numbers().chain(segments.gone().iter().map(|gone| gone.number)) {
             let (below, above) = (|other: &SegmentNo| *other < number, |other: &SegmentNo| *other <= number);
             let there = (singles.partition_point(above) - singles.partition_point(below)) as u64;
             let counted = self.singles.get(number.0 as usize).copied().unwrap_or(0);
