@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, ThreadId};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooncake_memory::Registry;
-use mooncake_os::{Guarded, forked};
-use mooncake_segment::{SLOWEST, Wait};
+use mooncake_os::{Deadline, Guarded, forked};
+use mooncake_segment::RATE_MIN;
 use parking_lot::Mutex;
 
 use crate::anchor::Shared;
@@ -122,9 +122,9 @@ impl Inner {
     }
 
     /// The data timeout counts from the last byte moved; this bounds the whole.
-    pub(crate) fn transfer_wait<'a>(&self, bytes: u64, interrupted: &'a dyn Fn() -> bool) -> Wait<'a> {
-        let whole = Duration::from_secs(bytes / SLOWEST);
-        Wait { deadline: Instant::now() + self.settings.data_timeout + whole, interrupted }
+    pub(crate) fn transfer_deadline<'a>(&self, bytes: u64, interrupted: &'a (dyn Fn() -> bool + Sync)) -> Deadline<'a> {
+        let whole = Duration::from_secs(bytes / RATE_MIN);
+        Deadline::after(self.settings.data_timeout + whole, interrupted)
     }
 
     /// A number that differs from call to call.

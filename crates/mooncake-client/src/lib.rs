@@ -44,6 +44,7 @@
 
 mod anchor;
 mod call;
+mod connection_error;
 mod descriptors;
 mod discovery;
 mod error;
@@ -53,7 +54,6 @@ mod key;
 pub mod machine;
 mod metrics;
 mod options;
-mod patience;
 mod process;
 mod report;
 #[cfg(test)]

@@ -290,7 +290,7 @@ impl Client {
         let identity = opening::identity("host:1", &process, 3);
         let opening = {
             let (masters, identity) = (masters.clone(), identity.clone());
-            std::thread::spawn(move || opening::open_first(&masters, &identity, &process, &|| Ok(())).unwrap())
+            std::thread::spawn(move || opening::open_first(&masters, &identity, &process, &|| false).unwrap())
         };
         let mut caller = master.next();
         caller.say(&hello_reply(7));

@@ -19,4 +19,4 @@ pub use spin::{
     turns,
 };
 pub use tcp::{stays_within_host, unpace};
-pub use unix::{connect_abstract, listen_abstract};
+pub use unix::{connect_abstract, connect_abstract_until, listen_abstract};

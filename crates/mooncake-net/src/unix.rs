@@ -3,9 +3,15 @@
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
 
-use mooncake_os::Guarded;
+use mooncake_os::{Deadline, Guarded, WaitError};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::connect::ConnectError;
+
+/// Between two tries of a listener whose queue is full: nothing tells that it no longer is.
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Listens under an abstract name.
 pub fn listen_abstract(name: &str) -> io::Result<UnixListener> {
@@ -22,4 +28,48 @@ pub fn connect_abstract(name: &str) -> io::Result<Guarded<UnixStream>> {
     rustix::net::connect(&*stream, &address)?;
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// The same, tried again until the deadline while the listener's queue is full.
+pub fn connect_abstract_until(name: &str, deadline: &Deadline<'_>) -> Result<Guarded<UnixStream>, ConnectError> {
+    let mut connected = connect_abstract(name);
+    let is_busy = |error: &io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+    while connected.as_ref().is_err_and(is_busy) {
+        match deadline.check() {
+            Ok(()) => std::thread::sleep(deadline.left().min(RETRY_PAUSE)),
+            Err(WaitError::Interrupted) => return Err(ConnectError::Interrupted),
+            Err(WaitError::Expired(_)) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+        }
+        connected = connect_abstract(name);
+    }
+    Ok(connected?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_listener_whose_queue_is_full_is_tried_again_until_the_deadline_or_the_callers_wish() {
+        let name = format!("mooncake-net-test-{}", std::process::id());
+        let listener = listen_abstract(&name).unwrap();
+        // One that nobody accepts fills it.
+        rustix::net::listen(&listener, 0).unwrap();
+        let _queued = connect_abstract(&name).unwrap();
+        assert_eq!(connect_abstract(&name).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let short = Deadline::after(Duration::from_millis(50), &|| false);
+        let late = connect_abstract_until(&name, &short);
+        assert!(matches!(&late, Err(ConnectError::Io(e)) if e.kind() == io::ErrorKind::TimedOut), "{late:?}");
+        let began = Instant::now();
+        let wish = || began.elapsed() > Duration::from_millis(50);
+        let ended = connect_abstract_until(&name, &Deadline::after(Duration::from_secs(20), &wish));
+        assert!(matches!(ended, Err(ConnectError::Interrupted)), "{ended:?}");
+        let accepting = std::thread::spawn(move || (listener.accept().unwrap(), listener.accept().unwrap()));
+        connect_abstract_until(&name, &Deadline::after(Duration::from_secs(20), &|| false)).unwrap();
+        accepting.join().unwrap();
+        let gone = connect_abstract_until(&name, &Deadline::after(Duration::from_secs(20), &|| false));
+        assert!(matches!(&gone, Err(ConnectError::Io(e)) if e.kind() == io::ErrorKind::ConnectionRefused), "{gone:?}");
+    }
 }

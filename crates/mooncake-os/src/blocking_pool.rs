@@ -12,10 +12,12 @@ use crate::permits::{Permit, Permits};
 use crate::thread;
 
 /// Threads for such calls, each for one. At most so many at a time: a caller that finds none free waits, until its
-/// deadline too.
+/// deadline too, or is [refused](BlockingPool::refusing).
 #[derive(Debug, Clone)]
 pub struct BlockingPool {
     permits: Arc<Permits>,
+    threads_max: usize,
+    refuses: bool,
     thread: &'static str,
 }
 
@@ -25,6 +27,9 @@ pub enum BlockingError {
     /// Its caller has left it, or found no thread free in time.
     #[error(transparent)]
     Wait(#[from] WaitError),
+    /// All threads, so many, make calls: this one was not made.
+    #[error("{0} calls have not ended yet")]
+    Full(usize),
     /// No thread can be started.
     #[error("start a thread: {0}")]
     Start(io::Error),
@@ -36,7 +41,12 @@ pub enum BlockingError {
 impl BlockingPool {
     /// At most so many threads, all of this name.
     pub fn new(threads_max: usize, thread: &'static str) -> BlockingPool {
-        BlockingPool { permits: Arc::new(Permits::new(threads_max)), thread }
+        BlockingPool { permits: Arc::new(Permits::new(threads_max)), threads_max, refuses: false, thread }
+    }
+
+    /// The same, but a caller that finds no thread free is refused at once.
+    pub fn refusing(threads_max: usize, thread: &'static str) -> BlockingPool {
+        BlockingPool { refuses: true, ..BlockingPool::new(threads_max, thread) }
     }
 
     /// What `call` gives, if it does so before the deadline.
@@ -48,6 +58,9 @@ impl BlockingPool {
         let permit = loop {
             if let Some(permit) = Permit::one(self.permits.clone()) {
                 break permit;
+            }
+            if self.refuses {
+                return Err(BlockingError::Full(self.threads_max));
             }
             deadline.check()?;
             std::thread::sleep(deadline.slice());
@@ -99,6 +112,30 @@ mod tests {
         end.send(()).unwrap();
         let long = Deadline::after(Duration::from_secs(20), &|| false);
         assert_eq!(pool.run(&long, || 7).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_call_that_ends_makes_room_for_another_and_one_that_is_refused_takes_none() {
+        let pool = BlockingPool::refusing(THREADS_MAX, "blocking-test");
+        let short = Deadline::after(Duration::ZERO, &|| false);
+        let long = Deadline::after(Duration::from_secs(20), &|| false);
+        let (end, ended) = sync_channel::<()>(0);
+        let ended = Arc::new(Mutex::new(ended));
+        for _ in 0..THREADS_MAX {
+            let wait = ended.clone();
+            assert!(matches!(pool.run(&short, move || wait.lock().recv()), Err(BlockingError::Wait(_))));
+        }
+        for _ in 0..2 {
+            let refused = pool.run(&long, || unreachable!("there is no room"));
+            assert!(matches!(refused, Err(BlockingError::Full(THREADS_MAX))), "{refused:?}");
+        }
+        end.send(()).unwrap();
+        // Until its thread has given its place back.
+        let made = long.wait_until(|| pool.run(&long, || 7).is_ok());
+        assert!(made, "there is room for one");
+        for _ in 1..THREADS_MAX {
+            end.send(()).unwrap();
+        }
     }
 
     #[test]

@@ -33,6 +33,13 @@ pub enum WaitError {
     Expired(Duration),
 }
 
+impl Deadline<'static> {
+    /// From now on, until that moment; the caller has no hook.
+    pub fn at(until: Instant) -> Deadline<'static> {
+        Deadline { began: Instant::now(), until, interrupted: &|| false }
+    }
+}
+
 impl<'a> Deadline<'a> {
     /// Longest wait without a look at the clock and at the caller's hook.
     pub const SLICE: Duration = Duration::from_millis(50);
@@ -41,6 +48,11 @@ impl<'a> Deadline<'a> {
     pub fn after(time: Duration, interrupted: &'a (dyn Fn() -> bool + Sync)) -> Deadline<'a> {
         let began = Instant::now();
         Deadline { began, until: began + time, interrupted }
+    }
+
+    /// The same, but ends after so long at the latest.
+    pub fn within(&self, time: Duration) -> Deadline<'a> {
+        Deadline { until: self.until.min(Instant::now() + time), ..*self }
     }
 
     /// Whether its moment has come. The hook is not asked.

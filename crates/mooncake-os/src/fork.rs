@@ -4,7 +4,7 @@
 
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
@@ -101,6 +101,16 @@ impl<T: AsFd> Guarded<T> {
         watch_forks();
         let slot = claim(inner.as_fd().as_raw_fd());
         Self { inner: ManuallyDrop::new(inner), slot }
+    }
+}
+
+impl<T: AsFd + Into<OwnedFd>> Guarded<T> {
+    /// The same descriptor, whatever it is of.
+    pub fn into_owned_fd(self) -> Guarded<OwnedFd> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped, so that this is the only one.
+        let inner = unsafe { std::ptr::read(&raw const this.inner) };
+        Guarded { inner: ManuallyDrop::new(ManuallyDrop::into_inner(inner).into()), slot: this.slot }
     }
 }
 

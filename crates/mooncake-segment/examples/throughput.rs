@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Target};
+use mooncake_os::Deadline;
 use mooncake_os::boot_id;
 use mooncake_segment::{
     EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, SegmentServer, ServerEvents,
-    ServerOptions, Wait,
+    ServerOptions,
 };
 
 struct Quiet;
@@ -66,7 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for size in SIZES {
         let data: Vec<u8> = (0..size).map(|i| ((i * 31) >> 3) as u8).collect();
         let mut back = vec![0; size];
-        let wait = Wait::until(Instant::now() + Duration::from_secs(120));
+        let wait = Deadline::at(Instant::now() + Duration::from_secs(120));
         let (tcp, shm) = (tcp.link(&address, &wait)?, shm.link(&address, &wait)?);
         // One call of each kind in turn, so that a noisy machine disturbs all alike.
         let rounds = ((1 << 30) / size).clamp(50, 3000);

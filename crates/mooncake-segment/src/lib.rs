@@ -31,14 +31,14 @@ mod protocol;
 // For the simulation, which runs the same decisions in virtual time. It has no stable interface.
 #[doc(hidden)]
 pub mod machine;
+mod rate;
 mod readiness;
 mod server;
-mod wait;
 
 pub use epoch::Epoch;
 pub use error::{LinkError, ServerError, TransferError, TwoEpochs, WriteError};
 pub use link::{Link, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
 pub use link_events::{EpochQuestion, LinkEvents};
 pub use protocol::frames::Status;
+pub use rate::RATE_MIN;
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
-pub use wait::{SLOWEST, Wait};

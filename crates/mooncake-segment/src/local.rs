@@ -190,16 +190,17 @@ mod tests {
 
     use super::*;
     use crate::link::fixture::{Quiet, owner};
-    use crate::{LinkOptions, Links, TransferError, Wait};
+    use crate::{LinkOptions, Links, TransferError};
+    use mooncake_os::Deadline;
 
     #[test]
     fn links_that_ended_leave_nothing_behind_at_their_owner() {
         let (_server, memory, address) = owner(1 << 20, Quiet);
         let links = Links::new(LinkOptions::new(1), Box::new(Quiet)).unwrap();
         let served = find(&memory.uuid()).unwrap();
-        let wait = Wait::until(std::time::Instant::now() + std::time::Duration::from_secs(5));
-        let link = links.link(&address, &wait).unwrap();
-        let crc = link.write(1 << 48 | 2, 0, &[Source::new(&[5; 64])], &wait).unwrap();
+        let deadline = Deadline::at(std::time::Instant::now() + std::time::Duration::from_secs(5));
+        let link = links.link(&address, &deadline).unwrap();
+        let crc = link.write(1 << 48 | 2, 0, &[Source::new(&[5; 64])], &deadline).unwrap();
         let views = [(); 2].map(|()| link.view(1 << 48 | 2, 0, 64, Some(crc)).unwrap().unwrap());
         assert_eq!(served.insiders.state.lock().inside.len(), 1);
         links.close();
@@ -215,16 +216,16 @@ mod tests {
     fn a_segment_of_this_process_that_is_removed_is_neither_read_nor_written_nor_viewed() {
         let (server, memory, address) = owner(1 << 20, Quiet);
         let links = Links::new(LinkOptions::new(1), Box::new(Quiet)).unwrap();
-        let wait = Wait::until(std::time::Instant::now() + std::time::Duration::from_secs(5));
-        let (rid, link) = (1 << 48 | 2, links.link(&address, &wait).unwrap());
-        let crc = link.write(rid, 0, &[Source::new(&[5; 64])], &wait).unwrap();
+        let deadline = Deadline::at(std::time::Instant::now() + std::time::Duration::from_secs(5));
+        let (rid, link) = (1 << 48 | 2, links.link(&address, &deadline).unwrap());
+        let crc = link.write(rid, 0, &[Source::new(&[5; 64])], &deadline).unwrap();
         let report = || {
             let report = link.report();
             (report.bytes_read, report.bytes_written)
         };
         assert_eq!(report(), (0, 64));
         let mut back = [0; 64];
-        link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &wait).unwrap();
+        link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &deadline).unwrap();
         assert_eq!((back, report()), ([5; 64], (64, 64)));
         let view = link.view(rid, 0, 32, None).unwrap().unwrap();
         assert_eq!((&*view, report()), (&[5; 32][..], (96, 64)));
@@ -232,8 +233,8 @@ mod tests {
         assert!(server.remove(memory.uuid()));
         let gone = |error| matches!(error, TransferError::Gone { .. });
         let mut target = [0; 64];
-        assert!(gone(link.read(rid, 0, &mut [Target::new(&mut target)], None, &wait).unwrap_err()));
-        let e = link.write(rid + 2, 4096, &[Source::new(&[5; 64])], &wait).unwrap_err();
+        assert!(gone(link.read(rid, 0, &mut [Target::new(&mut target)], None, &deadline).unwrap_err()));
+        let e = link.write(rid + 2, 4096, &[Source::new(&[5; 64])], &deadline).unwrap_err();
         assert!(e.settled && gone(e.error));
         assert!(gone(link.view(rid, 0, 64, None).unwrap_err()));
         assert_eq!((&*view, report()), (&[5; 32][..], (96, 64)), "a view outlives it");

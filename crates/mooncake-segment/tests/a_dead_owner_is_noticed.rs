@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Source, Target, Verify};
-use mooncake_segment::{Path, Paths, TransferError, Wait};
+use mooncake_os::Deadline;
+use mooncake_segment::{Path, Paths, TransferError};
 use support::*;
 
 #[test]
@@ -49,11 +50,11 @@ fn a_killed_owner_is_noticed_within_200_ms_and_its_memory_given_back_under_live_
     // No other test of this binary has a segment of this size: it is counted by size.
     let (mut owner, address) = start_owner(16 * MIB);
     let (links, noticed) = links(Paths::ALL);
-    let link = links.link(&address, &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
     assert_eq!(link.path(), Path::SharedMemory, "{}", link.reason());
     let data = pattern(MIB, 5);
-    let crc = link.write(rid(1, 1), 0, &[Source::new(&data)], &wait()).unwrap();
-    link.write(rid(1, 2), 4 * MIB, &[Source::new(&pattern(8 * MIB, 6))], &wait()).unwrap();
+    let crc = link.write(rid(1, 1), 0, &[Source::new(&data)], &soon()).unwrap();
+    link.write(rid(1, 2), 4 * MIB, &[Source::new(&pattern(8 * MIB, 6))], &soon()).unwrap();
     let view = link.view(rid(1, 1), 0, MIB, Some(crc)).unwrap().unwrap();
     let other = link.view(rid(1, 2), 4 * MIB, MIB, None).unwrap().unwrap();
     assert!(held_bytes(16 * MIB) >= 9 * MIB);
@@ -65,14 +66,14 @@ fn a_killed_owner_is_noticed_within_200_ms_and_its_memory_given_back_under_live_
         other => panic!("{other:?}"),
     }
     assert!(killed.elapsed() < Duration::from_millis(200), "{:?}", killed.elapsed());
-    assert!(link.write(rid(1, 3), 0, &[Source::new(b"x")], &wait()).is_err());
+    assert!(link.write(rid(1, 3), 0, &[Source::new(b"x")], &soon()).is_err());
 
     // The master says what is pinned; own views are kept whatever it says.
     links.forget(address.uuid, &[(0, MIB)], FIRST);
     holds(16 * MIB, 2 * MIB..3 * MIB);
     assert_eq!(*view, data);
     assert_eq!(*other, pattern(8 * MIB, 6)[..MIB as usize]);
-    let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &wait()).unwrap_err();
+    let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &soon()).unwrap_err();
     assert!(matches!(e, TransferError::Gone { .. }), "{e}");
 
     drop(other);
@@ -91,8 +92,8 @@ fn what_only_another_epochs_master_may_know_of_is_kept_when_the_owner_dies() {
     let size = 12 * MIB;
     let (mut owner, address) = start_owner(size);
     let (links, noticed) = links(Paths::ALL);
-    let link = links.link(&address, &wait()).unwrap();
-    link.write(rid(1, 1), 0, &[Source::new(&pattern(2 * MIB, 5))], &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(&pattern(2 * MIB, 5))], &soon()).unwrap();
     let mut peer = start_writer(&address, Path::SharedMemory);
     assert_eq!(peer.ask(format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
     assert_eq!(owner.ask("take-epoch 2 8"), "taken by 0");
@@ -114,7 +115,7 @@ fn what_only_another_epochs_master_may_know_of_is_kept_when_the_owner_dies() {
 fn a_view_in_another_process_keeps_its_bytes_when_this_one_drops_its_own() {
     let (mut owner, address) = start_owner(8 * MIB);
     let (links, noticed) = links(Paths::ALL);
-    let link = links.link(&address, &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
     let mut peer = start_writer(&address, Path::SharedMemory);
     assert!(peer.ask(format!("write {} 0 {MIB}", rid(1, 1))).starts_with("ok"));
     let expected = pattern(MIB, rid(1, 1) as u8);
@@ -137,7 +138,7 @@ fn a_view_in_another_process_keeps_its_bytes_when_this_one_drops_its_own() {
 fn views_last_whoever_drops_others_and_in_whatever_order() {
     let (mut owner, address) = start_owner(4 * MIB);
     let (links, noticed) = links(Paths::ALL);
-    let link = links.link(&address, &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
     let mut peer = start_writer(&address, Path::SharedMemory);
     for i in 0..3 {
         assert!(peer.ask(format!("write {} {} {MIB}", rid(1, i + 1), i * MIB)).starts_with("ok"));
@@ -163,9 +164,9 @@ fn views_last_whoever_drops_others_and_in_whatever_order() {
 fn a_peer_that_hears_that_a_segment_is_gone_takes_nothing_from_an_owner_that_lives() {
     let owner = Owner::new(2 * MIB);
     let (links, _noticed) = links(Paths::only(Path::SharedMemory));
-    let link = links.link(&owner.address(), &wait()).unwrap();
+    let link = links.link(&owner.address(), &soon()).unwrap();
     let data = pattern(MIB, 5);
-    let crc = link.write(rid(1, 1), 0, &[Source::new(&data)], &wait()).unwrap();
+    let crc = link.write(rid(1, 1), 0, &[Source::new(&data)], &soon()).unwrap();
     // Its owner's own view, which announces itself to nobody, and a peer's.
     let owners = owner.memory.view_mapping().unwrap().view(rid(1, 1), 0, MIB, Verify::Crc(crc)).unwrap();
     let mine = link.view(rid(1, 1), 0, MIB, Some(crc)).unwrap().unwrap();
@@ -188,13 +189,13 @@ fn memory_that_was_forgotten_first_goes_back_when_the_owner_dies_and_each_view_e
     let size = 10 * MIB;
     let (mut owner, address) = start_owner(size);
     let (links, _noticed) = links(Paths::ALL);
-    let link = links.link(&address, &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
     let mut views = Vec::new();
     for i in 0..4 {
-        link.write(rid(1, i + 1), i * MIB, &[Source::new(&pattern(MIB, 5))], &wait()).unwrap();
+        link.write(rid(1, i + 1), i * MIB, &[Source::new(&pattern(MIB, 5))], &soon()).unwrap();
         views.push(link.view(rid(1, i + 1), i * MIB, MIB, None).unwrap().unwrap());
     }
-    link.write(rid(1, 9), 5 * MIB, &[Source::new(&pattern(5 * MIB, 5))], &wait()).unwrap();
+    link.write(rid(1, 9), 5 * MIB, &[Source::new(&pattern(5 * MIB, 5))], &soon()).unwrap();
     links.forget(address.uuid, &[], FIRST);
     drop(views.pop());
     assert!(held_bytes(size) >= 9 * MIB, "its owner lives");
@@ -221,14 +222,14 @@ fn memory_goes_back_though_the_watcher_has_not_come_to_tell_of_the_owners_end() 
     let links = mooncake_segment::Links::new(mooncake_segment::LinkOptions::new(WRITER), Box::new(events)).unwrap();
     let (mut first, first_address) = start_owner(MIB);
     let (mut second, address) = start_owner(size);
-    let _first = links.link(&first_address, &wait()).unwrap();
-    let link = links.link(&address, &wait()).unwrap();
-    link.write(rid(1, 1), 0, &[Source::new(&pattern(5 * MIB, 5))], &wait()).unwrap();
+    let _first = links.link(&first_address, &soon()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(&pattern(5 * MIB, 5))], &soon()).unwrap();
     let _view = link.view(rid(1, 1), 0, 1024, None).unwrap().unwrap();
     drop(link);
     first.kill();
     let until = Instant::now() + Duration::from_secs(5);
-    while links.link(&first_address, &Wait::until(Instant::now())).is_ok() {
+    while links.link(&first_address, &Deadline::at(Instant::now())).is_ok() {
         assert!(Instant::now() < until, "the end of the first is noticed");
     }
     second.kill();

@@ -17,7 +17,7 @@ fn sources<'a>(memory: &DeviceMemory<'_>, host: &'a [u8], cuts: &[usize], regist
 }
 
 fn read(link: &Link, rid: u64, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<(), TransferError> {
-    link.read(rid, 0, &mut [Target::foreign(memory.range(), registry).unwrap()], None, &wait())
+    link.read(rid, 0, &mut [Target::foreign(memory.range(), registry).unwrap()], None, &soon())
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn bytes_of_devices_come_back_on_every_path_in_every_size() {
     let owner = Owner::new(16 * MIB);
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         for (i, len) in [1, 16 << 10, 300_000, MIB, 3 * MIB, 5 * MIB + 17].into_iter().enumerate() {
             for registered in [false, true] {
                 let rid = rid(1 + path as u64, 2 * i as u64 + 1 + u64::from(registered));
@@ -39,7 +39,7 @@ fn bytes_of_devices_come_back_on_every_path_in_every_size() {
                 }
                 let cuts = [0, data.len() / 3, data.len() / 3 + data.len() / 50, data.len()];
                 let parts = sources(&from, &host, &cuts, &registry);
-                let crc = link.write(rid, 4096, &parts, &wait()).unwrap();
+                let crc = link.write(rid, 4096, &parts, &soon()).unwrap();
                 assert_eq!(crc, crc32c(&[&host[..], &data, &host].concat()), "{path} {len}");
 
                 let (mut head, mut tail) = (vec![0; host.len()], vec![0; host.len()]);
@@ -50,10 +50,10 @@ fn bytes_of_devices_come_back_on_every_path_in_every_size() {
                     Target::foreign(to.part(half, data.len() - half), &registry).unwrap(),
                     Target::new(&mut tail),
                 ];
-                let wrong = link.read(rid, 4096, &mut targets, Some(!crc), &wait()).unwrap_err();
+                let wrong = link.read(rid, 4096, &mut targets, Some(!crc), &soon()).unwrap_err();
                 assert!(matches!(wrong, TransferError::Checksum { .. }), "{path} {len}: {wrong}");
                 to.write(0, &vec![0; data.len()]);
-                link.read(rid, 4096, &mut targets, Some(crc), &wait()).unwrap();
+                link.read(rid, 4096, &mut targets, Some(crc), &soon()).unwrap();
                 assert!(head == host && to.read() == data && tail == host, "{path} {len} registered: {registered}");
             }
         }
@@ -68,19 +68,19 @@ fn a_device_that_fails_is_an_error_and_the_link_goes_on() {
     let registry = Registry::new();
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         let data = pattern(3 * MIB, 1);
         let memory = fake.holding(0, &data);
         let whole = [Source::foreign(memory.range(), &registry).unwrap()];
         let rid = |counter| rid(1 + path as u64, counter);
-        let crc = link.write(rid(1), 0, &whole, &wait()).unwrap();
+        let crc = link.write(rid(1), 0, &whole, &soon()).unwrap();
         for (call, code) in
             [("cuMemcpyDtoHAsync", INVALID_VALUE), ("cuMemcpyDtoHAsync", ILLEGAL_ADDRESS), ("cuStreamSynchronize", 700)]
         {
             // Before the first byte is sent, and in mid-stream.
             for after in [0, if path == Path::Tcp { 6 } else { 2 }] {
                 fake.fail(call, code, after, 1);
-                let failed = link.write(rid(2), 8 * MIB, &whole, &wait()).unwrap_err();
+                let failed = link.write(rid(2), 8 * MIB, &whole, &soon()).unwrap_err();
                 fake.mend();
                 let TransferError::Copy(CopyError::Device(e)) = &failed.error else { panic!("{path}: {failed}") };
                 assert_eq!((e.call, e.code), (call, code));
@@ -96,7 +96,7 @@ fn a_device_that_fails_is_an_error_and_the_link_goes_on() {
         }
         memory.write(0, &vec![0; data.len()]);
         let mut target = [Target::foreign(memory.range(), &registry).unwrap()];
-        link.read(rid(1), 0, &mut target, Some(crc), &wait()).unwrap();
+        link.read(rid(1), 0, &mut target, Some(crc), &soon()).unwrap();
         assert!(memory.read() == data);
     }
     assert_eq!((fake.count("strays"), fake.count("contexts")), (0, 0));
@@ -109,7 +109,7 @@ fn a_range_that_leaves_the_devices_memory_is_the_callers_mistake() {
     let registry = Registry::new();
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         let memory = fake.alloc(0, 200_000);
         let beyond = memory.part(100_000, 100_001);
         let is_callers = |e: &TransferError| match e {
@@ -117,18 +117,18 @@ fn a_range_that_leaves_the_devices_memory_is_the_callers_mistake() {
             TransferError::Copy(CopyError::Device(e)) => e.is_wrong_range(),
             _ => false,
         };
-        let failed = link.write(rid(1 + path as u64, 1), 0, &[Source::foreign(beyond, &registry).unwrap()], &wait());
+        let failed = link.write(rid(1 + path as u64, 1), 0, &[Source::foreign(beyond, &registry).unwrap()], &soon());
         assert!(is_callers(&failed.unwrap_err().error), "{path}");
-        link.write(rid(1 + path as u64, 2), 0, &[Source::new(&[1; 100_001])], &wait()).unwrap();
+        link.write(rid(1 + path as u64, 2), 0, &[Source::new(&[1; 100_001])], &soon()).unwrap();
         let mut target = [Target::foreign(beyond, &registry).unwrap()];
-        let e = link.read(rid(1 + path as u64, 2), 0, &mut target, None, &wait()).unwrap_err();
+        let e = link.read(rid(1 + path as u64, 2), 0, &mut target, None, &soon()).unwrap_err();
         assert!(is_callers(&e), "{path}: {e}");
         // What was registered and then freed is told by the driver.
         registry.register(memory.range()).unwrap();
         let gone = memory.range();
         drop(memory);
         let failed =
-            link.write(rid(1 + path as u64, 3), 0, &[Source::foreign(gone, &registry).unwrap()], &wait()).unwrap_err();
+            link.write(rid(1 + path as u64, 3), 0, &[Source::foreign(gone, &registry).unwrap()], &soon()).unwrap_err();
         assert!(is_callers(&failed.error), "{path}: {failed}");
         assert!(failed.settled);
         registry.unregister(gone.addr());
@@ -143,7 +143,7 @@ fn many_threads_with_devices_memory_share_a_link() {
     let registry = Registry::new();
     for path in [Path::SharedMemory, Path::Tcp] {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..8_u64 {
                 let (link, fake, registry) = (&link, &fake, &registry);
@@ -153,9 +153,9 @@ fn many_threads_with_devices_memory_share_a_link() {
                         let data = pattern(700_000 + thread, (8 * round + thread) as u8);
                         let (from, to) = (fake.holding(0, &data), fake.alloc(1, data.len()));
                         let source = [Source::foreign(from.range(), registry).unwrap()];
-                        let crc = link.write(rid, thread * 4 * MIB, &source, &wait()).unwrap();
+                        let crc = link.write(rid, thread * 4 * MIB, &source, &soon()).unwrap();
                         let mut target = [Target::foreign(to.range(), registry).unwrap()];
-                        link.read(rid, thread * 4 * MIB, &mut target, Some(crc), &wait()).unwrap();
+                        link.read(rid, thread * 4 * MIB, &mut target, Some(crc), &soon()).unwrap();
                         assert!(to.read() == data, "{path}");
                     }
                 });

@@ -20,7 +20,7 @@ fn other_process() {
 /// A link over one path, and what keeps it.
 fn links_of(owner: &Owner, path: Path) -> (Arc<Link>, Links) {
     let (links, _) = links(Paths::only(path));
-    (links.link(&owner.address(), &wait()).unwrap(), links)
+    (links.link(&owner.address(), &soon()).unwrap(), links)
 }
 
 #[test]
@@ -29,13 +29,13 @@ fn without_peers_an_epoch_is_taken_at_once_and_older_writes_are_refused() {
     assert_eq!(owner.take_epoch(3), [owner.memory.uuid()]);
     for path in [Path::Local, Path::Tcp] {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
-        let e = link.write(rid(2, 9), 0, &[Source::new(b"old")], &wait()).unwrap_err();
+        let link = links.link(&owner.address(), &soon()).unwrap();
+        let e = link.write(rid(2, 9), 0, &[Source::new(b"old")], &soon()).unwrap_err();
         assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{e}");
-        link.write(rid(3, 1 + path as u64), 0, &[Source::new(b"new")], &wait()).unwrap();
+        link.write(rid(3, 1 + path as u64), 0, &[Source::new(b"new")], &soon()).unwrap();
         // Reads of older placements go on: the stamps decide those.
         links.drain_epoch(4);
-        assert!(link.write(rid(3, 9), 0, &[Source::new(b"old")], &wait()).unwrap_err().settled);
+        assert!(link.write(rid(3, 9), 0, &[Source::new(b"old")], &soon()).unwrap_err().settled);
     }
 }
 
@@ -109,7 +109,7 @@ fn another_store_of_the_owners_process_is_asked_like_a_process() {
     let owner = Owner::new(MIB);
     owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(b"seen")]).unwrap();
     let (links, noticed) = links(Paths::only(Path::Local));
-    let link = links.link(&owner.address(), &wait()).unwrap();
+    let link = links.link(&owner.address(), &soon()).unwrap();
     let view = link.view(rid(1, 1), 0, 4, None).unwrap().unwrap();
     drop(link);
     links.close();
@@ -154,9 +154,9 @@ fn who_comes_after_its_owner_was_asked_writes_nothing_older() {
         let owner = Owner::new(MIB);
         assert_eq!(owner.take_epoch(2), [owner.memory.uuid()]);
         let (link, _links) = links_of(&owner, path);
-        let e = link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap_err();
+        let e = link.write(rid(1, 1), 0, &[Source::new(b"x")], &soon()).unwrap_err();
         assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{path}: {e}");
-        link.write(rid(2, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+        link.write(rid(2, 1), 0, &[Source::new(b"x")], &soon()).unwrap();
     }
 }
 
@@ -178,7 +178,7 @@ fn who_comes_after_its_owner_was_asked_is_waited_for_in_that_very_epoch() {
         let owner = Owner::new(MIB);
         owner.server.take_epoch(epoch(2, 7)).unwrap();
         let (links, noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         let waited_for = |of: Epoch| link.is_waited_for_in(of);
         // Neither another epoch of the same number nor a higher one says what the owner's master knows.
         let others = [epoch(2, 8), epoch(3, 9), epoch(1, 0)];
@@ -208,7 +208,7 @@ fn an_owner_that_is_asked_for_two_epochs_of_one_number_says_no_more_of_it() {
 
     let (asked, obeyed) = (epoch(3, 8), epoch(3, 7));
     let (links, noticed) = links(Paths::only(Path::SharedMemory));
-    let _link = links.link(&owner.address(), &wait()).unwrap();
+    let _link = links.link(&owner.address(), &soon()).unwrap();
     assert!(owner.server.take_epoch(obeyed).unwrap().is_empty());
     assert_eq!(owner.server.take_epoch(asked), Err(TwoEpochs { asked, obeyed }), "being taken");
     question(&noticed).confirm();
@@ -228,7 +228,7 @@ fn the_answer_about_a_later_epoch_settles_an_earlier_one_that_nobody_answered() 
     for path in [Path::Local, Path::SharedMemory] {
         let owner = Owner::new(MIB);
         let (links, noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         assert!(owner.server.take_epoch(epoch(2, 7)).unwrap().is_empty());
         let first = question(&noticed);
         assert!(owner.server.take_epoch(epoch(3, 9)).unwrap().is_empty());
@@ -248,7 +248,7 @@ fn a_question_keeps_nothing_mapped() {
     for path in [Path::Local, Path::SharedMemory] {
         let owner = Owner::new(MIB);
         let (links, noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         assert!(owner.server.take_epoch(epoch(2, 7)).unwrap().is_empty());
         let asked = question(&noticed);
         assert!(!asked.is_moot());
@@ -309,8 +309,8 @@ fn a_tcp_lane_in_the_middle_of_an_older_write_is_cut() {
 fn a_peer_that_unmapped_is_not_waited_for() {
     let owner = Owner::new(MIB);
     let (links, noticed) = links(Paths::only(Path::SharedMemory));
-    let link = links.link(&owner.address(), &wait()).unwrap();
-    link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+    let link = links.link(&owner.address(), &soon()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"x")], &soon()).unwrap();
     let view = link.view(rid(1, 1), 0, 1, None).unwrap().unwrap();
     drop(link);
     links.close();

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Source, Target};
-use mooncake_segment::{LinkError, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, TransferError, Wait};
+use mooncake_os::Deadline;
+use mooncake_segment::{LinkError, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, TransferError};
 use support::*;
 
 #[test]
@@ -36,17 +37,17 @@ fn about(elapsed: Duration, ms: u64) -> bool {
 fn a_stopped_owner_costs_one_standstill_per_read_and_write() {
     let (owner, address) = start_owner(64 * MIB);
     let links = tcp_links(Duration::from_millis(400));
-    let link = links.link(&address, &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
     let data = pattern(32 * MIB, 1);
-    link.write(rid(1, 1), 0, &[Source::new(&data)], &wait()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(&data)], &soon()).unwrap();
     owner.stop();
     let mut back = vec![0; data.len()];
     let started = Instant::now();
-    let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut back)], None, &wait()).unwrap_err();
+    let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut back)], None, &soon()).unwrap_err();
     assert!(matches!(e, TransferError::Timeout { .. }), "{e}");
     assert!(about(started.elapsed(), 400), "{:?}", started.elapsed());
     let started = Instant::now();
-    let e = link.write(rid(1, 2), 0, &[Source::new(&data)], &wait()).unwrap_err();
+    let e = link.write(rid(1, 2), 0, &[Source::new(&data)], &soon()).unwrap_err();
     assert!(started.elapsed() < Duration::from_millis(1600), "{:?}", started.elapsed());
     assert!(matches!(e.error, TransferError::Timeout { .. } | TransferError::Broken { .. }), "{e}");
     owner.go_on();
@@ -56,14 +57,14 @@ fn a_stopped_owner_costs_one_standstill_per_read_and_write() {
 fn a_tcp_write_that_was_sent_and_not_answered_is_not_settled() {
     let (owner, address) = start_owner(64 * MIB);
     let links = tcp_links(Duration::from_millis(250));
-    let link = links.link(&address, &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
     // All of it lies in the sockets, or a part.
     for (at, len) in [(1, 4096), (2, 32 * MIB)] {
         let data = pattern(len, 1);
         // The lane that the next one uses.
-        link.write(rid(1, 2 * at), 0, &[Source::new(&data)], &wait()).unwrap();
+        link.write(rid(1, 2 * at), 0, &[Source::new(&data)], &soon()).unwrap();
         owner.stop();
-        let e = link.write(rid(1, 2 * at + 1), 0, &[Source::new(&data)], &wait()).unwrap_err();
+        let e = link.write(rid(1, 2 * at + 1), 0, &[Source::new(&data)], &soon()).unwrap_err();
         assert!(matches!(e.error, TransferError::Timeout { .. }), "{e}");
         assert!(!e.settled, "{len} bytes may still land: {e}");
         owner.go_on();
@@ -74,11 +75,11 @@ fn a_tcp_write_that_was_sent_and_not_answered_is_not_settled() {
 fn a_deadline_and_an_interruption_end_a_call_within_100_ms() {
     let (owner, address) = start_owner(MIB);
     let links = tcp_links(Duration::from_secs(30));
-    let link = links.link(&address, &wait()).unwrap();
-    link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"x")], &soon()).unwrap();
     owner.stop();
     let started = Instant::now();
-    let short = Wait::until(started + Duration::from_millis(150));
+    let short = Deadline::at(started + Duration::from_millis(150));
     let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &short).unwrap_err();
     assert!(matches!(e, TransferError::Timeout { .. }), "{e}");
     assert!(about(started.elapsed(), 150), "{:?}", started.elapsed());
@@ -93,7 +94,7 @@ fn a_deadline_and_an_interruption_end_a_call_within_100_ms() {
             });
             let started = Instant::now();
             let interrupted = || flag.load(Ordering::SeqCst);
-            let wait = Wait { deadline: started + Duration::from_secs(30), interrupted: &interrupted };
+            let wait = Deadline::after(Duration::from_secs(30), &interrupted);
             let e = if write {
                 link.write(rid(1, 2), 0, &[Source::new(b"x")], &wait).unwrap_err().error
             } else {
@@ -123,10 +124,10 @@ fn a_peer_that_does_not_answer_costs_one_timeout_and_is_then_avoided() {
     let options = LinkOptions { connect_timeout: Duration::from_millis(300), ..LinkOptions::new(WRITER) };
     let links = Links::new(options, Box::new(Ignore)).unwrap();
     let started = Instant::now();
-    assert!(matches!(links.link(&address, &wait()), Err(LinkError::NoPath { .. })));
+    assert!(matches!(links.link(&address, &soon()), Err(LinkError::NoPath { .. })));
     assert!(about(started.elapsed(), 300), "{:?}", started.elapsed());
     let started = Instant::now();
-    assert!(matches!(links.link(&address, &wait()), Err(LinkError::Avoided { .. })));
+    assert!(matches!(links.link(&address, &soon()), Err(LinkError::Avoided { .. })));
     assert!(started.elapsed() < Duration::from_millis(50));
 }
 
@@ -134,32 +135,33 @@ fn a_peer_that_does_not_answer_costs_one_timeout_and_is_then_avoided() {
 fn a_stopped_owner_of_a_mapped_segment_cannot_hold_a_first_put_for_ever() {
     let (owner, address) = start_owner(MIB);
     let (links, _noticed) = links(Paths::ALL);
-    let link = links.link(&address, &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
     assert_eq!(link.path(), Path::SharedMemory);
     owner.stop();
     let started = Instant::now();
-    let short = Wait::until(started + Duration::from_millis(200));
+    let short = Deadline::at(started + Duration::from_millis(200));
     let e = link.write(rid(1, 1), 0, &[Source::new(b"x")], &short).unwrap_err();
     assert!(e.settled && matches!(e.error, TransferError::Timeout { .. }), "{e}");
     assert!(about(started.elapsed(), 200), "{:?}", started.elapsed());
-    let interrupted = Wait { interrupted: &|| true, ..wait() };
+    let interrupted = Deadline { interrupted: &|| true, ..soon() };
     let e = link.write(rid(1, 1), 0, &[Source::new(b"x")], &interrupted).unwrap_err();
     assert!(e.settled && matches!(e.error, TransferError::Interrupted), "{e}");
     owner.go_on();
-    link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"x")], &soon()).unwrap();
 }
 
 #[test]
 fn a_first_put_that_waits_for_an_owner_hears_of_its_end() {
     let (mut owner, address) = start_owner(MIB);
     let (links, _noticed) = links(Paths::ALL);
-    let link = links.link(&address, &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
     owner.stop();
     std::thread::scope(|scope| {
         let (waiting, waits) = std::sync::mpsc::channel();
         let writer = scope.spawn(|| {
             let interrupted = move || waiting.send(()).is_err();
-            link.write(rid(1, 1), 0, &[Source::new(b"x")], &Wait { interrupted: &interrupted, ..wait() }).unwrap_err()
+            link.write(rid(1, 1), 0, &[Source::new(b"x")], &Deadline { interrupted: &interrupted, ..soon() })
+                .unwrap_err()
         });
         waits.recv().unwrap();
         owner.kill();

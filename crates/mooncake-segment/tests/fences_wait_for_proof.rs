@@ -27,8 +27,8 @@ fn a_writer_that_never_came_is_fenced_at_once() {
 fn a_reader_blocks_no_fence() {
     let owner = Owner::new(MIB);
     let (links, _noticed) = links(Paths::only(Path::SharedMemory));
-    let link = links.link(&owner.address(), &wait()).unwrap();
-    let _ = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &wait());
+    let link = links.link(&owner.address(), &soon()).unwrap();
+    let _ = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &soon());
     assert_eq!(owner.server.attached(), 1);
     assert!(owner.fence(rid(1, 1), 0, 4096));
 }
@@ -38,16 +38,16 @@ fn a_write_that_comes_after_its_fence_is_refused_and_the_lane_stays_in_step() {
     let owner = Owner::new(4 * MIB);
     for path in [Path::Local, Path::SharedMemory, Path::Tcp] {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         let (mine, old) = (rid(1 + path as u64, 2), rid(1 + path as u64, 1));
         for len in [100, 100_000, 2 * MIB] {
             let data = pattern(len, 1);
             owner.fence(old, 0, len);
-            let e = link.write(old, 0, &[Source::new(&data)], &wait()).unwrap_err();
+            let e = link.write(old, 0, &[Source::new(&data)], &soon()).unwrap_err();
             assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{path} {len}: {e}");
-            let crc = link.write(mine, 0, &[Source::new(&data)], &wait()).unwrap();
+            let crc = link.write(mine, 0, &[Source::new(&data)], &soon()).unwrap();
             let mut back = vec![0; data.len()];
-            link.read(mine, 0, &mut [Target::new(&mut back)], Some(crc), &wait()).unwrap();
+            link.read(mine, 0, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
         }
     }
 }
@@ -237,15 +237,15 @@ fn what_one_session_reserved_is_not_written_over_the_links_of_another() {
     let owner = Owner::new(MIB);
     let (links, _noticed) = links(Paths::only(Path::SharedMemory));
     for other in [WRITER - 1, WRITER + 1] {
-        match links.link_to_write(other, &owner.address(), &wait()) {
+        match links.link_to_write(other, &owner.address(), &soon()) {
             // Its fence would not have asked this process.
             Err(LinkError::SessionOver { .. }) => {}
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(owner.server.attached(), 0);
-    let link = links.link_to_write(WRITER, &owner.address(), &wait()).unwrap();
-    link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+    let link = links.link_to_write(WRITER, &owner.address(), &soon()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"x")], &soon()).unwrap();
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Source, Target};
-use mooncake_segment::{LinkOptions, Path, Paths, ServerOptions, Wait};
+use mooncake_os::Deadline;
+use mooncake_segment::{LinkOptions, Path, Paths, ServerOptions};
 use support::*;
 
 /// An owner whose lanes may stand still for this long.
@@ -143,11 +144,11 @@ fn whoever_finds_an_owner_with_too_many_lanes_waits_for_one() {
     let owner = Owner::with(MIB, options);
     let first = lane(&owner);
     let (links, _noticed) = links_with(over_tcp(8));
-    let short = Wait::until(Instant::now() + Duration::from_millis(150));
+    let short = Deadline::at(Instant::now() + Duration::from_millis(150));
     assert!(links.link(&owner.address(), &short).is_err(), "it is told why in its time");
     let address = owner.address();
     std::thread::scope(|threads| {
-        let linked = threads.spawn(|| links.link(&address, &wait()).map(drop));
+        let linked = threads.spawn(|| links.link(&address, &soon()).map(drop));
         std::thread::sleep(Duration::from_millis(50));
         drop(first);
         linked.join().unwrap().unwrap();
@@ -169,10 +170,10 @@ fn no_read_fails_and_no_put_loses_a_replica_because_an_owner_has_few_lanes_or_fe
                         let len = if round % 3 == 0 { 300_000 } else { 4096 };
                         let (placement, offset) = (rid(1, round * 8 + thread), thread * MIB);
                         let value = pattern(len, placement as u8);
-                        let link = links.link(address, &wait()).unwrap();
-                        let crc = link.write(placement, offset, &[Source::new(&value)], &wait()).unwrap();
+                        let link = links.link(address, &soon()).unwrap();
+                        let crc = link.write(placement, offset, &[Source::new(&value)], &soon()).unwrap();
                         let mut back = vec![0; value.len()];
-                        link.read(placement, offset, &mut [Target::new(&mut back)], Some(crc), &wait()).unwrap();
+                        link.read(placement, offset, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
                         assert!(back == value);
                     }
                 });

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{ForeignRange, Registry, Source, Target, crc32c};
-use mooncake_segment::{LinkError, Path, Paths, ServerOptions, Status, TransferError, Wait};
+use mooncake_os::Deadline;
+use mooncake_segment::{LinkError, Path, Paths, ServerOptions, Status, TransferError};
 use support::*;
 
 const PATHS: [Path; 3] = [Path::Local, Path::SharedMemory, Path::Tcp];
@@ -17,7 +18,7 @@ fn bytes_come_back_on_every_path_in_every_size() {
     let owner = Owner::new(16 * MIB);
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         assert_eq!(link.path(), path);
         assert!(!link.reason().is_empty());
         for (i, len) in SIZES.into_iter().enumerate() {
@@ -26,17 +27,17 @@ fn bytes_come_back_on_every_path_in_every_size() {
             // In pieces of different sizes on both sides.
             let cut = data.len() / 3;
             let sources = [Source::new(&data[..cut]), Source::new(&data[cut..])];
-            let crc = link.write(rid, 4096, &sources, &wait()).unwrap();
+            let crc = link.write(rid, 4096, &sources, &soon()).unwrap();
             assert_eq!(crc, crc32c(&data), "{path} {len}");
 
             let mut back = vec![0; data.len()];
             let (first, rest) = back.split_at_mut(data.len() / 2);
             let mut targets = [Target::new(first), Target::new(rest)];
-            link.read(rid, 4096, &mut targets, Some(crc), &wait()).unwrap();
+            link.read(rid, 4096, &mut targets, Some(crc), &soon()).unwrap();
             assert_eq!(back, data, "{path} {len}");
 
             let mut middle = vec![0; data.len() - cut];
-            link.read(rid, 4096 + cut as u64, &mut [Target::new(&mut middle)], None, &wait()).unwrap();
+            link.read(rid, 4096 + cut as u64, &mut [Target::new(&mut middle)], None, &soon()).unwrap();
             assert_eq!(middle, data[cut..], "{path} {len}");
 
             let view = link.view(rid, 4096, len, Some(crc)).unwrap();
@@ -60,13 +61,13 @@ fn many_threads_share_a_link() {
                 let (links, address) = (&links, &address);
                 scope.spawn(move || {
                     for round in 0..20 {
-                        let link = links.link(address, &wait()).unwrap();
+                        let link = links.link(address, &soon()).unwrap();
                         let rid = rid(1 + path as u64, round * 8 + thread + 1);
                         let data = pattern(700_000 + thread, round as u8);
                         let offset = thread * 4 * MIB;
-                        let crc = link.write(rid, offset, &[Source::new(&data)], &wait()).unwrap();
+                        let crc = link.write(rid, offset, &[Source::new(&data)], &soon()).unwrap();
                         let mut back = vec![0; data.len()];
-                        link.read(rid, offset, &mut [Target::new(&mut back)], Some(crc), &wait()).unwrap();
+                        link.read(rid, offset, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
                         assert_eq!(back, data);
                     }
                 });
@@ -80,7 +81,7 @@ fn the_best_allowed_path_is_chosen_and_the_reason_told() {
     let owner = Owner::new(MIB);
     let chosen = |paths| {
         let (links, _noticed) = links(paths);
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         (link.path(), link.reason().to_string())
     };
     assert_eq!(chosen(Paths::ALL).0, Path::Local);
@@ -91,7 +92,7 @@ fn the_best_allowed_path_is_chosen_and_the_reason_told() {
 
     let elsewhere = mooncake_segment::SegmentAddress { boot_id: [0; 16], ..owner.address() };
     let (links, _noticed) = links(Paths { local: false, ..Paths::ALL });
-    let link = links.link(&elsewhere, &wait()).unwrap();
+    let link = links.link(&elsewhere, &soon()).unwrap();
     assert_eq!(link.path(), Path::Tcp);
     assert!(link.reason().contains("another host"), "{}", link.reason());
 }
@@ -101,12 +102,12 @@ fn a_wrong_access_key_opens_nothing() {
     let owner = Owner::new(MIB);
     let address = mooncake_segment::SegmentAddress { access_key: 5, ..owner.address() };
     let (links, _noticed) = links(Paths::ALL);
-    match links.link(&address, &wait()) {
+    match links.link(&address, &soon()) {
         Err(LinkError::NoPath { reason, .. }) => assert_eq!(reason.matches("wrong access key").count(), 3, "{reason}"),
         other => panic!("{other:?}"),
     }
     // At once: the peer has just refused.
-    assert!(matches!(links.link(&address, &wait()), Err(LinkError::Avoided { .. })));
+    assert!(matches!(links.link(&address, &soon()), Err(LinkError::Avoided { .. })));
 }
 
 #[test]
@@ -118,8 +119,8 @@ fn ipv6_addresses_are_bracketed_and_work() {
     let owner = Owner::with(MIB, ServerOptions::new(loopback, 0, OWNER));
     assert!(owner.address().tcp[0].starts_with("[::1]:"));
     let (links, _noticed) = links(Paths::only(Path::Tcp));
-    let link = links.link(&owner.address(), &wait()).unwrap();
-    link.write(rid(1, 1), 0, &[Source::new(b"six")], &wait()).unwrap();
+    let link = links.link(&owner.address(), &soon()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"six")], &soon()).unwrap();
 }
 
 #[test]
@@ -128,14 +129,14 @@ fn extents_outside_the_segment_are_refused_and_the_lane_goes_on() {
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
         // The initiator believes in a larger segment only where the owner cannot tell it otherwise.
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         let mut back = [0; 2048];
         for offset in [MIB - 2047, MIB, u64::MAX - 5] {
-            let e = link.read(rid(1, 1), offset, &mut [Target::new(&mut back)], None, &wait()).unwrap_err();
+            let e = link.read(rid(1, 1), offset, &mut [Target::new(&mut back)], None, &soon()).unwrap_err();
             assert!(matches!(e, TransferError::Copy(_)), "{e}");
-            assert!(link.write(rid(1, 1), offset, &[Source::new(&back)], &wait()).unwrap_err().settled);
+            assert!(link.write(rid(1, 1), offset, &[Source::new(&back)], &soon()).unwrap_err().settled);
         }
-        link.write(rid(1 + path as u64, 1), 0, &[Source::new(&back)], &wait()).unwrap();
+        link.write(rid(1 + path as u64, 1), 0, &[Source::new(&back)], &soon()).unwrap();
     }
 }
 
@@ -146,18 +147,18 @@ fn pieces_whose_sizes_wrap_around_are_refused_on_every_path() {
     let addr = bytes.as_mut_ptr().addr();
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
-        let crc = link.write(rid(1 + path as u64, 1), 8192, &[Source::new(&bytes)], &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
+        let crc = link.write(rid(1 + path as u64, 1), 8192, &[Source::new(&bytes)], &soon()).unwrap();
         // SAFETY: no piece is ever used: all of them together fit nowhere.
         let ranges = || [1 << 63, (1 << 63) + 4096].map(|len| unsafe { ForeignRange::new(addr, len) });
         let sources = ranges().map(|range| Source::foreign(range, &registry).unwrap());
-        let e = link.write(rid(1 + path as u64, 2), 0, &sources, &wait()).unwrap_err();
+        let e = link.write(rid(1 + path as u64, 2), 0, &sources, &soon()).unwrap_err();
         assert!(e.settled && matches!(e.error, TransferError::Copy(_)), "{path}: {e}");
         let mut targets = ranges().map(|range| Target::foreign(range, &registry).unwrap());
-        let e = link.read(rid(1 + path as u64, 1), 8192, &mut targets, None, &wait()).unwrap_err();
+        let e = link.read(rid(1 + path as u64, 1), 8192, &mut targets, None, &soon()).unwrap_err();
         assert!(matches!(e, TransferError::Copy(_)), "{path}: {e}");
         let mut back = [0; 4096];
-        link.read(rid(1 + path as u64, 1), 8192, &mut [Target::new(&mut back)], Some(crc), &wait()).unwrap();
+        link.read(rid(1 + path as u64, 1), 8192, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
         assert_eq!(back, bytes);
     }
 }
@@ -166,20 +167,20 @@ fn pieces_whose_sizes_wrap_around_are_refused_on_every_path() {
 fn a_removed_segment_is_gone_for_everyone() {
     let owner = Owner::new(MIB);
     let all: Vec<_> = PATHS.into_iter().map(|path| links(Paths::only(path))).collect();
-    let linked: Vec<_> = all.iter().map(|(links, _)| links.link(&owner.address(), &wait()).unwrap()).collect();
+    let linked: Vec<_> = all.iter().map(|(links, _)| links.link(&owner.address(), &soon()).unwrap()).collect();
     for (i, link) in linked.iter().enumerate() {
-        link.write(rid(1, i as u64 + 1), i as u64 * 4096, &[Source::new(b"x")], &wait()).unwrap();
+        link.write(rid(1, i as u64 + 1), i as u64 * 4096, &[Source::new(b"x")], &soon()).unwrap();
     }
     assert!(owner.server.remove(owner.memory.uuid()));
     owner.memory.give_back(&[]).unwrap();
     for (i, link) in linked.iter().enumerate() {
         let mut back = [0];
-        let e = link.read(rid(1, i as u64 + 1), i as u64 * 4096, &mut [Target::new(&mut back)], None, &wait());
+        let e = link.read(rid(1, i as u64 + 1), i as u64 * 4096, &mut [Target::new(&mut back)], None, &soon());
         assert!(e.is_err());
         // A mapped peer sees the connection close a moment later.
         let until = Instant::now() + Duration::from_millis(500);
         let e = loop {
-            match link.write(rid(9, 1), 0, &[Source::new(b"x")], &wait()) {
+            match link.write(rid(9, 1), 0, &[Source::new(b"x")], &soon()) {
                 Err(e) => break e,
                 Ok(_) => assert!(Instant::now() < until, "still written over {}", link.path()),
             }
@@ -194,10 +195,10 @@ fn an_owner_with_too_many_lanes_refuses_others_and_serves_those_that_it_has() {
     let options = ServerOptions { max_lanes: 1, ..ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER) };
     let owner = Owner::with(MIB, options);
     let (first, _noticed) = links(Paths::only(Path::Tcp));
-    let link = first.link(&owner.address(), &wait()).unwrap();
-    link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+    let link = first.link(&owner.address(), &soon()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"x")], &soon()).unwrap();
     let (second, _noticed) = links(Paths::only(Path::Tcp));
-    let short = Wait::until(Instant::now() + Duration::from_millis(150));
+    let short = Deadline::at(Instant::now() + Duration::from_millis(150));
     assert!(matches!(second.link(&owner.address(), &short), Err(LinkError::Cancelled { .. })));
-    link.write(rid(1, 2), 0, &[Source::new(b"x")], &wait()).unwrap();
+    link.write(rid(1, 2), 0, &[Source::new(b"x")], &soon()).unwrap();
 }

@@ -7,7 +7,8 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Source, Target};
-use mooncake_segment::{LinkOptions, Path, Paths, SegmentAddress, Wait};
+use mooncake_os::Deadline;
+use mooncake_segment::{LinkOptions, Path, Paths, SegmentAddress};
 use support::*;
 
 #[test]
@@ -31,13 +32,13 @@ fn an_owner_that_stood_still_at_the_first_contact_is_mapped_later() {
         false
     };
     let deadline = Instant::now() + Duration::from_secs(20);
-    let first = links.link(&address, &Wait { deadline, interrupted: &interrupted }).unwrap();
+    let first = links.link(&address, &Deadline { interrupted: &interrupted, ..Deadline::at(deadline) }).unwrap();
     assert_eq!(first.path(), Path::Tcp);
     let data = pattern(MIB, 3);
-    let crc = first.write(rid(1, 1), 0, &[Source::new(&data)], &wait()).unwrap();
+    let crc = first.write(rid(1, 1), 0, &[Source::new(&data)], &soon()).unwrap();
     let until = Instant::now() + Duration::from_secs(5);
     let link = loop {
-        let link = links.link(&address, &wait()).unwrap();
+        let link = links.link(&address, &soon()).unwrap();
         if link.path() == Path::SharedMemory {
             break link;
         }
@@ -47,7 +48,7 @@ fn an_owner_that_stood_still_at_the_first_contact_is_mapped_later() {
     // What began over the former one goes on there.
     for link in [&first, &link] {
         let mut back = vec![0; data.len()];
-        link.read(rid(1, 1), 0, &mut [Target::new(&mut back)], Some(crc), &wait()).unwrap();
+        link.read(rid(1, 1), 0, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
         assert!(back == data);
     }
     assert!(link.view(rid(1, 1), 0, MIB, Some(crc)).unwrap().is_some());
@@ -70,11 +71,11 @@ fn what_may_pass_is_tried_again_and_a_firm_no_is_not() {
     let address = SegmentAddress { unix_socket: name.clone(), ..owner.address() };
     // Nobody listens: another network namespace, say.
     let (firm, _noticed) = links_with(options.clone());
-    assert_eq!(firm.link(&address, &wait()).unwrap().path(), Path::Tcp);
+    assert_eq!(firm.link(&address, &soon()).unwrap().path(), Path::Tcp);
     let door = rude_door(&name);
     for _ in 0..10 {
         std::thread::sleep(retry_after);
-        assert_eq!(firm.link(&address, &wait()).unwrap().path(), Path::Tcp);
+        assert_eq!(firm.link(&address, &soon()).unwrap().path(), Path::Tcp);
     }
     assert!(door.accept().is_err(), "tried again");
 
@@ -92,7 +93,7 @@ fn what_may_pass_is_tried_again_and_a_firm_no_is_not() {
             callers
         });
         while !callers.is_finished() {
-            assert_eq!(passing.link(&address, &wait()).unwrap().path(), Path::Tcp);
+            assert_eq!(passing.link(&address, &soon()).unwrap().path(), Path::Tcp);
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(callers.join().unwrap(), 3);

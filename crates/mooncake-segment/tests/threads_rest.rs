@@ -31,8 +31,8 @@ fn an_end_that_has_been_heard_of_wakes_nobody_again() {
     // A view of a segment whose owner is dead keeps its watcher.
     let (mut dead, address) = start_owner(MIB);
     let (links, noticed) = links(Paths::ALL);
-    let link = links.link(&address, &wait()).unwrap();
-    link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"x")], &soon()).unwrap();
     let _view = link.view(rid(1, 1), 0, 1, None).unwrap().unwrap();
     dead.kill();
     assert!(matches!(noticed.recv_timeout(Duration::from_secs(5)), Ok(Noticed::OwnerGone(_))));

@@ -52,10 +52,10 @@ fn unsealed_or_resized_memory_falls_back_to_tcp_and_says_why() {
     ] {
         let address = impostor(&owner.address(), seals, size);
         let (links, _noticed) = links(Paths { local: false, ..Paths::ALL });
-        let link = links.link(&address, &wait()).unwrap();
+        let link = links.link(&address, &soon()).unwrap();
         assert_eq!(link.path(), Path::Tcp);
         assert!(link.reason().contains(why), "{}", link.reason());
-        link.write(rid(1, 1), 0, &[Source::new(b"by tcp")], &wait()).unwrap();
+        link.write(rid(1, 1), 0, &[Source::new(b"by tcp")], &soon()).unwrap();
     }
 }
 
@@ -68,13 +68,13 @@ fn memory_over_a_file_is_given_to_nobody() {
     let owner = Owner::of(memory, ServerOptions::new("127.0.0.1".parse().unwrap(), 0, OWNER));
     // Even to somebody who was told where to ask.
     let (links, _noticed) = links(Paths { local: false, ..Paths::ALL });
-    let link = links.link(&owner.address(), &wait()).unwrap();
+    let link = links.link(&owner.address(), &soon()).unwrap();
     assert_eq!(link.path(), Path::Tcp);
     assert!(link.reason().contains("no shared memory: the peer gives its memory only"), "{}", link.reason());
-    let written = link.write(rid(1, 1), 0, &[Source::new(b"by tcp")], &wait()).unwrap();
+    let written = link.write(rid(1, 1), 0, &[Source::new(b"by tcp")], &soon()).unwrap();
     assert_eq!(written, crc32c(b"by tcp"));
     let mut read = [0; 6];
-    link.read(rid(1, 1), 0, &mut [Target::new(&mut read)], Some(written), &wait()).unwrap();
+    link.read(rid(1, 1), 0, &mut [Target::new(&mut read)], Some(written), &soon()).unwrap();
     assert_eq!(&read, b"by tcp");
     assert_eq!(owner.server.attached(), 0);
 }
@@ -84,7 +84,7 @@ fn forced_shared_memory_fails_with_the_reason_instead() {
     let owner = Owner::new(MIB);
     let address = SegmentAddress { unix_socket: "nobody-listens-here".into(), ..owner.address() };
     let (links, _noticed) = links(Paths::only(Path::SharedMemory));
-    match links.link(&address, &wait()) {
+    match links.link(&address, &soon()) {
         Err(LinkError::NoPath { reason, .. }) => {
             assert!(reason.contains("Unix socket") && reason.contains("TCP is switched off"), "{reason}");
         }

@@ -24,21 +24,21 @@ fn a_stale_rid_never_returns_bytes() {
     let owner = Owner::new(4 * MIB);
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         for len in [1u64, 4096, 40_000, 2 * MIB] {
             let base = (path as u64 * 100 + u64::from(len.ilog2())) * 100;
             let (old, new) = (rid(1, base + 1), rid(1, base + 2));
-            link.write(old, 0, &[Source::new(&pattern(len, 1))], &wait()).unwrap();
+            link.write(old, 0, &[Source::new(&pattern(len, 1))], &soon()).unwrap();
             // The last granule alone is somebody else's by now.
             let last = (len - 1) / 1024 * 1024;
-            link.write(new, last, &[Source::new(&[7])], &wait()).unwrap();
+            link.write(new, last, &[Source::new(&[7])], &soon()).unwrap();
             let mut back = vec![0; len as usize];
-            let e = link.read(old, 0, &mut [Target::new(&mut back)], None, &wait()).unwrap_err();
+            let e = link.read(old, 0, &mut [Target::new(&mut back)], None, &soon()).unwrap_err();
             assert!(e.is_stale(), "{path} {len}: {e}");
             assert!(path == Path::Tcp || link.view(old, 0, len, None).unwrap_err().is_stale());
             // Granules that still are its own can be read.
             if last > 0 {
-                link.read(old, 0, &mut [Target::new(&mut back[..last as usize])], None, &wait()).unwrap();
+                link.read(old, 0, &mut [Target::new(&mut back[..last as usize])], None, &soon()).unwrap();
             }
         }
     }
@@ -50,11 +50,11 @@ fn neither_a_tombstone_nor_zero_is_ever_read() {
     owner.memory.mapping().tombstone(rid(1, 1), 0, 1024).unwrap();
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         for (rid, offset) in [(rid(1, 1) | 1, 0), (0, 4096)] {
-            assert!(link.read(rid, offset, &mut [Target::new(&mut [0])], None, &wait()).is_err());
+            assert!(link.read(rid, offset, &mut [Target::new(&mut [0])], None, &soon()).is_err());
             assert!(link.view(rid, offset, 1, None).is_err());
-            assert!(link.write(rid, offset, &[Source::new(&[0])], &wait()).unwrap_err().settled);
+            assert!(link.write(rid, offset, &[Source::new(&[0])], &soon()).unwrap_err().settled);
         }
     }
 }
@@ -92,7 +92,7 @@ fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
     let len = 3 * MIB;
     for path in [Path::SharedMemory, Path::Tcp] {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         let mapping = owner.memory.mapping().clone();
         let stop = AtomicBool::new(false);
         let newest = AtomicU64::new(rid(1, path as u64 * 1_000_000 + 1));
@@ -116,7 +116,7 @@ fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
             let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
             while (good < 20 || stale < 20) && std::time::Instant::now() < until {
                 let rid = newest.load(Ordering::SeqCst);
-                match link.read(rid, 0, &mut [Target::new(&mut back)], None, &wait()) {
+                match link.read(rid, 0, &mut [Target::new(&mut back)], None, &soon()) {
                     Ok(()) => {
                         good += 1;
                         let fill = ((rid - start) / 2 + 1) as u8;
@@ -139,15 +139,15 @@ fn one_flipped_byte_gives_checksum_on_every_path() {
     let owner = Owner::new(4 * MIB);
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        let link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &soon()).unwrap();
         let mut data = pattern(MIB, 3);
         let rid = rid(1, path as u64 + 1);
-        let crc = link.write(rid, 0, &[Source::new(&data)], &wait()).unwrap();
+        let crc = link.write(rid, 0, &[Source::new(&data)], &soon()).unwrap();
         assert!(owner.server.recheck(owner.memory.uuid(), rid, 0, MIB, crc));
         data[12_345] ^= 1;
         owner.memory.mapping().write(rid, 0, &[Source::new(&data)]).unwrap();
         let mut back = vec![0; data.len()];
-        let e = link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &wait()).unwrap_err();
+        let e = link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap_err();
         assert!(matches!(e, TransferError::Checksum { .. }), "{e}");
         if path != Path::Tcp {
             let e = link.view(rid, 0, MIB, Some(crc)).unwrap_err();
@@ -155,7 +155,7 @@ fn one_flipped_byte_gives_checksum_on_every_path() {
         }
         assert!(!owner.server.recheck(owner.memory.uuid(), rid, 0, MIB, crc));
         // The lane is in step all the same.
-        link.read(rid, 0, &mut [Target::new(&mut back)], None, &wait()).unwrap();
+        link.read(rid, 0, &mut [Target::new(&mut back)], None, &soon()).unwrap();
         assert_eq!(back, data);
     }
 }

@@ -198,6 +198,7 @@ impl EngineError {
             BlockingError::Start(source) => {
                 EngineError::Socket { peer: peer.to_owned(), what: "start a thread", source }
             }
+            BlockingError::Full(_) => EngineError::Timeout { peer: peer.to_owned(), what, waited: Duration::ZERO },
             BlockingError::Panicked => EngineError::Panicked(format!("{peer}: {what}: {error}")),
         }
     }

@@ -6,17 +6,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
-use mooncake_os::{ProcessIdentity, forked};
+use mooncake_os::{Deadline, ProcessIdentity, forked};
 use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, Replica, hello};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::connection_error::ConnectionError;
 use crate::error::{Cause, StoreError};
 use crate::machine::orphans::give_up;
 use crate::machine::put_session::{GivenUp, PutSessions, Reserved};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
-use crate::patience::{ConnectionError, Patience};
 use crate::segments::directory::{Directory, Places, place_of};
 use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
@@ -263,10 +263,10 @@ impl Driver {
         until
     }
 
-    fn send(&mut self, message: &AnchorUp, deadline: Instant) -> Result<(), ConnectionError> {
+    fn send(&mut self, message: &AnchorUp, until: Instant) -> Result<(), ConnectionError> {
         let shared = self.shared.clone();
-        let check = || if shared.control.is_stopped() { Err(ConnectionError::Interrupted) } else { Ok(()) };
-        self.connection().send(message, &Patience { deadline, check: &check })
+        let stopped = || shared.control.is_stopped();
+        self.connection().send(message, &Deadline { interrupted: &stopped, ..Deadline::at(until) })
     }
 
     // ------------------------------------------------------------ way back
@@ -274,10 +274,10 @@ impl Driver {
     fn connect(&mut self, master: usize, role: hello::Role, highest: LogPosition, by: Duration) -> Outputs {
         let shared = self.shared.clone();
         let control = &shared.control;
-        let check = || if control.is_stopped() { Err(ConnectionError::Interrupted) } else { Ok(()) };
-        let patience = Patience { deadline: control.instant(by), check: &check };
+        let stopped = || control.is_stopped();
+        let deadline = Deadline { interrupted: &stopped, ..Deadline::at(control.instant(by)) };
         let mut out = Outputs::new();
-        match open_at(&control.masters, master, role, highest, &patience) {
+        match open_at(&control.masters, master, role, highest, &deadline) {
             Ok(opened) => {
                 control.decide(|parts| self.machine.answered(control.now(), &opened.reply, parts, &mut out));
                 self.fresh = Some(opened);

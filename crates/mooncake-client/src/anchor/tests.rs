@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use mooncake_memory::Source;
-use mooncake_segment::{Epoch, SegmentAddress, Wait};
+use mooncake_segment::{Epoch, SegmentAddress};
 use mooncake_wire::message::{
     EpochTaken, Extent, FenceDone, HelloReply, LogPosition, Recheck, Rechecked, Refusal, Replica, SegmentGone,
     SegmentsReply, anchor_down, anchor_up, refusal, reply,
@@ -164,7 +164,7 @@ fn writes_of_another_session_go_over_links_of_that_one() {
         caller.beat();
         caller
     };
-    let (links, address, wait) = (&client.shared.links, met(&client, &lender), Wait::until(Instant::now() + PATIENCE));
+    let (links, address, wait) = (&client.shared.links, met(&client, &lender), Deadline::at(Instant::now() + PATIENCE));
     links.link_to_write(8, &address, &wait).unwrap();
     assert!(links.link_to_write(7, &address, &wait).is_err(), "the owner fences each session by itself");
 }
@@ -213,7 +213,7 @@ fn links_to_a_segment_that_is_gone_are_let_go_of() {
     let (client, mut caller) = Client::connect();
     let lender = Lender::start();
     let (links, address) = (&client.shared.links, met(&client, &lender));
-    drop(links.link(&address, &Wait::until(Instant::now() + PATIENCE)).unwrap());
+    drop(links.link(&address, &Deadline::at(Instant::now() + PATIENCE)).unwrap());
     assert_eq!(links.report().len(), 1);
     let gone = SegmentGone { uuid: address.uuid.0.to_vec().into(), number: 1, ..SegmentGone::default() };
     caller.tell(anchor_down::Body::SegmentGone(gone));
@@ -227,7 +227,7 @@ fn nothing_is_written_by_a_reservation_of_an_epoch_before_the_masters() {
         let (client, mut caller) = Client::connect();
         let lender = Lender::start();
         let (links, address) = (&client.shared.links, met(&client, &lender));
-        let wait = Wait::until(Instant::now() + PATIENCE);
+        let wait = Deadline::at(Instant::now() + PATIENCE);
         let link = links.link(&address, &wait).unwrap();
         let writes = |rid| link.write(rid, 0, &[Source::new(b"x")], &wait).is_ok();
         assert!(writes(1 << 48 | 2));

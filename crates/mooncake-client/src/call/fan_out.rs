@@ -37,9 +37,9 @@ pub(crate) fn threads_for(objects: usize, bytes: u64) -> usize {
 pub(crate) fn fan_out<T: Send, R: Send>(
     items: Vec<T>,
     threads: usize,
-    interrupted: &dyn Fn() -> bool,
+    interrupted: &(dyn Fn() -> bool + Sync),
     starved: impl Fn(&R) -> bool + Sync,
-    work: impl Fn(&mut T, &dyn Fn() -> bool) -> R + Sync,
+    work: impl Fn(&mut T, &(dyn Fn() -> bool + Sync)) -> R + Sync,
 ) -> (Vec<R>, bool) {
     let over = AtomicBool::new(false);
     let told = || over.load(Ordering::Relaxed);
@@ -56,7 +56,7 @@ pub(crate) fn fan_out<T: Send, R: Send>(
     let mut outcomes: Vec<Option<R>> = items.iter().map(|_| None).collect();
     let queue = Mutex::new(items.into_iter().enumerate());
     let (done, late) = (Mutex::new(Vec::with_capacity(outcomes.len())), Mutex::new(Vec::new()));
-    let take = |interrupted: &dyn Fn() -> bool| {
+    let take = |interrupted: &(dyn Fn() -> bool + Sync)| {
         loop {
             let next = queue.lock().next();
             let Some((nth, mut item)) = next else { break };
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    const NEVER: &dyn Fn() -> bool = &|| false;
+    const NEVER: &(dyn Fn() -> bool + Sync) = &|| false;
 
     #[test]
     fn outcomes_are_those_of_their_items_whichever_thread_had_them() {
@@ -131,7 +131,7 @@ mod tests {
                 threads,
                 NEVER,
                 |_| false,
-                |item: &mut u64, _: &dyn Fn() -> bool| {
+                |item: &mut u64, _: &(dyn Fn() -> bool + Sync)| {
                     if *item < threads as u64 {
                         // Nobody has two of the first.
                         meeting.wait();
@@ -150,7 +150,7 @@ mod tests {
         let (place, meeting) = (AtomicUsize::new(1), Barrier::new(2));
         let begun = AtomicUsize::new(0);
         let (outcomes, _) =
-            fan_out((0..50).collect(), 2, NEVER, Option::is_none, |item: &mut u64, _: &dyn Fn() -> bool| {
+            fan_out((0..50).collect(), 2, NEVER, Option::is_none, |item: &mut u64, _: &(dyn Fn() -> bool + Sync)| {
                 let mine = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok();
                 if begun.fetch_add(1, Ordering::AcqRel) < 2 {
                     meeting.wait();
@@ -161,8 +161,13 @@ mod tests {
                 })
             });
         assert_eq!(outcomes, (0..50).map(Some).collect::<Vec<_>>());
-        let (outcomes, _) =
-            fan_out((0..50).collect(), 3, NEVER, Option::is_none, |_: &mut u64, _: &dyn Fn() -> bool| None::<()>);
+        let (outcomes, _) = fan_out(
+            (0..50).collect(),
+            3,
+            NEVER,
+            Option::is_none,
+            |_: &mut u64, _: &(dyn Fn() -> bool + Sync)| None::<()>,
+        );
         assert_eq!(outcomes, vec![None; 50], "what stays without it has that as its outcome");
     }
 
@@ -181,7 +186,7 @@ mod tests {
             4,
             &interrupted,
             |_| false,
-            |item: &mut u64, over: &dyn Fn() -> bool| {
+            |item: &mut u64, over: &(dyn Fn() -> bool + Sync)| {
                 if *item < 4 {
                     // Nobody has two of the first: some are not the caller's.
                     meeting.wait();

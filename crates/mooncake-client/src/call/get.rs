@@ -123,7 +123,7 @@ impl Inner {
         let reads: Vec<_> = found.iter().filter_map(|(index, object)| Some((items[*index].take()?, *object))).collect();
         let bytes = found.iter().fold(0_u64, |bytes, (_, object)| bytes.saturating_add(object.size));
         let before: &[LostReplica] = lost;
-        let read = |(item, object): &mut (&mut GetInto<'_>, &Object), interrupted: &dyn Fn() -> bool| {
+        let read = |(item, object): &mut (&mut GetInto<'_>, &Object), interrupted: &(dyn Fn() -> bool + Sync)| {
             let mut lost = before.to_vec();
             let fetched = self.fetch(item.key, object, numbering, &mut item.targets, &mut lost, interrupted);
             (fetched, lost.split_off(before.len()))
@@ -180,7 +180,7 @@ impl Inner {
         numbering: Numbering,
         targets: &mut [Target<'_>],
         lost: &mut Vec<LostReplica>,
-        interrupted: &dyn Fn() -> bool,
+        interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Fetched {
         let buffers = total_of_targets(targets);
         if buffers < object.size {
@@ -199,7 +199,7 @@ impl Inner {
         replica: &Replica,
         numbering: Numbering,
         part: Part<'_, '_>,
-        interrupted: &dyn Fn() -> bool,
+        interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Unread> {
         let segment = replica.extents.first().map(|extent| extent.segment);
         let address = segment.and_then(|segment| self.shared.directory.find(numbering, segment));
@@ -213,7 +213,7 @@ impl Inner {
         replica: &Replica,
         address: Option<&Arc<SegmentAddress>>,
         Part { offset, targets }: Part<'_, '_>,
-        interrupted: &dyn Fn() -> bool,
+        interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Unread> {
         let no_doubt = |error: StoreError| Unread { error, doubt: Doubt::None, passing: false };
         let [extent] = &replica.extents[..] else { return Err(no_doubt(self.shared.control.confused("a lookup"))) };
@@ -221,7 +221,7 @@ impl Inner {
             let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
             return Err(no_doubt(gone.into()));
         };
-        let wait = self.transfer_wait(object.size, interrupted);
+        let wait = self.transfer_deadline(object.size, interrupted);
         let unreached = |error: LinkError| Unread { passing: error.is_passing(), ..no_doubt(link_error(&error)) };
         let link = self.shared.links.link(address, &wait).map_err(unreached)?;
         let whole = offset == 0 && total_of_targets(targets) == object.size;

@@ -55,7 +55,8 @@ impl Inner {
         let neighbours = Neighbours::of_targets(targets());
         let on_device = targets().filter(|target| target.is_on_device()).map(|target| target.len() as u64);
         let threads = threads_for(items.len(), on_device.fold(0, u64::saturating_add));
-        let read = |(item, found): &mut (&mut GetRanges<'_>, Result<Arc<_>, StoreError>), stop: &dyn Fn() -> bool| {
+        let read = |(item, found): &mut (&mut GetRanges<'_>, Result<Arc<_>, StoreError>),
+                    stop: &(dyn Fn() -> bool + Sync)| {
             found.as_ref().map_err(Clone::clone).and_then(|found| self.read_in_session(item, found, &neighbours, stop))
         };
         let starved = |outcome: &Result<u64, StoreError>| matches!(outcome, Err(error) if is_no_staging(error));
@@ -67,7 +68,7 @@ impl Inner {
         item: &mut GetRanges<'_>,
         found: &Arc<Found<Places, Numbering>>,
         neighbours: &Neighbours,
-        interrupted: &dyn Fn() -> bool,
+        interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<u64, StoreError> {
         let object = &found.object;
         let mut bytes = 0_u64;

@@ -91,7 +91,7 @@ impl PutSessionDriver for Driver<'_> {
             return Err(lost(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
         };
         let interrupted = || self.store.is_interrupted();
-        let wait = store.transfer_wait(size, &interrupted);
+        let wait = store.transfer_deadline(size, &interrupted);
         let link = store.shared.links.link(address, &wait);
         let link = link.map_err(|error| lost(link_error(&error), error.is_passing()))?;
         let (mut buffer, mut done, mut sum) = (vec![0; CHUNK.min(size) as usize], 0, 0);
@@ -142,7 +142,9 @@ impl Inner {
         let neighbours = Neighbours::of_sources(sources());
         let on_device = sources().filter(|source| source.is_on_device()).map(|source| source.len() as u64);
         let threads = threads_for(items.len(), on_device.fold(0, u64::saturating_add));
-        let write = |item: &mut &PutRanges<'_>, stop: &dyn Fn() -> bool| self.write_in_session(item, &neighbours, stop);
+        let write = |item: &mut &PutRanges<'_>, stop: &(dyn Fn() -> bool + Sync)| {
+            self.write_in_session(item, &neighbours, stop)
+        };
         let starved = |outcome: &Result<u64, StoreError>| matches!(outcome, Err(error) if is_no_staging(error));
         fan_out(items.iter().collect(), threads, &|| self.is_interrupted(), starved, write).0
     }
@@ -151,7 +153,7 @@ impl Inner {
         &self,
         item: &PutRanges<'_>,
         neighbours: &Neighbours,
-        interrupted: &dyn Fn() -> bool,
+        interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<u64, StoreError> {
         let options = PutOptions::default();
         let driver = self.driver(&[], &[], &options);

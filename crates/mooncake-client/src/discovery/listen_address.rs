@@ -3,13 +3,15 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use mooncake_os::Deadline;
+
+use crate::connection_error::ConnectionError;
 use crate::discovery::masters::split_host_port;
 use crate::discovery::resolver;
 use crate::error::{Cause, StoreError};
 use crate::options::StoreOptions;
-use crate::patience::{ConnectionError, Patience};
 
 /// Longest wait for the name service to know this machine.
 const RESOLVING: Duration = Duration::from_secs(5);
@@ -102,12 +104,8 @@ pub(crate) fn reserve(address: SocketAddr) -> io::Result<socket2::Socket> {
 }
 
 fn resolve(host: &str, options: &StoreOptions) -> Result<Vec<IpAddr>, StoreError> {
-    let check = || match options.interrupted.as_ref().is_some_and(|interrupted| interrupted()) {
-        true => Err(ConnectionError::Interrupted),
-        false => Ok(()),
-    };
-    let patience = Patience { deadline: Instant::now() + RESOLVING, check: &check };
-    let found = resolver::resolve(host, 0, &patience).map_err(|error| match error {
+    let interrupted = || options.interrupted.as_ref().is_some_and(|interrupted| interrupted());
+    let found = resolver::resolve(host, 0, &Deadline::after(RESOLVING, &interrupted)).map_err(|error| match error {
         ConnectionError::Interrupted => Cause::Interrupted.into(),
         error => not_here(host, &[], &error.to_string()),
     })?;

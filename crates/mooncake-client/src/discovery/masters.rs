@@ -3,9 +3,11 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use mooncake_os::Deadline;
+
+use crate::connection_error::ConnectionError;
 use crate::discovery::resolver;
 use crate::error::{Cause, StoreError};
-use crate::patience::{ConnectionError, Patience};
 
 /// Masters in the order in which they are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,9 +66,9 @@ impl MasterAddress {
     }
 
     /// Resolves one of them, counted from 0 and starting over after the last.
-    pub fn resolve(&self, index: usize, patience: &Patience<'_>) -> Result<Vec<SocketAddr>, ConnectionError> {
+    pub fn resolve(&self, index: usize, deadline: &Deadline<'_>) -> Result<Vec<SocketAddr>, ConnectionError> {
         let (host, port) = &self.hosts[index % self.hosts.len()];
-        resolver::resolve(host, *port, patience).map_err(|error| match error {
+        resolver::resolve(host, *port, deadline).map_err(|error| match error {
             ConnectionError::Interrupted => error,
             error => ConnectionError::Io(std::io::Error::other(format!("{host}:{port} does not resolve: {error}"))),
         })
@@ -138,8 +140,8 @@ mod tests {
     fn several_masters_are_kept_in_order() {
         let masters = MasterAddress::parse("127.0.0.1:1, [::1]:2").unwrap();
         assert_eq!(masters.to_string(), "127.0.0.1:1, [::1]:2");
-        let patience = Patience { deadline: Instant::now() + Duration::from_secs(5), check: &|| Ok(()) };
-        let resolve = |index| masters.resolve(index, &patience).unwrap();
+        let soon = Deadline::at(Instant::now() + Duration::from_secs(5));
+        let resolve = |index| masters.resolve(index, &soon).unwrap();
         assert_eq!(resolve(1), ["[::1]:2".parse::<SocketAddr>().unwrap()]);
         assert_eq!(resolve(2), resolve(0));
     }

@@ -16,16 +16,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_os::peer_credentials;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use mooncake_net::{connect, connect_abstract_until};
+use mooncake_os::{Deadline, Guarded, peer_credentials};
 use serde::{Deserialize, Serialize};
 
+use crate::connection_error::ConnectionError;
 use crate::discovery::masters::split_host_port;
 use crate::discovery::resolver;
 use crate::error::{Cause, StoreError};
 use crate::options::InterruptHook;
-use crate::patience::{ConnectionError, Patience};
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 4 << 10;
@@ -38,9 +37,6 @@ const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A peer that does not take its line has so long.
 const SENDING: Duration = Duration::from_millis(200);
-
-/// Between two tries of a Unix socket whose queue is full.
-const BUSY: Duration = Duration::from_millis(10);
 
 /// Between two looks at whether a listener is to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -71,12 +67,8 @@ impl NodeInfo {
     pub fn ask(node: &str, interrupted: Option<&InterruptHook>) -> Result<NodeInfo, StoreError> {
         let wrong = || Cause::InvalidParams(format!("server address {node:?} is not host:port of a mooncake_client"));
         let (host, port) = host_and_port(node).ok_or_else(wrong)?;
-        let check = || match interrupted.is_some_and(|interrupted| interrupted()) {
-            true => Err(ConnectionError::Interrupted),
-            false => Ok(()),
-        };
-        let patience = Patience { deadline: Instant::now() + TIMEOUT, check: &check };
-        ask_at(&host, port, &patience).map_err(|error| match error {
+        let interrupted = || interrupted.is_some_and(|interrupted| interrupted());
+        ask_at(&host, port, &Deadline::after(TIMEOUT, &interrupted)).map_err(|error| match error {
             AskError::Interrupted => Cause::Interrupted.into(),
             AskError::Io(error) => Cause::Setup {
                 what: "asking the storage node",
@@ -89,8 +81,7 @@ impl NodeInfo {
     /// Whether no process listens at `host:port` any more. A node that listens and does not answer is there.
     pub fn has_gone(node: &str) -> bool {
         let Some((host, port)) = host_and_port(node) else { return false };
-        let patience = Patience { deadline: Instant::now() + SHORT_TIMEOUT, check: &|| Ok(()) };
-        let found = ask_at(&host, port, &patience);
+        let found = ask_at(&host, port, &Deadline::at(Instant::now() + SHORT_TIMEOUT));
         matches!(found, Err(AskError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
@@ -99,20 +90,20 @@ fn host_and_port(node: &str) -> Option<(String, u16)> {
     split_host_port(node.trim()).and_then(|(host, port)| Some((host, port?)))
 }
 
-fn ask_at(host: &str, port: u16, patience: &Patience<'_>) -> Result<NodeInfo, AskError> {
-    let resolved = resolver::resolve(host, port, patience);
+fn ask_at(host: &str, port: u16, deadline: &Deadline<'_>) -> Result<NodeInfo, AskError> {
+    let resolved = resolver::resolve(host, port, deadline);
     let here = match &resolved {
         Ok(addresses) => addresses.iter().any(|address| is_of_this_machine(address.ip())),
         // Without a name service the machine still knows its own name.
         Err(_) => own_name().is_ok_and(|name| name == host),
     };
-    let stranger = match here.then(|| ask_here(port, patience)) {
+    let stranger = match here.then(|| ask_here(port, deadline)) {
         None | Some(Err(AskError::Io(_))) => None,
         Some(Ok(Heard::Stranger(uid))) => Some(uid),
         Some(Ok(Heard::Node(found))) => return Ok(found),
         Some(Err(interrupted)) => return Err(interrupted),
     };
-    let over_tcp = resolved.map_err(AskError::from).and_then(|addresses| ask_over_tcp(&addresses, patience));
+    let over_tcp = resolved.map_err(AskError::from).and_then(|addresses| ask_over_tcp(&addresses, deadline));
     match (over_tcp, stranger) {
         (Err(AskError::Io(error)), Some(uid)) => {
             let text = format!("{error}; the Unix socket of that port is user {uid}'s, who is not believed");
@@ -159,51 +150,31 @@ impl From<ConnectionError> for AskError {
     }
 }
 
-fn ask_here(port: u16, patience: &Patience<'_>) -> Result<Heard, AskError> {
-    let stream = connect_here(port, patience)?;
-    let peer = peer_credentials(&stream)?;
+fn ask_here(port: u16, deadline: &Deadline<'_>) -> Result<Heard, AskError> {
+    let stream = connect_here(port, deadline)?;
+    let peer = peer_credentials(&*stream)?;
     if !peer.is_own_user() {
         return Ok(Heard::Stranger(peer.uid));
     }
     stream.set_read_timeout(Some(POLL_INTERVAL / 2))?;
-    hear(stream, patience).map(Heard::Node)
+    hear(&*stream, deadline).map(Heard::Node)
 }
 
 /// A stopped node whose queue is full keeps others waiting: no longer than half of what is left, as there is TCP
 /// besides.
-fn connect_here(port: u16, patience: &Patience<'_>) -> Result<UnixStream, AskError> {
-    let address = SocketAddrUnix::new_abstract_name(unix_name(port).as_bytes()).map_err(io::Error::from)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
-    let now = Instant::now();
-    let half = Patience { deadline: now + patience.deadline.saturating_duration_since(now) / 2, ..*patience };
-    loop {
-        match connect(&socket, &address) {
-            Ok(()) => break,
-            Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(half.look()?.min(BUSY)),
-            Err(error) => return Err(io::Error::from(error).into()),
-        }
-    }
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
+fn connect_here(port: u16, deadline: &Deadline<'_>) -> Result<Guarded<UnixStream>, AskError> {
+    let half = deadline.within(deadline.left() / 2);
+    Ok(connect_abstract_until(&unix_name(port), &half).map_err(ConnectionError::from)?)
 }
 
-fn ask_over_tcp(addresses: &[SocketAddr], patience: &Patience<'_>) -> Result<NodeInfo, AskError> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match TcpStream::connect_timeout(address, patience.look()?.max(Duration::from_millis(1))) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(POLL_INTERVAL / 2))?;
-                return hear(stream, patience);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last.into())
+fn ask_over_tcp(addresses: &[SocketAddr], deadline: &Deadline<'_>) -> Result<NodeInfo, AskError> {
+    deadline.check().map_err(ConnectionError::from)?;
+    let stream = connect(addresses, deadline.left(), deadline).map_err(ConnectionError::from)?;
+    stream.set_read_timeout(Some(POLL_INTERVAL / 2))?;
+    hear(&*stream, deadline)
 }
 
-fn hear(mut stream: impl Read, patience: &Patience<'_>) -> Result<NodeInfo, AskError> {
+fn hear(mut stream: impl Read, deadline: &Deadline<'_>) -> Result<NodeInfo, AskError> {
     let mut line = Vec::new();
     let mut chunk = [0; 1024];
     loop {
@@ -220,7 +191,7 @@ fn hear(mut stream: impl Read, patience: &Patience<'_>) -> Result<NodeInfo, AskE
         if line.len() as u64 > LINE_MAX {
             return Err(io::Error::other("what listens there is no storage node").into());
         }
-        patience.look()?;
+        deadline.check().map_err(ConnectionError::from)?;
     }
     serde_json::from_slice(&line).map_err(|_| {
         let why = "what listens there tells no pool, so it is no storage node; is it the master's port? A node's is \
@@ -329,8 +300,8 @@ mod tests {
         let port = introducer.address().port();
         assert_eq!(NodeInfo::ask(&format!("127.0.0.1:{port}"), None).unwrap(), said);
         assert!(!NodeInfo::has_gone(&format!("127.0.0.1:{port}")));
-        let patience = Patience { deadline: Instant::now() + TIMEOUT, check: &|| Ok(()) };
-        let Ok(heard) = ask_over_tcp(&[introducer.address()], &patience) else { panic!("no answer over TCP") };
+        let soon = Deadline::at(Instant::now() + TIMEOUT);
+        let Ok(heard) = ask_over_tcp(&[introducer.address()], &soon) else { panic!("no answer over TCP") };
         assert_eq!(heard, said);
     }
 
@@ -432,8 +403,8 @@ mod tests {
             // It would say more.
             let _ = stream.read(&mut [0]);
         });
-        let patience = Patience { deadline: Instant::now() + Duration::from_secs(60), check: &|| Ok(()) };
-        let Err(AskError::Io(error)) = ask_over_tcp(&[address], &patience) else { panic!("it is taken for a node") };
+        let long = Deadline::at(Instant::now() + Duration::from_secs(60));
+        let Err(AskError::Io(error)) = ask_over_tcp(&[address], &long) else { panic!("it is taken for a node") };
         assert!(error.to_string().contains("no storage node"), "{error}");
         talking.join().unwrap();
     }

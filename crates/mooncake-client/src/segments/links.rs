@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use mooncake_ids::SegmentUuid;
+use mooncake_os::Deadline;
 use mooncake_segment::{
     Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress,
-    ServerError, Wait,
+    ServerError,
 };
 use mooncake_wire::message::{PeerGone, anchor_up};
 use parking_lot::{Mutex, RwLock};
@@ -39,9 +40,9 @@ impl LinkSet {
         Ok(Self { control, template, current: RwLock::new(current), former: Mutex::default(), questions })
     }
 
-    pub fn link(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Arc<Link>, LinkError> {
+    pub fn link(&self, address: &SegmentAddress, deadline: &Deadline<'_>) -> Result<Arc<Link>, LinkError> {
         let links = self.current.read().clone();
-        links.link(address, wait)
+        links.link(address, deadline)
     }
 
     /// The link for a placement that was reserved in that session: see [`Links::link_to_write`].
@@ -49,10 +50,10 @@ impl LinkSet {
         &self,
         session: u64,
         address: &SegmentAddress,
-        wait: &Wait<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<Arc<Link>, LinkError> {
         let links = self.current.read().clone();
-        links.link_to_write(session, address, wait)
+        links.link_to_write(session, address, deadline)
     }
 
     /// The segment is Gone: see [`Links::forget`].
@@ -268,18 +269,18 @@ mod tests {
 
     const RID: u64 = 1 << 48 | 2;
 
-    fn wait() -> Wait<'static> {
-        Wait::until(Instant::now() + Duration::from_secs(5))
+    fn soon() -> Deadline<'static> {
+        Deadline::at(Instant::now() + Duration::from_secs(5))
     }
 
     #[test]
     fn who_comes_after_its_owner_was_asked_is_vouched_for_when_its_master_has_shown_that_epoch() {
         let (server, address, links) = mapped();
-        let before = links.link(&address, &wait()).unwrap();
+        let before = links.link(&address, &soon()).unwrap();
         server.take_epoch(Epoch::numbered(2)).unwrap();
         assert!(links.vouch_for(&before), "the owner waits for it");
         links.start_over();
-        let after = links.link(&address, &wait()).unwrap();
+        let after = links.link(&address, &soon()).unwrap();
         assert!(!links.vouch_for(&after), "the owner does not");
         links.obey(Epoch::numbered(2));
         assert!(links.vouch_for(&after));
@@ -306,8 +307,8 @@ mod tests {
     fn lender() {
         let Ok(path) = std::env::var("TEST_LENDER") else { return };
         let (server, address, links) = mapped();
-        let link = links.link(&address, &wait()).unwrap();
-        link.write(RID, 64 << 10, &[Source::new(b"another one")], &wait()).unwrap();
+        let link = links.link(&address, &soon()).unwrap();
+        link.write(RID, 64 << 10, &[Source::new(b"another one")], &soon()).unwrap();
         let process = mooncake_os::ProcessIdentity::current().unwrap();
         let uuid = address.uuid.to_string();
         let text = format!("{uuid}\n{}\n{}\n", server.unix_name(), process.start_time);
@@ -347,7 +348,7 @@ mod tests {
             process: Some(process),
         };
         let links = LinkSet::over_shared_memory(Control::alone());
-        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        let view = links.link(&address, &soon()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
         // Its memory, as the kernel counts it.
         let files = std::fs::read_dir(format!("/proc/{}/fd", lender.0.id())).unwrap();
         let files = files.map(|entry| entry.unwrap().path());
@@ -367,11 +368,11 @@ mod tests {
     #[test]
     fn a_store_that_is_closed_keeps_no_link_of_any_session() {
         let (_server, address, links) = mapped();
-        links.link(&address, &wait()).unwrap();
+        links.link(&address, &soon()).unwrap();
         links.start_over();
-        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        let view = links.link(&address, &soon()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
         links.close();
-        assert!(links.link(&address, &wait()).is_err() && links.report().is_empty());
+        assert!(links.link(&address, &soon()).is_err() && links.report().is_empty());
         assert_eq!(*view, *b"seen");
     }
 
@@ -381,10 +382,10 @@ mod tests {
         let (control, former) = (links.control.clone(), links.control.session());
         let next = Session::new(&hello_reply(9), former.master.clone(), None, &[0; 16]);
         control.set_session(next);
-        assert!(links.link_to_write(9, &address, &wait()).is_err(), "there are none yet");
+        assert!(links.link_to_write(9, &address, &soon()).is_err(), "there are none yet");
         links.obey(Epoch::numbered(1));
-        links.link_to_write(9, &address, &wait()).unwrap();
-        assert!(links.link_to_write(former.id, &address, &wait()).is_err());
+        links.link_to_write(9, &address, &soon()).unwrap();
+        assert!(links.link_to_write(former.id, &address, &soon()).is_err());
     }
 
     #[test]
@@ -392,10 +393,10 @@ mod tests {
         let (_server, address, links) = mapped();
         links.obey(A3);
         for what in ["the session that heard of it", "the one behind it"] {
-            let link = links.link(&address, &wait()).unwrap();
-            let old = link.write(2 << 48 | 2, 1024, &[Source::new(b"late")], &wait());
+            let link = links.link(&address, &soon()).unwrap();
+            let old = link.write(2 << 48 | 2, 1024, &[Source::new(b"late")], &soon());
             assert!(old.is_err(), "{what}");
-            link.write(3 << 48 | 2, 2048, &[Source::new(b"new")], &wait()).expect(what);
+            link.write(3 << 48 | 2, 2048, &[Source::new(b"new")], &soon()).expect(what);
             links.start_over();
         }
         // Nor do those that are made when the master has shown an epoch.
@@ -405,9 +406,9 @@ mod tests {
         let (first, options) = (StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1);
         let first = LinkSet::new(&first, options, control).unwrap();
         for (links, offset) in [(late, 4096), (first, 5120)] {
-            let link = links.link(&address, &wait()).unwrap();
-            link.write(3 << 48 | 4, offset, &[Source::new(b"late")], &wait()).unwrap_err();
-            link.write(4 << 48 | 2, offset, &[Source::new(b"new")], &wait()).unwrap();
+            let link = links.link(&address, &soon()).unwrap();
+            link.write(3 << 48 | 4, offset, &[Source::new(b"late")], &soon()).unwrap_err();
+            link.write(4 << 48 | 2, offset, &[Source::new(b"new")], &soon()).unwrap();
         }
     }
 
@@ -438,7 +439,7 @@ mod tests {
         // The same number of another continuation of the log, and a higher one.
         for own in [B2, Epoch { number: 3, id: 8 }] {
             let (server, address, links) = mapped();
-            let link = links.link(&address, &wait()).unwrap();
+            let link = links.link(&address, &soon()).unwrap();
             server.take_epoch(A2).unwrap();
             asked(&links, A2);
             links.obey(own);
@@ -450,14 +451,14 @@ mod tests {
         }
         for own in [A2, Epoch::numbered(2), Epoch::numbered(3)] {
             let (server, address, links) = mapped();
-            let _link = links.link(&address, &wait()).unwrap();
+            let _link = links.link(&address, &soon()).unwrap();
             server.take_epoch(A2).unwrap();
             asked(&links, A2);
             links.obey(own);
             assert!(is_taken(&server, &address, 2, 5000), "{own:?}");
         }
         let (server, address, links) = mapped();
-        let _link = links.link(&address, &wait()).unwrap();
+        let _link = links.link(&address, &soon()).unwrap();
         server.take_epoch(Epoch::numbered(2)).unwrap();
         asked(&links, Epoch::numbered(2));
         links.obey(A3);
@@ -467,7 +468,7 @@ mod tests {
     #[test]
     fn an_owner_waits_while_this_store_has_a_view_that_its_master_does_not_know() {
         let (server, address, links) = mapped();
-        let _link = links.link(&address, &wait()).unwrap();
+        let _link = links.link(&address, &soon()).unwrap();
         let pins = &links.control.pins;
         let generation = pins.lock().generation();
         let era = pins.lock().adopt(generation, [RID].into_iter()).unwrap();
@@ -487,14 +488,14 @@ mod tests {
     fn a_segment_that_knows_no_raise_is_viewed_in_the_epoch_that_it_was_mounted_in() {
         let (server, address, links) = mapped();
         server.mounted(address.uuid, A2);
-        let link = links.link(&address, &wait()).unwrap();
+        let link = links.link(&address, &soon()).unwrap();
         for other in [B2, Epoch { number: 3, id: 8 }] {
             links.obey(other);
             assert!(!links.vouch_for(&link), "{other:?} may know nothing of it");
         }
         let (server, address, links) = mapped();
         server.mounted(address.uuid, A2);
-        let link = links.link(&address, &wait()).unwrap();
+        let link = links.link(&address, &soon()).unwrap();
         assert!(!links.vouch_for(&link), "this store's master is in an earlier epoch");
         links.obey(A2);
         assert!(links.vouch_for(&link));
@@ -510,7 +511,7 @@ mod tests {
         // The owner hears of both before the reader does, and the other way round.
         for reader_first in [false, true] {
             let (server, address, links) = mapped();
-            let _link = links.link(&address, &wait()).unwrap();
+            let _link = links.link(&address, &soon()).unwrap();
             if reader_first {
                 links.obey(A3);
             }
@@ -531,7 +532,7 @@ mod tests {
         let (server, address, links) = mapped();
         server.take_epoch(A2).unwrap();
         links.start_over();
-        let link = links.link(&address, &wait()).unwrap();
+        let link = links.link(&address, &soon()).unwrap();
         assert!(!links.vouch_for(&link), "its master is an epoch behind");
         links.obey(B2);
         assert!(!links.vouch_for(&link), "its master is another one");
@@ -543,14 +544,14 @@ mod tests {
         links.obey(A3);
         assert!(links.vouch_for(&link));
         assert!(is_taken(&server, &address, 3, 5000));
-        let late = links.link(&address, &wait()).unwrap();
+        let late = links.link(&address, &soon()).unwrap();
         assert!(links.vouch_for(&late));
     }
 
     #[test]
     fn links_of_former_sessions_go_with_the_last_view_over_them() {
         let (_server, address, links) = mapped();
-        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        let view = links.link(&address, &soon()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
         for _ in 0..5 {
             links.start_over();
         }

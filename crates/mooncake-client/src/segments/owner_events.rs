@@ -64,8 +64,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
+    use mooncake_os::Deadline;
     use mooncake_os::ProcessIdentity;
-    use mooncake_segment::{Epoch, Fence, SegmentServer, ServerOptions, Wait};
+    use mooncake_segment::{Epoch, Fence, SegmentServer, ServerOptions};
 
     use super::*;
     use crate::discovery::listen_address::Advertised;
@@ -109,7 +110,7 @@ mod tests {
             let links = LinkSet::over_shared_memory(Control::alone());
             let memory = &memories[1];
             let address = address_of(&server, memory);
-            let wait = Wait::until(Instant::now() + Duration::from_secs(5));
+            let wait = Deadline::at(Instant::now() + Duration::from_secs(5));
             links.link(&address, &wait).unwrap().write(RID, 0, &[Source::new(b"new")], &wait).unwrap();
             Host { owner, says, reports, free: memories[0].uuid(), mapped: memory.uuid(), links }
         }

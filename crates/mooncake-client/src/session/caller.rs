@@ -1,22 +1,22 @@
 //! One call to the master on its caller's thread: what [`crate::machine::call`] needs, over the connections of
 //! [`Control`].
 
-use std::cell::Cell;
 use std::ops::DerefMut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mooncake_os::{forked, is_short_of_descriptors};
+use mooncake_os::{Deadline, forked, is_short_of_descriptors};
 use mooncake_wire::message::{LogPosition, Refusal, Reply, Request, refusal, request};
 use mooncake_wire::{MAX_FRAME, RequestKind};
+use parking_lot::Mutex;
 
+use crate::connection_error::ConnectionError;
 use crate::error::{Cause, StoreError};
 use crate::machine::call::{self, Call, CallDriver, Ended, Failure, Obstacle, keep_waiting};
 use crate::machine::pins::Pins;
 use crate::machine::reachability::Reachability;
 use crate::machine::sequences::Sequences;
 use crate::machine::{orphans, ready};
-use crate::patience::{ConnectionError, Patience};
 use crate::session::Session;
 use crate::session::connection::Connection;
 use crate::session::control::{Control, MAX_CONNECTIONS, MAX_LONG, Queued};
@@ -34,14 +34,14 @@ pub(crate) struct Caller<'a> {
     started: Instant,
     deadline: Instant,
     /// What it has waited for connections that other calls had.
-    queued: Cell<Queued>,
+    queued: Mutex<Queued>,
 }
 
 impl<'a> Caller<'a> {
     /// Of a call that begins now.
     pub fn new(control: &'a Arc<Control>, patience: Duration) -> Self {
         let started = Instant::now();
-        Caller { control, started, deadline: started + patience, queued: Cell::default() }
+        Caller { control, started, deadline: started + patience, queued: Mutex::default() }
     }
 
     /// What the caller is told of a failure.
@@ -73,7 +73,7 @@ impl<'a> Caller<'a> {
                 })
             }
             Failure::Late { waited } => {
-                let Queued { time: queued, among_long } = self.queued.get();
+                let Queued { time: queued, among_long } = *self.queued.lock();
                 // What took too long were other calls of this store.
                 if queued * 2 > waited {
                     let (limit, calls) = match among_long {
@@ -159,11 +159,17 @@ impl CallDriver for Caller<'_> {
 
     async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), Lost> {
         let (control, heed) = (self.control, call.heeds());
-        let check = || keep_waiting(self, heed).map_err(ConnectionError::from);
-        let patience = Patience { deadline: self.deadline, check: &check };
+        let ended = OnceLock::new();
+        let ends = || keep_waiting(self, heed).map_err(|why| ended.set(why)).is_err();
+        let deadline = Deadline { began: self.started, until: self.deadline, interrupted: &ends };
+        // A hook only says that the wait is over.
+        let why = |lost| match (lost, ended.get()) {
+            (Lost::Ended(Ended::Interrupted), Some(why)) => Lost::Ended(*why),
+            (lost, _) => lost,
+        };
         let long = call.request().body.as_ref().is_some_and(may_take_long);
         loop {
-            let mut attached = control.checkout(long, &patience, &self.queued)?;
+            let mut attached = control.checkout(long, &deadline, &self.queued).map_err(why)?;
             let (session, connection) = &mut attached;
             if let Err(lost) = call.attached(session, |body| connection.lacks(body)) {
                 match lost {
@@ -175,7 +181,7 @@ impl CallDriver for Caller<'_> {
                 }
                 return Err(lost);
             }
-            match exchange(connection, call.request(), &patience) {
+            match exchange(connection, call.request(), &deadline) {
                 Ok(reply) => {
                     let instance = connection.instance();
                     control.check_in(long, attached);
@@ -188,7 +194,7 @@ impl CallDriver for Caller<'_> {
                     drop(attached);
                     control.give_place_back(long);
                     if !goes_on {
-                        return Err(error.into());
+                        return Err(why(error.into()));
                     }
                     tracing::debug!(master = %control.masters, %error, "a call connection was closed at rest");
                     control.drop_closed();
@@ -245,15 +251,6 @@ impl From<ConnectionError> for Lost {
     }
 }
 
-impl From<Ended> for ConnectionError {
-    fn from(ended: Ended) -> Self {
-        match ended {
-            Ended::Interrupted => ConnectionError::Interrupted,
-            Ended::Late => ConnectionError::Deadline,
-        }
-    }
-}
-
 fn may_take_long(body: &request::Body) -> bool {
     match body {
         request::Body::PutStart(start) => start.wait,
@@ -264,9 +261,9 @@ fn may_take_long(body: &request::Body) -> bool {
 
 // Every put is here twice: what it gives is large, and moved once less so.
 #[inline(always)]
-fn exchange(connection: &mut Connection, request: &Request, patience: &Patience<'_>) -> Result<Reply, ConnectionError> {
-    connection.send(request, patience)?;
-    let reply: Reply = connection.receive(MAX_FRAME, patience)?;
+fn exchange(connection: &mut Connection, request: &Request, deadline: &Deadline<'_>) -> Result<Reply, ConnectionError> {
+    connection.send(request, deadline)?;
+    let reply: Reply = connection.receive(MAX_FRAME, deadline)?;
     if reply.id != request.id {
         let confused = std::io::Error::new(std::io::ErrorKind::InvalidData, "answer to another request");
         return Err(confused.into());

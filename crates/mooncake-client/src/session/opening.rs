@@ -4,14 +4,14 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use mooncake_os::ProcessIdentity;
+use mooncake_os::{Deadline, ProcessIdentity};
 use mooncake_wire::message::{HelloReply, LogPosition, hello};
 
+use crate::connection_error::{ConnectionError, WrongPort};
 use crate::discovery::masters::MasterAddress;
 use crate::discovery::storage_node::NodeInfo;
 use crate::error::{Cause, StoreError};
 use crate::machine::session::{Identity, RECONNECT, TRY};
-use crate::patience::{ConnectionError, Patience, WrongPort};
 use crate::process::wire_process;
 use crate::session::Session;
 use crate::session::connection::{Address, Connection};
@@ -21,14 +21,14 @@ pub(crate) fn open_first(
     masters: &MasterAddress,
     identity: &Identity,
     process: &ProcessIdentity,
-    check: &dyn Fn() -> Result<(), ConnectionError>,
+    interrupted: &(dyn Fn() -> bool + Sync),
 ) -> Result<(Opened, Session), StoreError> {
     let (mut reasons, mut no_master) = (Vec::new(), None);
-    let patience_ends = Instant::now() + TRY;
+    let cut_until = Instant::now() + TRY;
     let mut index = 0;
     while index < masters.len() {
-        let patience = Patience { deadline: Instant::now() + TRY, check };
-        match open_at(masters, index, identity.open(), LogPosition::default(), &patience) {
+        let deadline = Deadline::after(TRY, interrupted);
+        match open_at(masters, index, identity.open(), LogPosition::default(), &deadline) {
             Ok(opened) => match opened.reply.refusal {
                 None => {
                     let session = opened.session(process);
@@ -41,7 +41,7 @@ pub(crate) fn open_first(
             },
             Err(Unreached::Interrupted) => return Err(Cause::Interrupted.into()),
             // A master with too many connections that have not identified themselves yet ends the newest.
-            Err(Unreached::Cut(_)) if Instant::now() < patience_ends => {
+            Err(Unreached::Cut(_)) if Instant::now() < cut_until => {
                 std::thread::sleep(RECONNECT);
                 continue;
             }
@@ -104,9 +104,9 @@ pub(crate) fn open_at(
     index: usize,
     role: hello::Role,
     highest: LogPosition,
-    patience: &Patience<'_>,
+    deadline: &Deadline<'_>,
 ) -> Result<Opened, Unreached> {
-    let addresses = masters.resolve(index, patience).map_err(|error| match error {
+    let addresses = masters.resolve(index, deadline).map_err(|error| match error {
         ConnectionError::Interrupted => Unreached::Interrupted,
         error => Unreached::Failed(error.to_string()),
     })?;
@@ -114,7 +114,7 @@ pub(crate) fn open_at(
     let mut cut = false;
     for address in addresses {
         let at = Address::Tcp(address);
-        match Connection::open(&at, role.clone(), highest, patience) {
+        match Connection::open(&at, role.clone(), highest, deadline) {
             Ok((connection, reply)) => return Ok(Opened { connection, reply, address: at }),
             Err(ConnectionError::Interrupted) => return Err(Unreached::Interrupted),
             Err(ConnectionError::Wrong(port)) => return Err(Unreached::NoMaster(wrong(port, address).into())),
@@ -170,7 +170,7 @@ mod tests {
             caller
         });
         let process = ProcessIdentity::current().unwrap();
-        let opened = open_first(&masters, &identity("host:1", &process, 3), &process, &|| Ok(()));
+        let opened = open_first(&masters, &identity("host:1", &process, 3), &process, &|| false);
         let (_, session) = opened.map_err(|error| error.to_string()).unwrap();
         assert_eq!(session.id, 7);
         drop(master.join().unwrap());
@@ -187,7 +187,7 @@ mod tests {
             caller.write_all(&answer).unwrap();
         });
         let process = ProcessIdentity::current().unwrap();
-        let error = open_first(&masters, &identity("host:1", &process, 3), &process, &|| Ok(())).map(drop).unwrap_err();
+        let error = open_first(&masters, &identity("host:1", &process, 3), &process, &|| false).map(drop).unwrap_err();
         server.join().unwrap();
         assert_eq!(error.kind(), crate::error::ErrorKind::MasterUnreachable);
         error.to_string().replace(&at.to_string(), "IT")
@@ -206,7 +206,7 @@ mod tests {
         let serves = NodeInfoServer::start(port, &told).unwrap();
         let masters = MasterAddress::parse(&serves.address().to_string()).unwrap();
         let process = ProcessIdentity::current().unwrap();
-        let error = open_first(&masters, &identity("host:1", &process, 3), &process, &|| Ok(())).map(drop).unwrap_err();
+        let error = open_first(&masters, &identity("host:1", &process, 3), &process, &|| false).map(drop).unwrap_err();
         assert!(error.to_string().ends_with("its master is host:7"), "{error}");
     }
 
@@ -218,10 +218,10 @@ mod tests {
         let process = ProcessIdentity::current().unwrap();
         let identity = identity("host:1", &process, 3);
         let began = Instant::now();
-        let error = open_first(&masters, &identity, &process, &|| Ok(())).map(drop).unwrap_err().to_string();
+        let error = open_first(&masters, &identity, &process, &|| false).map(drop).unwrap_err().to_string();
         assert!(error.contains(&format!("{one}: ")) && error.contains(&format!("{other}: ")), "{error}");
-        let check = || Err(ConnectionError::Interrupted);
-        let error = open_first(&masters, &identity, &process, &check).map(drop).unwrap_err();
+        let interrupted = || true;
+        let error = open_first(&masters, &identity, &process, &interrupted).map(drop).unwrap_err();
         assert!(matches!(error.cause(), Cause::Interrupted), "{error}");
         assert!(began.elapsed() < PATIENCE);
     }

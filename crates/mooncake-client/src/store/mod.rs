@@ -27,7 +27,6 @@ use crate::inner::Inner;
 use crate::machine::put::PutOutcome;
 use crate::metrics::{Metrics, Operation};
 use crate::options::{PutOptions, StoreOptions};
-use crate::patience::ConnectionError;
 use crate::report;
 use crate::segment_id::SegmentId;
 use crate::segments::directory::Directory;
@@ -81,13 +80,9 @@ impl Store {
 
         let events = OwnerEvents::new();
         let (name, advertised, server, port) = claim(&options, &events)?;
-        let interrupted = options.interrupted.clone();
-        let check = || match interrupted.as_ref().is_some_and(|interrupted| interrupted()) {
-            true => Err(ConnectionError::Interrupted),
-            false => Ok(()),
-        };
+        let interrupted = || options.interrupted.as_ref().is_some_and(|interrupted| interrupted());
         let identity = opening::identity(&name, &process, mark);
-        let (opened, session) = opening::open_first(&masters, &identity, &process, &check)?;
+        let (opened, session) = opening::open_first(&masters, &identity, &process, &interrupted)?;
 
         let control =
             Control::new(&options, masters, session, opened.position()).map_err(setup("making an eventfd"))?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_os::ProcessIdentity;
+use mooncake_os::{Deadline, ProcessIdentity};
 
 use super::idle_lanes::IdleLanes;
 use super::options::{LinkOptions, Path, Paths, SegmentAddress};
@@ -14,7 +14,6 @@ use super::{Kind, Link};
 use crate::local;
 use crate::machine::LeastEpoch;
 use crate::protocol::frames::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
-use crate::wait::Wait;
 
 /// What every link of a store is made from.
 #[derive(Debug)]
@@ -46,7 +45,7 @@ pub(super) struct NoPath {
 
 impl Connector {
     /// A link by the best path that works now.
-    pub(super) fn connect(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Made, NoPath> {
+    pub(super) fn connect(&self, address: &SegmentAddress, deadline: &Deadline<'_>) -> Result<Made, NoPath> {
         let paths = self.options.paths;
         let (mut is_short_of_descriptors, mut is_passing) = (false, false);
         let mut reasons: Vec<String> = Vec::new();
@@ -74,7 +73,7 @@ impl Connector {
         } else if address.unix_socket.is_empty() {
             reasons.push("its owner offers no shared memory".into());
         } else {
-            match self.map(address, wait) {
+            match self.map(address, deadline) {
                 Ok(link) => return Ok(Made { link, better_later }),
                 Err(NoSharedMemory { reason, passing, is_short }) => {
                     (better_later, is_passing) = (passing, passing);
@@ -88,7 +87,7 @@ impl Connector {
             let hello = self.hello(address, Purpose::Lane);
             let pool = LanePool::new(address, &self.options, hello, self.idle_lanes.clone());
             let connected = pool.and_then(|pool| {
-                let at = pool.try_connect(wait).map_err(|e| {
+                let at = pool.try_connect(deadline).map_err(|e| {
                     is_short_of_descriptors = e.is_short_of_descriptors();
                     is_passing = e.is_passing();
                     e.to_string()
@@ -109,9 +108,9 @@ impl Connector {
     }
 
     /// A link over shared memory.
-    pub(super) fn map(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Link, NoSharedMemory> {
+    pub(super) fn map(&self, address: &SegmentAddress, deadline: &Deadline<'_>) -> Result<Link, NoSharedMemory> {
         let hello = self.hello(address, Purpose::Attach);
-        let attachment = Attachment::open(address, &self.options, &hello, &self.watcher, &self.reclaimer, wait)?;
+        let attachment = Attachment::open(address, &self.options, &hello, &self.watcher, &self.reclaimer, deadline)?;
         Ok(self.link(address, Kind::Shared(attachment), "same host".into()))
     }
 
@@ -174,7 +173,7 @@ mod tests {
         });
         let link = |options: LinkOptions, address: &SegmentAddress| {
             let links = Links::new(options, Box::new(Quiet)).unwrap();
-            links.link(address, &Wait::until(Instant::now() + Duration::from_secs(5))).map(drop).unwrap_err()
+            links.link(address, &Deadline::at(Instant::now() + Duration::from_secs(5))).map(drop).unwrap_err()
         };
         let short = link(mapping(), &address);
         assert!(matches!(short, LinkError::OutOfDescriptors { .. }), "{short}");

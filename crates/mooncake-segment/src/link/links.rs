@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
-use mooncake_os::{ProcessIdentity, descriptor_limit, forked, thread, watch_forks};
+use mooncake_os::{Deadline, ProcessIdentity, descriptor_limit, forked, thread, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;
@@ -17,7 +17,6 @@ use crate::epoch::Epoch;
 use crate::error::{LinkError, ServerError};
 use crate::link_events::LinkEvents;
 use crate::machine::{LinkBook, Look, Ticket, Unwanted};
-use crate::wait::Wait;
 
 /// The links of one store.
 #[derive(Debug)]
@@ -75,7 +74,7 @@ impl Links {
     }
 
     /// The link to a segment, made now if there is none.
-    pub fn link(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Arc<Link>, LinkError> {
+    pub fn link(&self, address: &SegmentAddress, deadline: &Deadline<'_>) -> Result<Arc<Link>, LinkError> {
         if forked() {
             return Err(LinkError::Forked);
         }
@@ -91,9 +90,9 @@ impl Links {
                 }
                 Look::Make(ticket, former) => break (ticket, former),
                 Look::Wait => {
-                    book.settled.wait_for(&mut links, wait.slice());
+                    book.settled.wait_for(&mut links, deadline.slice());
                     // The hook may wait for a thread that wants a link.
-                    if MutexGuard::unlocked(&mut links, || wait.is_over() || (wait.interrupted)()) {
+                    if MutexGuard::unlocked(&mut links, || deadline.has_passed() || deadline.is_interrupted()) {
                         return Err(LinkError::Cancelled { segment: address.label().to_string() });
                     }
                 }
@@ -106,7 +105,7 @@ impl Links {
         drop(links);
         let making = Making { book, ticket };
         drop(former);
-        self.make(&making, address, wait)
+        self.make(&making, address, deadline)
     }
 
     /// The link for a placement that was reserved in that session. A fence asks
@@ -116,22 +115,27 @@ impl Links {
         &self,
         session: u64,
         address: &SegmentAddress,
-        wait: &Wait<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<Arc<Link>, LinkError> {
         if session == self.connector.options.session {
-            self.link(address, wait)
+            self.link(address, deadline)
         } else {
             Err(LinkError::SessionOver { segment: address.label().to_string() })
         }
     }
 
-    fn make(&self, making: &Making<'_>, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Arc<Link>, LinkError> {
+    fn make(
+        &self,
+        making: &Making<'_>,
+        address: &SegmentAddress,
+        deadline: &Deadline<'_>,
+    ) -> Result<Arc<Link>, LinkError> {
         let segment = || address.label().to_string();
-        let made = self.connector.connect(address, wait);
+        let made = self.connector.connect(address, deadline);
         let now = Instant::now();
         let Made { link, better_later } = match made {
             Ok(made) => made,
-            Err(_) if wait.is_over() || (wait.interrupted)() => {
+            Err(_) if deadline.has_passed() || deadline.is_interrupted() => {
                 return Err(LinkError::Cancelled { segment: segment() });
             }
             // The owner need not be avoided: as soon as there is a descriptor, it is reached.
@@ -169,7 +173,7 @@ impl Links {
         let (connector, book, address) = (self.connector.clone(), self.book.clone(), address.clone());
         let improve = move || {
             let LinkOptions { connect_timeout, retry_after, .. } = connector.options;
-            match connector.map(&address, &Wait::until(Instant::now() + connect_timeout)) {
+            match connector.map(&address, &Deadline::at(Instant::now() + connect_timeout)) {
                 Ok(link) => {
                     let (path, improved) = (link.path(), book.links.lock().improved(ticket, Arc::new(link)));
                     match improved {
@@ -297,12 +301,12 @@ mod tests {
         const BYTES: u64 = 1 << 20;
         let (_server, memory, address) = owner(BYTES, Quiet);
         memory.populate_step(BYTES).unwrap();
-        let wait = Wait::until(Instant::now() + Duration::from_secs(5));
+        let deadline = Deadline::at(Instant::now() + Duration::from_secs(5));
         // Somebody else who has it mapped, and looks at the first 4 KiB.
         let reader = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        let _reads = reader.link(&address, &wait).unwrap();
+        let _reads = reader.link(&address, &deadline).unwrap();
         let peer = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        let _link = peer.link(&address, &wait).unwrap();
+        let _link = peer.link(&address, &deadline).unwrap();
         for attachment in peer.connector.watcher.attachments(&memory.uuid()) {
             attachment.owner_ended();
             attachment.forget(&[(0, 4096)], FIRST);
@@ -319,13 +323,13 @@ mod tests {
         for (epoch, kept) in [(a, BYTES), (b, 0)] {
             let (server, memory, address) = owner(BYTES, Quiet);
             memory.populate_step(BYTES).unwrap();
-            let wait = Wait::until(Instant::now() + Duration::from_secs(5));
+            let deadline = Deadline::at(Instant::now() + Duration::from_secs(5));
             server.take_epoch(b).unwrap();
             // Its views are known to the master that the owner obeys.
             let reader = Links::new(mapping(), Box::new(Quiet)).unwrap();
-            let _reads = reader.link(&address, &wait).unwrap();
+            let _reads = reader.link(&address, &deadline).unwrap();
             let peer = Links::new(mapping(), Box::new(Quiet)).unwrap();
-            let _link = peer.link(&address, &wait).unwrap();
+            let _link = peer.link(&address, &deadline).unwrap();
             for attachment in peer.connector.watcher.attachments(&memory.uuid()) {
                 attachment.owner_ended();
                 attachment.forget(&[], epoch);
@@ -340,7 +344,7 @@ mod tests {
         let (server, memory, address) = owner(BYTES, Quiet);
         memory.populate_step(BYTES).unwrap();
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        drop(links.link(&address, &Wait::until(Instant::now() + Duration::from_secs(5))).unwrap());
+        drop(links.link(&address, &Deadline::at(Instant::now() + Duration::from_secs(5))).unwrap());
         for attachment in links.connector.watcher.attachments(&memory.uuid()) {
             assert!(attachment.owner_ended(), "as the watcher would say of a dead owner");
         }
@@ -365,7 +369,7 @@ mod tests {
         let view = links.link(&address, &soon()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
         let used = links.link(&elsewhere, &soon()).unwrap();
         server.remove(memory.uuid());
-        let eventually = |holds: &dyn Fn() -> bool| {
+        let eventually = |holds: &(dyn Fn() -> bool + Sync)| {
             let until = Instant::now() + Duration::from_secs(5);
             while !holds() {
                 assert!(Instant::now() < until);
@@ -385,8 +389,8 @@ mod tests {
         assert!(!used.is_over() && Arc::ptr_eq(&used, &links.link(&elsewhere, &soon()).unwrap()));
     }
 
-    fn soon() -> Wait<'static> {
-        Wait::until(Instant::now() + Duration::from_secs(5))
+    fn soon() -> Deadline<'static> {
+        Deadline::at(Instant::now() + Duration::from_secs(5))
     }
 
     #[test]
@@ -421,8 +425,8 @@ mod tests {
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
         let making = Making { book: &links.book, ticket: ticket(&links, address.uuid) };
         let began = Instant::now();
-        for wait in [Wait::until(began), Wait { deadline: began + Duration::from_secs(60), interrupted: &|| true }] {
-            assert!(matches!(links.link(&address, &wait), Err(LinkError::Cancelled { .. })));
+        for deadline in [Deadline::at(began), Deadline::after(Duration::from_secs(60), &|| true)] {
+            assert!(matches!(links.link(&address, &deadline), Err(LinkError::Cancelled { .. })));
         }
         assert!(began.elapsed() < Duration::from_secs(30));
         std::thread::scope(|threads| {

@@ -18,7 +18,7 @@ use mooncake_memory::{
     CopyError, Mapping, ReadError, Source, Target, Verify, crc_of_sources, crc_of_targets, total_of_sources,
     total_of_targets,
 };
-use mooncake_os::forked;
+use mooncake_os::{Deadline, forked};
 
 use crate::epoch::Epoch;
 use crate::error::{TransferError, WriteError};
@@ -26,7 +26,6 @@ use crate::gate::Gate;
 use crate::local::{Inside, Served};
 use crate::machine::{Denied, LeastEpoch};
 use crate::protocol::frames::Status;
-use crate::wait::Wait;
 
 pub use links::Links;
 pub use options::{LinkOptions, LinkReport, Path, Paths, SegmentAddress};
@@ -123,8 +122,14 @@ impl Link {
 
     /// Writes the pieces, one after another, into a placement's extent (or a
     /// part of it), stamping it first. Gives the CRC-32C of what was written.
-    pub fn write(&self, rid: u64, offset: u64, parts: &[Source<'_>], wait: &Wait<'_>) -> Result<u32, WriteError> {
-        self.write_part(rid, offset, parts, total_of_sources(parts), wait)
+    pub fn write(
+        &self,
+        rid: u64,
+        offset: u64,
+        parts: &[Source<'_>],
+        deadline: &Deadline<'_>,
+    ) -> Result<u32, WriteError> {
+        self.write_part(rid, offset, parts, total_of_sources(parts), deadline)
     }
 
     /// [`Link::write`] of a part of a placement of `whole` bytes.
@@ -134,7 +139,7 @@ impl Link {
         offset: u64,
         parts: &[Source<'_>],
         whole: u64,
-        wait: &Wait<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<u32, WriteError> {
         let extent = Extent { rid, offset, len: total_of_sources(parts) };
         let settled = |error| WriteError { error, settled: true };
@@ -145,11 +150,11 @@ impl Link {
                 self.copy_in(&served.gate, served.memory.mapping(), extent, parts, whole).map_err(settled)?
             }
             Kind::Shared(attachment) => {
-                let mapping = attachment.writable(wait).map_err(settled)?;
+                let mapping = attachment.writable(deadline).map_err(settled)?;
                 self.copy_in(attachment.gate(), mapping, extent, parts, whole).map_err(settled)?
             }
             Kind::Tcp(pool) => {
-                let outcome = pool.with_lane(wait, |lane| lane.write(extent, parts, wait));
+                let outcome = pool.with_lane(deadline, |lane| lane.write(extent, parts, deadline));
                 let named = |error| named(error, || crc_of_sources(0, parts, 0, extent.len).err());
                 outcome.result.map_err(|error| WriteError { error: named(error), settled: outcome.settled })?
             }
@@ -167,7 +172,7 @@ impl Link {
         offset: u64,
         parts: &mut [Target<'_>],
         crc: Option<u32>,
-        wait: &Wait<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
         let extent = Extent { rid, offset, len: total_of_targets(parts) };
         self.check(extent)?;
@@ -175,7 +180,7 @@ impl Link {
             Kind::Local(served, _) => served.memory.mapping(),
             Kind::Shared(attachment) => attachment.readable(),
             Kind::Tcp(pool) => {
-                self.read_tcp(pool, extent, parts, crc, wait)?;
+                self.read_tcp(pool, extent, parts, crc, deadline)?;
                 self.bytes_read.fetch_add(extent.len, Ordering::Relaxed);
                 return Ok(());
             }
@@ -266,9 +271,9 @@ impl Link {
         extent: Extent,
         parts: &mut [Target<'_>],
         crc: Option<u32>,
-        wait: &Wait<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
-        let outcome = pool.with_lane(wait, |lane| lane.read(extent, parts, crc.is_some(), wait));
+        let outcome = pool.with_lane(deadline, |lane| lane.read(extent, parts, crc.is_some(), deadline));
         let actual = outcome.result.map_err(|error| named(error, || crc_of_targets(0, parts, 0, extent.len).err()))?;
         match crc {
             Some(expected) if expected != actual => {
@@ -335,10 +340,10 @@ mod tests {
         let (sender, fenced) = channel();
         let (server, memory, address) = owner(1 << 20, Report(sender));
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        let wait = Wait::until(Instant::now() + Duration::from_secs(5));
-        let link = links.link(&address, &wait).unwrap();
+        let deadline = Deadline::at(Instant::now() + Duration::from_secs(5));
+        let link = links.link(&address, &deadline).unwrap();
         let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
-        let mapping = attachment.writable(&wait).unwrap();
+        let mapping = attachment.writable(&deadline).unwrap();
         let rid = 1 << 48 | 2;
         let writing = attachment.gate().admit(mapping, rid, 0, 4096, None).unwrap();
         let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 2, writer_done: false };
@@ -349,7 +354,7 @@ mod tests {
         drop(writing);
         assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(rid));
         assert!(memory.mapping().check_stamps(rid | 1, 0, 4096).unwrap());
-        let e = link.write(rid, 0, &[Source::new(b"late")], &wait).unwrap_err();
+        let e = link.write(rid, 0, &[Source::new(b"late")], &deadline).unwrap_err();
         assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{e}");
     }
 }

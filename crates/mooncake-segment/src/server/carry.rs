@@ -150,8 +150,8 @@ mod tests {
     use crate::protocol::frames::{FRAME_LEN, Op};
     use crate::server::attach::Attached;
     use crate::server::{SegmentServer, ServerEvents, ServerOptions};
-    use crate::{LinkEvents, LinkOptions, Links, Path, Paths, Wait};
-    use mooncake_os::Waker;
+    use crate::{LinkEvents, LinkOptions, Links, Path, Paths};
+    use mooncake_os::{Deadline, Waker};
 
     use super::*;
 
@@ -185,7 +185,7 @@ mod tests {
         };
         let options = LinkOptions { paths: Paths::only(Path::SharedMemory), ..LinkOptions::new(1) };
         let links = Links::new(options, Box::new(Quiet)).unwrap();
-        drop(links.link(&address, &Wait::until(Instant::now() + Duration::from_secs(5))).unwrap());
+        drop(links.link(&address, &Deadline::at(Instant::now() + Duration::from_secs(5))).unwrap());
         {
             let mut state = server.shared.state.lock();
             let stream = state.attached.values().next().unwrap().pipe.as_ref().unwrap().stream().clone();

@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::tcp_lane::{End, Worker};
-use crate::wait::SLOWEST;
+use crate::rate::RATE_MIN;
 
 /// How long a peer may take.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl StallTimer {
             let waits = worker.held_up;
             if waits {
                 let now = Instant::now();
-                let whole = self.still + Duration::from_secs(self.bytes / SLOWEST);
+                let whole = self.still + Duration::from_secs(self.bytes / RATE_MIN);
                 let due = *self.due.get_or_insert(now + whole);
                 if now >= due {
                     return Err(End::Bad("it took too long for its request".into()));

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{SegmentMemory, SegmentOptions};
-use mooncake_os::boot_id;
+use mooncake_os::{Deadline, boot_id};
 use mooncake_segment::{
     Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, SegmentAddress,
-    SegmentServer, ServerEvents, ServerOptions, Wait,
+    SegmentServer, ServerEvents, ServerOptions,
 };
 use mooncake_test_support::child_process::{asked, say};
 use mooncake_test_support::{ChildProcess, child_process};
@@ -34,8 +34,8 @@ pub const fn rid(epoch: u64, counter: u64) -> u64 {
     epoch << 48 | counter << 1
 }
 
-pub fn wait() -> Wait<'static> {
-    Wait::until(Instant::now() + Duration::from_secs(20))
+pub fn soon() -> Deadline<'static> {
+    Deadline::at(Instant::now() + Duration::from_secs(20))
 }
 
 /// Returns once it holds, which must not take 5 s.
@@ -166,7 +166,7 @@ pub fn while_connecting(
         let (waiting, waits) = channel();
         let connecting = scope.spawn(move || {
             let interrupted = || waiting.send(()).is_err();
-            links.link(address, &Wait { interrupted: &interrupted, ..wait() })
+            links.link(address, &Deadline { interrupted: &interrupted, ..soon() })
         });
         waits.recv().unwrap();
         act(&connecting);
@@ -343,12 +343,12 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
     for line in asked() {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
-        let link = || links.as_ref().expect("let go of").link(address, &wait()).unwrap();
+        let link = || links.as_ref().expect("let go of").link(address, &soon()).unwrap();
         match words[0] {
             "write" => {
                 let data = pattern(number(3), number(1) as u8);
                 let source = [mooncake_memory::Source::new(&data)];
-                match link().write(number(1), number(2), &source, &wait()) {
+                match link().write(number(1), number(2), &source, &soon()) {
                     Ok(crc) => say(format_args!("ok {crc}")),
                     Err(e) => say(format_args!("{} settled={}", e.error, e.settled)),
                 }
@@ -359,7 +359,7 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
                 let link = link();
                 say("begun");
                 let e = loop {
-                    if let Err(e) = link.write(number(1), number(2), &source, &wait()) {
+                    if let Err(e) = link.write(number(1), number(2), &source, &soon()) {
                         break e;
                     }
                 };
@@ -437,7 +437,7 @@ fn attach_short_of(what: &str, left: u64, address: &SegmentAddress) -> String {
     }
     let before = getrlimit(resource);
     setrlimit(resource, Rlimit { current: Some(limit), ..before }).unwrap();
-    let link = links.link(address, &wait());
+    let link = links.link(address, &soon());
     setrlimit(resource, before).unwrap();
     link.map_or_else(|error| error.to_string(), |link| link.path().to_string())
 }

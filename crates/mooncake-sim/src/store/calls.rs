@@ -18,7 +18,7 @@ use crate::world::World;
 
 pub use mooncake_client::machine::call::Abandoned;
 
-/// Patience of a look-up.
+/// For how long a look-up waits.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A wait looks up this often.

@@ -150,7 +150,7 @@ impl PutDriver for Driver<'_> {
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
         let progress = control.progress.lock().begin(control.now(), rids.collect());
         let stopped = AtomicBool::new(false);
-        let write = |placed: &mut &Placed, interrupted: &dyn Fn() -> bool| {
+        let write = |placed: &mut &Placed, interrupted: &(dyn Fn() -> bool + Sync)| {
             if stopped.load(Ordering::Relaxed) {
                 return Err(Lost::interrupted(true));
             }
@@ -239,7 +239,7 @@ impl Inner {
         offset: u64,
         parts: &[Source<'_>],
         origin: &Origin,
-        interrupted: &dyn Fn() -> bool,
+        interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<u32, Lost> {
         let segment = replica.extents.first().map(|extent| extent.segment);
         let address = segment.and_then(|segment| self.shared.directory.find(origin.numbering, segment));
@@ -253,7 +253,7 @@ impl Inner {
         address: Option<&Arc<SegmentAddress>>,
         (offset, parts): (u64, &[Source<'_>]),
         origin: &Origin,
-        interrupted: &dyn Fn() -> bool,
+        interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<u32, Lost> {
         let untouched =
             |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
@@ -264,7 +264,7 @@ impl Inner {
             let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
             return Err(untouched(gone.into(), false));
         };
-        let wait = self.transfer_wait(extent.length, interrupted);
+        let wait = self.transfer_deadline(extent.length, interrupted);
         let link = self.shared.links.link_to_write(origin.session.id, address, &wait);
         let link = link.map_err(|error| untouched(link_error(&error), error.is_passing()))?;
         link.write_part(replica.rid, extent.offset + offset, parts, extent.length, &wait).map_err(|failed| {

@@ -136,7 +136,7 @@ impl ViewDriver for Inner {
     async fn link(&self, extent: &Extent, numbering: Numbering) -> Option<Arc<Link>> {
         let address = self.shared.directory.find(numbering, extent.segment)?;
         let interrupted = || self.is_interrupted();
-        let wait = self.transfer_wait(0, &interrupted);
+        let wait = self.transfer_deadline(0, &interrupted);
         let link = self.shared.links.link(&address, &wait);
         link.inspect_err(|error| tracing::debug!(error = %link_error(error), "no view")).ok()
     }

@@ -3,7 +3,8 @@
 use std::net::TcpStream;
 use std::time::Instant;
 
-use mooncake_segment::{ServerOptions, Wait};
+use mooncake_os::Deadline;
+use mooncake_segment::ServerOptions;
 use mooncake_wire::message::{
     Extent, HelloReply, Refusal, Replica, Reply, Request, SegmentGone, SegmentsReply, anchor_down, hello, refusal,
 };
@@ -106,7 +107,7 @@ fn a_mounted_segment_is_populated_to_its_end_and_known_in_its_masters_epoch() {
     let segment = mounts(&client.master).remove(0);
     let address = met(&client, segment).expect("it is there");
     assert_eq!(address.uuid, id.0);
-    let wait = Wait::until(Instant::now() + PATIENCE);
+    let wait = Deadline::at(Instant::now() + PATIENCE);
     let link = client.shared.links.link(&address, &wait).unwrap();
     assert!(client.shared.links.vouch_for(&link), "views of it may begin");
 }
@@ -133,7 +134,7 @@ fn memory_that_the_master_does_not_want_is_served_no_more() {
     client.owner().mount(Backing::Memory(1 << 20)).unwrap_err();
     assert!(client.owner().held().is_empty());
     let address = met(&client, mounts(&client.master).remove(0)).unwrap();
-    let wait = Wait::until(Instant::now() + PATIENCE);
+    let wait = Deadline::at(Instant::now() + PATIENCE);
     assert!(client.shared.links.link(&address, &wait).is_err());
 }
 

@@ -6,9 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use mooncake_os::{Guarded, peer_credentials};
-
-use mooncake_net::{PollHistory, busy_poll_behind, has_hung_up};
+use mooncake_net::{PollHistory, busy_poll_behind, connect, connect_abstract_until, has_hung_up};
+use mooncake_os::{Deadline, Guarded, peer_credentials};
 use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
 use mooncake_wire::{
@@ -16,15 +15,11 @@ use mooncake_wire::{
 };
 use prost::Message;
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
-    socket_with, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
+use crate::connection_error::{ConnectionError, WrongPort};
 use crate::discovery::storage_node::NodeInfo;
-use crate::patience::{ConnectionError, Patience, SLICE, WrongPort};
 
 /// Bytes of a request, most of them keys, for which the master takes a microsecond: a thousand short keys are looked up
 /// in 60 to 80.
@@ -90,9 +85,9 @@ impl Connection {
         address: &Address,
         role: hello::Role,
         highest: LogPosition,
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<(Self, HelloReply), ConnectionError> {
-        let mut connection = Self::dial(address, patience)?;
+        let mut connection = Self::dial(address, deadline)?;
         connection.output.extend_from_slice(&CONTROL_PREFACE);
         let hello = Hello {
             version_min: VERSION,
@@ -104,8 +99,8 @@ impl Connection {
             role: Some(role),
         };
         encode_frame(&hello, &mut connection.output);
-        connection.flush(patience)?;
-        let reply: HelloReply = connection.receive(MAX_HELLO_FRAME, patience).map_err(|error| match error {
+        connection.flush(deadline)?;
+        let reply: HelloReply = connection.receive(MAX_HELLO_FRAME, deadline).map_err(|error| match error {
             ConnectionError::Frame(FrameError::TooLong { length, limit }) => match length {
                 HTTP => ConnectionError::Wrong(WrongPort::Http),
                 DATA => ConnectionError::Wrong(WrongPort::Data),
@@ -125,43 +120,20 @@ impl Connection {
         self.instance
     }
 
-    fn dial(address: &Address, patience: &Patience<'_>) -> Result<Self, ConnectionError> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (socket, target) = match address {
-            Address::Tcp(address) => {
-                let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-                let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-                sockopt::set_tcp_nodelay(&socket, true)?;
-                (socket, SocketAddrAny::from(*address))
-            }
+    fn dial(address: &Address, deadline: &Deadline<'_>) -> Result<Self, ConnectionError> {
+        // A peer that is there at once would hide it.
+        deadline.check()?;
+        let socket = match address {
+            Address::Tcp(address) => connect(&[*address], deadline.left(), deadline)?.into_owned_fd(),
             Address::Unix(name) => {
-                let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-                (socket, SocketAddrUnix::new_abstract_name(name.as_bytes())?.into())
+                let socket = connect_abstract_until(name, deadline)?.into_owned_fd();
+                check_user(&socket, name)?;
+                socket
             }
         };
-        let socket = Guarded::new(socket);
-        loop {
-            patience.look()?;
-            match connect(&*socket, &target) {
-                Ok(()) | Err(Errno::ISCONN) => break,
-                Err(Errno::INTR) => {}
-                Err(Errno::INPROGRESS | Errno::ALREADY) => {
-                    Self::wait(&socket, PollFlags::OUT, patience)?;
-                    sockopt::socket_error(&*socket)?.map_err(io::Error::from)?;
-                    break;
-                }
-                // A Unix listener whose queue is full.
-                Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(2)),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if let Address::Unix(name) = address {
-            check_user(&socket, name)?;
-        }
-        // Blocking from here on, in slices: one system call per send and receive.
-        rustix::io::ioctl_fionbio(&*socket, false)?;
+        // Blocking, in slices: one system call per send and receive.
         for which in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
-            sockopt::set_socket_timeout(&*socket, which, Some(SLICE))?;
+            sockopt::set_socket_timeout(&*socket, which, Some(Deadline::SLICE))?;
         }
         Ok(Self {
             socket,
@@ -177,18 +149,6 @@ impl Connection {
         })
     }
 
-    fn wait(socket: &Guarded<OwnedFd>, flags: PollFlags, patience: &Patience<'_>) -> Result<(), ConnectionError> {
-        loop {
-            let slice = patience.look()?;
-            let slice = Timespec { tv_sec: 0, tv_nsec: slice.as_nanos().clamp(1, 999_999_999) as _ };
-            match poll(&mut [PollFd::new(&**socket, flags)], Some(&slice)) {
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
     /// What a request asks for that the master at the other end does not know: the feature, and what that master is.
     pub fn lacks(&self, body: &Body) -> Option<(Feature, String)> {
         let missing = Feature::missing(self.features, body)?;
@@ -200,18 +160,18 @@ impl Connection {
     }
 
     /// Sends one message.
-    pub fn send(&mut self, message: &impl Message, patience: &Patience<'_>) -> Result<(), ConnectionError> {
+    pub fn send(&mut self, message: &impl Message, deadline: &Deadline<'_>) -> Result<(), ConnectionError> {
         encode_frame(message, &mut self.output);
-        self.flush(patience)
+        self.flush(deadline)
     }
 
-    fn flush(&mut self, patience: &Patience<'_>) -> Result<(), ConnectionError> {
+    fn flush(&mut self, deadline: &Deadline<'_>) -> Result<(), ConnectionError> {
         let mut sent = 0;
         while sent < self.output.len() {
             match send(&*self.socket, &self.output[sent..], SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
                 Err(Errno::AGAIN | Errno::INTR) => {
-                    patience.look()?;
+                    deadline.check()?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -226,7 +186,7 @@ impl Connection {
     pub fn receive<M: Message + Default>(
         &mut self,
         limit: usize,
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<M, ConnectionError> {
         loop {
             if let Some(message) = self.next(limit)? {
@@ -234,7 +194,7 @@ impl Connection {
             }
             match self.fill(false) {
                 Err(ConnectionError::Deadline) => {
-                    patience.look()?;
+                    deadline.check()?;
                 }
                 other => other?,
             }

@@ -17,9 +17,9 @@ fn connected() -> (Connection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tcp(listener.local_addr().unwrap());
     let opening = std::thread::spawn(move || {
-        let patience = Patience { deadline: Instant::now() + PATIENCE, check: &|| Ok(()) };
+        let deadline = Deadline::at(Instant::now() + PATIENCE);
         let role = hello::Role::Attach(AttachCall { session: 7, secret: 7 });
-        Connection::open(&address, role, LogPosition::default(), &patience).unwrap().0
+        Connection::open(&address, role, LogPosition::default(), &deadline).unwrap().0
     });
     let (mut peer, _) = listener.accept().unwrap();
     peer.set_nodelay(true).unwrap();
@@ -37,12 +37,12 @@ fn a_peer_that_takes_or_says_nothing_is_waited_for_until_the_deadline() {
     let (ended, ends) = mpsc::channel();
     std::thread::spawn(move || {
         let (mut connection, _peer) = connected();
-        let patience = || Patience { deadline: Instant::now() + Duration::from_millis(100), check: &|| Ok(()) };
-        let heard = connection.receive::<Reply>(MAX_FRAME, &patience());
+        let deadline = || Deadline::at(Instant::now() + Duration::from_millis(100));
+        let heard = connection.receive::<Reply>(MAX_FRAME, &deadline());
         ended.send(heard.map(drop)).unwrap();
         let remove = mooncake_wire::message::RemoveByRegex { pattern: "x".repeat(32 << 20), force: true };
         let request = Request { body: Some(request::Body::RemoveByRegex(remove)), ..Request::default() };
-        ended.send(connection.send(&request, &patience())).unwrap();
+        ended.send(connection.send(&request, &deadline())).unwrap();
     });
     for what in ["it says nothing", "it takes nothing"] {
         let outcome = ends.recv_timeout(PATIENCE).expect(what);
@@ -53,7 +53,7 @@ fn a_peer_that_takes_or_says_nothing_is_waited_for_until_the_deadline() {
 #[test]
 fn messages_are_whole_however_their_bytes_come_and_long_ones_keep_no_room() {
     let (mut connection, mut peer) = connected();
-    let patience = Patience { deadline: Instant::now() + PATIENCE, check: &|| Ok(()) };
+    let deadline = Deadline::at(Instant::now() + PATIENCE);
     let sent: Vec<Reply> =
         [3, 0, 200_000, 5, 1 << 20, 7].into_iter().zip(0..).map(|(bytes, id)| reply(id, bytes)).collect();
     let bytes: Vec<u8> = sent.iter().flat_map(frame).collect();
@@ -67,13 +67,13 @@ fn messages_are_whole_however_their_bytes_come_and_long_ones_keep_no_room() {
         peer
     });
     for expected in sent {
-        let heard: Reply = connection.receive(MAX_FRAME, &patience).unwrap();
+        let heard: Reply = connection.receive(MAX_FRAME, &deadline).unwrap();
         assert_eq!(heard, expected);
     }
     assert_eq!((connection.taken, connection.input.len()), (0, 0), "nothing is left of them");
     assert!(connection.input.capacity() <= KEPT_BUFFER, "{}", connection.input.capacity());
     let mut peer = sending.join().unwrap();
     peer.write_all(&u32::MAX.to_le_bytes()).unwrap();
-    let heard = connection.receive::<Reply>(MAX_FRAME, &patience);
+    let heard = connection.receive::<Reply>(MAX_FRAME, &deadline);
     assert!(matches!(heard, Err(ConnectionError::Frame(FrameError::TooLong { .. }))), "{heard:?}");
 }

@@ -1,16 +1,16 @@
 //! What the threads of a store share on their way to the master: the session, a bounded pool of connections, one
 //! checked out per call, and the locks of the machines.
 
-use std::cell::Cell;
 use std::ops::DerefMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_os::forked;
+use mooncake_os::{Deadline, Waker, forked};
 use mooncake_wire::message::{AnchorUp, AttachCall, LogPosition, anchor_up, hello, refusal};
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
+use crate::connection_error::ConnectionError;
 use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, StoreError};
 use crate::machine::deaths::Deaths;
@@ -24,11 +24,9 @@ use crate::machine::suspects::Suspects;
 use crate::machine::wants::Wants;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
-use crate::patience::{ConnectionError, Patience, SLICE};
 use crate::session::Session;
 use crate::session::caller::Lost;
 use crate::session::connection::{Address, Connection};
-use mooncake_os::Waker;
 
 #[cfg(test)]
 mod tests;
@@ -255,7 +253,7 @@ impl Control {
     pub fn wait_while(&self, holds: impl Fn(&Self) -> bool) {
         let mut changes = self.changes.lock();
         while holds(self) {
-            self.changed.wait_for(&mut changes, SLICE);
+            self.changed.wait_for(&mut changes, Deadline::SLICE);
         }
     }
 
@@ -267,8 +265,8 @@ impl Control {
     pub fn checkout(
         &self,
         long: bool,
-        patience: &Patience<'_>,
-        queued: &Cell<Queued>,
+        deadline: &Deadline<'_>,
+        queued: &Mutex<Queued>,
     ) -> Result<(Arc<Session>, Connection), Lost> {
         let session = self.session();
         let mut pool = self.pool.lock();
@@ -288,17 +286,16 @@ impl Control {
                     break;
                 }
             }
-            (patience.check)()?;
-            if Instant::now() >= patience.deadline {
-                return Err(ConnectionError::Deadline.into());
-            }
             let began = Instant::now();
             let among_long = long && pool.long >= MAX_LONG;
-            self.freed.wait_for(&mut pool, SLICE);
-            queued.set(Queued { time: queued.get().time + began.elapsed(), among_long });
+            self.freed.wait_for(&mut pool, deadline.slice());
+            // What came back while the hook was asked is seen as well: the pool is looked at behind it.
+            MutexGuard::unlocked(&mut pool, || deadline.check()).map_err(ConnectionError::from)?;
+            let mut queued = queued.lock();
+            *queued = Queued { time: queued.time + began.elapsed(), among_long };
         }
         drop(pool);
-        let opened = self.attach(&session, patience);
+        let opened = self.attach(&session, deadline);
         if opened.is_err() {
             self.give_place_back(long);
         }
@@ -360,9 +357,9 @@ impl Control {
         pool.idle.clear();
     }
 
-    fn attach(&self, session: &Arc<Session>, patience: &Patience<'_>) -> Result<Connection, Lost> {
+    fn attach(&self, session: &Arc<Session>, deadline: &Deadline<'_>) -> Result<Connection, Lost> {
         if let Some(unix) = &session.unix {
-            match self.attach_at(unix, session, patience) {
+            match self.attach_at(unix, session, deadline) {
                 // Another process may have taken the name.
                 Ok((connection, instance)) if instance == session.instance => return Ok(connection),
                 Ok(_) => {
@@ -374,17 +371,17 @@ impl Control {
                 Err(other) => return Err(other),
             }
         }
-        self.attach_at(&session.master, session, patience).map(|(connection, _)| connection)
+        self.attach_at(&session.master, session, deadline).map(|(connection, _)| connection)
     }
 
     fn attach_at(
         &self,
         address: &Address,
         session: &Arc<Session>,
-        patience: &Patience<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<(Connection, Vec<u8>), Lost> {
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
-        let (connection, reply) = Connection::open(address, role, self.position(), patience)?;
+        let (connection, reply) = Connection::open(address, role, self.position(), deadline)?;
         match reply.refusal {
             Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => Err(Lost::Session(session.clone())),
             Some(refusal) => Err(Lost::Refused(refusal)),

@@ -297,7 +297,7 @@ fn a_thread_loses_its_patience_with_a_slow_commit_once() {
         assert!(began.elapsed() < long, "it does not wait");
         drop(slow);
         assert_eq!(log.commit_soon(queue(), short, |_| ()), Ok(true));
-        // Patience is back: the next one is waited for.
+        // That one was in time: the caller waits for the next one again.
         let (held, holds) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {

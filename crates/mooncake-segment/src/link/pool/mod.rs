@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooncake_os::Deadline;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 
@@ -12,7 +13,6 @@ use super::options::{LinkOptions, SegmentAddress};
 use super::tcp_lane::{Lane, Outcome};
 use crate::error::TransferError;
 use crate::protocol::frames::{Hello, Status};
-use crate::wait::Wait;
 
 /// Most lanes kept without work; more are opened and closed with the load.
 const IDLE_MAX: usize = 16;
@@ -88,8 +88,12 @@ impl LanePool {
     }
 
     /// Runs one request on a lane. `settled` of the outcome is true if no lane could be had.
-    pub(super) fn with_lane<T>(&self, wait: &Wait<'_>, mut request: impl FnMut(&mut Lane) -> Outcome<T>) -> Outcome<T> {
-        let mut lane = match self.check_out(wait) {
+    pub(super) fn with_lane<T>(
+        &self,
+        deadline: &Deadline<'_>,
+        mut request: impl FnMut(&mut Lane) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let mut lane = match self.check_out(deadline) {
             Ok(lane) => lane,
             Err(e) => return Outcome { result: Err(e), reusable: false, settled: true },
         };
@@ -99,8 +103,8 @@ impl LanePool {
     }
 
     /// Opens a lane, so that the path is known to work.
-    pub(super) fn try_connect(&self, wait: &Wait<'_>) -> Result<SocketAddr, TransferError> {
-        let lane = self.check_out(wait)?;
+    pub(super) fn try_connect(&self, deadline: &Deadline<'_>) -> Result<SocketAddr, TransferError> {
+        let lane = self.check_out(deadline)?;
         let address = lane.address();
         self.check_in(Some(lane));
         Ok(address)
@@ -121,7 +125,7 @@ impl LanePool {
 
     /// A lane that is kept, or a new one, or one that comes back: while others have some, an owner that takes no more
     /// of them is no reason to fail.
-    fn check_out(&self, wait: &Wait<'_>) -> Result<Lane, TransferError> {
+    fn check_out(&self, deadline: &Deadline<'_>) -> Result<Lane, TransferError> {
         let began = Instant::now();
         let mut state = self.state.lock();
         loop {
@@ -139,7 +143,7 @@ impl LanePool {
             let pause = state.failed.as_ref().map_or(Duration::ZERO, |failure| failure.rest(now));
             if state.lent < self.max_lanes && pause.is_zero() {
                 state.lent += 1;
-                let connected = MutexGuard::unlocked(&mut state, || self.connect(wait));
+                let connected = MutexGuard::unlocked(&mut state, || self.connect(deadline));
                 match connected {
                     Ok(lane) => {
                         state.failed = None;
@@ -148,7 +152,7 @@ impl LanePool {
                     Err(e) => {
                         state.lent -= 1;
                         self.returned.notify_one();
-                        if matches!(e, TransferError::Interrupted) || wait.is_over() {
+                        if matches!(e, TransferError::Interrupted) || deadline.has_passed() {
                             return Err(e);
                         }
                         // What this process lacks says nothing of the owner, and only a lane of this pool can bring it.
@@ -171,10 +175,10 @@ impl LanePool {
             {
                 return Err(failure.again(self.peer.to_string()));
             }
-            if MutexGuard::unlocked(&mut state, || (wait.interrupted)()) {
+            if MutexGuard::unlocked(&mut state, || deadline.is_interrupted()) {
                 return Err(TransferError::Interrupted);
             }
-            if wait.is_over() {
+            if deadline.has_passed() {
                 let peer = self.peer.to_string();
                 // What this process lacks is no word about the owner, and has a remedy.
                 if state.failed.as_ref().is_some_and(|failure| failure.is_own) {
@@ -182,7 +186,7 @@ impl LanePool {
                 }
                 return Err(TransferError::Timeout { peer, what: "no lane was free", waited: began.elapsed() });
             }
-            let slice = if pause.is_zero() { wait.slice() } else { wait.slice().min(pause) };
+            let slice = if pause.is_zero() { deadline.slice() } else { deadline.slice().min(pause) };
             self.returned.wait_for(&mut state, slice);
         }
     }
@@ -200,10 +204,10 @@ impl LanePool {
         self.returned.notify_one();
     }
 
-    fn connect(&self, wait: &Wait<'_>) -> Result<Lane, TransferError> {
+    fn connect(&self, deadline: &Deadline<'_>) -> Result<Lane, TransferError> {
         let mut last = TransferError::Gone { peer: self.peer.to_string() };
         for address in &self.addresses {
-            match Lane::open(*address, &self.hello, self.bytes, &self.peer, self.timeouts, wait) {
+            match Lane::open(*address, &self.hello, self.bytes, &self.peer, self.timeouts, deadline) {
                 Ok(lane) => return Ok(lane),
                 Err(TransferError::Interrupted) => return Err(TransferError::Interrupted),
                 // Of an owner that is there, whatever its other addresses are like.

@@ -53,8 +53,8 @@ fn hello_reply() -> [u8; HELLO_LEN] {
     HelloReply { version: 1, status: Status::Ok, epoch, bytes: 4096, uuid, features: 0 }.encode()
 }
 
-fn soon() -> Wait<'static> {
-    Wait::until(Instant::now() + SOON)
+fn soon() -> Deadline<'static> {
+    Deadline::at(Instant::now() + SOON)
 }
 
 /// A request that is answered.
@@ -96,16 +96,16 @@ fn an_owner_that_cannot_be_reached_is_not_tried_again_so_soon() {
 fn an_owner_that_stands_still_is_one_that_passes_for_whoever_comes_before_it_is_tried_again_too() {
     let listener = listener();
     let pool = pool(&listener, &LinkOptions { retry_after: Duration::from_secs(60), ..options() });
-    let wait = Wait::until(Instant::now() + Duration::from_secs(60));
+    let deadline = Deadline::at(Instant::now() + Duration::from_secs(60));
     for again in [false, true] {
-        let e = pool.with_lane(&wait, answered).result.unwrap_err();
+        let e = pool.with_lane(&deadline, answered).result.unwrap_err();
         assert!(e.is_passing() && e.to_string().contains("not tried again so soon") == again, "{e}");
     }
     // One that is gone is none.
     let (at, pool) = (listener.local_addr().unwrap(), self::pool(&listener, &options()));
     drop(listener);
     for again in [false, true] {
-        let e = pool.with_lane(&wait, answered).result.unwrap_err();
+        let e = pool.with_lane(&deadline, answered).result.unwrap_err();
         assert!(!e.is_passing() && e.to_string().contains("not tried again so soon") == again, "{at}: {e}");
     }
 }
@@ -114,9 +114,9 @@ fn an_owner_that_stands_still_is_one_that_passes_for_whoever_comes_before_it_is_
 fn a_caller_without_time_keeps_no_other_from_trying() {
     let listener = listener();
     let pool = pool(&listener, &options());
-    let short = Wait::until(Instant::now() + Duration::from_millis(60));
+    let short = Deadline::at(Instant::now() + Duration::from_millis(60));
     pool.with_lane(&short, answered).result.unwrap_err();
-    let interrupted = Wait { interrupted: &|| true, ..soon() };
+    let interrupted = Deadline { interrupted: &|| true, ..soon() };
     assert!(matches!(pool.with_lane(&interrupted, answered).result, Err(TransferError::Interrupted)));
     let (kept, served) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     scope(|threads| {
@@ -251,7 +251,7 @@ fn nest(pool: &LanePool, deep: usize) {
 fn who_waits_for_a_lane_has_it_when_it_comes_back_and_hears_of_the_end() {
     let listener = listener();
     let pool = pool(&listener, &options());
-    let waits = |deadline| pool.with_lane(&Wait::until(deadline), answered).result;
+    let waits = |deadline| pool.with_lane(&Deadline::at(deadline), answered).result;
     scope(|threads| {
         let owner = threads.spawn(|| welcome(&listener));
         pool.try_connect(&soon()).unwrap();
@@ -288,8 +288,8 @@ fn who_waits_for_a_lane_waits_until_there_is_one_or_it_is_interrupted() {
         let outcome = pool.with_lane(&soon(), |lane| {
             let waits = threads.spawn(|| {
                 let interrupted = || asked.fetch_add(1, Ordering::SeqCst) > 2;
-                let wait = Wait { interrupted: &interrupted, ..soon() };
-                let outcome = pool.with_lane(&wait, answered);
+                let deadline = Deadline { interrupted: &interrupted, ..soon() };
+                let outcome = pool.with_lane(&deadline, answered);
                 assert!(outcome.settled && !outcome.reusable, "it had none");
                 outcome.result
             });

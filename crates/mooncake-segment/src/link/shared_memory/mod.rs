@@ -9,7 +9,10 @@ use std::time::Instant;
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{CopyError, Expect, Mapping, Presence};
-use mooncake_os::{Guarded, forked, has_exited, is_short_of_descriptors, peer_credentials, peer_pidfd, recv_fds};
+use mooncake_net::connect_abstract;
+use mooncake_os::{
+    Deadline, Guarded, forked, has_exited, is_short_of_descriptors, peer_credentials, peer_pidfd, recv_fds,
+};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -24,7 +27,6 @@ use crate::link_events::Asked;
 use crate::machine::{FAREWELL, Heard, Leave, Peer, Remains, Writes};
 use crate::protocol::attach_stream::AttachPipe;
 use crate::protocol::frames::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
-use crate::wait::{SLICE, Wait};
 
 pub(super) struct Attachment {
     id: u64,
@@ -117,10 +119,10 @@ impl Attachment {
         hello: &Hello,
         watcher: &Arc<Watcher>,
         reclaimer: &Arc<Reclaimer>,
-        wait: &Wait<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<Arc<Attachment>, NoSharedMemory> {
-        let stream =
-            connect(&address.unix_socket).map_err(NoSharedMemory::socket("its Unix socket does not answer"))?;
+        let stream = connect_abstract(&address.unix_socket)
+            .map_err(NoSharedMemory::socket("its Unix socket does not answer"))?;
         let stream = Arc::new(stream);
         // The first local to be made is the last to end: what came of the memory has been let go of by then.
         let unmapped = SaysUnmapped(Some(stream.clone()));
@@ -129,8 +131,7 @@ impl Attachment {
             return Err(format!("its owner is user {}, or looks like it in this user namespace", owner.uid).into());
         }
         let pidfd = owner_pidfd(&stream, address)?;
-        let deadline = wait.deadline.min(Instant::now() + options.connect_timeout);
-        let (reply, fds) = say_hello(&stream, hello, address, Wait { deadline, ..*wait })?;
+        let (reply, fds) = say_hello(&stream, hello, address, &deadline.within(options.connect_timeout))?;
         let mut pipe = AttachPipe::new(stream.clone());
         if reply.features & FEATURE_INTRODUCTIONS != 0 && options.mark != 0 {
             // Before the first byte is mapped: from then on the end of this process has to be provable.
@@ -208,7 +209,7 @@ impl Attachment {
 
     /// The mapping for writes. Made at the first one, with the owner's consent:
     /// from then on the owner waits for this process when it fences.
-    pub(super) fn writable(&self, wait: &Wait<'_>) -> Result<&Arc<Mapping>, TransferError> {
+    pub(super) fn writable(&self, deadline: &Deadline<'_>) -> Result<&Arc<Mapping>, TransferError> {
         if let Some(mapping) = self.writable.get() {
             return if self.is_over() { Err(self.gone()) } else { Ok(mapping) };
         }
@@ -229,14 +230,14 @@ impl Attachment {
                 }
                 Leave::Awaited => {}
             }
-            if (wait.interrupted)() {
+            if deadline.is_interrupted() {
                 return Err(TransferError::Interrupted);
             }
-            if wait.is_over() {
+            if deadline.has_passed() {
                 let what = "the owner did not let its segment be written";
                 return Err(TransferError::Timeout { peer: self.peer.to_string(), what, waited: started.elapsed() });
             }
-            self.answered.wait_for(&mut talk, wait.slice());
+            self.answered.wait_for(&mut talk, deadline.slice());
         }
         if let Some(mapping) = self.writable.get() {
             return Ok(mapping);
@@ -454,26 +455,16 @@ fn owner_pidfd(stream: &Guarded<UnixStream>, address: &SegmentAddress) -> Result
     }
 }
 
-/// Does not wait: a listener whose queue is full belongs to a stopped process.
-fn connect(name: &str) -> io::Result<Guarded<UnixStream>> {
-    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-    let stream = Guarded::new(UnixStream::from(OwnedFd::from(socket)));
-    stream.set_nonblocking(true)?;
-    socket2::SockRef::from(&*stream).connect(&socket2::SockAddr::unix(format!("\0{name}"))?)?;
-    stream.set_nonblocking(false)?;
-    Ok(stream)
-}
-
 fn say_hello(
     stream: &Guarded<UnixStream>,
     hello: &Hello,
     address: &SegmentAddress,
-    wait: Wait<'_>,
+    deadline: &Deadline<'_>,
 ) -> Result<(HelloReply, [OwnedFd; 2]), NoSharedMemory> {
     use std::io::Write;
     let text = NoSharedMemory::socket("its Unix socket");
-    stream.set_read_timeout(Some(SLICE)).map_err(&text)?;
-    stream.set_write_timeout(Some(SLICE)).map_err(&text)?;
+    stream.set_read_timeout(Some(Deadline::SLICE)).map_err(&text)?;
+    stream.set_write_timeout(Some(Deadline::SLICE)).map_err(&text)?;
     (&**stream).write_all(&hello.encode()).map_err(&text)?;
     let mut reply = [0; HELLO_LEN];
     let (mut have, mut fds) = (0, Vec::new());
@@ -482,7 +473,7 @@ fn say_hello(
             Ok(0) => return Err(NoSharedMemory::passing("its owner hung up instead of giving its memory")),
             Ok(count) => have += count,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                if wait.is_over() || (wait.interrupted)() {
+                if deadline.has_passed() || deadline.is_interrupted() {
                     return Err(NoSharedMemory::passing("its owner did not answer in time"));
                 }
             }

@@ -28,7 +28,7 @@ fn what_goes_back_before_a_view_is_on_the_list_is_not_viewed() {
     let (_server, memory, address) = owner(1 << 20, Quiet);
     let crc = memory.mapping().write(RID, 0, &[Source::new(&[5; 4096])]).unwrap();
     let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-    let link = links.link(&address, &Wait::until(Instant::now() + Duration::from_secs(5))).unwrap();
+    let link = links.link(&address, &Deadline::at(Instant::now() + Duration::from_secs(5))).unwrap();
     let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
     let list = attachment.remains.lock();
     std::thread::scope(|scope| {
@@ -54,7 +54,7 @@ fn what_goes_back_before_a_view_is_on_the_list_is_not_viewed() {
 fn what_an_owner_did_not_read_in_time_is_sent_when_there_is_room() {
     let (_server, _memory, address) = owner(1 << 20, Quiet);
     let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-    let link = links.link(&address, &Wait::until(Instant::now() + Duration::from_secs(5))).unwrap();
+    let link = links.link(&address, &Deadline::at(Instant::now() + Duration::from_secs(5))).unwrap();
     let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
     // A connection on which nothing goes out any more stands for the owner's.
     let (mine, mut theirs) = UnixStream::pair().unwrap();
@@ -128,8 +128,8 @@ impl Scripted {
     }
 }
 
-fn soon() -> Wait<'static> {
-    Wait::until(Instant::now() + Duration::from_secs(5))
+fn soon() -> Deadline<'static> {
+    Deadline::at(Instant::now() + Duration::from_secs(5))
 }
 
 /// The next message to an owner; none when the connection is closed.
@@ -194,8 +194,8 @@ fn a_caller_does_not_wait_for_an_owner_that_gives_no_answer_once_it_is_interrupt
     let links = Links::new(options, Box::new(Quiet)).unwrap();
     let started = Instant::now();
     // The kernel lets callers in: the owner itself stands still.
-    let wait = Wait { deadline: started + Duration::from_secs(60), interrupted: &|| true };
-    assert!(links.link(&owner.address, &wait).is_err());
+    let deadline = Deadline::after(Duration::from_secs(60), &|| true);
+    assert!(links.link(&owner.address, &deadline).is_err());
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 

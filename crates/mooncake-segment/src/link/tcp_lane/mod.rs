@@ -11,8 +11,8 @@ use mooncake_memory::{
     Bounce, Lending, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
     split_targets, total_of_sources,
 };
-use mooncake_net::{PollHistory, is_readable, recv_busy_poll};
-use mooncake_os::Guarded;
+use mooncake_net::{ConnectError, PollHistory, connect, is_readable, recv_busy_poll, stays_within_host, unpace};
+use mooncake_os::{Deadline, Guarded};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -20,8 +20,6 @@ use crate::error::TransferError;
 use crate::protocol::frames::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
 };
-use crate::wait::{SLICE, Wait};
-use mooncake_net::{stays_within_host, unpace};
 
 /// Bytes received between two steps of their checksum: they are still in the cache.
 const RECV_CHUNK: u64 = 256 << 10;
@@ -75,30 +73,33 @@ impl Lane {
         bytes: u64,
         peer: &Arc<str>,
         timeouts: (Duration, Duration),
-        wait: &Wait<'_>,
+        deadline: &Deadline<'_>,
     ) -> Result<Lane, TransferError> {
         let (connect_timeout, data_timeout) = timeouts;
-        let patience = wait.deadline.min(Instant::now() + connect_timeout);
+        let deadline = &deadline.within(connect_timeout);
         let broken = |what| move |source| TransferError::Broken { peer: peer.to_string(), what, source };
-        let stream = match connect(address, patience, wait) {
+        let cannot_connect = broken("connect to a data lane");
+        let connected = connect(&[address], connect_timeout, deadline).map_err(|error| match error {
             // The caller's wish, and no failure of the peer that others are to be kept from.
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Err(TransferError::Interrupted),
-            connected => connected.map_err(broken("connect to a data lane"))?,
-        };
+            ConnectError::Interrupted => TransferError::Interrupted,
+            ConnectError::Io(error) if error.kind() != io::ErrorKind::TimedOut => cannot_connect(error),
+            ConnectError::Untried | ConnectError::Io(_) => {
+                let silent = io::Error::new(io::ErrorKind::TimedOut, format!("{address} does not answer"));
+                cannot_connect(silent)
+            }
+        });
+        let stream = connected?;
         let setup = (|| {
-            stream.set_nonblocking(false)?;
-            stream.set_nodelay(true)?;
             unpace(&stream);
-            stream.set_read_timeout(Some(SLICE))?;
-            stream.set_write_timeout(Some(SLICE))
+            stream.set_read_timeout(Some(Deadline::SLICE))?;
+            stream.set_write_timeout(Some(Deadline::SLICE))
         })();
         setup.map_err(broken("prepare a data lane"))?;
         let (history, bounce) = (PollHistory::new(), Bounce::new());
         let within_host = stays_within_host(&stream);
         let peer = peer.clone();
         let lane = Lane { stream, address, peer, sequence: 0, data_timeout, history, within_host, bounce };
-        let until = Wait { deadline: patience, interrupted: wait.interrupted };
-        let mut stall = StallTimer::new(&lane, &until);
+        let mut stall = StallTimer::new(&lane, deadline);
         lane.send_bytes(&hello.encode(), &mut stall)?;
         let mut reply = [0; HELLO_LEN];
         lane.recv_bytes(&mut reply, &mut stall)?;
@@ -126,9 +127,9 @@ impl Lane {
         extent: Extent,
         parts: &mut [Target<'_>],
         checksum: bool,
-        wait: &Wait<'_>,
+        deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
-        let mut stall = StallTimer::new(self, wait);
+        let mut stall = StallTimer::new(self, deadline);
         let frame = self.request(Op::Read, extent);
         let reply = self.send_bytes(&frame.encode(), &mut stall).and_then(|()| self.reply(&frame, &mut stall));
         let reply = match reply {
@@ -217,10 +218,10 @@ impl Lane {
     }
 
     /// Writes the pieces; gives their checksum once they are in the peer's memory.
-    pub(super) fn write(&mut self, extent: Extent, parts: &[Source<'_>], wait: &Wait<'_>) -> Outcome<u32> {
+    pub(super) fn write(&mut self, extent: Extent, parts: &[Source<'_>], deadline: &Deadline<'_>) -> Outcome<u32> {
         let lending = if self.within_host { Lending::of_sources(parts) } else { None };
         let lent = lending.is_some();
-        let outcome = self.write_by(lending, extent, parts, wait);
+        let outcome = self.write_by(lending, extent, parts, deadline);
         if lent && !outcome.reusable {
             // The caller has its memory again: what of it still waits in the socket, by reference, never leaves,
             // refused or not.
@@ -234,9 +235,9 @@ impl Lane {
         lending: Option<Lending>,
         extent: Extent,
         parts: &[Source<'_>],
-        wait: &Wait<'_>,
+        deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
-        let mut stall = StallTimer::new(self, wait);
+        let mut stall = StallTimer::new(self, deadline);
         let frame = self.request(Op::Write, extent);
         let header = frame.encode();
         let mut begun = false;
@@ -433,7 +434,7 @@ enum Sent {
 
 /// Keeps a request's deadlines: the call's own, and the longest standstill.
 struct StallTimer<'a> {
-    wait: &'a Wait<'a>,
+    deadline: &'a Deadline<'a>,
     peer: Arc<str>,
     data_timeout: Duration,
     /// When the standstill began, once a slice has passed without a byte.
@@ -441,8 +442,8 @@ struct StallTimer<'a> {
 }
 
 impl<'a> StallTimer<'a> {
-    fn new(lane: &Lane, wait: &'a Wait<'a>) -> StallTimer<'a> {
-        StallTimer { wait, peer: lane.peer.clone(), data_timeout: lane.data_timeout, still_since: None }
+    fn new(lane: &Lane, deadline: &'a Deadline<'a>) -> StallTimer<'a> {
+        StallTimer { deadline, peer: lane.peer.clone(), data_timeout: lane.data_timeout, still_since: None }
     }
 
     fn moved(&mut self) {
@@ -461,55 +462,19 @@ impl<'a> StallTimer<'a> {
                 return Err(TransferError::Broken { peer: self.peer.to_string(), what, source: error });
             }
         }
-        if (self.wait.interrupted)() {
+        if self.deadline.is_interrupted() {
             return Err(TransferError::Interrupted);
         }
         // The first slice without a byte began one slice ago.
         let now = Instant::now();
-        let since = *self.still_since.get_or_insert_with(|| now.checked_sub(SLICE).unwrap_or(now));
+        let since = *self.still_since.get_or_insert_with(|| now.checked_sub(Deadline::SLICE).unwrap_or(now));
         let waited = now - since;
         let (over, what) = if waited >= self.data_timeout {
             (true, "no byte moved")
         } else {
-            (self.wait.is_over(), "the call's deadline passed")
+            (self.deadline.has_passed(), "the call's deadline passed")
         };
         if over { Err(TransferError::Timeout { peer: self.peer.to_string(), what, waited }) } else { Ok(()) }
-    }
-}
-
-/// Connects within a deadline that the caller may cut short.
-fn connect(address: SocketAddr, deadline: Instant, wait: &Wait<'_>) -> io::Result<Guarded<TcpStream>> {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-    // Guarded from its first moment: a child forked meanwhile must not hold the lane open.
-    let stream = Guarded::new(TcpStream::from(socket));
-    stream.set_nonblocking(true)?;
-    let socket = socket2::SockRef::from(&*stream);
-    match socket.connect(&address.into()) {
-        Ok(()) => return Ok(stream),
-        Err(e) if e.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-        Err(e) => return Err(e),
-    }
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{address} does not answer")));
-        }
-        if (wait.interrupted)() {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        let slice = left.min(SLICE);
-        let slice = Timespec { tv_sec: 0, tv_nsec: i64::from(slice.subsec_nanos().max(1)) };
-        match poll(&mut [PollFd::new(&*stream, PollFlags::OUT)], Some(&slice)) {
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => break,
-            Err(e) => return Err(e.into()),
-        }
-    }
-    match stream.take_error()? {
-        Some(e) => Err(e),
-        None => Ok(stream),
     }
 }
 

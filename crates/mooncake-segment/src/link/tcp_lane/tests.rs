@@ -6,6 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread::{scope, sleep};
 
 use mooncake_ids::SegmentUuid;
+use mooncake_test_support::DeafListener;
 
 use super::*;
 use crate::epoch::Epoch;
@@ -25,7 +26,7 @@ fn lane_to(
     answer: &[u8; HELLO_LEN],
     data_timeout: Duration,
     owner: impl FnOnce(TcpStream) + Send,
-    peer: impl FnOnce(Result<Lane, TransferError>, &Wait<'_>),
+    peer: impl FnOnce(Result<Lane, TransferError>, &Deadline<'_>),
 ) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // Connections have it from here: what a peer does not read soon fills the way to it.
@@ -38,7 +39,7 @@ fn lane_to(
             stream.write_all(answer).unwrap();
             owner(stream);
         });
-        let wait = Wait::until(Instant::now() + Duration::from_secs(20));
+        let deadline = Deadline::at(Instant::now() + Duration::from_secs(20));
         peer(
             Lane::open(
                 address,
@@ -46,9 +47,9 @@ fn lane_to(
                 BYTES,
                 &"owner".into(),
                 (Duration::from_secs(10), data_timeout),
-                &wait,
+                &deadline,
             ),
-            &wait,
+            &deadline,
         );
     });
 }
@@ -95,10 +96,10 @@ fn bytes_that_come_end_a_standstill() {
             }
             stream.write_all(&trailer(&frame, Status::Ok)).unwrap();
         };
-        lane_to(&welcome().encode(), PATIENCE, owner, |lane, wait| {
+        lane_to(&welcome().encode(), PATIENCE, owner, |lane, deadline| {
             let mut back = [0; 60];
             let extent = Extent { rid: RID, offset: 0, len: 60 };
-            lane.unwrap().read(extent, &mut [Target::new(&mut back)], true, wait).result.unwrap();
+            lane.unwrap().read(extent, &mut [Target::new(&mut back)], true, deadline).result.unwrap();
             assert_eq!(back, [5; 60]);
         });
     };
@@ -112,12 +113,12 @@ fn bytes_that_come_end_a_standstill() {
             }
             stream.write_all(&reply(&frame, Status::Ok, 0)).unwrap();
         };
-        lane_to(&welcome().encode(), PATIENCE, owner, |lane, wait| {
+        lane_to(&welcome().encode(), PATIENCE, owner, |lane, deadline| {
             let mut lane = lane.unwrap();
             socket2::SockRef::from(&*lane.stream).set_send_buffer_size(16 << 10).unwrap();
             let bytes = vec![5; STEPS * PART];
             let extent = Extent { rid: RID, offset: 0, len: bytes.len() as u64 };
-            lane.write(extent, &[Source::new(&bytes)], wait).result.unwrap();
+            lane.write(extent, &[Source::new(&bytes)], deadline).result.unwrap();
         });
     };
     scope(|threads| {
@@ -147,9 +148,9 @@ fn the_answer_to_another_request_is_taken_for_none() {
                 let _ = stream.write_all(&part);
             }
         };
-        lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, wait| {
+        lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, deadline| {
             let extent = Extent { rid: RID, offset: 0, len: 100 };
-            let outcome = lane.unwrap().read(extent, &mut [Target::new(&mut [0; 100])], false, wait);
+            let outcome = lane.unwrap().read(extent, &mut [Target::new(&mut [0; 100])], false, deadline);
             assert!(matches!(outcome.result, Err(TransferError::Broken { .. })), "{nth}: {:?}", outcome.result);
             assert!(!outcome.reusable, "{nth}: what comes next on the lane is not known");
         });
@@ -166,9 +167,9 @@ fn the_requests_of_a_lane_are_told_apart() {
         assert!(second.sequence > first.sequence);
         stream.write_all(&reply(&first, Status::Ok, 1)).unwrap();
     };
-    lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, wait| {
+    lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, deadline| {
         let (mut lane, extent) = (lane.unwrap(), Extent { rid: RID, offset: 0, len: 1 });
-        let mut read = || lane.read(extent, &mut [Target::new(&mut [0])], false, wait);
+        let mut read = || lane.read(extent, &mut [Target::new(&mut [0])], false, deadline);
         let first = read();
         assert!(matches!(first.result, Err(TransferError::Stale { .. })) && first.reusable);
         assert!(matches!(read().result, Err(TransferError::Broken { .. })));
@@ -185,10 +186,10 @@ fn a_write_that_is_refused_on_its_way_ends_without_the_rest_of_its_bytes() {
             stream.write_all(&reply(&frame, status, 0)).unwrap();
             assert_reset_before(stream, most);
         };
-        lane_to(&welcome().encode(), Duration::from_secs(2), owner, |lane, wait| {
+        lane_to(&welcome().encode(), Duration::from_secs(2), owner, |lane, deadline| {
             let mut lane = lane.unwrap();
             let extent = Extent { rid: RID, offset: 0, len: bytes.len() as u64 };
-            let outcome = lane.write(extent, &[Source::new(&bytes)], wait);
+            let outcome = lane.write(extent, &[Source::new(&bytes)], deadline);
             let e = outcome.result.unwrap_err();
             let refused = matches!(e, TransferError::Superseded { .. } | TransferError::Refused { .. });
             assert!(refused && !outcome.reusable, "{e}");
@@ -219,11 +220,11 @@ fn a_large_write_arrives_whole_and_its_checksum_is_that_of_its_bytes() {
             stream.write_all(&reply(&frame, Status::Ok, 0)).unwrap();
         }
     };
-    lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, wait| {
+    lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, deadline| {
         let mut lane = lane.unwrap();
         for parts in [&[Source::new(first), Source::new(second)][..], &[Source::new(&bytes[..1000])]] {
             let extent = Extent { rid: RID, offset: 0, len: total_of_sources(parts) };
-            let outcome = lane.write(extent, parts, wait);
+            let outcome = lane.write(extent, parts, deadline);
             let crc = mooncake_memory::crc32c(&bytes[..extent.len as usize]);
             assert!(outcome.reusable && outcome.settled);
             assert_eq!(outcome.result.unwrap(), crc);
@@ -241,10 +242,10 @@ fn what_of_a_write_has_not_left_when_it_is_given_up_never_leaves() {
         assert!(ended.recv().is_err(), "nothing is sent");
         assert_reset_before(stream, most);
     };
-    lane_to(&welcome().encode(), Duration::from_millis(200), owner, |lane, wait| {
+    lane_to(&welcome().encode(), Duration::from_millis(200), owner, |lane, deadline| {
         let extent = Extent { rid: RID, offset: 0, len: bytes.len() as u64 };
         let mut lane = lane.unwrap();
-        let outcome = lane.write(extent, &[Source::new(&bytes)], wait);
+        let outcome = lane.write(extent, &[Source::new(&bytes)], deadline);
         assert!(matches!(outcome.result, Err(TransferError::Timeout { .. })) && !outcome.settled && !outcome.reusable);
         drop((lane, end));
     });
@@ -267,17 +268,26 @@ fn an_owner_that_shows_other_memory_or_no_hello_is_not_used() {
 
 #[test]
 fn an_owner_whose_host_does_not_answer_is_not_waited_for_longer_than_the_caller_likes() {
-    // Nobody accepts, and the queue is full: the kernel lets no more in.
-    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    listener.listen(0).unwrap();
-    let address = listener.local_addr().unwrap().as_socket().unwrap();
-    let _queued = TcpStream::connect(address).unwrap();
+    let deaf = DeafListener::start();
+    let address = deaf.at();
     let began = Instant::now();
-    let long = began + Duration::from_secs(60);
-    let e = connect(address, began + Duration::from_millis(120), &Wait::until(long)).unwrap_err();
-    assert_eq!((e.kind(), e.to_string()), (io::ErrorKind::TimedOut, format!("{address} does not answer")));
-    let e = connect(address, long, &Wait { deadline: long, interrupted: &|| true }).unwrap_err();
-    assert_eq!(e.kind(), io::ErrorKind::Interrupted);
+    let open = |timeout, deadline: &Deadline<'_>| {
+        let hello = hello(Purpose::Lane, UUID);
+        Lane::open(address, &hello, BYTES, &"owner".into(), (timeout, PATIENCE), deadline).unwrap_err()
+    };
+    let long = Duration::from_secs(60);
+    for e in [
+        open(Duration::from_millis(120), &Deadline::after(long, &|| false)),
+        open(long, &Deadline::after(Duration::from_millis(120), &|| false)),
+        open(long, &Deadline::after(Duration::ZERO, &|| false)),
+    ] {
+        let TransferError::Broken { source, .. } = e else { panic!("{e:?}") };
+        assert_eq!(
+            (source.kind(), source.to_string()),
+            (io::ErrorKind::TimedOut, format!("{address} does not answer"))
+        );
+    }
+    let e = open(long, &Deadline::after(long, &|| true));
+    assert!(matches!(e, TransferError::Interrupted), "{e:?}");
     assert!(began.elapsed() < Duration::from_secs(30));
 }

@@ -1,14 +1,11 @@
-//! How long a caller waits for the master, and why a connection did not do what was asked.
+//! Why a connection to the master did not do what was asked.
 
 use std::io;
-use std::time::{Duration, Instant};
 
+use mooncake_net::ConnectError;
+use mooncake_os::WaitError;
 use mooncake_wire::FrameError;
 use rustix::io::Errno;
-
-/// Longest time that a wait goes on without a look at the clock and at the
-/// caller's interrupt hook.
-pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
 /// Why a connection did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -45,20 +42,22 @@ impl From<Errno> for ConnectionError {
     }
 }
 
-/// A caller's patience while it waits for the master.
-pub(crate) struct Patience<'a> {
-    pub deadline: Instant,
-    /// Asked at every slice; an error ends the wait.
-    pub check: &'a dyn Fn() -> Result<(), ConnectionError>,
+impl From<WaitError> for ConnectionError {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::Interrupted => ConnectionError::Interrupted,
+            WaitError::Expired(_) => ConnectionError::Deadline,
+        }
+    }
 }
 
-impl Patience<'_> {
-    /// Asks whether to go on, and for how long at most until the next look.
-    pub fn look(&self) -> Result<Duration, ConnectionError> {
-        (self.check)()?;
-        match self.deadline.checked_duration_since(Instant::now()) {
-            Some(left) if !left.is_zero() => Ok(left.min(SLICE)),
-            _ => Err(ConnectionError::Deadline),
+impl From<ConnectError> for ConnectionError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Interrupted => ConnectionError::Interrupted,
+            ConnectError::Untried => ConnectionError::Deadline,
+            ConnectError::Io(error) if error.kind() == io::ErrorKind::TimedOut => ConnectionError::Deadline,
+            ConnectError::Io(error) => error.into(),
         }
     }
 }
