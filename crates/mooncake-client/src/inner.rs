@@ -6,12 +6,12 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
 use mooncake_memory::Registry;
+use mooncake_net::split_host_port;
 use mooncake_os::{Deadline, Guarded, forked};
 use mooncake_segment::RATE_MIN;
 use parking_lot::Mutex;
 
 use crate::anchor::Shared;
-use crate::discovery::masters::split_host_port;
 use crate::error::{Cause, StoreError};
 use crate::machine::get_session::GetSessions;
 use crate::machine::numbering::Numbering;

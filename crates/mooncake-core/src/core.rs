@@ -52,7 +52,7 @@ pub struct Core {
     pub(crate) ending_views: VecDeque<SessionId>,
     /// Number of the last list of views that was compared with the books.
     pub(crate) last_comparison: u64,
-    pub(crate) evicted_lately: RecentlyEvicted,
+    pub(crate) recently_evicted: RecentlyEvicted,
     pub(crate) random: Random,
     pub(crate) epoch_random: Random,
     pub(crate) counts: Counters,
@@ -106,7 +106,7 @@ impl Core {
             removals: RemovalsUnderWay::default(),
             ending_views: VecDeque::new(),
             last_comparison: 0,
-            evicted_lately: RecentlyEvicted::default(),
+            recently_evicted: RecentlyEvicted::default(),
             random: Random::new(config.seed),
             epoch_random: Random::new(config.epoch_seed),
             counts: Counters::default(),

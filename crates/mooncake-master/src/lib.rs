@@ -25,7 +25,7 @@ mod lost_log;
 pub mod machine;
 mod master;
 mod metrics;
-mod peer_log;
+mod peer;
 mod process_watch;
 mod pulse;
 mod random;

@@ -1,6 +1,6 @@
 //! Settings of a master, and how flags and environment make them.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use mooncake_core::{Config, PlacementStrategy};
@@ -198,15 +198,10 @@ pub fn address(given: &Given, name: &str) -> Result<IpAddr, SettingError> {
 /// An IP address, with or without brackets, or that of a name; else what is wrong.
 pub fn resolve(text: &str) -> Result<IpAddr, String> {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-    if let Ok(ip) = bare.parse() {
-        return Ok(ip);
-    }
-    let resolved: Vec<IpAddr> = match (bare, 0).to_socket_addrs() {
-        Ok(all) => all.map(|a: SocketAddr| a.ip()).collect(),
-        Err(error) => return Err(format!("neither an IP address nor a name that resolves: {error}")),
-    };
-    let first = resolved.iter().find(|ip| ip.is_ipv4()).or(resolved.first());
-    first.copied().ok_or_else(|| "the name resolves to no address".to_owned())
+    let resolved = mooncake_net::resolve_without_deadline(bare, 0)
+        .map_err(|error| format!("neither an IP address nor a name that resolves: {error}"))?;
+    let first = resolved.iter().find(|address| address.is_ipv4()).unwrap_or(&resolved[0]);
+    Ok(first.ip())
 }
 
 fn interface_address(name: &str) -> Result<IpAddr, String> {

@@ -1,9 +1,10 @@
 //! Blocking sockets, whatever is sent over them: connecting and resolving until a deadline, waiting for bytes, awake at
-//! first, keeping connections for the next call, and what a TCP connection within a host is told.
+//! first, keeping connections for the next call, what a TCP connection is told, and which faults of peers are logged.
 #![forbid(unsafe_code)]
 
 mod connect;
 mod host_port;
+mod peer_log;
 mod pool;
 mod resolve;
 mod spin;
@@ -11,12 +12,13 @@ mod tcp;
 mod unix;
 
 pub use connect::{ConnectError, connect};
-pub use host_port::join_host_port;
+pub use host_port::{join_host_port, split_host_port};
+pub use peer_log::{Due, PeerLog};
 pub use pool::{Connect, Connection, Pool, PoolLimits};
 pub use resolve::{ResolveError, resolve, resolve_without_deadline};
 pub use spin::{
     MOMENT, PollHistory, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_busy_poll, recv_busy_poll_behind,
     turns,
 };
-pub use tcp::{stays_within_host, unpace};
+pub use tcp::{keep_alive, stays_within_host, unpace};
 pub use unix::{connect_abstract, connect_abstract_until, listen_abstract};

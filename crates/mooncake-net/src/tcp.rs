@@ -1,6 +1,11 @@
-//! What a connection that never leaves the host needs to be told, and can do.
+//! What TCP connections are told, and which of them never leave the host.
 
+use std::io;
 use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
 
 /// Turns congestion control that paces off for a connection inside this host.
 ///
@@ -11,7 +16,7 @@ use std::net::TcpStream;
 pub fn unpace(stream: &TcpStream) {
     if stays_within_host(stream) {
         // Slower without, that is all.
-        let _ = socket2::SockRef::from(stream).set_tcp_congestion(b"reno");
+        let _ = SockRef::from(stream).set_tcp_congestion(b"reno");
     }
 }
 
@@ -19,4 +24,14 @@ pub fn unpace(stream: &TcpStream) {
 pub fn stays_within_host(stream: &TcpStream) -> bool {
     let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else { return false };
     own.ip() == peer.ip() || peer.ip().is_loopback()
+}
+
+/// A connection has been without a byte for so long when the kernel asks whether its peer's host is there.
+const IDLE_TIME: Duration = Duration::from_secs(30);
+
+/// Ends connections that only wait when their peer's host vanishes without a word: the kernel asks three times, at this
+/// interval.
+pub fn keep_alive(stream: &impl AsFd, interval: Duration) -> io::Result<()> {
+    let options = TcpKeepalive::new().with_time(IDLE_TIME).with_interval(interval).with_retries(3);
+    SockRef::from(stream).set_tcp_keepalive(&options)
 }

@@ -5,10 +5,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use mooncake_net::{join_host_port, split_host_port};
 use mooncake_os::Deadline;
 
 use crate::connection_error::ConnectionError;
-use crate::discovery::masters::split_host_port;
 use crate::discovery::resolver;
 use crate::error::{Cause, StoreError};
 use crate::options::StoreOptions;
@@ -72,8 +72,7 @@ pub(crate) fn claim<T>(
                 // As given where a port is given: callers compare this string.
                 let name = match port {
                     Some(_) => given.to_owned(),
-                    None if host.contains(':') => format!("[{host}]:{}", bound.port()),
-                    None => format!("{host}:{}", bound.port()),
+                    None => join_host_port(&host, bound.port()),
                 };
                 return Ok((ListenAddress { name, advertised: advertised(&resolved, bound) }, listener));
             }

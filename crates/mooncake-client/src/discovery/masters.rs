@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use mooncake_net::{join_host_port, split_host_port};
 use mooncake_os::Deadline;
 
 use crate::connection_error::ConnectionError;
@@ -81,34 +82,8 @@ impl MasterAddress {
 
 impl fmt::Display for MasterAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (host, port)) in self.hosts.iter().enumerate() {
-            let comma = if index > 0 { ", " } else { "" };
-            match host.contains(':') {
-                true => write!(f, "{comma}[{host}]:{port}")?,
-                false => write!(f, "{comma}{host}:{port}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Splits `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address.
-pub(crate) fn split_host_port(text: &str) -> Option<(String, Option<u16>)> {
-    if let Some(rest) = text.strip_prefix('[') {
-        let (host, after) = rest.split_once(']')?;
-        let port = match after {
-            "" => None,
-            _ => Some(after.strip_prefix(':')?.parse().ok()?),
-        };
-        return Some((host.to_owned(), port));
-    }
-    match text.split_once(':') {
-        None => (!text.is_empty()).then(|| (text.to_owned(), None)),
-        Some((_, rest)) if rest.contains(':') => {
-            text.parse::<std::net::Ipv6Addr>().ok().map(|_| (text.to_owned(), None))
-        }
-        Some((host, port)) if !host.is_empty() => Some((host.to_owned(), Some(port.parse().ok()?))),
-        Some(_) => None,
+        let hosts: Vec<String> = self.hosts.iter().map(|(host, port)| join_host_port(host, *port)).collect();
+        f.write_str(&hosts.join(", "))
     }
 }
 
@@ -118,23 +93,6 @@ mod tests {
 
     use super::*;
     use crate::ErrorKind;
-
-    #[test]
-    fn hosts_ports_and_brackets() {
-        for (text, host, port) in [
-            ("a", "a", None),
-            ("a:1", "a", Some(1)),
-            ("10.0.0.1:50051", "10.0.0.1", Some(50051)),
-            ("[::1]:50051", "::1", Some(50051)),
-            ("[fe80::1]", "fe80::1", None),
-            ("::1", "::1", None),
-        ] {
-            assert_eq!(split_host_port(text), Some((host.to_owned(), port)), "{text}");
-        }
-        for text in ["", ":1", "a:", "a:x", "a:70000", "[::1", "[::1]50051", "1:2:3:zz"] {
-            assert_eq!(split_host_port(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn several_masters_are_kept_in_order() {

@@ -16,12 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_net::{connect, connect_abstract_until};
+use mooncake_net::{connect, connect_abstract_until, split_host_port};
 use mooncake_os::{Deadline, Guarded, peer_credentials};
 use serde::{Deserialize, Serialize};
 
 use crate::connection_error::ConnectionError;
-use crate::discovery::masters::split_host_port;
 use crate::discovery::resolver;
 use crate::error::{Cause, StoreError};
 use crate::options::InterruptHook;

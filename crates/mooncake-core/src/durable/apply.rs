@@ -9,8 +9,10 @@ use crate::record::Record;
 use crate::request::PinKind;
 use crate::state::gone_segments::GoneSegment;
 use crate::state::object::{Hold, Object, Place, REPLICAS_MAX};
+use crate::state::objects::ObjectSlot;
 use crate::state::objects::SoftPin;
 use crate::state::quarantine::Quarantined;
+use crate::state::reservation::ReservationSlot;
 use crate::state::reservation::{PutTerms, Reservation};
 use crate::state::segment::HeldBy;
 use crate::work::Work;
@@ -63,7 +65,7 @@ impl Core {
                 }
                 self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
                 self.changes.room = true;
-                self.changes.begin_own();
+                self.changes.begin_same_call();
                 Ok(())
             }
             Record::SegmentEnds { number, bytes } => {
@@ -73,7 +75,7 @@ impl Core {
                 self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
                 self.segments.end_at_limit(*number);
                 self.changes.room = true;
-                self.changes.begin_own();
+                self.changes.begin_same_call();
                 Ok(())
             }
             Record::SegmentLeaves { number, grace_ms } => {
@@ -290,7 +292,7 @@ impl Core {
     }
 
     /// Whether any segment that an object lies on is still there, in reach or not.
-    pub(crate) fn lies_somewhere(&self, slot: u32) -> bool {
+    pub(crate) fn lies_somewhere(&self, slot: ObjectSlot) -> bool {
         let there = |place: &Place| self.segments.get(place.segment).is_some();
         self.objects.object(slot).places.as_slice().iter().any(there)
     }
@@ -378,7 +380,7 @@ impl Core {
         }
     }
 
-    fn end_reservation(&mut self, now: Time, slot: u32) -> Reservation {
+    fn end_reservation(&mut self, now: Time, slot: ReservationSlot) -> Reservation {
         let reservation = self.reservations.remove(slot);
         if reservation.terms.replaces {
             self.release_replaced(now, reservation.key.as_slice());
@@ -443,7 +445,7 @@ impl Core {
     }
 
     /// Takes an object out and gives its space back, but for what views hold.
-    pub(crate) fn unlink(&mut self, slot: u32) -> Result<(), ReplayError> {
+    pub(crate) fn unlink(&mut self, slot: ObjectSlot) -> Result<(), ReplayError> {
         self.put_aside_object(slot);
         let object = self.objects.remove(slot);
         for place in object.places.as_slice() {
@@ -457,7 +459,7 @@ impl Core {
     pub(crate) fn drop_places(
         &mut self,
         now: Time,
-        slot: u32,
+        slot: ObjectSlot,
         which: impl Fn(&Place) -> bool,
     ) -> Result<(), ReplayError> {
         self.put_aside_object(slot);
@@ -495,7 +497,7 @@ impl Core {
         }
     }
 
-    fn object_with(&self, key: &[u8], rid: Rid, record: &'static str) -> Result<u32, ReplayError> {
+    fn object_with(&self, key: &[u8], rid: Rid, record: &'static str) -> Result<ObjectSlot, ReplayError> {
         self.objects
             .find(self.objects.hash(key), key)
             .filter(|slot| self.objects.object(*slot).has(rid))

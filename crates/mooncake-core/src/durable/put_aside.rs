@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::record::Record;
+use crate::state::objects::ObjectSlot;
 use crate::state::snapshot_walk::{NOTED, OBJECTS, SnapshotWalk, Unit};
 use mooncake_ids::{Rid, SessionId};
 
@@ -21,7 +22,7 @@ impl Core {
 
     /// An object is about to leave, or to lose replicas.
     #[inline]
-    pub(crate) fn put_aside_object(&mut self, slot: u32) {
+    pub(crate) fn put_aside_object(&mut self, slot: ObjectSlot) {
         if self.walk.is_some() {
             self.with_walk(|core, walk| {
                 if walk.next < PINS_MET {
@@ -36,7 +37,7 @@ impl Core {
 
     /// An object has come.
     #[inline]
-    pub(crate) fn is_no_matter_of_a_snapshot(&mut self, slot: u32) {
+    pub(crate) fn is_no_matter_of_a_snapshot(&mut self, slot: ObjectSlot) {
         if let Some(walk) = &mut self.walk {
             walk.meet(slot);
         }
@@ -131,7 +132,7 @@ impl Core {
     }
 
     /// Views over an object that is about to leave were over that.
-    fn note_former_keys(&self, walk: &mut SnapshotWalk, slot: u32) {
+    fn note_former_keys(&self, walk: &mut SnapshotWalk, slot: ObjectSlot) {
         let object = self.objects.object(slot);
         let viewed = |rid: &Rid| self.pins.get(*rid).is_some_and(|pin| pin.object.is_some());
         let rids: SmallVec<[Rid; 2]> = object.places.as_slice().iter().map(|place| place.rid).filter(viewed).collect();

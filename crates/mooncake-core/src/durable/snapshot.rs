@@ -8,6 +8,7 @@ use crate::record::Record;
 use crate::request::{PinKind, Remembered};
 use crate::state::gone_segments::GoneSegment;
 use crate::state::object::{Hold, Object};
+use crate::state::objects::ObjectSlot;
 use crate::state::quarantine::Quarantined;
 use crate::state::reservation::Reservation;
 use crate::state::segment::Segment;
@@ -41,7 +42,7 @@ impl Core {
     }
 
     /// `None` when nothing of it can come back: of its replicas those count that are on segments that are `there`.
-    pub(crate) fn whole_object(&self, slot: u32, there: impl Fn(SegmentNo) -> bool) -> Option<Record> {
+    pub(crate) fn whole_object(&self, slot: ObjectSlot, there: impl Fn(SegmentNo) -> bool) -> Option<Record> {
         let object: &Object = self.objects.object(slot);
         let there = |replica: &Replica| there(replica.extent.segment);
         let replicas: SmallVec<[Replica; 1]> = object.replicas().into_iter().filter(there).collect();

@@ -5,26 +5,28 @@ use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::Time;
 use crate::record::Record;
+use crate::state::objects::ObjectSlot;
 use crate::state::pin::PinnedExtent;
+use crate::state::reservation::ReservationSlot;
 use crate::state::snapshot_walk::Unit;
 use crate::work::{ENDED_AS, Work};
 use mooncake_ids::Rid;
 
 impl Core {
     /// The unfinished put of a key, if it is not over.
-    pub(crate) fn unfinished_by_key(&mut self, now: Time, key: &[u8], fx: &mut Effects) -> Option<u32> {
+    pub(crate) fn unfinished_by_key(&mut self, now: Time, key: &[u8], fx: &mut Effects) -> Option<ReservationSlot> {
         let slot = self.reservations.by_key(key)?;
         self.is_unfinished(now, slot, fx).then_some(slot)
     }
 
     /// The unfinished put of a rid, if it is not over.
-    pub(crate) fn unfinished_by_rid(&mut self, now: Time, rid: Rid, fx: &mut Effects) -> Option<u32> {
+    pub(crate) fn unfinished_by_rid(&mut self, now: Time, rid: Rid, fx: &mut Effects) -> Option<ReservationSlot> {
         let slot = self.reservations.by_rid(rid)?;
         self.is_unfinished(now, slot, fx).then_some(slot)
     }
 
     /// Whether a put goes on. One that is over is cleared away, and of another one what has gone.
-    pub(crate) fn is_unfinished(&mut self, now: Time, slot: u32, fx: &mut Effects) -> bool {
+    pub(crate) fn is_unfinished(&mut self, now: Time, slot: ReservationSlot, fx: &mut Effects) -> bool {
         if !self.clear_lost(now, slot) {
             return false;
         }
@@ -38,7 +40,7 @@ impl Core {
 
     /// Takes the replicas on segments that are Gone out of an unfinished put. False when there was no other one, and it
     /// is over.
-    pub(crate) fn clear_lost(&mut self, now: Time, slot: u32) -> bool {
+    pub(crate) fn clear_lost(&mut self, now: Time, slot: ReservationSlot) -> bool {
         if !self.reservations.has_lost(slot) {
             return true;
         }
@@ -58,7 +60,7 @@ impl Core {
     }
 
     /// The object under a view. On a segment that is Gone there is none any more, though it may be yet to be purged.
-    pub(crate) fn object_under(&self, pin: &PinnedExtent) -> Option<u32> {
+    pub(crate) fn object_under(&self, pin: &PinnedExtent) -> Option<ObjectSlot> {
         pin.object.filter(|_| self.segments.get(pin.extent.segment).is_some())
     }
 
@@ -93,7 +95,9 @@ impl Core {
             if work.is_used_up() {
                 return;
             }
-            if let Some(put) = self.reservations.at(next).filter(|put| put.rid().epoch() < self.epoch.number) {
+            if let Some(put) =
+                self.reservations.at(ReservationSlot(next)).filter(|put| put.rid().epoch() < self.epoch.number)
+            {
                 let rid = put.rid();
                 self.drop_reservation(now, rid, fx);
                 work.did(ENDED_AS - 1);

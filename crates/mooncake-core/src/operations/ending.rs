@@ -6,6 +6,7 @@ use crate::ids::{SegmentNo, Time};
 use crate::record::Record;
 use crate::state::endings::Ending;
 use crate::state::gone_segments::GoneSegment;
+use crate::state::reservation::ReservationSlot;
 use crate::work::{ENDED_AS, STEP, Work};
 use mooncake_ids::{Rid, SessionId};
 
@@ -113,7 +114,7 @@ impl Core {
             if work.is_used_up() {
                 return Some(next);
             }
-            if let Some(put) = self.reservations.at(next).filter(|put| put.session == session) {
+            if let Some(put) = self.reservations.at(ReservationSlot(next)).filter(|put| put.session == session) {
                 let rid = put.rid();
                 self.drop_reservation(now, rid, fx);
                 work.did(ENDED_AS - 1);

@@ -13,6 +13,7 @@ use crate::effect::Effects;
 use crate::ids::Time;
 use crate::record::Record;
 use crate::state::comparing::Comparing;
+use crate::state::objects::ObjectSlot;
 use crate::state::session::Session;
 use crate::work::Work;
 use mooncake_ids::{Rid, SessionId};
@@ -39,7 +40,7 @@ pub struct ListedViews {
     /// Objects have been looked at up to this slot.
     next: u32,
     /// Where those that were looked for have been found.
-    slots: BTreeMap<Rid, u32>,
+    slots: BTreeMap<Rid, ObjectSlot>,
     /// Of the lost ones those of which a place is known, as far as they are not [noted](Core::note_found_views) yet,
     /// and the others, once they have been told apart.
     found: Vec<(Rid, u32)>,
@@ -163,7 +164,7 @@ impl Core {
             }
             Step::Search => {
                 let end = self.objects.bound().min(views.next.saturating_add(budget as u32));
-                for slot in views.next..end {
+                for slot in (views.next..end).map(ObjectSlot) {
                     let Some(object) = self.objects.get(slot) else { continue };
                     for place in object.places.as_slice() {
                         if views.differing.lost.binary_search_by_key(&place.rid, |(rid, _)| *rid).is_ok() {
@@ -327,7 +328,7 @@ impl Core {
         listed: &ListedViews,
         fx: &mut Effects,
     ) -> bool {
-        let key_of = |core: &Core, slot: u32| -> Box<[u8]> { core.objects.key(slot).into() };
+        let key_of = |core: &Core, slot: ObjectSlot| -> Box<[u8]> { core.objects.key(slot).into() };
         let (extent, key) = match self.pins.get(rid) {
             // Other views of the same placement say where it is, whatever became of its object.
             Some(pin) => (pin.extent, self.object_under(pin).map(|slot| key_of(self, slot))),

@@ -9,6 +9,7 @@ use crate::record::Record;
 use crate::request::{Found, Origin, Refused, Remembered};
 use crate::state::object::{Object, Place};
 use crate::state::objects::AHEAD;
+use crate::state::objects::ObjectSlot;
 use crate::state::segment::Segments;
 use mooncake_ids::{Rid, SessionId};
 
@@ -60,18 +61,18 @@ pub enum Absent {
 impl Core {
     /// The slot of an object that can be seen.
     #[inline]
-    pub(crate) fn visible(&self, hash: u64, key: &[u8]) -> Option<u32> {
+    pub(crate) fn visible(&self, hash: u64, key: &[u8]) -> Option<ObjectSlot> {
         self.seen(hash, key).ok()
     }
 
     #[inline]
-    fn seen(&self, hash: u64, key: &[u8]) -> Result<u32, Absent> {
+    fn seen(&self, hash: u64, key: &[u8]) -> Result<ObjectSlot, Absent> {
         let slot = self.objects.find(hash, key).ok_or(Absent::Unknown)?;
         if self.is_visible(slot) { Ok(slot) } else { Err(Absent::OwnersAway) }
     }
 
     #[inline]
-    pub(crate) fn is_visible(&self, slot: u32) -> bool {
+    pub(crate) fn is_visible(&self, slot: ObjectSlot) -> bool {
         let places = self.objects.object(slot).places.as_slice();
         places.iter().any(|place| self.segments.is_live(place.segment))
     }
@@ -154,7 +155,7 @@ impl Core {
             let slot = match core.seen(hash, key) {
                 Ok(slot) => slot,
                 Err(absent) => {
-                    core.counts.lookup_then_miss += u64::from(core.evicted_lately.contains(hash));
+                    core.counts.lookup_then_miss += u64::from(core.recently_evicted.contains(hash));
                     return found(Err(absent));
                 }
             };
@@ -191,7 +192,7 @@ impl Core {
         self.for_each_key(keys.iter().copied(), |core, key, hash| {
             core.counts.lookup_keys += 1;
             let Some(slot) = core.visible(hash, key) else {
-                core.counts.lookup_then_miss += u64::from(core.evicted_lately.contains(hash));
+                core.counts.lookup_then_miss += u64::from(core.recently_evicted.contains(hash));
                 return all.push(None);
             };
             core.counts.lookup_hits += 1;
@@ -219,23 +220,19 @@ impl Core {
 
     /// Views ended: a rid once per view. One that the session does not hold is no harm.
     pub fn unpin(&mut self, now: Time, origin: Origin, rids: &[Rid], fx: &mut Effects) -> Result<(), Refused> {
-        match self.admit_sized(origin, rids.len())? {
-            None => {}
-            Some(Remembered::Done) => return Ok(()),
-            Some(other) => return Err(other.refusal(origin)),
-        }
-        let session = origin.session;
-        let ended: SmallVec<[Rid; 8]> = rids.iter().copied().collect();
-        for rid in ended {
-            let entry = self.sessions.known(session)?;
-            if entry.pins.get(&rid).is_some_and(|views| *views > entry.ended(rid)) {
-                self.log(now, Record::Unpinned { session, rid }, fx);
-            } else {
-                self.counts.stale_messages += 1;
+        let done = self.once(origin, rids.len(), fx, |core, fx| {
+            let session = origin.session;
+            for &rid in rids {
+                let entry = core.sessions.known(session)?;
+                if entry.pins.get(&rid).is_some_and(|views| *views > entry.ended(rid)) {
+                    core.log(now, Record::Unpinned { session, rid }, fx);
+                } else {
+                    core.counts.stale_messages += 1;
+                }
             }
-        }
-        self.remember(origin, Remembered::Done, fx);
+            Ok(())
+        });
         self.settle(now, fx);
-        Ok(())
+        done
     }
 }

@@ -8,7 +8,7 @@ use crate::ids::{SegmentNo, Time};
 use crate::operations::ending::SEGMENT;
 use crate::operations::listed_views::ListedViews;
 use crate::record::Record;
-use crate::request::{Origin, Populated, Refused, Remembered, Resumed, SegmentSpec, SessionSpec};
+use crate::request::{Origin, Populated, Refused, Resumed, SegmentSpec, SessionSpec};
 use crate::state::endings::Ending;
 use crate::state::segment::SegmentView;
 use crate::state::session::GoneTold;
@@ -236,19 +236,9 @@ impl Core {
         populated: u64,
         fx: &mut Effects,
     ) -> Result<SegmentNo, Refused> {
-        match self.admit(origin)? {
-            None => {}
-            Some(Remembered::Mount(number)) => return Ok(number),
-            Some(other) => return Err(other.refusal(origin)),
-        }
-        let result = self.mount_new(now, origin.session, spec, populated, fx);
-        let reply = match &result {
-            Ok(number) => Remembered::Mount(*number),
-            Err(refused) => Remembered::Refused(refused.clone()),
-        };
-        self.remember(origin, reply, fx);
+        let number = self.once(origin, 1, fx, |core, fx| core.mount_new(now, origin.session, spec, populated, fx));
         self.settle(now, fx);
-        result
+        number
     }
 
     fn mount_new(
@@ -292,28 +282,21 @@ impl Core {
         grace_ms: u64,
         fx: &mut Effects,
     ) -> Result<(), Refused> {
-        match self.admit(origin)? {
-            None => {}
-            Some(Remembered::Done) => return Ok(()),
-            Some(other) => return Err(other.refusal(origin)),
-        }
-        let result = match self.segments.by_uuid(uuid) {
+        let done = self.once(origin, 1, fx, |core, fx| match core.segments.by_uuid(uuid) {
             Some(segment) if segment.session != origin.session => Err(Refused::SegmentTaken(uuid.0, segment.session.0)),
             Some(segment) => {
                 let number = segment.number;
                 match grace_ms.min(GRACE_MAX_MS) {
-                    0 => self.segment_gone(now, number, fx),
-                    grace_ms => self.log(now, Record::SegmentLeaves { number, grace_ms }, fx),
+                    0 => core.segment_gone(now, number, fx),
+                    grace_ms => core.log(now, Record::SegmentLeaves { number, grace_ms }, fx),
                 }
                 Ok(())
             }
-            None if self.segments.gone().has(uuid) => Ok(()),
+            None if core.segments.gone().has(uuid) => Ok(()),
             None => Err(Refused::SegmentGone(uuid.0)),
-        };
-        let reply = result.clone().map_or_else(Remembered::Refused, |()| Remembered::Done);
-        self.remember(origin, reply, fx);
+        });
         self.settle(now, fx);
-        result
+        done
     }
 
     /// A segment that is not Gone.

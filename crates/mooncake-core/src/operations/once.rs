@@ -2,9 +2,9 @@
 
 use crate::core::Core;
 use crate::effect::Effects;
-use crate::ids::Time;
+use crate::ids::{SegmentNo, Time};
 use crate::record::Record;
-use crate::request::{Origin, Refused, Remembered};
+use crate::request::{EndOutcome, Origin, Refused, Remembered, RemoveOutcome};
 use crate::work::Work;
 use mooncake_ids::SessionId;
 
@@ -27,6 +27,22 @@ impl Core {
     pub(crate) fn admit_sized(&mut self, origin: Origin, things: usize) -> Result<Option<Remembered>, Refused> {
         self.counts.large_requests += u64::from(things > REQUEST_MAX);
         self.admit(origin)
+    }
+
+    /// Carries a mutation of so many things out, once: a repeat gets the reply of its first time, a refusal too.
+    pub(crate) fn once<T: Reply>(
+        &mut self,
+        origin: Origin,
+        things: usize,
+        fx: &mut Effects,
+        body: impl FnOnce(&mut Core, &mut Effects) -> Result<T, Refused>,
+    ) -> Result<T, Refused> {
+        if let Some(reply) = self.admit_sized(origin, things)? {
+            return T::recall(reply).map_err(|other| other.refusal(origin));
+        }
+        let result = body(self, fx);
+        self.remember(origin, result.clone().map_or_else(Remembered::Refused, T::remembered), fx);
+        result
     }
 
     /// The client waits for these mutations no more: those that have not been carried out by now never are.
@@ -121,6 +137,54 @@ impl Core {
         }
         let Origin { session, sequence, answered_below } = origin;
         self.log(Time(0), Record::Replied { session, sequence, answered_below, reply }, fx);
+    }
+}
+
+/// What a mutation replies, as it is remembered.
+pub(crate) trait Reply: Clone {
+    fn remembered(self) -> Remembered;
+
+    /// Of a first time; that one back if it was of another kind.
+    fn recall(reply: Remembered) -> Result<Self, Remembered>;
+}
+
+impl Reply for () {
+    fn remembered(self) -> Remembered {
+        Remembered::Done
+    }
+
+    fn recall(reply: Remembered) -> Result<Self, Remembered> {
+        if reply == Remembered::Done { Ok(()) } else { Err(reply) }
+    }
+}
+
+impl Reply for SegmentNo {
+    fn remembered(self) -> Remembered {
+        Remembered::Mount(self)
+    }
+
+    fn recall(reply: Remembered) -> Result<Self, Remembered> {
+        if let Remembered::Mount(number) = reply { Ok(number) } else { Err(reply) }
+    }
+}
+
+impl Reply for Vec<EndOutcome> {
+    fn remembered(self) -> Remembered {
+        Remembered::PutEnd(self)
+    }
+
+    fn recall(reply: Remembered) -> Result<Self, Remembered> {
+        if let Remembered::PutEnd(outcomes) = reply { Ok(outcomes) } else { Err(reply) }
+    }
+}
+
+impl Reply for Vec<RemoveOutcome> {
+    fn remembered(self) -> Remembered {
+        Remembered::Remove(self)
+    }
+
+    fn recall(reply: Remembered) -> Result<Self, Remembered> {
+        if let Remembered::Remove(outcomes) = reply { Ok(outcomes) } else { Err(reply) }
     }
 }
 

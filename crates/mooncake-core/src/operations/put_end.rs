@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::effect::{Effects, Push};
 use crate::ids::{Replica, Time};
 use crate::record::Record;
-use crate::request::{EndOutcome, Ended, Origin, Refused, Remembered};
+use crate::request::{EndOutcome, Ended, Origin, Refused};
 use crate::state::objects::AHEAD;
 use crate::work::{ENDED_AS, Work};
 use mooncake_ids::{Rid, SessionId};
@@ -20,19 +20,16 @@ impl Core {
         ended: &[Ended],
         fx: &mut Effects,
     ) -> Result<Vec<EndOutcome>, Refused> {
-        match self.admit_sized(origin, ended.len())? {
-            None => {}
-            Some(Remembered::PutEnd(outcomes)) => return Ok(outcomes),
-            Some(other) => return Err(other.refusal(origin)),
-        }
-        let mut outcomes = Vec::with_capacity(ended.len());
-        for some in ended.chunks(AHEAD) {
-            self.foresee_ends(some);
-            outcomes.extend(some.iter().map(|ended| self.end_one(now, origin, ended, fx)));
-        }
-        self.remember(origin, Remembered::PutEnd(outcomes.clone()), fx);
+        let outcomes = self.once(origin, ended.len(), fx, |core, fx| {
+            let mut outcomes = Vec::with_capacity(ended.len());
+            for some in ended.chunks(AHEAD) {
+                core.foresee_ends(some);
+                outcomes.extend(some.iter().map(|ended| core.end_one(now, origin, ended, fx)));
+            }
+            Ok(outcomes)
+        });
         self.settle(now, fx);
-        Ok(outcomes)
+        outcomes
     }
 
     /// Where the objects are to be found that come of these puts.
@@ -106,30 +103,27 @@ impl Core {
         writer_done: bool,
         fx: &mut Effects,
     ) -> Result<(), Refused> {
-        match self.admit_sized(origin, rids.len())? {
-            None => {}
-            Some(Remembered::Done) => return Ok(()),
-            Some(other) => return Err(other.refusal(origin)),
-        }
-        let mut done = if writer_done { rids.to_vec() } else { Vec::new() };
-        done.sort_unstable();
-        for rid in rids {
-            if let Some(slot) = self.unfinished_by_rid(now, *rid, fx) {
-                if self.reservations.get(slot).session == origin.session {
-                    self.drop_reservation_of(now, *rid, &done, fx);
-                    self.counts.puts_revoked += 1;
+        let given_up = self.once(origin, rids.len(), fx, |core, fx| {
+            let mut done = if writer_done { rids.to_vec() } else { Vec::new() };
+            done.sort_unstable();
+            for rid in rids {
+                if let Some(slot) = core.unfinished_by_rid(now, *rid, fx) {
+                    if core.reservations.get(slot).session == origin.session {
+                        core.drop_reservation_of(now, *rid, &done, fx);
+                        core.counts.puts_revoked += 1;
+                    }
+                } else if writer_done
+                    && let Some(entry) = core.quarantine.get(*rid).copied()
+                    && entry.writer == origin.session
+                    && !entry.writer_done
+                {
+                    core.fence(now, entry.replica, entry.writer, true, fx);
                 }
-            } else if writer_done
-                && let Some(entry) = self.quarantine.get(*rid).copied()
-                && entry.writer == origin.session
-                && !entry.writer_done
-            {
-                self.fence(now, entry.replica, entry.writer, true, fx);
             }
-        }
-        self.remember(origin, Remembered::Done, fx);
+            Ok(())
+        });
         self.settle(now, fx);
-        Ok(())
+        given_up
     }
 
     /// Ends the puts whose deadline has passed.

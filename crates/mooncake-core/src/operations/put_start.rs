@@ -11,7 +11,7 @@ use crate::operations::why_full::{BusyWith, NO_SEGMENT, Reasons};
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
 use crate::state::objects::{AHEAD, SameCall};
 use crate::state::placement::{Preference, Wishes};
-use crate::state::waiting_put::{WaitingPut, Waits};
+use crate::state::waiting_put::{WaitingPut, WaitsFor};
 use crate::work::{ENDED_AS, Work};
 use mooncake_ids::granules;
 use mooncake_ids::{Rid, SessionId};
@@ -25,7 +25,7 @@ pub(crate) struct Attempt {
     /// Some key was placed or is there.
     pub any: bool,
     /// For what the others wait.
-    pub waits: Waits,
+    pub waits: WaitsFor,
     /// The work was cut short: look again soon.
     pub cut: bool,
     pub reasons: Reasons,
@@ -105,7 +105,7 @@ impl Core {
     }
 
     /// When a request that was begun then is answered at the latest, but for what is still evicted for it.
-    pub(crate) fn deadline(&self, since: Time, config: &PutConfig, waits: &Waits) -> Time {
+    pub(crate) fn deadline(&self, since: Time, config: &PutConfig, waits: &WaitsFor) -> Time {
         since.plus_ms(match waits.for_room() {
             true => self.config.full_wait_of(config),
             false => self.config.busy_wait_ms,
@@ -145,7 +145,7 @@ impl Core {
         let mut search = RoomSearch::of(look, self.walk.is_some(), same_call, wishes);
         let slots = Vec::with_capacity(entries.size_hint().0);
         let mut result =
-            Attempt { slots, any: false, waits: Waits::default(), cut: false, reasons: Reasons::default() };
+            Attempt { slots, any: false, waits: WaitsFor::default(), cut: false, reasons: Reasons::default() };
         let mut entries = entries.enumerate();
         let mut some: SmallVec<[(Entry<'_>, u64); AHEAD]> = SmallVec::new();
         loop {
@@ -261,14 +261,14 @@ impl Core {
         let waits = &mut result.waits;
         match denied {
             NoRoom::Capped(_) => waits.capped = true,
-            NoRoom::SameCall => waits.own = true,
+            NoRoom::SameCall => waits.same_call = true,
             NoRoom::Held => {
                 let need = granules(size) as u32;
                 waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
             }
             NoRoom::Full(_) | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
             NoRoom::Populating => (waits.room, waits.population) = (true, true),
-            NoRoom::PopulatingMore => (waits.own, waits.population) = (true, true),
+            NoRoom::PopulatingMore => (waits.same_call, waits.population) = (true, true),
         }
         PutSlot::Full(String::new())
     }

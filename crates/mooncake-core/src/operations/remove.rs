@@ -6,8 +6,9 @@ use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::Time;
 use crate::record::Record;
-use crate::request::{Origin, Refused, Remembered, RemoveOutcome};
+use crate::request::{Origin, Refused, RemoveOutcome};
 use crate::state::objects::AHEAD;
+use crate::state::objects::ObjectSlot;
 use crate::state::removals_under_way::UnderWay;
 use crate::work::Work;
 use mooncake_ids::Rid;
@@ -33,7 +34,7 @@ impl RemoveAll {
 /// An object that a removal may take, if it is still the same one then.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    slot: u32,
+    slot: ObjectSlot,
     /// Of all its places: any of them may go meanwhile.
     rids: SmallVec<[Rid; 2]>,
 }
@@ -66,19 +67,16 @@ impl Core {
         fx: &mut Effects,
         mut one: impl FnMut(&mut Core, &[u8], &mut Effects) -> RemoveOutcome,
     ) -> Result<Vec<RemoveOutcome>, Refused> {
-        match self.admit_sized(origin, keys.len())? {
-            None => {}
-            Some(Remembered::Remove(outcomes)) => return Ok(outcomes),
-            Some(other) => return Err(other.refusal(origin)),
-        }
-        let mut outcomes = Vec::with_capacity(keys.len());
-        for some in keys.chunks(AHEAD) {
-            self.objects.foresee(some.iter().map(|key| self.objects.hash(key)));
-            outcomes.extend(some.iter().map(|key| one(self, key, fx)));
-        }
-        self.remember(origin, Remembered::Remove(outcomes.clone()), fx);
+        let outcomes = self.once(origin, keys.len(), fx, |core, fx| {
+            let mut outcomes = Vec::with_capacity(keys.len());
+            for some in keys.chunks(AHEAD) {
+                core.objects.foresee(some.iter().map(|key| core.objects.hash(key)));
+                outcomes.extend(some.iter().map(|key| one(core, key, fx)));
+            }
+            Ok(outcomes)
+        });
         self.settle(now, fx);
-        Ok(outcomes)
+        outcomes
     }
 
     fn remove_one(&mut self, now: Time, key: &[u8], force: bool, fx: &mut Effects) -> RemoveOutcome {
@@ -100,7 +98,7 @@ impl Core {
     }
 
     /// Unlinks an object, noting it unless nothing of it can come back anyway.
-    pub(crate) fn remove_object(&mut self, now: Time, slot: u32, fx: &mut Effects) {
+    pub(crate) fn remove_object(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) {
         let object = self.objects.object(slot);
         match object.places.as_slice().iter().find(|place| self.segments.get(place.segment).is_some()) {
             Some(place) => {
@@ -117,7 +115,8 @@ impl Core {
         while cursor.next < end {
             let next = cursor.next..end.min(cursor.next + AHEAD as u32);
             cursor.next = next.end;
-            let slots: SmallVec<[u32; AHEAD]> = next.filter(|slot| self.may_take(now, cursor, *slot)).collect();
+            let slots: SmallVec<[ObjectSlot; AHEAD]> =
+                next.map(ObjectSlot).filter(|slot| self.may_take(now, cursor, *slot)).collect();
             self.objects.foresee_removal(&slots);
             for slot in slots {
                 self.take_object(now, cursor, slot, fx);
@@ -142,7 +141,7 @@ impl Core {
         let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
         let mut shown = 0;
         while cursor.next < end && shown < bytes {
-            let slot = cursor.next;
+            let slot = ObjectSlot(cursor.next);
             cursor.next += 1;
             if self.may_take(now, cursor, slot) {
                 let (key, object) = (self.objects.key(slot), self.objects.object(slot));
@@ -165,7 +164,7 @@ impl Core {
         self.settle(now, fx);
     }
 
-    fn may_take(&self, now: Time, cursor: &RemoveAll, slot: u32) -> bool {
+    fn may_take(&self, now: Time, cursor: &RemoveAll, slot: ObjectSlot) -> bool {
         self.objects.get(slot).is_some_and(|object| {
             let rid = object.rid();
             let spared = !cursor.force && object.protected_until > now;
@@ -173,7 +172,7 @@ impl Core {
         })
     }
 
-    fn take_object(&mut self, now: Time, cursor: &mut RemoveAll, slot: u32, fx: &mut Effects) {
+    fn take_object(&mut self, now: Time, cursor: &mut RemoveAll, slot: ObjectSlot, fx: &mut Effects) {
         let visible = self.is_visible(slot);
         self.remove_object(now, slot, fx);
         cursor.removed += u64::from(visible);
@@ -190,7 +189,7 @@ impl Core {
     /// Goes on with a listing of the visible keys over at most `budget` slots. True when it is through.
     pub fn keys_slice(&self, cursor: &mut KeysCursor, budget: usize, mut out: impl FnMut(&[u8])) -> bool {
         let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
-        for slot in cursor.next..end {
+        for slot in (cursor.next..end).map(ObjectSlot) {
             if self.objects.get(slot).is_some() && self.is_visible(slot) {
                 out(self.objects.key(slot));
             }

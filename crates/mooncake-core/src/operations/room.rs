@@ -8,6 +8,7 @@ use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::operations::put_start::{Entry, PutContext};
 use crate::operations::why_full::Why;
 use crate::state::object::REPLICAS_MAX;
+use crate::state::objects::ObjectSlot;
 use crate::state::objects::{Reach, SameCall};
 use crate::state::placement::{self, Alone, Wishes};
 use crate::state::reservation;
@@ -357,7 +358,7 @@ impl Core {
     }
 
     /// Evicts one object; the segments that have more room now.
-    pub(crate) fn evict(&mut self, now: Time, slot: u32, fx: &mut Effects) -> SmallVec<[SegmentNo; 2]> {
+    pub(crate) fn evict(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) -> SmallVec<[SegmentNo; 2]> {
         let object = self.objects.object(slot);
         let changed = object.places.as_slice().iter().map(|place| place.segment).collect();
         self.counts.evicted_objects += 1;
@@ -366,7 +367,7 @@ impl Core {
         self.counts.protection_broken += u64::from(broken);
         if object.protected_until > Time(0) {
             let hash = self.objects.hash(self.objects.key(slot));
-            self.evicted_lately.add(hash);
+            self.recently_evicted.add(hash);
         }
         self.objects.is_evicted(slot);
         self.remove_object(now, slot, fx);

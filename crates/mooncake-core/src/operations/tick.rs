@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{SegmentNo, Time};
 use crate::state::endings::Ending;
+use crate::state::objects::ObjectSlot;
 use crate::state::objects::Reach;
 use crate::state::watermark::Watermark;
 use crate::work::{EVICTED_AS, STEP, Work, key_as};
@@ -54,7 +55,7 @@ impl Core {
         self.watch_sessions(now);
         // A populator may have given up.
         self.changes.room |= self.tickets.any_for_population();
-        self.changes.begin_own();
+        self.changes.begin_same_call();
         if self.config.high_watermark < 1.0 && self.watermark == Watermark::Below {
             self.watermark = Watermark::Unknown;
         }
@@ -198,7 +199,7 @@ impl Core {
             && let Some(next) = self.purge
         {
             let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
-            for slot in next..end {
+            for slot in (next..end).map(ObjectSlot) {
                 let Some(object) = self.objects.get(slot) else { continue };
                 let gone = object.places.as_slice().iter().map(|place| place.segment);
                 let gone: SmallVec<[SegmentNo; 2]> = gone.filter(|segment| self.segments.is_gone(*segment)).collect();

@@ -7,6 +7,7 @@ use crate::operations::put_start::Attempt;
 use crate::operations::room::RoomMode;
 use crate::request::{PutSlot, Remembered};
 use crate::state::changes::Changes;
+use crate::state::reservation::ReservationSlot;
 use crate::state::waiting_put::{Place, WaitingPut};
 use crate::work::{STEP, Work};
 use mooncake_ids::SessionId;
@@ -93,7 +94,7 @@ impl Core {
         self.pass_on_room(now, work, fx);
         self.pass_on_to_capped(now, work, fx);
         self.pass_on_to_held(now, work, fx);
-        self.pass_on_to_own(now, work, fx);
+        self.pass_on_to_same_call(now, work, fx);
     }
 
     /// Says of each key of a writer that is away, and for which a request waits, that it changed hands.
@@ -116,7 +117,7 @@ impl Core {
     }
 
     /// The writer of an unfinished put is away, or the put is of an earlier epoch.
-    fn is_yielded(&self, slot: u32) -> bool {
+    fn is_yielded(&self, slot: ReservationSlot) -> bool {
         let put = self.reservations.get(slot);
         put.rid().epoch() < self.epoch.number
             || self.sessions.get(put.session).is_none_or(|writer| writer.away.is_some())
@@ -204,16 +205,16 @@ impl Core {
 
     /// Serves the requests that spare what their call has stored, and the ones that wait for more memory for a further
     /// replica. None of them blocks another: each is looked at, after a tick and after a populator's progress.
-    fn pass_on_to_own(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while self.changes.own.begun {
-            let Some(place) = self.tickets.next_for_own(self.changes.own.after) else {
-                self.changes.own.ends();
+    fn pass_on_to_same_call(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while self.changes.same_call.begun {
+            let Some(place) = self.tickets.next_for_same_call(self.changes.same_call.after) else {
+                self.changes.same_call.ends();
                 continue;
             };
             if !self.has_time_for(place, work) {
                 return;
             }
-            self.changes.own.after = Some(place);
+            self.changes.same_call.after = Some(place);
             self.serve(now, place, false, work, fx);
         }
     }

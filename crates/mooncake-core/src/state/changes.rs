@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::state::reservation::ReservationSlot;
 use crate::state::waiting_put::Place;
 use mooncake_ids::SessionId;
 
@@ -15,7 +16,7 @@ pub(crate) struct Changes {
     pub hashes: BTreeMap<u64, u32>,
     /// Writers that have gone away, which yield the keys that others wait for, and how far each one's have been gone
     /// through.
-    pub yielding: VecDeque<(SessionId, Option<u32>)>,
+    pub yielding: VecDeque<(SessionId, Option<ReservationSlot>)>,
     /// There may be more room than before: the first in line looks.
     pub room: bool,
     /// All sessions may have more unfinished than before.
@@ -25,7 +26,7 @@ pub(crate) struct Changes {
     pub held: Pass<(u32, Place)>,
     /// The most that eviction alone can gain in a segment where it has become more.
     pub attainable: u32,
-    pub own: Pass<Place>,
+    pub same_call: Pass<Place>,
 }
 
 /// A walk along a line, in pieces.
@@ -59,7 +60,7 @@ impl Changes {
     pub fn is_empty(&self) -> bool {
         let keys = self.keys.is_empty() && self.yielding.is_empty();
         let uncapped = self.cap_raised || !self.uncapped.is_empty();
-        keys && !self.room && !uncapped && !self.held.begun && !self.own.begun
+        keys && !self.room && !uncapped && !self.held.begun && !self.same_call.begun
     }
 
     /// Whether those that wait for a key are yet to hear of it.
@@ -83,9 +84,9 @@ impl Changes {
 
     /// Set by each tick: re-evaluate puts that wait rather than evict their own call's objects, and those that wait for
     /// memory that is being populated. Not on every change, because there may be many.
-    pub fn begin_own(&mut self) {
-        if !self.own.begun {
-            self.own.begin();
+    pub fn begin_same_call(&mut self) {
+        if !self.same_call.begun {
+            self.same_call.begin();
         }
     }
 }

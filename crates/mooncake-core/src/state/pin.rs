@@ -9,6 +9,7 @@ use crate::ensure::ensure;
 use crate::ids::{Extent, SegmentNo};
 use crate::slab::{Link, Linked, List, Slab};
 use crate::state::index::{self, Index};
+use crate::state::objects::ObjectSlot;
 use crate::touched::Touched;
 use mooncake_ids::granules;
 use mooncake_ids::{GRANULE, Rid, SessionId};
@@ -19,7 +20,7 @@ pub(crate) struct PinnedExtent {
     /// Views over it, of all sessions.
     pub views: u32,
     /// The object it belongs to, `None` once that has left: the extent is then held by the views alone.
-    pub object: Option<u32>,
+    pub object: Option<ObjectSlot>,
     link: Link,
 }
 
@@ -96,7 +97,7 @@ impl Pins {
     }
 
     /// One view more.
-    pub fn add(&mut self, rid: Rid, extent: Extent, object: Option<u32>) {
+    pub fn add(&mut self, rid: Rid, extent: Extent, object: Option<ObjectSlot>) {
         self.views += 1;
         if let Some(pin) = self.get_mut(rid) {
             pin.views += 1;

@@ -130,6 +130,10 @@ impl Linked for Placed {
     }
 }
 
+/// Where an unfinished put is in memory, until it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ReservationSlot(pub u32);
+
 pub(crate) struct Reservations {
     hasher: DefaultHashBuilder,
     slab: Slab<Reservation>,
@@ -144,7 +148,7 @@ pub(crate) struct Reservations {
     /// No deadline is before this.
     renewed_to: Time,
     /// Those that parked requests wait for, by writer.
-    awaited: BTreeSet<(SessionId, u32)>,
+    awaited: BTreeSet<(SessionId, ReservationSlot)>,
     /// Segments that are Gone and still have replicas here, which count for nothing.
     gone: BTreeSet<SegmentNo>,
     duration_ms: u64,
@@ -182,22 +186,22 @@ impl Reservations {
         self.bytes
     }
 
-    pub fn get(&self, slot: u32) -> &Reservation {
+    pub fn get(&self, ReservationSlot(slot): ReservationSlot) -> &Reservation {
         &self.slab[slot]
     }
 
-    pub fn by_rid(&self, rid: Rid) -> Option<u32> {
+    pub fn by_rid(&self, rid: Rid) -> Option<ReservationSlot> {
         let hash = self.hasher.hash_one(rid);
         let place = self.by_rid.find(hash, |place| self.placed[place].rid == rid)?;
-        Some(self.placed[place].put)
+        Some(ReservationSlot(self.placed[place].put))
     }
 
-    pub fn by_key(&self, key: &[u8]) -> Option<u32> {
+    pub fn by_key(&self, key: &[u8]) -> Option<ReservationSlot> {
         if self.by_key.len() == 0 {
             return None;
         }
         let hash = self.hasher.hash_one(key);
-        self.by_key.find(hash, |slot| self.slab[slot].key.as_slice() == key)
+        self.by_key.find(hash, |slot| self.slab[slot].key.as_slice() == key).map(ReservationSlot)
     }
 
     pub fn insert(&mut self, now: Time, mut reservation: Reservation) {
@@ -233,7 +237,7 @@ impl Reservations {
         placed.remove(place);
     }
 
-    pub fn remove(&mut self, slot: u32) -> Reservation {
+    pub fn remove(&mut self, ReservationSlot(slot): ReservationSlot) -> Reservation {
         self.deadlines.remove(&mut self.slab, slot);
         let hash = self.hasher.hash_one(self.slab[slot].key.as_slice());
         let was_there = self.by_key.remove(hash, slot);
@@ -243,23 +247,23 @@ impl Reservations {
             self.displace(*replica);
         }
         if reservation.awaited {
-            self.awaited.remove(&(reservation.session, slot));
+            self.awaited.remove(&(reservation.session, ReservationSlot(slot)));
         }
         self.bytes -= reservation.bytes();
         reservation
     }
 
     /// What is in a slot, which may be free.
-    pub fn at(&self, slot: u32) -> Option<&Reservation> {
+    pub fn at(&self, ReservationSlot(slot): ReservationSlot) -> Option<&Reservation> {
         self.slab.get(slot)
     }
 
-    /// Slots are below it.
     /// Gives some memory back that nothing is in. False when there is none.
     pub fn give_back(&mut self) -> bool {
         self.slab.give_back() || self.placed.give_back()
     }
 
+    /// Slots are below it.
     pub fn bound(&self) -> u32 {
         self.slab.bound()
     }
@@ -279,26 +283,26 @@ impl Reservations {
     }
 
     /// A put of which replicas are lost.
-    pub fn next_lost(&self) -> Option<u32> {
+    pub fn next_lost(&self) -> Option<ReservationSlot> {
         let place = self.on.get(self.gone.first()?)?.head()?;
-        Some(self.placed[place].put)
+        Some(ReservationSlot(self.placed[place].put))
     }
 
     /// Whether replicas of a put are lost.
-    pub fn has_lost(&self, slot: u32) -> bool {
+    pub fn has_lost(&self, ReservationSlot(slot): ReservationSlot) -> bool {
         let is_lost = |replica: &Replica| self.gone.contains(&replica.extent.segment);
         !self.gone.is_empty() && self.slab[slot].replicas.iter().any(is_lost)
     }
 
     /// Takes what is lost out of a put; one with no other replica ends.
-    pub fn lose(&mut self, slot: u32) -> LostReplicas {
+    pub fn lose(&mut self, ReservationSlot(slot): ReservationSlot) -> LostReplicas {
         let is_lost = |replica: &Replica| self.gone.contains(&replica.extent.segment);
         let Reservation { session, size, replicas, .. } = &self.slab[slot];
         let (session, size) = (*session, *size);
         let lost: SmallVec<[Replica; 1]> = replicas.iter().copied().filter(is_lost).collect();
         let ends = lost.len() == replicas.len();
         let (bytes, ended, replaced) = if ends {
-            let over = self.remove(slot);
+            let over = self.remove(ReservationSlot(slot));
             let replaced = over.terms.replaces.then(|| over.key.clone());
             (over.bytes(), Some(over.key), replaced)
         } else {
@@ -312,7 +316,7 @@ impl Reservations {
     }
 
     /// Its bytes moved: its deadline begins anew.
-    pub fn renew(&mut self, now: Time, slot: u32) {
+    pub fn renew(&mut self, now: Time, ReservationSlot(slot): ReservationSlot) {
         self.slab[slot].deadline = now.plus_ms(self.duration_ms);
         self.deadlines.move_to_back(&mut self.slab, slot);
     }
@@ -322,23 +326,23 @@ impl Reservations {
         self.renewed_to = now.plus_ms(self.duration_ms);
     }
 
-    pub fn set_awaited(&mut self, slot: u32) {
+    pub fn set_awaited(&mut self, ReservationSlot(slot): ReservationSlot) {
         let reservation = &mut self.slab[slot];
         if !std::mem::replace(&mut reservation.awaited, true) {
-            self.awaited.insert((reservation.session, slot));
+            self.awaited.insert((reservation.session, ReservationSlot(slot)));
         }
     }
 
     /// The next one of a writer that parked requests wait for, by slot.
-    pub fn next_awaited(&self, writer: SessionId, after: Option<u32>) -> Option<u32> {
-        let from = after.map_or(Bound::Included((writer, 0)), |slot| Bound::Excluded((writer, slot)));
-        self.awaited.range((from, Bound::Included((writer, u32::MAX)))).next().map(|(_, slot)| *slot)
+    pub fn next_awaited(&self, writer: SessionId, after: Option<ReservationSlot>) -> Option<ReservationSlot> {
+        let from = after.map_or(Bound::Included((writer, ReservationSlot(0))), |slot| Bound::Excluded((writer, slot)));
+        self.awaited.range((from, Bound::Included((writer, ReservationSlot(u32::MAX))))).next().map(|(_, slot)| *slot)
     }
 
     /// One whose deadline has passed.
-    pub fn expired(&self, now: Time) -> Option<u32> {
+    pub fn expired(&self, now: Time) -> Option<ReservationSlot> {
         let has_passed = |slot: &u32| self.slab[*slot].deadline.max(self.renewed_to) <= now;
-        self.deadlines.head().filter(has_passed)
+        self.deadlines.head().filter(has_passed).map(ReservationSlot)
     }
 
     /// Each is found by its key and by each of its rids, and is in the order of deadlines; the counts are right.
@@ -349,14 +353,21 @@ impl Reservations {
             let key = reservation.key.as_slice().escape_ascii();
             ensure!(!reservation.replicas.is_empty(), "the one of {key} has no replica");
             let found = self.by_key(reservation.key.as_slice());
-            ensure!(found == Some(slot), "the one of {key} in slot {slot} is found by its key in {found:?}");
+            ensure!(
+                found == Some(ReservationSlot(slot)),
+                "the one of {key} in slot {slot} is found by its key in {found:?}"
+            );
             for Replica { rid, .. } in &reservation.replicas {
                 let found = self.by_rid(*rid);
-                ensure!(found == Some(slot), "the one of {key} in slot {slot} is found by {rid:?} in {found:?}");
+                ensure!(
+                    found == Some(ReservationSlot(slot)),
+                    "the one of {key} in slot {slot} is found by {rid:?} in {found:?}"
+                );
             }
             let deadline = reservation.deadline;
             ensure!(before <= deadline, "the one of {key} ends at {deadline:?}, behind one that ends at {before:?}");
-            let (awaited, listed) = (reservation.awaited, self.awaited.contains(&(reservation.session, slot)));
+            let (awaited, listed) =
+                (reservation.awaited, self.awaited.contains(&(reservation.session, ReservationSlot(slot))));
             ensure!(awaited == listed, "the one of {key} is waited for: {awaited}, and found by its writer: {listed}");
             awaiting += usize::from(awaited);
             bytes += reservation.bytes();
@@ -389,8 +400,8 @@ impl Reservations {
     }
 
     /// All, the earliest deadline first.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Reservation)> {
+    pub fn iter(&self) -> impl Iterator<Item = (ReservationSlot, &Reservation)> {
         std::iter::successors(self.deadlines.head(), |slot| self.deadlines.next(&self.slab, *slot))
-            .map(|slot| (slot, &self.slab[slot]))
+            .map(|slot| (ReservationSlot(slot), &self.slab[slot]))
     }
 }

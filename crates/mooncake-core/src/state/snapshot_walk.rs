@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ids::SegmentNo;
 use crate::record::Record;
 use crate::request::{PutSlot, Remembered};
-use crate::state::objects::ColdestFirst;
+use crate::state::objects::{ColdestFirst, ObjectSlot};
+use crate::state::reservation::ReservationSlot;
 use mooncake_ids::{Rid, SessionId};
 
 /// Slots whose bits are together.
@@ -19,8 +20,7 @@ pub(crate) enum Unit {
     /// The how manieth segment that has gone, as far as this process knows.
     Gone(u64),
     Segment(SegmentNo),
-    /// A slot.
-    Reserved(u32),
+    Reserved(ReservationSlot),
     Quarantined(Rid),
     /// Views of a session over one placement.
     Pinned(SessionId, Rid),
@@ -42,7 +42,7 @@ pub(crate) const STARTS: [Unit; KINDS] = [
     Unit::Session(SessionId(0)),
     Unit::Gone(0),
     Unit::Segment(SegmentNo(0)),
-    Unit::Reserved(0),
+    Unit::Reserved(ReservationSlot(0)),
     Unit::Quarantined(Rid(0)),
     Unit::Pinned(SessionId(0), Rid(0)),
     Unit::Committed(SessionId(0)),
@@ -78,7 +78,7 @@ impl Unit {
             Unit::Session(session) => Unit::Session(SessionId(session.0 + 1)),
             Unit::Gone(count) => Unit::Gone(count + 1),
             Unit::Segment(number) => Unit::Segment(SegmentNo(number.0 + 1)),
-            Unit::Reserved(slot) => Unit::Reserved(slot + 1),
+            Unit::Reserved(slot) => Unit::Reserved(ReservationSlot(slot.0 + 1)),
             Unit::Quarantined(rid) => Unit::Quarantined(Rid(rid.0 + 1)),
             Unit::Pinned(session, rid) => Unit::Pinned(session, Rid(rid.0 + 1)),
             Unit::Committed(session) => Unit::Committed(SessionId(session.0 + 1)),
@@ -139,7 +139,7 @@ pub(crate) struct Cut {
 
 impl SnapshotWalk {
     /// Whether an object is still to be met; it is not from now on.
-    pub(crate) fn meet(&mut self, slot: u32) -> bool {
+    pub(crate) fn meet(&mut self, ObjectSlot(slot): ObjectSlot) -> bool {
         if slot >= self.cut.slots {
             return false;
         }

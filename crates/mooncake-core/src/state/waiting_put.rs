@@ -21,18 +21,18 @@ pub(crate) struct WaitingPut {
     pub impatient: bool,
     /// When it is answered whatever there is.
     pub deadline: Time,
-    pub waits: Waits,
+    pub waits: WaitsFor,
 }
 
 /// What a request waits for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Waits {
+pub(crate) struct WaitsFor {
     /// Hashes of keys that others are putting, each once.
     pub keys: Vec<u64>,
     /// Room: later requests get none before it.
     pub room: bool,
     /// Room that later requests may have: they need less, or may take what this one spares.
-    pub own: bool,
+    pub same_call: bool,
     /// It is to come from an owner's populator: with `room` all of it, else that for a further replica.
     pub population: bool,
     /// Its own session's unfinished puts.
@@ -42,14 +42,14 @@ pub(crate) struct Waits {
     pub held: Option<u32>,
 }
 
-impl Waits {
+impl WaitsFor {
     pub fn for_anything(&self) -> bool {
         !self.keys.is_empty() || self.for_room()
     }
 
     /// For room of whatever kind, not for a key alone.
     pub fn for_room(&self) -> bool {
-        self.room || self.own || self.capped || self.held.is_some()
+        self.room || self.same_call || self.capped || self.held.is_some()
     }
 
     /// For a populator, and keeps those waiting that come after it.
@@ -69,7 +69,7 @@ impl Place {
     pub const FIRST: Place = Place { behind: false, number: 0 };
     const LAST: Place = Place { behind: true, number: u64::MAX };
 
-    fn of(number: u64, waits: &Waits) -> Place {
+    fn of(number: u64, waits: &WaitsFor) -> Place {
         Place { behind: !waits.population, number }
     }
 }
@@ -127,7 +127,7 @@ impl WaitQueue {
         if waits.room {
             self.for_room.insert(place);
         }
-        if waits.own {
+        if waits.same_call {
             self.for_same_call.insert(place);
         }
         if waits.for_population() {
@@ -191,7 +191,7 @@ impl WaitQueue {
         self.for_room.first().copied()
     }
 
-    pub fn next_for_own(&self, after: Option<Place>) -> Option<Place> {
+    pub fn next_for_same_call(&self, after: Option<Place>) -> Option<Place> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.for_same_call.range((from, Bound::Unbounded)).next().copied()
     }
@@ -249,7 +249,10 @@ impl WaitQueue {
             let WaitingPut { ticket, origin, deadline, waits, .. } = parked;
             ensure!(!parked.entries.is_empty(), "{ticket:?} has no keys");
             ensure!(waits.for_anything(), "{ticket:?} waits for nothing");
-            ensure!(waits.room || waits.own || !waits.population, "{ticket:?} waits for a populator and not for room");
+            ensure!(
+                waits.room || waits.same_call || !waits.population,
+                "{ticket:?} waits for a populator and not for room"
+            );
             ensure!(*place == Place::of(place.number, waits), "{ticket:?} waits for {waits:?} at {place:?}");
             ensure!(waits.held != Some(0), "{ticket:?} waits for the end of views over nothing");
             let is = [
@@ -263,7 +266,7 @@ impl WaitQueue {
                 waits.held.is_some_and(|need| self.held.contains(&(need, *place))),
             ];
             let held = waits.held.is_some();
-            let right = [true, true, true, waits.room, waits.own, waits.for_population(), waits.capped, held];
+            let right = [true, true, true, waits.room, waits.same_call, waits.for_population(), waits.capped, held];
             ensure!(is == right, "{ticket:?} is to be found by {right:?}, and is by {is:?}");
             let lost = waits.keys.iter().find(|hash| !self.by_key.contains(&(**hash, *place)));
             ensure!(lost.is_none(), "{ticket:?} waits for the key {lost:?}, and is not found by it");

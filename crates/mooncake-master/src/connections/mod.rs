@@ -17,7 +17,7 @@ use mooncake_ids::SessionId;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
-use crate::peer_log::Peer;
+use crate::peer::Peer;
 
 /// How many connections there may be of each kind that has a limit of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SessionId;
+use mooncake_net::keep_alive;
 use rustix::io::Errno;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::timeout;
@@ -22,7 +23,7 @@ use crate::call_loops::Loops;
 use crate::connections::{Entry, Full, Idle};
 use crate::control::connection::{Connection, Ended, Leaving, Stream};
 use crate::control::hello::Role;
-use crate::peer_log::Peer;
+use crate::peer::Peer;
 use crate::process_watch::Via;
 use crate::shared::Shared;
 
@@ -34,6 +35,9 @@ const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Between two looks whether there is one.
 const PLACE_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often the kernel asks whether the host of a client that sends nothing is there.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// After a failed accept: most likely descriptors ran out, which time mends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -47,7 +51,7 @@ pub async fn accept_tcp(shared: Arc<Shared>, listener: TcpListener) {
         match listener.accept().await {
             Ok((stream, address)) => {
                 let peer = Peer::Ip(address.ip());
-                if let Err(error) = stream.set_nodelay(true).and_then(|()| keep_alive(&stream)) {
+                if let Err(error) = stream.set_nodelay(true).and_then(|()| keep_alive(&stream, KEEPALIVE_INTERVAL)) {
                     tracing::debug!(%peer, %error, "socket options");
                 }
                 start(&shared, stream, peer, Via::Tcp);
@@ -70,7 +74,7 @@ pub async fn accept_unix(shared: Arc<Shared>, listener: UnixListener) {
                 }
                 Ok(credentials) => {
                     let peer = Peer::Process(credentials.pid);
-                    shared.peers.warn(peer, || {
+                    peer.warn(&shared.peers, || {
                         format!("user {} may not use the Unix socket of user {own}; use TCP", credentials.uid)
                     });
                 }
@@ -83,7 +87,7 @@ pub async fn accept_unix(shared: Arc<Shared>, listener: UnixListener) {
 
 fn start<S: Stream>(shared: &Arc<Shared>, stream: S, peer: Peer, via: Via) {
     let Ok(entry) = Entry::new(&shared.connections, peer) else {
-        shared.peers.warn(peer, || "too many connections begin at a time; this one is closed".to_owned());
+        peer.warn(&shared.peers, || "too many connections begin at a time; this one is closed".to_owned());
         return;
     };
     let number = entry.number();
@@ -100,7 +104,7 @@ async fn serve<S: Stream>(shared: Arc<Shared>, stream: S, peer: Peer, via: Via, 
 fn told(shared: &Shared, peer: Peer, ended: Ended) {
     match ended {
         Ended::Closed | Ended::Stopping(_) => {}
-        Ended::Garbage(_) | Ended::Crowded(_) => shared.peers.warn(peer, || format!("connection closed: {ended}")),
+        Ended::Garbage(_) | Ended::Crowded(_) => peer.warn(&shared.peers, || format!("connection closed: {ended}")),
         error => tracing::debug!(%peer, %error, "connection ended"),
     }
 }
@@ -172,15 +176,6 @@ fn hand_over<S: Stream, F: Future<Output = Result<(), Ended>> + Send>(
         }
     };
     Entry::set_task(&shared.connections, number, threads.spawn(task));
-}
-
-/// Finds hosts that vanished without a word under connections that only wait.
-fn keep_alive(stream: &tokio::net::TcpStream) -> io::Result<()> {
-    let options = socket2::TcpKeepalive::new()
-        .with_time(Duration::from_secs(30))
-        .with_interval(Duration::from_secs(10))
-        .with_retries(3);
-    socket2::SockRef::from(stream).set_tcp_keepalive(&options)
 }
 
 /// Between two lines about the same trouble.

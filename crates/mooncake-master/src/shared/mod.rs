@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_core::{AsideFull, Core, Effects, SnapshotSlice, Time};
+use mooncake_net::PeerLog;
 use mooncake_wire::message::LogPosition;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -22,7 +23,7 @@ use crate::machine::epoch_claim::EpochClaims;
 use crate::machine::hello;
 use crate::metrics::Metrics;
 use crate::metrics::summary::Previous;
-use crate::peer_log::PeerLog;
+use crate::peer::Peer;
 use crate::process_watch::ProcessWatch;
 use crate::pulse::Pulse;
 use crate::routes::Routes;
@@ -44,7 +45,7 @@ pub struct Shared {
     /// What the last periodic summary line was told from.
     pub summarized: Mutex<Previous>,
     /// Lines about misbehaving peers.
-    pub peers: PeerLog,
+    pub peers: PeerLog<Peer>,
     /// What this master is and grants.
     pub identity: Identity,
     /// Every connection.

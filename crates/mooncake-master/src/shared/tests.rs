@@ -6,7 +6,7 @@ use mooncake_ids::{Rid, SessionId};
 use super::*;
 use crate::connections::{Entry, Limits};
 use crate::log::{Folder, Sink, recover};
-use crate::peer_log::Peer;
+use crate::peer::Peer;
 
 const BOOT: [u8; 16] = [7; 16];
 

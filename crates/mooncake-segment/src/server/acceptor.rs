@@ -2,20 +2,20 @@
 //! attached processes, watches them end and cuts lanes when it is time.
 
 use std::io::{self, Read, Write};
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
+use mooncake_net::PeerLog;
 use mooncake_os::Guarded;
 use rustix::io::Errno;
 
 use super::Shared;
 use super::callers::Callers;
 use super::pending::{Caller, Progress};
-use super::strangers::Strangers;
 use super::tcp_lane;
 use crate::epoch::Epoch;
 use crate::local::Served;
@@ -78,7 +78,7 @@ pub(super) struct Acceptor {
     tcp: Watch<TcpListener>,
     unix: Option<Watch<UnixListener>>,
     callers: Callers,
-    strangers: Strangers,
+    faults: PeerLog<IpAddr>,
     /// The process is out of descriptors: none is taken before that.
     rest_until: Option<Instant>,
 }
@@ -90,14 +90,7 @@ impl Acceptor {
         let tcp = readiness.watch(Arc::new(Guarded::new(tcp)), Of::Tcp.number(), Ready::IN)?;
         let unix = unix.map(|unix| readiness.watch(Arc::new(Guarded::new(unix)), Of::Unix.number(), Ready::IN));
         let unix = unix.transpose()?;
-        Ok(Acceptor {
-            shared,
-            tcp,
-            unix,
-            callers: Callers::default(),
-            strangers: Strangers::default(),
-            rest_until: None,
-        })
+        Ok(Acceptor { shared, tcp, unix, callers: Callers::default(), faults: PeerLog::default(), rest_until: None })
     }
 
     pub(super) fn run(mut self) {
@@ -180,14 +173,14 @@ impl Acceptor {
         let Some(caller) = self.callers.leave(id, &self.shared.readiness) else { return };
         let peer = caller.peer();
         if let Err(status) = admit(&self.shared, caller.into_caller(), hello) {
-            self.strangers.report(peer, &status.to_string(), Instant::now());
+            self.report(peer, &status.to_string());
         }
     }
 
     /// Lets one that looks for a master know by the answer's first bytes that this is an owner.
     fn turn_away(&mut self, id: u64) {
         let Some(caller) = self.callers.leave(id, &self.shared.readiness) else { return };
-        self.strangers.report(caller.peer(), "it looks for a master's control port", Instant::now());
+        self.report(caller.peer(), "it looks for a master's control port");
         if let Caller::Tcp(mut stream, _) = caller.into_caller() {
             // What is left unread when a socket closes may cost its peer the answer.
             let _ = stream.read(&mut [0; CONTROL_HELLO_MAX]);
@@ -197,7 +190,13 @@ impl Acceptor {
 
     fn close(&mut self, id: u64, why: &str) {
         if let Some(caller) = self.callers.leave(id, &self.shared.readiness) {
-            self.strangers.report(caller.peer(), why, Instant::now());
+            self.report(caller.peer(), why);
+        }
+    }
+
+    fn report(&self, peer: IpAddr, why: &str) {
+        if let Some(due) = self.faults.due(peer, Instant::now()) {
+            tracing::warn!(%peer, suppressed = due.suppressed, "data lane closed: {why}{due}");
         }
     }
 

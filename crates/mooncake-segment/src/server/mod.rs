@@ -8,7 +8,6 @@ mod fences;
 mod lanes;
 mod pending;
 mod stall_timer;
-mod strangers;
 mod tcp_lane;
 
 use std::collections::HashMap;

@@ -22,13 +22,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_net::PollHistory;
+use mooncake_net::{PollHistory, keep_alive};
 use mooncake_os::{Guarded, Waker, forked};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use socket2::{SockRef, TcpKeepalive};
 
 pub(crate) use context::ServerContext;
 
@@ -48,8 +47,8 @@ const REQUESTS_IN_A_ROW_MAX: u32 = 64;
 /// How often stalled connections are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// After so long without a byte the kernel probes whether the peer's end is still there.
-const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
+/// How often the kernel asks whether the host of a peer that sends nothing is there.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 const WAKER_TOKEN: u64 = u64::MAX;
 const HANDSHAKE_TOKEN: u64 = u64::MAX - 1;
@@ -227,9 +226,8 @@ impl Drop for Server {
 
 /// Finds the end of peers whose host has gone, and that send nothing.
 fn with_keepalive((stream, from): (TcpStream, SocketAddr)) -> (TcpStream, SocketAddr) {
-    let often = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_TIME / 6).with_retries(3);
     // Fails if it has ended meanwhile, which a read finds, too.
-    let _ = SockRef::from(&stream).set_tcp_keepalive(&often);
+    let _ = keep_alive(&stream, KEEPALIVE_INTERVAL);
     (stream, from)
 }
 

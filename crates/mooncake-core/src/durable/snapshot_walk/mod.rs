@@ -12,6 +12,8 @@ use crate::durable::snapshot;
 use crate::ids::SegmentNo;
 use crate::record::Record;
 use crate::request::Remembered;
+use crate::state::objects::ObjectSlot;
+use crate::state::reservation::ReservationSlot;
 use crate::state::snapshot_walk::{Cut, OBJECTS, STARTS, SnapshotPart, SnapshotWalk, Unit, WORD, keys_of};
 use mooncake_ids::{Rid, SessionId};
 
@@ -138,14 +140,14 @@ impl Core {
             }
             let (first, seen) = (walk.scan, walk.seen[walk.scan as usize / WORD]);
             for slot in (0..WORD as u32).filter(|bit| seen & 1 << bit == 0).map(|bit| first + bit) {
-                left = left.saturating_sub(self.meet_object(walk, slot, fresh));
+                left = left.saturating_sub(self.meet_object(walk, ObjectSlot(slot), fresh));
             }
             walk.scan += WORD as u32;
         }
     }
 
     /// What it cost, which is nothing where there is none that was still to be met.
-    fn meet_object(&self, walk: &mut SnapshotWalk, slot: u32, fresh: &mut Vec<Record>) -> usize {
+    fn meet_object(&self, walk: &mut SnapshotWalk, slot: ObjectSlot, fresh: &mut Vec<Record>) -> usize {
         if self.objects.get(slot).is_none() || !walk.meet(slot) {
             return 0;
         }
@@ -156,7 +158,7 @@ impl Core {
     }
 
     /// An object as it was at the cut, as long as nothing but its segments has changed.
-    pub(crate) fn object_at_cut(&self, walk: &SnapshotWalk, slot: u32) -> Option<Record> {
+    pub(crate) fn object_at_cut(&self, walk: &SnapshotWalk, slot: ObjectSlot) -> Option<Record> {
         self.whole_object(slot, self.there_at_cut(walk))
     }
 
@@ -176,10 +178,11 @@ impl Core {
                 (next < self.segments.gone().count()).then_some(Unit::Gone(next))
             }
             Unit::Segment(number) => self.segments.numbers_from(number).next().map(Unit::Segment),
-            Unit::Reserved(slot) => {
+            Unit::Reserved(ReservationSlot(slot)) => {
                 let end = self.reservations.bound().min(slot.saturating_add(PASSED_OVER));
-                let found = (slot..end).find(|slot| self.reservations.at(*slot).is_some());
-                found.or(end.checked_sub(1).filter(|last| *last >= slot)).map(Unit::Reserved)
+                let found = (slot..end).find(|slot| self.reservations.at(ReservationSlot(*slot)).is_some());
+                let next = found.or(end.checked_sub(1).filter(|last| *last >= slot));
+                next.map(|slot| Unit::Reserved(ReservationSlot(slot)))
             }
             Unit::Quarantined(rid) => self.quarantine.rids_from(rid).next().map(Unit::Quarantined),
             Unit::Pinned(session, rid) => {

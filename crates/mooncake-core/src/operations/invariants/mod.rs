@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use crate::core::Core;
 use crate::ensure::ensure;
 use crate::ids::SegmentNo;
+use crate::state::objects::ObjectSlot;
 use mooncake_ids::granules;
 use mooncake_ids::{GRANULE, Rid, SessionId};
 
@@ -25,7 +26,7 @@ impl Core {
         self.reservations.check_invariants().map_err(of("unfinished puts"))?;
         self.quarantine.check_invariants().map_err(of("quarantine"))?;
         self.tickets.check_invariants().map_err(of("parked requests"))?;
-        self.evicted_lately.check_invariants()?;
+        self.recently_evicted.check_invariants()?;
         self.check_owners().map_err(of("owners"))?;
         self.check_unfinished().map_err(of("unfinished puts"))?;
         self.check_replacements().map_err(of("replacements"))?;
@@ -140,11 +141,11 @@ impl Core {
 
     /// An object's readers are its replicas under views.
     fn check_readers(&self) -> Result<(), String> {
-        let mut viewed: Vec<u32> = Vec::new();
+        let mut viewed: Vec<ObjectSlot> = Vec::new();
         for (rid, pin) in self.pins.iter() {
             let Some(slot) = pin.object else { continue };
             let of = self.objects.get(slot).is_some_and(|object| object.has(rid));
-            ensure!(of, "{rid:?} is pinned as a replica of slot {slot}, which has none such");
+            ensure!(of, "{rid:?} is pinned as a replica of {slot:?}, which has none such");
             viewed.push(slot);
         }
         viewed.sort_unstable();

@@ -5,6 +5,7 @@ use crate::durable::apply::granule_range;
 use crate::ensure::ensure;
 use crate::ids::{Replica, SegmentNo};
 use crate::state::object::Hold;
+use crate::state::objects::ObjectSlot;
 use crate::state::segment::Segment;
 use mooncake_ids::Rid;
 
@@ -70,14 +71,14 @@ impl Core {
                 let Some(segment) = self.segments.get(place.segment) else {
                     ensure!(
                         self.is_to_be_purged(slot),
-                        "{key} in slot {slot} lies on {:?}, which is Gone, and stays",
+                        "{key} in {slot:?} lies on {:?}, which is Gone, and stays",
                         place.segment
                     );
                     continue;
                 };
                 ensure!(
                     pin.is_none() || of == Some(slot),
-                    "{key} in slot {slot} has {:?}, pinned as of {of:?}",
+                    "{key} in {slot:?} has {:?}, pinned as of {of:?}",
                     place.rid
                 );
                 ensure!(!owners.contains(&segment.session), "{key} has two replicas with {:?}", segment.session);
@@ -89,8 +90,8 @@ impl Core {
     }
 
     /// Whether the scan for what lay on segments that are Gone has yet to come by.
-    fn is_to_be_purged(&self, slot: u32) -> bool {
-        self.purge.is_some_and(|next| next <= slot || self.purge_again)
+    fn is_to_be_purged(&self, slot: ObjectSlot) -> bool {
+        self.purge.is_some_and(|next| next <= slot.0 || self.purge_again)
     }
 
     fn held_by_others(&self, all: &mut Vec<Held>) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! Each kind of damage is found, and named.
 
 use crate::state::object::Object;
+use crate::state::objects::ObjectSlot;
 use crate::state::segment::HeldBy;
 use crate::state::session::Session;
 use crate::*;
@@ -88,7 +89,7 @@ impl Pool {
     }
 }
 
-fn slot_of(core: &Core, key: &str) -> u32 {
+fn slot_of(core: &Core, key: &str) -> ObjectSlot {
     core.objects.find(core.objects.hash(key.as_bytes()), key.as_bytes()).unwrap()
 }
 
@@ -251,7 +252,10 @@ fn views_that_are_not_counted_are_named() {
     names(|core| core.objects.reader_added(slot_of(core, "soft")), "under views, and counted 2");
     names(|core| core.pins.get_mut(pinned(core)).unwrap().views += 1, "and counted Some(2)");
     names(|core| core.pins.get_mut(pinned(core)).unwrap().object = None, "under views, and counted 1");
-    names(|core| core.pins.get_mut(pinned(core)).unwrap().object = Some(99), "slot 99, which has none such");
+    names(
+        |core| core.pins.get_mut(pinned(core)).unwrap().object = Some(ObjectSlot(99)),
+        "ObjectSlot(99), which has none such",
+    );
     names(|core| core.pins.get_mut(pinned(core)).unwrap().extent.offset += GRANULE, "which is pinned at");
     names(|core| _ = session(core).pins.insert(Rid(3), 1), "has one of Rid(3), which is not pinned");
 }

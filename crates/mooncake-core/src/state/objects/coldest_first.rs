@@ -1,6 +1,6 @@
 //! All objects in the order in which they would be evicted, in steps between which anything may happen to them.
 
-use super::Objects;
+use super::{ObjectSlot, Objects};
 
 /// Lists of objects: what eviction tries first comes first. What is in none is held.
 const LISTS: u8 = 4;
@@ -21,13 +21,13 @@ impl Objects {
 
     /// The next object of it, `None` behind the last list. One that changes its list meanwhile is met twice, or not at
     /// all.
-    pub fn next_coldest(&mut self, walk: &mut ColdestFirst) -> Option<u32> {
+    pub fn next_coldest(&mut self, walk: &mut ColdestFirst) -> Option<ObjectSlot> {
         while walk.list < LISTS {
             if walk.left > 0
                 && let Some(slot) = self.next_of_list(walk.list)
             {
                 walk.left -= 1;
-                return Some(slot);
+                return Some(ObjectSlot(slot));
             }
             walk.list += 1;
             walk.left = self.begin_list(walk.list);

@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use smallvec::SmallVec;
 
-use super::{Objects, Reach};
+use super::{ObjectSlot, Objects, Reach};
 
 /// So many are touched together: what they take stays in the nearest caches until they are read.
 pub(crate) const AHEAD: usize = 32;
@@ -22,16 +22,16 @@ impl Objects {
     pub fn foresee(&self, hashes: impl ExactSizeIterator<Item = u64>) {
         if self.slab.bound() > MANY && hashes.len() > 1 {
             let slots: SmallVec<[u32; AHEAD]> = hashes.filter_map(|hash| self.index.likely(hash)).collect();
-            self.foresee_slots(&slots);
+            self.foresee_slots(slots.into_iter());
         }
     }
 
     /// Objects are about to be moved or removed that lie in these slots, which may be free.
-    pub fn foresee_slots(&self, slots: &[u32]) {
+    fn foresee_slots(&self, slots: impl Iterator<Item = u32>) {
         let mut neighbours: SmallVec<[u32; 2 * AHEAD]> = SmallVec::new();
         for slot in slots {
-            let Some(object) = self.slab.get(*slot) else { continue };
-            let key = self.slab.bytes(*slot);
+            let Some(object) = self.slab.get(slot) else { continue };
+            let key = self.slab.bytes(slot);
             black_box((key.first().copied(), key.last().copied()));
             neighbours.extend(object.link.neighbours());
         }
@@ -47,7 +47,8 @@ impl Objects {
         let coldest = std::iter::successors(first, |slot| self.policy.after(&self.slab, *slot));
         let looked_up = self.protected.head().filter(|_| reach >= Reach::Protected);
         let looked_up = std::iter::successors(looked_up, |slot| self.protected.next(&self.slab, *slot));
-        let slots: SmallVec<[u32; AHEAD]> = coldest.chain(looked_up).take(most.min(AHEAD)).collect();
+        let slots: SmallVec<[ObjectSlot; AHEAD]> =
+            coldest.chain(looked_up).take(most.min(AHEAD)).map(ObjectSlot).collect();
         if self.slab.bound() > MANY {
             self.foresee_removal(&slots);
         }
@@ -55,9 +56,9 @@ impl Objects {
     }
 
     /// Objects are about to be removed.
-    pub fn foresee_removal(&self, slots: &[u32]) {
-        self.foresee_slots(slots);
-        for slot in slots.iter().filter(|slot| self.slab.get(**slot).is_some()) {
+    pub fn foresee_removal(&self, slots: &[ObjectSlot]) {
+        self.foresee_slots(slots.iter().map(|slot| slot.0));
+        for slot in slots.iter().filter(|slot| self.get(**slot).is_some()) {
             black_box(self.index.likely(self.hash(self.key(*slot))));
         }
     }

@@ -1,6 +1,6 @@
 //! What must hold of the objects by themselves.
 
-use super::Objects;
+use super::{ObjectSlot, Objects};
 use crate::ensure::ensure;
 use crate::ids::SegmentNo;
 use crate::state::object::{Hold, ListedIn, Object};
@@ -18,15 +18,15 @@ impl Objects {
     }
 
     /// All objects with their slots.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Object)> {
-        self.slab.iter()
+    pub fn iter(&self) -> impl Iterator<Item = (ObjectSlot, &Object)> {
+        self.slab.iter().map(|(slot, object)| (ObjectSlot(slot), object))
     }
 
     fn check_index(&self) -> Result<(), String> {
-        for (slot, object) in self.slab.iter() {
+        for (slot, object) in self.iter() {
             let key = self.key(slot);
             let found = self.find(self.hash(key), key);
-            ensure!(found == Some(slot), "{} in slot {slot} is found by its key in {found:?}", key.escape_ascii());
+            ensure!(found == Some(slot), "{} in {slot:?} is found by its key in {found:?}", key.escape_ascii());
             ensure!(!object.places.as_slice().is_empty(), "{} lies nowhere", key.escape_ascii());
         }
         let (indexed, all) = (self.index.len(), self.slab.len());
@@ -37,7 +37,7 @@ impl Objects {
     fn check_lists(&self) -> Result<(), String> {
         // How many say that they are in which list; that they are in it follows, as it holds so many that say so.
         let mut said = [0; 4];
-        for (slot, object) in self.slab.iter() {
+        for (slot, object) in self.iter() {
             let key = self.key(slot).escape_ascii();
             let (readers, replacing, hold, listed_in) =
                 (object.readers, object.replacing, object.hold, object.listed_in);
@@ -154,8 +154,9 @@ mod tests {
             let (hold, soft) = if slot == 5 { (Hold::Soft, Some(soft)) } else { (Hold::None, None) };
             let key = format!("k{slot}");
             let hash = objects.hash(key.as_bytes());
-            assert_eq!(objects.insert(Time(0), hash, key.as_bytes(), object(hold), soft, &Segments::default()), slot);
-            objects.join(slot, b"g");
+            let at = objects.insert(Time(0), hash, key.as_bytes(), object(hold), soft, &Segments::default());
+            assert_eq!(at, ObjectSlot(slot));
+            objects.join(at, b"g");
         }
         objects.protect_one(Time(0), 2, KEPT);
         objects.protect_one(Time(0), 3, KEPT);

@@ -59,9 +59,13 @@ pub(crate) struct SameCall {
     pub passes: usize,
 }
 
+/// Where an object is in memory, as long as it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ObjectSlot(pub u32);
+
 /// The key of the object in a slot.
 #[inline]
-fn key(slab: &Slab<Object>, slot: u32) -> &[u8] {
+fn key_of(slab: &Slab<Object>, slot: u32) -> &[u8] {
     let bytes = slab.bytes(slot);
     &bytes[..bytes.len() - usize::from(slab[slot].spare)]
 }
@@ -118,17 +122,17 @@ impl Objects {
     }
 
     #[inline]
-    pub fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        self.index.find(hash, |slot| self.key(slot) == key)
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<ObjectSlot> {
+        self.index.find(hash, |slot| key_of(&self.slab, slot) == key).map(ObjectSlot)
     }
 
     #[inline]
-    pub fn get(&self, slot: u32) -> Option<&Object> {
+    pub fn get(&self, ObjectSlot(slot): ObjectSlot) -> Option<&Object> {
         self.slab.get(slot)
     }
 
     #[inline]
-    pub fn object(&self, slot: u32) -> &Object {
+    pub fn object(&self, ObjectSlot(slot): ObjectSlot) -> &Object {
         &self.slab[slot]
     }
 
@@ -160,8 +164,8 @@ impl Objects {
 
     /// The key of an object.
     #[inline]
-    pub fn key(&self, slot: u32) -> &[u8] {
-        key(&self.slab, slot)
+    pub fn key(&self, ObjectSlot(slot): ObjectSlot) -> &[u8] {
+        key_of(&self.slab, slot)
     }
 
     /// So many will be added.
@@ -179,7 +183,7 @@ impl Objects {
         object: Object,
         soft: Option<SoftPin>,
         segments: &Segments,
-    ) -> u32 {
+    ) -> ObjectSlot {
         if object.hold == Hold::Hard {
             self.hard_pinned += 1;
         }
@@ -192,13 +196,13 @@ impl Objects {
         }
         self.index.insert(hash, slot);
         self.list(now, slot);
-        slot
+        ObjectSlot(slot)
     }
 
     /// Takes an object out of everything.
-    pub fn remove(&mut self, slot: u32) -> Object {
+    pub fn remove(&mut self, ObjectSlot(slot): ObjectSlot) -> Object {
         self.unlist(slot);
-        let hash = self.hash(self.key(slot));
+        let hash = self.hash(key_of(&self.slab, slot));
         let was_there = self.index.remove(hash, slot);
         assert!(was_there, "an object is in the index");
         let object = self.slab.remove(slot);
@@ -217,7 +221,7 @@ impl Objects {
     }
 
     /// Gives an object fewer places; it must keep one.
-    pub fn set_places(&mut self, slot: u32, places: &[Place], segments: &Segments) {
+    pub fn set_places(&mut self, ObjectSlot(slot): ObjectSlot, places: &[Place], segments: &Segments) {
         debug_assert!(!places.is_empty());
         let object = &mut self.slab[slot];
         if object.replacing {
@@ -326,19 +330,19 @@ impl Objects {
     // ----------------------------------------------------------------- groups
 
     /// Makes an object a member of a group; an empty name is none.
-    pub fn join(&mut self, slot: u32, group: &[u8]) {
+    pub fn join(&mut self, ObjectSlot(slot): ObjectSlot, group: &[u8]) {
         if !group.is_empty() {
             self.groups.join(group, slot);
         }
     }
 
     /// Name of an object's group, empty for none.
-    pub fn group_of(&self, slot: u32) -> &[u8] {
+    pub fn group_of(&self, ObjectSlot(slot): ObjectSlot) -> &[u8] {
         self.groups.of(slot).map_or(&[], |group| self.groups.name(group))
     }
 
     /// An object of a group is about to be evicted: another one of it comes next.
-    pub fn is_evicted(&mut self, slot: u32) {
+    pub fn is_evicted(&mut self, ObjectSlot(slot): ObjectSlot) {
         let Some(group) = self.groups.of(slot) else { return };
         let others = self.groups.members_behind(group, slot);
         let next = others.take(LOOKED_AT).find(|other| self.slab[*other].listed_in == ListedIn::Policy);
@@ -350,7 +354,7 @@ impl Objects {
 
     /// A get found it, and with it its group.
     #[inline]
-    pub fn touch(&mut self, now: Time, slot: u32) {
+    pub fn touch(&mut self, now: Time, ObjectSlot(slot): ObjectSlot) {
         self.touch_one(now, slot);
         if let Some(group) = self.groups.of(slot)
             && self.groups.is_to_be_touched(group, now)
@@ -373,7 +377,7 @@ impl Objects {
     /// An existence query found it, and with it its group. Renewed only when an eighth of the protection has gone by:
     /// the promise is half of it.
     #[inline]
-    pub fn protect(&mut self, now: Time, slot: u32, protect_ms: u64) {
+    pub fn protect(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, protect_ms: u64) {
         let Some(group) = self.groups.of(slot) else { return self.protect_one(now, slot, protect_ms) };
         self.protect_one(now, slot, protect_ms);
         if self.groups.is_to_be_protected(group, now, renewal_ms(protect_ms)) {
@@ -396,7 +400,7 @@ impl Objects {
     }
 
     /// A replacement of it is being written, which may fail.
-    pub fn hold(&mut self, slot: u32) {
+    pub fn hold(&mut self, ObjectSlot(slot): ObjectSlot) {
         let object = &mut self.slab[slot];
         if !std::mem::replace(&mut object.replacing, true) {
             self.replaced_bytes += object.bytes();
@@ -405,7 +409,7 @@ impl Objects {
     }
 
     /// No replacement of it is being written after all: there was no room for one.
-    pub fn unhold(&mut self, now: Time, slot: u32) {
+    pub fn unhold(&mut self, now: Time, ObjectSlot(slot): ObjectSlot) {
         let object = &mut self.slab[slot];
         if std::mem::replace(&mut object.replacing, false) {
             self.replaced_bytes -= object.bytes();
@@ -414,22 +418,22 @@ impl Objects {
     }
 
     /// The replacement has ended and this is still there. Protection as when the last reader leaves.
-    pub fn release(&mut self, now: Time, slot: u32, protect_ms: u64) {
+    pub fn release(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, protect_ms: u64) {
         let object = &mut self.slab[slot];
         if object.replacing && object.protected_until > now {
             object.protected_until = now.plus_ms(protect_ms).into();
         }
-        self.unhold(now, slot);
+        self.unhold(now, ObjectSlot(slot));
     }
 
     /// A view was taken over it.
-    pub fn reader_added(&mut self, slot: u32) {
+    pub fn reader_added(&mut self, ObjectSlot(slot): ObjectSlot) {
         self.slab[slot].readers += 1;
         self.unlist(slot);
     }
 
     /// A view over it ended. Protection begins anew if there is some left, to keep that list in order.
-    pub fn reader_left(&mut self, now: Time, slot: u32, protect_ms: u64) {
+    pub fn reader_left(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, protect_ms: u64) {
         let object = &mut self.slab[slot];
         object.readers -= 1;
         if object.readers == 0 {
@@ -468,12 +472,12 @@ impl Objects {
         self.soft_pins.restart(now);
     }
 
-    pub fn soft_pin(&self, slot: u32) -> Option<SoftPin> {
+    pub fn soft_pin(&self, ObjectSlot(slot): ObjectSlot) -> Option<SoftPin> {
         self.soft_pins.get(slot)
     }
 
-    pub fn soft_ttl_ms(&self, slot: u32) -> u64 {
-        self.soft_pin(slot).map_or(0, |pin| pin.ttl_ms)
+    pub fn soft_ttl_ms(&self, ObjectSlot(slot): ObjectSlot) -> u64 {
+        self.soft_pins.get(slot).map_or(0, |pin| pin.ttl_ms)
     }
 
     /// A segment takes part in eviction again: try the objects set aside first, they were the coldest.
@@ -491,9 +495,9 @@ impl Objects {
         now: Time,
         segments: &Segments,
         reach: Reach,
-        mut own: Option<&mut SameCall>,
+        mut same_call: Option<&mut SameCall>,
         steps: &mut usize,
-    ) -> Option<u32> {
+    ) -> Option<ObjectSlot> {
         while *steps > 0 {
             *steps -= 1;
             // What was set aside came from the cold end of its list, and goes back there unless it is protected by now.
@@ -520,17 +524,17 @@ impl Objects {
             let soft = self.soft.head().filter(|_| reach >= Reach::SoftPinned);
             let protected = looked_up.filter(|_| reach >= Reach::Protected);
             let unprotected = [self.policy.victim(&self.slab), lapsed, soft];
-            let slot = match &mut own {
+            let slot = match &mut same_call {
                 None => unprotected.into_iter().flatten().next().or(protected)?,
                 // A call spares what it has just stored (`docs/pressure.md`). Soft pinned objects of others go before,
                 // and so does what has had the second that a look-up promises. Short of `Reach::Protected`, a younger
                 // look-up spares the call's own objects, too: the put waits until that second is over.
-                Some(own) => {
+                Some(call) => {
                     let promise_kept_until =
-                        looked_up.filter(|slot| self.slab[*slot].protected_until <= own.promise_kept_until);
+                        looked_up.filter(|slot| self.slab[*slot].protected_until <= call.promise_kept_until);
                     let same_call_too = reach >= Reach::Protected || looked_up.is_none();
-                    let mut others = [self.coldest_other(own), lapsed, soft].into_iter().flatten();
-                    let other = others.find(|slot| self.slab[*slot].rid() < own.first).or(promise_kept_until);
+                    let mut others = [self.coldest_other(call), lapsed, soft].into_iter().flatten();
+                    let other = others.find(|slot| self.slab[*slot].rid() < call.first).or(promise_kept_until);
                     other
                         .or_else(|| unprotected.into_iter().flatten().next().filter(|_| same_call_too))
                         .or(protected)?
@@ -538,7 +542,7 @@ impl Objects {
             };
             // An object on no open segment frees nothing that a put can have. Each is a step: there may be very many.
             if self.slab[slot].places.as_slice().iter().any(|place| segments.is_open(place.segment)) {
-                return Some(slot);
+                return Some(ObjectSlot(slot));
             }
             self.unlist(slot);
             self.slab[slot].listed_in = ListedIn::SetAside;
@@ -549,13 +553,13 @@ impl Objects {
 
     /// The first of the policy's that is not the call's own. What was read since the call stored something comes behind
     /// that; once it is found there, what was passed over counts as just used and is not passed again.
-    fn coldest_other(&mut self, own: &mut SameCall) -> Option<u32> {
+    fn coldest_other(&mut self, call: &mut SameCall) -> Option<u32> {
         let mut next = self.policy.victim(&self.slab);
         let mut passed = 0;
-        while let Some(slot) = next.filter(|slot| self.slab[*slot].rid() >= own.first) {
+        while let Some(slot) = next.filter(|slot| self.slab[*slot].rid() >= call.first) {
             // Bounded for one look at a request: a call may have stored very many, and the core's lock is held. Behind
             // the bound no other is looked for.
-            own.passes = own.passes.checked_sub(1)?;
+            call.passes = call.passes.checked_sub(1)?;
             passed += 1;
             next = self.policy.after(&self.slab, slot);
         }

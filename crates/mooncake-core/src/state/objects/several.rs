@@ -1,7 +1,7 @@
 //! Objects of several replicas: how many there are, and of which of them no segment is Live. That changes with segments
 //! that come and go; it is looked at in steps then, which need no list of the objects on each segment.
 
-use super::Objects;
+use super::{ObjectSlot, Objects};
 use crate::state::object::Object;
 use crate::state::segment::Segments;
 
@@ -113,7 +113,7 @@ impl Objects {
         let (mut there, mut dark) = (0, 0);
         for (slot, object) in self.slab.iter() {
             let (several, is_dark) = (object.places.as_slice().len() > 1, self.several.is_dark(slot));
-            let key = self.key(slot).escape_ascii();
+            let key = self.key(ObjectSlot(slot)).escape_ascii();
             ensure!(several || !is_dark, "{key} lies on one segment, and counts as one on several that nobody sees");
             let right = self.several.next.is_some() || !several || is_dark != is_visible(object, segments);
             let visible = !is_dark;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{CopyError, Mapping, ReadError, Target, Verify};
-use mooncake_net::is_readable;
+use mooncake_net::{is_readable, keep_alive, unpace};
 use mooncake_os::Guarded;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -33,7 +33,6 @@ use crate::protocol::frames::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
 };
 use crate::readiness::Ready;
-use mooncake_net::unpace;
 
 /// Reads up to this size are copied once more, so that reply, bytes and trailer
 /// go out in one message.
@@ -45,6 +44,10 @@ const CHUNK: u64 = 1 << 20;
 /// A worker waits so long at a lane: for the next request if it stays, as a caller that does one thing after the other
 /// asks within that, and for a peer that moves no byte in the middle of one.
 const STAY: Duration = Duration::from_millis(10);
+
+/// How often the kernel asks whether the host of a peer that sends nothing is there: one that vanished costs no thread
+/// for ever.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the rest of the server knows of a lane.
 #[derive(Debug)]
@@ -109,12 +112,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     unpace(stream);
     stream.set_read_timeout(Some(STAY))?;
     stream.set_write_timeout(Some(STAY))?;
-    // A host that vanished costs no thread for ever.
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(Duration::from_secs(30))
-        .with_interval(Duration::from_secs(10))
-        .with_retries(3);
-    socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive)
+    keep_alive(stream, KEEPALIVE_INTERVAL)
 }
 
 /// A thread that serves lanes, one request at a time.
