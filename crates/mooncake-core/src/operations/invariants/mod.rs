@@ -145,7 +145,7 @@ impl Core {
         for (rid, pin) in self.pins.iter() {
             let Some(slot) = pin.object else { continue };
             let of = self.objects.get(slot).is_some_and(|object| object.has(rid));
-            ensure!(of, "{rid:?} is pinned as a replica of {slot:?}, which has none such");
+            ensure!(of, "{rid:?} is pinned as a replica of slot {}, which has none such", slot.0);
             viewed.push(slot);
         }
         viewed.sort_unstable();

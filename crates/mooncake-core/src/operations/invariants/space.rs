@@ -71,14 +71,16 @@ impl Core {
                 let Some(segment) = self.segments.get(place.segment) else {
                     ensure!(
                         self.is_to_be_purged(slot),
-                        "{key} in {slot:?} lies on {:?}, which is Gone, and stays",
+                        "{key} in slot {} lies on {:?}, which is Gone, and stays",
+                        slot.0,
                         place.segment
                     );
                     continue;
                 };
                 ensure!(
                     pin.is_none() || of == Some(slot),
-                    "{key} in {slot:?} has {:?}, pinned as of {of:?}",
+                    "{key} in slot {} has {:?}, pinned as of {of:?}",
+                    slot.0,
                     place.rid
                 );
                 ensure!(!owners.contains(&segment.session), "{key} has two replicas with {:?}", segment.session);

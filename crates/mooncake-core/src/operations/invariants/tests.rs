@@ -254,7 +254,7 @@ fn views_that_are_not_counted_are_named() {
     names(|core| core.pins.get_mut(pinned(core)).unwrap().object = None, "under views, and counted 1");
     names(
         |core| core.pins.get_mut(pinned(core)).unwrap().object = Some(ObjectSlot(99)),
-        "ObjectSlot(99), which has none such",
+        "slot 99, which has none such",
     );
     names(|core| core.pins.get_mut(pinned(core)).unwrap().extent.offset += GRANULE, "which is pinned at");
     names(|core| _ = session(core).pins.insert(Rid(3), 1), "has one of Rid(3), which is not pinned");

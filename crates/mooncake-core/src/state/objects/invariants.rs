@@ -26,7 +26,13 @@ impl Objects {
         for (slot, object) in self.iter() {
             let key = self.key(slot);
             let found = self.find(self.hash(key), key);
-            ensure!(found == Some(slot), "{} in {slot:?} is found by its key in {found:?}", key.escape_ascii());
+            let found = found.map(|found| found.0);
+            ensure!(
+                found == Some(slot.0),
+                "{} in slot {} is found by its key in {found:?}",
+                key.escape_ascii(),
+                slot.0
+            );
             ensure!(!object.places.as_slice().is_empty(), "{} lies nowhere", key.escape_ascii());
         }
         let (indexed, all) = (self.index.len(), self.slab.len());
