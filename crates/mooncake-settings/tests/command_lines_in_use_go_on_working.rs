@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use mooncake_settings::{CLIENT, CommandLine, Given, MASTER, Program, SettingError, Source, Support, Type, parse};
+use tempfile::TempDir;
 
 /// Names of the reference's §1.2, and glog's.
 const REFERENCE: &str = "config_path port rpc_port max_threads rpc_thread_num rpc_address rpc_interface \
@@ -55,23 +56,21 @@ fn given(args: &[&str]) -> Result<Given, SettingError> {
 }
 
 /// A file that goes with its test.
-struct File(PathBuf);
+struct File {
+    path: PathBuf,
+    _folder: TempDir,
+}
 
 impl File {
     fn new(name: &str, text: &str) -> File {
-        let path = std::env::temp_dir().join(format!("mooncake-settings-{}-{name}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
-        File(path)
+        File { path, _folder: folder }
     }
 
     fn flag(&self, name: &str) -> String {
-        format!("--{name}={}", self.0.display())
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        format!("--{name}={}", self.path.display())
     }
 }
 
@@ -153,7 +152,7 @@ fn a_file_gives_what_the_command_line_does_not() {
         assert_eq!(given.text("client_ttl"), Some("60"));
         let source = |name| given.effective().find(|(known, ..)| *known == name).unwrap().2;
         assert_eq!(source("rpc_port"), Source::CommandLine);
-        assert_eq!(source("cluster_id"), Source::File(file.0.display().to_string()));
+        assert_eq!(source("cluster_id"), Source::File(file.path.display().to_string()));
         assert_eq!(source("wal"), Source::Default);
     }
 }
@@ -207,7 +206,7 @@ fn values_outside_a_settings_range_are_refused_with_the_range_and_where_they_sta
                     .map_err(|error| (error, format!("flag --{name}={value}")));
             }
             let file = File::new(&format!("{name}.json"), &format!("{{{name:?}: {value:?}}}"));
-            let label = format!("{}: {name}={value}", file.0.display());
+            let label = format!("{}: {name}={value}", file.path.display());
             given(&[&file.flag("config_path")]).map_err(|error| (error, label))
         };
         for by_file in [false, true] {
@@ -233,16 +232,14 @@ fn a_byte_order_mark_is_no_part_of_a_file() {
 
 #[test]
 fn a_path_that_is_no_regular_file_is_refused_without_reading_it() {
-    let folder = File::new("r.d", "").0.with_extension("folder");
-    std::fs::create_dir_all(&folder).unwrap();
-    let (pipe, zeros) = (folder.join("pipe.yaml"), folder.join("zeros.yaml"));
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, zeros) = (folder.path().join("pipe.yaml"), folder.path().join("zeros.yaml"));
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     std::os::unix::fs::symlink("/dev/zero", &zeros).unwrap();
     let error = |flag: &str| {
         [&pipe, &zeros].map(|path| given(&[&format!("--{flag}={}", path.display())]).unwrap_err().to_string())
     };
     let errors = ["config_path", "flagfile"].map(error);
-    std::fs::remove_dir_all(&folder).unwrap();
     for error in errors.as_flattened() {
         assert!(error.contains("not a regular file"), "{error}");
     }
@@ -309,6 +306,6 @@ fn a_file_of_flags_is_read_in_its_place_and_cannot_name_itself_for_ever() {
     assert_eq!(given_some.number::<u16>("rpc_port"), Some(3));
     assert_eq!(given_some.number::<u16>("metrics_port"), Some(2));
     let circle = File::new("l.flags", "");
-    std::fs::write(&circle.0, circle.flag("flagfile")).unwrap();
+    std::fs::write(&circle.path, circle.flag("flagfile")).unwrap();
     assert!(given(&[&circle.flag("flagfile")]).unwrap_err().to_string().contains("one another"));
 }
