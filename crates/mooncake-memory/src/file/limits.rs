@@ -154,16 +154,15 @@ mod tests {
 
     #[test]
     fn a_limit_is_named_with_its_figures() {
-        let root = std::env::temp_dir().join(format!("kv-limits-{}", std::process::id()));
-        fs::create_dir_all(&root).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
         fs::write(root.join("memory.max"), "1000000\n").unwrap();
         fs::write(root.join("memory.current"), "600000\n").unwrap();
         fs::write(root.join("memory.stat"), "anon 5\ninactive_file 100000\n").unwrap();
-        assert!(check_group(500_000, &root, &V2).is_ok());
-        let message = check_group(500_001, &root, &V2).unwrap_err().to_string();
+        assert!(check_group(500_000, root, &V2).is_ok());
+        let message = check_group(500_001, root, &V2).unwrap_err().to_string();
         fs::write(root.join("memory.max"), "max\n").unwrap();
-        assert!(check_group(1 << 50, &root, &V2).is_ok());
-        fs::remove_dir_all(&root).unwrap();
+        assert!(check_group(1 << 50, root, &V2).is_ok());
         for figure in ["500001", "500000", "1000000", "600000", "100000", "memory.max"] {
             assert!(message.contains(figure), "{figure} in {message}");
         }
