@@ -187,11 +187,14 @@ fn numbers(folder: &Path, prefix: &str) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
     /// A machine of two nodes, each with a network device and a GPU behind the same switch as it.
-    fn machine() -> PathBuf {
-        let root = std::env::temp_dir().join(format!("topology-{}", std::process::id()));
+    fn machine() -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
         let write = |path: &str, text: &str| {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -216,13 +219,14 @@ mod tests {
             std::os::unix::fs::symlink(&device, root.join(&ib).join("device")).unwrap();
             write(&format!("dev/infiniband/uverbs{node}"), "");
         }
-        root
+        folder
     }
 
     #[test]
     fn memory_prefers_the_devices_near_it() {
-        let root = machine();
-        let found = Topology::discover_below(&root, &[]);
+        let folder = machine();
+        let root = folder.path();
+        let found = Topology::discover_below(root, &[]);
         let lists = |near: &str, far: &str| (vec![near.to_owned()], vec![far.to_owned()]);
         assert_eq!(found.matrix["cpu:0"], lists("mlx5_0", "mlx5_1"));
         assert_eq!(found.matrix["cpu:1"], lists("mlx5_1", "mlx5_0"));
@@ -230,16 +234,16 @@ mod tests {
         assert_eq!(found.matrix["cuda:1"], lists("mlx5_1", "mlx5_0"));
         assert_eq!(Topology::parse(&found.to_json()).unwrap(), found);
         assert_eq!(found.devices(), ["mlx5_0", "mlx5_1"]);
-        let one = Topology::discover_below(&root, &["mlx5_1".into()]);
+        let one = Topology::discover_below(root, &["mlx5_1".into()]);
         assert_eq!(one.matrix["cpu:0"], (vec![], vec!["mlx5_1".to_owned()]));
         fs::write(root.join("sys/class/infiniband/mlx5_1/ports/1/state"), "1: DOWN").unwrap();
-        assert_eq!(Topology::discover_below(&root, &[]).devices(), ["mlx5_0"]);
-        fs::remove_dir_all(root).unwrap();
+        assert_eq!(Topology::discover_below(root, &[]).devices(), ["mlx5_0"]);
     }
 
     #[test]
     fn a_file_that_the_environment_names_is_taken_as_it_is_and_a_wrong_one_is_not() {
-        let file = std::env::temp_dir().join(format!("matrix-{}.json", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("matrix.json");
         let named = |name: &str| (name == FILE_VARIABLE).then(|| file.to_str().unwrap().to_owned());
         let matrix = r#"{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}"#;
         fs::write(&file, matrix).unwrap();

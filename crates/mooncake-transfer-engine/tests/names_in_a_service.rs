@@ -195,7 +195,8 @@ fn other() {
 
 #[test]
 fn a_resolver_that_does_not_answer_keeps_no_call_beyond_its_deadline_or_its_callers_wish() {
-    let file = std::env::temp_dir().join(format!("resolv-{}.conf", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("resolv.conf");
     std::fs::write(&file, "nameserver 127.0.0.1\n").unwrap();
     let inside = "mount --bind \"$0\" /etc/resolv.conf && ip link set lo up && exec \"$@\"";
     let within = ["unshare", "-rmn", "sh", "-c", inside, file.to_str().unwrap()];
@@ -208,5 +209,4 @@ fn a_resolver_that_does_not_answer_keeps_no_call_beyond_its_deadline_or_its_call
     assert_eq!(asker.hear(), "ready");
     asker.say("go");
     assert_eq!(asker.hear(), "in time");
-    std::fs::remove_file(file).unwrap();
 }
