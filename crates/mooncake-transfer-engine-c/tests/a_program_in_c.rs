@@ -28,22 +28,21 @@ fn compile(compiler: &str, arguments: &[&str]) {
 #[test]
 fn a_program_in_c_lends_writes_reads_and_leaves_a_message() {
     let root = crate_folder();
-    let folder = std::env::temp_dir().join(format!("transfer-c-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let (include, source) = (root.join("include"), root.join("examples/transfer.c"));
-    let (program, library) = (folder.join("transfer"), library());
+    let (program, library) = (folder.path().join("transfer"), library());
     let include = include.to_str().unwrap();
     let arguments =
         ["-I", include, source.to_str().unwrap(), library.to_str().unwrap(), "-o", program.to_str().unwrap()];
     compile("cc", &arguments);
-    let header = folder.join("header.cc");
+    let header = folder.path().join("header.cc");
     std::fs::write(
         &header,
         "#include \"transfer_engine_c.h\"\nint main() { return sizeof(transfer_request_t) == 40 ? 0 : 1; }\n",
     )
     .unwrap();
-    compile("c++", &["-I", include, header.to_str().unwrap(), "-o", folder.join("header").to_str().unwrap()]);
-    assert!(Command::new(folder.join("header")).status().unwrap().success(), "the layout of a request");
+    compile("c++", &["-I", include, header.to_str().unwrap(), "-o", folder.path().join("header").to_str().unwrap()]);
+    assert!(Command::new(folder.path().join("header")).status().unwrap().success(), "the layout of a request");
 
     let mut target = Command::new(&program).arg("target").stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(target.stdout.take().unwrap()).lines();
@@ -55,16 +54,14 @@ fn a_program_in_c_lends_writes_reads_and_leaves_a_message() {
     let last = (1 << 20) - 1_usize;
     assert_eq!(said.next().unwrap().unwrap(), format!("all of it {}", (last * 7 + (last >> 8)) as u8));
     assert!(target.wait().unwrap().success());
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn sources_that_use_each_name_as_mooncakes_header_has_it_compile_and_run_in_c_and_in_cpp() {
     let root = crate_folder();
-    let folder = std::env::temp_dir().join(format!("transfer-names-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let (include, source, library) = (root.join("include"), root.join("tests/sources/every_name.c"), library());
-    let program = folder.join("every_name");
+    let program = folder.path().join("every_name");
     let standards = [("cc", "c", "c99"), ("cc", "c", "c17"), ("c++", "c++", "c++11"), ("c++", "c++", "c++17")];
     for (compiler, language, standard) in standards {
         let standard = format!("-std={standard}");
@@ -75,21 +72,18 @@ fn sources_that_use_each_name_as_mooncakes_header_has_it_compile_and_run_in_c_an
         let ended = Command::new(program).output().unwrap();
         assert_eq!(ended.status.code(), Some(0), "{standard}: {}", String::from_utf8_lossy(&ended.stderr));
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn memory_that_is_not_remote_accessible_is_a_source_and_refused_to_peers() {
     let root = crate_folder();
-    let folder = std::env::temp_dir().join(format!("transfer-local-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let (include, source, library) = (root.join("include"), root.join("tests/sources/local_memory.c"), library());
-    let program = folder.join("local_memory");
+    let program = folder.path().join("local_memory");
     let paths = [&include, &source, &library, &program].map(|path| path.to_str().unwrap());
     compile("cc", &["-I", paths[0], paths[1], paths[2], "-o", paths[3]]);
     let ended = Command::new(&program).output().unwrap();
     assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// What a call answers that must not panic, though no panic would leave it.

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use tempfile::TempDir;
+
 const SOURCE: &str = include_str!("sources/own_declarations.c");
 
 /// The library that belongs to this test, beside it.
@@ -120,24 +122,17 @@ impl Drop for Process {
 
 /// The program, in a folder of its own that goes when this does.
 struct Program {
-    folder: PathBuf,
     path: PathBuf,
+    _folder: TempDir,
 }
 
 impl Program {
     fn compile(name: &str) -> Program {
-        let folder = std::env::temp_dir().join(format!("transfer-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (path, library) = (folder.join(name), library());
+        let folder = tempfile::tempdir().unwrap();
+        let (path, library) = (folder.path().join(name), library());
         let [to, with] = [&path, &library].map(|path| path.to_str().unwrap());
         assert_eq!(compile(&["-o", to, "-Wl,--no-as-needed", with, "-xc"]), "");
-        Program { folder, path }
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.folder));
+        Program { path, _folder: folder }
     }
 }
 
