@@ -160,6 +160,7 @@ fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), LogErro
 mod tests {
     use mooncake_core::{Config as CoreConfig, Effects, Record, SegmentNo};
     use mooncake_ids::SegmentUuid;
+    use tempfile::TempDir;
 
     use super::*;
     use crate::log::Log;
@@ -172,8 +173,9 @@ mod tests {
 
     #[test]
     fn a_start_that_ends_before_it_raised_the_epoch_leaves_that_to_the_next_one() {
-        let folder = std::env::temp_dir().join(format!("mooncake-start-{}", std::process::id()));
-        std::fs::create_dir_all(folder.join("witness")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        std::fs::create_dir(folder.join("witness")).unwrap();
         let settings = Settings {
             wal: Wal::On,
             log_folder: LogFolder::Given(folder.join("log")),
@@ -192,28 +194,23 @@ mod tests {
         let mut raised = Effects { records: vec![Record::Epoch(2)], ..Effects::default() };
         log.commit(log.enqueue(&mut raised).unwrap(), |_| {}).unwrap();
         drop(log);
-        let after = opened(&settings);
-        assert_eq!(after.next_epoch, NextEpoch::Kept, "the raised epoch is in the log");
-        drop(after);
-        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(opened(&settings).next_epoch, NextEpoch::Kept, "the raised epoch is in the log");
     }
 
     /// The state folder of a master, and what the hosts that it moves between remember of its log.
-    struct Hosts(std::path::PathBuf);
+    struct Hosts(TempDir);
 
     impl Hosts {
-        fn new(name: &str) -> Hosts {
-            let folder = std::env::temp_dir().join(format!("mooncake-hosts-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&folder);
-            Hosts(folder)
+        fn new() -> Hosts {
+            Hosts(tempfile::tempdir().unwrap())
         }
 
         fn settings(&self, host: u8) -> Settings {
-            let witness_folder = self.0.join(format!("witness-{host}"));
+            let witness_folder = self.0.path().join(format!("witness-{host}"));
             std::fs::create_dir_all(&witness_folder).unwrap();
             Settings {
                 wal: Wal::On,
-                log_folder: LogFolder::Given(self.0.join("log")),
+                log_folder: LogFolder::Given(self.0.path().join("log")),
                 witness_folder,
                 ..Settings::default()
             }
@@ -243,7 +240,7 @@ mod tests {
         }
 
         fn last_file(&self) -> std::path::PathBuf {
-            let entries = std::fs::read_dir(self.0.join("log/current")).unwrap();
+            let entries = std::fs::read_dir(self.0.path().join("log/current")).unwrap();
             let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
             names.retain(|path| path.extension().is_some_and(|extension| extension == "wal"));
             names.sort();
@@ -251,15 +248,9 @@ mod tests {
         }
     }
 
-    impl Drop for Hosts {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn a_witness_does_not_vouch_for_a_log_that_another_host_has_cut() {
-        let hosts = Hosts::new("cut");
+        let hosts = Hosts::new();
         hosts.run(1, 1, 20);
         assert_eq!(hosts.run(1, 0, 5), None, "the same host, the same boot: nothing is missing");
         assert_eq!(hosts.run(2, 0, 30), Some(2), "host 2 knows nothing of it");
@@ -278,9 +269,9 @@ mod tests {
 
     #[test]
     fn an_epoch_that_the_host_has_seen_of_a_log_is_not_begun_again_by_an_older_copy_of_it() {
-        let hosts = Hosts::new("copy");
+        let hosts = Hosts::new();
         hosts.run(1, 1, 20);
-        let (log, copy) = (hosts.0.join("log/current"), hosts.0.join("copy"));
+        let (log, copy) = (hosts.0.path().join("log/current"), hosts.0.path().join("copy"));
         copy_files(&log, &copy);
         assert_eq!(hosts.run(2, 0, 30), Some(2));
         assert_eq!(hosts.run(1, 0, 30), Some(3));
@@ -300,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_log_of_which_nothing_is_left_does_not_begin_its_first_epoch_again() {
-        let hosts = Hosts::new("empty");
+        let hosts = Hosts::new();
         hosts.run(1, 1, 20);
         let header = std::fs::File::options().write(true).open(hosts.last_file()).unwrap();
         header.set_len(64).unwrap();
@@ -318,14 +309,14 @@ mod tests {
 
     #[test]
     fn a_log_without_a_higher_epoch_does_not_start_when_it_needs_one() {
-        let hosts = Hosts::new("last-epoch");
+        let hosts = Hosts::new();
         hosts.run(1, 65_535, 3);
         assert_eq!(hosts.run(1, 0, 3), None, "nothing is missing, so that none is needed");
         for start in 1..=2 {
             let refused = hosts.open(2).expect_err("no epoch is left").to_string();
             assert!(refused.contains("65535") && refused.contains("mv "), "start {start}: {refused}");
         }
-        std::fs::rename(hosts.0.join("log/current"), hosts.0.join("moved-away")).unwrap();
+        std::fs::rename(hosts.0.path().join("log/current"), hosts.0.path().join("moved-away")).unwrap();
         assert_eq!(hosts.open(2).unwrap().next_epoch, NextEpoch::First);
     }
 }

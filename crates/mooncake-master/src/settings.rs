@@ -331,7 +331,8 @@ mod tests {
 
     #[test]
     fn what_fits_no_other_setting_names_the_file_that_it_stands_in() {
-        let path = std::env::temp_dir().join(format!("mooncake-master-{}-unfit.json", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unfit.json");
         for (name, value) in [
             ("default_kv_soft_pin_ttl", "48h"),
             ("allocation_strategy", "cxl"),
@@ -342,7 +343,6 @@ mod tests {
             let error = run(&[&format!("--config_path={}", path.display())]).unwrap_err();
             assert!(error.starts_with(&format!("{}: {name}={value}: ", path.display())), "{error}");
         }
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

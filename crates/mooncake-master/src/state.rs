@@ -196,46 +196,41 @@ fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
     use crate::log::{Sink, recover};
 
     const BOOT: [u8; 16] = [7; 16];
 
-    struct Scratch(PathBuf);
+    struct Scratch(TempDir);
 
     impl Scratch {
-        fn new(name: &str) -> Scratch {
-            let path = std::env::temp_dir().join(format!("mooncake-state-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(path.join("shm")).unwrap();
-            Scratch(path)
+        fn new() -> Scratch {
+            let folder = tempfile::tempdir().unwrap();
+            fs::create_dir(folder.path().join("shm")).unwrap();
+            Scratch(folder)
         }
 
         fn shm(&self) -> PathBuf {
-            self.0.join("shm")
+            self.0.path().join("shm")
         }
 
         /// A master of that name which runs.
         fn running(&self, name: &str, log_id: u64) -> Sink {
             let witness = Witness::anew(&self.shm(), log_id, None).unwrap();
-            let folder = Folder::open(&self.0.join("state").join(name)).unwrap();
+            let folder = Folder::open(&self.0.path().join("state").join(name)).unwrap();
             Sink::open(folder, log_id, 0, BOOT, Some(witness)).unwrap()
         }
 
         fn list(&self) -> State {
-            State::list(&self.0.join("state"), &self.shm()).unwrap()
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
+            State::list(&self.0.path().join("state"), &self.shm()).unwrap()
         }
     }
 
     #[test]
     fn what_runs_is_listed_as_in_use_and_cannot_be_removed_and_what_ended_is_gone_with_its_witness() {
-        let scratch = Scratch::new("in-use");
+        let scratch = Scratch::new();
         assert!(scratch.list().folders.is_empty(), "there is no folder yet");
         let (runs, ended) = (scratch.running("pool-1", 1), scratch.running("pool-2", 2));
         drop(ended);
@@ -253,17 +248,18 @@ mod tests {
         let left = scratch.list();
         assert_eq!((left.folders.len(), left.witnesses.len()), (1, 1));
         drop(runs);
-        let log =
-            recover(&scratch.0.join("state/pool-1/current"), &BOOT, &mut |_: mooncake_core::RecordRef<'_>| Ok(()));
+        let log = recover(&scratch.0.path().join("state/pool-1/current"), &BOOT, &mut |_: mooncake_core::RecordRef<
+            '_,
+        >| Ok(()));
         assert_eq!(log.unwrap().unwrap().log_id, 1, "it is as it was");
     }
 
     #[test]
     fn a_witness_without_a_folder_can_be_removed_and_what_is_none_is_not_listed() {
-        let scratch = Scratch::new("orphans");
+        let scratch = Scratch::new();
         drop(Witness::anew(&scratch.shm(), 9, None).unwrap());
         std::os::unix::fs::symlink("/etc/passwd", scratch.shm().join("mooncake-log-000000000000000a")).unwrap();
-        fs::create_dir_all(scratch.0.join("state/somebody")).unwrap();
+        fs::create_dir_all(scratch.0.path().join("state/somebody")).unwrap();
         let state = scratch.list();
         assert_eq!((state.folders.len(), state.witnesses.len()), (0, 1));
         assert_eq!((state.witnesses[0].folder.as_deref(), state.witnesses[0].in_use), (None, false));
@@ -272,10 +268,10 @@ mod tests {
 
     #[test]
     fn a_folder_with_a_persons_files_is_left_alone() {
-        let scratch = Scratch::new("foreign");
+        let scratch = Scratch::new();
         drop(scratch.running("pool-1", 1));
-        fs::write(scratch.0.join("state/pool-1/notes.txt"), "mine").unwrap();
+        fs::write(scratch.0.path().join("state/pool-1/notes.txt"), "mine").unwrap();
         let error = scratch.list().folders[0].remove(&scratch.shm()).unwrap_err().to_string();
-        assert!(error.contains("notes.txt") && scratch.0.join("state/pool-1/current").exists(), "{error}");
+        assert!(error.contains("notes.txt") && scratch.0.path().join("state/pool-1/current").exists(), "{error}");
     }
 }

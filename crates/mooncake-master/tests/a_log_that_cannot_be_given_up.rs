@@ -11,7 +11,7 @@ use support::{Client, Running, Scratch, put_start, write_frame};
 
 #[test]
 fn a_master_whose_log_can_neither_be_written_nor_renamed_away_is_not_ready() {
-    let scratch = Scratch::new("stuck");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let mut client = Client::open(master.rpc);
     client.mount(1 << 20);

@@ -19,7 +19,7 @@ fn degraded(master: &Running) -> Value {
 
 #[test]
 fn a_lost_log_degrades_health_until_a_new_one_is_begun_which_a_restart_reads() {
-    let scratch = Scratch::new("anew");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let mut client = Client::open(master.rpc);
     client.mount(1 << 20);

@@ -24,7 +24,7 @@ const APART: [&str; 6] = [
 
 #[test]
 fn a_master_starts_on_a_disk_that_a_lost_log_keeps_full() {
-    let scratch = Scratch::new("small-disk");
+    let scratch = Scratch::new();
     let apart = |program: &Path, arguments: &[&str]| {
         let mut command = Command::new(APART[0]);
         command.args(&APART[1..]).arg(program).args(arguments).env(DISK, &scratch.0);
@@ -45,7 +45,7 @@ fn a_master_starts_on_a_disk_that_a_lost_log_keeps_full() {
 fn on_a_small_disk() {
     let Some(disk) = std::env::var_os(DISK) else { return };
     fs::create_dir(Path::new(&disk).join("witness")).unwrap();
-    let scratch = Scratch(disk.into());
+    let scratch = Scratch(disk.into(), None);
     let mut master = Running::start(scratch.settings());
     // Twice, so that there are two logs that were given up.
     for lost in 1..=2 {

@@ -8,7 +8,7 @@ use support::{Client, Running, Scratch};
 
 #[test]
 fn a_failing_append_renames_the_log_away_and_the_master_goes_on() {
-    let scratch = Scratch::new("full");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let mut client = Client::open(master.rpc);
     client.mount(1 << 20);

@@ -268,7 +268,7 @@ fn every_metric_says_what_it_is_before_its_first_value() {
 
 #[test]
 fn how_long_operations_and_the_log_take_is_told_by_kind() {
-    let scratch = Scratch::new("latencies");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let mut client = Client::open(master.rpc);
     client.mount(1 << 20);

@@ -32,7 +32,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn a_restarted_master_still_knows_every_object() {
-    let scratch = Scratch::new("restart");
+    let scratch = Scratch::new();
     let mut client = written(&scratch);
     for _ in 0..3 {
         let master = Running::start(scratch.settings());
@@ -49,7 +49,7 @@ fn a_restarted_master_still_knows_every_object() {
 
 #[test]
 fn replayed_objects_are_invisible_until_their_owner_is_back() {
-    let scratch = Scratch::new("hidden");
+    let scratch = Scratch::new();
     let mut owner = written(&scratch);
     let master = Running::start(scratch.settings());
     let mut other = Client::open(master.rpc);
@@ -62,7 +62,7 @@ fn replayed_objects_are_invisible_until_their_owner_is_back() {
 
 #[test]
 fn a_torn_tail_is_cut_wherever_it_tears() {
-    let scratch = Scratch::new("torn");
+    let scratch = Scratch::new();
     let mut client = written(&scratch);
     let file = scratch.segments().pop().unwrap();
     let whole = fs::read(&file).unwrap();
@@ -87,7 +87,7 @@ fn a_torn_tail_is_cut_wherever_it_tears() {
 
 #[test]
 fn damage_with_good_frames_behind_it_stops_the_master_with_instructions() {
-    let scratch = Scratch::new("damage");
+    let scratch = Scratch::new();
     let _client = written(&scratch);
     let file = scratch.segments().pop().unwrap();
     let whole = fs::read(&file).unwrap();
@@ -105,7 +105,7 @@ fn damage_with_good_frames_behind_it_stops_the_master_with_instructions() {
 
 #[test]
 fn a_missing_file_in_the_middle_stops_the_master() {
-    let scratch = Scratch::new("gap");
+    let scratch = Scratch::new();
     let mut client = written(&scratch);
     for key in ["d", "e"] {
         let master = Running::start(scratch.settings());
@@ -120,7 +120,7 @@ fn a_missing_file_in_the_middle_stops_the_master() {
 
 #[test]
 fn an_older_copy_raises_the_epoch_and_the_owner_must_take_it_before_the_next_put() {
-    let scratch = Scratch::new("copy");
+    let scratch = Scratch::new();
     let mut client = written(&scratch);
     let old = scratch.0.join("old");
     copy(&scratch.current(), &old);
@@ -151,7 +151,7 @@ fn an_older_copy_raises_the_epoch_and_the_owner_must_take_it_before_the_next_put
 
 #[test]
 fn a_hello_that_has_seen_more_of_this_log_raises_the_epoch() {
-    let scratch = Scratch::new("hello");
+    let scratch = Scratch::new();
     let mut client = written(&scratch);
     let master = Running::start(scratch.settings());
     let seen = client.highest.unwrap();
@@ -178,7 +178,7 @@ fn a_hello_that_has_seen_more_of_this_log_raises_the_epoch() {
 
 #[test]
 fn without_a_witness_the_epoch_is_raised() {
-    let scratch = Scratch::new("witness");
+    let scratch = Scratch::new();
     let mut client = written(&scratch);
     for entry in fs::read_dir(scratch.0.join("witness")).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
@@ -190,7 +190,7 @@ fn without_a_witness_the_epoch_is_raised() {
 
 #[test]
 fn a_log_that_another_host_has_written_to_raises_the_epoch_whatever_the_witness_says() {
-    let scratch = Scratch::new("host");
+    let scratch = Scratch::new();
     let mut client = written(&scratch);
     // Bytes 32 to 47 of a header are the boot id of who made the file, the last four a sum over the rest.
     let file = scratch.segments().pop().unwrap();
@@ -209,7 +209,7 @@ fn a_log_that_another_host_has_written_to_raises_the_epoch_whatever_the_witness_
 
 #[test]
 fn a_run_without_the_log_renames_it_away_first() {
-    let scratch = Scratch::new("off");
+    let scratch = Scratch::new();
     let mut client = written(&scratch);
     let master = Running::start(Settings { wal: Wal::Off, ..scratch.settings() });
     assert!(client.resume(master.rpc).refusal.is_some(), "this master knows nobody");
@@ -224,7 +224,7 @@ fn a_run_without_the_log_renames_it_away_first() {
 
 #[test]
 fn an_engine_that_outlived_very_many_runs_without_a_log_is_let_in_by_and_by() {
-    let scratch = Scratch::new("outlived");
+    let scratch = Scratch::new();
     let master = Running::start(Settings { wal: Wal::Off, ..scratch.settings() });
     let seen = message::LogPosition { log_id: 1, epoch: 1040, lsn: 9, epoch_id: 0 };
     support::eventually("the engine is let in", || {
@@ -241,7 +241,7 @@ fn an_engine_that_outlived_very_many_runs_without_a_log_is_let_in_by_and_by() {
 
 #[test]
 fn a_run_without_a_log_leaves_a_log_in_use_alone() {
-    let scratch = Scratch::new("stuck");
+    let scratch = Scratch::new();
     let _client = written(&scratch);
     let master = Running::start(scratch.settings());
     let error = Running::try_start(Settings { wal: Wal::Off, ..scratch.settings() }).err().expect("locked").to_string();
@@ -252,7 +252,7 @@ fn a_run_without_a_log_leaves_a_log_in_use_alone() {
 
 #[test]
 fn a_second_master_on_the_same_log_exits_and_says_who_has_it() {
-    let scratch = Scratch::new("second");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let error = Running::try_start(scratch.settings()).err().expect("refuses to start").to_string();
     assert!(error.contains("locked by another master"), "{error}");
@@ -263,7 +263,7 @@ fn a_second_master_on_the_same_log_exits_and_says_who_has_it() {
 
 #[test]
 fn a_compacted_log_gives_the_same_state() {
-    let scratch = Scratch::new("compact");
+    let scratch = Scratch::new();
     let settings = || Settings { compact_min: 20_000, ..scratch.settings() };
     let master = Running::start(settings());
     let mut client = Client::open(master.rpc);
@@ -295,7 +295,7 @@ fn a_compacted_log_gives_the_same_state() {
 
 #[test]
 fn fsync_and_plain_logs_read_alike() {
-    let scratch = Scratch::new("fsync");
+    let scratch = Scratch::new();
     let master = Running::start(Settings { wal: Wal::Fsync, ..scratch.settings() });
     let mut client = Client::open(master.rpc);
     client.mount(1 << 20);
@@ -309,7 +309,7 @@ fn fsync_and_plain_logs_read_alike() {
 
 #[test]
 fn everything_acknowledged_to_many_clients_at_once_is_in_the_log() {
-    let scratch = Scratch::new("crowd");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let mut owner = Client::open(master.rpc);
     owner.mount(16 << 20);
@@ -338,7 +338,7 @@ fn everything_acknowledged_to_many_clients_at_once_is_in_the_log() {
 
 #[test]
 fn only_where_nobody_asked_for_a_log_and_none_can_be_does_a_master_run_without_one() {
-    let scratch = Scratch::new("default");
+    let scratch = Scratch::new();
     let file = scratch.0.join("file");
     fs::write(&file, b"").unwrap();
     let below = file.join("below");
@@ -353,7 +353,7 @@ fn only_where_nobody_asked_for_a_log_and_none_can_be_does_a_master_run_without_o
     master.stop();
 
     // A log lies there, and its folder cannot be used: running beside it would make it a lie.
-    let scratch = Scratch::new("default-log");
+    let scratch = Scratch::new();
     let _client = written(&scratch);
     let lock = scratch.0.join("log/lock");
     fs::remove_file(&lock).unwrap();
@@ -367,7 +367,7 @@ fn only_where_nobody_asked_for_a_log_and_none_can_be_does_a_master_run_without_o
 
 #[test]
 fn a_run_without_the_log_where_there_is_none_makes_and_renames_nothing() {
-    let scratch = Scratch::new("off-empty");
+    let scratch = Scratch::new();
     let master = Running::start(Settings { wal: Wal::Off, ..scratch.settings() });
     Client::open(master.rpc).mount(1 << 20);
     master.stop();

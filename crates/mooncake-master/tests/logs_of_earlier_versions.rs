@@ -252,7 +252,7 @@ fn a_log_of_0e5426b_has_each_kind_of_record_that_there_was() {
 }
 
 fn opens_with_all_that_is_in_it(text: &str, contents: &Contents) {
-    let (written, scratch) = (Written::parse(text), Scratch::new("earlier"));
+    let (written, scratch) = (Written::parse(text), Scratch::new());
     fs::create_dir_all(scratch.current()).unwrap();
     for (name, bytes) in &written.files {
         fs::write(scratch.current().join(name), bytes).unwrap();
@@ -321,7 +321,7 @@ fn opens_with_all_that_is_in_it(text: &str, contents: &Contents) {
 #[ignore = "writes logs/this-version.txt"]
 #[expect(clippy::too_many_lines, reason = "each kind of record once")]
 fn a_log_of_this_version_is_written() {
-    let scratch = Scratch::new("write");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let opened = |master: &Running| Client::open_as(master.rpc, process(), None);
     let (mut owner, mut writer, mut reader) = (opened(&master), opened(&master), opened(&master));

@@ -67,7 +67,7 @@ fn restarted(scratch: &Scratch) -> (Running, Duration) {
 
 #[test]
 fn two_hundred_thousand_objects_come_back_quickly() {
-    let scratch = Scratch::new("many");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let mut client = Client::open(master.rpc);
     client.mount(OBJECTS as u64 * 1024);

@@ -66,7 +66,7 @@ fn is_asked(client: &mut Client) -> bool {
 
 #[test]
 fn what_an_older_owner_was_asked_for_opens_nothing_and_what_it_has_done_does() {
-    let scratch = Scratch::new("taken");
+    let scratch = Scratch::new();
     let (master, mut owner) = raised(&scratch);
     for _ in 0..2 {
         // Its second field, should it have one there, is not looked at either.
@@ -84,7 +84,7 @@ fn what_an_older_owner_was_asked_for_opens_nothing_and_what_it_has_done_does() {
 
 #[test]
 fn each_segment_opens_by_what_it_has_taken_itself() {
-    let scratch = Scratch::new("each");
+    let scratch = Scratch::new();
     let (master, mut owner) = raised(&scratch);
     let bits = Feature::SegmentEpochs.bit();
     for (epochs, left) in [(vec![], 2), (vec![1, 3], 2), (vec![0, 2], 1), (vec![2], 0)] {
@@ -96,7 +96,7 @@ fn each_segment_opens_by_what_it_has_taken_itself() {
 
 #[test]
 fn views_that_nobody_knows_are_named_and_very_many_are_not() {
-    let scratch = Scratch::new("unknown");
+    let scratch = Scratch::new();
     let (master, mut owner) = raised(&scratch);
     let lost = 1 << 48 | 2000;
     let reply = resume(&mut owner, &master, 0, |resume| resume.pins = vec![lost, lost + 2, lost]);
@@ -109,7 +109,7 @@ fn views_that_nobody_knows_are_named_and_very_many_are_not() {
 
 #[test]
 fn another_epoch_of_the_same_number_that_was_taken_opens_nothing() {
-    let scratch = Scratch::new("epochs");
+    let scratch = Scratch::new();
     let (master, mut owner) = raised(&scratch);
     let bits = Feature::SegmentEpochs.bit();
     master.stop();

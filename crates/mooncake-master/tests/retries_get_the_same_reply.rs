@@ -10,7 +10,7 @@ use support::{Client, Running, Scratch, put_end, put_start};
 
 #[test]
 fn a_repeated_mutation_gets_the_first_reply_also_after_a_restart() {
-    let scratch = Scratch::new("retry");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let mut client = Client::open(master.rpc);
     client.mount(1 << 20);
@@ -43,7 +43,7 @@ fn a_repeated_mutation_gets_the_first_reply_also_after_a_restart() {
 
 #[test]
 fn a_replacement_that_began_before_a_restart_ends_after_it_and_once() {
-    let scratch = Scratch::new("upsert");
+    let scratch = Scratch::new();
     let master = Running::start(scratch.settings());
     let mut client = Client::open(master.rpc);
     client.mount(1 << 20);
@@ -71,7 +71,7 @@ fn a_replacement_that_began_before_a_restart_ends_after_it_and_once() {
 
 #[test]
 fn a_repeated_remove_all_removes_nothing_that_came_since() {
-    let master = Running::start(support::Scratch::new("removeall").settings());
+    let master = Running::start(support::Scratch::new().settings());
     let mut client = Client::open(master.rpc);
     client.mount(1 << 20);
     for key in ["a", "b", "c"] {
@@ -99,7 +99,7 @@ fn a_mutation_without_a_sequence_is_refused() {
 #[test]
 fn what_found_nothing_to_do_does_nothing_either_when_it_comes_again_later() {
     for restart in [false, true] {
-        let scratch = Scratch::new("nothing");
+        let scratch = Scratch::new();
         let mut master = Running::start(scratch.settings());
         let mut client = Client::open(master.rpc);
         client.mount(1 << 20);

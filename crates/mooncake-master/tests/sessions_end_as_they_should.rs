@@ -221,7 +221,7 @@ fn a_beat_is_answered_with_its_number_and_a_position() {
 
 #[test]
 fn a_segment_that_cannot_be_populated_shrinks_to_what_there_is_and_stays_so() {
-    let scratch = support::Scratch::new("populated");
+    let scratch = support::Scratch::new();
     let master = Running::start(scratch.settings());
     let mut owner = Client::open(master.rpc);
     let memory = vec![9; 16];
@@ -270,7 +270,7 @@ fn taken(session: u64, uuid: &[u8]) -> Option<anchor_down::Body> {
 
 #[test]
 fn an_owner_that_saw_a_reader_end_gives_its_pins_back() {
-    let scratch = support::Scratch::new("reader-gone");
+    let scratch = support::Scratch::new();
     let master = Running::start(scratch.settings());
     let mut owner = Client::open(master.rpc);
     owner.mount(1 << 20);
@@ -343,7 +343,7 @@ fn nobody_talks_the_views_of_another_process_away() {
 
 #[test]
 fn clients_whose_processes_end_while_no_master_is_there_are_over_and_those_that_end_later_are_then() {
-    let scratch = support::Scratch::new("judged");
+    let scratch = support::Scratch::new();
     let master = Running::start(scratch.settings());
     let mut children = [(), ()].map(|()| Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap());
     let mut owners = children.each_ref().map(|child| Client::open_as(master.rpc, identity_of(child.id()), None));

@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,6 +19,7 @@ use mooncake_wire::message::{
 use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame, pack_keys};
 use prost::Message;
 use rustix::fs::{OFlags, fcntl_setfl};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -45,16 +45,16 @@ struct Master {
     session: SessionId,
     anchor: Arc<AnchorQueue>,
     sequence: u64,
-    root: PathBuf,
+    _root: TempDir,
 }
 
 impl Master {
-    fn new(name: &str, fsync: bool) -> Master {
-        let root = std::env::temp_dir().join(format!("mooncake-order-{name}-{fsync}-{}", std::process::id()));
-        let sink = Sink::open(Folder::open(&root).unwrap(), 1, 0, [7; 16], None).unwrap();
+    fn new(fsync: bool) -> Master {
+        let root = tempfile::tempdir().unwrap();
+        let sink = Sink::open(Folder::open(root.path()).unwrap(), 1, 0, [7; 16], None).unwrap();
         let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, Some(sink), fsync))));
         let (session, anchor) = (SessionId(0), Arc::new(AnchorQueue::default()));
-        let mut master = Master { shared, session, anchor, sequence: 0, root };
+        let mut master = Master { shared, session, anchor, sequence: 0, _root: root };
         let (uuid, name) = (SegmentUuid([3; 16]), "o:1".to_owned());
         let spec = SessionSpec { secret: 1, name: name.clone(), boot_id: vec![7; 16], process: Vec::new() };
         let memory = SegmentSpec { uuid, name, bytes: 1 << 20, endpoint: Vec::new() };
@@ -112,12 +112,6 @@ impl Master {
         fcntl_setfl(&file, OFlags::empty()).unwrap();
         self.shared.log.write_to(file);
         Blocked { stuffing, stuffed, writes: self.shared.log.stats().writes }
-    }
-}
-
-impl Drop for Master {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
@@ -201,7 +195,7 @@ async fn send(stream: &mut UnixStream, message: &impl Message) {
 #[tokio::test]
 async fn neither_the_reply_to_a_change_nor_a_push_that_tells_of_it_leaves_before_it_is_in_the_log() {
     for fsync in [false, true] {
-        let mut master = Master::new("call", fsync);
+        let mut master = Master::new(fsync);
         let rid = master.reserve();
         let mut blocked = master.block();
         let (near, mut far) = pair();
@@ -228,7 +222,7 @@ async fn neither_the_reply_to_a_change_nor_a_push_that_tells_of_it_leaves_before
 async fn a_change_that_is_said_again_is_not_answered_before_it_is_in_the_log_and_keeps_nobody_waiting() {
     for fsync in [false, true] {
         let said_again = async |name, change: fn(Rid) -> request::Body, is_answer: fn(&reply::Body) -> bool| {
-            let mut master = Master::new(name, fsync);
+            let mut master = Master::new(fsync);
             let rid = master.reserve();
             let mut blocked = master.block();
             let (first, mut first_far) = pair();
@@ -283,7 +277,7 @@ async fn a_change_that_is_said_again_is_not_answered_before_it_is_in_the_log_and
 #[tokio::test]
 async fn a_put_that_is_given_up_in_line_keeps_no_other_call_waiting_while_the_log_takes_nothing() {
     for fsync in [false, true] {
-        let mut master = Master::new("cancelled", fsync);
+        let mut master = Master::new(fsync);
         master.reserve_bytes(512 << 10);
         let spec = SessionSpec { secret: 1, name: "w:1".to_owned(), boot_id: vec![7; 16], process: Vec::new() };
         let waits = master.core(|core, now, effects| core.open_session(now, spec, effects).unwrap());
@@ -333,7 +327,7 @@ async fn a_put_that_is_given_up_in_line_keeps_no_other_call_waiting_while_the_lo
 #[tokio::test]
 async fn a_beat_that_changes_something_is_confirmed_once_that_is_in_the_log_and_answered_meanwhile() {
     for fsync in [false, true] {
-        let mut master = Master::new("beat", fsync);
+        let mut master = Master::new(fsync);
         let rid = master.view();
         let mut blocked = master.block();
         let (mut far, anchor) = serve_anchor(&master);
@@ -374,7 +368,7 @@ async fn a_beat_that_changes_something_is_confirmed_once_that_is_in_the_log_and_
 
 #[tokio::test]
 async fn a_client_that_has_said_more_than_the_log_takes_is_neither_read_nor_away_until_the_log_goes_on() {
-    let mut master = Master::new("much", false);
+    let mut master = Master::new(false);
     let rid = master.reserve();
     let given_up = master.origin();
     master.core(|core, now, effects| core.abort(now, given_up, &[rid], true, effects).unwrap());
@@ -403,7 +397,7 @@ async fn a_client_that_has_said_more_than_the_log_takes_is_neither_read_nor_away
 
 #[tokio::test]
 async fn while_the_log_takes_nothing_every_client_is_answered_and_owners_are_asked_for_fences_later() {
-    let mut master = Master::new("crowd", false);
+    let mut master = Master::new(false);
     let rid = master.reserve();
     let mut blocked = master.block();
     let (near, mut owner) = pair();
@@ -448,7 +442,7 @@ fn greet(master: &Master, role: hello::Role) -> (std::sync::mpsc::Receiver<Hello
 #[tokio::test]
 async fn a_session_is_told_its_id_once_it_is_in_the_log() {
     for fsync in [false, true] {
-        let master = Master::new("hello", fsync);
+        let master = Master::new(fsync);
         let mut blocked = master.block();
         let open = OpenSession { host_name: "h:1".to_owned(), process: None };
         let (told, answering) = greet(&master, hello::Role::Open(open));
@@ -464,7 +458,7 @@ async fn a_session_is_told_its_id_once_it_is_in_the_log() {
 #[tokio::test]
 async fn a_client_that_comes_back_twice_is_told_nothing_before_what_its_first_return_changed_is_in_the_log() {
     for fsync in [false, true] {
-        let mut master = Master::new("resume", fsync);
+        let mut master = Master::new(fsync);
         master.view();
         let mut blocked = master.block();
         // Its view is given up by not being listed. There is nothing left to change when it comes again.

@@ -2,7 +2,7 @@
 //! `crates/mooncake-master/tests/logs` has whole logs.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use mooncake_core::{
     EndOutcome, Epoch, Extent, Found, PinKind, PutSlot, Record, RecordRef, Refused, Remembered, RemoveOutcome, Replica,
@@ -161,23 +161,6 @@ fn remembered_replies_are_what_they_were() {
     golden.check("remembered_replies.txt");
 }
 
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Scratch {
-        let path = std::env::temp_dir().join(format!("mooncake-golden-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Names and contents of the files in a folder.
 fn files(golden: &mut Golden, what: &str, folder: &Path) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -206,18 +189,18 @@ fn files_are_what_they_were() {
     assert_eq!(frame::decode(&bytes, log_id), frame::Decoded::Frame { lsn, payload, size });
     golden.bytes("frame", &bytes);
 
-    let scratch = Scratch::new();
+    let scratch = tempfile::tempdir().unwrap();
     let header = FileHeader { kind: FileKind::Snapshot, log_id, lsn, boot_id };
-    let mut snapshot = SnapshotFile::create(&scratch.0, &header).unwrap();
+    let mut snapshot = SnapshotFile::create(scratch.path(), &header).unwrap();
     snapshot.put_last(&Record::Dropped(RID));
     snapshot.put(&object(PinKind::None)).unwrap();
     snapshot.finish().unwrap();
-    files(&mut golden, "snapshot", &scratch.0);
+    files(&mut golden, "snapshot", scratch.path());
     drop(scratch);
 
-    let scratch = Scratch::new();
-    let mut witness = Witness::anew(&scratch.0, log_id, None).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let mut witness = Witness::anew(scratch.path(), log_id, None).unwrap();
     witness.store_raised(lsn, Epoch { number: 300, id: 0x8101_0203 }).unwrap();
-    files(&mut golden, "witness", &scratch.0);
+    files(&mut golden, "witness", scratch.path());
     golden.check("files.txt");
 }

@@ -161,35 +161,27 @@ mod tests {
     use mooncake_core::SessionSpec;
     use mooncake_ids::SessionId;
     use proptest::prelude::*;
+    use tempfile::TempDir;
 
     use super::*;
 
     const LOG: u64 = 5;
     const BOOT: [u8; 16] = [7; 16];
 
-    struct Scratch(PathBuf);
+    struct Scratch(TempDir);
 
     impl Scratch {
-        fn new(name: &str) -> Scratch {
-            let path = std::env::temp_dir().join(format!("mooncake-snapshot-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            std::fs::create_dir_all(&path).unwrap();
-            Scratch(path)
+        fn new() -> Scratch {
+            Scratch(tempfile::tempdir().unwrap())
         }
 
         fn path(&self) -> PathBuf {
-            self.0.join(header().file_name())
+            self.0.path().join(header().file_name())
         }
 
         fn names(&self) -> Vec<String> {
-            let entries = std::fs::read_dir(&self.0).unwrap();
+            let entries = std::fs::read_dir(self.0.path()).unwrap();
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 
@@ -208,7 +200,7 @@ mod tests {
     }
 
     fn write_all(scratch: &Scratch, records: &[Record]) -> u64 {
-        let mut file = SnapshotFile::create(&scratch.0, &header()).unwrap();
+        let mut file = SnapshotFile::create(scratch.0.path(), &header()).unwrap();
         records.iter().for_each(|record| file.put(record).unwrap());
         file.finish().unwrap()
     }
@@ -241,7 +233,7 @@ mod tests {
         fn what_is_written_is_read_in_its_order_from_frames_of_a_bounded_size(
             sizes in proptest::collection::vec(prop_oneof![0usize..200, 10_000usize..40_000], 0..40),
         ) {
-            let scratch = Scratch::new("order");
+            let scratch = Scratch::new();
             let records = records(&sizes);
             let size = write_all(&scratch, &records);
             let bytes = std::fs::read(scratch.path()).unwrap();
@@ -255,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_that_lacks_a_frame_or_has_them_in_another_order_is_refused() {
-        let scratch = Scratch::new("lacks");
+        let scratch = Scratch::new();
         write_all(&scratch, &records(&[30_000; 12]));
         let whole = std::fs::read(scratch.path()).unwrap();
         let frames = frames(&whole);
@@ -275,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_segment_is_no_snapshot_and_what_cannot_be_replayed_is_said_with_its_place() {
-        let scratch = Scratch::new("kind");
+        let scratch = Scratch::new();
         write_all(&scratch, &records(&[10, 10]));
         let error = read(&scratch.path(), 0, &mut |_: RecordRef<'_>| Err("twice".to_owned())).unwrap_err();
         assert!(matches!(&error, LogError::Replay { lsn: 9, reason, .. } if reason == "twice"), "{error}");
@@ -297,9 +289,9 @@ mod tests {
 
     #[test]
     fn what_is_to_come_last_does_so_whenever_it_is_given() {
-        let scratch = Scratch::new("last");
+        let scratch = Scratch::new();
         let records = records(&[30_000; 9]);
-        let mut file = SnapshotFile::create(&scratch.0, &header()).unwrap();
+        let mut file = SnapshotFile::create(scratch.0.path(), &header()).unwrap();
         for (index, record) in records.iter().enumerate() {
             match index % 2 {
                 0 => file.put(record).unwrap(),
@@ -313,8 +305,8 @@ mod tests {
 
     #[test]
     fn a_snapshot_that_is_not_finished_leaves_nothing() {
-        let scratch = Scratch::new("stopped");
-        let mut file = SnapshotFile::create(&scratch.0, &header()).unwrap();
+        let scratch = Scratch::new();
+        let mut file = SnapshotFile::create(scratch.0.path(), &header()).unwrap();
         records(&[30_000; 4]).iter().for_each(|record| file.put(record).unwrap());
         assert_eq!(scratch.names().len(), 1);
         drop(file);

@@ -2,6 +2,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mooncake_core::{Config, Record, RecordRef, To};
 use mooncake_ids::{Rid, SessionId};
+use tempfile::TempDir;
 
 use super::*;
 use crate::connections::{Entry, Limits};
@@ -30,8 +31,8 @@ impl Shared {
 
 #[test]
 fn what_a_panic_leaves_of_an_operation_is_never_logged() {
-    let root = std::env::temp_dir().join(format!("mooncake-panic-{}", std::process::id()));
-    let sink = Sink::open(Folder::open(&root).unwrap(), 1, 0, BOOT, None).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let sink = Sink::open(Folder::open(root.path()).unwrap(), 1, 0, BOOT, None).unwrap();
     let log = Arc::new(Log::new(1, 0, Some(sink), false));
     let shared = Shared::of(log);
     shared.apply(|_, _, effects| effects.records.push(Record::Epoch(1))).unwrap();
@@ -48,14 +49,13 @@ fn what_a_panic_leaves_of_an_operation_is_never_logged() {
     });
     assert_eq!(next, Err(LogClosed), "the master stops");
     let mut found = 0;
-    recover(&root.join("current"), &BOOT, &mut |record: RecordRef<'_>| {
+    recover(&root.path().join("current"), &BOOT, &mut |record: RecordRef<'_>| {
         assert_eq!(record, Record::Epoch(1));
         found += 1;
         Ok(())
     })
     .unwrap();
     assert_eq!(found, 1);
-    std::fs::remove_dir_all(root).unwrap();
 }
 
 fn endless() -> tokio::task::JoinHandle<()> {
@@ -63,20 +63,16 @@ fn endless() -> tokio::task::JoinHandle<()> {
 }
 
 /// A log in a folder of its own, whose calls wait for the disk.
-struct Synced(std::path::PathBuf, Arc<Shared>);
-
-impl Synced {
-    fn new(name: &str) -> Synced {
-        let root = std::env::temp_dir().join(format!("mooncake-shared-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        let sink = Sink::open(Folder::open(&root).unwrap(), 1, 0, BOOT, None).unwrap();
-        Synced(root, Arc::new(Shared::of(Arc::new(Log::new(1, 0, Some(sink), true)))))
-    }
+struct Synced {
+    shared: Arc<Shared>,
+    _root: TempDir,
 }
 
-impl Drop for Synced {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+impl Synced {
+    fn new() -> Synced {
+        let root = tempfile::tempdir().unwrap();
+        let sink = Sink::open(Folder::open(root.path()).unwrap(), 1, 0, BOOT, None).unwrap();
+        Synced { shared: Arc::new(Shared::of(Arc::new(Log::new(1, 0, Some(sink), true)))), _root: root }
     }
 }
 
@@ -84,8 +80,8 @@ const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn what_nobody_waits_for_is_logged_and_delivered_all_the_same() {
-    let synced = Synced::new("left");
-    let (shared, log) = (&synced.1, &synced.1.log);
+    let synced = Synced::new();
+    let (shared, log) = (&synced.shared, &synced.shared.log);
     assert!(log.is_fsync());
     for lsn in 1..=3 {
         shared.apply_aside(|_, _, effects| effects.records.push(Record::Dropped(Rid(2)))).unwrap();
@@ -108,8 +104,8 @@ async fn what_nobody_waits_for_is_logged_and_delivered_all_the_same() {
 
 #[tokio::test]
 async fn an_operation_that_waits_for_the_disk_returns_behind_it_and_says_when_the_log_is_closed() {
-    let synced = Synced::new("waits");
-    let (shared, log) = (&synced.1, &synced.1.log);
+    let synced = Synced::new();
+    let (shared, log) = (&synced.shared, &synced.shared.log);
     for lsn in 1..=3 {
         let told = shared.apply_async(|_, _, effects| {
             effects.records.push(Record::Dropped(Rid(2)));

@@ -4,7 +4,6 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mooncake_master::{LogFolder, Master, Settings, StartError, Wal, serve};
@@ -14,6 +13,7 @@ use mooncake_wire::message::{
 };
 use mooncake_wire::{CONTROL_PREFACE, MAX_FRAME, VERSION, encode_frame, pack_keys};
 use prost::Message;
+use tempfile::TempDir;
 
 pub struct Running {
     runtime: tokio::runtime::Runtime,
@@ -75,19 +75,17 @@ fn unchunk(mut body: &str) -> String {
     out
 }
 
-/// A folder that is gone with its owner.
-pub struct Scratch(pub PathBuf);
+/// A folder, which is gone with its owner where that made it.
+pub struct Scratch(pub PathBuf, pub Option<TempDir>);
 
 impl Scratch {
-    pub fn new(name: &str) -> Scratch {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    pub fn new() -> Scratch {
         // Where a busy disk holds up no log, if there is such a place.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-        let path = parent.join(format!("mooncake-{name}-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(path.join("witness")).unwrap();
-        Scratch(path)
+        let folder = tempfile::Builder::new().prefix("mooncake-master-").tempdir_in(parent).unwrap();
+        std::fs::create_dir(folder.path().join("witness")).unwrap();
+        Scratch(folder.path().to_owned(), Some(folder))
     }
 
     pub fn settings(&self) -> Settings {
@@ -128,12 +126,6 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found.retain(|path| path.extension().is_some_and(|e| e == extension));
     found.sort();
     found
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 pub fn write_frame<M: Message>(stream: &mut TcpStream, message: &M) -> std::io::Result<()> {

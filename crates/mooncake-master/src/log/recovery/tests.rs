@@ -4,20 +4,18 @@ use std::path::PathBuf;
 use mooncake_core::{Record, RecordRef};
 use mooncake_ids::Rid;
 use proptest::prelude::*;
+use tempfile::TempDir;
 
 use super::*;
 
 const BOOT: [u8; 16] = [7; 16];
 const LOG: u64 = 0x1234_5678_9abc_def0;
 
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("mooncake-recovery-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+    fn new() -> Scratch {
+        Scratch(tempfile::tempdir().unwrap())
     }
 
     /// A segment with one record a frame, which is its LSN.
@@ -33,7 +31,7 @@ impl Scratch {
             bytes.extend(one);
             assert!(bytes.len() > start);
         }
-        let path = self.0.join(header.file_name());
+        let path = self.0.path().join(header.file_name());
         fs::write(&path, &bytes).unwrap();
         (path, bytes)
     }
@@ -41,7 +39,7 @@ impl Scratch {
     /// What a recovery replays: the LSNs in order, and the last one.
     fn read(&self, boot_id: &[u8; 16]) -> Result<Option<u64>, LogError> {
         let mut next = 1;
-        let found = recover(&self.0, boot_id, &mut |record: RecordRef<'_>| {
+        let found = recover(self.0.path(), boot_id, &mut |record: RecordRef<'_>| {
             assert_eq!(record, Record::Dropped(Rid(next)), "in order, each once");
             next += 1;
             Ok(())
@@ -50,12 +48,6 @@ impl Scratch {
             assert_eq!(found.last_lsn, next - 1);
             found.last_lsn
         }))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -75,11 +67,11 @@ impl Replay for Noted {
 
 #[test]
 fn a_replay_hears_how_much_of_all_files_it_has_read() {
-    let scratch = Scratch::new("progress");
+    let scratch = Scratch::new();
     let (_, first) = scratch.segment(1, 5, BOOT);
     let (_, second) = scratch.segment(6, 3, BOOT);
     let (total, mut noted) = ((first.len() + second.len()) as u64, Noted(Vec::new()));
-    recover(&scratch.0, &BOOT, &mut noted).unwrap();
+    recover(scratch.0.path(), &BOOT, &mut noted).unwrap();
     let Noted(noted) = noted;
     assert_eq!(noted.len(), 8);
     assert!(noted.iter().all(|progress| progress.total == total), "{noted:?}");
@@ -89,7 +81,7 @@ fn a_replay_hears_how_much_of_all_files_it_has_read() {
 
 #[test]
 fn every_cut_of_a_log_gives_a_prefix_and_the_cut_stays_cut() {
-    let scratch = Scratch::new("cuts");
+    let scratch = Scratch::new();
     let (path, bytes) = scratch.segment(1, 12, BOOT);
     let mut last = 0;
     for cut in 0..=bytes.len() {
@@ -105,7 +97,7 @@ fn every_cut_of_a_log_gives_a_prefix_and_the_cut_stays_cut() {
 
 #[test]
 fn a_power_loss_cuts_where_the_first_frame_is_missing() {
-    let scratch = Scratch::new("power");
+    let scratch = Scratch::new();
     let (path, mut bytes) = scratch.segment(1, 12, [1; 16]);
     scratch.segment(13, 5, [1; 16]);
     let middle = bytes.len() / 2;
@@ -122,7 +114,7 @@ fn a_power_loss_cuts_where_the_first_frame_is_missing() {
 #[test]
 fn a_power_loss_soon_after_two_rotations_cuts_where_the_first_file_is_missing() {
     for lost in [0, 30, 64, 4096] {
-        let scratch = Scratch::new("rotations");
+        let scratch = Scratch::new();
         scratch.segment(1, 5, [1; 16]);
         let middle = scratch.segment(6, 5, [1; 16]).0;
         let last = scratch.segment(11, 5, [1; 16]).0;
@@ -141,7 +133,7 @@ fn a_power_loss_soon_after_two_rotations_cuts_where_the_first_file_is_missing() 
 
 #[test]
 fn a_power_loss_may_take_the_headers_of_all_the_last_files() {
-    let scratch = Scratch::new("headers");
+    let scratch = Scratch::new();
     scratch.segment(1, 5, [1; 16]);
     for first in [6, 11] {
         fs::write(scratch.segment(first, 5, [1; 16]).0, b"").unwrap();
@@ -153,7 +145,7 @@ fn a_power_loss_may_take_the_headers_of_all_the_last_files() {
 
 #[test]
 fn what_a_master_of_this_boot_went_on_from_is_not_forgotten_as_lost() {
-    let scratch = Scratch::new("went-on");
+    let scratch = Scratch::new();
     let (path, mut bytes) = scratch.segment(1, 12, [1; 16]);
     let later = scratch.segment(13, 5, BOOT).0;
     let middle = bytes.len() / 2;
@@ -168,7 +160,7 @@ fn what_a_master_of_this_boot_went_on_from_is_not_forgotten_as_lost() {
 
 #[test]
 fn files_of_failed_rotations_hide_nothing() {
-    let scratch = Scratch::new("leftovers");
+    let scratch = Scratch::new();
     let (path, bytes) = scratch.segment(1, 12, BOOT);
     let leftover = |first| scratch.segment(first, 0, BOOT).0;
     // Rotations at LSNs 4 and 9 failed, and the log went on where it was.
@@ -186,10 +178,10 @@ fn files_of_failed_rotations_hide_nothing() {
 
 #[test]
 fn a_segment_of_another_log_is_refused() {
-    let scratch = Scratch::new("foreign");
+    let scratch = Scratch::new();
     scratch.segment(1, 2, BOOT);
     let header = FileHeader { kind: FileKind::Segment, log_id: LOG + 1, lsn: 3, boot_id: BOOT };
-    fs::write(scratch.0.join(header.file_name()), header.encode()).unwrap();
+    fs::write(scratch.0.path().join(header.file_name()), header.encode()).unwrap();
     assert!(matches!(scratch.read(&BOOT), Err(LogError::Foreign { .. })));
 }
 
@@ -219,7 +211,7 @@ proptest! {
 
     #[test]
     fn whatever_a_power_loss_takes_the_next_boot_starts_and_goes_on(losses in proptest::collection::vec(losses(), 3)) {
-        let scratch = Scratch::new("losses");
+        let scratch = Scratch::new();
         // The first frame of a log is an epoch, which is synced.
         scratch.segment(1, 5, [1; 16]);
         for (first, loss) in [6, 11, 16].into_iter().zip(losses) {
@@ -255,7 +247,7 @@ proptest! {
         flip in 1u8..,
         tail in proptest::collection::vec(any::<u8>(), 0..40),
     ) {
-        let scratch = Scratch::new("flips");
+        let scratch = Scratch::new();
         let (path, mut bytes) = scratch.segment(1, 12, BOOT);
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
@@ -270,10 +262,10 @@ impl Scratch {
     /// Says that all up to an LSN is in a snapshot.
     fn snapshot(&self, last: u64, boot_id: [u8; 16]) -> PathBuf {
         let header = FileHeader { kind: FileKind::Snapshot, log_id: LOG, lsn: last, boot_id };
-        let mut file = snapshot::SnapshotFile::create(&self.0, &header).unwrap();
+        let mut file = snapshot::SnapshotFile::create(self.0.path(), &header).unwrap();
         (1..=last).for_each(|lsn| file.put(&Record::Dropped(Rid(lsn))).unwrap());
         file.finish().unwrap();
-        self.0.join(header.file_name())
+        self.0.path().join(header.file_name())
     }
 
     /// A segment of which only some frames are left, in this order.
@@ -288,13 +280,13 @@ impl Scratch {
     }
 
     fn found(&self, boot_id: &[u8; 16]) -> Recovered {
-        recover(&self.0, boot_id, &mut |_: RecordRef<'_>| Ok(())).unwrap().unwrap()
+        recover(self.0.path(), boot_id, &mut |_: RecordRef<'_>| Ok(())).unwrap().unwrap()
     }
 
     /// Nothing is read, and nothing is changed.
     fn is_refused(&self, boot_id: &[u8; 16], what: &str) -> LogError {
         let files = || {
-            let mut files: Vec<_> = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+            let mut files: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
             files.sort();
             files.into_iter().map(|path| (fs::read(&path).unwrap(), path)).collect::<Vec<_>>()
         };
@@ -322,7 +314,7 @@ fn is_set_aside(path: &Path) -> bool {
 
 #[test]
 fn each_frame_counts_once_where_files_overlap() {
-    let scratch = Scratch::new("overlap");
+    let scratch = Scratch::new();
     scratch.snapshot(7, BOOT);
     // The compactor died before it removed what its snapshot covers, in part or whole.
     scratch.segment(1, 3, BOOT);
@@ -340,7 +332,7 @@ fn what_a_snapshot_covers_is_not_read_again_whatever_is_wrong_with_it() {
     for (what, left) in
         [("damaged", &garbage[..]), ("zeros", &[0; 300]), ("empty", &[]), ("half a header", &garbage[..30])]
     {
-        let scratch = Scratch::new("covered");
+        let scratch = Scratch::new();
         scratch.snapshot(5, BOOT);
         for first in [1, 3] {
             fs::write(scratch.segment(first, 2, BOOT).0, left).unwrap();
@@ -353,7 +345,7 @@ fn what_a_snapshot_covers_is_not_read_again_whatever_is_wrong_with_it() {
 
 #[test]
 fn a_log_whose_beginning_is_missing_is_refused() {
-    let scratch = Scratch::new("beginning");
+    let scratch = Scratch::new();
     scratch.segment(5, 3, BOOT);
     let error = scratch.is_refused(&BOOT, "without what comes before");
     assert!(matches!(error, LogError::Gap { expected: 1, found: 5, .. }), "{error}");
@@ -368,7 +360,7 @@ fn a_log_whose_beginning_is_missing_is_refused() {
 #[test]
 fn a_frame_that_is_missing_or_in_another_place_is_never_passed_over() {
     for lsns in [&[1, 2, 4][..], &[1, 3, 2], &[2, 3], &[1, 1, 2], &[1, 2, 3, 2], &[1, 2, 2]] {
-        let scratch = Scratch::new("places");
+        let scratch = Scratch::new();
         scratch.frames(1, lsns, BOOT);
         let error = scratch.is_refused(&BOOT, &format!("{lsns:?}"));
         assert!(matches!(error, LogError::Gap { .. }), "{lsns:?}: {error}");
@@ -378,7 +370,7 @@ fn a_frame_that_is_missing_or_in_another_place_is_never_passed_over() {
 #[test]
 fn an_empty_file_far_behind_the_end_shows_that_something_is_missing() {
     for lost in [0, 30, 64] {
-        let scratch = Scratch::new("far");
+        let scratch = Scratch::new();
         scratch.snapshot(5, [1; 16]);
         let (path, _) = scratch.segment(9, 0, [1; 16]);
         fs::write(&path, vec![0; lost]).unwrap();
@@ -391,7 +383,7 @@ fn an_empty_file_far_behind_the_end_shows_that_something_is_missing() {
 #[test]
 fn a_last_file_that_is_empty_hides_nothing_and_one_with_more_does() {
     for (lost, empty) in [(0, true), (1, true), (63, true), (64, true), (65, false), (4096, false)] {
-        let scratch = Scratch::new("last");
+        let scratch = Scratch::new();
         scratch.segment(1, 5, [1; 16]);
         let (path, _) = scratch.segment(6, 0, [1; 16]);
         fs::write(&path, vec![0; lost]).unwrap();
@@ -408,7 +400,7 @@ fn a_last_file_that_is_empty_hides_nothing_and_one_with_more_does() {
 
 #[test]
 fn zeros_behind_a_snapshot_are_of_its_boot() {
-    let scratch = Scratch::new("behind-snapshot");
+    let scratch = Scratch::new();
     scratch.snapshot(5, [1; 16]);
     let (path, _) = scratch.segment(6, 4, [1; 16]);
     fs::write(&path, [0; 4096]).unwrap();
@@ -421,7 +413,7 @@ fn zeros_behind_a_snapshot_are_of_its_boot() {
 fn a_file_whose_header_is_damaged_is_refused_and_kept() {
     for at in [0, 7, 8, 20, 30, 40, 50, 63] {
         for boot_id in [BOOT, [1; 16]] {
-            let scratch = Scratch::new("header-damage");
+            let scratch = Scratch::new();
             scratch.segment(1, 5, [1; 16]);
             let (path, mut bytes) = scratch.segment(6, 5, [1; 16]);
             bytes[at] ^= 0x10;
@@ -433,7 +425,7 @@ fn a_file_whose_header_is_damaged_is_refused_and_kept() {
             scratch.is_refused(&boot_id, "a header alone, damaged");
         }
     }
-    let scratch = Scratch::new("header-kind");
+    let scratch = Scratch::new();
     scratch.segment(1, 5, BOOT);
     let (path, mut bytes) = scratch.segment(6, 5, BOOT);
     let header = FileHeader { kind: FileKind::Snapshot, log_id: LOG, lsn: 6, boot_id: BOOT };
@@ -445,7 +437,7 @@ fn a_file_whose_header_is_damaged_is_refused_and_kept() {
 #[test]
 fn a_tail_that_is_cut_while_a_later_file_shows_that_the_log_went_on_is_damage() {
     for frames in [0, 3] {
-        let scratch = Scratch::new("went-on-behind");
+        let scratch = Scratch::new();
         let (path, bytes) = scratch.segment(1, 12, [1; 16]);
         let later = scratch.segment(13, frames, [1; 16]).0;
         for cut in [1, 9, 40] {
@@ -462,7 +454,7 @@ fn a_tail_that_is_cut_while_a_later_file_shows_that_the_log_went_on_is_damage() 
 
 #[test]
 fn a_whole_file_that_ends_early_before_a_later_one_is_a_gap_unless_the_host_lost_its_end() {
-    let scratch = Scratch::new("ends-early");
+    let scratch = Scratch::new();
     scratch.segment(1, 9, [1; 16]);
     let later = [scratch.segment(13, 5, [1; 16]).0, scratch.segment(18, 0, [1; 16]).0];
     let error = scratch.is_refused(&[1; 16], "LSNs 10 to 12 are not there");
@@ -476,7 +468,7 @@ fn a_whole_file_that_ends_early_before_a_later_one_is_a_gap_unless_the_host_lost
 #[test]
 fn the_file_of_a_failed_rotation_at_the_torn_frame_itself_hides_nothing() {
     for with_header in [true, false] {
-        let scratch = Scratch::new("at-the-tear");
+        let scratch = Scratch::new();
         let (path, bytes) = scratch.segment(1, 12, BOOT);
         let leftover = scratch.segment(12, 0, BOOT).0;
         if !with_header {
@@ -489,7 +481,7 @@ fn the_file_of_a_failed_rotation_at_the_torn_frame_itself_hides_nothing() {
     }
     // Two that are empty, the later one where the log goes on; it may have gone on in a third.
     for frames in [0, 2] {
-        let scratch = Scratch::new("two-leftovers");
+        let scratch = Scratch::new();
         scratch.segment(1, 12, BOOT);
         let later = if frames == 0 { 13 } else { 10 };
         let leftovers = [5, later].map(|first| scratch.segment(first, 0, BOOT).0);
@@ -513,14 +505,14 @@ fn damage_is_seen_however_large_the_frame_is_that_it_hides_behind() {
         };
         one(lsn, &[Record::SessionOpened { session: mooncake_ids::SessionId(lsn), spec }])
     };
-    let scratch = Scratch::new("large");
+    let scratch = Scratch::new();
     let header = FileHeader { kind: FileKind::Segment, log_id: LOG, lsn: 1, boot_id: BOOT };
     let mut bytes = [&header.encode()[..], &large(1), &large(2), &one(3, &[Record::Dropped(Rid(2))])].concat();
-    let path = scratch.0.join(header.file_name());
+    let path = scratch.0.path().join(header.file_name());
     fs::write(&path, &bytes).unwrap();
     let mut seen = 0;
     let read = |seen: &mut u32| {
-        let found = recover(&scratch.0, &BOOT, &mut |_: RecordRef<'_>| {
+        let found = recover(scratch.0.path(), &BOOT, &mut |_: RecordRef<'_>| {
             *seen += 1;
             Ok(())
         });
@@ -537,7 +529,7 @@ fn damage_is_seen_however_large_the_frame_is_that_it_hides_behind() {
 
 #[test]
 fn figures_of_a_start_are_of_what_was_there() {
-    let scratch = Scratch::new("figures");
+    let scratch = Scratch::new();
     let snapshot = fs::metadata(scratch.snapshot(5, [1; 16])).unwrap().len();
     let second = scratch.segment(6, 4, [1; 16]).1.len() as u64;
     let (path, bytes) = scratch.segment(10, 4, BOOT);

@@ -27,15 +27,12 @@ fn a_header_of_another_format_is_none_though_its_sum_is_right() {
 
 #[test]
 fn files_of_a_log_are_listed_in_the_order_of_their_numbers_and_no_others() {
-    let folder = std::env::temp_dir().join(format!("mooncake-listed-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let names = ["log-0000000000000010.wal", "log-0000000000000009.wal", "log-000000000000000a.wal"];
     let others = ["log-0000000000000001.tmp", "log-1.lost", "log-x.wal", "snapshot-0000000000000002.snap", "note.wal"];
     for name in names.iter().chain(&others) {
-        std::fs::write(folder.join(name), b"").unwrap();
+        std::fs::write(folder.path().join(name), b"").unwrap();
     }
-    let listed = |kind| list(&folder, kind).unwrap().into_iter().map(|(lsn, _)| lsn).collect::<Vec<u64>>();
+    let listed = |kind| list(folder.path(), kind).unwrap().into_iter().map(|(lsn, _)| lsn).collect::<Vec<u64>>();
     assert_eq!((listed(FileKind::Segment), listed(FileKind::Snapshot)), (vec![9, 10, 16], vec![2]));
-    std::fs::remove_dir_all(folder).unwrap();
 }

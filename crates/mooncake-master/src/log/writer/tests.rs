@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use mooncake_core::{Config, Core, Push, Record, Time, To};
 use mooncake_ids::{Rid, SessionId};
+use tempfile::TempDir;
 
 use super::super::step::watch;
 use super::*;
@@ -15,18 +16,17 @@ const BOOT: [u8; 16] = [7; 16];
 const LOG: u64 = 9;
 
 /// A state folder, and one for witnesses.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let root = std::env::temp_dir().join(format!("mooncake-writer-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        std::fs::create_dir_all(root.join("witness")).unwrap();
-        Scratch(root)
+    fn new() -> Scratch {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("witness")).unwrap();
+        Scratch(folder)
     }
 
     fn log(&self, last: u64, witness: Option<Witness>, fsync: bool) -> Arc<Log> {
-        let sink = Sink::open(Folder::open(&self.0.join("log")).unwrap(), LOG, last, BOOT, witness).unwrap();
+        let sink = Sink::open(Folder::open(&self.0.path().join("log")).unwrap(), LOG, last, BOOT, witness).unwrap();
         Arc::new(Log::new(LOG, last, Some(sink), fsync))
     }
 
@@ -35,7 +35,7 @@ impl Scratch {
     fn folder(&self) -> Folder {
         let began = Instant::now();
         loop {
-            match Folder::open(&self.0.join("log")) {
+            match Folder::open(&self.0.path().join("log")) {
                 Ok(folder) => return folder,
                 Err(error) => assert!(began.elapsed() < Duration::from_secs(10), "{error}"),
             }
@@ -43,18 +43,12 @@ impl Scratch {
     }
 
     fn witness(&self) -> Witness {
-        Witness::anew(&self.0.join("witness"), LOG, None).unwrap()
+        Witness::anew(&self.0.path().join("witness"), LOG, None).unwrap()
     }
 
     /// What the witness says, where there is one.
     fn seen(&self) -> Option<Seen> {
-        Witness::find(&self.0.join("witness"), LOG).map(|found| found.seen)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        Witness::find(&self.0.path().join("witness"), LOG).map(|found| found.seen)
     }
 }
 
@@ -77,7 +71,7 @@ fn raise() -> Effects {
 #[test]
 fn where_calls_wait_for_the_disk_nothing_shows_before_it_is_there() {
     for fsync in [true, false] {
-        let scratch = Scratch::new("fsync");
+        let scratch = Scratch::new();
         let log = scratch.log(4, None, fsync);
         let synced = Rc::new(RefCell::new(Vec::new()));
         let (seen, watched) = (synced.clone(), log.clone());
@@ -93,13 +87,13 @@ fn where_calls_wait_for_the_disk_nothing_shows_before_it_is_there() {
 
 #[test]
 fn a_raise_is_on_the_disk_before_the_witness_vouches_for_it() {
-    let scratch = Scratch::new("raise");
+    let scratch = Scratch::new();
     let log = scratch.log(4, Some(scratch.witness()), false);
     commit(&log, &mut dropped());
     log.rotate().unwrap();
     let before = scratch.seen();
     let synced = Rc::new(RefCell::new(Vec::new()));
-    let (seen, folder) = (synced.clone(), scratch.0.join("witness"));
+    let (seen, folder) = (synced.clone(), scratch.0.path().join("witness"));
     watch::with(move |step, path| {
         let said = Witness::find(&folder, LOG).map(|found| found.seen);
         matches!(step, Step::Synced | Step::FolderSynced)
@@ -116,7 +110,7 @@ fn a_raise_is_on_the_disk_before_the_witness_vouches_for_it() {
 
 #[test]
 fn a_witness_that_cannot_be_written_is_gone() {
-    let scratch = Scratch::new("witness");
+    let scratch = Scratch::new();
     let mut witness = scratch.witness();
     // It takes no lower place than it has.
     witness.store(90).unwrap();
@@ -124,7 +118,7 @@ fn a_witness_that_cannot_be_written_is_gone() {
     commit(&log, &mut dropped());
     assert_eq!(scratch.seen(), None, "it would vouch for a log that ends before what was told");
     // Another master of a copy of this log has one of its own.
-    let other = Witness::anew(&scratch.0.join("witness"), LOG, Some(log.epoch())).unwrap();
+    let other = Witness::anew(&scratch.0.path().join("witness"), LOG, Some(log.epoch())).unwrap();
     commit(&log, &mut dropped());
     assert_eq!((log.lsn(), log.stats().lost), (6, false), "the log goes on");
     assert!(scratch.seen().is_some(), "that of the other one stays");
@@ -133,7 +127,7 @@ fn a_witness_that_cannot_be_written_is_gone() {
 
 #[test]
 fn only_a_log_whose_calls_wait_for_the_disk_needs_one_that_syncs() {
-    let scratch = Scratch::new("no-sync");
+    let scratch = Scratch::new();
     let log = scratch.log(4, None, false);
     log.write_to(File::options().write(true).open("/dev/null").unwrap());
     commit(&log, &mut dropped());
@@ -143,7 +137,7 @@ fn only_a_log_whose_calls_wait_for_the_disk_needs_one_that_syncs() {
 
 #[test]
 fn whoever_waits_with_others_returns_when_all_of_them_are_through_and_each_hears_once() {
-    let scratch = Scratch::new("group");
+    let scratch = Scratch::new();
     let log = scratch.log(4, Some(scratch.witness()), false);
     let over = |n| Effects { pushes: vec![(To::Session(SessionId(n)), Push::SessionOver(String::new()))], ..dropped() };
     let numbers: Vec<u64> = (1..=3).map(|n| log.enqueue(&mut over(n)).unwrap()).collect();
@@ -168,7 +162,7 @@ fn whoever_waits_with_others_returns_when_all_of_them_are_through_and_each_hears
 #[test]
 fn a_log_that_was_closed_takes_nothing_more_and_is_unlocked() {
     for fsync in [false, true] {
-        let scratch = Scratch::new("closed");
+        let scratch = Scratch::new();
         let log = scratch.log(0, Some(scratch.witness()), fsync);
         commit(&log, &mut dropped());
         let waits = log.enqueue(&mut dropped()).unwrap();
@@ -218,7 +212,7 @@ impl Failure {
 
 /// Whether the log lies there, and how many were renamed away.
 fn lying_there(scratch: &Scratch) -> (bool, usize) {
-    let entries = std::fs::read_dir(scratch.0.join("log")).unwrap();
+    let entries = std::fs::read_dir(scratch.0.path().join("log")).unwrap();
     let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     (names.iter().any(|name| name == "current"), names.iter().filter(|name| name.starts_with("away-")).count())
 }
@@ -226,7 +220,7 @@ fn lying_there(scratch: &Scratch) -> (bool, usize) {
 #[test]
 fn a_log_that_cannot_be_written_is_given_up_with_its_witness_before_anybody_hears() {
     for (failure, fsync) in Failure::ALL {
-        let scratch = Scratch::new("lost");
+        let scratch = Scratch::new();
         let log = scratch.log(4, Some(scratch.witness()), fsync);
         commit(&log, &mut dropped());
         assert_eq!((scratch.seen().unwrap().lsn, log.is_fsync()), (5, fsync));
@@ -255,7 +249,7 @@ fn a_log_that_cannot_be_written_is_given_up_with_its_witness_before_anybody_hear
         assert_eq!((position.lsn, position.log_id, first_id), (8, id, LOG), "positions go on");
         assert_eq!((log.epoch(), scratch.seen(), lying_there(&scratch)), (epoch, None, (false, 1)));
         assert!(log.rotate().unwrap().is_none(), "there is nothing to compact");
-        let other = Folder::open(&scratch.0.join("log"));
+        let other = Folder::open(&scratch.0.path().join("log"));
         assert!(matches!(other, Err(LogError::Locked { .. })), "a new log may be begun there as long as it runs");
         log.close();
         scratch.folder();
@@ -265,12 +259,12 @@ fn a_log_that_cannot_be_written_is_given_up_with_its_witness_before_anybody_hear
 #[test]
 fn a_log_that_can_neither_be_written_nor_given_up_ends_and_nobody_hears_what_it_lacks() {
     for (failure, fsync) in Failure::ALL {
-        let scratch = Scratch::new("stuck");
+        let scratch = Scratch::new();
         let log = scratch.log(4, Some(scratch.witness()), fsync);
         commit(&log, &mut dropped());
         // A file stands where the folder of the logs was: nothing in it can be renamed.
-        std::fs::rename(scratch.0.join("log"), scratch.0.join("elsewhere")).unwrap();
-        std::fs::write(scratch.0.join("log"), b"").unwrap();
+        std::fs::rename(scratch.0.path().join("log"), scratch.0.path().join("elsewhere")).unwrap();
+        std::fs::write(scratch.0.path().join("log"), b"").unwrap();
         let mut told = failure.begin(&log);
         let number = log.enqueue(&mut told).unwrap();
         let refused = log.commit(number, |delivery| panic!("{failure:?}: {delivery:?}"));

@@ -20,12 +20,12 @@ fn lose(alive: &Alive, session: u64) {
 }
 
 fn is_without_a_log(scratch: &Scratch, alive: &Alive) -> bool {
-    alive.is_lost() && !scratch.current().exists() && !scratch.0.join("begun").exists()
+    alive.is_lost() && !scratch.current().exists() && !scratch.root.join("begun").exists()
 }
 
 #[test]
 fn a_lost_log_that_begins_anew_has_all_that_is_there_and_what_comes_after() {
-    let scratch = Scratch::new("anew");
+    let scratch = Scratch::new();
     let alive = lost(&scratch, 40);
     assert!(is_without_a_log(&scratch, &alive));
     let id = alive.log_id();
@@ -35,14 +35,14 @@ fn a_lost_log_that_begins_anew_has_all_that_is_there_and_what_comes_after() {
     append(&alive, 41..=45);
     let (found, sessions) = read(&scratch.current(), &BOOT).unwrap();
     assert_eq!((found.log_id, found.last_lsn, sessions), (id, alive.lsn(), (1..=45).collect()));
-    let FoundWitness { seen, .. } = Witness::find(&scratch.0, id).expect("vouched for");
+    let FoundWitness { seen, .. } = Witness::find(&scratch.root, id).expect("vouched for");
     assert!(seen.vouches_for(found.last_lsn, seen.epoch) && seen.lsn == found.last_lsn, "{seen:?}");
     assert!(matches!(begin_anew(&alive, &alive), Err(LogError::NotLost)));
     // It is compacted, and lost, as any other.
     compacted(&alive).unwrap();
     assert_eq!(scratch.found().unwrap(), Vec::from_iter(1..=45));
     lose(&alive, 46);
-    assert!(Witness::find(&scratch.0, id).is_none() && alive.log_id() != id);
+    assert!(Witness::find(&scratch.root, id).is_none() && alive.log_id() != id);
     begin_anew(&alive, &alive).unwrap();
     assert_eq!(scratch.found().unwrap(), Vec::from_iter(1..=46));
 }
@@ -50,7 +50,7 @@ fn a_lost_log_that_begins_anew_has_all_that_is_there_and_what_comes_after() {
 #[test]
 fn wherever_a_new_log_breaks_off_there_is_none_and_wherever_its_master_dies_there_is_none_or_a_whole_one() {
     for fails_at in 0.. {
-        let scratch = Scratch::new("anew-breaks-off");
+        let scratch = Scratch::new();
         let alive = lost(&scratch, 40);
         let id = alive.log_id();
         let (current, steps) = (scratch.current(), Rc::new(Cell::new(0)));
@@ -82,7 +82,7 @@ fn wherever_a_new_log_breaks_off_there_is_none_and_wherever_its_master_dies_ther
 
 #[test]
 fn what_is_done_while_a_log_begins_anew_is_in_it() {
-    let scratch = Scratch::new("anew-beside");
+    let scratch = Scratch::new();
     let alive = Arc::new(lost(&scratch, 40));
     let (other, next) = (alive.clone(), Rc::new(Cell::new(41)));
     let last = next.clone();
@@ -102,7 +102,7 @@ fn what_is_done_while_a_log_begins_anew_is_in_it() {
 
 #[test]
 fn a_new_log_whose_append_fails_before_it_is_whole_is_none() {
-    let scratch = Scratch::new("anew-lost-again");
+    let scratch = Scratch::new();
     let alive = Arc::new(lost(&scratch, 40));
     let (other, failed) = (alive.clone(), Cell::new(false));
     watch::with(move |step, _| {
@@ -120,13 +120,13 @@ fn a_new_log_whose_append_fails_before_it_is_whole_is_none() {
 
 #[test]
 fn a_log_that_ends_with_its_master_or_was_never_there_does_not_begin_anew() {
-    let scratch = Scratch::new("anew-never");
+    let scratch = Scratch::new();
     let alive = lost(&scratch, 4);
     // Still its own: no other master begins there meanwhile.
-    assert!(matches!(Folder::open(&scratch.0), Err(LogError::Locked { .. })));
+    assert!(matches!(Folder::open(&scratch.root), Err(LogError::Locked { .. })));
     alive.close();
     assert!(matches!(begin_anew(&alive, &alive), Err(LogError::Stops)));
-    Folder::open(&scratch.0).unwrap();
+    Folder::open(&scratch.root).unwrap();
     let without = Alive::new(Core::new(Config::default()), Log::new(LOG, 0, None, false));
     assert!(matches!(begin_anew(&without, &without), Err(LogError::NoLog)));
 }

@@ -31,10 +31,10 @@ impl<F: Fn() + Send + Sync> Living for AtEachSlice<F> {
 
 #[test]
 fn a_folder_stays_locked_for_as_long_as_a_compaction_may_write_to_it() {
-    let scratch = Scratch::new("locked");
+    let scratch = Scratch::new();
     let alive = scratch.log(false);
     append(&alive, 1..=9);
-    let (log, root) = (alive.log.clone(), scratch.0.clone());
+    let (log, root) = (alive.log.clone(), scratch.root.clone());
     let (closed, asked) = (log.clone(), AtomicUsize::new(0));
     let happens = move || {
         // The master stops beside it.
@@ -45,13 +45,13 @@ fn a_folder_stays_locked_for_as_long_as_a_compaction_may_write_to_it() {
     let living = AtEachSlice { alive, happens, ended: AtomicUsize::new(0) };
     // What it has is in the log already, so that it comes to its end.
     compact(&log, &living, &AtomicBool::new(false)).unwrap();
-    Folder::open(&scratch.0).expect("nobody writes there any more");
+    Folder::open(&scratch.root).expect("nobody writes there any more");
     assert_eq!(scratch.found().unwrap(), (1..=9).collect::<Vec<u64>>());
 }
 
 #[test]
 fn a_compaction_that_panics_is_a_failure_like_any_other_and_the_next_one_comes() {
-    let scratch = Scratch::new("panics");
+    let scratch = Scratch::new();
     let alive = scratch.log(false);
     append(&alive, 1..=9);
     let (log, panics) = (alive.log.clone(), Arc::new(AtomicUsize::new(2)));

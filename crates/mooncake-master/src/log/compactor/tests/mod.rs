@@ -18,6 +18,7 @@ use mooncake_core::{
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
+use tempfile::TempDir;
 
 use super::super::step::watch;
 use super::super::{Folder, Recovered, Sink, frame, recover};
@@ -34,17 +35,19 @@ const ELSEWHERE: [u8; 16] = [9; 16];
 const ROLE: &str = "TEST_LOG_ROLE";
 const LOG: u64 = 0x1234_5678_9abc_def0;
 
-struct Scratch(PathBuf);
+struct Scratch {
+    root: PathBuf,
+    /// Removes it. None in a process that was handed it.
+    _owned: Option<TempDir>,
+}
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    fn new() -> Scratch {
         // Where a sync costs nothing, if there is such a place.
         let memory = Path::new("/dev/shm");
-        let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-        let path = folder.join(format!("mooncake-compactor-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let folder = tempfile::Builder::new().prefix("mooncake-compactor-").tempdir_in(parent).unwrap();
+        Scratch { root: folder.path().to_owned(), _owned: Some(folder) }
     }
 
     /// A master that goes on behind an LSN.
@@ -57,7 +60,7 @@ impl Scratch {
         recover(&self.current(), &boot, &mut |record: RecordRef<'_>| {
             core.replay(record).map_err(|error| error.to_string())
         })?;
-        let sink = Sink::open(Folder::open(&self.0)?, LOG, last, boot, None)?;
+        let sink = Sink::open(Folder::open(&self.root)?, LOG, last, boot, None)?;
         Ok(Alive::new(core, Log::new(LOG, last, Some(sink), fsync)))
     }
 
@@ -66,7 +69,7 @@ impl Scratch {
     }
 
     fn current(&self) -> PathBuf {
-        self.0.join("current")
+        self.root.join("current")
     }
 
     /// Sessions that a restart finds, each of which was one frame.
@@ -79,12 +82,6 @@ impl Scratch {
         let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -173,7 +170,7 @@ fn compacted(log: &Alive) -> Result<(), LogError> {
 
 #[test]
 fn a_compaction_never_removes_the_file_that_is_being_written() {
-    let scratch = Scratch::new("active");
+    let scratch = Scratch::new();
     let log = scratch.log(false);
     append(&log, 1..=9);
     // What a rotation on a full disk left behind.
@@ -227,7 +224,7 @@ impl Disk {
 fn whenever_the_power_fails_the_log_says_who_has_written_to_it() {
     for fsync in [false, true] {
         watch::with(|_, _| Ok(()));
-        let scratch = Scratch::new("power");
+        let scratch = Scratch::new();
         let elsewhere = scratch.open(ELSEWHERE, 0, false).unwrap();
         append(&elsewhere, 1..=3);
         drop(elsewhere);
@@ -238,7 +235,7 @@ fn whenever_the_power_fails_the_log_says_who_has_written_to_it() {
         disk.borrow_mut().sync_names(&scratch.current());
 
         let (seen, ours) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(false)));
-        let (after, current) = (scratch.0.join("after"), scratch.current());
+        let (after, current) = (scratch.root.join("after"), scratch.current());
         let check = {
             let (disk, ours) = (disk.clone(), ours.clone());
             move |step: Step| {
@@ -294,7 +291,7 @@ fn whenever_the_power_fails_the_log_says_who_has_written_to_it() {
 fn wherever_a_rotation_or_a_start_fails_the_log_goes_on_where_it_was() {
     for fsync in [false, true] {
         for fails_at in 1.. {
-            let scratch = Scratch::new("failing");
+            let scratch = Scratch::new();
             let log = scratch.log(fsync);
             append(&log, 1..=4);
             compacted(&log).unwrap();
@@ -323,7 +320,7 @@ fn wherever_a_rotation_or_a_start_fails_the_log_goes_on_where_it_was() {
         }
     }
     for fails_at in 1..=4 {
-        let scratch = Scratch::new("failing-start");
+        let scratch = Scratch::new();
         append(&scratch.log(false), 1..=4);
         let before = scratch.names();
         let mut steps = 0;
@@ -356,7 +353,7 @@ fn run(role: &str, folder: &Path) -> Option<i32> {
 fn other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (role, folder) = role.split_once(' ').unwrap();
-    let scratch = std::mem::ManuallyDrop::new(Scratch(folder.into()));
+    let scratch = Scratch { root: folder.into(), _owned: None };
     if role == "full" {
         return full(&scratch);
     }
@@ -395,8 +392,8 @@ impl Busy {
     fn new(scratch: &Scratch) -> Busy {
         let busy = Busy {
             alive: scratch.log(false),
-            truth: scratch.0.join("truth"),
-            answered: scratch.0.join("answered"),
+            truth: scratch.root.join("truth"),
+            answered: scratch.root.join("answered"),
             dice: RefCell::new(9),
             views: RefCell::default(),
             sessions: RefCell::default(),
@@ -501,7 +498,7 @@ fn durable(core: &Core) -> Vec<String> {
 
 /// What the frames of a `truth` make, up to an LSN.
 fn truly(scratch: &Scratch, last: u64) -> Core {
-    let (bytes, mut core) = (fs::read(scratch.0.join("truth")).unwrap(), Core::new(Config::default()));
+    let (bytes, mut core) = (fs::read(scratch.root.join("truth")).unwrap(), Core::new(Config::default()));
     let mut rest = &bytes[..];
     while let frame::Decoded::Frame { lsn, payload, size } = frame::decode(rest, LOG) {
         if lsn <= last {
@@ -515,9 +512,9 @@ fn truly(scratch: &Scratch, last: u64) -> Core {
 #[test]
 fn wherever_a_compaction_is_killed_all_that_was_answered_is_there_and_nothing_else() {
     for step in 1.. {
-        let scratch = Scratch::new("killed");
-        let signal = run(&step.to_string(), &scratch.0);
-        let answered = fs::read(scratch.0.join("answered")).unwrap();
+        let scratch = Scratch::new();
+        let signal = run(&step.to_string(), &scratch.root);
+        let answered = fs::read(scratch.root.join("answered")).unwrap();
         let answered = u64::from_le_bytes(answered.try_into().unwrap());
         let mut core = Core::new(Config::default());
         let found = recover(&scratch.current(), &BOOT, &mut |record: RecordRef<'_>| {
@@ -548,8 +545,8 @@ fn wherever_a_compaction_is_killed_all_that_was_answered_is_there_and_nothing_el
 
 #[test]
 fn a_rotation_without_room_for_a_header_leaves_nothing_behind() {
-    let scratch = Scratch::new("full");
-    assert_eq!(run("full", &scratch.0), None);
+    let scratch = Scratch::new();
+    assert_eq!(run("full", &scratch.root), None);
 }
 
 /// In a process of its own: it sets a limit.
@@ -571,7 +568,7 @@ fn full(scratch: &Scratch) {
 
 #[test]
 fn a_compaction_makes_a_log_whole_again_that_was_damaged_behind_the_masters_back() {
-    let scratch = Scratch::new("damaged");
+    let scratch = Scratch::new();
     let log = scratch.log(false);
     append(&log, 1..=9);
     let path = scratch.current().join("log-0000000000000001.wal");
@@ -587,7 +584,7 @@ fn a_compaction_makes_a_log_whole_again_that_was_damaged_behind_the_masters_back
 
 #[test]
 fn a_compaction_covers_segments_of_any_number_of_frames_and_none_is_left() {
-    let scratch = Scratch::new("few");
+    let scratch = Scratch::new();
     let log = scratch.log(false);
     compacted(&log).unwrap();
     assert_eq!(scratch.names(), ["log-0000000000000001.wal", "snapshot-0000000000000000.snap"]);
@@ -608,7 +605,7 @@ fn a_compaction_covers_segments_of_any_number_of_frames_and_none_is_left() {
 
 #[test]
 fn a_master_that_stops_leaves_a_compaction_half_done_and_the_log_as_it_was() {
-    let scratch = Scratch::new("stops");
+    let scratch = Scratch::new();
     let log = scratch.log(false);
     append(&log, 1..=9);
     assert!(compact(&log, &log, &AtomicBool::new(true)).is_err());
@@ -645,9 +642,9 @@ fn asking(scratch: &Scratch, found: &Recovered, compact_min: u64) -> (Alive, Rec
         core.replay(record).map_err(|error| error.to_string())
     })
     .unwrap();
-    let mut sink = Sink::open(Folder::open(&scratch.0).unwrap(), LOG, found.last_lsn, BOOT, None).unwrap();
+    let mut sink = Sink::open(Folder::open(&scratch.root).unwrap(), LOG, found.last_lsn, BOOT, None).unwrap();
     let (sender, receiver): (SyncSender<()>, _) = sync_channel(1);
-    sink.keep_with(found, compact_min, sender, &scratch.0);
+    sink.keep_with(found, compact_min, sender, &scratch.root);
     (Alive::new(core, Log::new(LOG, found.last_lsn, Some(sink), false)), receiver)
 }
 
@@ -663,7 +660,7 @@ fn append_until_asked(log: &Alive, asked: &Receiver<()>, mut next: u64) -> u64 {
 
 #[test]
 fn a_log_asks_to_be_compacted_once_it_is_half_of_its_snapshot_and_not_before_also_behind_a_restart() {
-    let scratch = Scratch::new("asks");
+    let scratch = Scratch::new();
     let (log, asked) = asking(&scratch, &Recovered::default(), 100);
     let next = append_until_asked(&log, &asked, 1);
     let frame = bytes_of_segments(&scratch) / (next - 1);
@@ -701,7 +698,7 @@ fn a_log_asks_to_be_compacted_once_it_is_half_of_its_snapshot_and_not_before_als
 
 #[test]
 fn what_is_appended_beside_a_compaction_counts_for_the_next_one() {
-    let scratch = Scratch::new("beside");
+    let scratch = Scratch::new();
     let (log, asked) = asking(&scratch, &Recovered::default(), 1_000);
     let log = Arc::new(log);
     append_until_asked(&log, &asked, 1);
@@ -735,7 +732,7 @@ fn stop(compactor: Compactor) {
 #[test]
 fn a_compaction_that_fails_is_counted_and_tried_again_and_memory_is_given_back_after_one() {
     static FREED: AtomicUsize = AtomicUsize::new(0);
-    let scratch = Scratch::new("thread");
+    let scratch = Scratch::new();
     let log = Arc::new(scratch.log(false));
     append(&log, 1..=9);
     let (sender, wanted) = sync_channel(1);
@@ -743,7 +740,7 @@ fn a_compaction_that_fails_is_counted_and_tried_again_and_memory_is_given_back_a
     let compactor = Compactor::start_at(log.log.clone(), log.clone(), wanted, Some(freed), AT_ONCE).unwrap();
     // It looks up a few times meanwhile, and stays.
     std::thread::sleep(Duration::from_millis(20));
-    let hidden = scratch.0.join("hidden");
+    let hidden = scratch.root.join("hidden");
     fs::rename(scratch.current(), &hidden).unwrap();
     for failed in 1..=2 {
         sender.send(()).unwrap();
@@ -765,10 +762,10 @@ fn a_compaction_that_fails_is_counted_and_tried_again_and_memory_is_given_back_a
 
 #[test]
 fn a_compactor_ends_at_once_while_it_waits_for_work_and_while_it_waits_after_a_failure() {
-    let scratch = Scratch::new("ends");
+    let scratch = Scratch::new();
     let log = Arc::new(scratch.log(false));
     append(&log, 1..=9);
-    fs::rename(scratch.current(), scratch.0.join("hidden")).unwrap();
+    fs::rename(scratch.current(), scratch.root.join("hidden")).unwrap();
     for fails in [false, true] {
         let (sender, wanted) = sync_channel(1);
         let pace = Pace { retries: Duration::from_secs(3600), ..AT_ONCE };

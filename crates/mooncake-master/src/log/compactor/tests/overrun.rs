@@ -62,7 +62,7 @@ fn recovered(scratch: &Scratch) -> Core {
 
 #[test]
 fn a_snapshot_that_operations_outrun_is_given_up_with_all_that_was_put_aside_and_no_operation_waits() {
-    let scratch = Scratch::new("outrun");
+    let scratch = Scratch::new();
     let living = outrun(&scratch, 1);
     let refused = compact(&living.alive, &living, &AtomicBool::new(false));
     let Err(LogError::SnapshotOverrun { source: AsideFull(bytes), .. }) = refused else { panic!("{refused:?}") };
@@ -76,7 +76,7 @@ fn a_snapshot_that_operations_outrun_is_given_up_with_all_that_was_put_aside_and
 
 #[test]
 fn the_log_is_compacted_once_operations_let_it() {
-    let scratch = Scratch::new("outrun-twice");
+    let scratch = Scratch::new();
     let living = Arc::new(outrun(&scratch, 2));
     let log = living.alive.log.clone();
     let (sender, wanted) = sync_channel(1);
