@@ -2,7 +2,7 @@
 
 mod cluster;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,23 +10,22 @@ use std::time::{Duration, Instant};
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Cause, ErrorKind, PutOptions, PutOutcome, SegmentId, Source, Store};
 use mooncake_ids::SegmentUuid;
+use tempfile::TempDir;
 
 const NOW: Duration = Duration::ZERO;
 
 /// A file that is gone with its owner.
-struct File(PathBuf);
-
-impl File {
-    fn new(folder: &str, name: &str, bytes: u64) -> File {
-        let path = PathBuf::from(folder).join(format!("mooncake-{name}-{}", std::process::id()));
-        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
-        File(path)
-    }
+struct File {
+    path: PathBuf,
+    _folder: TempDir,
 }
 
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+impl File {
+    fn new(folder: impl AsRef<Path>, bytes: u64) -> File {
+        let folder = tempfile::Builder::new().prefix("mooncake-").tempdir_in(folder).unwrap();
+        let path = folder.path().join("memory");
+        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        File { path, _folder: folder }
     }
 }
 
@@ -65,13 +64,13 @@ fn a_mount_that_is_interrupted_leaves_no_segment() {
     let asked = interrupted.clone();
     options.interrupted = Some(Arc::new(move || asked.load(Ordering::SeqCst)));
     let store = Store::connect(options).unwrap();
-    let file = File::new("/dev/shm", "interrupted", 16 * MIB);
+    let file = File::new("/dev/shm", 16 * MIB);
     interrupted.store(true, Ordering::SeqCst);
     assert_eq!(store.mount_memory(16 * MIB).unwrap_err().kind(), ErrorKind::Interrupted);
-    assert_eq!(store.mount_file(&file.0, 0, 16 * MIB).unwrap_err().kind(), ErrorKind::Interrupted);
+    assert_eq!(store.mount_file(&file.path, 0, 16 * MIB).unwrap_err().kind(), ErrorKind::Interrupted);
     interrupted.store(false, Ordering::SeqCst);
     assert_eq!(put(&store, "large", 12 << 20).unwrap_err().kind(), ErrorKind::NoSpace);
-    store.mount_file(&file.0, 0, 16 * MIB).unwrap();
+    store.mount_file(&file.path, 0, 16 * MIB).unwrap();
     eventually("it is there", Duration::from_secs(5), || put(&store, "large", 12 << 20).is_ok());
 }
 
@@ -158,30 +157,30 @@ fn a_master_that_lost_its_log_gets_fresh_segments_and_the_ids_stay() {
 #[test]
 fn a_file_is_memory_that_peers_reach_by_tcp_only() {
     let cluster = Cluster::start();
-    for (folder, name) in [("/dev/shm", "shm"), (std::env::temp_dir().to_str().unwrap(), "file")] {
-        let file = File::new(folder, name, 12 << 20);
+    for folder in [Path::new("/dev/shm"), &std::env::temp_dir()] {
+        let file = File::new(folder, 12 << 20);
         let store = cluster.store(0);
-        let (id, bytes) = store.mount_file(&file.0, 4096, 8 * MIB).unwrap();
+        let (id, bytes) = store.mount_file(&file.path, 4096, 8 * MIB).unwrap();
         assert_eq!(bytes, 8 * MIB);
         let writer = cluster.store(0);
         eventually("populated", Duration::from_secs(5), || put(&writer, "a", 5 << 20).is_ok());
         for reader in [&store, &writer] {
-            assert_eq!(reader.get(b"a").unwrap(), Some(value("a", 5 << 20)), "{name}");
+            assert_eq!(reader.get(b"a").unwrap(), Some(value("a", 5 << 20)), "{folder:?}");
         }
         // The bytes are in the file, behind the offset.
-        let written = std::fs::read(&file.0).unwrap();
+        let written = std::fs::read(&file.path).unwrap();
         let bytes = value("a", 5 << 20);
         assert!(written[..4096].iter().all(|byte| *byte == 0));
         let at = writer.describe(&["a"]).unwrap()[0].as_ref().unwrap()[0].address as usize + 4096;
         assert!(written[at..at + bytes.len()] == bytes[..]);
 
         // The range is this segment's; another one of the file is not.
-        let again = cluster.store(0).mount_file(&file.0, 8 << 20, 1 << 20).unwrap_err();
+        let again = cluster.store(0).mount_file(&file.path, 8 << 20, 1 << 20).unwrap_err();
         assert!(again.kind() == ErrorKind::InvalidParams && again.to_string().contains("another segment"), "{again}");
-        store.mount_file(&file.0, (8 << 20) + 4096, 1 << 20).unwrap();
+        store.mount_file(&file.path, (8 << 20) + 4096, 1 << 20).unwrap();
         store.unmount_segment(id, NOW).unwrap();
         assert_eq!(writer.get(b"a").unwrap(), None);
-        assert!(std::fs::read(&file.0).unwrap()[at..at + bytes.len()] == bytes[..], "the file is its owner's");
+        assert!(std::fs::read(&file.path).unwrap()[at..at + bytes.len()] == bytes[..], "the file is its owner's");
         store.close();
     }
 }
@@ -190,12 +189,12 @@ fn a_file_is_memory_that_peers_reach_by_tcp_only() {
 fn a_file_that_cannot_be_a_segment_is_refused_with_the_reason() {
     let cluster = Cluster::start();
     let store = cluster.store(0);
-    let file = File::new("/dev/shm", "refused", 1 << 20);
+    let file = File::new("/dev/shm", 1 << 20);
     let missing = PathBuf::from("/dev/shm/mooncake-is-not-there");
     for (path, offset, bytes, reason) in [
-        (&file.0, 100, 4096, "multiple of 4096"),
-        (&file.0, 0, (1 << 20) + 1024, "the file has 1048576 bytes"),
-        (&file.0, u64::MAX - 4095, 4096, "the file has"),
+        (&file.path, 100, 4096, "multiple of 4096"),
+        (&file.path, 0, (1 << 20) + 1024, "the file has 1048576 bytes"),
+        (&file.path, u64::MAX - 4095, 4096, "the file has"),
         (&missing, 0, 4096, "No such file"),
         (&PathBuf::from("/dev/null"), 0, 4096, "not a regular file"),
     ] {
@@ -203,7 +202,7 @@ fn a_file_that_cannot_be_a_segment_is_refused_with_the_reason() {
         assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
         assert!(error.to_string().contains(reason), "{error}");
     }
-    store.mount_file(&file.0, 0, 1 << 20).unwrap();
+    store.mount_file(&file.path, 0, 1 << 20).unwrap();
 }
 
 #[test]

@@ -322,7 +322,8 @@ mod tests {
     #[test]
     fn a_segment_that_is_gone_is_given_back_though_a_view_of_an_earlier_session_lasts() {
         use std::os::unix::fs::MetadataExt;
-        let path = std::env::temp_dir().join(format!("mooncake-lender-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lender");
         let (_, tests) = module_path!().split_once("::").unwrap();
         let lender = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", &format!("{tests}::lender")])
@@ -333,7 +334,6 @@ mod tests {
         let mut lender = Killed(lender);
         wait_for("the lender is there", || path.exists());
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         let own = mooncake_os::ProcessIdentity::current().unwrap();
         let process = mooncake_os::ProcessIdentity { pid: lender.0.id(), start_time: lines[2].parse().unwrap(), ..own };

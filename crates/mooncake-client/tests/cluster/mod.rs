@@ -3,11 +3,11 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_client::{PutOptions, PutOutcome, Source, Store, StoreError, StoreOptions};
 use mooncake_master::{LogFolder, Master, Settings, Wal, serve};
+use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -16,7 +16,7 @@ pub struct Cluster {
     runtime: tokio::runtime::Runtime,
     master: Option<Master>,
     settings: Settings,
-    folder: PathBuf,
+    folder: TempDir,
 }
 
 #[allow(dead_code, reason = "each test binary uses a part of it")]
@@ -27,25 +27,22 @@ impl Cluster {
 
     /// With a log, so that it can be restarted.
     pub fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let _ = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .with_test_writer()
             .try_init();
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // Where a busy disk holds up no log, if there is such a place.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-        let folder = parent.join(format!("mooncake-client-{}-{number}", std::process::id()));
+        let folder = tempfile::Builder::new().prefix("mooncake-client-").tempdir_in(parent).unwrap();
         let mut settings = Settings {
             wal: Wal::On,
-            log_folder: LogFolder::Given(folder.join("log")),
-            witness_folder: folder.clone(),
+            log_folder: LogFolder::Given(folder.path().join("log")),
+            witness_folder: folder.path().to_owned(),
             metric_reporting: false,
             ..Settings::default()
         };
         change(&mut settings);
-        std::fs::create_dir_all(&folder).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let mut cluster = Cluster { runtime, master: None, settings, folder };
         cluster.start_master();
@@ -73,7 +70,7 @@ impl Cluster {
 
     /// The log is lost with it.
     pub fn forget_log(&mut self) {
-        std::fs::remove_dir_all(self.folder.join("log")).unwrap();
+        std::fs::remove_dir_all(self.folder.path().join("log")).unwrap();
     }
 
     /// As after a reboot of the host: nothing vouches for the log any more.
@@ -111,7 +108,10 @@ impl Cluster {
 
     /// Files of the log, to be put back later.
     pub fn copy_log(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        files(&self.folder.join("log")).into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+        files(&self.folder.path().join("log"))
+            .into_iter()
+            .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+            .collect()
     }
 
     /// The log as it was.
@@ -134,7 +134,6 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop_master();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -75,7 +75,8 @@ fn comes_back(client: &Client, reply: &HelloReply) -> (Caller, Vec<Vec<u8>>) {
 #[test]
 fn each_step_of_population_is_news_and_so_is_that_it_ends_early() {
     let (control, owner) = alone();
-    let path = std::env::temp_dir().join(format!("mooncake-populate-{}", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("memory");
     let bytes = 2 << 20;
     std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
     let backing = Backing::File { path: path.clone(), offset: 0, bytes };
@@ -93,7 +94,6 @@ fn each_step_of_population_is_news_and_so_is_that_it_ends_early() {
     assert!(!owner.populate(&held, 1 << 20), "it is over");
     assert!(owner.wants_to_report() && rang(&control));
     assert_eq!(owner.newly_populated(), told(1 << 20, true));
-    std::fs::remove_file(&path).unwrap();
     control.stop();
     owner.close();
 }
