@@ -70,13 +70,12 @@ mod tests {
 
     #[test]
     fn a_rival_beside_us_is_named_with_the_remedy() {
-        let prefix = std::env::temp_dir().join(format!("mooncake-clash-{}", std::process::id()));
-        let packages = prefix.join("lib/python3.11/site-packages");
+        let prefix = tempfile::tempdir().unwrap();
+        let packages = prefix.path().join("lib/python3.11/site-packages");
         fs::create_dir_all(packages.join("mooncake_rs-0.1.0.dist-info")).unwrap();
-        assert_eq!(look_in(&prefix), Ok(()));
+        assert_eq!(look_in(prefix.path()), Ok(()));
         fs::create_dir_all(packages.join("mooncake_transfer_engine_cuda13-0.3.13.dist-info")).unwrap();
-        let said = look_in(&prefix).unwrap_err().to_string();
-        fs::remove_dir_all(&prefix).unwrap();
+        let said = look_in(prefix.path()).unwrap_err().to_string();
         assert!(said.contains("pip uninstall -y mooncake-transfer-engine-cuda13 mooncake-rs && pip install"), "{said}");
     }
 

@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn a_full_journal_goes_on_in_the_next_file_and_the_link_follows() {
-        let folder = std::env::temp_dir().join(format!("mooncake-journal-{}", std::process::id()));
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("journal");
         let mut journal = Journal::open(&folder, "prog", 10, 0).unwrap();
         for line in ["12345\n", "678\n", "next\n"] {
             journal.write_line(line.as_bytes()).unwrap();
@@ -106,29 +107,27 @@ mod tests {
         assert_eq!(std::fs::read_to_string(folder.join("prog")).unwrap(), "next\n");
         let files = std::fs::read_dir(&folder).unwrap().count();
         assert_eq!(files, 3, "two files and the link");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn of_old_files_the_newest_are_kept_and_those_of_others_stay() {
-        let folder = std::env::temp_dir().join(format!("mooncake-journal-kept-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
         // Process 1 runs; one beyond the largest pid has ended.
         let ended = (0..3).map(|nth| format!("prog.20200101-00000{nth}.4194305.0.log"));
         let others = ["prog.20200101-000000.1.0.log", "other.20200101-000000.4194305.0.log", "prog.txt"];
         for name in ended.clone().chain(others.map(str::to_owned)) {
             std::fs::write(folder.join(name), "old").unwrap();
         }
-        let mut journal = Journal::open(&folder, "prog", 10, 2).unwrap();
+        let mut journal = Journal::open(folder, "prog", 10, 2).unwrap();
         for line in ["12345\n", "67890\n", "next!\n"] {
             journal.write_line(line.as_bytes()).unwrap();
         }
         assert!(others.iter().all(|name| folder.join(name).exists()));
         assert!(ended.into_iter().all(|name| !folder.join(name).exists()));
         let own = format!(".{}.", std::process::id());
-        let files = std::fs::read_dir(&folder).unwrap().flatten();
+        let files = std::fs::read_dir(folder).unwrap().flatten();
         let left = files.filter(|entry| entry.file_name().to_string_lossy().contains(&own)).count();
         assert_eq!((left, std::fs::read_to_string(folder.join("prog")).unwrap()), (2, "next!\n".to_owned()));
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

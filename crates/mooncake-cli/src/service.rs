@@ -36,8 +36,8 @@ mod tests {
 
     #[test]
     fn a_manager_is_told_at_a_path_and_at_an_abstract_name() {
-        let path = std::env::temp_dir().join(format!("mooncake-notify-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
         let name = path.to_str().unwrap();
         let at_path = UnixDatagram::bind(&path).unwrap();
         let at_name = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -38,15 +38,6 @@ impl Drop for Mute {
     }
 }
 
-/// A folder of this test's own.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -76,8 +67,9 @@ fn get(port: &str, path: &str) -> String {
 
 #[test]
 fn a_master_and_a_node_that_cannot_write_to_stderr_serve_and_stop_as_ever() {
-    let folder = Folder(std::env::temp_dir().join(format!("mooncake-lost-stderr-{}", std::process::id())));
-    let log_dir = format!("--log_dir={}", folder.0.display());
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("logs");
+    let log_dir = format!("--log_dir={}", folder.display());
     let mut master = Mute::start(&[
         "master",
         "--rpc_address=127.0.0.1",
@@ -90,7 +82,7 @@ fn a_master_and_a_node_that_cannot_write_to_stderr_serve_and_stop_as_ever() {
     let mut port_behind = |words: &str| {
         eventually(words, || {
             assert!(master.lives(), "the master ended");
-            told(&folder.0, words)
+            told(&folder, words)
         })
     };
     let control = port_behind("Master service started on port ");
