@@ -4,6 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Target, Verify};
 
 const AREA: usize = 64 << 20;
@@ -23,7 +24,7 @@ fn main() {
         // Small sizes stay on one spot, as a hot value does; large ones walk through memory that is in no cache.
         let spots = if size <= 64 << 10 { 1 } else { AREA / size };
         let at = |i: usize| (i % spots) * size;
-        let mut rid = 2;
+        let mut rid = Rid(2);
         let mut crcs = vec![0; spots];
         let mut figures: [Vec<f64>; 5] = Default::default();
         for _ in 0..9 {
@@ -49,7 +50,7 @@ fn main() {
             for (list, figure) in figures.iter_mut().zip([copy, write, read, unchecked, view]) {
                 list.push(figure);
             }
-            rid += 2;
+            rid.0 += 2;
         }
         let [copy, write, read, unchecked, view] = figures.map(median);
         let show = |ns: f64| format!("{:>6.2} ({:>3.0} %)", size as f64 / ns, 100.0 * copy / ns);

@@ -1,5 +1,6 @@
 //! A driver is found when it appears, and left alone in forked children.
 
+use mooncake_ids::Rid;
 use mooncake_memory::{
     Bounce, CopyError, ForeignRange, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
 };
@@ -14,12 +15,15 @@ fn a_driver_that_appears_is_found_and_a_child_never_calls_it() {
     let range = |bytes: &[u8]| unsafe { ForeignRange::new(bytes.as_ptr().expose_provenance(), bytes.len()) };
     let bytes = vec![5; 3000];
     registry.register(range(&bytes[1000..2000])).unwrap();
-    segment.mapping().write(2, 0, &[Source::foreign(range(&bytes), &registry).unwrap()]).unwrap();
+    segment.mapping().write(Rid(2), 0, &[Source::foreign(range(&bytes), &registry).unwrap()]).unwrap();
 
     let fake = FakeCuda::load();
     let memory = fake.holding(0, &[6; 3000]);
-    let crc = segment.mapping().write(4, 0, &[Source::foreign(memory.range(), &registry).unwrap()]).unwrap();
-    segment.mapping().read(4, 0, &mut [Target::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc)).unwrap();
+    let crc = segment.mapping().write(Rid(4), 0, &[Source::foreign(memory.range(), &registry).unwrap()]).unwrap();
+    segment
+        .mapping()
+        .read(Rid(4), 0, &mut [Target::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc))
+        .unwrap();
     registry.register(memory.part(1000, 1000)).unwrap();
     let made_before = Source::foreign(memory.range(), &registry).unwrap();
 
@@ -33,8 +37,8 @@ fn a_driver_that_appears_is_found_and_a_child_never_calls_it() {
             let refused = forked()
                 && [made_before, in_child, registered]
                     .iter()
-                    .all(|source| matches!(segment.mapping().write(6, 0, &[*source]), Err(CopyError::Forked)))
-                && segment.mapping().read(4, 0, &mut target, Verify::Skip).is_err()
+                    .all(|source| matches!(segment.mapping().write(Rid(6), 0, &[*source]), Err(CopyError::Forked)))
+                && segment.mapping().read(Rid(4), 0, &mut target, Verify::Skip).is_err()
                 && Bounce::new().sources(&[made_before]).is_err()
                 && registry.register(memory.part(100, 100)).is_err();
             drop((segment, registry));
@@ -49,5 +53,8 @@ fn a_driver_that_appears_is_found_and_a_child_never_calls_it() {
             assert_eq!(libc::WEXITSTATUS(status), 0, "97: the child has called the driver");
         }
     }
-    segment.mapping().read(4, 0, &mut [Target::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc)).unwrap();
+    segment
+        .mapping()
+        .read(Rid(4), 0, &mut [Target::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc))
+        .unwrap();
 }

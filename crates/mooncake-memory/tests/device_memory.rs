@@ -1,5 +1,6 @@
 //! Memory that processors cannot load from is as good as any other.
 
+use mooncake_ids::Rid;
 use mooncake_memory::{
     Bounce, CopyError, DeviceError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions,
     Source, Target, Verify, crc_of_sources, crc_of_targets, crc32c, split_targets,
@@ -29,11 +30,12 @@ fn host(bytes: &mut [u8]) -> ForeignRange {
 }
 
 fn put(segment: &SegmentMemory, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<u32, CopyError> {
-    segment.mapping().write(2, 0, &[Source::foreign(memory.range(), registry).unwrap()])
+    segment.mapping().write(Rid(2), 0, &[Source::foreign(memory.range(), registry).unwrap()])
 }
 
 fn get(segment: &SegmentMemory, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<u32, CopyError> {
-    match segment.mapping().read(2, 0, &mut [Target::foreign(memory.range(), registry).unwrap()], Verify::Compute) {
+    match segment.mapping().read(Rid(2), 0, &mut [Target::foreign(memory.range(), registry).unwrap()], Verify::Compute)
+    {
         Ok(crc) => Ok(crc),
         Err(ReadError::Copy(e)) => Err(e),
         Err(e) => panic!("{e}"),
@@ -79,7 +81,7 @@ fn device_pieces_and_host_pieces_make_one_object_registered_or_not() {
                 Source::new(&data[1000 + len..2000 + len]),
                 Source::foreign(other_from.range(), &registry).unwrap(),
             ];
-            let crc = segment.mapping().write(2, 0, &sources).unwrap();
+            let crc = segment.mapping().write(Rid(2), 0, &sources).unwrap();
             assert_eq!(crc, crc32c(&data));
             assert_eq!(crc_of_sources(0, &sources, 0, data.len() as u64).unwrap(), crc);
 
@@ -91,13 +93,13 @@ fn device_pieces_and_host_pieces_make_one_object_registered_or_not() {
                 Target::new(&mut middle),
                 Target::foreign(other_to.range(), &registry).unwrap(),
             ];
-            assert_eq!(segment.mapping().read(2, 0, &mut targets, Verify::Crc(crc)).unwrap(), crc);
+            assert_eq!(segment.mapping().read(Rid(2), 0, &mut targets, Verify::Crc(crc)).unwrap(), crc);
             assert_eq!(crc_of_targets(0, &targets, 0, data.len() as u64).unwrap(), crc);
             let arrived = [head, to.read(), middle, other_to.read()].concat();
             assert!(arrived == data, "{len} bytes, registered: {registered}");
             // Part of it, unverified.
             let part = &mut [Target::foreign(to.part(0, len), &registry).unwrap()];
-            segment.mapping().read(2, 500, part, Verify::Skip).unwrap();
+            segment.mapping().read(Rid(2), 500, part, Verify::Skip).unwrap();
             assert!(to.read() == data[500..500 + len]);
         }
     }
@@ -118,7 +120,7 @@ fn what_the_default_stream_still_has_to_do_comes_before_what_is_written() {
     let fake = FakeCuda::load();
     let (segment, registry) = (segment(), Registry::new());
     let data = pattern(3 * MIB, 8);
-    segment.mapping().write(2, 0, &[Source::new(&data)]).unwrap();
+    segment.mapping().write(Rid(2), 0, &[Source::new(&data)]).unwrap();
     let memory = fake.alloc(0, data.len());
     fake.fill_later(&memory, 7, 50_000);
     get(&segment, &memory, &registry).unwrap();
@@ -179,9 +181,9 @@ fn many_small_pieces_are_gathered_with_few_waits() {
     // Backwards, so that no two of them follow each other in memory.
     let places = || (0..2048).rev().map(|piece| piece * 1024);
     let sources: Vec<_> = places().map(|at| Source::foreign(from.part(at, 1024), &registry).unwrap()).collect();
-    let crc = segment.mapping().write(2, 0, &sources).unwrap();
+    let crc = segment.mapping().write(Rid(2), 0, &sources).unwrap();
     let mut targets: Vec<_> = places().map(|at| Target::foreign(to.part(at, 1024), &registry).unwrap()).collect();
-    segment.mapping().read(2, 0, &mut targets, Verify::Crc(crc)).unwrap();
+    segment.mapping().read(Rid(2), 0, &mut targets, Verify::Crc(crc)).unwrap();
     assert!(to.read() == data);
     assert_eq!(fake.count("copies") - copies, 2 * 2048);
     assert!(fake.count("waits") - waits <= 2 * 4, "{} waits", fake.count("waits") - waits);
@@ -191,7 +193,7 @@ fn many_small_pieces_are_gathered_with_few_waits() {
 fn a_range_that_leaves_its_allocation_is_refused_and_nothing_of_it_copied() {
     let fake = FakeCuda::load();
     let (segment, registry) = (segment(), Registry::new());
-    segment.mapping().write(2, 0, &[Source::new(&[1; 70_000])]).unwrap();
+    segment.mapping().write(Rid(2), 0, &[Source::new(&[1; 70_000])]).unwrap();
     let memory = fake.alloc(0, 64 << 10);
     let copies = fake.count("copies");
     for (from, len) in [(0, (64 << 10) + 1), (60 << 10, 8 << 10), (64 << 10, 100), (0, usize::MAX / 2)] {
@@ -200,9 +202,9 @@ fn a_range_that_leaves_its_allocation_is_refused_and_nothing_of_it_copied() {
         if len > MIB {
             continue;
         }
-        let write = segment.mapping().write(4, 1 << 20, &[Source::foreign(range, &registry).unwrap()]);
+        let write = segment.mapping().write(Rid(4), 1 << 20, &[Source::foreign(range, &registry).unwrap()]);
         assert!(matches!(write, Err(CopyError::Fault { .. })), "{from} {len}: {write:?}");
-        let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
+        let read = segment.mapping().read(Rid(2), 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))), "{from} {len}");
     }
     assert_eq!((fake.count("copies"), registry.len()), (copies, 0));
@@ -216,7 +218,7 @@ fn device_memory_freed_after_its_registration_is_the_callers_mistake() {
     let range = memory.range();
     registry.register(range).unwrap();
     drop(memory);
-    let error = segment.mapping().write(2, 0, &[Source::foreign(range, &registry).unwrap()]).unwrap_err();
+    let error = segment.mapping().write(Rid(2), 0, &[Source::foreign(range, &registry).unwrap()]).unwrap_err();
     let CopyError::Device(error) = error else { panic!("{error}") };
     assert!(error.is_wrong_range());
     assert_eq!((error.addr, error.len, error.device), (range.addr(), 4096, 0));
@@ -297,7 +299,7 @@ fn nothing_is_under_way_once_a_call_has_failed() {
     let fake = FakeCuda::load();
     let (segment, registry) = (segment(), Registry::new());
     let data = pattern(4 * MIB, 8);
-    segment.mapping().write(2, 0, &[Source::new(&data)]).unwrap();
+    segment.mapping().write(Rid(2), 0, &[Source::new(&data)]).unwrap();
     fake.delay(3000);
     for call in ["cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"] {
         let memory = fake.alloc(0, data.len());
@@ -309,8 +311,8 @@ fn nothing_is_under_way_once_a_call_has_failed() {
             (0..40).map(|at| Target::foreign(memory.part(at * 5000, 5000), &registry).unwrap()).collect();
         fake.fail(call, INVALID_VALUE, 30, 1);
         let failures = [
-            segment.mapping().write(4, 8 << 20, &sources).is_err(),
-            segment.mapping().read(2, 0, &mut targets, Verify::Skip).is_err(),
+            segment.mapping().write(Rid(4), 8 << 20, &sources).is_err(),
+            segment.mapping().read(Rid(2), 0, &mut targets, Verify::Skip).is_err(),
         ];
         assert_eq!(failures.iter().filter(|failed| **failed).count(), 1, "{call}");
         // Its caller may do so now; a copy that is done later finds it gone.
@@ -376,7 +378,7 @@ fn ordinary_memory_is_not_held_up_by_a_driver_that_fails() {
     fake.fail("cuPointerGetAttributes", ILLEGAL_ADDRESS, 0, -1);
     let mut bytes = pattern(5000, 4);
     let expected = crc32c(&bytes);
-    let crc = segment.mapping().write(2, 0, &[Source::foreign(host(&mut bytes), &registry).unwrap()]).unwrap();
+    let crc = segment.mapping().write(Rid(2), 0, &[Source::foreign(host(&mut bytes), &registry).unwrap()]).unwrap();
     assert_eq!(crc, expected);
     // Of what the kernel cannot reach either, the driver's reason is told.
     let asked = |error: &DeviceError| error.call == "cuPointerGetAttributes" && error.code == ILLEGAL_ADDRESS;
@@ -385,7 +387,7 @@ fn ordinary_memory_is_not_held_up_by_a_driver_that_fails() {
     assert!(matches!(registry.register(memory.range()), Err(RegisterError::Device(e)) if asked(&e)));
     fake.mend();
     let nothing = memory.part(1 << 40, 100);
-    let write = segment.mapping().write(4, 0, &[Source::foreign(nothing, &registry).unwrap()]);
+    let write = segment.mapping().write(Rid(4), 0, &[Source::foreign(nothing, &registry).unwrap()]);
     assert!(matches!(write, Err(CopyError::Fault { .. })));
 }
 
@@ -405,7 +407,7 @@ fn stand_ins_have_the_devices_bytes_and_bring_them_back() {
     assert_eq!(crc_of_sources(0, &stand_ins, 0, 700_000).unwrap(), sum);
 
     let segment = segment();
-    segment.mapping().write(2, 0, &parts).unwrap();
+    segment.mapping().write(Rid(2), 0, &parts).unwrap();
     let mut head = vec![0; 100_000];
     let mut parts = [Target::new(&mut head), Target::foreign(to.range(), &registry).unwrap()];
     assert!(Bounce::is_needed_for_targets(&parts));
@@ -413,7 +415,7 @@ fn stand_ins_have_the_devices_bytes_and_bring_them_back() {
         let mut chunk = split_targets(&mut parts, start, end);
         let mut stand_ins = bounce.targets(&mut chunk);
         assert!(!Bounce::is_needed_for_targets(&stand_ins));
-        segment.mapping().read(2, start, &mut stand_ins, Verify::Skip).unwrap();
+        segment.mapping().read(Rid(2), start, &mut stand_ins, Verify::Skip).unwrap();
         bounce.deliver(&mut chunk).unwrap();
     }
     assert!(head == data[600_000..700_000] && to.read() == data[..600_000]);

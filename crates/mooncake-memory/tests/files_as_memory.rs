@@ -3,6 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify};
 
 struct File(PathBuf);
@@ -21,7 +22,7 @@ impl Drop for File {
     }
 }
 
-const RID: u64 = (1 << 48) | 2;
+const RID: Rid = Rid::new(1, 1);
 
 #[test]
 fn bytes_lie_in_the_file_behind_the_offset_and_stamps_beside_it() {
@@ -42,7 +43,7 @@ fn bytes_lie_in_the_file_behind_the_offset_and_stamps_beside_it() {
 
     let view = memory.view_mapping().unwrap().view(RID, 2048, 5000, Verify::Crc(crc)).unwrap();
     memory.give_back(&[]).unwrap();
-    assert!(memory.mapping().write(RID + 2, 2048, &[Source::new(&bytes)]).is_err(), "given back");
+    assert!(memory.mapping().write(Rid(RID.0 + 2), 2048, &[Source::new(&bytes)]).is_err(), "given back");
     assert_eq!(view[..], bytes[..], "the file stays as it was");
     assert!(std::fs::read(&file.0).unwrap() == written);
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{
     CopyError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
     crc_of_sources, crc32c, recv_targets, send_sources,
@@ -57,11 +58,11 @@ fn foreign_memory_goes_in_and_out_registered_or_not() {
             registry.register(to.range()).unwrap();
         }
         let parts = [Source::new(b"head"), Source::foreign(from.range(), &registry).unwrap()];
-        let crc = segment.mapping().write(2, 0, &parts).unwrap();
+        let crc = segment.mapping().write(Rid(2), 0, &parts).unwrap();
         assert_eq!(crc_of_sources(0, &parts, 0, 4 + LEN as u64).unwrap(), crc);
         let mut head = [0; 4];
         let targets = &mut [Target::new(&mut head), Target::foreign(to.range(), &registry).unwrap()];
-        segment.mapping().read(2, 0, targets, Verify::Crc(crc)).unwrap();
+        segment.mapping().read(Rid(2), 0, targets, Verify::Crc(crc)).unwrap();
         // SAFETY: pages of this test's own.
         let copy = unsafe { std::slice::from_raw_parts(to.base.cast::<u8>(), LEN) };
         assert!(head == *b"head" && copy.iter().all(|&byte| byte == 0x5a));
@@ -73,13 +74,13 @@ fn memory_freed_after_its_registration_is_an_error() {
     let (segment, registry) = (segment(), Registry::new());
     let pages = Pages::new(LEN, 1);
     registry.register(pages.range()).unwrap();
-    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
+    let crc = segment.mapping().write(Rid(2), 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
     pages.unmap_from(LEN / 2);
-    let write = segment.mapping().write(4, 0, &[Source::foreign(pages.range(), &registry).unwrap()]);
+    let write = segment.mapping().write(Rid(4), 0, &[Source::foreign(pages.range(), &registry).unwrap()]);
     assert!(matches!(write, Err(CopyError::Fault { addr, len: LEN }) if addr == pages.base.addr()));
-    segment.mapping().write(6, 0, &[Source::new(&[1; LEN])]).unwrap();
+    segment.mapping().write(Rid(6), 0, &[Source::new(&[1; LEN])]).unwrap();
     let target = &mut [Target::foreign(pages.range(), &registry).unwrap()];
-    let read = segment.mapping().read(6, 0, target, Verify::Crc(crc));
+    let read = segment.mapping().read(Rid(6), 0, target, Verify::Crc(crc));
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
 }
 
@@ -88,9 +89,10 @@ fn memory_made_inaccessible_after_its_registration_is_an_error() {
     let (segment, registry) = (segment(), Registry::new());
     let pages = Pages::new(LEN, 1);
     registry.register(pages.range()).unwrap();
-    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
-    let read =
-        || segment.mapping().read(2, 0, &mut [Target::foreign(pages.range(), &registry).unwrap()], Verify::Crc(crc));
+    let crc = segment.mapping().write(Rid(2), 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
+    let read = || {
+        segment.mapping().read(Rid(2), 0, &mut [Target::foreign(pages.range(), &registry).unwrap()], Verify::Crc(crc))
+    };
     let fault = |read| matches!(read, Err(ReadError::Copy(CopyError::Fault { .. })));
     read().unwrap();
     pages.protect(MprotectFlags::READ);
@@ -99,7 +101,7 @@ fn memory_made_inaccessible_after_its_registration_is_an_error() {
     pages.protect(MprotectFlags::empty());
     assert!(fault(read()));
     let source = [Source::foreign(pages.range(), &registry).unwrap()];
-    assert!(matches!(segment.mapping().write(4, 1 << 20, &source), Err(CopyError::Fault { .. })));
+    assert!(matches!(segment.mapping().write(Rid(4), 1 << 20, &source), Err(CopyError::Fault { .. })));
     assert!(matches!(crc_of_sources(0, &source, 5, 10_000), Err(CopyError::Fault { .. })));
     pages.protect(MprotectFlags::READ | MprotectFlags::WRITE);
     read().unwrap();
@@ -114,7 +116,7 @@ fn one_inaccessible_page_inside_a_short_piece_is_an_error() {
     let write = |offset| {
         // SAFETY: pages of this test's own, borrowed nowhere.
         let piece = unsafe { ForeignRange::new(pages.base.addr() + offset, PIECE) };
-        segment.mapping().write(2, 0, &[Source::foreign(piece, &registry).unwrap()])
+        segment.mapping().write(Rid(2), 0, &[Source::foreign(piece, &registry).unwrap()])
     };
     // SAFETY: a page of this test's own, in the middle of the second piece.
     unsafe { mprotect(pages.base.byte_add(PIECE + PIECE / 2), 4096, MprotectFlags::empty()) }.unwrap();
@@ -138,24 +140,24 @@ fn a_registered_file_that_was_truncated_is_an_error() {
     let range = unsafe { ForeignRange::new(base.addr(), LEN) };
     let (segment, registry) = (segment(), Registry::new());
     registry.register(range).unwrap();
-    segment.mapping().write(2, 0, &[Source::foreign(range, &registry).unwrap()]).unwrap();
+    segment.mapping().write(Rid(2), 0, &[Source::foreign(range, &registry).unwrap()]).unwrap();
     rustix::fs::ftruncate(&file, 0).unwrap();
-    let write = segment.mapping().write(4, 1 << 20, &[Source::foreign(range, &registry).unwrap()]);
+    let write = segment.mapping().write(Rid(4), 1 << 20, &[Source::foreign(range, &registry).unwrap()]);
     assert!(matches!(write, Err(CopyError::Fault { .. })));
-    let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
+    let read = segment.mapping().read(Rid(2), 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
 }
 
 #[test]
 fn pointers_to_nothing_are_errors() {
     let (segment, registry) = (segment(), Registry::new());
-    segment.mapping().write(2, 0, &[Source::new(&[1; 4096])]).unwrap();
+    segment.mapping().write(Rid(2), 0, &[Source::new(&[1; 4096])]).unwrap();
     for addr in [0, 8, 1 << 46, usize::MAX - 4000, 0xffff_8000_0000_0000] {
         // SAFETY: nothing is mapped there.
         let range = unsafe { ForeignRange::new(addr, 4096) };
-        let write = segment.mapping().write(4, 8192, &[Source::foreign(range, &registry).unwrap()]);
+        let write = segment.mapping().write(Rid(4), 8192, &[Source::foreign(range, &registry).unwrap()]);
         assert!(matches!(write, Err(CopyError::Fault { .. })), "{addr:#x}");
-        let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
+        let read = segment.mapping().read(Rid(2), 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))), "{addr:#x}");
         assert!(crc_of_sources(0, &[Source::foreign(range, &registry).unwrap()], 0, 4096).is_err());
         assert!(matches!(
@@ -171,9 +173,10 @@ fn read_only_memory_is_never_stored_to() {
     let pages = Pages::new(LEN, 3);
     pages.protect(MprotectFlags::READ);
     registry.register(pages.range()).unwrap();
-    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
+    let crc = segment.mapping().write(Rid(2), 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
     assert_eq!(crc, crc32c(&[3; LEN]));
-    let read = segment.mapping().read(2, 0, &mut [Target::foreign(pages.range(), &registry).unwrap()], Verify::Skip);
+    let read =
+        segment.mapping().read(Rid(2), 0, &mut [Target::foreign(pages.range(), &registry).unwrap()], Verify::Skip);
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
     pages.protect(MprotectFlags::empty());
     assert!(matches!(Registry::new().register(pages.range()), Err(RegisterError::NotReadable { .. })));

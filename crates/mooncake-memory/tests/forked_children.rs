@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{
     CommonMemory, CopyError, MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify, allocate_shared,
     send_sources,
@@ -43,8 +44,8 @@ fn is_open(fd: i32) -> bool {
 fn a_child_closes_refuses_and_leaves_alone() {
     watch_forks();
     let segment = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
-    let crc = segment.mapping().write(2, 0, &[Source::new(&[7; 5000])]).unwrap();
-    let view = segment.view_mapping().unwrap().view(2, 0, 5000, Verify::Crc(crc)).unwrap();
+    let crc = segment.mapping().write(Rid(2), 0, &[Source::new(&[7; 5000])]).unwrap();
+    let view = segment.view_mapping().unwrap().view(Rid(2), 0, 5000, Verify::Crc(crc)).unwrap();
     let peer = Arc::new(segment.mapping().remap(false).unwrap());
     let (near, _far) = UnixStream::pair().unwrap();
     let near = Guarded::new(near);
@@ -60,8 +61,8 @@ fn a_child_closes_refuses_and_leaves_alone() {
         let mut results = vec![
             forked(),
             raw.iter().chain(&segment_fds).all(|&fd| !is_open(fd)),
-            matches!(segment.mapping().write(4, 0, &[Source::new(b"x")]), Err(CopyError::Forked)),
-            peer.read(2, 0, &mut [Target::new(&mut byte)], Verify::Skip).is_err(),
+            matches!(segment.mapping().write(Rid(4), 0, &[Source::new(b"x")]), Err(CopyError::Forked)),
+            peer.read(Rid(2), 0, &mut [Target::new(&mut byte)], Verify::Skip).is_err(),
             matches!(segment.give_back(&[]), Err(MemoryError::Forked)),
             matches!(segment.mapping().remap(false), Err(MemoryError::Forked)),
             matches!(SegmentMemory::create(4096, SegmentOptions::default()), Err(MemoryError::Forked)),

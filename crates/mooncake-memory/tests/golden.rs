@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use mooncake_ids::{GRANULE, SegmentUuid};
+use mooncake_ids::{GRANULE, Rid, SegmentUuid};
 use mooncake_memory::{
     AccessPage, AccessPageView, CommonMemory, RevisionPage, RevisionPageView, SegmentMemory, SegmentOptions, Source,
 };
@@ -61,11 +61,11 @@ fn the_control_memory_of_a_segment_is_laid_out_as_it_was() {
     assert!(control.bytes[40..].iter().all(|byte| *byte == 0));
 
     let mapping = memory.mapping();
-    mapping.write(0x0001_0000_0000_0002, GRANULE, &[Source::new(&[7; 1500])]).unwrap();
+    mapping.write(Rid(0x0001_0000_0000_0002), GRANULE, &[Source::new(&[7; 1500])]).unwrap();
     control.note(&mut golden, "written");
-    mapping.stamp_if_newest(0x0001_0000_0000_0004, 3 * GRANULE, 1).unwrap();
+    mapping.stamp_if_newest(Rid(0x0001_0000_0000_0004), 3 * GRANULE, 1).unwrap();
     control.note(&mut golden, "stamped");
-    mapping.tombstone(0x0001_0000_0000_0004, 2 * GRANULE, 2 * GRANULE).unwrap();
+    mapping.tombstone(Rid(0x0001_0000_0000_0004), 2 * GRANULE, 2 * GRANULE).unwrap();
     control.note(&mut golden, "tombstone");
     let buried = || {
         control.note(&mut golden, "buried");

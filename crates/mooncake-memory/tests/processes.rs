@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
+use mooncake_ids::Rid;
 use mooncake_memory::{Expect, Mapping, SegmentMemory, SegmentOptions, Source, Target, Verify};
 use mooncake_os::{ProcessError, ProcessIdentity, has_exited, peer_credentials, peer_pidfd, recv_fds, send_fds};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
@@ -99,7 +100,7 @@ fn a_peer_on_a_unix_socket_is_known_by_its_kernel_credentials() {
 #[test]
 fn a_segment_is_passed_over_a_unix_socket() {
     let segment = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
-    let crc = segment.mapping().write(6, 4096, &[Source::new(b"passed on")]).unwrap();
+    let crc = segment.mapping().write(Rid(6), 4096, &[Source::new(b"passed on")]).unwrap();
     let (left, mut right) = UnixStream::pair().unwrap();
     assert_eq!(send_fds(&left, b"hello", &[segment.data_fd(), segment.control_fd()]).unwrap(), 5);
     drop(left);
@@ -110,7 +111,7 @@ fn a_segment_is_passed_over_a_unix_socket() {
     let [data, control] = <[_; 2]>::try_from(fds).unwrap();
     let peer = Mapping::map(data, control, Expect { uuid: segment.uuid(), bytes: segment.bytes() }, false).unwrap();
     let mut copy = [0; 9];
-    peer.read(6, 4096, &mut [Target::new(&mut copy)], Verify::Crc(crc)).unwrap();
+    peer.read(Rid(6), 4096, &mut [Target::new(&mut copy)], Verify::Crc(crc)).unwrap();
     assert_eq!(copy, *b"passed on");
 }
 
@@ -121,7 +122,7 @@ fn segment_bytes_travel_over_sockets_in_place() {
         SegmentMemory::create(8 << 20, SegmentOptions::default()).unwrap(),
     );
     let data: Vec<u8> = (0..3_000_001_u32).map(|i| ((i * 13) >> 3) as u8).collect();
-    let crc = from.mapping().write(2, 1024, &[Source::new(&data)]).unwrap();
+    let crc = from.mapping().write(Rid(2), 1024, &[Source::new(&data)]).unwrap();
     let (left, mut right) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -137,7 +138,7 @@ fn segment_bytes_travel_over_sockets_in_place() {
         let mut header = [0; 6];
         right.read_exact(&mut header).unwrap();
         assert_eq!(header, *b"header");
-        to.mapping().stamp_if_newest(8, 2048, 3_000_001).unwrap();
+        to.mapping().stamp_if_newest(Rid(8), 2048, 3_000_001).unwrap();
         let mut received = 0;
         while received < 3_000_001 {
             let more = to.mapping().recv_from(right.as_fd(), 2048 + received, 3_000_001 - received, true).unwrap();
@@ -146,7 +147,7 @@ fn segment_bytes_travel_over_sockets_in_place() {
         }
     });
     assert_eq!(to.mapping().crc(2048, 3_000_001).unwrap(), crc);
-    assert!(to.mapping().check_stamps(8, 2048, 3_000_001).unwrap());
+    assert!(to.mapping().check_stamps(Rid(8), 2048, 3_000_001).unwrap());
     let read_only = to.view_mapping().unwrap();
     assert!(read_only.recv_from(right.as_fd(), 0, 1, true).is_err());
     assert!(to.mapping().send_to(right.as_fd(), b"", 8 << 20, 1, 0).is_err());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_ids::GRANULE;
+use mooncake_ids::{GRANULE, Rid};
 use mooncake_memory::{
     CopyError, ForeignRange, Mapping, ReadError, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
     crc_of_sources, crc_of_targets, crc32c, split_sources, total_of_sources, total_of_targets,
@@ -48,7 +48,7 @@ proptest! {
         let data = pattern(len, seed);
         let offset = granule * GRANULE;
         let sources: Vec<Source> = cuts(len, &into).windows(2).map(|cut| Source::new(&data[cut[0]..cut[1]])).collect();
-        let crc = segment.mapping().write(42, offset, &sources).unwrap();
+        let crc = segment.mapping().write(Rid(42), offset, &sources).unwrap();
         prop_assert_eq!(crc, crc32c(&data));
         prop_assert_eq!(crc_of_sources(0, &sources, 0, len as u64).unwrap(), crc);
 
@@ -60,7 +60,7 @@ proptest! {
             targets.push(Target::new(piece));
             rest = tail;
         }
-        prop_assert_eq!(reader.read(42, offset, &mut targets, Verify::Crc(crc)).unwrap(), crc);
+        prop_assert_eq!(reader.read(Rid(42), offset, &mut targets, Verify::Crc(crc)).unwrap(), crc);
         prop_assert_eq!(crc_of_targets(0, &targets, 0, len as u64).unwrap(), crc);
         drop(targets);
         prop_assert!(copy == data);
@@ -83,19 +83,19 @@ proptest! {
 fn a_later_placement_makes_a_read_stale() {
     let segment = segment();
     let data = pattern(10_000, 1);
-    let crc = segment.mapping().write(10, 2048, &[Source::new(&data)]).unwrap();
+    let crc = segment.mapping().write(Rid(10), 2048, &[Source::new(&data)]).unwrap();
     let mut copy = vec![0; data.len()];
     let mut read = |rid, verify| segment.mapping().read(rid, 2048, &mut [Target::new(&mut copy)], verify);
-    assert_eq!(read(10, Verify::Crc(crc)).unwrap(), crc);
+    assert_eq!(read(Rid(10), Verify::Crc(crc)).unwrap(), crc);
     // The last granule only.
-    segment.mapping().write(12, 2048 + 9 * GRANULE, &[Source::new(b"x")]).unwrap();
-    assert!(matches!(read(10, Verify::Crc(crc)), Err(ReadError::Stale { rid: 10, found: 12 })));
-    assert!(matches!(read(10, Verify::Skip), Err(ReadError::Stale { .. })));
-    assert!(matches!(segment.mapping().read(10, 2048, &mut [], Verify::Compute), Ok(0)), "no granule, no stamp");
+    segment.mapping().write(Rid(12), 2048 + 9 * GRANULE, &[Source::new(b"x")]).unwrap();
+    assert!(matches!(read(Rid(10), Verify::Crc(crc)), Err(ReadError::Stale { rid: 10, found: 12 })));
+    assert!(matches!(read(Rid(10), Verify::Skip), Err(ReadError::Stale { .. })));
+    assert!(matches!(segment.mapping().read(Rid(10), 2048, &mut [], Verify::Compute), Ok(0)), "no granule, no stamp");
     let mut head = [0; 100];
-    let range = segment.mapping().read(10, 2048 + 500, &mut [Target::new(&mut head)], Verify::Skip);
+    let range = segment.mapping().read(Rid(10), 2048 + 500, &mut [Target::new(&mut head)], Verify::Skip);
     assert!(range.is_ok() && head == data[500..600], "granules that were not copied do not matter");
-    assert!(!segment.mapping().check_stamps(10, 2048, 10_000).unwrap());
+    assert!(!segment.mapping().check_stamps(Rid(10), 2048, 10_000).unwrap());
     assert_eq!(segment.mapping().max_stamp(2048, 10_000).unwrap(), 12);
 }
 
@@ -103,27 +103,27 @@ fn a_later_placement_makes_a_read_stale() {
 fn a_flipped_byte_is_a_checksum_error_and_not_stale() {
     let segment = segment();
     let data = pattern(300_000, 2);
-    let crc = segment.mapping().write(10, 0, &[Source::new(&data)]).unwrap();
-    segment.mapping().write(10, 70_000, &[Source::new(&[data[70_000] ^ 4])]).unwrap();
+    let crc = segment.mapping().write(Rid(10), 0, &[Source::new(&data)]).unwrap();
+    segment.mapping().write(Rid(10), 70_000, &[Source::new(&[data[70_000] ^ 4])]).unwrap();
     let mut copy = vec![0; data.len()];
-    let read = segment.mapping().read(10, 0, &mut [Target::new(&mut copy)], Verify::Crc(crc));
+    let read = segment.mapping().read(Rid(10), 0, &mut [Target::new(&mut copy)], Verify::Crc(crc));
     assert!(matches!(read, Err(ReadError::Checksum { rid: 10, expected, .. }) if expected == crc));
     let mapping = segment.view_mapping().unwrap();
-    assert!(matches!(mapping.view(10, 0, 300_000, Verify::Crc(crc)), Err(ReadError::Checksum { .. })));
+    assert!(matches!(mapping.view(Rid(10), 0, 300_000, Verify::Crc(crc)), Err(ReadError::Checksum { .. })));
 }
 
 #[test]
 fn a_write_older_than_any_stamp_is_refused() {
     let segment = segment();
     let mapping = segment.mapping();
-    mapping.stamp_if_newest(20, 0, 4096).unwrap();
-    mapping.stamp_if_newest(20, 0, 4096).unwrap();
-    mapping.tombstone(20, 0, 4096).unwrap();
-    assert!(matches!(mapping.stamp_if_newest(20, 0, 4096), Err(CopyError::Superseded { rid: 20, found: 21 })));
-    mapping.stamp_if_newest(22, 1024, 1024).unwrap();
-    mapping.tombstone(20, 0, 4096).unwrap();
-    assert!(mapping.check_stamps(22, 1024, 1024).unwrap(), "a tombstone never lowers a stamp");
-    assert!(mapping.check_stamps(21, 2048, 2048).unwrap());
+    mapping.stamp_if_newest(Rid(20), 0, 4096).unwrap();
+    mapping.stamp_if_newest(Rid(20), 0, 4096).unwrap();
+    mapping.tombstone(Rid(20), 0, 4096).unwrap();
+    assert!(matches!(mapping.stamp_if_newest(Rid(20), 0, 4096), Err(CopyError::Superseded { rid: 20, found: 21 })));
+    mapping.stamp_if_newest(Rid(22), 1024, 1024).unwrap();
+    mapping.tombstone(Rid(20), 0, 4096).unwrap();
+    assert!(mapping.check_stamps(Rid(22), 1024, 1024).unwrap(), "a tombstone never lowers a stamp");
+    assert!(mapping.check_stamps(Rid(21), 2048, 2048).unwrap());
 }
 
 #[test]
@@ -132,22 +132,22 @@ fn extents_outside_of_the_segment_are_refused() {
     let mapping = segment.mapping();
     let mut byte = [0; 2];
     for offset in [BYTES - 1, BYTES, u64::MAX, u64::MAX - 1] {
-        assert!(matches!(mapping.write(2, offset, &[Source::new(&[1, 2])]), Err(CopyError::OutOfRange { .. })));
-        let read = mapping.read(2, offset, &mut [Target::new(&mut byte)], Verify::Skip);
+        assert!(matches!(mapping.write(Rid(2), offset, &[Source::new(&[1, 2])]), Err(CopyError::OutOfRange { .. })));
+        let read = mapping.read(Rid(2), offset, &mut [Target::new(&mut byte)], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::OutOfRange { .. }))));
-        assert!(mapping.stamp_if_newest(2, offset, 2).is_err() && mapping.crc(offset, 2).is_err());
-        assert!(mapping.tombstone(2, offset, 2).is_err() && mapping.check_stamps(2, offset, 2).is_err());
+        assert!(mapping.stamp_if_newest(Rid(2), offset, 2).is_err() && mapping.crc(offset, 2).is_err());
+        assert!(mapping.tombstone(Rid(2), offset, 2).is_err() && mapping.check_stamps(Rid(2), offset, 2).is_err());
     }
     let reader: Mapping = mapping.remap(false).unwrap();
-    assert!(matches!(reader.write(2, 0, &[Source::new(&[1])]), Err(CopyError::ReadOnly)));
-    assert!(matches!(reader.stamp_if_newest(2, 0, 1), Err(CopyError::ReadOnly)));
+    assert!(matches!(reader.write(Rid(2), 0, &[Source::new(&[1])]), Err(CopyError::ReadOnly)));
+    assert!(matches!(reader.stamp_if_newest(Rid(2), 0, 1), Err(CopyError::ReadOnly)));
 }
 
 #[test]
 fn pieces_whose_sizes_wrap_around_touch_nothing() {
     let (segment, registry) = (segment(), Registry::new());
     let (mapping, before) = (segment.mapping(), pattern(300_000, 4));
-    let crc = mapping.write(2, 0, &[Source::new(&before)]).unwrap();
+    let crc = mapping.write(Rid(2), 0, &[Source::new(&before)]).unwrap();
     let bytes = [7; 8192];
     let half = 1 << 63;
     let shapes: [&[usize]; 5] =
@@ -159,13 +159,13 @@ fn pieces_whose_sizes_wrap_around_touch_nothing() {
         let mut targets: Vec<Target> = ranges().map(|range| Target::foreign(range, &registry).unwrap()).collect();
         assert_eq!((total_of_sources(&sources), total_of_targets(&targets)), (u64::MAX, u64::MAX));
         for offset in [0, 1 << 20] {
-            assert!(matches!(mapping.write(4, offset, &sources), Err(CopyError::OutOfRange { .. })));
-            let read = mapping.read(2, offset, &mut targets, Verify::Skip);
+            assert!(matches!(mapping.write(Rid(4), offset, &sources), Err(CopyError::OutOfRange { .. })));
+            let read = mapping.read(Rid(2), offset, &mut targets, Verify::Skip);
             assert!(matches!(read, Err(ReadError::Copy(CopyError::OutOfRange { .. }))));
         }
     }
     let mut after = vec![0; before.len()];
-    mapping.read(2, 0, &mut [Target::new(&mut after)], Verify::Crc(crc)).unwrap();
+    mapping.read(Rid(2), 0, &mut [Target::new(&mut after)], Verify::Crc(crc)).unwrap();
     assert_eq!(bytes, [7; 8192]);
 }
 
@@ -173,9 +173,9 @@ fn pieces_whose_sizes_wrap_around_touch_nothing() {
 fn a_view_outlives_its_segment() {
     let segment = segment();
     let data = pattern(100_000, 3);
-    let crc = segment.mapping().write(4, 5 * GRANULE, &[Source::new(&data)]).unwrap();
+    let crc = segment.mapping().write(Rid(4), 5 * GRANULE, &[Source::new(&data)]).unwrap();
     let peer = Arc::new(segment.mapping().remap(false).unwrap());
-    let view = peer.view(4, 5 * GRANULE, 100_000, Verify::Crc(crc)).unwrap();
+    let view = peer.view(Rid(4), 5 * GRANULE, 100_000, Verify::Crc(crc)).unwrap();
     drop((segment, peer));
     assert!(view[..] == data[..]);
 }

@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use mooncake_ids::Rid;
 use mooncake_memory::{Mapping, ReadError, SegmentMemory, SegmentOptions, Source, Target, Verify, crc32c};
 
 /// Longest wait for a read that is overtaken.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Every 8 bytes of an object hold its rid.
-fn object(rid: u64, len: usize) -> Vec<u8> {
-    rid.to_le_bytes().iter().copied().cycle().take(len).collect()
+fn object(rid: Rid, len: usize) -> Vec<u8> {
+    rid.0.to_le_bytes().iter().copied().cycle().take(len).collect()
 }
 
-fn is_whole(rid: u64, bytes: &[u8]) -> bool {
-    bytes.chunks_exact(8).all(|word| word == rid.to_le_bytes())
+fn is_whole(rid: Rid, bytes: &[u8]) -> bool {
+    bytes.chunks_exact(8).all(|word| word == rid.0.to_le_bytes())
 }
 
 /// One writer under two readers for a while; returns good and stale reads.
@@ -25,7 +26,7 @@ fn stress(len: usize, stamps_only: bool) -> (u64, u64) {
     let writer: &Mapping = segment.mapping();
     // What a master would say: the placement that was committed last.
     let committed = AtomicU64::new(2);
-    writer.write(2, 0, &[Source::new(&object(2, len))]).unwrap();
+    writer.write(Rid(2), 0, &[Source::new(&object(Rid(2), len))]).unwrap();
     let stop = AtomicBool::new(false);
     let (good, stale) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -34,11 +35,11 @@ fn stress(len: usize, stamps_only: bool) -> (u64, u64) {
                 let reader = segment.mapping().remap(false).unwrap();
                 let mut copy = vec![0; len];
                 while !stop.load(Ordering::Relaxed) {
-                    let rid = committed.load(Ordering::Acquire);
+                    let rid = Rid(committed.load(Ordering::Acquire));
                     let verify = if stamps_only { Verify::Skip } else { Verify::Compute };
                     match reader.read(rid, 0, &mut [Target::new(&mut copy)], verify) {
                         Ok(crc) => {
-                            assert!(is_whole(rid, &copy), "a torn read of rid {rid} passed the stamps");
+                            assert!(is_whole(rid, &copy), "a torn read of rid {} passed the stamps", rid.0);
                             assert!(stamps_only || crc == crc32c(&copy));
                             good.fetch_add(1, Ordering::Relaxed);
                         }
@@ -51,12 +52,12 @@ fn stress(len: usize, stamps_only: bool) -> (u64, u64) {
             });
         }
         let (least, most) = (Instant::now() + Duration::from_millis(700), Instant::now() + PATIENCE);
-        let mut rid = 2;
+        let mut rid = Rid(2);
         // Longer on a busy machine, where readers and writer take longer to meet.
         while Instant::now() < least || stale.load(Ordering::Relaxed) == 0 && Instant::now() < most {
-            rid += 2;
+            rid.0 += 2;
             writer.write(rid, 0, &[Source::new(&object(rid, len))]).unwrap();
-            committed.store(rid, Ordering::Release);
+            committed.store(rid.0, Ordering::Release);
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -86,24 +87,24 @@ fn a_view_that_is_overtaken_in_mid_look_is_stale_and_no_bad_replica() {
     let segment = SegmentMemory::create(8 << 20, SegmentOptions::default()).unwrap();
     segment.populate_step(8 << 20).unwrap();
     let objects: Vec<(Vec<u8>, u32)> =
-        (0..2_u64).map(|at| object(at, LEN as usize)).map(|bytes| (bytes.clone(), crc32c(&bytes))).collect();
-    let content = |rid: u64| &objects[(rid / 2 % 2) as usize];
-    segment.mapping().write(2, 0, &[Source::new(&content(2).0)]).unwrap();
+        (0..2_u64).map(|at| object(Rid(at), LEN as usize)).map(|bytes| (bytes.clone(), crc32c(&bytes))).collect();
+    let content = |rid: Rid| &objects[(rid.0 / 2 % 2) as usize];
+    segment.mapping().write(Rid(2), 0, &[Source::new(&content(Rid(2)).0)]).unwrap();
     let (committed, stop) = (AtomicU64::new(2), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut rid = 2;
+            let mut rid = Rid(2);
             while !stop.load(Ordering::Relaxed) {
-                rid += 2;
+                rid.0 += 2;
                 segment.mapping().write(rid, 0, &[Source::new(&content(rid).0)]).unwrap();
-                committed.store(rid, Ordering::Release);
+                committed.store(rid.0, Ordering::Release);
             }
         });
         let reader = Arc::new(segment.mapping().remap(false).unwrap());
         let (least, most) = (Instant::now() + Duration::from_millis(500), Instant::now() + PATIENCE);
         let (mut stale, mut wrong) = (0, None);
         while (Instant::now() < least || stale == 0 && Instant::now() < most) && wrong.is_none() {
-            let rid = committed.load(Ordering::Acquire);
+            let rid = Rid(committed.load(Ordering::Acquire));
             match reader.view(rid, 0, LEN, Verify::Crc(content(rid).1)) {
                 Ok(_) => {}
                 Err(ReadError::Stale { .. }) => stale += 1,

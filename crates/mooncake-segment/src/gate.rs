@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{CopyError, Mapping};
 use parking_lot::Mutex;
 
@@ -37,7 +38,7 @@ impl Stamps for Mapping {
     }
 
     fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        Mapping::tombstone(self, rid, offset, len)
+        Mapping::tombstone(self, Rid(rid), offset, len)
     }
 }
 

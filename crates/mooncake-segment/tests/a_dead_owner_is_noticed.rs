@@ -6,7 +6,7 @@ mod support;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{Source, Target, Verify};
 use mooncake_os::Deadline;
 use mooncake_segment::{Path, Paths, TransferError};
@@ -168,7 +168,7 @@ fn a_peer_that_hears_that_a_segment_is_gone_takes_nothing_from_an_owner_that_liv
     let data = pattern(MIB, 5);
     let crc = link.write(rid(1, 1), 0, &[Source::new(&data)], &soon()).unwrap();
     // Its owner's own view, which announces itself to nobody, and a peer's.
-    let owners = owner.memory.view_mapping().unwrap().view(rid(1, 1), 0, MIB, Verify::Crc(crc)).unwrap();
+    let owners = owner.memory.view_mapping().unwrap().view(Rid(rid(1, 1)), 0, MIB, Verify::Crc(crc)).unwrap();
     let mine = link.view(rid(1, 1), 0, MIB, Some(crc)).unwrap().unwrap();
     links.forget(owner.memory.uuid(), &[], FIRST);
     drop(mine);

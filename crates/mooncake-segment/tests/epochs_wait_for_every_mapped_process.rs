@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::Source;
 use mooncake_segment::{Epoch, EpochQuestion, Link, Links, Path, Paths, TransferError, TwoEpochs};
 use support::*;
@@ -43,7 +43,7 @@ fn without_peers_an_epoch_is_taken_at_once_and_older_writes_are_refused() {
 fn a_process_that_maps_the_segment_must_confirm_even_if_it_only_reads() {
     for command in ["write 281474976710658 0 4096", "view 281474976710658 0 1024"] {
         let owner = Owner::new(MIB);
-        owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(&[0; 4096])]).unwrap();
+        owner.memory.mapping().write(Rid(rid(1, 1)), 0, &[Source::new(&[0; 4096])]).unwrap();
         let mut peer = start_writer(&owner.address(), Path::SharedMemory);
         peer.ask(command);
         assert_eq!(owner.take_epoch(2), [] as [SegmentUuid; 0]);
@@ -107,7 +107,7 @@ fn what_is_taken_is_known_apart_from_what_was_asked() {
 #[test]
 fn another_store_of_the_owners_process_is_asked_like_a_process() {
     let owner = Owner::new(MIB);
-    owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(b"seen")]).unwrap();
+    owner.memory.mapping().write(Rid(rid(1, 1)), 0, &[Source::new(b"seen")]).unwrap();
     let (links, noticed) = links(Paths::only(Path::Local));
     let link = links.link(&owner.address(), &soon()).unwrap();
     let view = link.view(rid(1, 1), 0, 4, None).unwrap().unwrap();

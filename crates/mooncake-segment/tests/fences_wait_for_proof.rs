@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::Rid;
 use mooncake_memory::{Source, Target, crc32c};
 use mooncake_segment::{Fence, LinkError, Path, Paths, TransferError};
 use support::*;
@@ -85,11 +86,11 @@ fn a_mapped_writer_stopped_in_mid_copy_is_fenced_after_its_last_byte() {
     assert_eq!(owner.hears_within(5000), Some(Heard::Fenced(mine)));
     // Whatever it wrote, it carries the tombstone, and nothing comes after it.
     let mapping = owner.memory.mapping();
-    assert!(mapping.check_stamps(mine | 1, 0, len).unwrap());
+    assert!(mapping.check_stamps(Rid(mine | 1), 0, len).unwrap());
     let after = mapping.crc(0, len).unwrap();
     assert!(writer.hear().contains("refused"));
     assert_eq!(mapping.crc(0, len).unwrap(), after);
-    assert!(mapping.check_stamps(mine | 1, 0, len).unwrap());
+    assert!(mapping.check_stamps(Rid(mine | 1), 0, len).unwrap());
 }
 
 #[test]
@@ -193,12 +194,12 @@ fn a_lane_that_stands_still_in_mid_write_is_cut_before_its_fence_is_done() {
     assert!(asked.elapsed() >= Duration::from_millis(100), "it had its time to finish");
     let mapping = owner.memory.mapping();
     let data = pattern(len, 7);
-    mapping.write(rid(1, 2), 0, &[Source::new(&data)]).unwrap();
+    mapping.write(Rid(rid(1, 2)), 0, &[Source::new(&data)]).unwrap();
     // The rest of the old write, which finds the lane closed.
     let _ = lane.write_all(&vec![0xee; 4 << 20]);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(mapping.crc(0, len).unwrap(), crc32c(&data));
-    assert!(mapping.check_stamps(rid(1, 2), 0, len).unwrap());
+    assert!(mapping.check_stamps(Rid(rid(1, 2)), 0, len).unwrap());
 }
 
 #[test]
@@ -209,7 +210,7 @@ fn a_lane_that_finishes_its_write_in_time_is_not_cut() {
     assert!(!owner.fence(mine, 0, len));
     lane.write_all(&vec![0xee; 4 << 20]).unwrap();
     assert_eq!(owner.hears_within(2000), Some(Heard::Fenced(mine)));
-    assert!(owner.memory.mapping().check_stamps(mine | 1, 0, len).unwrap(), "written over, tombstoned again");
+    assert!(owner.memory.mapping().check_stamps(Rid(mine | 1), 0, len).unwrap(), "written over, tombstoned again");
     let mut reply = [0; 32];
     lane.read_exact(&mut reply).unwrap();
     assert_eq!(reply[4], 0, "acknowledged");
@@ -221,14 +222,14 @@ fn nothing_lands_after(owner: &Owner, rid: u64, len: u64) {
         assert_eq!(owner.hears_within(1500), Some(Heard::Fenced(rid)));
     }
     let mapping = owner.memory.mapping();
-    assert!(mapping.check_stamps(rid | 1, 0, len).unwrap());
+    assert!(mapping.check_stamps(Rid(rid | 1), 0, len).unwrap());
     // The next placement's bytes, which nothing of the old one may touch.
     let data = pattern(len, 99);
-    mapping.write(rid + 2, 0, &[Source::new(&data)]).unwrap();
+    mapping.write(Rid(rid + 2), 0, &[Source::new(&data)]).unwrap();
     let until = Instant::now() + Duration::from_millis(500);
     while Instant::now() < until {
         assert_eq!(mapping.crc(0, len).unwrap(), crc32c(&data));
-        assert!(mapping.check_stamps(rid + 2, 0, len).unwrap());
+        assert!(mapping.check_stamps(Rid(rid + 2), 0, len).unwrap());
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_segment::{Fence, Path, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
 use support::*;
 
@@ -23,7 +23,7 @@ fn gone(owner: &Owner, mark: u64) -> Option<Heard> {
 #[test]
 fn the_end_of_a_reader_is_told_with_its_mark() {
     let owner = Owner::new(MIB);
-    owner.memory.mapping().write(rid(1, 1), 0, &[mooncake_memory::Source::new(&[0; 4096])]).unwrap();
+    owner.memory.mapping().write(Rid(rid(1, 1)), 0, &[mooncake_memory::Source::new(&[0; 4096])]).unwrap();
     let mut reader = start_marked(&owner.address(), 77);
     assert_eq!(reader.ask(format!("view {} 0 1024", rid(1, 1))), "viewed");
     reader.kill();

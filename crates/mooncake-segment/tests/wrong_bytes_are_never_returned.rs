@@ -4,6 +4,7 @@ mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use mooncake_ids::Rid;
 use mooncake_memory::{Source, Target};
 use mooncake_segment::{Path, Paths, TransferError};
 use support::*;
@@ -47,7 +48,7 @@ fn a_stale_rid_never_returns_bytes() {
 #[test]
 fn neither_a_tombstone_nor_zero_is_ever_read() {
     let owner = Owner::new(MIB);
-    owner.memory.mapping().tombstone(rid(1, 1), 0, 1024).unwrap();
+    owner.memory.mapping().tombstone(Rid(rid(1, 1)), 0, 1024).unwrap();
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
         let link = links.link(&owner.address(), &soon()).unwrap();
@@ -67,7 +68,7 @@ fn the_trailer_of_a_tcp_read_tells_what_happened_while_its_bytes_were_sent() {
     let len = 48 * MIB;
     for (overtaken, status) in [(false, 0), (true, 1)] {
         let old = rid(1, 1 + u64::from(overtaken));
-        mapping.write(old, 0, &[Source::new(&pattern(len, 1))]).unwrap();
+        mapping.write(Rid(old), 0, &[Source::new(&pattern(len, 1))]).unwrap();
         // So little room that most of the bytes are still in the segment.
         let mut lane = lane_by_hand(&owner.address(), Some(64 << 10));
         lane.write_all(&request_by_hand(1, old, 0, len)).unwrap();
@@ -76,7 +77,7 @@ fn the_trailer_of_a_tcp_read_tells_what_happened_while_its_bytes_were_sent() {
         assert_eq!(reply[4], 0, "begun");
         if overtaken {
             // Of the very last granule, after the owner has looked at it once.
-            mapping.write(rid(1, 9), len - 1024, &[Source::new(&[7; 1024])]).unwrap();
+            mapping.write(Rid(rid(1, 9)), len - 1024, &[Source::new(&[7; 1024])]).unwrap();
         }
         let mut bytes = vec![0; len as usize];
         lane.read_exact(&mut bytes).unwrap();
@@ -97,7 +98,7 @@ fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
         let stop = AtomicBool::new(false);
         let newest = AtomicU64::new(rid(1, path as u64 * 1_000_000 + 1));
         let start = newest.load(Ordering::SeqCst);
-        mapping.write(start, 0, &[Source::new(&vec![1u8; len as usize])]).unwrap();
+        mapping.write(Rid(start), 0, &[Source::new(&vec![1u8; len as usize])]).unwrap();
         std::thread::scope(|scope| {
             let (stop, newest, mapping) = (&stop, &newest, &mapping);
             scope.spawn(move || {
@@ -105,7 +106,7 @@ fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
                 let mut rid = start;
                 while !stop.load(Ordering::SeqCst) {
                     (fill, rid) = (fill.wrapping_add(1), rid + 2);
-                    mapping.write(rid, 0, &[Source::new(&vec![fill; len as usize])]).unwrap();
+                    mapping.write(Rid(rid), 0, &[Source::new(&vec![fill; len as usize])]).unwrap();
                     newest.store(rid, Ordering::SeqCst);
                     std::thread::sleep(std::time::Duration::from_millis(2));
                 }
@@ -145,7 +146,7 @@ fn one_flipped_byte_gives_checksum_on_every_path() {
         let crc = link.write(rid, 0, &[Source::new(&data)], &soon()).unwrap();
         assert!(owner.server.recheck(owner.memory.uuid(), rid, 0, MIB, crc));
         data[12_345] ^= 1;
-        owner.memory.mapping().write(rid, 0, &[Source::new(&data)]).unwrap();
+        owner.memory.mapping().write(Rid(rid), 0, &[Source::new(&data)]).unwrap();
         let mut back = vec![0; data.len()];
         let e = link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap_err();
         assert!(matches!(e, TransferError::Checksum { .. }), "{e}");

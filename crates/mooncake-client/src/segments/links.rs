@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_os::Deadline;
 use mooncake_segment::{
     Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress,
@@ -262,7 +262,7 @@ mod tests {
         let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         server.add(memory.clone(), 1);
-        memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
+        memory.mapping().write(Rid(RID), 0, &[Source::new(b"seen")]).unwrap();
         let address = address_of(&server, &memory);
         (server, address, LinkSet::over_shared_memory(Control::alone()))
     }

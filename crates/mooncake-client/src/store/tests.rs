@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{Source, Target};
 use mooncake_wire::message::{
     ExistsReply, Extent, HelloReply, LookupReply, Object, PutEndReply, PutSlot, PutStartReply, Refusal, RemoveReply,
@@ -173,7 +174,7 @@ fn an_interrupt_that_is_told_once_ends_all_that_a_put_writes() {
 fn bytes_that_are_not_those_of_the_object_are_a_miss_where_they_are_verified() {
     for verify in [true, false] {
         let (master, lender) = (Master::start(), Lender::start());
-        lender.memory.mapping().write(RID, 0, &[Source::new(b"four")]).unwrap();
+        lender.memory.mapping().write(Rid(RID), 0, &[Source::new(b"four")]).unwrap();
         let segment = lender.segment();
         master.answers(move |request| match &request.body {
             Some(request::Body::Lookup(_)) => {

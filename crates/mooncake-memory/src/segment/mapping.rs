@@ -15,7 +15,7 @@ use crate::segment::layout::{self, HEADER_LEN, Header, STAMPS_AT};
 use crate::segment::order::{fence_loads, fence_stores, read_in_order, write_in_order};
 use crate::segment::stamps;
 use crate::segment::view::MappedView;
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_os::{Guarded, forked};
 
 /// Page tables are filled in blocks of this many bytes at their first use: enough
@@ -158,12 +158,12 @@ impl Mapping {
 
     /// Writes an object: stamps, fence, bytes, fence. Returns the CRC-32C of
     /// exactly the bytes written.
-    pub fn write(&self, rid: u64, offset: u64, parts: &[Source<'_>]) -> Result<u32, CopyError> {
+    pub fn write(&self, rid: Rid, offset: u64, parts: &[Source<'_>]) -> Result<u32, CopyError> {
         self.write_part(rid, offset, parts, total_of_sources(parts))
     }
 
     /// [`Mapping::write`] of a part of an object of `whole` bytes.
-    pub fn write_part(&self, rid: u64, offset: u64, parts: &[Source<'_>], whole: u64) -> Result<u32, CopyError> {
+    pub fn write_part(&self, rid: Rid, offset: u64, parts: &[Source<'_>], whole: u64) -> Result<u32, CopyError> {
         let len = total_of_sources(parts);
         let stamps = self.stamps_to_write(offset, len)?;
         self.refuse_given_back(rid)?;
@@ -174,7 +174,7 @@ impl Mapping {
 
     /// Reads bytes of an object: the bytes, fence, the stamps of the granules
     /// that they lie in. Fills all parts, from any byte of the extent on.
-    pub fn read(&self, rid: u64, offset: u64, parts: &mut [Target<'_>], verify: Verify) -> Result<u32, ReadError> {
+    pub fn read(&self, rid: Rid, offset: u64, parts: &mut [Target<'_>], verify: Verify) -> Result<u32, ReadError> {
         let len = total_of_targets(parts);
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
@@ -187,7 +187,7 @@ impl Mapping {
     ///
     /// Its contents are promised for as long as the pin is held. In an owner's
     /// own process, take it from [`crate::SegmentMemory::view_mapping`].
-    pub fn view(self: &Arc<Self>, rid: u64, offset: u64, len: u64, verify: Verify) -> Result<MappedView, ReadError> {
+    pub fn view(self: &Arc<Self>, rid: Rid, offset: u64, len: u64, verify: Verify) -> Result<MappedView, ReadError> {
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
         let sum = || if verify == Verify::Skip { 0 } else { self.sum(offset, len) };
@@ -208,15 +208,15 @@ impl Mapping {
     /// [`Mapping::tombstone`] granule by granule: a fence that follows sees
     /// either no such write, or one that the caller had entered as in flight
     /// before it called this.
-    pub fn stamp_if_newest(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
+    pub fn stamp_if_newest(&self, rid: Rid, offset: u64, len: u64) -> Result<(), CopyError> {
         let stamps = self.stamps_to_write(offset, len)?;
         self.refuse_given_back(rid)?;
-        stamps::raise(stamps, rid).map_err(|found| CopyError::Superseded { rid, found })
+        stamps::raise(stamps, rid.0).map_err(|found| CopyError::Superseded { rid: rid.0, found })
     }
 
     /// The fence of a reader, then whether every granule carries the rid: after
     /// bytes were taken by other means than [`Mapping::read`].
-    pub fn check_stamps(&self, rid: u64, offset: u64, len: u64) -> Result<bool, CopyError> {
+    pub fn check_stamps(&self, rid: Rid, offset: u64, len: u64) -> Result<bool, CopyError> {
         let stamps = self.stamps(offset, len)?;
         fence_loads();
         Ok(stamps::first_other(stamps, rid).is_none())
@@ -238,11 +238,11 @@ impl Mapping {
     }
 
     /// Raises the stamps of an extent to the tombstone of a rid; newer ones stay.
-    pub fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
+    pub fn tombstone(&self, rid: Rid, offset: u64, len: u64) -> Result<(), CopyError> {
         let stamps = self.stamps_to_write(offset, len)?;
         // Nothing is written there any more; the stamps' pages need not come back for that.
         if !self.is_given_back() {
-            stamps::raise_all(stamps, rid | 1);
+            stamps::raise_all(stamps, rid.tombstone());
         }
         Ok(())
     }
@@ -409,7 +409,7 @@ impl Mapping {
     /// Prepares a read. An extent that is stale already is not worth copying,
     /// and if its memory was given back a load would make new pages. What is
     /// read afterwards is judged by the stamps afterwards all the same.
-    fn fill_for(&self, rid: u64, offset: u64, len: u64) -> Result<(), ReadError> {
+    fn fill_for(&self, rid: Rid, offset: u64, len: u64) -> Result<(), ReadError> {
         // The stamps' pages are not to come back either.
         let found = if len > 0 && self.is_given_back() {
             Some(stamps::GIVEN_BACK)
@@ -417,7 +417,7 @@ impl Mapping {
             stamps::first_other(stamps::of(&self.control, offset, len), rid)
         };
         if let Some(found) = found {
-            return Err(ReadError::Stale { rid, found });
+            return Err(ReadError::Stale { rid: rid.0, found });
         }
         Ok(self.fill(offset, len)?)
     }
@@ -463,9 +463,9 @@ impl Mapping {
         self.filled[(block / 64) as usize].fetch_or(1 << (block % 64), Ordering::Relaxed);
     }
 
-    fn refuse_given_back(&self, rid: u64) -> Result<(), CopyError> {
+    fn refuse_given_back(&self, rid: Rid) -> Result<(), CopyError> {
         if self.is_given_back() {
-            return Err(CopyError::Superseded { rid, found: stamps::GIVEN_BACK });
+            return Err(CopyError::Superseded { rid: rid.0, found: stamps::GIVEN_BACK });
         }
         Ok(())
     }
@@ -511,12 +511,12 @@ fn stamp_pages(start: u64, end: u64) -> (u64, u64) {
 }
 
 /// The stamps decide first: bytes of another placement may well have another checksum.
-fn judge(rid: u64, crc: u32, other: Option<u64>, verify: Verify) -> Result<u32, ReadError> {
+fn judge(rid: Rid, crc: u32, other: Option<u64>, verify: Verify) -> Result<u32, ReadError> {
     if let Some(found) = other {
-        return Err(ReadError::Stale { rid, found });
+        return Err(ReadError::Stale { rid: rid.0, found });
     }
     match verify {
-        Verify::Crc(expected) if expected != crc => Err(ReadError::Checksum { rid, expected, actual: crc }),
+        Verify::Crc(expected) if expected != crc => Err(ReadError::Checksum { rid: rid.0, expected, actual: crc }),
         _ => Ok(crc),
     }
 }
@@ -588,13 +588,13 @@ mod tests {
         for (granule, verify) in
             [0, 5, GRANULES - 1].into_iter().flat_map(|at| [(at, Verify::Skip), (at, Verify::Compute)])
         {
-            mapping.write(2, 0, &[Source::new(&later)]).unwrap();
+            mapping.write(Rid(2), 0, &[Source::new(&later)]).unwrap();
             let stamp = mapping.control.base().addr() + STAMPS_AT as usize + granule * 8;
             // SAFETY: a word of a mapping that outlives the range and that is only used as an atomic elsewhere.
             let stamp = unsafe { ForeignRange::new(stamp, 8) };
             let mut rest = vec![0; later.len() - 8];
             let mut parts = [Target::foreign(stamp, &Registry::new()).unwrap(), Target::new(&mut rest)];
-            let read = mapping.read(2, 0, &mut parts, verify);
+            let read = mapping.read(Rid(2), 0, &mut parts, verify);
             assert!(matches!(read, Err(ReadError::Stale { rid: 2, found: 4 })), "granule {granule}: {read:?}");
         }
     }

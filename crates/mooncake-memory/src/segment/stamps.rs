@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::file::mapped_file::MappedFile;
 use crate::segment::layout::{self, STAMPS_AT};
 use crate::segment::order;
+use mooncake_ids::Rid;
 
 /// Stamp of every granule of memory that was given back: no rid is newer.
 pub(crate) const GIVEN_BACK: u64 = u64::MAX;
@@ -23,9 +24,9 @@ pub(crate) fn of(control: &MappedFile, offset: u64, len: u64) -> &[AtomicU64] {
 }
 
 /// Stamps for a mapped writer. The fence is the caller's.
-pub(crate) fn store(stamps: &[AtomicU64], rid: u64) {
+pub(crate) fn store(stamps: &[AtomicU64], rid: Rid) {
     for stamp in stamps {
-        stamp.store(rid, Ordering::Relaxed);
+        stamp.store(rid.0, Ordering::Relaxed);
     }
 }
 
@@ -55,8 +56,8 @@ pub(crate) fn raise_all(stamps: &[AtomicU64], to: u64) {
 }
 
 /// The first stamp that is not `rid`.
-pub(crate) fn first_other(stamps: &[AtomicU64], rid: u64) -> Option<u64> {
-    stamps.iter().map(|stamp| stamp.load(Ordering::Relaxed)).find(|&stamp| stamp != rid)
+pub(crate) fn first_other(stamps: &[AtomicU64], rid: Rid) -> Option<u64> {
+    stamps.iter().map(|stamp| stamp.load(Ordering::Relaxed)).find(|&stamp| stamp != rid.0)
 }
 
 /// The highest stamp.
@@ -77,18 +78,18 @@ mod tests {
         // A write that begins while its fence stamps.
         let stamps: Vec<AtomicU64> = (0..4096).map(|_| AtomicU64::new(0)).collect();
         for round in 1..200_u64 {
-            let (rid, start) = (2 * round, std::sync::Barrier::new(2));
+            let (rid, start) = (Rid(2 * round), std::sync::Barrier::new(2));
             std::thread::scope(|threads| {
                 threads.spawn(|| {
                     start.wait();
                     // A little later each time.
                     (0..round * 50).for_each(|_| std::hint::spin_loop());
-                    raise_all(&stamps, rid | 1);
+                    raise_all(&stamps, rid.tombstone());
                 });
                 start.wait();
-                let _ = raise(&stamps, rid);
+                let _ = raise(&stamps, rid.0);
             });
-            assert_eq!(first_other(&stamps, rid | 1), None, "round {round}");
+            assert_eq!(first_other(&stamps, Rid(rid.tombstone())), None, "round {round}");
         }
     }
 }

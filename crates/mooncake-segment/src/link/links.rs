@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_os::{Deadline, ProcessIdentity, descriptor_limit, forked, thread, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -365,7 +365,7 @@ mod tests {
         let (server, memory, address) = owner(1 << 20, Quiet);
         let (_other, _lent, elsewhere) = owner(1 << 20, Quiet);
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
+        memory.mapping().write(Rid(RID), 0, &[Source::new(b"seen")]).unwrap();
         let view = links.link(&address, &soon()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
         let used = links.link(&elsewhere, &soon()).unwrap();
         server.remove(memory.uuid());

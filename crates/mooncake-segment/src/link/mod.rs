@@ -186,7 +186,7 @@ impl Link {
             }
         };
         let verify = crc.map_or(Verify::Skip, Verify::Crc);
-        mapping.read(rid, offset, parts, verify).map_err(|e| self.unread(e))?;
+        mapping.read(Rid(rid), offset, parts, verify).map_err(|e| self.unread(e))?;
         self.bytes_read.fetch_add(extent.len, Ordering::Relaxed);
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Link {
             Kind::Local(served, inside) => {
                 let mapping = served.memory.view_mapping();
                 let mapping = mapping.map_err(|source| TransferError::Map { peer: self.label.to_string(), source })?;
-                mapping.view(rid, offset, len, verify).map(|bytes| View::local(inside, bytes))
+                mapping.view(Rid(rid), offset, len, verify).map(|bytes| View::local(inside, bytes))
             }
             Kind::Shared(attachment) => View::shared(attachment, rid, offset, len, verify),
             Kind::Tcp(_) => return Ok(None),
@@ -262,7 +262,7 @@ impl Link {
     ) -> Result<u32, TransferError> {
         let Extent { rid, offset, len } = extent;
         let _admitted = gate.admit(mapping, rid, offset, len, None).map_err(|denied| self.denied(rid, denied))?;
-        Ok(mapping.write_part(rid, offset, parts, whole)?)
+        Ok(mapping.write_part(Rid(rid), offset, parts, whole)?)
     }
 
     fn read_tcp(
@@ -350,10 +350,10 @@ mod tests {
         assert!(!server.fence(fence));
         assert!(fenced.recv_timeout(Duration::from_millis(300)).is_err(), "it is still copying");
         // Admitted before the fence, stamps after it.
-        mapping.write(rid, 0, &[Source::new(&[1; 4096])]).unwrap();
+        mapping.write(Rid(rid), 0, &[Source::new(&[1; 4096])]).unwrap();
         drop(writing);
         assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(rid));
-        assert!(memory.mapping().check_stamps(rid | 1, 0, 4096).unwrap());
+        assert!(memory.mapping().check_stamps(Rid(rid | 1), 0, 4096).unwrap());
         let e = link.write(rid, 0, &[Source::new(b"late")], &deadline).unwrap_err();
         assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{e}");
     }

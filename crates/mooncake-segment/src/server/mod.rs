@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::SegmentMemory;
 use mooncake_os::{forked, hex, random_bytes};
 use parking_lot::Mutex;
@@ -221,7 +221,7 @@ impl SegmentServer {
     pub fn recheck(&self, uuid: SegmentUuid, rid: u64, offset: u64, len: u64, crc: u32) -> bool {
         let Some(served) = self.shared.state.lock().owner.segment(&uuid).cloned() else { return false };
         let mapping = served.memory.mapping();
-        let is_whole = || matches!(mapping.check_stamps(rid, offset, len), Ok(true));
+        let is_whole = || matches!(mapping.check_stamps(Rid(rid), offset, len), Ok(true));
         // Once before, which saves the sum, and once behind it, which says what the sum was of.
         is_whole() && matches!(mapping.crc(offset, len), Ok(found) if found == crc) && is_whole()
     }

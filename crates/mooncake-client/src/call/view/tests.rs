@@ -1,5 +1,6 @@
 //! Views over loopback, with a master that says what a test wants it to say.
 
+use mooncake_ids::Rid;
 use mooncake_memory::Source;
 use mooncake_wire::message::{LookupReply, Pong, Replica, SegmentsReply, anchor_down, anchor_up};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,7 +14,7 @@ const RID: u64 = 1 << 48 | 2;
 /// A store with a view of the one object that there is.
 fn viewed() -> (Master, Lender, Store, Caller, View) {
     let (master, lender) = (Master::start(), Lender::start());
-    lender.memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
+    lender.memory.mapping().write(Rid(RID), 0, &[Source::new(b"seen")]).unwrap();
     let segment = lender.segment();
     master.answers(move |request| match &request.body {
         Some(request::Body::Segments(_)) => {

@@ -6,6 +6,7 @@ use std::sync::Weak;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Verify};
 use mooncake_os::{boot_id, hex, send_fds};
 
@@ -26,7 +27,7 @@ fn stands_still(thread: rustix::process::Pid) -> bool {
 #[test]
 fn what_goes_back_before_a_view_is_on_the_list_is_not_viewed() {
     let (_server, memory, address) = owner(1 << 20, Quiet);
-    let crc = memory.mapping().write(RID, 0, &[Source::new(&[5; 4096])]).unwrap();
+    let crc = memory.mapping().write(Rid(RID), 0, &[Source::new(&[5; 4096])]).unwrap();
     let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
     let link = links.link(&address, &Deadline::at(Instant::now() + Duration::from_secs(5))).unwrap();
     let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
@@ -157,7 +158,7 @@ fn an_owner_is_told_whose_process_it_is_if_it_takes_that_and_before_anything_els
             assert_eq!(next(&mut caller), Some(Frame::plain(Op::Upgrade, 0)));
             caller.write_all(&Frame::plain(Op::Upgraded, 1).encode()).unwrap();
             writes.join().unwrap().unwrap();
-            assert!(owner.memory.mapping().check_stamps(RID, 0, 64).unwrap());
+            assert!(owner.memory.mapping().check_stamps(Rid(RID), 0, 64).unwrap());
         });
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{MappedView, ReadError, Verify};
 use mooncake_os::forked;
 
@@ -38,7 +39,7 @@ impl View {
         // On the list before the look at the bytes, off it again if they are wrong.
         attachment.view_made(offset, len);
         let hold = Attached { attachment: attachment.clone(), offset, len };
-        let bytes = attachment.readable().view(rid, offset, len, verify)?;
+        let bytes = attachment.readable().view(Rid(rid), offset, len, verify)?;
         Ok(View { bytes, _hold: Hold::Attached(hold) })
     }
 }

@@ -304,7 +304,7 @@ impl Lane {
         small.resize(REPLY_LEN + len + TRAILER_LEN, 0);
         let found = {
             let mut target = [Target::new(&mut small[REPLY_LEN..REPLY_LEN + len])];
-            self.served.memory.mapping().read(frame.rid, frame.offset, &mut target, Verify::Skip)
+            self.served.memory.mapping().read(Rid(frame.rid), frame.offset, &mut target, Verify::Skip)
         };
         let sent = match found {
             Ok(_) => {
@@ -389,7 +389,7 @@ impl Lane {
             Err(Denied::Closed) => return Err((Status::UnknownSegment, 0)),
             Err(Denied::Copy(_)) => return Err((Status::OutOfRange, 0)),
         };
-        match mapping.stamp_if_newest(frame.rid, frame.offset, frame.len) {
+        match mapping.stamp_if_newest(Rid(frame.rid), frame.offset, frame.len) {
             Ok(()) => Ok(admitted),
             Err(CopyError::Superseded { found, .. }) => Err((Status::Superseded, found)),
             Err(e) => {
@@ -450,7 +450,7 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], may_wait: bool) -> Result<usize, E
 }
 
 fn check(mapping: &Mapping, frame: &Frame) -> Result<bool, End> {
-    mapping.check_stamps(frame.rid, frame.offset, frame.len).map_err(|e| End::Bad(e.to_string()))
+    mapping.check_stamps(Rid(frame.rid), frame.offset, frame.len).map_err(|e| End::Bad(e.to_string()))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Instant;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
@@ -102,7 +103,7 @@ fn a_request_beside_the_segment_or_of_no_placement_is_refused_and_the_next_one_i
         assert_eq!(ask(&mut lane, small, &[]), (Status::Ok, vec![7; 1024]), "behind {frame:?}");
         assert_eq!(ask(&mut lane, large, &[]), (Status::Ok, good[..len as usize - 2048].to_vec()));
     }
-    memory.mapping().tombstone(RID, 0, 1024).unwrap();
+    memory.mapping().tombstone(Rid(RID), 0, 1024).unwrap();
     for (frame, status) in [
         (request(Op::Read, RID, BYTES - 1024, 1025), Status::OutOfRange),
         (request(Op::Read, RID, BYTES, 1), Status::OutOfRange),
@@ -146,7 +147,7 @@ fn a_request_that_came_before_its_lane_was_cut_is_not_done_behind_that() {
 fn a_peer_that_asks_and_does_not_read_holds_no_worker_for_longer_than_the_timeout() {
     const BYTES: u64 = 16 << 20;
     let (server, memory) = with_timeout(BYTES, Duration::from_millis(50));
-    memory.mapping().stamp_if_newest(RID, 0, BYTES).unwrap();
+    memory.mapping().stamp_if_newest(Rid(RID), 0, BYTES).unwrap();
     let mut caller = open_lane(&server, &memory);
     caller.write_all(&request(Op::Read, RID, 0, BYTES).encode()).unwrap();
     let until = Instant::now() + Duration::from_secs(5);
@@ -195,7 +196,7 @@ fn a_peer_that_reads_slowly_gets_all_bytes_as_long_as_they_move() {
     let timeout = Duration::from_millis(800);
     let (server, memory) = with_timeout(BYTES, timeout);
     let bytes: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
-    memory.mapping().write(RID, 0, &[Source::new(&bytes)]).unwrap();
+    memory.mapping().write(Rid(RID), 0, &[Source::new(&bytes)]).unwrap();
 
     let (mut caller, mut lane) = unstarted(&server, &memory);
     set_socket_send_buffer_size(lane.fd(), 64 << 10).unwrap();
