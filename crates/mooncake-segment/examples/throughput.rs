@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Target};
 use mooncake_os::Deadline;
 use mooncake_os::boot_id;
@@ -25,7 +25,7 @@ use mooncake_segment::{
 struct Quiet;
 
 impl ServerEvents for Quiet {
-    fn fenced(&self, _: SegmentUuid, _: u64) {}
+    fn fenced(&self, _: SegmentUuid, _: Rid) {}
     fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
 }
 
@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{:>9} {:>8} {:>9} {:>9} {:>7} {:>7} {:>9} {:>9}",
         "bytes", "plain", "tcp read", "tcp write", "read/p", "write/p", "shm read", "shm write"
     );
-    let mut rid = 1 << 48;
+    let mut rid = Rid(1 << 48);
     let mut plain = Plain::new()?;
     for size in SIZES {
         let data: Vec<u8> = (0..size).map(|i| ((i * 31) >> 3) as u8).collect();
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             times[0].push(seconds(|| plain.round(&mut back)));
             for (i, link) in [&tcp, &shm].into_iter().enumerate() {
                 let mut crc = 0;
-                rid += 2;
+                rid.0 += 2;
                 times[2 + 2 * i].push(seconds(|| {
                     crc = link.write(rid, 0, &[Source::new(&data)], &wait).expect("write");
                 }));

@@ -37,8 +37,8 @@ impl Stamps for Mapping {
         Mapping::max_stamp(self, offset, len)
     }
 
-    fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        Mapping::tombstone(self, Rid(rid), offset, len)
+    fn tombstone(&self, rid: Rid, offset: u64, len: u64) -> Result<(), CopyError> {
+        Mapping::tombstone(self, rid, offset, len)
     }
 }
 
@@ -51,7 +51,7 @@ impl Gate {
     pub(crate) fn admit(
         self: &Arc<Self>,
         mapping: &Mapping,
-        rid: u64,
+        rid: Rid,
         offset: u64,
         len: u64,
         lane: Option<Arc<dyn WriterConnection>>,
@@ -61,7 +61,7 @@ impl Gate {
     }
 
     /// See [`machine::Gate::fence`].
-    pub(crate) fn fence(&self, mapping: &Mapping, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+    pub(crate) fn fence(&self, mapping: &Mapping, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
         self.state.lock().fence(mapping, rid, offset, len)
     }
 
@@ -126,7 +126,7 @@ mod tests {
             waker.fetch_add(1, Ordering::SeqCst);
         };
         let gate = Gate::new(1, Box::new(ring));
-        let rid = 1 << 48 | 2;
+        let rid = Rid::new(1, 1);
         drop(gate.admit(mapping, rid, 0, 4096, None).unwrap());
         assert_eq!(rings.load(Ordering::SeqCst), 0, "none waits for it");
         let write = gate.admit(mapping, rid, 0, 4096, None).unwrap();
@@ -136,7 +136,7 @@ mod tests {
         gate.retain_active(&mut writing);
         assert!(writing.is_empty() && rings.load(Ordering::SeqCst) == 1);
         assert!(
-            matches!(gate.admit(mapping, rid, 0, 4096, None), Err(Denied::Superseded { found }) if found == rid | 1)
+            matches!(gate.admit(mapping, rid, 0, 4096, None), Err(Denied::Superseded { found }) if found == rid.tombstone())
         );
     }
 }

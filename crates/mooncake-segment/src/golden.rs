@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_os::Guarded;
 use mooncake_os::recv_fds;
 use mooncake_test_support::{Golden, every};
@@ -116,7 +116,7 @@ fn an_attach_connection_is_what_it_was() {
     };
     peer.write_all(&Frame::plain(Op::Upgrade, 1).encode()).unwrap();
     said("upgraded", &mut peer);
-    let (uuid, rid, writer) = (memory.uuid(), 0x0001_0000_0000_0002, 2);
+    let (uuid, rid, writer) = (memory.uuid(), Rid(0x0001_0000_0000_0002), 2);
     server.fence(Fence { uuid, rid, offset: 1024, len: 1500, writer, writer_done: false });
     let asked = said("quiesce", &mut peer);
     peer.write_all(&Frame { op: Op::Quiesced, ..asked }.encode()).unwrap();

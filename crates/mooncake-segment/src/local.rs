@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{CopyError, SegmentMemory};
 use mooncake_os::forked;
 use parking_lot::Mutex;
@@ -52,7 +52,7 @@ impl Served {
 
 // What the owner's book asks of it.
 impl Writes for Arc<Served> {
-    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+    fn fence(&self, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
         self.gate.fence(self.memory.mapping(), rid, offset, len)
     }
 
@@ -200,8 +200,8 @@ mod tests {
         let served = find(&memory.uuid()).unwrap();
         let deadline = Deadline::at(std::time::Instant::now() + std::time::Duration::from_secs(5));
         let link = links.link(&address, &deadline).unwrap();
-        let crc = link.write(1 << 48 | 2, 0, &[Source::new(&[5; 64])], &deadline).unwrap();
-        let views = [(); 2].map(|()| link.view(1 << 48 | 2, 0, 64, Some(crc)).unwrap().unwrap());
+        let crc = link.write(Rid::new(1, 1), 0, &[Source::new(&[5; 64])], &deadline).unwrap();
+        let views = [(); 2].map(|()| link.view(Rid::new(1, 1), 0, 64, Some(crc)).unwrap().unwrap());
         assert_eq!(served.insiders.state.lock().inside.len(), 1);
         links.close();
         drop(link);
@@ -217,7 +217,7 @@ mod tests {
         let (server, memory, address) = owner(1 << 20, Quiet);
         let links = Links::new(LinkOptions::new(1), Box::new(Quiet)).unwrap();
         let deadline = Deadline::at(std::time::Instant::now() + std::time::Duration::from_secs(5));
-        let (rid, link) = (1 << 48 | 2, links.link(&address, &deadline).unwrap());
+        let (rid, link) = (Rid::new(1, 1), links.link(&address, &deadline).unwrap());
         let crc = link.write(rid, 0, &[Source::new(&[5; 64])], &deadline).unwrap();
         let report = || {
             let report = link.report();
@@ -234,7 +234,7 @@ mod tests {
         let gone = |error| matches!(error, TransferError::Gone { .. });
         let mut target = [0; 64];
         assert!(gone(link.read(rid, 0, &mut [Target::new(&mut target)], None, &deadline).unwrap_err()));
-        let e = link.write(rid + 2, 4096, &[Source::new(&[5; 64])], &deadline).unwrap_err();
+        let e = link.write(Rid(rid.0 + 2), 4096, &[Source::new(&[5; 64])], &deadline).unwrap_err();
         assert!(e.settled && gone(e.error));
         assert!(gone(link.view(rid, 0, 64, None).unwrap_err()));
         assert_eq!((&*view, report()), (&[5; 32][..], (96, 64)), "a view outlives it");

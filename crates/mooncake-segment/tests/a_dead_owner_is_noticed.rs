@@ -6,7 +6,7 @@ mod support;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::{Rid, SegmentUuid};
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Source, Target, Verify};
 use mooncake_os::Deadline;
 use mooncake_segment::{Path, Paths, TransferError};
@@ -95,7 +95,7 @@ fn what_only_another_epochs_master_may_know_of_is_kept_when_the_owner_dies() {
     let link = links.link(&address, &soon()).unwrap();
     link.write(rid(1, 1), 0, &[Source::new(&pattern(2 * MIB, 5))], &soon()).unwrap();
     let mut peer = start_writer(&address, Path::SharedMemory);
-    assert_eq!(peer.ask(format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
+    assert_eq!(peer.ask(format!("view {} 0 {MIB}", rid(1, 1).0)), "viewed");
     assert_eq!(owner.ask("take-epoch 2 8"), "taken by 0");
     let Noticed::Epoch(question) = noticed.recv_timeout(Duration::from_secs(5)).unwrap() else { panic!() };
     owner.kill();
@@ -117,9 +117,9 @@ fn a_view_in_another_process_keeps_its_bytes_when_this_one_drops_its_own() {
     let (links, noticed) = links(Paths::ALL);
     let link = links.link(&address, &soon()).unwrap();
     let mut peer = start_writer(&address, Path::SharedMemory);
-    assert!(peer.ask(format!("write {} 0 {MIB}", rid(1, 1))).starts_with("ok"));
-    let expected = pattern(MIB, rid(1, 1) as u8);
-    assert_eq!(peer.ask(format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
+    assert!(peer.ask(format!("write {} 0 {MIB}", rid(1, 1).0)).starts_with("ok"));
+    let expected = pattern(MIB, rid(1, 1).0 as u8);
+    assert_eq!(peer.ask(format!("view {} 0 {MIB}", rid(1, 1).0)), "viewed");
     let mine = link.view(rid(1, 1), 0, MIB, None).unwrap().unwrap();
     let also_mine = link.view(rid(1, 1), 0, MIB, None).unwrap().unwrap();
     owner.kill();
@@ -141,12 +141,12 @@ fn views_last_whoever_drops_others_and_in_whatever_order() {
     let link = links.link(&address, &soon()).unwrap();
     let mut peer = start_writer(&address, Path::SharedMemory);
     for i in 0..3 {
-        assert!(peer.ask(format!("write {} {} {MIB}", rid(1, i + 1), i * MIB)).starts_with("ok"));
+        assert!(peer.ask(format!("write {} {} {MIB}", rid(1, i + 1).0, i * MIB)).starts_with("ok"));
     }
     let view = |i: u64| link.view(rid(1, i + 1), i * MIB, MIB, None).unwrap().unwrap();
     let (dropped, kept) = (view(0), view(1));
-    let expected = pattern(MIB, rid(1, 2) as u8);
-    assert_eq!(peer.ask(format!("view {} {} {MIB}", rid(1, 3), 2 * MIB)), "viewed");
+    let expected = pattern(MIB, rid(1, 2).0 as u8);
+    assert_eq!(peer.ask(format!("view {} {} {MIB}", rid(1, 3).0, 2 * MIB)), "viewed");
     owner.kill();
     noticed.recv_timeout(Duration::from_secs(5)).unwrap();
     links.forget(address.uuid, &[(0, MIB), (MIB, MIB), (2 * MIB, MIB)], FIRST);
@@ -168,7 +168,7 @@ fn a_peer_that_hears_that_a_segment_is_gone_takes_nothing_from_an_owner_that_liv
     let data = pattern(MIB, 5);
     let crc = link.write(rid(1, 1), 0, &[Source::new(&data)], &soon()).unwrap();
     // Its owner's own view, which announces itself to nobody, and a peer's.
-    let owners = owner.memory.view_mapping().unwrap().view(Rid(rid(1, 1)), 0, MIB, Verify::Crc(crc)).unwrap();
+    let owners = owner.memory.view_mapping().unwrap().view(rid(1, 1), 0, MIB, Verify::Crc(crc)).unwrap();
     let mine = link.view(rid(1, 1), 0, MIB, Some(crc)).unwrap().unwrap();
     links.forget(owner.memory.uuid(), &[], FIRST);
     drop(mine);

@@ -2,6 +2,7 @@
 
 mod support;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{CopyError, Registry, Source, Target, crc32c};
 use mooncake_segment::{Link, Path, Paths, TransferError};
 use mooncake_test_support::fake_cuda::{DeviceMemory, FakeCuda, ILLEGAL_ADDRESS, INVALID_VALUE};
@@ -16,7 +17,7 @@ fn sources<'a>(memory: &DeviceMemory<'_>, host: &'a [u8], cuts: &[usize], regist
     parts
 }
 
-fn read(link: &Link, rid: u64, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<(), TransferError> {
+fn read(link: &Link, rid: Rid, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<(), TransferError> {
     link.read(rid, 0, &mut [Target::foreign(memory.range(), registry).unwrap()], None, &soon())
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use mooncake_ids::{Rid, SegmentUuid};
+use mooncake_ids::SegmentUuid;
 use mooncake_memory::Source;
 use mooncake_segment::{Epoch, EpochQuestion, Link, Links, Path, Paths, TransferError, TwoEpochs};
 use support::*;
@@ -43,16 +43,16 @@ fn without_peers_an_epoch_is_taken_at_once_and_older_writes_are_refused() {
 fn a_process_that_maps_the_segment_must_confirm_even_if_it_only_reads() {
     for command in ["write 281474976710658 0 4096", "view 281474976710658 0 1024"] {
         let owner = Owner::new(MIB);
-        owner.memory.mapping().write(Rid(rid(1, 1)), 0, &[Source::new(&[0; 4096])]).unwrap();
+        owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(&[0; 4096])]).unwrap();
         let mut peer = start_writer(&owner.address(), Path::SharedMemory);
         peer.ask(command);
         assert_eq!(owner.take_epoch(2), [] as [SegmentUuid; 0]);
         assert_eq!(owner.hears_within(300), None, "it has not confirmed");
         // Refused by the peer itself, before its client layer has said anything.
-        assert!(peer.ask(format!("write {} 0 1024", rid(1, 5))).contains("epoch"));
+        assert!(peer.ask(format!("write {} 0 1024", rid(1, 5).0)).contains("epoch"));
         assert_eq!(peer.ask("confirm"), "confirmed");
         assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(2)));
-        assert!(peer.ask(format!("write {} 0 1024", rid(2, 1))).starts_with("ok"));
+        assert!(peer.ask(format!("write {} 0 1024", rid(2, 1).0)).starts_with("ok"));
         // Taken once is taken.
         assert_eq!(owner.take_epoch(2), [owner.memory.uuid()]);
     }
@@ -62,7 +62,7 @@ fn a_process_that_maps_the_segment_must_confirm_even_if_it_only_reads() {
 fn a_silent_peer_keeps_the_segment_closed_until_it_is_gone() {
     let owner = Owner::new(MIB);
     let mut peer = start_writer(&owner.address(), Path::SharedMemory);
-    peer.ask(format!("write {} 0 4096", rid(1, 1)));
+    peer.ask(format!("write {} 0 4096", rid(1, 1).0));
     peer.stop();
     assert!(owner.take_epoch(2).is_empty());
     assert_eq!(owner.hears_within(300), None);
@@ -92,7 +92,7 @@ fn what_is_taken_is_known_apart_from_what_was_asked() {
     owner.take_epoch(2);
     assert_eq!(owner.server.taken(uuid), 2);
     let mut peer = start_writer(&owner.address(), Path::SharedMemory);
-    peer.ask(format!("write {} 0 4096", rid(2, 1)));
+    peer.ask(format!("write {} 0 4096", rid(2, 1).0));
     peer.stop();
     for _ in 0..2 {
         assert!(owner.take_epoch(3).is_empty());
@@ -107,7 +107,7 @@ fn what_is_taken_is_known_apart_from_what_was_asked() {
 #[test]
 fn another_store_of_the_owners_process_is_asked_like_a_process() {
     let owner = Owner::new(MIB);
-    owner.memory.mapping().write(Rid(rid(1, 1)), 0, &[Source::new(b"seen")]).unwrap();
+    owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(b"seen")]).unwrap();
     let (links, noticed) = links(Paths::only(Path::Local));
     let link = links.link(&owner.address(), &soon()).unwrap();
     let view = link.view(rid(1, 1), 0, 4, None).unwrap().unwrap();
@@ -295,7 +295,7 @@ fn the_word_of_an_older_version_is_no_proof_and_its_end_is() {
 fn a_tcp_lane_in_the_middle_of_an_older_write_is_cut() {
     let owner = Owner::new(64 * MIB);
     let mut writer = start_writer(&owner.address(), Path::Tcp);
-    assert_eq!(writer.ask(format!("write-for-ever {} 0 {}", rid(1, 1), 48 * MIB)), "begun");
+    assert_eq!(writer.ask(format!("write-for-ever {} 0 {}", rid(1, 1).0, 48 * MIB)), "begun");
     std::thread::sleep(std::time::Duration::from_millis(60));
     writer.stop();
     if owner.take_epoch(2).is_empty() {

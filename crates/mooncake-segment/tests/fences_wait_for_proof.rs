@@ -20,7 +20,7 @@ fn other_process() {
 fn a_writer_that_never_came_is_fenced_at_once() {
     let owner = Owner::new(MIB);
     assert!(owner.fence(rid(1, 1), 0, 4096));
-    assert_eq!(owner.memory.mapping().max_stamp(0, 4096).unwrap(), rid(1, 1) | 1);
+    assert_eq!(owner.memory.mapping().max_stamp(0, 4096).unwrap(), rid(1, 1).tombstone());
     assert_eq!(owner.memory.mapping().max_stamp(4096, 4096).unwrap(), 0);
 }
 
@@ -57,7 +57,7 @@ fn a_write_that_comes_after_its_fence_is_refused_and_the_lane_stays_in_step() {
 fn a_stopped_mapped_writer_is_fenced_when_it_confirms() {
     let owner = Owner::new(64 * MIB);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1).0)).starts_with("ok"));
     writer.stop();
     // Placed, and stopped before its first byte.
     let late = rid(1, 2);
@@ -67,9 +67,9 @@ fn a_stopped_mapped_writer_is_fenced_when_it_confirms() {
     writer.go_on();
     assert_eq!(owner.hears_within(2000), Some(Heard::Fenced(late)));
     assert_eq!(owner.hears_within(100), None, "reported once");
-    let answer = writer.ask(format!("write {late} 8192 4096"));
+    let answer = writer.ask(format!("write {} 8192 4096", late.0));
     assert!(answer.contains("refused") && answer.contains("settled=true"), "{answer}");
-    assert!(writer.ask(format!("write {} 8192 4096", rid(1, 3))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 8192 4096", rid(1, 3).0)).starts_with("ok"));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_mapped_writer_stopped_in_mid_copy_is_fenced_after_its_last_byte() {
     let owner = Owner::new(64 * MIB);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
     let (mine, len) = (rid(1, 1), 48 * MIB);
-    assert_eq!(writer.ask(format!("write-for-ever {mine} 0 {len}")), "begun");
+    assert_eq!(writer.ask(format!("write-for-ever {} 0 {len}", mine.0)), "begun");
     std::thread::sleep(Duration::from_millis(100));
     writer.stop();
     assert!(!owner.fence(mine, 0, len));
@@ -86,18 +86,18 @@ fn a_mapped_writer_stopped_in_mid_copy_is_fenced_after_its_last_byte() {
     assert_eq!(owner.hears_within(5000), Some(Heard::Fenced(mine)));
     // Whatever it wrote, it carries the tombstone, and nothing comes after it.
     let mapping = owner.memory.mapping();
-    assert!(mapping.check_stamps(Rid(mine | 1), 0, len).unwrap());
+    assert!(mapping.check_stamps(Rid(mine.tombstone()), 0, len).unwrap());
     let after = mapping.crc(0, len).unwrap();
     assert!(writer.hear().contains("refused"));
     assert_eq!(mapping.crc(0, len).unwrap(), after);
-    assert!(mapping.check_stamps(Rid(mine | 1), 0, len).unwrap());
+    assert!(mapping.check_stamps(Rid(mine.tombstone()), 0, len).unwrap());
 }
 
 #[test]
 fn a_stopped_mapped_writer_is_fenced_when_it_dies() {
     let owner = Owner::new(4 * MIB);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1).0)).starts_with("ok"));
     writer.stop();
     assert!(!owner.fence(rid(1, 2), 8192, 4096));
     assert_eq!(owner.hears_within(200), None);
@@ -129,7 +129,7 @@ fn a_mapped_writer_that_hangs_up_and_lives_on_is_not_fenced_until_it_dies() {
 fn a_writer_that_says_it_is_done_is_fenced_at_once() {
     let owner = Owner::new(4 * MIB);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1).0)).starts_with("ok"));
     writer.stop();
     let fence =
         Fence { uuid: owner.memory.uuid(), rid: rid(1, 2), offset: 0, len: 4096, writer: WRITER, writer_done: true };
@@ -146,7 +146,7 @@ fn a_killed_tcp_writer_with_megabytes_in_flight_lands_nothing_after_its_fence() 
         let owner = Owner::new(64 * MIB);
         let mut writer = start_writer(&owner.address(), Path::Tcp);
         let (mine, len) = (rid(1, 1), 48 * MIB);
-        assert_eq!(writer.ask(format!("write-for-ever {mine} 0 {len}")), "begun");
+        assert_eq!(writer.ask(format!("write-for-ever {} 0 {len}", mine.0)), "begun");
         std::thread::sleep(Duration::from_millis(60 + 7 * round));
         writer.kill();
         nothing_lands_after(&owner, mine, len);
@@ -158,7 +158,7 @@ fn a_stopped_tcp_writer_is_cut_and_lands_nothing_after_its_fence() {
     let owner = Owner::new(64 * MIB);
     let mut writer = start_writer(&owner.address(), Path::Tcp);
     let (mine, len) = (rid(1, 1), 48 * MIB);
-    assert_eq!(writer.ask(format!("write-for-ever {mine} 0 {len}")), "begun");
+    assert_eq!(writer.ask(format!("write-for-ever {} 0 {len}", mine.0)), "begun");
     std::thread::sleep(Duration::from_millis(60));
     writer.stop();
     // Within the 1.5 s that are allowed here: nobody waits for the writer.
@@ -168,11 +168,11 @@ fn a_stopped_tcp_writer_is_cut_and_lands_nothing_after_its_fence() {
     let answer = writer.hear();
     assert!(!answer.starts_with("ok"), "{answer}");
     assert_eq!(owner.memory.mapping().crc(0, len).unwrap(), next, "nor when it runs again");
-    assert!(writer.ask(format!("write {} 0 4096", rid(1, 2))).starts_with("ok"), "on a fresh lane");
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 2).0)).starts_with("ok"), "on a fresh lane");
 }
 
 /// A lane that stands still in the middle of a write.
-fn half_a_write(owner: &Owner, rid: u64, len: u64, sent: u64) -> TcpStream {
+fn half_a_write(owner: &Owner, rid: Rid, len: u64, sent: u64) -> TcpStream {
     let mut stream = lane_by_hand(&owner.address(), None);
     stream.write_all(&request_by_hand(2, rid, 0, len)).unwrap();
     stream.write_all(&vec![0xee; sent as usize]).unwrap();
@@ -194,12 +194,12 @@ fn a_lane_that_stands_still_in_mid_write_is_cut_before_its_fence_is_done() {
     assert!(asked.elapsed() >= Duration::from_millis(100), "it had its time to finish");
     let mapping = owner.memory.mapping();
     let data = pattern(len, 7);
-    mapping.write(Rid(rid(1, 2)), 0, &[Source::new(&data)]).unwrap();
+    mapping.write(rid(1, 2), 0, &[Source::new(&data)]).unwrap();
     // The rest of the old write, which finds the lane closed.
     let _ = lane.write_all(&vec![0xee; 4 << 20]);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(mapping.crc(0, len).unwrap(), crc32c(&data));
-    assert!(mapping.check_stamps(Rid(rid(1, 2)), 0, len).unwrap());
+    assert!(mapping.check_stamps(rid(1, 2), 0, len).unwrap());
 }
 
 #[test]
@@ -210,26 +210,29 @@ fn a_lane_that_finishes_its_write_in_time_is_not_cut() {
     assert!(!owner.fence(mine, 0, len));
     lane.write_all(&vec![0xee; 4 << 20]).unwrap();
     assert_eq!(owner.hears_within(2000), Some(Heard::Fenced(mine)));
-    assert!(owner.memory.mapping().check_stamps(Rid(mine | 1), 0, len).unwrap(), "written over, tombstoned again");
+    assert!(
+        owner.memory.mapping().check_stamps(Rid(mine.tombstone()), 0, len).unwrap(),
+        "written over, tombstoned again"
+    );
     let mut reply = [0; 32];
     lane.read_exact(&mut reply).unwrap();
     assert_eq!(reply[4], 0, "acknowledged");
     assert_eq!(owner.server.lanes(), 1);
 }
 
-fn nothing_lands_after(owner: &Owner, rid: u64, len: u64) {
+fn nothing_lands_after(owner: &Owner, rid: Rid, len: u64) {
     if !owner.fence(rid, 0, len) {
         assert_eq!(owner.hears_within(1500), Some(Heard::Fenced(rid)));
     }
     let mapping = owner.memory.mapping();
-    assert!(mapping.check_stamps(Rid(rid | 1), 0, len).unwrap());
+    assert!(mapping.check_stamps(Rid(rid.tombstone()), 0, len).unwrap());
     // The next placement's bytes, which nothing of the old one may touch.
     let data = pattern(len, 99);
-    mapping.write(Rid(rid + 2), 0, &[Source::new(&data)]).unwrap();
+    mapping.write(Rid(rid.0 + 2), 0, &[Source::new(&data)]).unwrap();
     let until = Instant::now() + Duration::from_millis(500);
     while Instant::now() < until {
         assert_eq!(mapping.crc(0, len).unwrap(), crc32c(&data));
-        assert!(mapping.check_stamps(Rid(rid + 2), 0, len).unwrap());
+        assert!(mapping.check_stamps(Rid(rid.0 + 2), 0, len).unwrap());
     }
 }
 
@@ -255,7 +258,7 @@ fn a_writer_that_stood_still_through_ten_thousand_fences_answers_them_all() {
     // An extent that is being fenced is nobody else's.
     let owner = Owner::new(FENCES * 1024);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1).0)).starts_with("ok"));
     writer.stop();
     // More than the connection holds unread: a batch of keys, and the epoch on top.
     for number in 0..FENCES {
@@ -274,7 +277,7 @@ fn a_writer_that_stood_still_through_ten_thousand_fences_answers_them_all() {
         }
     }
     assert_eq!(owner.server.attached(), 1, "it is the attachment that it was");
-    assert!(writer.ask(format!("write {} 0 4096", rid(2, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(2, 1).0)).starts_with("ok"));
 }
 
 #[test]
@@ -283,7 +286,7 @@ fn a_fence_costs_the_same_however_many_are_pending() {
     // An extent that is being fenced is nobody else's.
     let owner = Owner::new(FENCES * 1024);
     let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1).0)).starts_with("ok"));
     writer.stop();
     // Of this thread alone, so that what else the machine does is not in it.
     let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

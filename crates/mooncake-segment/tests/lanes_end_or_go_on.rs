@@ -6,7 +6,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::Rid;
 use mooncake_memory::{Source, Target};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkOptions, Path, Paths, ServerOptions};
@@ -49,7 +48,7 @@ fn a_lane_is_silent_between_requests_for_as_long_as_it_likes_and_not_inside_one(
 #[test]
 fn a_large_read_that_is_late_already_is_refused_without_its_bytes() {
     let owner = impatient(Duration::from_secs(3));
-    owner.memory.mapping().write(Rid(rid(1, 2)), 0, &[Source::new(&pattern(MIB, 1))]).unwrap();
+    owner.memory.mapping().write(rid(1, 2), 0, &[Source::new(&pattern(MIB, 1))]).unwrap();
     let mut lane = lane(&owner);
     lane.write_all(&request_by_hand(1, rid(1, 1), 0, MIB)).unwrap();
     assert_eq!(answer(&mut lane), (1, 0));
@@ -170,7 +169,7 @@ fn no_read_fails_and_no_put_loses_a_replica_because_an_owner_has_few_lanes_or_fe
                         // Small ones, and such as hold their worker up.
                         let len = if round % 3 == 0 { 300_000 } else { 4096 };
                         let (placement, offset) = (rid(1, round * 8 + thread), thread * MIB);
-                        let value = pattern(len, placement as u8);
+                        let value = pattern(len, placement.0 as u8);
                         let link = links.link(address, &soon()).unwrap();
                         let crc = link.write(placement, offset, &[Source::new(&value)], &soon()).unwrap();
                         let mut back = vec![0; value.len()];
@@ -188,7 +187,7 @@ fn no_read_fails_and_no_put_loses_a_replica_because_an_owner_has_few_lanes_or_fe
 fn with_workers(max_workers: usize) -> Owner {
     let local = ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER);
     let owner = Owner::with(32 * MIB, ServerOptions { data_timeout: Duration::from_secs(60), max_workers, ..local });
-    owner.memory.mapping().write(Rid(rid(1, 1)), 0, &[Source::new(&pattern(24 * MIB, 1))]).unwrap();
+    owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(&pattern(24 * MIB, 1))]).unwrap();
     owner
 }
 

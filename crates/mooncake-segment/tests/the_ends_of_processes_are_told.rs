@@ -23,9 +23,9 @@ fn gone(owner: &Owner, mark: u64) -> Option<Heard> {
 #[test]
 fn the_end_of_a_reader_is_told_with_its_mark() {
     let owner = Owner::new(MIB);
-    owner.memory.mapping().write(Rid(rid(1, 1)), 0, &[mooncake_memory::Source::new(&[0; 4096])]).unwrap();
+    owner.memory.mapping().write(rid(1, 1), 0, &[mooncake_memory::Source::new(&[0; 4096])]).unwrap();
     let mut reader = start_marked(&owner.address(), 77);
-    assert_eq!(reader.ask(format!("view {} 0 1024", rid(1, 1))), "viewed");
+    assert_eq!(reader.ask(format!("view {} 0 1024", rid(1, 1).0)), "viewed");
     reader.kill();
     assert_eq!(owner.hears_within(2000), gone(&owner, 77));
     assert_eq!(owner.hears_within(50), None, "once");
@@ -35,10 +35,10 @@ fn the_end_of_a_reader_is_told_with_its_mark() {
 fn a_process_without_a_mark_or_one_that_unmapped_before_it_ended_proves_nothing() {
     let owner = Owner::new(MIB);
     let mut unknown = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(unknown.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(unknown.ask(format!("write {} 0 4096", rid(1, 1).0)).starts_with("ok"));
     unknown.kill();
     let mut tidy = start_marked(&owner.address(), 77);
-    assert!(tidy.ask(format!("write {} 0 4096", rid(1, 2))).starts_with("ok"));
+    assert!(tidy.ask(format!("write {} 0 4096", rid(1, 2).0)).starts_with("ok"));
     assert_eq!(tidy.ask("let-go"), "let go");
     let until = Instant::now() + Duration::from_secs(5);
     while owner.server.attached() > 0 {
@@ -57,7 +57,7 @@ struct Busy {
 }
 
 impl ServerEvents for Busy {
-    fn fenced(&self, _: SegmentUuid, _: u64) {
+    fn fenced(&self, _: SegmentUuid, _: Rid) {
         let _ = self.at_fence.send(());
         let _ = self.go_on.lock().unwrap().recv();
     }
@@ -107,7 +107,7 @@ fn the_mark_is_that_of_the_connection_and_not_of_the_session_it_names() {
     assert_eq!(reply[11] & 2, 2, "it takes introductions");
     liar.write_all(&introduction_by_hand(78)).unwrap();
     let mut reader = start_marked(&owner.address(), 77);
-    assert!(reader.ask(format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    assert!(reader.ask(format!("write {} 0 4096", rid(1, 1).0)).starts_with("ok"));
     reader.kill();
     assert_eq!(owner.hears_within(2000), gone(&owner, 77));
     drop(liar);

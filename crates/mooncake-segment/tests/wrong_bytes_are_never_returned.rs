@@ -48,11 +48,11 @@ fn a_stale_rid_never_returns_bytes() {
 #[test]
 fn neither_a_tombstone_nor_zero_is_ever_read() {
     let owner = Owner::new(MIB);
-    owner.memory.mapping().tombstone(Rid(rid(1, 1)), 0, 1024).unwrap();
+    owner.memory.mapping().tombstone(rid(1, 1), 0, 1024).unwrap();
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
         let link = links.link(&owner.address(), &soon()).unwrap();
-        for (rid, offset) in [(rid(1, 1) | 1, 0), (0, 4096)] {
+        for (rid, offset) in [(Rid(rid(1, 1).tombstone()), 0), (Rid(0), 4096)] {
             assert!(link.read(rid, offset, &mut [Target::new(&mut [0])], None, &soon()).is_err());
             assert!(link.view(rid, offset, 1, None).is_err());
             assert!(link.write(rid, offset, &[Source::new(&[0])], &soon()).unwrap_err().settled);
@@ -68,7 +68,7 @@ fn the_trailer_of_a_tcp_read_tells_what_happened_while_its_bytes_were_sent() {
     let len = 48 * MIB;
     for (overtaken, status) in [(false, 0), (true, 1)] {
         let old = rid(1, 1 + u64::from(overtaken));
-        mapping.write(Rid(old), 0, &[Source::new(&pattern(len, 1))]).unwrap();
+        mapping.write(old, 0, &[Source::new(&pattern(len, 1))]).unwrap();
         // So little room that most of the bytes are still in the segment.
         let mut lane = lane_by_hand(&owner.address(), Some(64 << 10));
         lane.write_all(&request_by_hand(1, old, 0, len)).unwrap();
@@ -77,7 +77,7 @@ fn the_trailer_of_a_tcp_read_tells_what_happened_while_its_bytes_were_sent() {
         assert_eq!(reply[4], 0, "begun");
         if overtaken {
             // Of the very last granule, after the owner has looked at it once.
-            mapping.write(Rid(rid(1, 9)), len - 1024, &[Source::new(&[7; 1024])]).unwrap();
+            mapping.write(rid(1, 9), len - 1024, &[Source::new(&[7; 1024])]).unwrap();
         }
         let mut bytes = vec![0; len as usize];
         lane.read_exact(&mut bytes).unwrap();
@@ -96,18 +96,18 @@ fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
         let link = links.link(&owner.address(), &soon()).unwrap();
         let mapping = owner.memory.mapping().clone();
         let stop = AtomicBool::new(false);
-        let newest = AtomicU64::new(rid(1, path as u64 * 1_000_000 + 1));
-        let start = newest.load(Ordering::SeqCst);
-        mapping.write(Rid(start), 0, &[Source::new(&vec![1u8; len as usize])]).unwrap();
+        let newest = AtomicU64::new(rid(1, path as u64 * 1_000_000 + 1).0);
+        let start = Rid(newest.load(Ordering::SeqCst));
+        mapping.write(start, 0, &[Source::new(&vec![1u8; len as usize])]).unwrap();
         std::thread::scope(|scope| {
             let (stop, newest, mapping) = (&stop, &newest, &mapping);
             scope.spawn(move || {
                 let mut fill = 1u8;
                 let mut rid = start;
                 while !stop.load(Ordering::SeqCst) {
-                    (fill, rid) = (fill.wrapping_add(1), rid + 2);
-                    mapping.write(Rid(rid), 0, &[Source::new(&vec![fill; len as usize])]).unwrap();
-                    newest.store(rid, Ordering::SeqCst);
+                    (fill, rid) = (fill.wrapping_add(1), Rid(rid.0 + 2));
+                    mapping.write(rid, 0, &[Source::new(&vec![fill; len as usize])]).unwrap();
+                    newest.store(rid.0, Ordering::SeqCst);
                     std::thread::sleep(std::time::Duration::from_millis(2));
                 }
             });
@@ -116,11 +116,11 @@ fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
             let mut back = vec![0; len as usize];
             let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
             while (good < 20 || stale < 20) && std::time::Instant::now() < until {
-                let rid = newest.load(Ordering::SeqCst);
+                let rid = Rid(newest.load(Ordering::SeqCst));
                 match link.read(rid, 0, &mut [Target::new(&mut back)], None, &soon()) {
                     Ok(()) => {
                         good += 1;
-                        let fill = ((rid - start) / 2 + 1) as u8;
+                        let fill = ((rid.0 - start.0) / 2 + 1) as u8;
                         assert!(back.iter().all(|byte| *byte == fill), "torn read over {path}");
                     }
                     Err(e) => {
@@ -146,7 +146,7 @@ fn one_flipped_byte_gives_checksum_on_every_path() {
         let crc = link.write(rid, 0, &[Source::new(&data)], &soon()).unwrap();
         assert!(owner.server.recheck(owner.memory.uuid(), rid, 0, MIB, crc));
         data[12_345] ^= 1;
-        owner.memory.mapping().write(Rid(rid), 0, &[Source::new(&data)]).unwrap();
+        owner.memory.mapping().write(rid, 0, &[Source::new(&data)]).unwrap();
         let mut back = vec![0; data.len()];
         let e = link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap_err();
         assert!(matches!(e, TransferError::Checksum { .. }), "{e}");

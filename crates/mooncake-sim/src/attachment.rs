@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::CopyError;
 use mooncake_segment::Epoch;
 use mooncake_segment::machine::{Denied, FAREWELL, Frame, Gate, Heard, Leave, Newcomer, Op, Peer, Remains, Writes};
@@ -183,7 +183,7 @@ impl Attachment {
         true
     }
 
-    pub fn admit(self: &Rc<Self>, rid: u64, offset: u64, len: u64) -> Result<Admitted, Denied> {
+    pub fn admit(self: &Rc<Self>, rid: Rid, offset: u64, len: u64) -> Result<Admitted, Denied> {
         let id = self.gate.borrow_mut().admit(&self.memory, rid, offset, len, ())?;
         Ok(Admitted { attachment: self.clone(), id })
     }
@@ -287,7 +287,7 @@ async fn listen<W: Watcher>(
 struct OwnWrites<'a>(&'a Attachment);
 
 impl Writes for OwnWrites<'_> {
-    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+    fn fence(&self, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
         let OwnWrites(attachment) = self;
         // Before it may write nothing is under way.
         match attachment.is_writable.get() {

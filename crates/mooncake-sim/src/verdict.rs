@@ -75,10 +75,10 @@ pub(crate) fn every_copy_is_whole(seed: u64, master: &Master, stores: &[&Store])
         let uuid = master.look(|core| core.segment(extent.segment).map(|segment| segment.uuid));
         let served = uuid.and_then(|uuid| stores.iter().find_map(|store| store.server().find(&uuid)));
         let memory = &served.unwrap_or_else(|| panic!("seed {seed}: nobody serves what has {rid:?}")).memory;
-        assert!(memory.is_stamped(rid.0, extent.offset, extent.length), "seed {seed}: {rid:?} is not readable");
+        assert!(memory.is_stamped(*rid, extent.offset, extent.length), "seed {seed}: {rid:?} is not readable");
         let words: Vec<u64> =
             Memory::granules(extent.offset, extent.length).map(|granule| memory.read(granule)).collect();
-        ledger.was_read(key, rid.0, &words);
+        ledger.was_read(key, *rid, &words);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_os::{Deadline, ProcessIdentity, forked};
 use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, Replica, hello};
@@ -337,12 +337,12 @@ impl Driver {
     /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
     fn leave_put_sessions(&self, uuid: SegmentUuid) {
         let is_on_it = |reserved: &Reserved<Origin, Places>, replica: &Replica| {
-            place_of(&reserved.place, replica.rid).is_some_and(|address| address.uuid == uuid)
+            place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
         let given_up = self.shared.put_sessions.lock().segment_gone(is_on_it);
         // In the session that reserved them, and by another thread: this one waits for no call.
         for GivenUp { reserved, settled } in given_up {
-            let rids = reserved.replicas.iter().map(|replica| replica.rid).collect();
+            let rids = reserved.replicas.iter().map(|replica| Rid(replica.rid)).collect();
             give_up(&self.shared.control, &reserved.origin.session, rids, settled);
         }
     }

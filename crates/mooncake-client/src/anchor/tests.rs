@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use mooncake_ids::Rid;
 use mooncake_memory::Source;
 use mooncake_segment::{Epoch, SegmentAddress};
 use mooncake_wire::message::{
@@ -230,7 +231,7 @@ fn nothing_is_written_by_a_reservation_of_an_epoch_before_the_masters() {
         let wait = Deadline::at(Instant::now() + PATIENCE);
         let link = links.link(&address, &wait).unwrap();
         let writes = |rid| link.write(rid, 0, &[Source::new(b"x")], &wait).is_ok();
-        assert!(writes(1 << 48 | 2));
+        assert!(writes(Rid(1 << 48 | 2)));
         let _caller = match asks {
             true => {
                 caller.ask(A2);
@@ -245,8 +246,8 @@ fn nothing_is_written_by_a_reservation_of_an_epoch_before_the_masters() {
             }
         };
         let next = std::cell::Cell::new(4);
-        wait_for("earlier writes are refused", || !writes(1 << 48 | next.replace(next.get() + 2)));
-        assert!(writes(2 << 48 | 2), "asks: {asks}");
+        wait_for("earlier writes are refused", || !writes(Rid(1 << 48 | next.replace(next.get() + 2))));
+        assert!(writes(Rid(2 << 48 | 2)), "asks: {asks}");
     }
 }
 

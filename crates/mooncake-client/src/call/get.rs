@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{Target, total_of_targets};
 use mooncake_segment::{LinkError, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
@@ -66,7 +67,7 @@ impl GetDriver for Inner {
         }
     }
 
-    fn suspect(&self, key: &[u8], rid: u64, reason: String, confirmed: bool) {
+    fn suspect(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool) {
         let control = &self.shared.control;
         suspects::add(control, Suspect { key: key.to_vec(), rid, reason, confirmed });
     }
@@ -226,7 +227,7 @@ impl Inner {
         let link = self.shared.links.link(address, &wait).map_err(unreached)?;
         let whole = offset == 0 && total_of_targets(targets) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
-        link.read(replica.rid, extent.offset + offset, targets, crc, &wait).map_err(unread)
+        link.read(Rid(replica.rid), extent.offset + offset, targets, crc, &wait).map_err(unread)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{Neighbours, Target};
 use mooncake_wire::message::Object;
 
@@ -83,7 +84,7 @@ impl Inner {
         }
         let GetRanges { key, ranges } = item;
         ready(read(self, key, found, async |replica| {
-            let address = place_of(&found.place, replica.rid);
+            let address = place_of(&found.place, Rid(replica.rid));
             let mut rest = &mut ranges[..];
             while let Some(offset) = rest.first().map(|range| range.offset) {
                 let (run, others) = rest.split_at_mut(run_of(rest));

@@ -3,6 +3,7 @@
 use std::ops::DerefMut;
 use std::sync::Arc;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{Neighbours, Source, Target, crc32c_append, crc32c_combine, total_of_sources};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
@@ -53,7 +54,7 @@ impl PutSessionDriver for Driver<'_> {
         self.store.shared.put_sessions.lock()
     }
 
-    fn hold(&self, rids: Vec<u64>) -> Arc<Held> {
+    fn hold(&self, rids: Vec<Rid>) -> Arc<Held> {
         let control = &self.store.shared.control;
         control.progress.lock().hold(control.now(), rids)
     }
@@ -63,10 +64,10 @@ impl PutSessionDriver for Driver<'_> {
     }
 
     fn is_lost(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> bool {
-        place_of(&reserved.place, replica.rid).is_none() || !self.is_current(&reserved.origin)
+        place_of(&reserved.place, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
     }
 
-    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
+    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
         const WHAT: &str = "a lookup";
         let control = &self.store.shared.control;
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
@@ -75,7 +76,7 @@ impl PutSessionDriver for Driver<'_> {
         if !answer.session.is(&origin.session) {
             return Ok(Vec::new());
         }
-        let rids = |object: &Object| object.replicas.iter().map(|replica| replica.rid).collect();
+        let rids = |object: &Object| object.replicas.iter().map(|replica| Rid(replica.rid)).collect();
         Ok(found.objects.iter().map(rids).collect())
     }
 
@@ -87,7 +88,7 @@ impl PutSessionDriver for Driver<'_> {
         let (store, size) = (self.store, reserved.size);
         let lost = |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
         let [extent] = &replica.extents[..] else { return Err(lost(store.shared.control.confused("a put"), false)) };
-        let Some(address) = place_of(&reserved.place, replica.rid) else {
+        let Some(address) = place_of(&reserved.place, Rid(replica.rid)) else {
             return Err(lost(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
         };
         let interrupted = || self.store.is_interrupted();
@@ -98,7 +99,7 @@ impl PutSessionDriver for Driver<'_> {
         while done < size {
             let chunk = &mut buffer[..CHUNK.min(size - done) as usize];
             let mut targets = [Target::new(chunk)];
-            let read = link.read(replica.rid, extent.offset + done, &mut targets, None, &wait);
+            let read = link.read(Rid(replica.rid), extent.offset + done, &mut targets, None, &wait);
             read.map_err(|error| {
                 let passing = error.is_passing();
                 lost(transfer_error(error), passing)
@@ -164,7 +165,7 @@ impl Inner {
             let sources: Vec<Source<'_>> = run.iter().map(|range| range.source.among(neighbours)).collect();
             let part = (first.offset, total_of_sources(&sources));
             ready(write_part(&driver, item.key, part, async |reserved, replica| {
-                let (origin, address) = (&reserved.origin, place_of(&reserved.place, replica.rid));
+                let (origin, address) = (&reserved.origin, place_of(&reserved.place, Rid(replica.rid)));
                 // Links tell sessions apart by numbers, which begin anew with another log.
                 if !driver.is_current(origin) {
                     let over = Cause::Transfer(NEW_SESSION.into());

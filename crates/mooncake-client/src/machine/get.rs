@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::future::Future;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{Object, Replica};
 
@@ -26,7 +27,7 @@ pub trait GetDriver {
 
     /// Has a replica reported. `confirmed`: the bytes were the placement's, or a second look-up has named it again;
     /// otherwise that look-up is still to be made.
-    fn suspect(&self, key: &[u8], rid: u64, reason: String, confirmed: bool);
+    fn suspect(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool);
 
     /// How near a replica is: the lowest first, in turn among equals.
     fn rank(&self, replica: &Replica, numbering: Self::Numbering) -> u8;
@@ -53,7 +54,7 @@ pub enum Fetched {
 /// unchanged is not tried again, and its miss keeps the first reason.
 #[derive(Debug, Clone)]
 pub struct LostReplica {
-    pub(crate) rid: u64,
+    pub(crate) rid: Rid,
     cause: String,
     /// Its extent carries another placement: overtaken, unless the second look-up names it again.
     stale: bool,
@@ -108,7 +109,7 @@ pub async fn read_batch<D: GetDriver>(
     for last in [false, true] {
         let mut again = Vec::new();
         let overtaken = lost.iter().filter(|lost: &&LostReplica| last && lost.stale);
-        let overtaken: HashMap<u64, String> = overtaken.map(|lost| (lost.rid, lost.cause.clone())).collect();
+        let overtaken: HashMap<Rid, String> = overtaken.map(|lost| (lost.rid, lost.cause.clone())).collect();
         let names: Vec<&[u8]> = pending.iter().map(|&index| keys[index]).collect();
         let mut rest = &pending[..];
         for names in rounds(&names, ROUND_KEYS) {
@@ -163,7 +164,7 @@ pub async fn read_any_replica<D: GetDriver>(
     let mut cause = Cow::Borrowed("no replica is left");
     let mut out_of_descriptors = None;
     for replica in in_order_of_choice(driver, object, numbering) {
-        if let Some(earlier) = lost.iter().find(|lost| lost.rid == replica.rid) {
+        if let Some(earlier) = lost.iter().find(|lost| lost.rid == Rid(replica.rid)) {
             cause = earlier.cause.clone().into();
             continue;
         }
@@ -173,9 +174,9 @@ pub async fn read_any_replica<D: GetDriver>(
             Err(Unread { error, doubt, passing }) => {
                 tracing::debug!(rid = format_args!("{:#x}", replica.rid), %error, "replica not read; trying the next");
                 let said = error.to_string();
-                report_doubt(driver, key, object, replica.rid, doubt, &said);
+                report_doubt(driver, key, object, Rid(replica.rid), doubt, &said);
                 cause = said.clone().into();
-                lost.push(LostReplica { rid: replica.rid, cause: said, stale: doubt == Doubt::Stale, passing });
+                lost.push(LostReplica { rid: Rid(replica.rid), cause: said, stale: doubt == Doubt::Stale, passing });
                 if error.is_short_of_descriptors() {
                     out_of_descriptors = Some(error);
                 }
@@ -189,7 +190,7 @@ pub async fn read_any_replica<D: GetDriver>(
 /// A replica that is not what it should be is the master's business too. A stale one is mostly ordinary: a later
 /// placement has its extent. The second look-up tells; where another replica makes that one needless, the report brings
 /// it.
-pub fn report_doubt<D: GetDriver>(driver: &D, key: &[u8], object: &Object, rid: u64, doubt: Doubt, reason: &str) {
+pub fn report_doubt<D: GetDriver>(driver: &D, key: &[u8], object: &Object, rid: Rid, doubt: Doubt, reason: &str) {
     let confirmed = match doubt {
         Doubt::Checksum => true,
         Doubt::Stale if object.replicas.len() > 1 => false,
@@ -222,15 +223,15 @@ fn report_named_again<D: GetDriver>(
     driver: &D,
     keys: &[&[u8]],
     found: &[(usize, &Object)],
-    stale: &HashMap<u64, String>,
+    stale: &HashMap<Rid, String>,
 ) {
     for (index, object) in found {
         for replica in &object.replicas {
-            if let Some(cause) = stale.get(&replica.rid)
+            if let Some(cause) = stale.get(&Rid(replica.rid))
                 && !mutant!(StaleReplicasAreNotReported)
             {
                 let reason = format!("{cause} (it has been, and is still named)");
-                driver.suspect(keys[*index], replica.rid, reason, true);
+                driver.suspect(keys[*index], Rid(replica.rid), reason, true);
             }
         }
     }
@@ -274,8 +275,8 @@ mod tests {
             Ok((found.into_iter().map(object).collect(), ()))
         }
 
-        fn suspect(&self, key: &[u8], rid: u64, _: String, confirmed: bool) {
-            self.suspects.borrow_mut().push((key.to_vec(), rid, confirmed));
+        fn suspect(&self, key: &[u8], rid: Rid, _: String, confirmed: bool) {
+            self.suspects.borrow_mut().push((key.to_vec(), rid.0, confirmed));
         }
 
         /// The lowest ten first.

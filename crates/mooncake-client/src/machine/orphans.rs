@@ -8,6 +8,7 @@
 use std::ops::DerefMut;
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{Abort, PutStartReply, Request, reply, request};
 
@@ -54,7 +55,7 @@ pub fn add<D: OrphanDriver>(driver: &D, session: D::Session, request: Request) {
 
 /// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this
 /// client touches any copy of them again.
-pub fn give_up<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<u64>, settled: bool) {
+pub fn give_up<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<Rid>, settled: bool) {
     // An earlier session's placements ended with it. In this one their rids may be those of other clients, as numbers
     // begin anew with another log (docs/safety.md, rule 6).
     if rids.is_empty() || !driver.is_current(session) {
@@ -149,7 +150,8 @@ impl<S: Clone> OrphanedPuts<S> {
 
     /// Takes charge of placements. `settled`: nothing of this client touches any copy of them again. False: there are
     /// too many.
-    pub fn give_up(&mut self, session: S, rids: Vec<u64>, settled: bool) -> bool {
+    pub fn give_up(&mut self, session: S, rids: Vec<Rid>, settled: bool) -> bool {
+        let rids = rids.into_iter().map(|rid| rid.0).collect();
         self.push(session, Orphan::Known(Abort { rids, writer_done: settled }))
     }
 
@@ -218,9 +220,9 @@ mod tests {
     #[test]
     fn beyond_so_many_the_deadline_of_the_master_does_it() {
         let mut orphans = OrphanedPuts::default();
-        assert!((0..ORPHANS_MAX as u64).all(|rid| orphans.give_up((), vec![rid], true)));
-        assert!(!orphans.give_up((), vec![9], true));
+        assert!((0..ORPHANS_MAX as u64).all(|rid| orphans.give_up((), vec![Rid(rid)], true)));
+        assert!(!orphans.give_up((), vec![Rid(9)], true));
         orphans.settled(None);
-        assert!(orphans.give_up((), vec![9], true));
+        assert!(orphans.give_up((), vec![Rid(9)], true));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 
 /// Younger puts need no renewal: their deadline is 30 s away.
@@ -20,7 +21,7 @@ const HELD_IN_A_BEAT: usize = 2_048;
 /// The reservations of one put call.
 #[derive(Debug)]
 pub struct PutProgress {
-    rids: Vec<u64>,
+    rids: Vec<Rid>,
     since: Duration,
     /// Writes of it under way; each fails by itself when no byte moves.
     writing: AtomicU32,
@@ -48,7 +49,7 @@ impl PutProgress {
 /// Reservations that their caller holds as long as this lives: renewed whether or not a byte of them moves.
 #[derive(Debug)]
 pub struct Held {
-    rids: Vec<u64>,
+    rids: Vec<Rid>,
     until: Duration,
 }
 
@@ -70,7 +71,7 @@ pub struct Progress {
 
 impl Progress {
     /// A call begins to write what it has been given.
-    pub fn begin(&mut self, now: Duration, rids: Vec<u64>) -> Arc<PutProgress> {
+    pub fn begin(&mut self, now: Duration, rids: Vec<Rid>) -> Arc<PutProgress> {
         let (writing, moved) = (AtomicU32::new(0), AtomicBool::new(false));
         let put = Arc::new(PutProgress { rids, since: now, writing, moved });
         self.puts.push(Arc::downgrade(&put));
@@ -85,7 +86,7 @@ impl Progress {
     }
 
     /// A caller holds these from now on.
-    pub fn hold(&mut self, now: Duration, rids: Vec<u64>) -> Arc<Held> {
+    pub fn hold(&mut self, now: Duration, rids: Vec<Rid>) -> Arc<Held> {
         let held = Arc::new(Held { rids, until: now + HELD_MAX });
         self.held.push_back((now + YOUNG, Arc::downgrade(&held)));
         held
@@ -98,19 +99,19 @@ impl Progress {
     }
 
     /// Reservations whose puts have got on since the last call, and those of what is held that are due.
-    pub fn moved(&mut self, now: Duration) -> Vec<u64> {
+    pub fn moved(&mut self, now: Duration) -> Vec<Rid> {
         if mutant!(MovedPutsAreNotRenewed) {
             return Vec::new();
         }
         self.puts.retain(|put| put.strong_count() > 0);
         let puts = self.puts.iter().filter_map(Weak::upgrade);
         let old = puts.filter(|put| now.saturating_sub(put.since) > YOUNG && put.has_moved());
-        let mut renewed: Vec<u64> = old.flat_map(|put| put.rids.clone()).collect();
+        let mut renewed: Vec<Rid> = old.flat_map(|put| put.rids.clone()).collect();
         self.renew_held(now, &mut renewed);
         renewed
     }
 
-    fn renew_held(&mut self, now: Duration, renewed: &mut Vec<u64>) {
+    fn renew_held(&mut self, now: Duration, renewed: &mut Vec<Rid>) {
         let most = renewed.len() + HELD_IN_A_BEAT;
         while let Some((_, next)) = self.held.pop_front_if(|(due, _)| *due <= now) {
             let Some(held) = next.upgrade().filter(|held| now < held.until || mutant!(HeldPutsAreRenewedForEver))
@@ -137,42 +138,43 @@ mod tests {
     #[test]
     fn a_put_is_renewed_while_its_bytes_move_once_it_is_old_enough() {
         let mut progress = Progress::default();
-        let put = progress.begin(Duration::ZERO, vec![2, 4]);
+        let put = progress.begin(Duration::ZERO, vec![Rid(2), Rid(4)]);
         put.begin_write();
-        assert_eq!(progress.moved(YOUNG), [0; 0], "its deadline is far away");
-        assert_eq!(progress.moved(LATER), [2, 4]);
+        assert_eq!(progress.moved(YOUNG), [Rid(0); 0], "its deadline is far away");
+        assert_eq!(progress.moved(LATER), [Rid(2), Rid(4)]);
         put.end_write();
-        assert_eq!(progress.moved(LATER), [2, 4], "it has moved since");
-        assert_eq!(progress.moved(LATER), [0; 0], "and not any more");
+        assert_eq!(progress.moved(LATER), [Rid(2), Rid(4)], "it has moved since");
+        assert_eq!(progress.moved(LATER), [Rid(0); 0], "and not any more");
     }
 
     #[test]
     fn neither_a_put_that_has_ended_nor_one_of_an_earlier_session_is_renewed() {
         let mut progress = Progress::default();
-        let (former, ended) = (progress.begin(Duration::ZERO, vec![4]), progress.begin(Duration::ZERO, vec![2]));
+        let (former, ended) =
+            (progress.begin(Duration::ZERO, vec![Rid(4)]), progress.begin(Duration::ZERO, vec![Rid(2)]));
         [&former, &ended].into_iter().for_each(|put| put.begin_write());
         progress.end(&ended);
-        assert_eq!(progress.moved(LATER), [4]);
+        assert_eq!(progress.moved(LATER), [Rid(4)]);
         progress.start_over();
-        assert_eq!(progress.moved(LATER), [0; 0]);
+        assert_eq!(progress.moved(LATER), [Rid(0); 0]);
         progress.end(&former);
     }
 
     #[test]
     fn a_put_that_a_panic_has_ended_is_not_renewed() {
         let mut progress = Progress::default();
-        let put = progress.begin(Duration::ZERO, vec![2]);
+        let put = progress.begin(Duration::ZERO, vec![Rid(2)]);
         put.begin_write();
         drop(put);
-        assert_eq!(progress.moved(LATER), [0; 0]);
+        assert_eq!(progress.moved(LATER), [Rid(0); 0]);
         assert!(progress.puts.is_empty());
     }
 
     #[test]
     fn what_is_held_is_renewed_every_few_seconds_though_nothing_moves_and_for_ten_minutes() {
         let mut progress = Progress::default();
-        let held = progress.hold(Duration::ZERO, vec![2, 4]);
-        assert_eq!(progress.moved(Duration::from_secs(4)), [0; 0], "its deadline is far away");
+        let held = progress.hold(Duration::ZERO, vec![Rid(2), Rid(4)]);
+        assert_eq!(progress.moved(Duration::from_secs(4)), [Rid(0); 0], "its deadline is far away");
         let mut last = Duration::ZERO;
         for beat in 0..3_000 {
             let now = Duration::from_millis(500 * beat);
@@ -188,19 +190,19 @@ mod tests {
     #[test]
     fn what_is_held_no_more_is_not_renewed_and_many_are_in_turns() {
         let mut progress = Progress::default();
-        let held: Vec<_> = (0..5_000).map(|rid| progress.hold(Duration::ZERO, vec![rid])).collect();
-        let ended = progress.hold(Duration::ZERO, vec![9_999]);
+        let held: Vec<_> = (0..5_000).map(|rid| progress.hold(Duration::ZERO, vec![Rid(rid)])).collect();
+        let ended = progress.hold(Duration::ZERO, vec![Rid(9_999)]);
         drop(ended);
-        let mut renewed: Vec<u64> = Vec::new();
+        let mut renewed: Vec<Rid> = Vec::new();
         for beat in 0..3 {
             let now = progress.moved(LATER + Duration::from_millis(500 * beat));
             assert!(now.len() <= HELD_IN_A_BEAT);
             renewed.extend(now);
         }
-        assert_eq!(renewed, (0..5_000).collect::<Vec<u64>>());
+        assert_eq!(renewed, (0..5_000).map(Rid).collect::<Vec<Rid>>());
         drop(held);
         progress.start_over();
-        assert_eq!(progress.moved(2 * LATER), [0; 0]);
+        assert_eq!(progress.moved(2 * LATER), [Rid(0); 0]);
     }
 
     #[test]

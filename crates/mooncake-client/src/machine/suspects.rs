@@ -5,6 +5,7 @@ use std::future::Future;
 use std::ops::DerefMut;
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_wire::message::{BadReplica, Object};
 
 use super::rounds::rounds;
@@ -75,12 +76,12 @@ pub(crate) async fn report<D: SuspectDriver>(driver: &D, suspects: &[Suspect]) -
     if !unsure.is_empty() {
         let objects = driver.look_up(&unsure).await?;
         let named = unsure.into_iter().zip(objects);
-        let still = named.filter(|(suspect, object)| object.replicas.iter().any(|other| other.rid == suspect.rid));
+        let still = named.filter(|(suspect, object)| object.replicas.iter().any(|other| other.rid == suspect.rid.0));
         bad.extend(still.map(|(suspect, _)| suspect));
     }
     let mut messages = bad.into_iter().map(|Suspect { key, rid, reason, .. }| {
-        tracing::warn!(rid = format_args!("{rid:#x}"), reason, "a replica is bad; reported");
-        BadReplica { key: key.into(), rid, reason, more: Vec::new() }
+        tracing::warn!(rid = format_args!("{:#x}", rid.0), reason, "a replica is bad; reported");
+        BadReplica { key: key.into(), rid: rid.0, reason, more: Vec::new() }
     });
     let Some(first) = messages.next() else { return Ok(()) };
     driver.tell(BadReplica { more: messages.collect(), ..first }).await
@@ -92,7 +93,7 @@ pub struct Suspect {
     /// Key of its object.
     pub key: Vec<u8>,
     /// Its placement.
-    pub rid: u64,
+    pub rid: Rid,
     /// What is wrong with it, for people.
     pub reason: String,
     /// Whether the bytes were the placement's, or a second look-up named it again: nothing has overtaken the reader.
@@ -109,9 +110,9 @@ impl AsRef<[u8]> for Suspect {
 #[derive(Debug, Default)]
 pub struct Suspects {
     /// By rid.
-    waiting: BTreeMap<u64, Suspect>,
+    waiting: BTreeMap<Rid, Suspect>,
     /// When a rid was reported last.
-    reported: BTreeMap<u64, Duration>,
+    reported: BTreeMap<Rid, Duration>,
     /// A worker is at it.
     pub(crate) running: bool,
 }
@@ -156,27 +157,33 @@ fn is_recent(now: Duration, at: Duration) -> bool {
 mod tests {
     use super::*;
 
-    fn suspect(rid: u64, confirmed: bool) -> Suspect {
+    fn suspect(rid: Rid, confirmed: bool) -> Suspect {
         Suspect { key: b"key".to_vec(), rid, reason: "bad".into(), confirmed }
     }
 
     fn taken(suspects: &mut Suspects, now: Duration) -> Vec<(u64, bool)> {
-        suspects.take(now).into_iter().map(|suspect| (suspect.rid, suspect.confirmed)).collect()
+        suspects.take(now).into_iter().map(|suspect| (suspect.rid.0, suspect.confirmed)).collect()
     }
 
     #[test]
     fn a_confirmed_replica_is_reported_once_in_a_while_and_again_when_the_report_failed() {
         let (mut suspects, start) = (Suspects::default(), Duration::from_secs(1));
-        assert!(suspects.add(start, suspect(4, false)) && suspects.add(start, suspect(2, false)));
-        assert!(suspects.add(start, suspect(4, true)), "another reader is sure");
+        assert!(suspects.add(start, suspect(Rid(4), false)) && suspects.add(start, suspect(Rid(2), false)));
+        assert!(suspects.add(start, suspect(Rid(4), true)), "another reader is sure");
         assert_eq!(taken(&mut suspects, start), [(2, false), (4, true)]);
-        assert!(!suspects.add(start + RETRY_PAUSE / 2, suspect(4, true)));
-        assert!(suspects.add(start + RETRY_PAUSE / 2, suspect(2, true)), "the master has not heard of it for sure");
+        assert!(!suspects.add(start + RETRY_PAUSE / 2, suspect(Rid(4), true)));
+        assert!(
+            suspects.add(start + RETRY_PAUSE / 2, suspect(Rid(2), true)),
+            "the master has not heard of it for sure"
+        );
         assert_eq!(taken(&mut suspects, start + RETRY_PAUSE / 2), [(2, true)]);
-        assert!(!suspects.add(start + RETRY_PAUSE / 2, suspect(4, true)), "that others are reported changes nothing");
-        assert!(suspects.add(start + RETRY_PAUSE, suspect(4, true)), "it is still bad");
-        suspects.forget(&[suspect(2, true)]);
-        assert!(suspects.add(start + RETRY_PAUSE, suspect(2, true)));
+        assert!(
+            !suspects.add(start + RETRY_PAUSE / 2, suspect(Rid(4), true)),
+            "that others are reported changes nothing"
+        );
+        assert!(suspects.add(start + RETRY_PAUSE, suspect(Rid(4), true)), "it is still bad");
+        suspects.forget(&[suspect(Rid(2), true)]);
+        assert!(suspects.add(start + RETRY_PAUSE, suspect(Rid(2), true)));
         assert_eq!(taken(&mut suspects, start + RETRY_PAUSE), [(2, true), (4, true)]);
         assert!(suspects.running);
         assert_eq!(taken(&mut suspects, start + RETRY_PAUSE), []);
@@ -187,10 +194,10 @@ mod tests {
     fn no_more_wait_than_there_is_room_for_and_nothing_is_remembered_for_ever() {
         let (mut suspects, start) = (Suspects::default(), Duration::from_secs(1));
         let most = WAITING_MAX as u64;
-        assert!((0..most).all(|rid| suspects.add(start, suspect(rid, true))));
-        assert!(!suspects.add(start, suspect(most, true)) && suspects.add(start, suspect(0, true)));
+        assert!((0..most).all(|rid| suspects.add(start, suspect(Rid(rid), true))));
+        assert!(!suspects.add(start, suspect(Rid(most), true)) && suspects.add(start, suspect(Rid(0), true)));
         assert_eq!(taken(&mut suspects, start).len(), WAITING_MAX);
-        assert!(suspects.add(start + RETRY_PAUSE, suspect(most, true)));
+        assert!(suspects.add(start + RETRY_PAUSE, suspect(Rid(most), true)));
         suspects.take(start + RETRY_PAUSE);
         assert_eq!(suspects.reported.len(), 1);
     }

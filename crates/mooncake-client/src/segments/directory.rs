@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mooncake_ids::Rid;
 use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{Replica, Segment, Segments, reply, request};
 use parking_lot::RwLock;
@@ -20,10 +21,10 @@ pub(crate) struct Directory {
 }
 
 /// Rids of replicas, each with its segment where that has been met.
-pub(crate) type Places = Vec<(u64, Option<Arc<SegmentAddress>>)>;
+pub(crate) type Places = Vec<(Rid, Option<Arc<SegmentAddress>>)>;
 
 /// The segment of that replica.
-pub(crate) fn place_of(places: &Places, rid: u64) -> Option<&Arc<SegmentAddress>> {
+pub(crate) fn place_of(places: &Places, rid: Rid) -> Option<&Arc<SegmentAddress>> {
     places.iter().find(|(other, _)| *other == rid)?.1.as_ref()
 }
 
@@ -31,7 +32,7 @@ impl Directory {
     /// Where these are from now on, under whatever numbering others are met.
     pub fn places(&self, numbering: Numbering, replicas: &[Replica]) -> Places {
         let segment = |replica: &Replica| self.find(numbering, replica.extents.first()?.segment);
-        replicas.iter().map(|replica| (replica.rid, segment(replica))).collect()
+        replicas.iter().map(|replica| (Rid(replica.rid), segment(replica))).collect()
     }
 
     /// The segment of a placement, if it has been met.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mooncake_ids::{Rid, SegmentUuid};
+use mooncake_ids::SegmentUuid;
 use mooncake_os::Deadline;
 use mooncake_segment::{
     Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress,
@@ -243,6 +243,7 @@ impl LinkEvents for Events {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use mooncake_ids::Rid;
     use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
     use mooncake_segment::{SegmentServer, ServerEvents, ServerOptions};
 
@@ -253,7 +254,7 @@ mod tests {
     struct Quiet;
 
     impl ServerEvents for Quiet {
-        fn fenced(&self, _: SegmentUuid, _: u64) {}
+        fn fenced(&self, _: SegmentUuid, _: Rid) {}
         fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
     }
 
@@ -262,12 +263,12 @@ mod tests {
         let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         server.add(memory.clone(), 1);
-        memory.mapping().write(Rid(RID), 0, &[Source::new(b"seen")]).unwrap();
+        memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
         let address = address_of(&server, &memory);
         (server, address, LinkSet::over_shared_memory(Control::alone()))
     }
 
-    const RID: u64 = 1 << 48 | 2;
+    const RID: Rid = Rid::new(1, 1);
 
     fn soon() -> Deadline<'static> {
         Deadline::at(Instant::now() + Duration::from_secs(5))
@@ -394,9 +395,9 @@ mod tests {
         links.obey(A3);
         for what in ["the session that heard of it", "the one behind it"] {
             let link = links.link(&address, &soon()).unwrap();
-            let old = link.write(2 << 48 | 2, 1024, &[Source::new(b"late")], &soon());
+            let old = link.write(Rid::new(2, 1), 1024, &[Source::new(b"late")], &soon());
             assert!(old.is_err(), "{what}");
-            link.write(3 << 48 | 2, 2048, &[Source::new(b"new")], &soon()).expect(what);
+            link.write(Rid::new(3, 1), 2048, &[Source::new(b"new")], &soon()).expect(what);
             links.start_over();
         }
         // Nor do those that are made when the master has shown an epoch.
@@ -407,8 +408,8 @@ mod tests {
         let first = LinkSet::new(&first, options, control).unwrap();
         for (links, offset) in [(late, 4096), (first, 5120)] {
             let link = links.link(&address, &soon()).unwrap();
-            link.write(3 << 48 | 4, offset, &[Source::new(b"late")], &soon()).unwrap_err();
-            link.write(4 << 48 | 2, offset, &[Source::new(b"new")], &soon()).unwrap();
+            link.write(Rid::new(3, 2), offset, &[Source::new(b"late")], &soon()).unwrap_err();
+            link.write(Rid::new(4, 1), offset, &[Source::new(b"new")], &soon()).unwrap();
         }
     }
 

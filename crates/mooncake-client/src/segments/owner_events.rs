@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_segment::{ProcessGone, ServerEvents};
 use mooncake_wire::message::{EpochTaken, FenceDone, anchor_up};
 
@@ -28,7 +28,7 @@ impl OwnerEvents {
 pub(crate) struct Reporter(pub Arc<OwnerEvents>);
 
 impl ServerEvents for Reporter {
-    fn fenced(&self, uuid: SegmentUuid, rid: u64) {
+    fn fenced(&self, uuid: SegmentUuid, rid: Rid) {
         if let Some(control) = self.0.control.get() {
             tell_fenced(control, uuid, rid);
         }
@@ -49,8 +49,8 @@ impl ServerEvents for Reporter {
 }
 
 /// The writer of this placement is shut out for good.
-pub(crate) fn tell_fenced(control: &Control, uuid: SegmentUuid, rid: u64) {
-    control.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![rid] }));
+pub(crate) fn tell_fenced(control: &Control, uuid: SegmentUuid, rid: Rid) {
+    control.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![rid.0] }));
 }
 
 /// These segments have taken an epoch.
@@ -75,7 +75,7 @@ mod tests {
     use crate::segments::owner::{Ownership, SegmentOwner};
 
     const A2: Epoch = Epoch { number: 2, id: 7 };
-    const RID: u64 = 1 << 48 | 2;
+    const RID: Rid = Rid::new(1, 1);
 
     /// An owner with a segment that nothing maps and one that a store has written to. What the owner says by itself
     /// goes to one anchor and what its server reports to another, so that a test sees who said it.
@@ -149,7 +149,7 @@ mod tests {
     }
 
     fn fence_done(uuid: SegmentUuid) -> Vec<anchor_up::Body> {
-        vec![anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![RID] })]
+        vec![anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![RID.0] })]
     }
 
     fn epoch_taken(uuid: SegmentUuid) -> Vec<anchor_up::Body> {

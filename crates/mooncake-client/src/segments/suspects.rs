@@ -50,13 +50,14 @@ impl SuspectDriver for Arc<Control> {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use mooncake_ids::Rid;
     use mooncake_wire::message::{LookupReply, Replica};
 
     use super::*;
     use crate::machine::suspects::{add, report};
     use crate::scripted_master::{Client, answer, usual, wait_for};
 
-    fn suspect(rid: u64, confirmed: bool) -> Suspect {
+    fn suspect(rid: Rid, confirmed: bool) -> Suspect {
         Suspect { key: b"key".to_vec(), rid, reason: "bad".into(), confirmed }
     }
 
@@ -76,14 +77,14 @@ mod tests {
         let is_deaf = Arc::new(AtomicBool::new(true));
         let deaf = is_deaf.clone();
         client.master.answers(move |request| (!deaf.load(Ordering::SeqCst)).then(|| usual(request)));
-        add(control, suspect(2, true));
+        add(control, suspect(Rid(2), true));
         wait_for("the report is given up", || !control.suspects.lock().running);
         is_deaf.store(false, Ordering::SeqCst);
         control.reach.pong(control.now());
         let before = reported(&client).len();
         // The time in which the same one is not reported again is long enough not to have passed.
-        assert!(control.suspects.lock().add(control.now(), suspect(2, true)), "it is taken");
-        add(control, suspect(4, true));
+        assert!(control.suspects.lock().add(control.now(), suspect(Rid(2), true)), "it is taken");
+        add(control, suspect(Rid(4), true));
         wait_for("a report", || reported(&client).len() >= before + 2);
         assert_eq!(reported(&client)[before..], [2, 4], "with one message");
     }
@@ -101,7 +102,7 @@ mod tests {
             }
             _ => Some(usual(request)),
         });
-        let both = [suspect(2, false), suspect(4, false)];
+        let both = [suspect(Rid(2), false), suspect(Rid(4), false)];
         ready(report(control, &both)).unwrap();
         assert_eq!(reported(&client), [4]);
         ready(report(control, &both[..1])).unwrap();

@@ -39,6 +39,7 @@ impl OrphanDriver for Arc<Control> {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_ids::Rid;
     use mooncake_wire::message::HelloReply;
 
     use super::*;
@@ -58,17 +59,17 @@ mod tests {
         // No thread: what is left waiting is what would be sent.
         control.orphans.lock().running = true;
         let former = control.session();
-        give_up(&control, &former, vec![9], true);
+        give_up(&control, &former, vec![Rid(9)], true);
         assert!(control.orphans.lock().first().is_some());
         control.set_session(session(2));
-        give_up(&control, &former, vec![11], true);
+        give_up(&control, &former, vec![Rid(11)], true);
         let (waits, _) = control.orphans.lock().first().unwrap();
         assert!(waits.is(&former), "and what waits stays with the session that it is of");
         control.orphans.lock().settled(None);
         assert!(control.orphans.lock().first().is_none(), "it is alone");
 
         control.set_session(session(1));
-        give_up(&control, &former, vec![13], true);
+        give_up(&control, &former, vec![Rid(13)], true);
         assert!(control.orphans.lock().first().is_some(), "the same one, with another process");
         control.stop();
     }

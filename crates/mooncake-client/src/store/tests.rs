@@ -19,10 +19,10 @@ use crate::machine::numbering::Numbering;
 use crate::machine::view::ViewDriver;
 use crate::scripted_master::{Lender, Master, answer, hello_reply, usual, wait_for};
 
-const RID: u64 = 1 << 48 | 2;
+const RID: Rid = Rid::new(1, 1);
 
 fn replica(segment: u32) -> Replica {
-    Replica { rid: RID, extents: vec![Extent { segment, offset: 0, length: 4 }] }
+    Replica { rid: RID.0, extents: vec![Extent { segment, offset: 0, length: 4 }] }
 }
 
 fn segments(request: &Request, segments: &[Segment]) -> Option<Reply> {
@@ -122,7 +122,7 @@ fn what_a_put_whose_answer_was_lost_was_given_is_found_out_and_given_up() {
         caller.pong();
         !given_up.lock().is_empty()
     });
-    assert_eq!(*given_up.lock(), [[RID]]);
+    assert_eq!(*given_up.lock(), [[RID.0]]);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn an_interrupt_that_is_told_once_ends_all_that_a_put_writes() {
         Some(request::Body::PutStart(_)) => {
             placed.store(true, Ordering::SeqCst);
             let slot = |segment: u32| {
-                let replicas = vec![Replica { rid: RID + 2 * u64::from(segment), ..replica(segment) }];
+                let replicas = vec![Replica { rid: RID.0 + 2 * u64::from(segment), ..replica(segment) }];
                 PutSlot { kind: put_slot::Kind::Placed.into(), replicas, ..PutSlot::default() }
             };
             Some(answer(request, reply::Body::PutStart(PutStartReply { slots: vec![slot(1), slot(2)] })))
@@ -174,7 +174,7 @@ fn an_interrupt_that_is_told_once_ends_all_that_a_put_writes() {
 fn bytes_that_are_not_those_of_the_object_are_a_miss_where_they_are_verified() {
     for verify in [true, false] {
         let (master, lender) = (Master::start(), Lender::start());
-        lender.memory.mapping().write(Rid(RID), 0, &[Source::new(b"four")]).unwrap();
+        lender.memory.mapping().write(RID, 0, &[Source::new(b"four")]).unwrap();
         let segment = lender.segment();
         master.answers(move |request| match &request.body {
             Some(request::Body::Lookup(_)) => {
@@ -187,7 +187,7 @@ fn bytes_that_are_not_those_of_the_object_are_a_miss_where_they_are_verified() {
         let got = store.get(b"k").unwrap();
         assert_eq!(got.as_deref(), (!verify).then_some(&b"four"[..]));
         let reported =
-            || master.asked().iter().any(|body| matches!(body, request::Body::BadReplica(bad) if bad.rid == RID));
+            || master.asked().iter().any(|body| matches!(body, request::Body::BadReplica(bad) if bad.rid == RID.0));
         match verify {
             true => wait_for("the master hears of it", reported),
             false => assert!(!reported()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{SegmentMemory, SegmentOptions};
 use mooncake_os::boot_id;
 
@@ -20,7 +20,7 @@ impl LinkEvents for Quiet {
 }
 
 impl ServerEvents for Quiet {
-    fn fenced(&self, _: SegmentUuid, _: u64) {}
+    fn fenced(&self, _: SegmentUuid, _: Rid) {}
     fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
 }
 

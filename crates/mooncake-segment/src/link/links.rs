@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::{Rid, SegmentUuid};
+use mooncake_ids::SegmentUuid;
 use mooncake_os::{Deadline, ProcessIdentity, descriptor_limit, forked, thread, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -283,6 +283,7 @@ impl Drop for Links {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use mooncake_ids::Rid;
     use mooncake_memory::{SegmentMemory, Source};
 
     use super::super::Paths;
@@ -290,7 +291,7 @@ mod tests {
     use super::*;
 
     const FIRST: Epoch = Epoch::numbered(1);
-    const RID: u64 = 1 << 48 | 2;
+    const RID: Rid = Rid::new(1, 1);
 
     fn resident(memory: &SegmentMemory) -> u64 {
         rustix::fs::fstat(memory.data_fd()).unwrap().st_blocks as u64 * 512
@@ -365,7 +366,7 @@ mod tests {
         let (server, memory, address) = owner(1 << 20, Quiet);
         let (_other, _lent, elsewhere) = owner(1 << 20, Quiet);
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        memory.mapping().write(Rid(RID), 0, &[Source::new(b"seen")]).unwrap();
+        memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
         let view = links.link(&address, &soon()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
         let used = links.link(&elsewhere, &soon()).unwrap();
         server.remove(memory.uuid());

@@ -124,7 +124,7 @@ impl Link {
     /// part of it), stamping it first. Gives the CRC-32C of what was written.
     pub fn write(
         &self,
-        rid: u64,
+        rid: Rid,
         offset: u64,
         parts: &[Source<'_>],
         deadline: &Deadline<'_>,
@@ -135,7 +135,7 @@ impl Link {
     /// [`Link::write`] of a part of a placement of `whole` bytes.
     pub fn write_part(
         &self,
-        rid: u64,
+        rid: Rid,
         offset: u64,
         parts: &[Source<'_>],
         whole: u64,
@@ -168,7 +168,7 @@ impl Link {
     /// stamps alone vouch for it. On an error the pieces' contents are worthless.
     pub fn read(
         &self,
-        rid: u64,
+        rid: Rid,
         offset: u64,
         parts: &mut [Target<'_>],
         crc: Option<u32>,
@@ -186,21 +186,21 @@ impl Link {
             }
         };
         let verify = crc.map_or(Verify::Skip, Verify::Crc);
-        mapping.read(Rid(rid), offset, parts, verify).map_err(|e| self.unread(e))?;
+        mapping.read(rid, offset, parts, verify).map_err(|e| self.unread(e))?;
         self.bytes_read.fetch_add(extent.len, Ordering::Relaxed);
         Ok(())
     }
 
     /// A view of a pinned placement's bytes, verified in place; `None` where
     /// the memory is not mapped here (TCP).
-    pub fn view(&self, rid: u64, offset: u64, len: u64, crc: Option<u32>) -> Result<Option<View>, TransferError> {
+    pub fn view(&self, rid: Rid, offset: u64, len: u64, crc: Option<u32>) -> Result<Option<View>, TransferError> {
         self.check(Extent { rid, offset, len })?;
         let verify = crc.map_or(Verify::Skip, Verify::Crc);
         let view = match &self.kind {
             Kind::Local(served, inside) => {
                 let mapping = served.memory.view_mapping();
                 let mapping = mapping.map_err(|source| TransferError::Map { peer: self.label.to_string(), source })?;
-                mapping.view(Rid(rid), offset, len, verify).map(|bytes| View::local(inside, bytes))
+                mapping.view(rid, offset, len, verify).map(|bytes| View::local(inside, bytes))
             }
             Kind::Shared(attachment) => View::shared(attachment, rid, offset, len, verify),
             Kind::Tcp(_) => return Ok(None),
@@ -242,8 +242,8 @@ impl Link {
             return Err(TransferError::Gone { peer: self.label.to_string() });
         }
         let Extent { rid, offset, len } = extent;
-        if !Rid(rid).is_placement() {
-            return Err(TransferError::NotAPlacement { rid });
+        if !rid.is_placement() {
+            return Err(TransferError::NotAPlacement { rid: rid.0 });
         }
         match offset.checked_add(len) {
             Some(end) if end <= self.bytes => Ok(()),
@@ -262,7 +262,7 @@ impl Link {
     ) -> Result<u32, TransferError> {
         let Extent { rid, offset, len } = extent;
         let _admitted = gate.admit(mapping, rid, offset, len, None).map_err(|denied| self.denied(rid, denied))?;
-        Ok(mapping.write_part(Rid(rid), offset, parts, whole)?)
+        Ok(mapping.write_part(rid, offset, parts, whole)?)
     }
 
     fn read_tcp(
@@ -277,20 +277,20 @@ impl Link {
         let actual = outcome.result.map_err(|error| named(error, || crc_of_targets(0, parts, 0, extent.len).err()))?;
         match crc {
             Some(expected) if expected != actual => {
-                Err(TransferError::Checksum { peer: self.label.to_string(), rid: extent.rid, expected, actual })
+                Err(TransferError::Checksum { peer: self.label.to_string(), rid: extent.rid.0, expected, actual })
             }
             _ => Ok(()),
         }
     }
 
-    fn denied(&self, rid: u64, denied: Denied) -> TransferError {
+    fn denied(&self, rid: Rid, denied: Denied) -> TransferError {
         let peer = self.label.to_string();
         match denied {
             Denied::Superseded { found } => {
-                TransferError::Superseded { peer, rid, reason: format!("the extent carries {found:#x}") }
+                TransferError::Superseded { peer, rid: rid.0, reason: format!("the extent carries {found:#x}") }
             }
             Denied::OldEpoch { least } => {
-                TransferError::Superseded { peer, rid, reason: format!("epoch {least} has begun") }
+                TransferError::Superseded { peer, rid: rid.0, reason: format!("epoch {least} has begun") }
             }
             Denied::Busy => TransferError::Refused { peer, status: Status::Busy },
             Denied::Closed => TransferError::Gone { peer },
@@ -326,10 +326,10 @@ mod tests {
     use super::*;
     use crate::server::{Fence, ServerEvents};
 
-    struct Report(Sender<u64>);
+    struct Report(Sender<Rid>);
 
     impl ServerEvents for Report {
-        fn fenced(&self, _: SegmentUuid, rid: u64) {
+        fn fenced(&self, _: SegmentUuid, rid: Rid) {
             let _ = self.0.send(rid);
         }
         fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
@@ -344,16 +344,16 @@ mod tests {
         let link = links.link(&address, &deadline).unwrap();
         let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
         let mapping = attachment.writable(&deadline).unwrap();
-        let rid = 1 << 48 | 2;
+        let rid = Rid::new(1, 1);
         let writing = attachment.gate().admit(mapping, rid, 0, 4096, None).unwrap();
         let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 2, writer_done: false };
         assert!(!server.fence(fence));
         assert!(fenced.recv_timeout(Duration::from_millis(300)).is_err(), "it is still copying");
         // Admitted before the fence, stamps after it.
-        mapping.write(Rid(rid), 0, &[Source::new(&[1; 4096])]).unwrap();
+        mapping.write(rid, 0, &[Source::new(&[1; 4096])]).unwrap();
         drop(writing);
         assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(rid));
-        assert!(memory.mapping().check_stamps(Rid(rid | 1), 0, 4096).unwrap());
+        assert!(memory.mapping().check_stamps(Rid(rid.tombstone()), 0, 4096).unwrap());
         let e = link.write(rid, 0, &[Source::new(b"late")], &deadline).unwrap_err();
         assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{e}");
     }

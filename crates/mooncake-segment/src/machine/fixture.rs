@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use mooncake_ids::Rid;
 use mooncake_memory::CopyError;
 
 use super::{Gate, Insiders, Segment, Stamps, Writes};
@@ -11,8 +12,8 @@ use crate::epoch::Epoch;
 pub const KIB: u64 = 1024;
 
 /// A rid.
-pub const fn rid(epoch: u16, counter: u64) -> u64 {
-    (epoch as u64) << 48 | counter << 1
+pub const fn rid(epoch: u16, counter: u64) -> Rid {
+    Rid::new(epoch, counter)
 }
 
 /// Plain stamps, one per KiB.
@@ -25,8 +26,8 @@ impl Granules {
     }
 
     /// As a writer does before its first byte.
-    pub fn stamp(&self, rid: u64, offset: u64, len: u64) {
-        self.extent(offset, len).unwrap().iter().for_each(|stamp| stamp.set(rid));
+    pub fn stamp(&self, rid: Rid, offset: u64, len: u64) {
+        self.extent(offset, len).unwrap().iter().for_each(|stamp| stamp.set(rid.0));
     }
 
     fn extent(&self, offset: u64, len: u64) -> Result<&[Cell<u64>], CopyError> {
@@ -42,8 +43,8 @@ impl Stamps for Granules {
         Ok(self.extent(offset, len)?.iter().map(Cell::get).max().unwrap_or(0))
     }
 
-    fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        self.extent(offset, len)?.iter().for_each(|stamp| stamp.set(stamp.get().max(rid | 1)));
+    fn tombstone(&self, rid: Rid, offset: u64, len: u64) -> Result<(), CopyError> {
+        self.extent(offset, len)?.iter().for_each(|stamp| stamp.set(stamp.get().max(rid.tombstone())));
         Ok(())
     }
 }
@@ -75,7 +76,7 @@ impl Memory {
     }
 
     /// A write that passes the gate.
-    pub fn admit(&self, rid: u64, offset: u64, len: u64) -> u64 {
+    pub fn admit(&self, rid: Rid, offset: u64, len: u64) -> u64 {
         self.gate.borrow_mut().admit(&*self.stamps, rid, offset, len, ()).unwrap()
     }
 
@@ -85,7 +86,7 @@ impl Memory {
 }
 
 impl Writes for Rc<Memory> {
-    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+    fn fence(&self, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
         self.gate.borrow_mut().fence(&*self.stamps, rid, offset, len)
     }
 

@@ -14,13 +14,13 @@ pub trait Stamps {
     /// The highest stamp in an extent.
     fn max_stamp(&self, offset: u64, len: u64) -> Result<u64, CopyError>;
     /// Raises the stamps of an extent to a placement's tombstone. Higher stamps stay.
-    fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError>;
+    fn tombstone(&self, rid: Rid, offset: u64, len: u64) -> Result<(), CopyError>;
 }
 
 /// What other machines do at the gate of a segment. The driver has the lock.
 pub trait Writes {
     /// See [`Gate::fence`].
-    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError>;
+    fn fence(&self, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, CopyError>;
     /// See [`Gate::raise_epoch`].
     fn raise_epoch(&self, epoch: u16) -> Vec<u64>;
     /// See [`Gate::retain_active`].
@@ -40,7 +40,7 @@ pub struct Gate<W> {
 #[derive(Debug)]
 struct Active<W> {
     id: u64,
-    rid: u64,
+    rid: Rid,
     offset: u64,
     end: u64,
     writer: W,
@@ -75,7 +75,7 @@ impl<W> Gate<W> {
 
     /// Lets a write begin, and gives the number that it goes by until it has [`Self::ended`]. The writer stamps the
     /// extent next.
-    pub fn admit(&mut self, stamps: &impl Stamps, rid: u64, offset: u64, len: u64, writer: W) -> Result<u64, Denied> {
+    pub fn admit(&mut self, stamps: &impl Stamps, rid: Rid, offset: u64, len: u64, writer: W) -> Result<u64, Denied> {
         // The first three refuse for good, an overlap only until the other write ends. So a writer that can never begin
         // hears that, and not that its extent is busy. The first two look at no memory.
         if self.closed {
@@ -83,12 +83,12 @@ impl<W> Gate<W> {
         }
         // A raised epoch leaves the stamps as they are, so they alone would let an older write through (docs/safety.md,
         // rule 18).
-        if Rid(rid).epoch() < self.least_epoch && !mutant!(GateIgnoresEpochs) {
+        if rid.epoch() < self.least_epoch && !mutant!(GateIgnoresEpochs) {
             return Err(Denied::OldEpoch { least: self.least_epoch });
         }
         // A higher stamp is that of a newer placement, or a tombstone (docs/safety.md, rules 1 and 7).
         let found = stamps.max_stamp(offset, len).map_err(Denied::Copy)?;
-        if found > rid && !mutant!(GateIgnoresStamps) {
+        if found > rid.0 && !mutant!(GateIgnoresStamps) {
             return Err(Denied::Superseded { found });
         }
         // An admitted write may not have stamped its extent yet, so the stamps do not show it.
@@ -113,13 +113,13 @@ impl<W> Gate<W> {
     /// Refuses the rid from now on and names the writes of it, or of older
     /// ones, that are still under way in its extent. When they have ended, the
     /// caller fences once more: they may have stamped over the tombstone, and let others through.
-    pub fn fence(&mut self, stamps: &impl Stamps, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+    pub fn fence(&mut self, stamps: &impl Stamps, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
         // The driver holds its lock across both steps: no write passes the gate between the tombstone and the list.
         stamps.tombstone(rid, offset, len)?;
         let end = offset.saturating_add(len);
-        let tombstone = rid | 1;
+        let tombstone = rid.tombstone();
         // A write with a newer rid is not the fenced one, and the tombstone does not refuse it.
-        let ids = self.active.iter().filter(|w| w.rid <= tombstone && w.offset < end && offset < w.end);
+        let ids = self.active.iter().filter(|w| w.rid.0 <= tombstone && w.offset < end && offset < w.end);
         let ids: Vec<u64> = ids.map(|write| write.id).collect();
         self.watched |= !ids.is_empty();
         Ok(ids)
@@ -129,7 +129,7 @@ impl<W> Gate<W> {
     pub fn raise_epoch(&mut self, epoch: u16) -> Vec<u64> {
         // Never lowered: a late question for an older epoch must not let its writes in again (docs/safety.md, rule 18).
         self.least_epoch = self.least_epoch.max(epoch);
-        let ids: Vec<u64> = self.active.iter().filter(|w| Rid(w.rid).epoch() < epoch).map(|w| w.id).collect();
+        let ids: Vec<u64> = self.active.iter().filter(|w| w.rid.epoch() < epoch).map(|w| w.id).collect();
         self.watched |= !ids.is_empty();
         ids
     }
@@ -182,7 +182,7 @@ mod tests {
         assert!(writing.is_empty());
         assert!(gate.fence(&stamps, rid(1, 5), 0, 8 * KIB).unwrap().is_empty(), "it stamped over the first tombstone");
         let found = gate.admit(&stamps, rid(1, 5), 0, 8 * KIB, "");
-        assert!(matches!(found, Err(Denied::Superseded { found }) if found == rid(1, 5) | 1));
+        assert!(matches!(found, Err(Denied::Superseded { found }) if found == rid(1, 5).tombstone()));
         gate.admit(&stamps, rid(1, 6), 0, 8 * KIB, "newer").unwrap();
         assert!(gate.fence(&stamps, rid(1, 5), 0, 8 * KIB).unwrap().is_empty(), "a newer write is not the fenced one");
         assert!(gate.fence(&stamps, rid(1, 5), 128 * KIB, KIB).is_err());

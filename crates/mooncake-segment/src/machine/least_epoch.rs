@@ -18,8 +18,8 @@ impl LeastEpoch {
 
     /// Whether a placement may be written.
     #[inline]
-    pub fn check(&self, rid: u64) -> Result<(), Denied> {
+    pub fn check(&self, rid: Rid) -> Result<(), Denied> {
         let least = self.0.load(Ordering::Acquire);
-        if Rid(rid).epoch() < least { Err(Denied::OldEpoch { least }) } else { Ok(()) }
+        if rid.epoch() < least { Err(Denied::OldEpoch { least }) } else { Ok(()) }
     }
 }

@@ -3,6 +3,7 @@
 //! A question about a fence is answered when no write of this process can touch the extent any more; one about an
 //! epoch when besides the master of that epoch knows all pins of this process.
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 
 use super::Writes;
@@ -127,7 +128,7 @@ impl Peer {
             }
             Op::Quiesce => {
                 // Outside of the segment nothing can be under way.
-                let writing = writes.fence(frame.rid, frame.offset, frame.len).unwrap_or_default();
+                let writing = writes.fence(Rid(frame.rid), frame.offset, frame.len).unwrap_or_default();
                 self.quiesces.push(Quiesce { writing, frame: *frame });
                 Heard::Question
             }
@@ -149,7 +150,7 @@ impl Peer {
             }
             // The writes that were waited for may have stamped over the owner's tombstone: a later one must still find
             // it, and what began before there is another one is waited for as they were.
-            *writing = writes.fence(frame.rid, frame.offset, frame.len).unwrap_or_default();
+            *writing = writes.fence(Rid(frame.rid), frame.offset, frame.len).unwrap_or_default();
             if !writing.is_empty() && !mutant!(PeerAnswersWhileItWrites) {
                 return true;
             }
@@ -182,7 +183,7 @@ mod tests {
     const A3: Epoch = Epoch { number: 3, id: 9 };
 
     fn quiesce(counter: u64) -> Frame {
-        Frame { op: Op::Quiesce, epoch: 1, rid: rid(1, counter), offset: counter * KIB, len: KIB, sequence: counter }
+        Frame { op: Op::Quiesce, epoch: 1, rid: rid(1, counter).0, offset: counter * KIB, len: KIB, sequence: counter }
     }
 
     fn answers(peer: &mut Peer, writes: &impl Writes) -> Vec<Frame> {
@@ -200,7 +201,7 @@ mod tests {
         memory.stamps.stamp(rid(1, 3), 3 * KIB, KIB);
         memory.ended(write);
         assert_eq!(answers(&mut peer, &memory), [Frame { op: Op::Quiesced, ..quiesce(3) }]);
-        assert_eq!(memory.max_stamp(3 * KIB, KIB).unwrap(), rid(1, 3) | 1);
+        assert_eq!(memory.max_stamp(3 * KIB, KIB).unwrap(), rid(1, 3).tombstone());
         assert_eq!(answers(&mut peer, &memory), [], "{elsewhere} is not its matter, and one answer is enough");
         assert_eq!(peer.heard(&quiesce(64), &memory), Heard::Question);
         assert_eq!(answers(&mut peer, &memory).len(), 1, "nothing is under way outside of the segment");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -78,7 +78,7 @@ struct Process {
 
 #[derive(Debug)]
 struct Placement {
-    rid: u64,
+    rid: Rid,
     extent: usize,
     session: u64,
     is_fenced: bool,
@@ -205,7 +205,7 @@ impl World {
                 let (_, placement) = process.writes[what.index(process.writes.len())];
                 let placement = &self.placements[placement];
                 assert!(!placement.is_fenced, "{placement:?} is fenced, and is written");
-                assert!(placement.rid >> 48 >= self.taken.into(), "{placement:?} is of an epoch that is over");
+                assert!(placement.rid.epoch() >= self.taken, "{placement:?} is of an epoch that is over");
                 self.memory.stamps.stamp(placement.rid, placement.extent as u64 * KIB, KIB);
             }
             Step::Finish(who, what) => {
@@ -243,7 +243,7 @@ impl World {
     }
 
     /// Its extent is free from now on.
-    fn is_fenced(&mut self, rid: u64) {
+    fn is_fenced(&mut self, rid: Rid) {
         let placement = self.placements.iter_mut().find(|placement| placement.rid == rid).unwrap();
         (placement.is_fenced, self.extents[placement.extent]) = (true, true);
     }

@@ -213,7 +213,7 @@ mod tests {
     use crate::machine::{Fence, Output, ProcessGone};
     use crate::protocol::frames::{FRAME_LEN, Frame, Op, Purpose};
     use crate::server::{ServerEvents, State};
-    use mooncake_ids::SegmentUuid;
+    use mooncake_ids::{Rid, SegmentUuid};
 
     /// What a caller is answered, and the descriptors that it gets.
     fn answer(caller: &UnixStream) -> (Status, usize) {
@@ -282,7 +282,7 @@ mod tests {
                 break;
             }
             assert!(counter < 1000, "there is room for all of them");
-            let (uuid, rid) = (memory.uuid(), (1 << 48) | (2 * counter));
+            let (uuid, rid) = (memory.uuid(), Rid::new(1, counter));
             server.fence(Fence { uuid, rid, offset: 0, len: 1, writer: hello.session, writer_done: false });
         }
         server.take_epoch(Epoch::numbered(2)).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     struct Ends(Sender<ProcessGone>);
 
     impl ServerEvents for Ends {
-        fn fenced(&self, _: SegmentUuid, _: u64) {}
+        fn fenced(&self, _: SegmentUuid, _: Rid) {}
         fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
         fn process_gone(&self, gone: ProcessGone) {
             let _ = self.0.send(gone);

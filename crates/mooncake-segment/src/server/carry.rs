@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 
 use super::{ProcessGone, Shared, State};
 use crate::epoch::Epoch;
@@ -14,7 +14,7 @@ use crate::machine::{Fence, Frame, Output};
 /// What is told without the lock.
 pub(super) enum Later {
     Ask(Vec<Arc<Inside>>, Epoch),
-    Fenced(SegmentUuid, u64),
+    Fenced(SegmentUuid, Rid),
     EpochTaken(u16, SegmentUuid),
     ProcessGone(ProcessGone),
 }
@@ -121,13 +121,13 @@ impl Shared {
 }
 
 fn log_outside(&Fence { uuid, rid, offset, len, .. }: &Fence) {
-    tracing::error!(%uuid, rid, offset, len, "fence of an extent that is not in the segment");
+    tracing::error!(%uuid, rid = rid.0, offset, len, "fence of an extent that is not in the segment");
 }
 
 fn log_marred(&Fence { uuid, rid, offset, len, .. }: &Fence, found: u64) {
     tracing::warn!(
         %uuid,
-        rid,
+        rid = rid.0,
         offset,
         len,
         found = format_args!("{found:#x}"),
@@ -158,7 +158,7 @@ mod tests {
     struct Quiet;
 
     impl ServerEvents for Quiet {
-        fn fenced(&self, _: SegmentUuid, _: u64) {}
+        fn fenced(&self, _: SegmentUuid, _: Rid) {}
         fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
     }
 
@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn fence(uuid: SegmentUuid, counter: u64) -> Fence {
-        let rid = 1 << 48 | counter << 1;
+        let rid = Rid::new(1, counter);
         Fence { uuid, rid, offset: counter << 10, len: 1024, writer: 7, writer_done: false }
     }
 
@@ -288,7 +288,7 @@ mod tests {
 
     fn fenced(output: &Output) -> u64 {
         let Output::Fenced { rid, .. } = output else { panic!("{output:?}") };
-        (rid & 0xffff_ffff) >> 1
+        rid.counter()
     }
 
     #[test]

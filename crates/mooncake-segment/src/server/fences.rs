@@ -1,6 +1,6 @@
 //! Fences and epochs, as a master asks for them (docs/safety.md, rules 7 and 18): see [`crate::machine::Owner`].
 
-use mooncake_ids::{Rid, SegmentUuid};
+use mooncake_ids::SegmentUuid;
 
 use super::{Fence, SegmentServer};
 use crate::epoch::Epoch;
@@ -56,15 +56,16 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
 
+    use mooncake_ids::Rid;
     use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
 
     use super::*;
     use crate::server::{ServerEvents, ServerOptions};
 
-    struct Report(Sender<u64>);
+    struct Report(Sender<Rid>);
 
     impl ServerEvents for Report {
-        fn fenced(&self, _: SegmentUuid, rid: u64) {
+        fn fenced(&self, _: SegmentUuid, rid: Rid) {
             let _ = self.0.send(rid);
         }
         fn epoch_taken(&self, _: u16, _: SegmentUuid) {}
@@ -78,17 +79,17 @@ mod tests {
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         server.add(memory.clone(), 1);
         let served = server.shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
-        let rid = 1 << 48 | 2;
+        let rid = Rid::new(1, 1);
         let mapping = memory.mapping();
         let writing = served.gate.admit(mapping, rid, 0, 4096, None).unwrap();
         let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 1, writer_done: false };
         assert!(!server.fence(fence));
         // Admitted before the fence, stamps after it.
-        mapping.write(Rid(rid), 0, &[Source::new(&[1; 4096])]).unwrap();
+        mapping.write(rid, 0, &[Source::new(&[1; 4096])]).unwrap();
         assert!(fenced.recv_timeout(Duration::from_millis(400)).is_err(), "own threads are not cut but waited for");
         drop(writing);
         assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(rid));
-        assert!(mapping.check_stamps(Rid(rid | 1), 0, 4096).unwrap());
+        assert!(mapping.check_stamps(Rid(rid.tombstone()), 0, 4096).unwrap());
     }
 
     #[test]
@@ -99,17 +100,17 @@ mod tests {
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         server.add(memory.clone(), 1);
         let served = server.shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
-        let (rid, mapping) = (1 << 48 | 2, memory.mapping());
+        let (rid, mapping) = (Rid::new(1, 1), memory.mapping());
         let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 1, writer_done: true };
-        mapping.write(Rid(rid | 1 << 30), 3072, &[Source::new(&[1; 1024])]).unwrap();
+        mapping.write(Rid(rid.0 | 1 << 30), 3072, &[Source::new(&[1; 1024])]).unwrap();
         assert!(!server.fence(fence), "whoever is placed there next could not write");
         assert!(server.fence(Fence { len: 3072, ..fence }));
         // The same when it is found behind a writer that was waited for.
-        let slow = rid + 2;
+        let slow = Rid(rid.0 + 2);
         let writing = served.gate.admit(mapping, slow, 8192, 4096, None).unwrap();
         assert!(!server.fence(Fence { rid: slow, offset: 8192, ..fence }));
-        mapping.write(Rid(rid | 1 << 30), 8192, &[Source::new(&[1; 1024])]).unwrap();
-        let whole = slow + 2;
+        mapping.write(Rid(rid.0 | 1 << 30), 8192, &[Source::new(&[1; 1024])]).unwrap();
+        let whole = Rid(slow.0 + 2);
         let other = served.gate.admit(mapping, whole, 16384, 4096, None).unwrap();
         assert!(!server.fence(Fence { rid: whole, offset: 16384, ..fence }));
         drop((writing, other));

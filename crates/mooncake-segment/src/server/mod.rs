@@ -68,7 +68,7 @@ impl ServerOptions {
 /// What a server reports later. Called on its own thread: hand over, do not block.
 pub trait ServerEvents: Send + Sync {
     /// A fence that [`SegmentServer::fence`] could not finish at once is done.
-    fn fenced(&self, uuid: SegmentUuid, rid: u64);
+    fn fenced(&self, uuid: SegmentUuid, rid: Rid);
     /// A segment obeys an epoch that [`SegmentServer::take_epoch`] could not finish at once.
     fn epoch_taken(&self, epoch: u16, uuid: SegmentUuid);
     /// A process that had a segment mapped is gone, and had shown whose it is.
@@ -218,10 +218,10 @@ impl SegmentServer {
     }
 
     /// Whether an extent still carries a placement whose bytes have this checksum.
-    pub fn recheck(&self, uuid: SegmentUuid, rid: u64, offset: u64, len: u64, crc: u32) -> bool {
+    pub fn recheck(&self, uuid: SegmentUuid, rid: Rid, offset: u64, len: u64, crc: u32) -> bool {
         let Some(served) = self.shared.state.lock().owner.segment(&uuid).cloned() else { return false };
         let mapping = served.memory.mapping();
-        let is_whole = || matches!(mapping.check_stamps(Rid(rid), offset, len), Ok(true));
+        let is_whole = || matches!(mapping.check_stamps(rid, offset, len), Ok(true));
         // Once before, which saves the sum, and once behind it, which says what the sum was of.
         is_whole() && matches!(mapping.crc(offset, len), Ok(found) if found == crc) && is_whole()
     }
@@ -307,7 +307,7 @@ mod tests {
         }
         let begin = |memory: &SegmentMemory| {
             let served = server.shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
-            served.gate.admit(memory.mapping(), 1 << 48 | 2, 0, 4096, None).unwrap()
+            served.gate.admit(memory.mapping(), Rid::new(1, 1), 0, 4096, None).unwrap()
         };
         let (write, short) = (begin(&kept), begin(&ended));
         assert!(!server.remove(kept.uuid()), "it may still write");
@@ -338,8 +338,8 @@ mod tests {
         for lane in &mut lanes[1..] {
             assert_eq!(lane.read(&mut [0]).unwrap(), 0);
         }
-        let rid = 1 << 48 | 2;
-        let write = Frame { op: Op::Write, epoch: 1, rid, offset: 0, len: 1, sequence: 1 };
+        let rid = Rid::new(1, 1);
+        let write = Frame { op: Op::Write, epoch: 1, rid: rid.0, offset: 0, len: 1, sequence: 1 };
         lanes[0].write_all(&write.encode()).unwrap();
         lanes[0].write_all(&[7]).unwrap();
         let mut reply = [0; REPLY_LEN];

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{SegmentMemory, SegmentOptions};
 use mooncake_os::{Deadline, boot_id};
 use mooncake_segment::{
@@ -30,8 +30,8 @@ pub const FIRST: Epoch = Epoch::numbered(1);
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 
 /// A rid of an epoch.
-pub const fn rid(epoch: u64, counter: u64) -> u64 {
-    epoch << 48 | counter << 1
+pub const fn rid(epoch: u64, counter: u64) -> Rid {
+    Rid(epoch << 48 | counter << 1)
 }
 
 pub fn soon() -> Deadline<'static> {
@@ -50,7 +50,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// What a server reported.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
-    Fenced(u64),
+    Fenced(Rid),
     EpochTaken(u16),
     ProcessGone(ProcessGone),
 }
@@ -58,7 +58,7 @@ pub enum Heard {
 struct Report(Sender<Heard>);
 
 impl ServerEvents for Report {
-    fn fenced(&self, _: SegmentUuid, rid: u64) {
+    fn fenced(&self, _: SegmentUuid, rid: Rid) {
         let _ = self.0.send(Heard::Fenced(rid));
     }
     fn epoch_taken(&self, epoch: u16, _: SegmentUuid) {
@@ -110,7 +110,7 @@ impl Owner {
         self.server.take_epoch(Epoch::numbered(epoch)).unwrap()
     }
 
-    pub fn fence(&self, rid: u64, offset: u64, len: u64) -> bool {
+    pub fn fence(&self, rid: Rid, offset: u64, len: u64) -> bool {
         self.server.fence(mooncake_segment::Fence {
             uuid: self.memory.uuid(),
             rid,
@@ -236,20 +236,25 @@ pub fn descriptors_by_hand(stream: &UnixStream) -> ([u8; 64], Vec<OwnedFd>) {
 
 /// The frame with which an attached process shows its mark.
 pub fn introduction_by_hand(mark: u64) -> [u8; 64] {
-    request_by_hand(10, mark, 0, 0)
+    words_by_hand(10, mark, 0, 0)
 }
 
 /// The frame with which an attached process says that it has nothing mapped.
 pub fn detached_by_hand() -> [u8; 64] {
-    request_by_hand(9, 0, 0, 0)
+    words_by_hand(9, 0, 0, 0)
 }
 
 /// A request: 1 reads, 2 writes.
-pub fn request_by_hand(op: u8, rid: u64, offset: u64, len: u64) -> [u8; 64] {
+pub fn request_by_hand(op: u8, rid: Rid, offset: u64, len: u64) -> [u8; 64] {
+    words_by_hand(op, rid.0, offset, len)
+}
+
+/// A frame; `word` is what its kind has in the place of the rid.
+fn words_by_hand(op: u8, word: u64, offset: u64, len: u64) -> [u8; 64] {
     let mut frame = [0; 64];
     frame[..4].copy_from_slice(&0x4c4d_4352_u32.to_le_bytes());
     frame[4] = op;
-    frame[8..16].copy_from_slice(&rid.to_le_bytes());
+    frame[8..16].copy_from_slice(&word.to_le_bytes());
     frame[16..24].copy_from_slice(&offset.to_le_bytes());
     frame[24..32].copy_from_slice(&len.to_le_bytes());
     seal(frame)
@@ -348,7 +353,7 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
             "write" => {
                 let data = pattern(number(3), number(1) as u8);
                 let source = [mooncake_memory::Source::new(&data)];
-                match link().write(number(1), number(2), &source, &soon()) {
+                match link().write(Rid(number(1)), number(2), &source, &soon()) {
                     Ok(crc) => say(format_args!("ok {crc}")),
                     Err(e) => say(format_args!("{} settled={}", e.error, e.settled)),
                 }
@@ -359,7 +364,7 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
                 let link = link();
                 say("begun");
                 let e = loop {
-                    if let Err(e) = link.write(number(1), number(2), &source, &soon()) {
+                    if let Err(e) = link.write(Rid(number(1)), number(2), &source, &soon()) {
                         break e;
                     }
                 };
@@ -381,7 +386,7 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
                 say("hung up");
             }
             "view" => {
-                held.push(link().view(number(1), number(2), number(3), None).unwrap().unwrap());
+                held.push(link().view(Rid(number(1)), number(2), number(3), None).unwrap().unwrap());
                 say("viewed");
             }
             "unview" => {

@@ -20,14 +20,14 @@ pub struct Ledger {
 struct Inner {
     seed: u64,
     /// What each placement was to hold, once for each time that its number was given.
-    placed: BTreeMap<u64, Vec<Value>>,
+    placed: BTreeMap<Rid, Vec<Value>>,
     /// Segment of each placement, by the secret of the session that writes it.
-    written: BTreeMap<(u64, u64), SegmentUuid>,
+    written: BTreeMap<(u64, Rid), SegmentUuid>,
     /// Placements of which nothing may land in a segment any more, and by whose word. Another log gives the same
     /// numbers, of other segments.
-    over: BTreeMap<(SegmentUuid, u64), &'static str>,
+    over: BTreeMap<(SegmentUuid, Rid), &'static str>,
     /// Placements of each value.
-    placements: BTreeMap<u64, Vec<u64>>,
+    placements: BTreeMap<u64, Vec<Rid>>,
     /// Values.
     acknowledged: Vec<u64>,
     /// Values whose callers were told that their puts were interrupted.
@@ -35,7 +35,7 @@ struct Inner {
     /// The memory of segments.
     memories: BTreeMap<SegmentUuid, Weak<memory::Inner>>,
     /// The sessions that masters have given placements to, each time that their numbers were given.
-    reserved_by: BTreeMap<u64, BTreeSet<u64>>,
+    reserved_by: BTreeMap<Rid, BTreeSet<u64>>,
     log: Log,
     /// Several masters go on with copies of one log.
     is_split: bool,
@@ -105,7 +105,7 @@ impl Ledger {
     /// # Panics
     ///
     /// Where a view lies there.
-    pub(crate) fn is_placed(&self, uuid: SegmentUuid, rid: u64, offset: u64, len: u64) {
+    pub(crate) fn is_placed(&self, uuid: SegmentUuid, rid: Rid, offset: u64, len: u64) {
         let memory = self.inner.borrow().memories.get(&uuid).and_then(Weak::upgrade);
         if let Some(memory) = memory {
             Memory::is_placed(&memory, rid, offset, len);
@@ -113,7 +113,7 @@ impl Ledger {
     }
 
     /// A master has given a placement to a session.
-    pub(crate) fn is_reserved(&self, session: u64, rid: u64) {
+    pub(crate) fn is_reserved(&self, session: u64, rid: Rid) {
         self.inner.borrow_mut().reserved_by.entry(rid).or_default().insert(session);
     }
 
@@ -122,16 +122,16 @@ impl Ledger {
     /// # Panics
     ///
     /// Where it does so in another session than the placement's.
-    pub(crate) fn is_ended_in(&self, session: u64, rid: u64) {
+    pub(crate) fn is_ended_in(&self, session: u64, rid: Rid) {
         let inner = self.inner.borrow();
         let is_own = inner.reserved_by.get(&rid).is_some_and(|sessions| sessions.contains(&session));
-        assert!(is_own, "seed {}: {rid:#x} is ended in session {session}, which is not its own", inner.seed);
+        assert!(is_own, "seed {}: {:#x} is ended in session {session}, which is not its own", inner.seed, rid.0);
     }
 
     /// A writer is about to write a value to a placement. `secret`: of its session.
     pub(crate) fn placed(
         &self,
-        (secret, rid): (u64, u64),
+        (secret, rid): (u64, Rid),
         (segment, uuid): (u32, SegmentUuid),
         key: &[u8],
         number: u64,
@@ -144,12 +144,12 @@ impl Ledger {
     }
 
     /// From here on nothing of a placement may land: its fence is done, or its writer has said so.
-    pub(crate) fn is_over(&self, uuid: SegmentUuid, rid: u64, by: &'static str) {
+    pub(crate) fn is_over(&self, uuid: SegmentUuid, rid: Rid, by: &'static str) {
         self.inner.borrow_mut().over.entry((uuid, rid)).or_insert(by);
     }
 
     /// Its writer says so, in the session of this secret.
-    pub(crate) fn writer_is_done(&self, secret: u64, rid: u64) {
+    pub(crate) fn writer_is_done(&self, secret: u64, rid: Rid) {
         let uuid = self.inner.borrow().written.get(&(secret, rid)).copied();
         if let Some(uuid) = uuid {
             self.is_over(uuid, rid, "its writer");
@@ -161,10 +161,10 @@ impl Ledger {
     /// # Panics
     ///
     /// Where it must not.
-    pub(crate) fn lands(&self, uuid: SegmentUuid, rid: u64) {
+    pub(crate) fn lands(&self, uuid: SegmentUuid, rid: Rid) {
         let inner = self.inner.borrow();
         if let Some(by) = inner.over.get(&(uuid, rid)) {
-            panic!("seed {}: {rid:#x} is written, and {by} says that it is over", inner.seed);
+            panic!("seed {}: {:#x} is written, and {by} says that it is over", inner.seed, rid.0);
         }
     }
 
@@ -173,7 +173,7 @@ impl Ledger {
     /// # Panics
     ///
     /// Where no put of that placement has them.
-    pub(crate) fn was_viewed(&self, rid: u64, words: &[u64]) {
+    pub(crate) fn was_viewed(&self, rid: Rid, words: &[u64]) {
         self.assert_put(None, rid, 0, words);
     }
 
@@ -182,7 +182,7 @@ impl Ledger {
     /// # Panics
     ///
     /// Where no writer has put that.
-    pub(crate) fn was_read(&self, key: &[u8], rid: u64, words: &[u64]) {
+    pub(crate) fn was_read(&self, key: &[u8], rid: Rid, words: &[u64]) {
         self.assert_put(Some(key), rid, 0, words);
     }
 
@@ -191,11 +191,11 @@ impl Ledger {
     /// # Panics
     ///
     /// Where no writer has put that.
-    pub(crate) fn was_read_from(&self, key: &[u8], rid: u64, first: u64, words: &[u64]) {
+    pub(crate) fn was_read_from(&self, key: &[u8], rid: Rid, first: u64, words: &[u64]) {
         self.assert_put(Some(key), rid, first, words);
     }
 
-    fn assert_put(&self, key: Option<&[u8]>, rid: u64, first: u64, words: &[u64]) {
+    fn assert_put(&self, key: Option<&[u8]>, rid: Rid, first: u64, words: &[u64]) {
         let inner = self.inner.borrow();
         let values = inner.placed.get(&rid).map(Vec::as_slice).unwrap_or_default();
         let is_value = |value: &&Value| {
@@ -203,7 +203,12 @@ impl Ledger {
             key.is_none_or(|key| value.key == key) && whole
         };
         let key = String::from_utf8_lossy(key.unwrap_or_default());
-        assert!(values.iter().any(|value| is_value(&value)), "seed {}: wrong bytes of {key} in {rid:#x}", inner.seed);
+        assert!(
+            values.iter().any(|value| is_value(&value)),
+            "seed {}: wrong bytes of {key} in {:#x}",
+            inner.seed,
+            rid.0
+        );
     }
 
     /// A read begins.
@@ -216,11 +221,11 @@ impl Ledger {
     /// # Panics
     ///
     /// Where it had left by then: another value had taken its place, or none.
-    pub(crate) fn was_there(&self, rid: u64, began: Moment) {
+    pub(crate) fn was_there(&self, rid: Rid, began: Moment) {
         let inner = self.inner.borrow();
         if !inner.has_lost_tail && !inner.repeats_numbers {
-            let left = inner.log.left.get(&Rid(rid)).is_some_and(|left| *left <= began);
-            assert!(!left, "seed {}: {rid:#x} is read, and had left before the read began", inner.seed);
+            let left = inner.log.left.get(&rid).is_some_and(|left| *left <= began);
+            assert!(!left, "seed {}: {:#x} is read, and had left before the read began", inner.seed, rid.0);
         }
     }
 
@@ -254,9 +259,9 @@ impl Ledger {
             inner.log.note(record);
         }
         if let Record::Committed { good, .. } = record {
-            let values = |rid: &Rid| inner.placed.get(&rid.0).into_iter().flatten().map(|value| value.number);
+            let values = |rid: &Rid| inner.placed.get(rid).into_iter().flatten().map(|value| value.number);
             let is_unwanted = good.iter().flat_map(values).any(|value| inner.interrupted.contains(&value));
-            good.iter().filter(|_| is_unwanted).for_each(|rid| inner.assert_not_stored(rid.0));
+            good.iter().filter(|_| is_unwanted).for_each(|rid| inner.assert_not_stored(*rid));
         }
     }
 
@@ -297,11 +302,11 @@ impl Ledger {
 
     /// Values that were acknowledged, that nothing has taken away, and that the log does not have: all of their
     /// placements.
-    pub fn forgotten(&self, is_there: impl Fn(SegmentNo) -> bool) -> Vec<Vec<u64>> {
+    pub fn forgotten(&self, is_there: impl Fn(SegmentNo) -> bool) -> Vec<Vec<Rid>> {
         let inner = self.inner.borrow();
         let there: BTreeSet<Rid> = inner.log.objects.values().flatten().map(|replica| replica.rid).collect();
-        let is_known = |rid: &u64| there.contains(&Rid(*rid)) || inner.log.left.contains_key(&Rid(*rid));
-        let has_gone = |rid: &u64| inner.placed[rid].iter().all(|value| !is_there(value.segment));
+        let is_known = |rid: &Rid| there.contains(rid) || inner.log.left.contains_key(rid);
+        let has_gone = |rid: &Rid| inner.placed[rid].iter().all(|value| !is_there(value.segment));
         let placements = inner.acknowledged.iter().map(|value| &inner.placements[value]);
         placements.filter(|rids| !rids.iter().any(|rid| is_known(rid) || has_gone(rid))).cloned().collect()
     }
@@ -314,11 +319,11 @@ impl Ledger {
 
 impl Inner {
     /// Of a value whose put was interrupted.
-    fn assert_not_stored(&self, rid: u64) {
+    fn assert_not_stored(&self, rid: Rid) {
         if !self.has_lost_tail && !self.repeats_numbers {
-            let stored = self.log.left.contains_key(&Rid(rid))
-                || self.log.objects.values().flatten().any(|replica| replica.rid.0 == rid);
-            assert!(!stored, "seed {}: {rid:#x} is stored, and its put was interrupted", self.seed);
+            let stored = self.log.left.contains_key(&rid)
+                || self.log.objects.values().flatten().any(|replica| replica.rid == rid);
+            assert!(!stored, "seed {}: {:#x} is stored, and its put was interrupted", self.seed, rid.0);
         }
     }
 }

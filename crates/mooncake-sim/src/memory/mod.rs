@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use mooncake_ids::{GRANULE, SegmentUuid};
+use mooncake_ids::{GRANULE, Rid, SegmentUuid};
 use mooncake_memory::CopyError;
 use mooncake_segment::machine::Stamps;
 
@@ -75,14 +75,14 @@ impl Memory {
     /// # Panics
     ///
     /// Where a view lies there, and the owner obeys that master or an earlier one.
-    pub(crate) fn is_placed(inner: &Rc<Inner>, rid: u64, offset: u64, len: u64) {
-        if rid >> 48 < u64::from(inner.least_epoch.get()) {
+    pub(crate) fn is_placed(inner: &Rc<Inner>, rid: Rid, offset: u64, len: u64) {
+        if rid.epoch() < inner.least_epoch.get() {
             return;
         }
         let viewed = inner.viewed.borrow();
         let found = Memory::granules(offset, len).find(|granule| viewed.contains_key(granule));
         let seed = inner.ledger.seed();
-        assert_eq!(found, None, "seed {seed}: {rid:#x} is placed under a view");
+        assert_eq!(found, None, "seed {seed}: {:#x} is placed under a view", rid.0);
     }
 
     /// Its name.
@@ -115,25 +115,25 @@ impl Memory {
     /// # Panics
     ///
     /// Where a newer placement has this place, a view lies under it, or the writer is shut out.
-    pub fn stamp(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
+    pub fn stamp(&self, rid: Rid, offset: u64, len: u64) -> Result<(), CopyError> {
         if self.inner.given_back.get() {
-            return Err(CopyError::Superseded { rid, found: GIVEN_BACK });
+            return Err(CopyError::Superseded { rid: rid.0, found: GIVEN_BACK });
         }
         for (granule, stamp) in Memory::granules(offset, len).zip(self.stamps(offset, len)?) {
             let (found, seed) = (stamp.get(), self.inner.ledger.seed());
             // The owner may have fenced a writer that is late: its stamp goes over the tombstone, which is written once
             // more.
-            assert!(found <= rid | 1, "seed {seed}: {rid:#x} stamps over {found:#x}, granule {granule}");
+            assert!(found <= rid.tombstone(), "seed {seed}: {:#x} stamps over {found:#x}, granule {granule}", rid.0);
             self.may_land(rid, granule);
-            stamp.set(rid);
+            stamp.set(rid.0);
         }
         Ok(())
     }
 
     /// The same for a writer of another host: where anything newer is, tombstones included, it is refused.
-    pub fn stamp_if_newest(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        if let Some(found) = self.stamps(offset, len)?.map(Cell::get).find(|found| *found > rid) {
-            return Err(CopyError::Superseded { rid, found });
+    pub fn stamp_if_newest(&self, rid: Rid, offset: u64, len: u64) -> Result<(), CopyError> {
+        if let Some(found) = self.stamps(offset, len)?.map(Cell::get).find(|found| *found > rid.0) {
+            return Err(CopyError::Superseded { rid: rid.0, found });
         }
         self.stamp(rid, offset, len)
     }
@@ -143,25 +143,25 @@ impl Memory {
     /// # Panics
     ///
     /// Where another placement has this place, a view lies under it, or the writer is shut out.
-    pub fn write(&self, rid: u64, granule: u64, word: u64) {
+    pub fn write(&self, rid: Rid, granule: u64, word: u64) {
         let (viewed, seed) = (self.inner.viewed.borrow().contains_key(&granule), self.inner.ledger.seed());
-        assert!(!viewed, "seed {seed}: {rid:#x} is written under a view, granule {granule}");
+        assert!(!viewed, "seed {seed}: {:#x} is written under a view, granule {granule}", rid.0);
         if self.inner.given_back.get() {
             // It makes pages that no reader reads.
             return;
         }
         let (stamp, seed) = (self.inner.stamps[granule as usize].get(), self.inner.ledger.seed());
-        assert_eq!(stamp & !1, rid, "seed {seed}: {rid:#x} writes into the place of {stamp:#x}");
+        assert_eq!(stamp & !1, rid.0, "seed {seed}: {:#x} writes into the place of {stamp:#x}", rid.0);
         self.may_land(rid, granule);
         self.inner.words[granule as usize].set(word);
     }
 
-    fn may_land(&self, rid: u64, granule: u64) {
+    fn may_land(&self, rid: Rid, granule: u64) {
         let (seed, least) = (self.inner.ledger.seed(), self.inner.least_epoch.get());
         self.inner.ledger.lands(self.inner.uuid, rid);
-        assert!(rid >> 48 >= u64::from(least), "seed {seed}: {rid:#x} is written, and epoch {least} is taken");
+        assert!(rid.epoch() >= least, "seed {seed}: {:#x} is written, and epoch {least} is taken", rid.0);
         let viewed = self.inner.viewed.borrow().contains_key(&granule);
-        assert!(!viewed, "seed {seed}: {rid:#x} is written under a view, granule {granule}");
+        assert!(!viewed, "seed {seed}: {:#x} is written under a view, granule {granule}", rid.0);
     }
 
     /// Its owner says so of an epoch.
@@ -177,8 +177,8 @@ impl Memory {
     }
 
     /// Whether an extent carries this placement throughout.
-    pub fn is_stamped(&self, rid: u64, offset: u64, len: u64) -> bool {
-        self.stamps(offset, len).is_ok_and(|mut stamps| stamps.all(|stamp| stamp.get() == rid))
+    pub fn is_stamped(&self, rid: Rid, offset: u64, len: u64) -> bool {
+        self.stamps(offset, len).is_ok_and(|mut stamps| stamps.all(|stamp| stamp.get() == rid.0))
     }
 
     /// The checksum of an extent.
@@ -240,9 +240,9 @@ impl Stamps for Memory {
         Ok(if self.inner.given_back.get() { GIVEN_BACK } else { newest })
     }
 
-    fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
+    fn tombstone(&self, rid: Rid, offset: u64, len: u64) -> Result<(), CopyError> {
         if !self.inner.given_back.get() {
-            self.stamps(offset, len)?.for_each(|stamp| stamp.set(stamp.get().max(rid | 1)));
+            self.stamps(offset, len)?.for_each(|stamp| stamp.set(stamp.get().max(rid.tombstone())));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use mooncake_ids::GRANULE;
+use mooncake_ids::{GRANULE, Rid};
 
 use crate::memory::Memory;
 use crate::pipe::{Receiver, Sender};
@@ -21,14 +21,14 @@ pub(crate) type Lane = (Sender<ToLane>, Receiver<FromLane>);
 #[derive(Debug)]
 pub(crate) enum ToLane {
     Write {
-        rid: u64,
+        rid: Rid,
         offset: u64,
         len: u64,
     },
     /// The next granule of it.
     Word(u64),
     Read {
-        rid: u64,
+        rid: Rid,
         offset: u64,
         len: u64,
     },
@@ -77,7 +77,7 @@ impl Unwritten {
 
 /// Bytes of a write.
 pub(crate) struct Extent<'a> {
-    pub rid: u64,
+    pub rid: Rid,
     pub offset: u64,
     pub words: &'a [u64],
 }
@@ -100,7 +100,7 @@ pub(crate) async fn serve_lane(world: &World, served: &Rc<Served>, mut from: Rec
 async fn take_in(
     world: &World,
     served: &Rc<Served>,
-    (rid, offset, len): (u64, u64, u64),
+    (rid, offset, len): (Rid, u64, u64),
     from: &mut Receiver<ToLane>,
     to: &Sender<FromLane>,
 ) -> Option<()> {
@@ -136,7 +136,7 @@ async fn take_in(
 async fn give_out(
     world: &World,
     memory: &Memory,
-    (rid, offset, len): (u64, u64, u64),
+    (rid, offset, len): (Rid, u64, u64),
     to: &Sender<FromLane>,
 ) -> Option<()> {
     if memory.is_stamped(rid, offset, len) {
@@ -190,7 +190,7 @@ fn wait(world: &World, stop: Option<Duration>) -> Duration {
 pub(crate) async fn read(
     world: &World,
     lane: Option<Lane>,
-    rid: u64,
+    rid: Rid,
     offset: u64,
     len: u64,
     stop: Option<Duration>,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::CopyError;
 use mooncake_segment::Epoch;
 use mooncake_segment::machine::{
@@ -49,7 +49,7 @@ pub(crate) enum FromOwner {
 /// What the owner's store is told later.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Fenced(SegmentUuid, u64),
+    Fenced(SegmentUuid, Rid),
     EpochTaken(u16, SegmentUuid),
     ProcessGone(ProcessGone),
 }
@@ -348,7 +348,7 @@ impl Served {
     }
 
     /// Lets a write begin.
-    pub fn admit(self: &Rc<Self>, rid: u64, offset: u64, len: u64, lane: Option<Cut>) -> Result<Admitted, Denied> {
+    pub fn admit(self: &Rc<Self>, rid: Rid, offset: u64, len: u64, lane: Option<Cut>) -> Result<Admitted, Denied> {
         let id = self.gate.borrow_mut().admit(&self.memory, rid, offset, len, lane)?;
         Ok(Admitted { served: self.clone(), id })
     }
@@ -404,7 +404,7 @@ impl Drop for Admitted {
 struct InBook(Rc<Served>);
 
 impl Writes for InBook {
-    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+    fn fence(&self, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
         self.0.gate.borrow_mut().fence(&self.0.memory, rid, offset, len)
     }
 

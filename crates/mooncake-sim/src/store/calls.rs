@@ -10,6 +10,7 @@ use mooncake_client::machine::orphans::{self, OrphanDriver, OrphanedPuts};
 use mooncake_client::machine::pins::Pins;
 use mooncake_client::machine::reachability::Reachability;
 use mooncake_client::machine::sequences::Sequences;
+use mooncake_ids::Rid;
 use mooncake_wire::message::{AttachCall, LogPosition, Reply, Request, hello, refusal, reply, request};
 
 use crate::master::{FromMaster, ToMaster};
@@ -94,7 +95,7 @@ impl Store {
     }
 
     /// Has placements given up as soon as the master can be told.
-    pub fn give_up_later(&self, session: &Session, rids: Vec<u64>, settled: bool) {
+    pub fn give_up_later(&self, session: &Session, rids: Vec<Rid>, settled: bool) {
         orphans::give_up(self, session, rids, settled);
     }
 
@@ -196,11 +197,11 @@ impl CallDriver for Caller<'_> {
             None => {}
         }
         call.attached(&session, |_| None)?;
-        let ended: Vec<u64> = match &call.request().body {
+        let ended: Vec<Rid> = match &call.request().body {
             Some(request::Body::PutEnd(end)) => {
-                end.ended.iter().flat_map(|ended| ended.replicas.iter().map(|it| it.rid)).collect()
+                end.ended.iter().flat_map(|ended| ended.replicas.iter().map(|it| Rid(it.rid))).collect()
             }
-            Some(request::Body::Abort(abort)) => abort.rids.clone(),
+            Some(request::Body::Abort(abort)) => abort.rids.iter().copied().map(Rid).collect(),
             _ => Vec::new(),
         };
         ended.into_iter().for_each(|rid| store.ledger().is_ended_in(session.id, rid));

@@ -4,6 +4,7 @@ use mooncake_client::machine::get::{Doubt, GetDriver, LostReplica, Unread, read_
 use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::machine::suspects::{self, Suspect};
 use mooncake_client::{Cause, StoreError};
+use mooncake_ids::Rid;
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -25,7 +26,7 @@ impl GetDriver for Store {
         Ok((found.objects, answer.numbering))
     }
 
-    fn suspect(&self, key: &[u8], rid: u64, reason: String, confirmed: bool) {
+    fn suspect(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool) {
         suspects::add(self, Suspect { key: key.to_vec(), rid, reason, confirmed });
     }
 
@@ -61,7 +62,7 @@ impl Store {
             for (index, object) in found {
                 let read = async |replica: &Replica| {
                     self.read_replica(keys[*index], object, replica, numbering).await?;
-                    self.inner.network.ledger.was_there(replica.rid, began);
+                    self.inner.network.ledger.was_there(Rid(replica.rid), began);
                     Ok(())
                 };
                 fetched.push(read_any_replica(self, keys[*index], object, numbering, lost, read).await);
@@ -86,12 +87,12 @@ impl Store {
         let closed = || Unread { error: Cause::Closed.into(), doubt: Doubt::None, passing: false };
         let link = self.link_to(&address).await;
         let link = link.ok_or_else(|| if self.inner.links.are_closed() { closed() } else { lost("no link") })?;
-        match self.read(&link, replica.rid, extent.offset, object.size).await {
+        match self.read(&link, Rid(replica.rid), extent.offset, object.size).await {
             Ok(words) => {
                 let seed = self.inner.world.seed();
                 // Under the right stamps are the right bytes.
                 assert_eq!(checksum(words.iter().copied()), object.crc32c, "seed {seed}: {:#x} is torn", replica.rid);
-                self.inner.network.ledger.was_read(key, replica.rid, &words);
+                self.inner.network.ledger.was_read(key, Rid(replica.rid), &words);
                 Ok(())
             }
             Err(links::Unread::Stale) => Err(Unread { doubt: Doubt::Stale, ..lost("stale") }),

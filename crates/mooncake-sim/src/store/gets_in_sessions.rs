@@ -8,7 +8,7 @@ use mooncake_client::machine::get::{Doubt, Unread};
 use mooncake_client::machine::get_session::{self, Found, GetSessionDriver, GetSessions};
 use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::{Cause, StoreError};
-use mooncake_ids::GRANULE;
+use mooncake_ids::{GRANULE, Rid};
 use mooncake_wire::message::{Exists, Object, Replica, request};
 use mooncake_wire::pack_keys;
 
@@ -19,7 +19,7 @@ use crate::store::puts::error_of;
 use crate::store::puts_in_sessions::NO_LINK;
 
 /// Rids of an object's replicas, each with its segment.
-pub struct Places(Vec<(u64, Option<Address>)>);
+pub struct Places(Vec<(Rid, Option<Address>)>);
 
 /// A store's get sessions.
 pub(crate) type Sessions = GetSessions<Places, Numbering>;
@@ -37,7 +37,7 @@ impl GetSessionDriver for Store {
     }
 
     fn place(&self, object: &Object, numbering: Numbering) -> Places {
-        let place = |replica: &Replica| (replica.rid, self.find_segment(numbering, replica.extents[0].segment));
+        let place = |replica: &Replica| (Rid(replica.rid), self.find_segment(numbering, replica.extents[0].segment));
         Places(object.replicas.iter().map(place).collect())
     }
 }
@@ -83,15 +83,15 @@ impl Store {
                 passing: what == NO_LINK,
             };
             let closed = || Unread { error: Cause::Closed.into(), doubt: Doubt::None, passing: false };
-            let place = found.place.0.iter().find(|(rid, _)| *rid == replica.rid);
+            let place = found.place.0.iter().find(|(rid, _)| rid.0 == replica.rid);
             let address =
                 place.and_then(|(_, address)| address.as_ref()).ok_or_else(|| lost("it has left the pool"))?;
             let link = self.link_to(address).await;
             let link = link.ok_or_else(|| if self.inner.links.are_closed() { closed() } else { lost(NO_LINK) })?;
             let from = replica.extents[0].offset + first * GRANULE;
-            match self.read(&link, replica.rid, from, count * GRANULE).await {
+            match self.read(&link, Rid(replica.rid), from, count * GRANULE).await {
                 Ok(words) => {
-                    self.inner.network.ledger.was_read_from(key, replica.rid, first, &words);
+                    self.inner.network.ledger.was_read_from(key, Rid(replica.rid), first, &words);
                     Ok(())
                 }
                 Err(links::Unread::Stale) => Err(Unread { doubt: Doubt::Stale, ..lost("stale") }),

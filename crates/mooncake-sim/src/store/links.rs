@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use mooncake_client::machine::questions::{Question, Questions};
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_segment::Epoch;
 use mooncake_segment::machine::{LeastEpoch, LinkBook, Look, Newcomer};
 use mooncake_wire::message::{PeerGone, anchor_up};
@@ -101,7 +101,7 @@ pub enum Unread {
 
 /// Bytes to be written.
 pub(crate) struct Piece<'a> {
-    pub rid: u64,
+    pub rid: Rid,
     pub offset: u64,
     pub words: &'a [u64],
     /// Longest time between two granules, microseconds.
@@ -260,7 +260,7 @@ impl Store {
     }
 
     /// Reads over a link.
-    pub(crate) async fn read(&self, link: &Link, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, Unread> {
+    pub(crate) async fn read(&self, link: &Link, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, Unread> {
         if link.is_refused() {
             return Err(Unread::Lost);
         }
@@ -358,7 +358,7 @@ impl Link {
     }
 
     /// A view of a pinned placement's bytes, which the caller sums up.
-    pub async fn view(&self, store: &Store, rid: u64, offset: u64, len: u64) -> Result<(View, Vec<u64>), Unread> {
+    pub async fn view(&self, store: &Store, rid: Rid, offset: u64, len: u64) -> Result<(View, Vec<u64>), Unread> {
         if self.is_refused() {
             return Err(Unread::Lost);
         }

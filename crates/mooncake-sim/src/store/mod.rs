@@ -35,7 +35,7 @@ use mooncake_client::machine::sequences::Sequences;
 use mooncake_client::machine::session::{Anchor, Identity, Output, Outputs, Recheck, Taking};
 use mooncake_client::machine::suspects::Suspects;
 use mooncake_client::machine::wants::Wants;
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_wire::message::{
     AnchorUp, EpochTaken, FenceDone, Hello, HelloReply, LogPosition, Rechecked, anchor_up, hello,
 };
@@ -331,12 +331,12 @@ impl Store {
         }
     }
 
-    fn tell_fenced(&self, uuid: SegmentUuid, rid: u64) {
+    fn tell_fenced(&self, uuid: SegmentUuid, rid: Rid) {
         // In memory that is served no more there is nothing left to guard.
         if self.server().find(&uuid).is_some() {
             self.inner.network.ledger.is_over(uuid, rid, "a fence");
         }
-        self.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![rid] }));
+        self.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![rid.0] }));
     }
 
     fn tell_epoch_taken(&self, epoch: u16, segments: &[SegmentUuid]) {
@@ -353,7 +353,7 @@ impl Store {
         let good = found.is_some_and(|served| {
             served.memory.is_stamped(rid, offset, length) && served.memory.sum(offset, length) == crc
         });
-        self.tell(anchor_up::Body::Rechecked(Rechecked { uuid: uuid.0.to_vec().into(), rid, good }));
+        self.tell(anchor_up::Body::Rechecked(Rechecked { uuid: uuid.0.to_vec().into(), rid: rid.0, good }));
     }
 
     fn decide<R>(&self, decide: impl FnOnce(&mut Parts<'_>) -> R) -> R {

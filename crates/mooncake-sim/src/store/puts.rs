@@ -6,7 +6,7 @@ use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::machine::put::{self, Lost, Placed, PutDriver, Written, write_key};
 use mooncake_client::{Cause, PutOutcome, StoreError};
-use mooncake_ids::GRANULE;
+use mooncake_ids::{GRANULE, Rid};
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -102,13 +102,13 @@ impl PutDriver for Driver<'_> {
         self.store.session().is_some_and(|session| session.is(&origin.session))
     }
 
-    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: u64) -> Result<(Vec<PutSlot>, Origin), StoreError> {
+    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: Rid) -> Result<(Vec<PutSlot>, Origin), StoreError> {
         let names: Vec<&[u8]> = keys.iter().map(|&index| &self.items[index].key[..]).collect();
         let Options { replicas, replace, .. } = *self.options;
         let start = PutStart {
             keys: Some(pack_keys(&names)),
             sizes: keys.iter().map(|&index| self.items[index].granules * GRANULE).collect(),
-            config: Some(PutConfig { replica_num: replicas, replace, first_rid, ..PutConfig::default() }),
+            config: Some(PutConfig { replica_num: replicas, replace, first_rid: first_rid.0, ..PutConfig::default() }),
             wait,
             groups: None,
         };
@@ -126,7 +126,7 @@ impl PutDriver for Driver<'_> {
 
     async fn write_all(&self, origin: &Origin, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
         let inner = &self.store.inner;
-        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
+        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
         let progress = inner.progress.borrow_mut().begin(inner.world.now(), rids.collect());
         let (mut written, mut stopped) = (Vec::new(), false);
         for Placed { index, slot } in placed {
@@ -151,11 +151,11 @@ impl PutDriver for Driver<'_> {
         self.store.end_put(origin, ended).await
     }
 
-    async fn give_up(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
+    async fn give_up(&self, origin: &Origin, rids: Vec<Rid>, settled: bool) {
         self.store.give_up(&origin.session, rids, settled).await;
     }
 
-    fn give_up_later(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
+    fn give_up_later(&self, origin: &Origin, rids: Vec<Rid>, settled: bool) {
         self.store.give_up_later(&origin.session, rids, settled);
     }
 
@@ -196,12 +196,12 @@ impl Store {
         let no_link = || Lost { passing: true, ..lost(true) };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
         let address = address.ok_or_else(|| lost(true))?;
-        let by = (origin.session.secret, replica.rid);
+        let by = (origin.session.secret, Rid(replica.rid));
         inner.network.ledger.placed(by, (extent.segment, address.uuid), &item.key, item.value);
         inner.world.stall().await;
         let link = self.link_to_write(origin.session.id, &address).await;
         let link = link.ok_or_else(|| if inner.links.are_closed() { closed() } else { no_link() })?;
-        let piece = Piece { rid: replica.rid, offset: extent.offset + first * GRANULE, words, pace };
+        let piece = Piece { rid: Rid(replica.rid), offset: extent.offset + first * GRANULE, words, pace };
         inner.writes.set(inner.writes.get() + 1);
         let written = self.write(&link, piece).await;
         inner.writes.set(inner.writes.get() - 1);
@@ -222,11 +222,11 @@ impl Store {
         })
     }
 
-    async fn give_up(&self, session: &Session, rids: Vec<u64>, settled: bool) {
+    async fn give_up(&self, session: &Session, rids: Vec<Rid>, settled: bool) {
         if settled {
             rids.iter().for_each(|rid| self.inner.network.ledger.writer_is_done(session.secret, *rid));
         }
-        let body = request::Body::Abort(Abort { rids: rids.clone(), writer_done: settled });
+        let body = request::Body::Abort(Abort { rids: rids.iter().map(|rid| rid.0).collect(), writer_done: settled });
         if self.finish_in(session, body, PATIENCE).await.is_err() {
             self.give_up_later(session, rids, settled);
         }

@@ -12,8 +12,8 @@ use mooncake_client::machine::progress::Held;
 use mooncake_client::machine::put::{Lost, PutDriver as _};
 use mooncake_client::machine::put_session::{self, GivenUp, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
-use mooncake_ids::GRANULE;
 use mooncake_ids::SegmentUuid;
+use mooncake_ids::{GRANULE, Rid};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -28,9 +28,9 @@ use crate::store::puts::{Driver, Item, Options, Origin, error_of};
 pub(crate) type Sessions = PutSessions<Origin, Places>;
 
 /// Rids of replicas, each with its segment.
-pub(crate) type Places = Vec<(u64, Option<Address>)>;
+pub(crate) type Places = Vec<(Rid, Option<Address>)>;
 
-fn place_of(places: &Places, rid: u64) -> Option<Address> {
+fn place_of(places: &Places, rid: Rid) -> Option<Address> {
     places.iter().find(|(other, _)| *other == rid).and_then(|(_, address)| address.clone())
 }
 
@@ -48,28 +48,28 @@ impl PutSessionDriver for Driver<'_> {
         self.store.inner.put_sessions.borrow_mut()
     }
 
-    fn hold(&self, rids: Vec<u64>) -> Arc<Held> {
+    fn hold(&self, rids: Vec<Rid>) -> Arc<Held> {
         let inner = &self.store.inner;
         inner.progress.borrow_mut().hold(inner.world.now(), rids)
     }
 
     fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
         let segment = |replica: &Replica| self.store.find_segment(origin.numbering, replica.extents[0].segment);
-        replicas.iter().map(|replica| (replica.rid, segment(replica))).collect()
+        replicas.iter().map(|replica| (Rid(replica.rid), segment(replica))).collect()
     }
 
     fn is_lost(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> bool {
-        place_of(&reserved.place, replica.rid).is_none() || !self.is_current(&reserved.origin)
+        place_of(&reserved.place, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
     }
 
-    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
+    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
         let answer = self.store.query(body, PATIENCE).await.map_err(|error| error_of(&error))?;
         let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
         if !answer.session.is(&origin.session) {
             return Ok(Vec::new());
         }
-        let rids = |object: &Object| object.replicas.iter().map(|replica| replica.rid).collect();
+        let rids = |object: &Object| object.replicas.iter().map(|replica| Rid(replica.rid)).collect();
         Ok(found.objects.iter().map(rids).collect())
     }
 
@@ -85,9 +85,9 @@ impl PutSessionDriver for Driver<'_> {
             settled: true,
         };
         let extent = &replica.extents[0];
-        let address = place_of(&reserved.place, replica.rid).ok_or_else(|| lost("gone"))?;
+        let address = place_of(&reserved.place, Rid(replica.rid)).ok_or_else(|| lost("gone"))?;
         let link = self.store.link_to(&address).await.ok_or_else(|| lost(NO_LINK))?;
-        let words = self.store.read(&link, replica.rid, extent.offset, reserved.size).await;
+        let words = self.store.read(&link, Rid(replica.rid), extent.offset, reserved.size).await;
         words.map(checksum).map_err(|_| lost("not read"))
     }
 }
@@ -202,7 +202,7 @@ impl Store {
         let words: Vec<u64> = (part.first..part.first + part.count).map(|index| word(part.number, index)).collect();
         let bytes = (part.first * GRANULE, part.count * GRANULE);
         write_part(&self.sessions(), &item.key, bytes, async |reserved, replica| {
-            let (origin, address) = (&reserved.origin, place_of(&reserved.place, replica.rid));
+            let (origin, address) = (&reserved.origin, place_of(&reserved.place, Rid(replica.rid)));
             let address = address.filter(|_| self.sessions().is_current(origin));
             self.write_words_at(replica, address, item, (part.first, &words), origin, pace).await
         })
@@ -243,11 +243,11 @@ impl Store {
     /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
     pub(crate) fn leave_put_sessions(&self, uuid: SegmentUuid) {
         let is_on_it = |reserved: &Reserved<Origin, Places>, replica: &Replica| {
-            place_of(&reserved.place, replica.rid).is_some_and(|address| address.uuid == uuid)
+            place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
         let given_up = self.inner.put_sessions.borrow_mut().segment_gone(is_on_it);
         for GivenUp { reserved, settled } in given_up {
-            let rids = reserved.replicas.iter().map(|replica| replica.rid).collect();
+            let rids = reserved.replicas.iter().map(|replica| Rid(replica.rid)).collect();
             self.give_up_later(&reserved.origin.session, rids, settled);
         }
     }

@@ -8,6 +8,7 @@ use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::machine::pins::Pins;
 use mooncake_client::machine::view::{Held, ViewDriver, view};
 use mooncake_client::{Cause, StoreError};
+use mooncake_ids::Rid;
 use mooncake_wire::message::{Extent, Object, Pin, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -103,14 +104,19 @@ impl ViewDriver for Store {
         &self,
         link: &Rc<Link>,
         object: &Object,
-        rid: u64,
+        rid: Rid,
         extent: &Extent,
     ) -> Result<Option<links::View>, Unread> {
         let unread = |doubt| Unread { error: Cause::Transfer("no view".into()).into(), doubt, passing: false };
         match link.view(self, rid, extent.offset, object.size).await {
             Ok((view, words)) => {
                 let seed = self.inner.world.seed();
-                assert_eq!(checksum(words.iter().copied()), object.crc32c, "seed {seed}: a view of {rid:#x} is torn");
+                assert_eq!(
+                    checksum(words.iter().copied()),
+                    object.crc32c,
+                    "seed {seed}: a view of {:#x} is torn",
+                    rid.0
+                );
                 self.inner.network.ledger.was_viewed(rid, &words);
                 Ok(Some(view))
             }

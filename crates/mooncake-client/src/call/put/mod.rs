@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_memory::{Source, total_of_sources};
 use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, reply, request};
@@ -116,13 +117,13 @@ impl PutDriver for Driver<'_> {
         self.store.shared.control.session().is(&origin.session)
     }
 
-    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: u64) -> Result<(Vec<PutSlot>, Origin), StoreError> {
+    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: Rid) -> Result<(Vec<PutSlot>, Origin), StoreError> {
         let control = &self.store.shared.control;
         let names: Vec<&[u8]> = keys.iter().map(|&index| self.items[index].key).collect();
         let start = PutStart {
             keys: Some(pack_keys(&names)),
             sizes: keys.iter().map(|&index| self.sizes[index]).collect(),
-            config: Some(PutConfig { first_rid, ..config(self.options) }),
+            config: Some(PutConfig { first_rid: first_rid.0, ..config(self.options) }),
             wait,
             groups: (!self.options.groups.is_empty()).then(|| {
                 let groups: Vec<&str> = keys.iter().map(|&index| self.options.groups[index].as_str()).collect();
@@ -147,7 +148,7 @@ impl PutDriver for Driver<'_> {
 
     async fn write_all(&self, origin: &Origin, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
         let control = &self.store.shared.control;
-        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
+        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
         let progress = control.progress.lock().begin(control.now(), rids.collect());
         let stopped = AtomicBool::new(false);
         let write = |placed: &mut &Placed, interrupted: &(dyn Fn() -> bool + Sync)| {
@@ -188,8 +189,8 @@ impl PutDriver for Driver<'_> {
         }
     }
 
-    async fn give_up(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
-        let body = request::Body::Abort(Abort { rids: rids.clone(), writer_done: settled });
+    async fn give_up(&self, origin: &Origin, rids: Vec<Rid>, settled: bool) {
+        let body = request::Body::Abort(Abort { rids: rids.iter().map(|rid| rid.0).collect(), writer_done: settled });
         let control = &self.store.shared.control;
         if let Err(error) = control.finish_in(&origin.session, "give up a put", body, control.lookup_timeout) {
             tracing::debug!(%error, "placements not given up yet");
@@ -197,7 +198,7 @@ impl PutDriver for Driver<'_> {
         }
     }
 
-    fn give_up_later(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
+    fn give_up_later(&self, origin: &Origin, rids: Vec<Rid>, settled: bool) {
         let control = &self.store.shared.control;
         give_up(control, &origin.session, rids, settled);
     }
@@ -267,7 +268,7 @@ impl Inner {
         let wait = self.transfer_deadline(extent.length, interrupted);
         let link = self.shared.links.link_to_write(origin.session.id, address, &wait);
         let link = link.map_err(|error| untouched(link_error(&error), error.is_passing()))?;
-        link.write_part(replica.rid, extent.offset + offset, parts, extent.length, &wait).map_err(|failed| {
+        link.write_part(Rid(replica.rid), extent.offset + offset, parts, extent.length, &wait).map_err(|failed| {
             let (passing, error) = (failed.error.is_passing(), transfer_error(failed.error));
             Lost { final_word: error.is_callers(), passing, error, settled: failed.settled }
         })

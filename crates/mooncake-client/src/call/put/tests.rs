@@ -16,10 +16,10 @@ use crate::session::Session;
 use crate::session::control::Control;
 use crate::store::Store;
 
-const RID: u64 = 1 << 48 | 2;
+const RID: Rid = Rid::new(1, 1);
 
 fn replica() -> Replica {
-    Replica { rid: RID, extents: vec![Extent { segment: 1, offset: 0, length: 1 << 20 }] }
+    Replica { rid: RID.0, extents: vec![Extent { segment: 1, offset: 0, length: 1 << 20 }] }
 }
 
 /// Places each key in segment 1.
@@ -59,7 +59,7 @@ fn placements_whose_abort_did_not_arrive_are_given_up_when_the_master_is_back() 
         caller.pong();
         !given_up.lock().is_empty()
     });
-    assert_eq!(*given_up.lock(), [Abort { rids: vec![RID], writer_done: true }]);
+    assert_eq!(*given_up.lock(), [Abort { rids: vec![RID.0], writer_done: true }]);
 }
 
 #[test]
@@ -85,9 +85,9 @@ fn a_placement_of_an_earlier_session_is_not_written_over_links_of_a_later_one() 
 }
 
 /// A store whose caller wants to stop once a write of its put has begun, and what was to be renewed then.
-fn impatient(master: &Master) -> (Store, Caller, Arc<Mutex<Vec<u64>>>) {
+fn impatient(master: &Master) -> (Store, Caller, Arc<Mutex<Vec<Rid>>>) {
     let control: Arc<OnceLock<Arc<Control>>> = Arc::default();
-    let renewed: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let renewed: Arc<Mutex<Vec<Rid>>> = Arc::default();
     let (knows, sees) = (control.clone(), renewed.clone());
     let (store, caller) = master.store(|options| {
         options.interrupted = Some(Arc::new(move || {
@@ -101,7 +101,7 @@ fn impatient(master: &Master) -> (Store, Caller, Arc<Mutex<Vec<u64>>>) {
 }
 
 /// Reservations of puts that have written since the last look, all of them old enough.
-fn to_renew(control: &Control) -> Vec<u64> {
+fn to_renew(control: &Control) -> Vec<Rid> {
     control.progress.lock().moved(control.now() + Duration::from_secs(60))
 }
 
@@ -127,7 +127,7 @@ fn reservations_are_renewed_while_their_put_writes_and_not_behind_it() {
     places_in(&master, segment);
     let outcome = store.put(b"k", &[Source::new(b"value")], &PutOptions::default());
     assert_eq!(renewed.lock().first(), Some(&RID), "{outcome:?}");
-    assert_eq!(to_renew(&store.inner().shared.control), [0; 0]);
+    assert_eq!(to_renew(&store.inner().shared.control), [Rid(0); 0]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_os::forked;
 use mooncake_segment::{Link, Path};
 use mooncake_wire::message::{Extent, Object, Pin, reply, request};
@@ -153,7 +154,7 @@ impl ViewDriver for Inner {
         &self,
         link: &Arc<Link>,
         object: &Object,
-        rid: u64,
+        rid: Rid,
         extent: &Extent,
     ) -> Result<Option<mooncake_segment::View>, Unread> {
         let crc = self.settings.verify.then_some(object.crc32c);

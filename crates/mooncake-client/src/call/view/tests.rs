@@ -9,12 +9,12 @@ use super::*;
 use crate::scripted_master::{Caller, Lender, Master, answer, usual, wait_for};
 use crate::store::Store;
 
-const RID: u64 = 1 << 48 | 2;
+const RID: Rid = Rid::new(1, 1);
 
 /// A store with a view of the one object that there is.
 fn viewed() -> (Master, Lender, Store, Caller, View) {
     let (master, lender) = (Master::start(), Lender::start());
-    lender.memory.mapping().write(Rid(RID), 0, &[Source::new(b"seen")]).unwrap();
+    lender.memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
     let segment = lender.segment();
     master.answers(move |request| match &request.body {
         Some(request::Body::Segments(_)) => {
@@ -22,7 +22,7 @@ fn viewed() -> (Master, Lender, Store, Caller, View) {
         }
         Some(request::Body::Pin(_)) => {
             let extent = Extent { segment: 1, offset: 0, length: 4 };
-            let replicas = vec![Replica { rid: RID, extents: vec![extent] }];
+            let replicas = vec![Replica { rid: RID.0, extents: vec![extent] }];
             let objects = vec![Object { size: 4, replicas, ..Object::default() }];
             Some(answer(request, reply::Body::Lookup(LookupReply { objects, away: false })))
         }
@@ -65,7 +65,7 @@ fn the_session_of_a_closed_store_lasts_as_long_as_its_views() {
             break beat;
         }
     };
-    assert_eq!(told.unpin, [RID]);
+    assert_eq!(told.unpin, [RID.0]);
     let pong = Pong { number: told.number, unpin_sequence: told.unpin_sequence, ..Pong::default() };
     caller.tell(anchor_down::Body::Pong(pong));
     assert!(matches!(caller.hear(), Some(anchor_up::Body::Goodbye(_))));

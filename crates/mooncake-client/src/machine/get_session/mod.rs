@@ -9,6 +9,7 @@ use std::future::Future;
 use std::ops::DerefMut;
 use std::sync::Arc;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{Object, Replica};
 
@@ -137,7 +138,7 @@ impl<P, N: Copy> GetSessions<P, N> {
     fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[LostReplica], reason: &str) {
         let Some(open) = self.open.get_mut(key).filter(|open| Arc::ptr_eq(&open.found, of)) else { return };
         let (mut object, mut aside) = (of.object.clone(), of.aside.clone());
-        let lost_as = |replica: &Replica| lost.iter().find(|lost| lost.rid == replica.rid);
+        let lost_as = |replica: &Replica| lost.iter().find(|lost| lost.rid == Rid(replica.rid));
         let passing = |replica: &&Replica| {
             lost_as(replica).is_some_and(|lost| lost.passing && !mutant!(PassingFailuresEndGetSessions))
         };

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 
 use super::rounds::CHANGED_KEYS;
@@ -22,17 +23,17 @@ pub struct Pins {
     /// Counts sessions: a view of an earlier one holds nothing in this one.
     era: u64,
     /// Views per rid.
-    live: HashMap<u64, u32>,
+    live: HashMap<Rid, u32>,
     /// All of them, and the ones that calls are asking for.
     views: usize,
     /// Those of them that the master said it does not know: it gives their bytes out as soon as it may.
-    unknown: HashMap<u64, u32>,
+    unknown: HashMap<Rid, u32>,
     /// Taken charge of since the list that is on its way was made.
-    since_list: Option<HashMap<u64, u32>>,
+    since_list: Option<HashMap<Rid, u32>>,
     bytes: u64,
-    ended: Vec<u64>,
+    ended: Vec<Rid>,
     /// Sent and not confirmed yet.
-    outstanding: Option<(u64, Vec<u64>)>,
+    outstanding: Option<(u64, Vec<Rid>)>,
     /// The store is closed and its last view has ended: none begins any more.
     sealed: bool,
     /// Views of earlier sessions: no master knows of them.
@@ -51,19 +52,19 @@ pub struct Listing {
     /// Higher than those of earlier lists.
     pub number: u64,
     /// Once per view.
-    pub rids: Vec<u64>,
+    pub rids: Vec<Rid>,
     /// Calls that took views whose replies are here, and which the master has not heard of ([`Pins::may_settle`]).
     /// Their views are listed, have ended, or are void: as of this list they are settled.
     pub held_back: Vec<u64>,
-    ended: Vec<u64>,
-    outstanding: Option<(u64, Vec<u64>)>,
+    ended: Vec<Rid>,
+    outstanding: Option<(u64, Vec<Rid>)>,
 }
 
 /// What a master's answer to a list of pins says of them.
 #[derive(Debug, Clone, Copy)]
 pub enum Verdict<'a> {
     /// It does not know these, and all the others.
-    Unknown(&'a [u64]),
+    Unknown(&'a [Rid]),
     /// It does not say what it knows, and may have forgotten any of them.
     Silent,
     /// It does not say what it knows, and its epoch is as it was.
@@ -71,7 +72,7 @@ pub enum Verdict<'a> {
 }
 
 /// In the place of a rid: all that were listed.
-const ALL: u64 = 0;
+const ALL: Rid = Rid(0);
 
 impl Pins {
     /// To be read before a pin is asked for.
@@ -117,7 +118,7 @@ impl Pins {
     /// Takes charge of pins that the master has just granted, and says to which
     /// era they belong. None: the master was given a list without them
     /// meanwhile, so they hold nothing.
-    pub fn adopt(&mut self, generation: u64, rids: impl Iterator<Item = u64>) -> Option<u64> {
+    pub fn adopt(&mut self, generation: u64, rids: impl Iterator<Item = Rid>) -> Option<u64> {
         if (self.generation != generation && !mutant!(VoidPinsAreAdopted)) || self.sealed {
             // The master may hold these pins still. It keeps pins in a reply that it does not know to be here, and may
             // have granted these behind the list. Another list ends them (docs/safety.md, rule 5).
@@ -136,7 +137,7 @@ impl Pins {
     }
 
     /// A view ended. True if the anchor should be told.
-    pub fn release(&mut self, era: u64, rid: u64) -> bool {
+    pub fn release(&mut self, era: u64, rid: Rid) -> bool {
         if self.era != era {
             // No master knows this pin, so there is no end to tell. With the last such view gone, owners that asked
             // about an epoch may be answered (docs/safety.md, rule 18).
@@ -176,7 +177,7 @@ impl Pins {
     }
 
     /// As far as is known the master keeps what this pin is over. A view may begin.
-    pub fn is_known(&self, era: u64, rid: u64) -> bool {
+    pub fn is_known(&self, era: u64, rid: Rid) -> bool {
         self.era == era && !self.unknown.contains_key(&rid)
     }
 
@@ -188,7 +189,7 @@ impl Pins {
 
     /// Ended pins to tell the master of, as many as one change may be about, with their sequence; the same ones until
     /// they are confirmed.
-    pub fn to_send(&mut self, sequence: impl FnOnce() -> u64) -> Option<(u64, Vec<u64>)> {
+    pub fn to_send(&mut self, sequence: impl FnOnce() -> u64) -> Option<(u64, Vec<Rid>)> {
         // Under one sequence the master carries them out once, however often they come (docs/safety.md, rule 6). Twice,
         // they would end views over the same rids that live.
         if self.outstanding.is_none() && !self.ended.is_empty() {
@@ -222,7 +223,7 @@ impl Pins {
         self.since_list = Some(HashMap::new());
         let number = self.generation;
         let views = self.live.iter().flat_map(|(rid, count)| std::iter::repeat_n(*rid, *count as usize));
-        let mut rids: Vec<u64> = views.collect();
+        let mut rids: Vec<Rid> = views.collect();
         rids.sort_unstable();
         let held_back = self.held_back.clone();
         Listing {
@@ -347,14 +348,14 @@ mod tests {
     fn ended_pins_are_told_once_and_again_until_confirmed() {
         let mut pins = Pins::default();
         let generation = pins.generation();
-        let era = pins.adopt(generation, [2, 2, 4].into_iter()).unwrap();
-        assert!(pins.release(era, 2));
-        assert_eq!(pins.to_send(|| 9), Some((9, vec![2])));
-        pins.release(era, 4);
-        assert_eq!(pins.to_send(|| 10), Some((9, vec![2])));
+        let era = pins.adopt(generation, [Rid(2), Rid(2), Rid(4)].into_iter()).unwrap();
+        assert!(pins.release(era, Rid(2)));
+        assert_eq!(pins.to_send(|| 9), Some((9, vec![Rid(2)])));
+        pins.release(era, Rid(4));
+        assert_eq!(pins.to_send(|| 10), Some((9, vec![Rid(2)])));
         assert!(!pins.confirmed(8));
         assert!(pins.confirmed(9));
-        assert_eq!(pins.to_send(|| 11), Some((11, vec![4])));
+        assert_eq!(pins.to_send(|| 11), Some((11, vec![Rid(4)])));
         assert!(pins.confirmed(11));
         assert!(!pins.is_empty());
         assert!(!pins.seal());
@@ -364,7 +365,7 @@ mod tests {
     fn no_more_ended_pins_are_told_at_a_time_than_one_change_may_be_about() {
         let mut pins = Pins::default();
         let generation = pins.generation();
-        let rids: Vec<u64> = (0..2 * CHANGED_KEYS as u64 + 1).map(|number| 2 * number).collect();
+        let rids: Vec<Rid> = (0..2 * CHANGED_KEYS as u64 + 1).map(|number| Rid(2 * number)).collect();
         let era = pins.adopt(generation, rids.iter().copied()).unwrap();
         rids.iter().for_each(|rid| _ = pins.release(era, *rid));
         for (sequence, told) in rids.chunks(CHANGED_KEYS).enumerate() {
@@ -380,16 +381,16 @@ mod tests {
     fn a_list_replaces_what_was_not_confirmed_and_voids_pins_in_flight() {
         let mut pins = Pins::default();
         let generation = pins.generation();
-        let era = pins.adopt(generation, [2, 2, 4].into_iter()).unwrap();
-        pins.release(era, 2);
+        let era = pins.adopt(generation, [Rid(2), Rid(2), Rid(4)].into_iter()).unwrap();
+        pins.release(era, Rid(2));
         assert!(pins.to_send(|| 1).is_some());
-        pins.release(era, 4);
+        pins.release(era, Rid(4));
         let listing = pins.list();
-        assert_eq!((listing.rids.clone(), listing.replaced()), (vec![2], Some(1)));
+        assert_eq!((listing.rids.clone(), listing.replaced()), (vec![Rid(2)], Some(1)));
         assert_eq!(pins.to_send(|| 2), None);
-        assert_eq!(pins.adopt(generation, [6].into_iter()), None);
+        assert_eq!(pins.adopt(generation, [Rid(6)].into_iter()), None);
         pins.unlist(listing);
-        assert_eq!(pins.to_send(|| 3), Some((1, vec![2])));
+        assert_eq!(pins.to_send(|| 3), Some((1, vec![Rid(2)])));
     }
 
     #[test]
@@ -416,9 +417,9 @@ mod tests {
         let mut pins = Pins::default();
         let first = pins.list();
         assert!(!pins.may_settle(7));
-        let era = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        let era = pins.adopt(pins.generation(), [Rid(2)].into_iter()).unwrap();
         pins.unlist(first);
-        pins.release(era, 2);
+        pins.release(era, Rid(2));
         let second = pins.list();
         // Else the master would keep the pin for the reply's sake, and nobody would ever say that the view has ended.
         assert_eq!((second.rids.as_slice(), second.held_back.as_slice()), (&[][..], &[7][..]));
@@ -428,41 +429,41 @@ mod tests {
     #[test]
     fn a_view_of_an_earlier_session_releases_nothing_in_the_next() {
         let mut pins = Pins::default();
-        let old = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        let old = pins.adopt(pins.generation(), [Rid(2)].into_iter()).unwrap();
         pins.start_over();
-        let new = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        let new = pins.adopt(pins.generation(), [Rid(2)].into_iter()).unwrap();
         assert!(!pins.all_listed());
-        pins.release(old, 2);
+        pins.release(old, Rid(2));
         assert!(pins.all_listed());
         assert!(!pins.seal());
-        assert!(pins.release(new, 2));
+        assert!(pins.release(new, Rid(2)));
     }
 
     #[test]
     fn views_that_the_master_does_not_know_are_unlisted_until_they_end() {
         let mut pins = Pins::default();
-        let era = pins.adopt(pins.generation(), [2, 4, 4, 4, 6].into_iter()).unwrap();
+        let era = pins.adopt(pins.generation(), [Rid(2), Rid(4), Rid(4), Rid(4), Rid(6)].into_iter()).unwrap();
         let listing = pins.list();
-        pins.release(era, 6);
-        pins.listed(&listing, Verdict::Unknown(&[4, 6, 4]), false);
-        assert!(!pins.all_listed() && pins.is_known(era, 2) && !pins.is_known(era, 4));
-        pins.release(era, 4);
-        pins.release(era, 2);
+        pins.release(era, Rid(6));
+        pins.listed(&listing, Verdict::Unknown(&[Rid(4), Rid(6), Rid(4)]), false);
+        assert!(!pins.all_listed() && pins.is_known(era, Rid(2)) && !pins.is_known(era, Rid(4)));
+        pins.release(era, Rid(4));
+        pins.release(era, Rid(2));
         assert!(pins.to_send(|| 1).is_some());
-        pins.release(era, 4);
+        pins.release(era, Rid(4));
         assert!(!pins.all_listed(), "the one that is left may be of those");
         // Another list, in which it is unknown still, and then not any more.
-        list(&mut pins, Verdict::Unknown(&[4]), false);
+        list(&mut pins, Verdict::Unknown(&[Rid(4)]), false);
         assert!(!pins.all_listed());
         list(&mut pins, Verdict::Unchanged, false);
         assert!(!pins.all_listed());
         list(&mut pins, Verdict::Unknown(&[]), false);
-        assert!(pins.all_listed() && pins.is_known(era, 4));
-        for all in [Verdict::Unknown(&[0]), Verdict::Silent] {
+        assert!(pins.all_listed() && pins.is_known(era, Rid(4)));
+        for all in [Verdict::Unknown(&[Rid(0)]), Verdict::Silent] {
             list(&mut pins, all, false);
             assert!(!pins.all_listed());
         }
-        assert!(pins.release(era, 4), "the owners who asked are to hear of it now");
+        assert!(pins.release(era, Rid(4)), "the owners who asked are to hear of it now");
         assert!(pins.all_listed());
     }
 
@@ -472,11 +473,11 @@ mod tests {
             let mut pins = Pins::default();
             let listing = pins.list();
             let generation = pins.generation();
-            let era = pins.adopt(generation, [2].into_iter()).unwrap();
+            let era = pins.adopt(generation, [Rid(2)].into_iter()).unwrap();
             pins.listed(&listing, Verdict::Unknown(&[]), another);
-            assert_eq!(pins.is_known(era, 2), !another);
-            assert_eq!(pins.adopt(generation, [4].into_iter()).is_some(), adopted_late);
-            pins.release(era, 2);
+            assert_eq!(pins.is_known(era, Rid(2)), !another);
+            assert_eq!(pins.adopt(generation, [Rid(4)].into_iter()).is_some(), adopted_late);
+            pins.release(era, Rid(2));
             assert!(pins.all_listed());
         }
     }
@@ -485,22 +486,22 @@ mod tests {
     fn the_end_of_a_view_that_another_master_may_not_know_is_told_by_the_next_list() {
         let mut pins = Pins::default();
         let listing = pins.list();
-        let era = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
-        pins.release(era, 2);
+        let era = pins.adopt(pins.generation(), [Rid(2)].into_iter()).unwrap();
+        pins.release(era, Rid(2));
         assert!(pins.listed(&listing, Verdict::Unknown(&[]), true), "there is to be another one");
-        pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        pins.adopt(pins.generation(), [Rid(2)].into_iter()).unwrap();
         assert_eq!(pins.to_send(|| 1), None, "it would end the pin of the view that has begun since");
-        assert_eq!(pins.list().rids, [2]);
+        assert_eq!(pins.list().rids, [Rid(2)]);
     }
 
     #[test]
     fn unknown_views_stay_unlisted_in_the_next_session() {
         let mut pins = Pins::default();
-        let era = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
-        list(&mut pins, Verdict::Unknown(&[2]), true);
+        let era = pins.adopt(pins.generation(), [Rid(2)].into_iter()).unwrap();
+        list(&mut pins, Verdict::Unknown(&[Rid(2)]), true);
         pins.start_over();
-        assert!(!pins.all_listed() && !pins.is_known(era, 2));
-        assert!(pins.release(era, 2) && pins.all_listed());
+        assert!(!pins.all_listed() && !pins.is_known(era, Rid(2)));
+        assert!(pins.release(era, Rid(2)) && pins.all_listed());
     }
 
     #[test]
@@ -520,25 +521,25 @@ mod tests {
         assert_eq!((pins.take_room(MAX_VIEWS - 2), pins.take_room(5)), (MAX_VIEWS - 2, 2));
         pins.give_room_back(MAX_VIEWS);
         let room = pins.take_room(3);
-        let era = pins.adopt(pins.generation(), [2, 2, 4].into_iter()).unwrap();
+        let era = pins.adopt(pins.generation(), [Rid(2), Rid(2), Rid(4)].into_iter()).unwrap();
         pins.give_room_back(room);
         assert_eq!(room_left(&mut pins), MAX_VIEWS - 3);
-        pins.release(era, 2);
+        pins.release(era, Rid(2));
         assert_eq!(room_left(&mut pins), MAX_VIEWS - 2);
         pins.start_over();
         assert_eq!(room_left(&mut pins), MAX_VIEWS, "those of an earlier session are on no list");
-        pins.release(era, 2);
+        pins.release(era, Rid(2));
         assert_eq!(room_left(&mut pins), MAX_VIEWS);
     }
 
     #[test]
     fn nothing_is_taken_charge_of_after_the_seal() {
         let mut pins = Pins::default();
-        let era = pins.adopt(pins.generation(), [1].into_iter()).unwrap();
+        let era = pins.adopt(pins.generation(), [Rid(1)].into_iter()).unwrap();
         assert!(!pins.seal(), "a view is there");
-        pins.release(era, 1);
+        pins.release(era, Rid(1));
         assert!(pins.seal());
-        assert_eq!(pins.adopt(pins.generation(), [2].into_iter()), None);
+        assert_eq!(pins.adopt(pins.generation(), [Rid(2)].into_iter()), None);
     }
 
     #[test]

@@ -12,9 +12,9 @@ const RIDS: u64 = 3;
 #[derive(Debug, Clone)]
 enum Op {
     /// A view begins: the master grants the pin, and the reply is here.
-    Take(u64),
+    Take(Rid),
     /// The master grants a pin, and the reply is under way.
-    Ask(u64),
+    Ask(Rid),
     /// The oldest such reply is here.
     Reply,
     End(usize),
@@ -40,7 +40,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let rid = 1..=RIDS;
+    let rid = (1..=RIDS).prop_map(Rid);
     prop_oneof![
         4 => rid.clone().prop_map(Op::Take),
         1 => rid.clone().prop_map(Op::Ask),
@@ -59,11 +59,11 @@ fn op() -> impl Strategy<Value = Op> {
 /// What one master process has of the session.
 #[derive(Debug, Default)]
 struct Master {
-    pinned: BTreeMap<u64, u64>,
+    pinned: BTreeMap<Rid, u64>,
     /// Placements that no master knows any more. What is put later has other rids.
-    forgotten: BTreeSet<u64>,
+    forgotten: BTreeSet<Rid>,
     /// Calls whose replies it does not know to be here, each with what it pinned.
-    unsettled: BTreeMap<u64, u64>,
+    unsettled: BTreeMap<u64, Rid>,
     heard: BTreeSet<u64>,
 }
 
@@ -71,7 +71,7 @@ struct Master {
 struct World {
     pins: Pins,
     /// The views, each with its era.
-    views: Vec<(u64, u64)>,
+    views: Vec<(u64, Rid)>,
     era: u64,
     sequence: u64,
     master: Master,
@@ -79,9 +79,9 @@ struct World {
     another: bool,
     /// A list was tried in vain, or another one is due: nothing is told before one gets through.
     away: bool,
-    replies: Vec<(u64, u64, u64)>,
+    replies: Vec<(u64, u64, Rid)>,
     /// A list that is on its way, and once it is there what the master did not know.
-    listing: Option<(Listing, Option<Vec<u64>>)>,
+    listing: Option<(Listing, Option<Vec<Rid>>)>,
 }
 
 impl World {
@@ -89,11 +89,11 @@ impl World {
         self.listing.is_none() && !self.another && !self.away
     }
 
-    fn live(&self, rid: u64) -> u64 {
+    fn live(&self, rid: Rid) -> u64 {
         self.views.iter().filter(|view| **view == (self.era, rid)).count() as u64
     }
 
-    fn pinned(&self, rid: u64) -> u64 {
+    fn pinned(&self, rid: Rid) -> u64 {
         self.master.pinned.get(&rid).copied().unwrap_or(0)
     }
 
@@ -102,7 +102,7 @@ impl World {
         self.sequence
     }
 
-    fn ask(&mut self, rid: u64) {
+    fn ask(&mut self, rid: Rid) {
         let (generation, sequence) = (self.pins.generation(), self.next_sequence());
         *self.master.pinned.entry(rid).or_insert(0) += 1;
         self.master.unsettled.insert(sequence, rid);
@@ -150,7 +150,7 @@ impl World {
         self.master.heard.extend(listing.replaced());
         self.master.pinned.clear();
         // Where it knows the placement it notes again what its log had lost.
-        let (not_known, known): (Vec<u64>, _) =
+        let (not_known, known): (Vec<Rid>, _) =
             listing.rids.iter().partition(|rid| self.master.forgotten.contains(*rid));
         for rid in known {
             *self.master.pinned.entry(rid).or_insert(0) += 1;
@@ -200,8 +200,8 @@ impl World {
             // Nor is one answered by a process that it has not reached.
             Op::Restart { forgets, unpins } if self.listing.as_ref().is_none_or(|(_, unknown)| unknown.is_none()) => {
                 self.another = true;
-                let of = |set: u64, rid: u64| set >> (rid - 1) & 1;
-                self.master.forgotten.extend((1..=RIDS).filter(|rid| of(forgets, *rid) == 1));
+                let of = |set: u64, rid: Rid| set >> (rid.0 - 1) & 1;
+                self.master.forgotten.extend((1..=RIDS).map(Rid).filter(|rid| of(forgets, *rid) == 1));
                 let Master { pinned, unsettled, forgotten, .. } = &mut self.master;
                 pinned.retain(|rid, _| !forgotten.contains(rid));
                 unsettled.retain(|_, rid| !forgotten.contains(rid));
@@ -222,14 +222,15 @@ impl World {
 
     fn check(&self) {
         let mut all = self.views.iter().all(|(era, _)| *era == self.era);
-        for rid in 1..=RIDS {
+        for rid in (1..=RIDS).map(Rid) {
             let (live, known) = (self.live(rid), self.pins.is_known(self.era, rid));
             assert!(
                 !known || self.pinned(rid) >= live,
-                "{rid}: {} pinned under {live} views: {self:?}",
+                "{}: {} pinned under {live} views: {self:?}",
+                rid.0,
                 self.pinned(rid)
             );
-            assert!(live > 0 || known, "{rid} is unknown, and has no view");
+            assert!(live > 0 || known, "{} is unknown, and has no view", rid.0);
             all &= known;
         }
         assert_eq!(self.pins.all_listed(), all, "{self:?}");
@@ -270,10 +271,10 @@ proptest! {
         let mut world = World::default();
         ops.into_iter().for_each(|op| world.step(op));
         world.come_to_rest();
-        for rid in 1..=RIDS {
+        for rid in (1..=RIDS).map(Rid) {
             let (live, pinned) = (world.live(rid), world.pinned(rid));
             let is_right = if world.pins.is_known(world.era, rid) { pinned == live } else { pinned < live };
-            prop_assert!(is_right, "{rid}: {world:?}");
+            prop_assert!(is_right, "{}: {world:?}", rid.0);
         }
         let listed = world.views.iter().filter(|(era, _)| *era == world.era).count();
         prop_assert_eq!(world.pins.take_room(usize::MAX), MAX_VIEWS - listed);

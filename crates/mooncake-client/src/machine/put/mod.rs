@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{Ended, PutSlot, Replica, ReplicaOutcome, put_end_reply, put_slot};
 
@@ -58,7 +59,7 @@ pub trait PutDriver {
         &self,
         keys: &[usize],
         wait: bool,
-        first_rid: u64,
+        first_rid: Rid,
     ) -> impl Future<Output = Result<(Vec<PutSlot>, Self::Origin), StoreError>>;
 
     /// Has the segments of placements known.
@@ -81,10 +82,10 @@ pub trait PutDriver {
 
     /// Tells the master that placements are given up; as soon as it can be reached, if it cannot be now. `settled`:
     /// nothing of this client touches any copy of them again.
-    fn give_up(&self, origin: &Self::Origin, rids: Vec<u64>, settled: bool) -> impl Future<Output = ()>;
+    fn give_up(&self, origin: &Self::Origin, rids: Vec<Rid>, settled: bool) -> impl Future<Output = ()>;
 
     /// The same where the master could not be reached a moment ago.
-    fn give_up_later(&self, origin: &Self::Origin, rids: Vec<u64>, settled: bool);
+    fn give_up_later(&self, origin: &Self::Origin, rids: Vec<Rid>, settled: bool);
 
     /// Waits.
     fn pause(&self, time: Duration) -> impl Future<Output = ()>;
@@ -130,7 +131,7 @@ struct Put<'a, D: PutDriver> {
     attempts: Vec<u32>,
     /// Lowest rid of all its rounds in the last session: the master spares what this call has stored when a later round
     /// needs room. Under another log the same number may be below all that there is.
-    first: Option<(D::Origin, u64)>,
+    first: Option<(D::Origin, Rid)>,
 }
 
 /// What a round did with the keys it was given.
@@ -216,7 +217,7 @@ impl<D: PutDriver> Put<'_, D> {
     async fn round(&mut self, keys: &[usize], wait: bool) -> Round {
         let mut round = Round::default();
         let first = self.first.as_ref().filter(|(origin, _)| self.driver.is_current(origin));
-        let first_rid = first.map_or(0, |(_, rid)| *rid);
+        let first_rid = first.map_or(Rid(0), |(_, rid)| *rid);
         let (slots, origin) = match self.driver.reserve(keys, wait, first_rid).await {
             Ok(reserved) => reserved,
             Err(error) => {
@@ -224,7 +225,7 @@ impl<D: PutDriver> Put<'_, D> {
                 return round;
             }
         };
-        let rids = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid);
+        let rids = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| Rid(replica.rid));
         let earlier = self.first.as_ref().filter(|(of, _)| of.is_of_session(&origin)).map(|(_, rid)| *rid);
         self.first = earlier.into_iter().chain(rids).min().map(|first| (origin.clone(), first));
         let mut placed = Vec::new();
@@ -257,7 +258,7 @@ impl<D: PutDriver> Put<'_, D> {
     /// Writes what was placed and ends all of it with one call.
     async fn write_and_end(&mut self, placed: Vec<Placed>, origin: &D::Origin, round: &mut Round) {
         if let Err(error) = self.driver.meet(origin, &placed).await {
-            let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
+            let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
             self.give_up(origin, rids.collect(), true).await;
             self.fail_all(placed.iter().map(|placed| placed.index), &error);
             return;
@@ -295,12 +296,12 @@ impl<D: PutDriver> Put<'_, D> {
                     let good = written.outcomes.iter().filter(|outcome| outcome.good).count() as u32;
                     ended_keys.push((placed.index, good));
                     let undelivered = if written.is_settled() { &mut settled } else { &mut open };
-                    undelivered.extend(written.outcomes.iter().map(|outcome| outcome.rid));
+                    undelivered.extend(written.outcomes.iter().map(|outcome| Rid(outcome.rid)));
                     spoilt.extend(written.spoilt);
                     ended.push(Ended { replicas: written.outcomes, crc32c: written.crc32c, stays: false });
                 }
                 Err(lost) => {
-                    let rids = placed.slot.replicas.iter().map(|replica| replica.rid);
+                    let rids = placed.slot.replicas.iter().map(|replica| Rid(replica.rid));
                     if lost.settled || mutant!(OpenPutsAreSettled) {
                         given_up.extend(rids);
                     } else {
@@ -354,7 +355,7 @@ impl<D: PutDriver> Put<'_, D> {
         }
     }
 
-    async fn give_up(&self, origin: &D::Origin, rids: Vec<u64>, settled: bool) {
+    async fn give_up(&self, origin: &D::Origin, rids: Vec<Rid>, settled: bool) {
         if !rids.is_empty() {
             self.driver.give_up(origin, rids, settled).await;
         }
@@ -373,13 +374,13 @@ pub struct Written {
     pub(crate) crc32c: u32,
     pub(crate) outcomes: Vec<ReplicaOutcome>,
     /// Bad copies that nothing of this client will touch again.
-    pub(crate) spoilt: Vec<u64>,
+    pub(crate) spoilt: Vec<Rid>,
 }
 
 impl Written {
     /// Nothing of this client touches any copy again.
     fn is_settled(&self) -> bool {
-        self.outcomes.iter().all(|outcome| outcome.good || self.spoilt.contains(&outcome.rid))
+        self.outcomes.iter().all(|outcome| outcome.good || self.spoilt.contains(&Rid(outcome.rid)))
     }
 }
 
@@ -419,7 +420,7 @@ where
         match write(replica).await {
             // Copies that differ mean that the caller changed the bytes in between.
             Ok(crc) if good > 0 && crc != written.crc32c => {
-                written.spoilt.push(replica.rid);
+                written.spoilt.push(Rid(replica.rid));
                 written.outcomes.push(ReplicaOutcome { rid: replica.rid, good: false });
             }
             Ok(crc) => {
@@ -431,7 +432,7 @@ where
                 settled &= failed.settled;
                 passing |= failed.passing;
                 if failed.settled {
-                    written.spoilt.push(replica.rid);
+                    written.spoilt.push(Rid(replica.rid));
                 }
                 let stop = failed.final_word;
                 let rid = format_args!("{:#x}", replica.rid);

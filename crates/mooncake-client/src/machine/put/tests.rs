@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::Extent;
 
@@ -75,8 +76,12 @@ impl Script {
     }
 }
 
-fn replica(rid: u64) -> Replica {
-    Replica { rid, extents: vec![Extent::default()] }
+fn replica(rid: Rid) -> Replica {
+    Replica { rid: rid.0, extents: vec![Extent::default()] }
+}
+
+fn words(rids: &[Rid]) -> Vec<u64> {
+    rids.iter().map(|rid| rid.0).collect()
 }
 
 impl PutDriver for Script {
@@ -98,8 +103,8 @@ impl PutDriver for Script {
         origin.0 == self.session.get()
     }
 
-    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: u64) -> Result<(Vec<PutSlot>, Session), StoreError> {
-        self.say(format!("reserve {keys:?} wait {wait} first {first_rid}"));
+    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: Rid) -> Result<(Vec<PutSlot>, Session), StoreError> {
+        self.say(format!("reserve {keys:?} wait {wait} first {}", first_rid.0));
         if let Some(session) = self.session_of_round.borrow_mut().pop_front() {
             self.session.set(session);
         }
@@ -108,7 +113,7 @@ impl PutDriver for Script {
         let full = kinds.iter().position(|kind| *kind == put_slot::Kind::Full);
         let slots = kinds.into_iter().enumerate().map(|(nth, kind)| {
             let count = if kind == put_slot::Kind::Placed { self.replicas } else { 0 };
-            let replicas = (0..count).map(|_| replica(self.next_rid.replace(self.next_rid.get() + 2))).collect();
+            let replicas = (0..count).map(|_| replica(Rid(self.next_rid.replace(self.next_rid.get() + 2)))).collect();
             let reason = if full == Some(nth) { "said once".to_owned() } else { String::new() };
             PutSlot { kind: kind.into(), replicas, reason }
         });
@@ -143,13 +148,13 @@ impl PutDriver for Script {
         Ok(outcomes.map(|outcomes| outcomes.into_iter().map(i32::from).collect()))
     }
 
-    async fn give_up(&self, _: &Session, rids: Vec<u64>, settled: bool) {
-        self.say(format!("give up {rids:?} settled {settled}"));
+    async fn give_up(&self, _: &Session, rids: Vec<Rid>, settled: bool) {
+        self.say(format!("give up {:?} settled {settled}", words(&rids)));
     }
 
-    fn give_up_later(&self, _: &Session, rids: Vec<u64>, settled: bool) {
+    fn give_up_later(&self, _: &Session, rids: Vec<Rid>, settled: bool) {
         if !rids.is_empty() {
-            self.say(format!("give up later {rids:?} settled {settled}"));
+            self.say(format!("give up later {:?} settled {settled}", words(&rids)));
         }
     }
 

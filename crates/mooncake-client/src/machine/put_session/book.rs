@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{Ended, Replica, ReplicaOutcome};
 
@@ -44,7 +45,7 @@ pub(super) struct Open<O, P> {
     pub(super) id: u64,
     pub(super) reserved: Arc<Reserved<O, P>>,
     /// Replicas that lack a part of what was written: true where nothing of this client touches them any more.
-    pub(super) bad: Vec<(u64, bool)>,
+    pub(super) bad: Vec<(Rid, bool)>,
     pub(super) filling: Filling,
     /// Parts under way, of all threads.
     pub(super) writing: Vec<(u64, u64)>,
@@ -90,7 +91,7 @@ pub(super) struct Part<O, P> {
     pub(super) id: u64,
     pub(super) reserved: Arc<Reserved<O, P>>,
     /// Replicas that need not be written any more.
-    pub(super) bad: Vec<u64>,
+    pub(super) bad: Vec<Rid>,
 }
 
 /// A session that takes no further part, and what the master is to be told of it.
@@ -110,19 +111,19 @@ pub struct GivenUp<O, P> {
 }
 
 impl<O, P> Open<O, P> {
-    pub(super) fn is_bad(&self, rid: u64) -> bool {
+    pub(super) fn is_bad(&self, rid: Rid) -> bool {
         self.bad.iter().any(|(bad, _)| *bad == rid)
     }
 
     pub(super) fn good(&self) -> impl Iterator<Item = &Replica> {
-        self.reserved.replicas.iter().filter(|replica| !self.is_bad(replica.rid))
+        self.reserved.replicas.iter().filter(|replica| !self.is_bad(Rid(replica.rid)))
     }
 
     /// Bad replicas that no write of this client touches any more. Several writes may have found one bad, each by
     /// itself.
-    pub(super) fn untouched(&self) -> Vec<u64> {
+    pub(super) fn untouched(&self) -> Vec<Rid> {
         let all_settled = |rid| self.bad.iter().all(|(bad, settled)| *bad != rid || *settled);
-        let mut rids: Vec<u64> = self.bad.iter().map(|(rid, _)| *rid).filter(|rid| all_settled(*rid)).collect();
+        let mut rids: Vec<Rid> = self.bad.iter().map(|(rid, _)| *rid).filter(|rid| all_settled(*rid)).collect();
         rids.sort_unstable();
         rids.dedup();
         rids
@@ -134,7 +135,7 @@ impl<O, P> Open<O, P> {
 
     /// Nothing can be written to these replicas any more. Without another one the session is over, unless a call ends
     /// it: that finds out. True if it is over by this.
-    pub(super) fn lose(&mut self, lost: Vec<u64>, reason: &str) -> bool {
+    pub(super) fn lose(&mut self, lost: Vec<Rid>, reason: &str) -> bool {
         self.bad.extend(lost.into_iter().map(|rid| (rid, true)));
         let is_over = matches!(self.state, State::Filled) && self.good().next().is_none();
         if is_over {
@@ -163,8 +164,8 @@ impl<O, P> Open<O, P> {
         is_over && self.writing.is_empty()
     }
 
-    pub(super) fn rids(&self) -> Vec<u64> {
-        self.reserved.replicas.iter().map(|replica| replica.rid).collect()
+    pub(super) fn rids(&self) -> Vec<Rid> {
+        self.reserved.replicas.iter().map(|replica| Rid(replica.rid)).collect()
     }
 
     /// What the master is told: from here on nothing is written.
@@ -174,8 +175,8 @@ impl<O, P> Open<O, P> {
         self.sealed(ended)
     }
 
-    pub(super) fn ended(&self, good: impl Fn(u64) -> bool, crc32c: u32) -> Ended {
-        let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: good(replica.rid) };
+    pub(super) fn ended(&self, good: impl Fn(Rid) -> bool, crc32c: u32) -> Ended {
+        let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: good(Rid(replica.rid)) };
         Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c, stays: true }
     }
 
@@ -217,7 +218,7 @@ impl<O, P> PutSessions<O, P> {
         let mut given_up = Vec::new();
         for open in self.open.values_mut().filter(|open| !matches!(open.state, State::Over(_))) {
             let lost = open.reserved.replicas.iter().filter(|replica| is_lost(&open.reserved, replica));
-            let lost: Vec<u64> = lost.map(|replica| replica.rid).collect();
+            let lost: Vec<Rid> = lost.map(|replica| Rid(replica.rid)).collect();
             let is_all = lost.len() == open.reserved.replicas.len();
             if !lost.is_empty() && open.lose(lost, reason) && !is_all {
                 given_up.push(GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() });
@@ -281,7 +282,7 @@ impl<O, P> PutSessions<O, P> {
         reserved: Reserved<O, P>,
         combine: Combine,
         held: Arc<Held>,
-        lost: Vec<u64>,
+        lost: Vec<Rid>,
     ) -> (u64, Option<GivenUp<O, P>>) {
         let id = self.next;
         self.next += 1;
@@ -353,7 +354,7 @@ impl<O, P> PutSessions<O, P> {
         let reason = match outcome {
             Ok(written) => {
                 let spoilt = |rid| written.spoilt.contains(&rid);
-                let bad = written.outcomes.iter().filter(|outcome| !outcome.good).map(|outcome| outcome.rid);
+                let bad = written.outcomes.iter().filter(|outcome| !outcome.good).map(|outcome| Rid(outcome.rid));
                 open.bad.extend(bad.map(|rid| (rid, spoilt(rid))));
                 open.filling.written(part.0, part.1, written.crc32c);
                 if open.good().next().is_some() {

@@ -13,6 +13,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 use mooncake_wire::STILL_POPULATED;
 use mooncake_wire::message::{Replica, put_end_reply, put_slot};
@@ -57,7 +58,7 @@ pub trait PutSessionDriver: PutDriver {
     fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::Origin, Self::Place>>;
 
     /// Has the beat renew these from now on, as long as the answer lives.
-    fn hold(&self, rids: Vec<u64>) -> Arc<Held>;
+    fn hold(&self, rids: Vec<Rid>) -> Arc<Held>;
 
     /// The places of replicas whose segments were just met.
     fn place(&self, origin: &Self::Origin, replicas: &[Replica]) -> Self::Place;
@@ -68,7 +69,7 @@ pub trait PutSessionDriver: PutDriver {
     /// The rids of the objects that these keys are, as the master knows them: none where it is asked in another
     /// session, as numbers begin anew with another log.
     fn rids_of(&self, origin: &Self::Origin, keys: &[&[u8]])
-    -> impl Future<Output = Result<Vec<Vec<u64>>, StoreError>>;
+    -> impl Future<Output = Result<Vec<Vec<Rid>>, StoreError>>;
 
     /// Whether the caller wants this call no more.
     fn is_interrupted(&self) -> bool;
@@ -200,7 +201,7 @@ async fn begin_round<D: PutSessionDriver>(
     promise: &mut Promise,
     results: &mut [Option<Result<(), StoreError>>],
 ) -> Begun {
-    let (slots, origin) = match driver.reserve(round, wait, 0).await {
+    let (slots, origin) = match driver.reserve(round, wait, Rid(0)).await {
         Ok(reserved) => reserved,
         Err(error) => {
             round.iter().for_each(|&index| results[index] = Some(Err(error.clone())));
@@ -226,7 +227,7 @@ async fn begin_round<D: PutSessionDriver>(
         return Begun { full, populating, ..Begun::default() };
     }
     if let Err(error) = driver.meet(&origin, &placed).await {
-        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
+        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
         driver.give_up(&origin, rids.collect(), true).await;
         placed.iter().for_each(|placed| results[placed.index] = Some(Err(error.clone())));
         return Begun::default();
@@ -238,13 +239,13 @@ async fn begin_round<D: PutSessionDriver>(
             continue;
         };
         promise.copies = left;
-        let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
+        let held = driver.hold(slot.replicas.iter().map(|replica| Rid(replica.rid)).collect());
         let mut sessions = driver.put_sessions();
         // Under their lock: what is lost behind this finds the session among the others.
         let place = driver.place(&origin, &slot.replicas);
         let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, place };
         let lost = reserved.replicas.iter().filter(|replica| driver.is_lost(&reserved, replica));
-        let lost = lost.map(|replica| replica.rid).collect();
+        let lost = lost.map(|replica| Rid(replica.rid)).collect();
         sessions.give_back(reserved.replicas.len());
         let (id, is_lost) = sessions.begin(keys[index], reserved, D::COMBINE, held, lost);
         begun.push((index, id));
@@ -254,7 +255,7 @@ async fn begin_round<D: PutSessionDriver>(
     }
     give_up(driver, given_up).await;
     if !beyond.is_empty() {
-        let rids = beyond.iter().flat_map(|(_, replicas)| replicas).map(|replica| replica.rid).collect();
+        let rids = beyond.iter().flat_map(|(_, replicas)| replicas).map(|replica| Rid(replica.rid)).collect();
         driver.give_up(&origin, rids, true).await;
     }
     let beyond = beyond.into_iter().map(|(index, _)| index).collect();
@@ -285,7 +286,7 @@ pub async fn write_part<D: PutSessionDriver>(
         }
         driver.pause(POLL_INTERVAL).await;
     };
-    let good = reserved.replicas.iter().filter(|replica| !bad.contains(&replica.rid));
+    let good = reserved.replicas.iter().filter(|replica| !bad.contains(&Rid(replica.rid)));
     let outcome = write_key(good, |replica| write(&reserved, replica)).await;
     let (result, given_up) = driver.put_sessions().end_part(key, id, (offset, len), outcome, driver.now());
     give_up(driver, given_up.into_iter().collect()).await;
@@ -325,9 +326,9 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
             let open = driver.put_sessions().remove(keys[index], sealed.id);
             results[index] = Some(if told == Told::Object { Ok(()) } else { Err(taken_back()) });
             // Ended as bad, and nothing of them can land any more: no fence has to prove that.
-            let is_spoilt = |rid: &u64| sealed.ended.replicas.iter().any(|ended| ended.rid == *rid && !ended.good);
-            let spoilt: Vec<u64> = open.map(|open| open.untouched()).unwrap_or_default();
-            let spoilt: Vec<u64> = spoilt.into_iter().filter(is_spoilt).collect();
+            let is_spoilt = |rid: &Rid| sealed.ended.replicas.iter().any(|ended| ended.rid == rid.0 && !ended.good);
+            let spoilt: Vec<Rid> = open.map(|open| open.untouched()).unwrap_or_default();
+            let spoilt: Vec<Rid> = spoilt.into_iter().filter(is_spoilt).collect();
             if told == Told::Object && !spoilt.is_empty() {
                 driver.give_up(&sealed.reserved.origin, spoilt, true).await;
             }
@@ -402,8 +403,8 @@ async fn became_of<D: PutSessionDriver>(
         rest = others;
         let found = driver.rids_of(&round[0].1.reserved.origin, names).await;
         for (nth, &at) in these.iter().enumerate() {
-            let is_own = |rids: &Vec<u64>| round[at].1.reserved.replicas.iter().any(|own| rids.contains(&own.rid));
-            let is_there = |found: &Vec<Vec<u64>>| found.get(nth).is_some_and(is_own);
+            let is_own = |rids: &Vec<Rid>| round[at].1.reserved.replicas.iter().any(|own| rids.contains(&Rid(own.rid)));
+            let is_there = |found: &Vec<Vec<Rid>>| found.get(nth).is_some_and(is_own);
             let told = |found| if is_there(found) { Told::Object } else { Told::Late };
             became[at] = found.as_ref().map(told).map_err(Clone::clone);
         }
@@ -481,7 +482,7 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
     };
     // Something was written twice.
     let (mut sum, mut reason, mut passing, mut bad) = (None, GONE.to_owned(), None, Vec::new());
-    for replica in reserved.replicas.iter().filter(|replica| known.iter().all(|(rid, _)| *rid != replica.rid)) {
+    for replica in reserved.replicas.iter().filter(|replica| known.iter().all(|(rid, _)| rid.0 != replica.rid)) {
         match driver.sum_of(&reserved, replica).await {
             Ok(read) if *sum.get_or_insert(read) == read => continue,
             Ok(_) => reason = "its copies differ".to_owned(),
@@ -495,7 +496,7 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
             Err(lost) if lost.passing => passing = Some(lost.error),
             Err(lost) => reason = lost.error.to_string(),
         }
-        bad.push((replica.rid, true));
+        bad.push((Rid(replica.rid), true));
     }
     let mut sessions = driver.put_sessions();
     let open = sessions.that(key, id).ok_or_else(meanwhile)?;
@@ -596,7 +597,7 @@ pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::Origin
             let copies = |given_up: &&GivenUp<D::Origin, D::Place>| given_up.reserved.replicas.len();
             let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
             rest = others;
-            let rids = round.iter().flat_map(|given_up| &given_up.reserved.replicas).map(|replica| replica.rid);
+            let rids = round.iter().flat_map(|given_up| &given_up.reserved.replicas).map(|replica| Rid(replica.rid));
             driver.give_up(origin, rids.collect(), settled).await;
         }
     }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_mutant::mutant;
 use mooncake_segment::{Epoch, Fence};
 use mooncake_wire::Feature;
@@ -221,7 +221,7 @@ impl Anchor {
                 let Some(uuid) = uuid(&fence.uuid) else { return };
                 out.push(Output::Fence(Fence {
                     uuid,
-                    rid: fence.rid,
+                    rid: Rid(fence.rid),
                     offset: fence.offset,
                     len: fence.length,
                     writer: fence.writer,
@@ -232,7 +232,7 @@ impl Anchor {
                 let Some(uuid) = uuid(&recheck.uuid) else { return };
                 out.push(Output::Recheck(Recheck {
                     uuid,
-                    rid: recheck.rid,
+                    rid: Rid(recheck.rid),
                     offset: recheck.offset,
                     length: recheck.length,
                     crc: recheck.crc32c,
@@ -313,7 +313,8 @@ impl Anchor {
     pub fn beat(&mut self, now: Duration, populated: Vec<Populated>, parts: &mut Parts<'_>, out: &mut Outputs) {
         self.number += 1;
         let (unpin_sequence, unpin) = parts.pins.to_send(|| parts.sequences.begin()).unwrap_or_default();
-        let moved = parts.progress.moved(now);
+        let unpin = unpin.into_iter().map(|rid| rid.0).collect();
+        let moved = parts.progress.moved(now).into_iter().map(|rid| rid.0).collect();
         let beat = Beat { number: self.number, moved, populated, unpin, unpin_sequence };
         out.push(Output::Send(up(anchor_up::Body::Beat(beat))));
         self.next_beat = now + interval(parts.reach);

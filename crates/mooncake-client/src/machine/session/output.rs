@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_segment::{Epoch, Fence};
 use mooncake_wire::message::{AnchorUp, LogPosition, hello};
 
@@ -12,7 +12,7 @@ pub struct Recheck {
     /// Segment.
     pub uuid: SegmentUuid,
     /// Placement.
-    pub rid: u64,
+    pub rid: Rid,
     /// First byte of its extent.
     pub offset: u64,
     /// Bytes of the object.

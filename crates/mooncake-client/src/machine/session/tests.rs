@@ -1,5 +1,6 @@
 //! The anchor in virtual time: a master is a few lines of the test.
 
+use mooncake_ids::Rid;
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::{
     FenceDone, Hello, PeerGone, Pong, ReaderGoneTaken, Refusal, ResumeSession, SegmentGone, SessionOver, TakeEpoch,
@@ -153,7 +154,7 @@ impl Store {
     }
 
     /// A view over this rid.
-    fn view(&mut self, rid: u64) -> u64 {
+    fn view(&mut self, rid: Rid) -> u64 {
         self.pins.adopt(self.pins.generation(), [rid].into_iter()).expect("it is granted in this generation")
     }
 
@@ -202,8 +203,8 @@ fn peer_gone(byte: u8) -> anchor_up::Body {
     anchor_up::Body::PeerGone(PeerGone { uuid: vec![byte; 16].into() })
 }
 
-fn fence_done(rid: u64) -> anchor_up::Body {
-    anchor_up::Body::FenceDone(FenceDone { uuid: UUID.0.to_vec().into(), rids: vec![rid] })
+fn fence_done(rid: Rid) -> anchor_up::Body {
+    anchor_up::Body::FenceDone(FenceDone { uuid: UUID.0.to_vec().into(), rids: vec![rid.0] })
 }
 
 fn is_beat(body: &anchor_up::Body) -> bool {
@@ -244,13 +245,13 @@ fn a_beat_goes_out_at_once_and_then_every_half_second_and_more_often_while_nobod
 #[test]
 fn a_beat_renews_what_moves_and_tells_ended_views_until_they_are_confirmed() {
     let mut store = Store::new();
-    let put = store.progress.begin(Duration::ZERO, vec![9]);
+    let put = store.progress.begin(Duration::ZERO, vec![Rid(9)]);
     put.begin_write();
-    let era = store.view(2);
+    let era = store.view(Rid(2));
     store.after(BEAT * 20);
     store.reach.pong(store.now);
     assert_eq!(store.beat().moved, [9]);
-    assert!(store.pins.release(era, 2));
+    assert!(store.pins.release(era, Rid(2)));
     let told = store.beat();
     assert_eq!((&told.unpin[..], told.unpin_sequence), (&[2][..], 1));
     assert_eq!(store.after(BEAT).beat().unpin, [2], "until it is confirmed");
@@ -264,7 +265,7 @@ fn a_beat_renews_what_moves_and_tells_ended_views_until_they_are_confirmed() {
 fn a_master_that_is_silent_for_too_long_is_left_for_another_connection() {
     let mut store = Store::new();
     assert_eq!(store.after(SILENCE).tell().len(), 1);
-    store.queue(fence_done(2));
+    store.queue(fence_done(Rid(2)));
     let (due, out) = store.after(BEAT).with(|anchor, now, parts, out| anchor.tell(now, false, parts, out));
     assert!(!due && matches!(out[..], [Output::HangUp { silent: true }]), "{out:?}");
     assert!(!store.anchor.is_connected() && store.up.len() == 1);
@@ -277,9 +278,9 @@ fn a_master_that_is_silent_for_too_long_is_left_for_another_connection() {
 fn a_fact_is_told_again_over_the_next_connection_until_a_pong_behind_it_has_come() {
     let mut store = Store::new();
     store.queue(peer_gone(1));
-    store.queue(fence_done(2));
+    store.queue(fence_done(Rid(2)));
     let told = store.tell();
-    assert_eq!((&told[..2], told.len()), (&[peer_gone(1), fence_done(2)][..], 3));
+    assert_eq!((&told[..2], told.len()), (&[peer_gone(1), fence_done(Rid(2))][..], 3));
     store.queue(peer_gone(2));
     assert_eq!(store.tell(), [peer_gone(2)], "it goes out before its beat");
     store.pong(1);
@@ -300,16 +301,16 @@ fn a_fact_is_told_again_over_the_next_connection_until_a_pong_behind_it_has_come
 #[test]
 fn what_could_not_be_sent_is_sent_once_over_the_next_connection() {
     let mut store = Store::new();
-    [peer_gone(1), fence_done(2), peer_gone(3), fence_done(4)].into_iter().for_each(|body| store.queue(body));
+    [peer_gone(1), fence_done(Rid(2)), peer_gone(3), fence_done(Rid(4))].into_iter().for_each(|body| store.queue(body));
     let (_, out) = store.with(|anchor, now, parts, out| anchor.tell(now, false, parts, out));
     let mut unsent: Vec<AnchorUp> = sent(out).into_iter().map(up).skip(1).collect();
     unsent.push(up(anchor_up::Body::Beat(Beat::default())));
     store.lose(unsent);
-    store.queue(fence_done(6));
+    store.queue(fence_done(Rid(6)));
     store.resume();
     store.answer(&reply(7));
     let told = store.tell();
-    let expected = [peer_gone(1), fence_done(2), peer_gone(3), fence_done(4), fence_done(6)];
+    let expected = [peer_gone(1), fence_done(Rid(2)), peer_gone(3), fence_done(Rid(4)), fence_done(Rid(6))];
     assert_eq!(&told[..told.len() - 1], expected, "the first may have been lost on the way");
     assert_eq!(told.iter().filter(|body| is_beat(body)).count(), 1);
 }
@@ -398,18 +399,18 @@ fn of_two_epochs_of_one_number_a_hello_says_more_than_either_holds() {
 #[test]
 fn the_answer_to_a_list_counts_before_the_epoch_is_obeyed_that_it_came_from() {
     let mut store = Store::new();
-    let era = store.view(2);
+    let era = store.view(Rid(2));
     store.lose(Vec::new());
     assert_eq!(store.resume().pins, [2]);
     let out = store.answer(&HelloReply { unknown_pins: vec![2], ..in_epoch(A2) });
-    assert!(!store.pins.all_listed() && !store.pins.is_known(era, 2));
+    assert!(!store.pins.all_listed() && !store.pins.is_known(era, Rid(2)));
     assert!(matches!(out[..], [Output::Obey(A2), Output::Resumed { unknown_views: Some(1), .. }]), "{out:?}");
 }
 
 #[test]
 fn what_a_hello_shows_is_what_the_master_is_known_by() {
     let mut store = Store::new();
-    store.view(2);
+    store.view(Rid(2));
     store.lose(Vec::new()).resume();
     store.answer(&in_epoch(A2));
     let shown = in_epoch(A2).position.unwrap();
@@ -427,7 +428,7 @@ fn an_older_master_has_forgotten_views_unless_its_epoch_is_as_before() {
     for (epoch, knows) in [(A2, true), (Epoch::numbered(2), true), (B2, false), (Epoch { number: 3, id: 9 }, false)] {
         let mut store = Store::new();
         store.hear(take_epoch(A2));
-        store.view(2);
+        store.view(Rid(2));
         store.lose(Vec::new()).resume();
         store.answer(&HelloReply { features: 0, ..in_epoch(epoch) });
         assert_eq!(store.pins.all_listed(), knows, "{epoch:?}");
@@ -461,9 +462,9 @@ fn a_list_that_did_not_come_leaves_what_it_replaced_to_be_told() {
     // No answer, and one that refuses for another reason than that the session is over.
     for answered in [false, true] {
         let mut store = Store::new();
-        let era = store.view(2);
-        store.view(4);
-        store.pins.release(era, 2);
+        let era = store.view(Rid(2));
+        store.view(Rid(4));
+        store.pins.release(era, Rid(2));
         let told = store.beat();
         assert_eq!(told.unpin, [2]);
         store.lose(Vec::new());
@@ -492,8 +493,8 @@ fn views_that_were_granted_while_a_list_was_on_its_way_are_on_the_next_one_or_vo
     let first = store.resume();
     assert_eq!((&first.pins[..], first.settled_below, &first.unsettled[..]), (&[][..], 2, &[sequence][..]));
     assert!(!store.pins.may_settle(sequence), "its reply comes while the list is on its way");
-    assert_eq!(store.pins.adopt(before, [8].into_iter()), None, "it was asked for before");
-    store.view(2);
+    assert_eq!(store.pins.adopt(before, [Rid(8)].into_iter()), None, "it was asked for before");
+    store.view(Rid(2));
     store.fail();
     // A second list that does not come, and a third.
     let second = store.resume();
@@ -509,7 +510,7 @@ fn views_that_another_process_was_not_told_of_are_listed_once_more() {
     for (instance, again) in [(1, false), (2, true)] {
         let mut store = Store::new();
         store.lose(Vec::new()).resume();
-        store.view(2);
+        store.view(Rid(2));
         store.answer(&HelloReply { instance: vec![instance; 16].into(), ..reply(7) });
         let out = store.step();
         assert_eq!(matches!(out[..], [Output::HangUp { silent: false }, Output::Reconnect]), again, "{out:?}");
@@ -521,7 +522,7 @@ fn views_that_another_process_was_not_told_of_are_listed_once_more() {
     store.lose(Vec::new()).resume();
     store.answer(&restarted);
     store.lose(Vec::new()).resume();
-    store.view(2);
+    store.view(Rid(2));
     store.answer(&restarted);
     assert!(matches!(store.step()[..], [Output::WaitUntil(_)]));
 }
@@ -550,14 +551,14 @@ fn a_resume_that_is_wanted_while_one_is_under_way_follows_it_at_once() {
 #[test]
 fn what_waits_for_the_anchor_outlasts_a_connection_that_ends_before_its_first_beat() {
     let mut store = Store::new();
-    store.queue(fence_done(2));
+    store.queue(fence_done(Rid(2)));
     store.lose(Vec::new()).resume();
     store.answer(&reply(7));
     store.lose(Vec::new()).resume();
-    store.queue(fence_done(4));
+    store.queue(fence_done(Rid(4)));
     store.answer(&reply(7));
     let told = store.tell();
-    assert_eq!(&told[..2], [fence_done(2), fence_done(4)]);
+    assert_eq!(&told[..2], [fence_done(Rid(2)), fence_done(Rid(4))]);
     assert!(is_beat(&told[2]), "a beat goes out at once");
 }
 
@@ -576,12 +577,12 @@ fn a_reply_that_nobody_waits_for_changes_nothing() {
 #[test]
 fn another_session_begins_with_nothing_of_the_last_one() {
     let mut store = Store::new();
-    let era = store.view(2);
-    store.progress.begin(Duration::ZERO, vec![9]).begin_write();
+    let era = store.view(Rid(2));
+    store.progress.begin(Duration::ZERO, vec![Rid(9)]).begin_write();
     store.deaths.note(mooncake_segment::ProcessGone { session: 4, uuid: UUID, mark: 1 });
     store.queue(peer_gone(1));
     store.after(BEAT * 20).lose(Vec::new());
-    store.queue(fence_done(2));
+    store.queue(fence_done(Rid(2)));
     let (master, _) = store.try_again();
     let out = store.answer(&refused(refusal::Kind::UnknownSession));
     let (same, role) = connect(out);
@@ -590,7 +591,7 @@ fn another_session_begins_with_nothing_of_the_last_one() {
     assert!(store.step().is_empty());
     let out = store.answer(&HelloReply { session: 8, ..in_epoch(A2) });
     assert!(matches!(out[..], [Output::StartOver, Output::Obey(A2), Output::Began]), "{out:?}");
-    assert!(!store.pins.is_known(era, 2));
+    assert!(!store.pins.is_known(era, Rid(2)));
     assert!(store.up.is_empty());
     let told = store.tell();
     assert!(matches!(&told[..], [anchor_up::Body::Beat(beat)] if beat.moved.is_empty()), "{told:?}");
@@ -603,8 +604,8 @@ fn another_session_begins_with_nothing_of_the_last_one() {
 fn a_try_to_begin_another_session_that_fails_begins_with_a_resume_again() {
     for answered in [false, true] {
         let mut store = Store::new();
-        let (era, ended) = (store.view(2), store.view(4));
-        store.pins.release(ended, 4);
+        let (era, ended) = (store.view(Rid(2)), store.view(Rid(4)));
+        store.pins.release(ended, Rid(4));
         store.lose(Vec::new()).resume();
         assert!(!store.pins.may_settle(5), "a list is on its way");
         store.answer(&refused(refusal::Kind::UnknownSession));
@@ -613,7 +614,7 @@ fn a_try_to_begin_another_session_that_fails_begins_with_a_resume_again() {
             true => store.answer(&refused(refusal::Kind::Overloaded)),
         };
         assert!(matches!(&out[..], [Output::Unreachable { .. }]), "{out:?}");
-        assert!(store.pins.is_known(era, 2), "nothing is given up before another session is there");
+        assert!(store.pins.is_known(era, Rid(2)), "nothing is given up before another session is there");
         // Of several masters another one may know the session, and it has no list yet.
         assert!(!store.pins.may_settle(6));
         let resume = store.resume();
@@ -641,11 +642,11 @@ fn a_master_that_ends_the_session_is_asked_whether_it_knows_it() {
 #[test]
 fn goodbye_is_said_when_the_last_view_has_ended_and_the_master_knows() {
     let mut store = Store::new();
-    let era = store.view(2);
+    let era = store.view(Rid(2));
     store.wants.close();
     store.wants.end();
     assert!(matches!(store.step()[..], [Output::WaitUntil(_)]), "a view is there");
-    store.pins.release(era, 2);
+    store.pins.release(era, Rid(2));
     let told = store.beat();
     assert_eq!(told.unpin, [2]);
     assert!(matches!(store.step()[..], [Output::WaitUntil(_)]), "it is not confirmed");
@@ -716,7 +717,7 @@ fn a_closed_store_waits_for_its_master_as_long_as_that_keeps_the_session() {
 fn a_store_that_is_closed_begins_no_other_session() {
     for ending in [false, true] {
         let mut store = Store::new();
-        store.view(2);
+        store.view(Rid(2));
         store.wants.close();
         if ending {
             store.wants.end();

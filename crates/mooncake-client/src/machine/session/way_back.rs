@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_mutant::mutant;
 use mooncake_wire::Feature;
 use mooncake_wire::message::{HelloReply, ResumeSession, hello, refusal};
@@ -38,7 +38,7 @@ impl Anchor {
             process: Some(self.identity.process.clone()),
             host_name: self.identity.name.clone(),
             segments: held.iter().map(|(uuid, _)| uuid.0.to_vec().into()).collect(),
-            pins: if mutant!(ViewsAreNotListed) { Vec::new() } else { listing.rids.clone() },
+            pins: if mutant!(ViewsAreNotListed) { Vec::new() } else { listing.rids.iter().map(|rid| rid.0).collect() },
             // A master that does not know of the epochs below opens all of the segments by this one.
             epoch_taken: held.iter().map(|(_, taken)| u32::from(*taken)).min().unwrap_or(0),
             settled_below,
@@ -93,7 +93,8 @@ impl Anchor {
             list_arrived(&listing, parts);
             // Before any epoch is obeyed.
             let another = reply.instance[..] != self.session.instance[..] && !mutant!(AnotherMasterCountsAsTheSame);
-            if parts.pins.listed(&listing, self.verdict(reply), another) {
+            let unknown: Vec<Rid> = reply.unknown_pins.iter().copied().map(Rid).collect();
+            if parts.pins.listed(&listing, self.verdict(reply, &unknown), another) {
                 parts.wants.resume();
             }
             self.session.instance = reply.instance.to_vec();
@@ -152,11 +153,11 @@ impl Anchor {
         self.next_beat = now;
     }
 
-    /// What a master says of the views that it was given a list of. An older one says nothing: if its epoch is as
-    /// before, it has lost none.
-    fn verdict<'a>(&self, reply: &'a HelloReply) -> Verdict<'a> {
+    /// What a master says of the views that it was given a list of, `unknown` being what it names. An older one says
+    /// nothing: if its epoch is as before, it has lost none.
+    fn verdict<'a>(&self, reply: &HelloReply, unknown: &'a [Rid]) -> Verdict<'a> {
         if Feature::UnknownPins.is_in(reply.features) {
-            return Verdict::Unknown(&reply.unknown_pins);
+            return Verdict::Unknown(unknown);
         }
         match &reply.position {
             Some(position)

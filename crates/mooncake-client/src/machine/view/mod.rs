@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{Extent, Object};
 
@@ -71,7 +72,7 @@ pub trait ViewDriver: GetDriver {
         &self,
         link: &Self::Link,
         object: &Object,
-        rid: u64,
+        rid: Rid,
         extent: &Extent,
     ) -> impl Future<Output = Result<Option<Self::Mapped>, Unread>>;
 
@@ -86,7 +87,7 @@ pub trait ViewDriver: GetDriver {
 #[derive(Debug)]
 pub struct Held {
     era: u64,
-    rid: u64,
+    rid: Rid,
     /// Counted against the bytes that views may hold.
     bytes: u64,
 }
@@ -169,7 +170,7 @@ async fn pinned<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Result
         }
         let generation = driver.pins(|pins| pins.generation());
         let (objects, numbering) = driver.pin(keys).await?;
-        let rids = objects.iter().filter_map(|object| object.replicas.first()).map(|replica| replica.rid);
+        let rids = objects.iter().filter_map(|object| object.replicas.first()).map(|replica| Rid(replica.rid));
         let Some(era) = driver.pins(|pins| pins.adopt(generation, rids)) else {
             // The master was told meanwhile what this store holds, and these pins were not on the list; whichever of
             // them came after it must go.
@@ -179,7 +180,7 @@ async fn pinned<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Result
         // All of them are held before anything can go wrong with one.
         let guards: Vec<Option<D::Guard>> = objects
             .iter()
-            .map(|object| Some(driver.guard(Held { era, rid: object.replicas.first()?.rid, bytes: 0 })))
+            .map(|object| Some(driver.guard(Held { era, rid: Rid(object.replicas.first()?.rid), bytes: 0 })))
             .collect();
         driver.meet(&objects, numbering).await?;
         let mut views = Vec::with_capacity(keys.len());
@@ -226,10 +227,10 @@ async fn borrow<D: ViewDriver>(
     if !kept || !driver.is_mapped(&link) || !driver.pins(|pins| held.admit(pins, object.size, limit)) {
         return None;
     }
-    match driver.check(&link, object, replica.rid, extent).await {
+    match driver.check(&link, object, Rid(replica.rid), extent).await {
         Ok(bytes) => Some(driver.borrowed(bytes?, pin)),
         Err(Unread { error, doubt, .. }) => {
-            report_doubt(driver, key, object, replica.rid, doubt, &error.to_string());
+            report_doubt(driver, key, object, Rid(replica.rid), doubt, &error.to_string());
             None
         }
     }

@@ -1,6 +1,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use mooncake_ids::Rid;
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::Replica;
 
@@ -68,8 +69,8 @@ impl GetDriver for Script {
         unreachable!("copies are the driver's")
     }
 
-    fn suspect(&self, _: &[u8], rid: u64, _: String, confirmed: bool) {
-        self.suspects.borrow_mut().push((rid, confirmed));
+    fn suspect(&self, _: &[u8], rid: Rid, _: String, confirmed: bool) {
+        self.suspects.borrow_mut().push((rid.0, confirmed));
     }
 
     fn rank(&self, _: &Replica, (): ()) -> u8 {
@@ -150,12 +151,12 @@ impl ViewDriver for Script {
         !self.is_not_vouched_for.get()
     }
 
-    async fn check(&self, (): &(), object: &Object, rid: u64, _: &Extent) -> Result<Option<u64>, Unread> {
+    async fn check(&self, (): &(), object: &Object, rid: Rid, _: &Extent) -> Result<Option<u64>, Unread> {
         self.did.borrow_mut().push("check");
         assert_eq!(object.size, SIZE);
         match self.bad {
             Some(doubt) => Err(Unread { error: Cause::Checksum("no".into()).into(), doubt, passing: false }),
-            None => Ok((!self.has_no_bytes).then_some(rid)),
+            None => Ok((!self.has_no_bytes).then_some(rid.0)),
         }
     }
 
@@ -180,7 +181,7 @@ impl Script {
     }
 
     /// No view is counted, and no byte of one. Those that have ended, the master is told of.
-    fn ended(&self) -> Vec<u64> {
+    fn ended(&self) -> Vec<Rid> {
         let mut pins = self.pins.borrow_mut();
         assert!(pins.seal(), "a pin is counted");
         assert!(pins.admit(3 * SIZE, 3 * SIZE), "bytes are counted");
@@ -208,10 +209,10 @@ fn what_is_mapped_is_borrowed_and_pinned_until_its_view_ends() {
     assert_eq!(*script.copied.borrow(), [b""], "a key that no object can have is refused where copies are made");
     assert!(!script.pins.borrow_mut().seal());
     drop(views.remove(0));
-    assert_eq!(script.pins.borrow_mut().to_send(|| 1), Some((1, vec![2])));
+    assert_eq!(script.pins.borrow_mut().to_send(|| 1), Some((1, vec![Rid(2)])));
     assert!(script.pins.borrow_mut().confirmed(1));
     drop(views);
-    assert_eq!(script.ended(), [4]);
+    assert_eq!(script.ended(), [Rid(4)]);
 }
 
 #[test]
@@ -222,7 +223,7 @@ fn a_pin_that_a_list_without_it_may_have_voided_is_asked_for_again() {
     assert_eq!(outcomes(&views), ["b2"]);
     assert_eq!((&*script.asked.borrow(), script.resumed.get()), (&vec![1, 1], 1), "the void one is to go");
     drop(views);
-    assert_eq!(script.ended(), [2], "one pin");
+    assert_eq!(script.ended(), [Rid(2)], "one pin");
 }
 
 #[test]
@@ -251,7 +252,7 @@ fn where_sessions_come_and_go_copies_do() {
     script.on_pin.borrow_mut().extend([(|pins| _ = pins.list()) as fn(&mut Pins); ATTEMPTS + 1]);
     assert_eq!(outcomes(&script.view(&[b"\x02", b"\0"])), ["c2", "-"]);
     assert_eq!((script.asked.borrow().len(), script.resumed.get()), (ATTEMPTS, ATTEMPTS as u32));
-    assert_eq!(script.ended(), [0; 0]);
+    assert_eq!(script.ended(), [Rid(0); 0]);
 }
 
 #[test]
@@ -272,7 +273,7 @@ fn whatever_goes_wrong_behind_a_pin_it_is_released_and_a_copy_does_where_one_can
             "{number}: {:?}",
             outcomes(&views)
         );
-        assert_eq!(script.ended(), [2, 4], "{number}");
+        assert_eq!(script.ended(), [Rid(2), Rid(4)], "{number}");
         assert!(script.suspects.borrow().is_empty());
     }
 }
@@ -282,8 +283,8 @@ fn a_pin_that_the_master_is_said_not_to_know_while_its_link_is_made_begins_no_vi
     let forgets = |script: &Script| {
         let mut pins = script.pins.borrow_mut();
         let listing = pins.list();
-        assert_eq!(listing.rids, [2], "counted before the link is made: owners that ask now hear of it");
-        pins.listed(&listing, Verdict::Unknown(&[2]), false);
+        assert_eq!(listing.rids, [Rid(2)], "counted before the link is made: owners that ask now hear of it");
+        pins.listed(&listing, Verdict::Unknown(&[Rid(2)]), false);
     };
     let script = Script { on_link: Some(forgets), ..Script::default() };
     assert_eq!(outcomes(&script.view(&[b"\x02"])), ["c2"]);
@@ -308,7 +309,7 @@ fn wrong_bytes_are_reported_and_make_no_view() {
     let script = Script { bad: Some(Doubt::Checksum), ..Script::default() };
     assert_eq!(outcomes(&script.view(&[b"\x02"])), ["c2"]);
     assert_eq!(*script.suspects.borrow(), [(2, true)]);
-    assert_eq!(script.ended(), [2]);
+    assert_eq!(script.ended(), [Rid(2)]);
 }
 
 #[test]

@@ -199,9 +199,9 @@ impl SegmentOwner {
     fn recheck_now(&self, Recheck { uuid, rid, offset, length, crc }: Recheck) {
         let good = self.server.recheck(uuid, rid, offset, length, crc);
         if !good {
-            tracing::warn!(rid = format_args!("{rid:#x}"), offset, length, "a replica in this segment is bad");
+            tracing::warn!(rid = format_args!("{:#x}", rid.0), offset, length, "a replica in this segment is bad");
         }
-        let rechecked = Rechecked { uuid: uuid.0.to_vec().into(), rid, good };
+        let rechecked = Rechecked { uuid: uuid.0.to_vec().into(), rid: rid.0, good };
         self.control.tell(anchor_up::Body::Rechecked(rechecked));
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{CopyError, Expect, Mapping, Presence};
 use mooncake_net::connect_abstract;
 use mooncake_os::{
@@ -63,7 +63,7 @@ struct OwnWrites<'a> {
 
 // Without a writable mapping nothing is under way.
 impl Writes for OwnWrites<'_> {
-    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+    fn fence(&self, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
         self.writable.map_or(Ok(Vec::new()), |mapping| self.gate.fence(mapping, rid, offset, len))
     }
 

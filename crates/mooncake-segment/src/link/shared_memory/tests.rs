@@ -16,7 +16,7 @@ use super::super::{Kind, Links};
 use super::*;
 use crate::link_events::{EpochQuestion, LinkEvents};
 
-const RID: u64 = 1 << 48 | 2;
+const RID: Rid = Rid::new(1, 1);
 
 /// Whether a thread waits for something.
 fn stands_still(thread: rustix::process::Pid) -> bool {
@@ -27,7 +27,7 @@ fn stands_still(thread: rustix::process::Pid) -> bool {
 #[test]
 fn what_goes_back_before_a_view_is_on_the_list_is_not_viewed() {
     let (_server, memory, address) = owner(1 << 20, Quiet);
-    let crc = memory.mapping().write(Rid(RID), 0, &[Source::new(&[5; 4096])]).unwrap();
+    let crc = memory.mapping().write(RID, 0, &[Source::new(&[5; 4096])]).unwrap();
     let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
     let link = links.link(&address, &Deadline::at(Instant::now() + Duration::from_secs(5))).unwrap();
     let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
@@ -158,7 +158,7 @@ fn an_owner_is_told_whose_process_it_is_if_it_takes_that_and_before_anything_els
             assert_eq!(next(&mut caller), Some(Frame::plain(Op::Upgrade, 0)));
             caller.write_all(&Frame::plain(Op::Upgraded, 1).encode()).unwrap();
             writes.join().unwrap().unwrap();
-            assert!(owner.memory.mapping().check_stamps(Rid(RID), 0, 64).unwrap());
+            assert!(owner.memory.mapping().check_stamps(RID, 0, 64).unwrap());
         });
     }
 }
@@ -210,7 +210,7 @@ fn an_owner_that_reads_its_answers_late_gets_each_of_them_once() {
         let answers = threads.spawn(|| owner.answer(&owner.reply(), 2));
         let _link = links.link(&owner.address, &soon()).unwrap();
         let mut caller = answers.join().unwrap();
-        let question = Frame { op: Op::Quiesce, epoch: 1, rid: RID, offset: 0, len: 1024, sequence: 0 };
+        let question = Frame { op: Op::Quiesce, epoch: 1, rid: RID.0, offset: 0, len: 1024, sequence: 0 };
         for sequence in 0..QUESTIONS {
             caller.write_all(&Frame { sequence, ..question }.encode()).unwrap();
         }
@@ -233,7 +233,7 @@ fn an_owner_that_has_ended_is_not_written_to_though_a_child_of_it_keeps_the_conn
     let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
     assert!(attachment.owner_ended() && !attachment.owner_ended(), "it is told once");
     assert!(link.is_over() && !attachment.has_hung_up());
-    let e = link.write(RID + 2, 4096, &[Source::new(&[5; 64])], &soon()).unwrap_err();
+    let e = link.write(Rid(RID.0 + 2), 4096, &[Source::new(&[5; 64])], &soon()).unwrap_err();
     assert!(e.settled && matches!(e.error, TransferError::Gone { .. }), "{e}");
 }
 

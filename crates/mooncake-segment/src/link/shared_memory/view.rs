@@ -31,7 +31,7 @@ impl View {
     /// A view of a peer's segment.
     pub(in crate::link) fn shared(
         attachment: &Arc<Attachment>,
-        rid: u64,
+        rid: Rid,
         offset: u64,
         len: u64,
         verify: Verify,
@@ -39,7 +39,7 @@ impl View {
         // On the list before the look at the bytes, off it again if they are wrong.
         attachment.view_made(offset, len);
         let hold = Attached { attachment: attachment.clone(), offset, len };
-        let bytes = attachment.readable().view(Rid(rid), offset, len, verify)?;
+        let bytes = attachment.readable().view(rid, offset, len, verify)?;
         Ok(View { bytes, _hold: Hold::Attached(hold) })
     }
 }

@@ -60,7 +60,7 @@ impl<T> Outcome<T> {
 /// The extent and the placement of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
-    pub rid: u64,
+    pub rid: Rid,
     pub offset: u64,
     pub len: u64,
 }
@@ -164,7 +164,7 @@ impl Lane {
             }
             Some(Trailer { status: Status::Ok, .. }) => Outcome::new(Ok(crc), true, true),
             Some(_) => {
-                Outcome::new(Err(TransferError::Stale { peer: self.peer.to_string(), rid: extent.rid }), true, true)
+                Outcome::new(Err(TransferError::Stale { peer: self.peer.to_string(), rid: extent.rid.0 }), true, true)
             }
             None => Outcome::new(Err(self.nonsense("its bytes do not end as a read does")), false, true),
         }
@@ -352,8 +352,8 @@ impl Lane {
         self.sequence += 1;
         Frame {
             op,
-            epoch: Rid(extent.rid).epoch(),
-            rid: extent.rid,
+            epoch: extent.rid.epoch(),
+            rid: extent.rid.0,
             offset: extent.offset,
             len: extent.len,
             sequence: self.sequence,
@@ -369,16 +369,20 @@ impl Lane {
         }
     }
 
-    fn refused(&self, rid: u64, reply: &Reply) -> TransferError {
+    fn refused(&self, rid: Rid, reply: &Reply) -> TransferError {
         let peer = self.peer.to_string();
         match reply.status {
-            Status::Stale => TransferError::Stale { peer, rid },
-            Status::Superseded => {
-                TransferError::Superseded { peer, rid, reason: format!("the extent carries {:#x}", reply.detail) }
-            }
-            Status::OldEpoch => {
-                TransferError::Superseded { peer, rid, reason: format!("the owner obeys epoch {}", reply.detail) }
-            }
+            Status::Stale => TransferError::Stale { peer, rid: rid.0 },
+            Status::Superseded => TransferError::Superseded {
+                peer,
+                rid: rid.0,
+                reason: format!("the extent carries {:#x}", reply.detail),
+            },
+            Status::OldEpoch => TransferError::Superseded {
+                peer,
+                rid: rid.0,
+                reason: format!("the owner obeys epoch {}", reply.detail),
+            },
             status => TransferError::Refused { peer, status },
         }
     }

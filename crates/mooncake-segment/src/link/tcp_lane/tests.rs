@@ -15,7 +15,7 @@ use crate::protocol::frames::Purpose;
 
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
 const BYTES: u64 = 64 << 20;
-const RID: u64 = 1 << 48 | 2;
+const RID: Rid = Rid::new(1, 1);
 
 fn welcome() -> HelloReply {
     HelloReply { version: 1, status: Status::Ok, epoch: Epoch::default(), bytes: BYTES, uuid: UUID, features: 0 }

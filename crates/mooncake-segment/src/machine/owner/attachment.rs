@@ -132,7 +132,7 @@ impl Attachment {
             && let Some(fence_id) = self.questions.pop_front()
         {
             let Some(Fence { rid, offset, len, .. }) = fences.question(fence_id, id).copied() else { continue };
-            let frame = Frame { op: Op::Quiesce, epoch, rid, offset, len, sequence: fence_id };
+            let frame = Frame { op: Op::Quiesce, epoch, rid: rid.0, offset, len, sequence: fence_id };
             out.push(Output::Send { to: id, frame });
             self.unanswered += 1;
         }

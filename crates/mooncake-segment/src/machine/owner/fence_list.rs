@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 
 use super::Fence;
 
@@ -22,7 +22,7 @@ pub(super) struct PendingFence {
 #[derive(Debug, Default)]
 pub(super) struct FenceList {
     pending: BTreeMap<u64, PendingFence>,
-    placements: BTreeMap<(SegmentUuid, u64), u64>,
+    placements: BTreeMap<(SegmentUuid, Rid), u64>,
     /// Fences that wait for a gate, which says no more than that a write has ended: to be looked at each time.
     writing: BTreeSet<u64>,
     /// Fences that wait for no write and no process any more.
@@ -66,7 +66,7 @@ impl FenceList {
     }
 
     /// Takes out what has nothing left to guard, and gives the rids.
-    pub fn remove_segment(&mut self, uuid: &SegmentUuid) -> Vec<u64> {
+    pub fn remove_segment(&mut self, uuid: &SegmentUuid) -> Vec<Rid> {
         let of_it: Vec<u64> =
             self.pending.iter().filter(|(_, pending)| pending.fence.uuid == *uuid).map(|(id, _)| *id).collect();
         of_it.into_iter().filter_map(|id| self.take(id)).map(|fence| fence.rid).collect()
@@ -118,13 +118,13 @@ impl FenceList {
 mod tests {
     use super::*;
 
-    fn fence(rid: u64) -> Fence {
+    fn fence(rid: Rid) -> Fence {
         Fence { uuid: SegmentUuid([1; 16]), rid, offset: 0, len: 1024, writer: 7, writer_done: false }
     }
 
     fn list(asked: &[u64], writing: &[u64]) -> FenceList {
         let mut list = FenceList::default();
-        let pending = PendingFence { fence: fence(2), writing: writing.into(), asked: asked.into(), cut_at: None };
+        let pending = PendingFence { fence: fence(Rid(2)), writing: writing.into(), asked: asked.into(), cut_at: None };
         list.insert(1, pending);
         list
     }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_fence_is_proven_once_by_the_last_that_it_waits_for() {
         let mut waits = list(&[10, 11], &[5]);
-        assert!(waits.is_pending(&fence(2)) && !waits.is_pending(&fence(4)));
+        assert!(waits.is_pending(&fence(Rid(2))) && !waits.is_pending(&fence(Rid(4))));
         waits.answered(1, 10);
         waits.answered(1, 10);
         waits.detached(11);
@@ -142,24 +142,24 @@ mod tests {
             true
         });
         waits.answered(1, 11);
-        assert_eq!(waits.take_proven(), [fence(2)]);
-        assert!(waits.take_proven().is_empty() && !waits.is_pending(&fence(2)));
+        assert_eq!(waits.take_proven(), [fence(Rid(2))]);
+        assert!(waits.take_proven().is_empty() && !waits.is_pending(&fence(Rid(2))));
     }
 
     #[test]
     fn the_writers_own_word_settles_what_others_were_asked() {
         let mut waits = list(&[10], &[]);
         assert!(waits.question(1, 10).is_some() && waits.question(1, 11).is_none());
-        assert!(waits.is_pending(&Fence { writer_done: true, ..fence(2) }));
+        assert!(waits.is_pending(&Fence { writer_done: true, ..fence(Rid(2)) }));
         assert!(waits.question(1, 10).is_none(), "it need not be asked any more");
-        assert_eq!(waits.take_proven(), [fence(2)]);
+        assert_eq!(waits.take_proven(), [fence(Rid(2))]);
     }
 
     #[test]
     fn a_segment_that_is_removed_takes_its_fences_along() {
         let mut waits = list(&[10], &[5]);
         assert!(waits.remove_segment(&SegmentUuid([2; 16])).is_empty());
-        assert_eq!(waits.remove_segment(&SegmentUuid([1; 16])), [2]);
+        assert_eq!(waits.remove_segment(&SegmentUuid([1; 16])), [Rid(2)]);
         waits.answered(1, 10);
         assert!(waits.take_proven().is_empty() && waits.next_cut().is_none());
     }

@@ -16,7 +16,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use mooncake_ids::SegmentUuid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::CopyError;
 use mooncake_mutant::mutant;
 
@@ -39,7 +39,7 @@ pub struct Fence {
     /// Segment.
     pub uuid: SegmentUuid,
     /// Placement.
-    pub rid: u64,
+    pub rid: Rid,
     /// First byte of its extent.
     pub offset: u64,
     /// Bytes of its extent.
@@ -112,7 +112,7 @@ pub enum Output {
         /// The segment.
         uuid: SegmentUuid,
         /// The placement.
-        rid: u64,
+        rid: Rid,
     },
     /// Report that a segment obeys an epoch that could not be taken at once.
     EpochTaken {
@@ -182,7 +182,7 @@ impl<S: Segment> Owner<S> {
 
     /// Takes a segment out, and gives it with the rids of its unfinished fences, which have nothing left to guard. They
     /// are reported when its memory is given back. No frame goes to its attachments any more: the connections close.
-    pub fn remove(&mut self, uuid: &SegmentUuid, out: &mut Vec<Output>) -> Option<(S, Vec<u64>)> {
+    pub fn remove(&mut self, uuid: &SegmentUuid, out: &mut Vec<Output>) -> Option<(S, Vec<Rid>)> {
         let Held { segment, .. } = self.segments.remove(uuid)?;
         let over = self.attached.extract_if(.., |_, attached| attached.uuid == *uuid);
         out.extend(over.map(|(attachment, _)| Output::Forget { attachment }));

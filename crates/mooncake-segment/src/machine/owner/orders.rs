@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
+use mooncake_ids::Rid;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -102,7 +103,7 @@ struct World {
     obeyed: BTreeMap<(u8, u64), u16>,
     placements: u64,
     epoch: u16,
-    fences: BTreeMap<(u8, u64), (Fence, Waits)>,
+    fences: BTreeMap<(u8, Rid), (Fence, Waits)>,
     epochs: BTreeMap<(u8, u16), Waits>,
 }
 
@@ -255,7 +256,7 @@ impl World {
         let segment = process.segment;
         let answer = match question.op {
             Op::Quiesce => {
-                if let Some((_, waits)) = self.fences.get_mut(&(segment, question.rid)) {
+                if let Some((_, waits)) = self.fences.get_mut(&(segment, Rid(question.rid))) {
                     waits.processes.remove(&id);
                 }
                 Frame { op: Op::Quiesced, ..question }
@@ -309,8 +310,7 @@ impl World {
         for segment in 0..2 {
             // Asked anew: those who have not sworn it off yet.
             self.epochs.retain(|(of, pending), _| *of != segment || *pending > epoch);
-            let writing =
-                self.writes.iter().filter(|((of, _), write)| *of == segment && write.rid >> 48 < epoch.into());
+            let writing = self.writes.iter().filter(|((of, _), write)| *of == segment && write.rid.epoch() < epoch);
             let inside = self.insiders.iter().filter(|insider| insider.0 == segment && self.obeyed[insider] < epoch);
             let silent =
                 self.processes.iter().filter(|(_, process)| process.segment == segment && process.obeyed < epoch);
@@ -370,7 +370,7 @@ impl World {
                 }
                 Output::Fenced { uuid, rid } => {
                     let (_, waits) = self.fences.remove(&(segment(uuid), rid)).expect("it is pending");
-                    assert!(waits.is_over(), "{rid:#x} is fenced, and waits for {waits:?}");
+                    assert!(waits.is_over(), "{:#x} is fenced, and waits for {waits:?}", rid.0);
                 }
                 Output::EpochTaken { epoch, uuid } => {
                     let waits = self.epochs.remove(&(segment(uuid), epoch)).expect("it is pending");

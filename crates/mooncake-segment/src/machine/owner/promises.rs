@@ -165,7 +165,7 @@ impl<S: Segment> Owner<S> {
 /// with the epoch.
 fn is_marred(segment: &impl Segment, fence: &Fence, out: &mut Vec<Output>) -> bool {
     match segment.max_stamp(fence.offset, fence.len) {
-        Ok(found) if found > fence.rid | 1 => {
+        Ok(found) if found > fence.rid.tombstone() => {
             out.push(Output::Marred { fence: *fence, found });
             true
         }

@@ -381,7 +381,7 @@ impl Lane {
 
     fn admit(&self, mapping: &Mapping, frame: &Frame) -> Result<Admitted, (Status, u64)> {
         let gate = &self.served.gate;
-        let admitted = match gate.admit(mapping, frame.rid, frame.offset, frame.len, Some(self.control.clone())) {
+        let admitted = match gate.admit(mapping, Rid(frame.rid), frame.offset, frame.len, Some(self.control.clone())) {
             Ok(admitted) => admitted,
             Err(Denied::Superseded { found }) => return Err((Status::Superseded, found)),
             Err(Denied::OldEpoch { least }) => return Err((Status::OldEpoch, u64::from(least))),

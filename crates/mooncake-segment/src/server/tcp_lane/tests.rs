@@ -68,10 +68,10 @@ fn ask(lane: &mut TcpStream, frame: Frame, bytes: &[u8]) -> (Status, Vec<u8>) {
     (reply.status, found)
 }
 
-const RID: u64 = 1 << 48 | 2;
+const RID: Rid = Rid::new(1, 1);
 
-fn request(op: Op, rid: u64, offset: u64, len: u64) -> Frame {
-    Frame { op, epoch: 1, rid, offset, len, sequence: offset ^ len ^ rid }
+fn request(op: Op, rid: Rid, offset: u64, len: u64) -> Frame {
+    Frame { op, epoch: 1, rid: rid.0, offset, len, sequence: offset ^ len ^ rid.0 }
 }
 
 #[test]
@@ -92,27 +92,27 @@ fn a_request_beside_the_segment_or_of_no_placement_is_refused_and_the_next_one_i
     let small = request(Op::Read, RID, BYTES - 1024, 1024);
     let large = request(Op::Read, RID, last, len - 2048);
     for (frame, status) in [
-        (request(Op::Write, RID + 2, BYTES - len + 1, len), Status::OutOfRange),
-        (request(Op::Write, RID + 2, BYTES, len), Status::OutOfRange),
-        (request(Op::Write, RID + 2, u64::MAX - 1, len), Status::OutOfRange),
-        (request(Op::Write, RID | 1, last, len), Status::Unsupported),
-        (request(Op::Write, 0, 0, len), Status::Unsupported),
-        (request(Op::Write, RID - 2, last, len), Status::Superseded),
+        (request(Op::Write, Rid(RID.0 + 2), BYTES - len + 1, len), Status::OutOfRange),
+        (request(Op::Write, Rid(RID.0 + 2), BYTES, len), Status::OutOfRange),
+        (request(Op::Write, Rid(RID.0 + 2), u64::MAX - 1, len), Status::OutOfRange),
+        (request(Op::Write, Rid(RID.tombstone()), last, len), Status::Unsupported),
+        (request(Op::Write, Rid(0), 0, len), Status::Unsupported),
+        (request(Op::Write, Rid(RID.0 - 2), last, len), Status::Superseded),
     ] {
         assert_eq!(ask(&mut lane, frame, &bad), (status, vec![]), "{frame:?}");
         assert_eq!(ask(&mut lane, small, &[]), (Status::Ok, vec![7; 1024]), "behind {frame:?}");
         assert_eq!(ask(&mut lane, large, &[]), (Status::Ok, good[..len as usize - 2048].to_vec()));
     }
-    memory.mapping().tombstone(Rid(RID), 0, 1024).unwrap();
+    memory.mapping().tombstone(RID, 0, 1024).unwrap();
     for (frame, status) in [
         (request(Op::Read, RID, BYTES - 1024, 1025), Status::OutOfRange),
         (request(Op::Read, RID, BYTES, 1), Status::OutOfRange),
         (request(Op::Read, RID, u64::MAX, 2), Status::OutOfRange),
         // What was never written, and what is fenced, carry these; they are nobody's bytes.
-        (request(Op::Read, 0, 4096, 1024), Status::Unsupported),
-        (request(Op::Read, RID | 1, 0, 1024), Status::Unsupported),
-        (request(Op::Read, RID + 2, last, 1024), Status::Stale),
-        (request(Op::Read, RID + 2, last, len), Status::Stale),
+        (request(Op::Read, Rid(0), 4096, 1024), Status::Unsupported),
+        (request(Op::Read, Rid(RID.tombstone()), 0, 1024), Status::Unsupported),
+        (request(Op::Read, Rid(RID.0 + 2), last, 1024), Status::Stale),
+        (request(Op::Read, Rid(RID.0 + 2), last, len), Status::Stale),
     ] {
         assert_eq!(ask(&mut lane, frame, &[]), (status, vec![]), "{frame:?}");
         assert_eq!(ask(&mut lane, small, &[]), (Status::Ok, vec![7; 1024]), "behind {frame:?}");
@@ -147,7 +147,7 @@ fn a_request_that_came_before_its_lane_was_cut_is_not_done_behind_that() {
 fn a_peer_that_asks_and_does_not_read_holds_no_worker_for_longer_than_the_timeout() {
     const BYTES: u64 = 16 << 20;
     let (server, memory) = with_timeout(BYTES, Duration::from_millis(50));
-    memory.mapping().stamp_if_newest(Rid(RID), 0, BYTES).unwrap();
+    memory.mapping().stamp_if_newest(RID, 0, BYTES).unwrap();
     let mut caller = open_lane(&server, &memory);
     caller.write_all(&request(Op::Read, RID, 0, BYTES).encode()).unwrap();
     let until = Instant::now() + Duration::from_secs(5);
@@ -196,7 +196,7 @@ fn a_peer_that_reads_slowly_gets_all_bytes_as_long_as_they_move() {
     let timeout = Duration::from_millis(800);
     let (server, memory) = with_timeout(BYTES, timeout);
     let bytes: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
-    memory.mapping().write(Rid(RID), 0, &[Source::new(&bytes)]).unwrap();
+    memory.mapping().write(RID, 0, &[Source::new(&bytes)]).unwrap();
 
     let (mut caller, mut lane) = unstarted(&server, &memory);
     set_socket_send_buffer_size(lane.fd(), 64 << 10).unwrap();

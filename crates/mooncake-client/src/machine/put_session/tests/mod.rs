@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use mooncake_ids::Rid;
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::{Ended, PutSlot, ReplicaOutcome};
 
@@ -44,7 +45,7 @@ struct Pool {
     /// What the next ends are answered, if it is not that all are committed.
     answers: RefCell<Vec<Result<Option<Vec<i32>>, StoreError>>>,
     /// What the next look-ups find for each of their keys, if it is not nothing.
-    found: RefCell<Vec<Result<Vec<u64>, StoreError>>>,
+    found: RefCell<Vec<Result<Vec<Rid>, StoreError>>>,
     given_up: RefCell<Vec<(Vec<u64>, bool)>>,
     read_back: RefCell<Vec<u64>>,
     /// A replica is not read back while it is this one.
@@ -191,7 +192,7 @@ impl PutDriver for Pool {
         true
     }
 
-    async fn reserve(&self, keys: &[usize], wait: bool, _: u64) -> Result<(Vec<PutSlot>, Session), StoreError> {
+    async fn reserve(&self, keys: &[usize], wait: bool, _: Rid) -> Result<(Vec<PutSlot>, Session), StoreError> {
         self.waits.borrow_mut().push(wait);
         while self.stands.get() {
             self.pause(POLL_INTERVAL).await;
@@ -230,11 +231,11 @@ impl PutDriver for Pool {
         if answers.is_empty() { Ok(Some(committed)) } else { answers.remove(0) }
     }
 
-    async fn give_up(&self, _: &Session, rids: Vec<u64>, settled: bool) {
-        self.given_up.borrow_mut().push((rids, settled));
+    async fn give_up(&self, _: &Session, rids: Vec<Rid>, settled: bool) {
+        self.given_up.borrow_mut().push((rids.iter().map(|rid| rid.0).collect(), settled));
     }
 
-    fn give_up_later(&self, _: &Session, _: Vec<u64>, _: bool) {
+    fn give_up_later(&self, _: &Session, _: Vec<Rid>, _: bool) {
         unreachable!("sessions leave nothing behind")
     }
 
@@ -256,7 +257,7 @@ impl PutSessionDriver for Pool {
         RefMut::map(self.sessions.borrow_mut(), |sessions| sessions)
     }
 
-    fn hold(&self, rids: Vec<u64>) -> Arc<Held> {
+    fn hold(&self, rids: Vec<Rid>) -> Arc<Held> {
         self.progress.borrow_mut().hold(self.now.get(), rids)
     }
 
@@ -266,7 +267,7 @@ impl PutSessionDriver for Pool {
         self.lost.borrow().contains(&replica.rid)
     }
 
-    async fn rids_of(&self, _: &Session, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
+    async fn rids_of(&self, _: &Session, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
         let found = self.found.borrow_mut().pop().unwrap_or(Ok(Vec::new()))?;
         Ok(vec![found; keys.len()])
     }
@@ -384,7 +385,7 @@ fn a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object() 
         pool.end().unwrap_err();
         pool
     };
-    let answered = |outcome: put_end_reply::Outcome, found: Vec<u64>| {
+    let answered = |outcome: put_end_reply::Outcome, found: Vec<Rid>| {
         let pool = ended_without_an_answer();
         pool.answers.borrow_mut().push(Ok(Some(vec![outcome.into()])));
         pool.found.borrow_mut().push(Ok(found));
@@ -398,11 +399,11 @@ fn a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object() 
     revoked.unwrap();
     assert_eq!(given_up, [(vec![2, 4], true)], "it is room at once");
     // The end was carried out, as the master remembers or as the key tells.
-    for (outcome, found) in [(Committed, vec![]), (Superseded, vec![9, 4])] {
+    for (outcome, found) in [(Committed, vec![]), (Superseded, vec![Rid(9), Rid(4)])] {
         let (revoked, given_up) = answered(outcome, found);
         assert!(refusal(revoked).contains("its end has made the object") && given_up.is_empty());
     }
-    assert!(is_over(answered(Superseded, vec![9]).0), "something else took it back");
+    assert!(is_over(answered(Superseded, vec![Rid(9)]).0), "something else took it back");
     // As long as there is no telling, its session goes on.
     let pool = ended_without_an_answer();
     pool.answers.borrow_mut().push(Err(Cause::Transfer("no answer".into()).into()));
@@ -422,9 +423,9 @@ fn a_session_that_its_caller_wants_no_more_is_renewed_no_more_though_the_master_
     pool.fill(0, b"abc").unwrap();
     pool.answers.borrow_mut().extend([no_answer(), no_answer()]);
     pool.end().unwrap_err();
-    assert_eq!(renewed(&pool, 60), [2, 4], "an end is said again");
+    assert_eq!(renewed(&pool, 60), [Rid(2), Rid(4)], "an end is said again");
     pool.revoke().unwrap_err();
-    assert_eq!(renewed(&pool, 120), [0_u64; 0], "it ends by its deadline, if its caller does not come again");
+    assert_eq!(renewed(&pool, 120), [Rid(0); 0], "it ends by its deadline, if its caller does not come again");
     pool.answers.borrow_mut().push(Ok(Some(vec![put_end_reply::Outcome::Revoked.into()])));
     pool.revoke().unwrap();
 }
@@ -544,7 +545,7 @@ fn a_session_whose_last_segment_goes_while_it_is_ended_is_over() {
 #[test]
 fn an_end_that_comes_too_late_is_one_that_was_done_where_its_key_says_so() {
     let late = || Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]));
-    for (found, done) in [(vec![9, 4], true), (vec![9], false), (vec![], false)] {
+    for (found, done) in [(vec![Rid(9), Rid(4)], true), (vec![Rid(9)], false), (vec![], false)] {
         let pool = Pool::with_session(3, 2);
         pool.fill(0, b"abc").unwrap();
         pool.answers.borrow_mut().extend([late(), late()]);
