@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use mooncake_os::{MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, raise_descriptor_limit};
+use mooncake_os::{DESCRIPTORS_OF_OTHERS_MAX, descriptor_limit, raise_descriptor_limit};
 
 /// For calls to the master, what listens, and whatever else the process has open.
 const OTHERS: usize = 128;
@@ -23,7 +23,7 @@ static RAISED: AtomicBool = AtomicBool::new(false);
 /// Raises the limit of the process, which may be another program's.
 pub(crate) fn raise() {
     RAISED.store(true, Ordering::Relaxed);
-    if let Err(error) = raise_descriptor_limit(MOST_DESCRIPTORS_OF_OTHERS) {
+    if let Err(error) = raise_descriptor_limit(DESCRIPTORS_OF_OTHERS_MAX) {
         let limit = descriptor_limit();
         tracing::warn!(%error, limit, "the limit of open files cannot be raised");
     }

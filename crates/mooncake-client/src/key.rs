@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use mooncake_wire::MAX_KEY;
+use mooncake_wire::KEY_BYTES_MAX;
 
 use crate::error::{Cause, StoreError};
 
 /// Whether an object can have this key.
 pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
     match key.len() {
-        1..=MAX_KEY => Ok(()),
-        length => Err(Cause::InvalidKey { length, limit: MAX_KEY }.into()),
+        1..=KEY_BYTES_MAX => Ok(()),
+        length => Err(Cause::InvalidKey { length, limit: KEY_BYTES_MAX }.into()),
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
     fn an_error_names_a_key_whatever_its_bytes_and_however_long_it_is() {
         assert_eq!(Named(b"a\"b\n\xff").to_string(), "key \"a\\\"b\\n\u{fffd}\"");
         assert_eq!(Named(&[b'k'; SHOWN_MAX]).to_string(), format!("key \"{}\"", "k".repeat(SHOWN_MAX)));
-        let long = Named(&[b'k'; MAX_KEY]).to_string();
+        let long = Named(&[b'k'; KEY_BYTES_MAX]).to_string();
         assert_eq!(long, format!("key \"{}\"... of 65536 bytes", "k".repeat(SHOWN_MAX)));
     }
 }

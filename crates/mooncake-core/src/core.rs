@@ -26,7 +26,7 @@ use crate::state::tellings::Tellings;
 use crate::state::waiting_put::WaitQueue;
 use crate::state::watermark::Watermark;
 use crate::touched::Touched;
-use crate::work::{STEP, Work};
+use crate::work::{STEP_OBJECTS, Work};
 use mooncake_ids::{Rid, SessionId};
 
 /// Directory, pool, sessions and everything that is decided about them. See the crate's documentation.
@@ -187,7 +187,7 @@ impl Core {
             self.log(now, counters, fx);
         }
         self.older_puts = Some(0);
-        self.drop_older_puts(now, &mut Work::step(STEP), fx);
+        self.drop_older_puts(now, &mut Work::step(STEP_OBJECTS), fx);
         let numbers: Vec<SegmentNo> = self.segments.numbers().collect();
         for number in numbers {
             self.open_or_close(number);

@@ -52,7 +52,7 @@
 //! fn durable(core: &mut Core) -> Result<Vec<Record>, AsideFull> {
 //!     let mut records = Vec::new();
 //!     core.begin_snapshot();
-//!     while let Some(slice) = core.snapshot_slice(STEP)? {
+//!     while let Some(slice) = core.snapshot_slice(STEP_OBJECTS)? {
 //!         records.extend(slice.records.into_iter().flatten());
 //!     }
 //!     core.end_snapshot();
@@ -101,4 +101,4 @@ pub use state::departure::Departure;
 pub use state::extents::{ExtentError, Extents};
 pub use state::segment::{SegmentState, SegmentView};
 pub use state::snapshot_walk::{SnapshotPart, SnapshotWalk};
-pub use work::{REMOVED, STEP};
+pub use work::{REMOVAL_SLOTS, STEP_OBJECTS};

@@ -2,14 +2,14 @@
 
 /// What one step in the background is to do, in objects, keys and extents that it touches: each takes a microsecond or
 /// less.
-pub const STEP: usize = 256;
+pub const STEP_OBJECTS: usize = 256;
 
 /// What an operation does for others besides.
-const BESIDE: usize = 128;
+const BESIDE_OBJECTS: usize = 128;
 
 /// What one look at a request does for room, in replicas that it places: it evicts for 128 keys, if each needs one.
 /// What has room without is placed all the same; for the others it goes on at another look.
-const LOOK: usize = 384;
+const LOOK_REPLICAS: usize = 384;
 
 /// An object that leaves takes as long as so many that are placed: it has gone from the caches, and so have its
 /// neighbours in the list, its place in the index and the free space around it.
@@ -22,7 +22,7 @@ const KEY_AS_ONE: usize = 4 << 10;
 pub(crate) const EVICTED_AS_BESIDE_A_SNAPSHOT: usize = 4;
 
 /// Slots that one slice of a removal of very many objects goes through.
-pub const REMOVED: usize = STEP / EVICTED_AS;
+pub const REMOVAL_SLOTS: usize = STEP_OBJECTS / EVICTED_AS;
 
 /// An unfinished put that ends takes as long as so many objects: it is taken out of its books, its extents are put into
 /// those of quarantine, and their owners are asked for them.
@@ -49,7 +49,7 @@ impl Work {
 
     /// For others, at the end of an operation.
     pub fn beside_an_operation() -> Work {
-        Work { left: BESIDE, begun: false, is_step: false }
+        Work { left: BESIDE_OBJECTS, begun: false, is_step: false }
     }
 
     /// Of an operation itself.
@@ -73,7 +73,7 @@ impl Work {
 
     /// What a look at a request may do, in replicas that it places.
     pub fn look(&self) -> usize {
-        self.left(LOOK)
+        self.left(LOOK_REPLICAS)
     }
 
     /// Something was touched.

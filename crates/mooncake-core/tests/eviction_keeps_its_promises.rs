@@ -3,7 +3,8 @@
 mod pool;
 
 use mooncake_core::{
-    Config, EndOutcome, PinKind, Populated, PutConfig, PutSlot, PutStarted, Record, Remembered, RemoveOutcome, STEP,
+    Config, EndOutcome, PinKind, Populated, PutConfig, PutSlot, PutStarted, Record, Remembered, RemoveOutcome,
+    STEP_OBJECTS,
 };
 use pool::{KIB, Pool, is_full, plain};
 
@@ -531,7 +532,7 @@ fn what_has_lapsed_is_let_go_in_steps() {
     let left = |pool: &Pool| pool.core.stats().protected_objects;
     let Pool { core, now, fx, .. } = &mut pool;
     core.tick(*now, fx);
-    let steps: Vec<bool> = (0..3).map(|_| core.background(*now, 8 * STEP, fx)).collect();
+    let steps: Vec<bool> = (0..3).map(|_| core.background(*now, 8 * STEP_OBJECTS, fx)).collect();
     assert_eq!((steps, left(&pool)), (vec![true, true, false], 0), "no more at a time");
     pool.check();
 }

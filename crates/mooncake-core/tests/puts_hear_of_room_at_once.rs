@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{Populated, PutConfig, PutSlot, STEP, Ticket};
+use mooncake_core::{Populated, PutConfig, PutSlot, STEP_OBJECTS, Ticket};
 use mooncake_ids::{Rid, SessionId};
 use pool::{KIB, Pool, is_full, placed, plain, uuid};
 
@@ -81,9 +81,9 @@ fn what_needs_very_many_evictions_goes_on_without_others_doing_anything() {
     let mut holds = 0;
     while !pool.woken.contains_key(&large) {
         assert!(pool.core.keeps_waiting(), "it is not left alone");
-        pool.core.background(pool.now, STEP, &mut pool.fx);
+        pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx);
         let evicted = pool.fx.records.len();
-        assert!(evicted <= STEP, "{evicted} evictions in one hold of the lock");
+        assert!(evicted <= STEP_OBJECTS, "{evicted} evictions in one hold of the lock");
         pool.collect();
         holds += 1;
     }
@@ -217,7 +217,7 @@ fn sessions_hear_of_their_own_puts_one_after_the_other_and_again() {
         }
     }
     while pool.core.keeps_waiting() {
-        pool.core.background(pool.now, STEP, &mut pool.fx);
+        pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx);
         pool.collect();
     }
     assert!(waits.iter().all(|ticket| is_placed(&pool, *ticket)));
@@ -235,7 +235,7 @@ fn a_key_that_many_wait_for_is_not_given_to_a_newcomer_before_they_have_heard_of
     pool.abort(a, rids[0], true);
     assert!(!pool.woken.contains_key(&waits) && pool.core.keeps_waiting(), "too many keys to look at beside an abort");
     assert!(matches!(pool.slot(c, "k0", KIB), PutSlot::Busy(_)));
-    pool.core.background(pool.now, STEP, &mut pool.fx);
+    pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx);
     pool.collect();
     assert!(is_placed(&pool, waits));
     pool.check();

@@ -2,7 +2,9 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP, SegmentState};
+use mooncake_core::{
+    EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP_OBJECTS, SegmentState,
+};
 use mooncake_ids::SessionId;
 use pool::{KIB, Pool, is_full, secret, uuid};
 
@@ -597,7 +599,7 @@ fn a_session_on_which_much_hangs_ends_in_steps_and_a_log_that_is_cut_behind_any_
     pool.core.process_gone(pool.now, reader, &mut pool.fx);
     let mut steps = 1;
     loop {
-        assert!(pool.fx.records.len() <= STEP + 16, "{} in one step", pool.fx.records.len());
+        assert!(pool.fx.records.len() <= STEP_OBJECTS + 16, "{} in one step", pool.fx.records.len());
         pool.collect();
         pool.check();
         if !pool.core.keeps_waiting() {
@@ -612,11 +614,11 @@ fn a_session_on_which_much_hangs_ends_in_steps_and_a_log_that_is_cut_behind_any_
         again.begin(pool.now, None, &mut fx);
         again.process_gone(pool.now, reader, &mut fx);
         while again.keeps_waiting() {
-            again.background(pool.now, STEP, &mut fx);
+            again.background(pool.now, STEP_OBJECTS, &mut fx);
         }
         again.check_invariants().unwrap();
         assert!(again.session_spec(reader).is_none() && again.stats().unfinished_puts == 0 && again.stats().pins == 0);
-        pool.core.background(pool.now, STEP, &mut pool.fx);
+        pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx);
         steps += 1;
     }
     assert!(steps > 4 && pool.core.session_spec(reader).is_none(), "{steps}");

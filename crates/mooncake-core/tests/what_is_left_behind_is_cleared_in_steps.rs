@@ -7,8 +7,8 @@ mod pool;
 use std::collections::BTreeSet;
 
 use mooncake_core::{
-    Core, Effects, EndOutcome, Extent, Origin, Push, PutConfig, PutSlot, Record, Refused, RemoveOutcome, Replica, STEP,
-    To,
+    Core, Effects, EndOutcome, Extent, Origin, Push, PutConfig, PutSlot, Record, Refused, RemoveOutcome, Replica,
+    STEP_OBJECTS, To,
 };
 use mooncake_ids::{Rid, SessionId};
 use pool::{KIB, Pool, Taken, is_full, plain, replayed, uuid};
@@ -59,7 +59,7 @@ fn successor(pool: &Pool) -> (Core, Effects) {
     let (mut core, mut fx) = (replayed(pool.log.clone()), Effects::default());
     core.begin(pool.now, None, &mut fx);
     core.check_invariants().unwrap();
-    while core.background(pool.now, STEP, &mut fx) {}
+    while core.background(pool.now, STEP_OBJECTS, &mut fx) {}
     core.check_invariants().unwrap();
     (core, fx)
 }
@@ -152,7 +152,7 @@ fn a_session_with_very_many_views_is_forgotten_in_steps_and_what_it_may_read_is_
         let views = mooncake_core::ListedViews::default();
         fx.pushes.clear();
         core.resume_session(pool.now, peer, pool::secret(peer), &[], views, &mut fx).unwrap();
-        while core.background(pool.now, STEP, &mut fx) {}
+        while core.background(pool.now, STEP_OBJECTS, &mut fx) {}
         let told = fx.pushes.iter().find_map(|(to, push)| match push {
             Push::SegmentGone { pinned, .. } if *to == To::Session(peer) => Some(pinned.clone()),
             _ => None,
@@ -209,7 +209,7 @@ fn an_owner_that_is_back_is_asked_for_each_of_very_many_fences() {
     pool.pushes.clear();
     pool.resume(owner, &[1, 2], &[], 1).unwrap();
     let at_once = pool.take_fences(owner).len();
-    assert!(at_once <= STEP, "{at_once} in one hold");
+    assert!(at_once <= STEP_OBJECTS, "{at_once} in one hold");
     pool.resume(owner, &[1, 2], &[], 1).unwrap();
     in_steps(&mut pool, |_| {});
     let asked: BTreeSet<Rid> = pool.take_fences(owner).into_iter().map(|(rid, _)| rid).collect();
@@ -297,7 +297,7 @@ fn an_owners_word_for_an_epoch_is_one_hold_however_many_segments_it_has() {
     assert_eq!(pool.core.stats().quarantined_extents as usize, segments.len() * MANY);
     pool.core.epoch_taken(pool.now, owner, 2, &segments.map(uuid), &mut pool.fx);
     let records = pool.fx.records.len();
-    assert!(records <= STEP, "{records} records in one hold");
+    assert!(records <= STEP_OBJECTS, "{records} records in one hold");
     pool.collect();
     assert!(in_steps(&mut pool, |pool| assert_eq!(successor(pool).0.stats().quarantined_extents, 0)) > 5);
     assert_eq!(pool.core.stats().quarantined_extents, 0);

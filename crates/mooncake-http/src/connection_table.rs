@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::progress::Progress;
 
 /// Connections of one address that count as few: addresses with no more are not told apart by how many they have.
-const FEW: usize = 8;
+const FEW_CONNECTIONS: usize = 8;
 
 /// The connections of a server.
 #[derive(Debug)]
@@ -77,8 +77,8 @@ fn least_active(here: &HashMap<u64, (IpAddr, Arc<Progress>)>, newcomer: IpAddr, 
     for (peer, _) in here.values() {
         *shares.entry(*peer).or_insert(0) += 1;
     }
-    let largest = here.values().map(|(peer, _)| shares[peer]).max()?.max(FEW);
-    let of_the_largest = here.iter().filter(|(_, (peer, _))| shares[peer].max(FEW) == largest);
+    let largest = here.values().map(|(peer, _)| shares[peer]).max()?.max(FEW_CONNECTIONS);
+    let of_the_largest = here.iter().filter(|(_, (peer, _))| shares[peer].max(FEW_CONNECTIONS) == largest);
     of_the_largest
         .min_by_key(|(_, (_, progress))| (spares_busy && progress.is_busy(), progress.alive_at()))
         .map(|(number, _)| *number)
@@ -119,11 +119,11 @@ mod tests {
     #[test]
     fn an_address_with_many_pushes_out_its_own() {
         let table = Arc::new(ConnectionTable::new(20, false));
-        let quiet: Vec<Entry> = (0..FEW).map(|_| table.admit("10.0.0.1".parse().unwrap())).collect();
+        let quiet: Vec<Entry> = (0..FEW_CONNECTIONS).map(|_| table.admit("10.0.0.1".parse().unwrap())).collect();
         let greedy: Vec<Entry> =
             (0..100).map(|host| table.admit(Ipv6Addr::new(1, 2, 3, 4, 5, 6, 7, host).into())).collect();
         assert!(quiet.iter().all(|entry| is_here(&table, entry)), "they came first and did nothing since");
-        assert_eq!(greedy.iter().filter(|entry| is_here(&table, entry)).count(), 20 - FEW);
+        assert_eq!(greedy.iter().filter(|entry| is_here(&table, entry)).count(), 20 - FEW_CONNECTIONS);
         assert!(is_here(&table, &greedy[99]));
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Sleep, sleep, timeout};
 
 /// Fewer bytes than this are no sign of life: a byte now and then costs a peer nothing.
-const STEP: u64 = 4 << 10;
+const PROGRESS_BYTES_MIN: u64 = 4 << 10;
 
 /// What a connection has done so far.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Progress {
 
     fn moved(&self, bytes: usize) {
         let moved = self.moved.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        if moved - self.stepped.load(Ordering::Relaxed) >= STEP {
+        if moved - self.stepped.load(Ordering::Relaxed) >= PROGRESS_BYTES_MIN {
             self.step(moved);
         }
     }
@@ -320,7 +320,7 @@ mod tests {
     fn a_trickle_is_no_sign_of_life_and_a_request_is() {
         let progress = Arc::new(Progress::new());
         let mark = Instant::now();
-        progress.moved(STEP as usize - 1);
+        progress.moved(PROGRESS_BYTES_MIN as usize - 1);
         assert!(progress.alive_at() < mark);
         progress.moved(1);
         assert!(progress.alive_at() >= mark);

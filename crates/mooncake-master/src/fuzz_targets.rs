@@ -34,7 +34,7 @@ fn log_frame(bytes: &[u8]) {
             assert!(lsn > 0 && size == HEADER + payload.len() && size <= bytes.len());
             log_records(payload);
         }
-        Decoded::Short(size) => assert!(size > bytes.len() && size <= HEADER + frame::MAX_PAYLOAD),
+        Decoded::Short(size) => assert!(size > bytes.len() && size <= HEADER + frame::PAYLOAD_BYTES_MAX),
         Decoded::Bad => {}
     }
     if let Some(lsn) = frame::find_later(bytes, LOG_ID, 1..=u64::MAX) {

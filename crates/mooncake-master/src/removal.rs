@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_core::{Candidate, Core, Effects, Origin, REMOVED};
+use mooncake_core::{Candidate, Core, Effects, Origin, REMOVAL_SLOTS};
 use tokio::sync::Semaphore;
 
 use crate::log::LogClosed;
@@ -22,7 +22,8 @@ static SEARCH: Semaphore = Semaphore::const_new(1);
 pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin>) -> Result<u64, LogClosed> {
     let mut removal = shared.read(|core, _| Removal::begin(core, force, origin));
     loop {
-        let mut slice = |core: &mut Core, now, effects: &mut Effects| removal.take_all(core, now, REMOVED, effects);
+        let mut slice =
+            |core: &mut Core, now, effects: &mut Effects| removal.take_all(core, now, REMOVAL_SLOTS, effects);
         // Two holds of the lock, and one wait for the disk.
         shared.apply_with_next(&mut slice);
         if shared.apply_async(slice).await? {
@@ -50,7 +51,7 @@ pub async fn remove_matching(
         let mut keys: Vec<u8> = Vec::new();
         let mut shown: Vec<(Candidate, usize)> = Vec::new();
         let finished = shared.read(|core, now| {
-            removal.show(core, now, REMOVED, SLICE_KEY_BYTES, |candidate, key| {
+            removal.show(core, now, REMOVAL_SLOTS, SLICE_KEY_BYTES, |candidate, key| {
                 keys.extend_from_slice(key);
                 shown.push((candidate, keys.len()));
             })

@@ -6,7 +6,7 @@ use std::fs;
 use std::time::Duration;
 
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, ResumeSession, anchor_down, hello};
-use mooncake_wire::{CONTROL_PREFACE, Feature, MAX_FRAME, VERSION};
+use mooncake_wire::{CONTROL_PREFACE, FRAME_BYTES_MAX, Feature, VERSION};
 use support::{Client, Running, Scratch, connect, read_frame, write_frame};
 
 fn closed(master: &Running) -> u64 {
@@ -50,7 +50,7 @@ fn resume(client: &mut Client, master: &Running, features: u64, change: impl FnO
     let role = Some(hello::Role::Resume(resume));
     let hello = Hello { version_min: VERSION, version_max: VERSION, features, highest, role, ..Hello::default() };
     write_frame(&mut anchor, &hello).unwrap();
-    let reply: HelloReply = read_frame(&mut anchor, MAX_FRAME).unwrap();
+    let reply: HelloReply = read_frame(&mut anchor, FRAME_BYTES_MAX).unwrap();
     assert_eq!(reply.refusal, None);
     client.anchor = anchor;
     reply
@@ -58,7 +58,7 @@ fn resume(client: &mut Client, master: &Running, features: u64, change: impl FnO
 
 fn is_asked(client: &mut Client) -> bool {
     client.anchor.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    let heard: std::io::Result<mooncake_wire::message::AnchorDown> = read_frame(&mut client.anchor, MAX_FRAME);
+    let heard: std::io::Result<mooncake_wire::message::AnchorDown> = read_frame(&mut client.anchor, FRAME_BYTES_MAX);
     heard.is_ok_and(
         |heard| matches!(heard.body, Some(anchor_down::Body::TakeEpoch(take)) if take.epoch == 2 && take.epoch_id != 0),
     )

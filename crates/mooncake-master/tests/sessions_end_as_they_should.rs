@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_master::Settings;
 use mooncake_wire::message::{self, anchor_down, anchor_up, hello, put_slot, reply, request};
-use mooncake_wire::{MAX_FRAME, pack_keys};
+use mooncake_wire::{FRAME_BYTES_MAX, pack_keys};
 use support::{Client, Running, read_frame, write_frame};
 
 /// The identity of another process of this host.
@@ -141,7 +141,7 @@ fn a_parked_put_is_woken_by_the_end_of_what_it_waits_for() {
     write_frame(&mut second.call, &waiting_put("a", 1000, 1)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     first.end(&rids);
-    let reply: message::Reply = read_frame(&mut second.call, MAX_FRAME).unwrap();
+    let reply: message::Reply = read_frame(&mut second.call, FRAME_BYTES_MAX).unwrap();
     let Some(reply::Body::PutStart(started)) = reply.body else { panic!("{reply:?}") };
     assert_eq!(started.slots[0].kind(), put_slot::Kind::Exists);
     assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());
@@ -157,7 +157,7 @@ fn a_parked_put_ends_with_busy_at_its_deadline_and_with_its_connection() {
     let mut second = Client::open(master.rpc);
     let start = Instant::now();
     write_frame(&mut second.call, &waiting_put("a", 1000, 1)).unwrap();
-    let reply: message::Reply = read_frame(&mut second.call, MAX_FRAME).unwrap();
+    let reply: message::Reply = read_frame(&mut second.call, FRAME_BYTES_MAX).unwrap();
     let Some(reply::Body::PutStart(started)) = reply.body else { panic!("{reply:?}") };
     assert_eq!(started.slots[0].kind(), put_slot::Kind::Busy, "{started:?}");
     assert!((450..1000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
@@ -182,7 +182,7 @@ fn closing_a_session_closes_its_anchor_and_forgets_its_segments() {
     assert_eq!(closed, reply::Body::Done(message::Done {}));
     assert!(!other.exists("a"));
     let mut frames = 0;
-    while read_frame::<message::AnchorDown>(&mut owner.anchor, MAX_FRAME).is_ok() {
+    while read_frame::<message::AnchorDown>(&mut owner.anchor, FRAME_BYTES_MAX).is_ok() {
         frames += 1;
         assert!(frames < 10, "the anchor stays open");
     }

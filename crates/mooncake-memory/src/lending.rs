@@ -29,7 +29,7 @@ const ROOM: usize = 256 << 10;
 const LEAST_ROOM: usize = 128 << 10;
 
 /// Pipes that are kept for the next ones.
-const MOST_IDLE: usize = 8;
+const IDLE_MAX: usize = 8;
 
 static IDLE: Mutex<Vec<Pipe>> = Mutex::new(Vec::new());
 
@@ -109,7 +109,7 @@ impl Lending {
 impl Drop for Lending {
     fn drop(&mut self) {
         let mut idle = IDLE.lock();
-        if self.held == 0 && idle.len() < MOST_IDLE {
+        if self.held == 0 && idle.len() < IDLE_MAX {
             idle.extend(self.pipe.take());
         }
     }

@@ -10,10 +10,10 @@ use crate::segment::mapping::Mapping;
 use mooncake_os::forked;
 
 /// Most ranges in one call.
-const MAX_RANGES: usize = 64;
+const RANGES_MAX: usize = 64;
 
 /// Most bytes in one call: the kernel moves no more, and refuses to begin where a length is no `isize`.
-const MAX_BYTES: u64 = 0x7fff_f000;
+const CALL_BYTES_MAX: u64 = 0x7fff_f000;
 
 /// One `sendmsg` of `header` followed by the pieces, without the first `skip`
 /// bytes of the two together, and at most `max` bytes. Memory that is not there
@@ -86,7 +86,7 @@ impl Mapping {
 
 /// Ranges of one call, gathered from a concatenation.
 pub(crate) struct Ranges {
-    list: [libc::iovec; MAX_RANGES],
+    list: [libc::iovec; RANGES_MAX],
     used: usize,
     skip: u64,
     left: u64,
@@ -95,11 +95,11 @@ pub(crate) struct Ranges {
 impl Ranges {
     pub(crate) fn new(skip: u64, max: u64) -> Self {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Self { list: [none; MAX_RANGES], used: 0, skip, left: max.min(MAX_BYTES) }
+        Self { list: [none; RANGES_MAX], used: 0, skip, left: max.min(CALL_BYTES_MAX) }
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.used == MAX_RANGES || self.left == 0
+        self.used == RANGES_MAX || self.left == 0
     }
 
     pub(crate) fn push(&mut self, ptr: *const u8, len: usize) {

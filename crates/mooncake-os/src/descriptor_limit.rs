@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// As far as a library raises the limit of a process that is not its own: enough for thousands of peers, and little to
 /// programs that walk over all descriptors that there could be.
-pub const MOST_DESCRIPTORS_OF_OTHERS: usize = 65_536;
+pub const DESCRIPTORS_OF_OTHERS_MAX: usize = 65_536;
 
 /// The limit as it is.
 pub fn descriptor_limit() -> usize {

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 
 /// Most descriptors in one message.
-const MAX_FDS: usize = 4;
+const DESCRIPTORS_MAX: usize = 4;
 
 /// Linux 6.5; the C library may be older.
 const SO_PEERPIDFD: libc::c_int = 77;
@@ -64,10 +64,10 @@ pub fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
 
 /// One `sendmsg` of bytes (at least one) with up to four descriptors attached to the first.
 pub fn send_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     // The buffer has some room to spare, on which no receiver can count.
-    let too_many = fds.len() > MAX_FDS || !control.push(SendAncillaryMessage::ScmRights(fds));
+    let too_many = fds.len() > DESCRIPTORS_MAX || !control.push(SendAncillaryMessage::ScmRights(fds));
     if bytes.is_empty() || too_many {
         let what = format!("{} descriptors with {} bytes in one message", fds.len(), bytes.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -77,7 +77,7 @@ pub fn send_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::
 
 /// One `recvmsg`; descriptors that came along are appended, close-on-exec.
 pub fn recv_fds(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
     for message in control.drain() {

@@ -22,7 +22,7 @@ mod waker;
 pub use blocking_pool::{BlockingError, BlockingPool};
 pub use deadline::{Deadline, WaitError};
 pub use descriptor_limit::{
-    MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, is_short_of_descriptors, raise_descriptor_limit,
+    DESCRIPTORS_OF_OTHERS_MAX, descriptor_limit, is_short_of_descriptors, raise_descriptor_limit,
 };
 pub use error::ProcessError;
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};

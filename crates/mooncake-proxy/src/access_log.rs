@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 const WAITING: usize = 8 << 10;
 
 /// Between two looks for lines: to wake the thread for each one would cost more than to write it.
-const PAUSE: Duration = Duration::from_millis(20);
+const WRITE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// For the lines that wait when it ends.
-const PATIENCE: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes lines.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl AccessLog {
         let thread = std::thread::Builder::new().name("access-log".into());
         thread.spawn(move || {
             while let Ok(first) = taken.recv() {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(WRITE_INTERVAL);
                 std::iter::once(first).chain(taken.try_iter()).for_each(&mut write);
             }
             drop(at_its_end);
@@ -58,7 +58,7 @@ impl Drop for AccessLog {
     fn drop(&mut self) {
         self.lines = None;
         // The thread never sends: the channel is closed, or the time is over.
-        let _ = self.ended.get_mut().recv_timeout(PATIENCE);
+        let _ = self.ended.get_mut().recv_timeout(END_TIMEOUT);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::instances::upstream::Failure;
 use crate::proxy::Proxy;
 
 /// For an answer that needs no computation.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why an instance cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ impl Proxy {
         let failed = |failure| Unfit::Failure { address: address.clone(), failure };
         let mut headers = HeaderMap::new();
         headers.extend(self.authorization.clone().map(|key| (header::AUTHORIZATION, key)));
-        let asked = self.upstream.get_with(&address.authority(), "/v1/models", &headers, PATIENCE).await;
+        let asked = self.upstream.get_with(&address.authority(), "/v1/models", &headers, ANSWER_TIMEOUT).await;
         let (status, body) = asked.map_err(failed)?;
         if !status.is_success() {
             return Err(failed(Failure::Status(status)));
@@ -111,7 +111,8 @@ impl Proxy {
         if !instance.is_proven.load(Ordering::Relaxed) {
             self.probe(address).await?;
         } else {
-            let (status, _) = self.upstream.get(&address.authority(), "/health", PATIENCE).await.map_err(failed)?;
+            let (status, _) =
+                self.upstream.get(&address.authority(), "/health", ANSWER_TIMEOUT).await.map_err(failed)?;
             if !status.is_success() {
                 return Err(failed(Failure::Status(status)));
             }

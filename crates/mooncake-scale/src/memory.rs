@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Config, Core, REMOVED, RecordRef, RemoveAll};
+use mooncake_core::{Config, Core, REMOVAL_SLOTS, RecordRef, RemoveAll};
 use mooncake_master::log::{FileHeader, FileKind, Progress, Replay, SnapshotFile, recover};
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +103,7 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
     }
     let began = Instant::now();
     let mut cursor = RemoveAll::new(&mut pool.core, true);
-    while !pool.quietly(|core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVED, fx)) {}
+    while !pool.quietly(|core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVAL_SLOTS, fx)) {}
     let removed = there as f64 / began.elapsed().as_secs_f64() / 1e3;
     // Their memory goes back in steps.
     pool.tick("tick, a removal has ended");

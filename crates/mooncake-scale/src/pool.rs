@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, Push, PutConfig, PutSlot, PutStarted, STEP, SegmentSpec, SessionSpec, Ticket,
-    Time, To,
+    Config, Core, Effects, Ended, Origin, Push, PutConfig, PutSlot, PutStarted, STEP_OBJECTS, SegmentSpec, SessionSpec,
+    Ticket, Time, To,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use mooncake_master::log::{Folder, Log, LogError, Sink};
@@ -358,7 +358,7 @@ impl Pool {
     /// The clock's turn, until nothing is left to do.
     pub fn tick(&mut self, kind: &'static str) {
         self.hold(kind, |core, now, fx| core.tick(now, fx));
-        while self.hold(kind, |core, now, fx| core.background(now, STEP, fx)) {}
+        while self.hold(kind, |core, now, fx| core.background(now, STEP_OBJECTS, fx)) {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! What `mooncake-scale` measures in time, counted: whatever waits or breaks in a pool, one hold of the core's lock
 //! does so much of it and no more, and looks at no more for that.
 
-use mooncake_core::STEP;
+use mooncake_core::STEP_OBJECTS;
 use mooncake_scale::cases::CASES;
 use mooncake_scale::pool::{Pool, REQUEST, Size, log_in};
 use mooncake_scale::{Figure, Figures};
@@ -11,7 +11,7 @@ const OBJECTS: u64 = 100_000;
 
 /// The answers to a request's 512 keys that waited, a step of what is done for them, and a few words of who asked. A
 /// request that is answered at once leaves no more than that of its keys.
-const LEFT: usize = 512 + STEP + 16;
+const LEFT: usize = 512 + STEP_OBJECTS + 16;
 
 /// What leaves more than that.
 const LEFT_MORE: &[(&str, usize)] = &[
@@ -19,11 +19,11 @@ const LEFT_MORE: &[(&str, usize)] = &[
     ("abort", 3 * 512 + 16),
     // One message for each replica of one frame, and for each that an owner that is back has not looked at.
     ("512 replicas are reported bad", 512),
-    ("a session comes back, 4,096 replicas", 4_096 + STEP),
+    ("a session comes back, 4,096 replicas", 4_096 + STEP_OBJECTS),
     // One record for each segment.
-    ("beat, 1,000 segments", 1_000 + STEP),
-    ("an owner of 1,000 segments takes an epoch", 1_000 + STEP),
-    ("a session comes back without any of its 1,000 segments", 1_000 + STEP),
+    ("beat, 1,000 segments", 1_000 + STEP_OBJECTS),
+    ("an owner of 1,000 segments takes an epoch", 1_000 + STEP_OBJECTS),
+    ("a session comes back without any of its 1,000 segments", 1_000 + STEP_OBJECTS),
 ];
 
 /// Entries of the core's tables that one hold looks at, each as often as it does: some twenty for each of a request's

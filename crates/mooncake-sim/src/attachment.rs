@@ -15,7 +15,7 @@ use crate::server::{FromOwner, Server, ToOwner};
 use crate::world::{ProcessId, Slot, World};
 
 /// How long an owner may take to give its memory, or leave to write there.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long messages within a host take.
 const WITHIN_HOST_MICROS: u64 = 60;
@@ -84,7 +84,8 @@ impl Attachment {
         let (up, mut down) = server.connect(WITHIN_HOST_MICROS)?;
         let mut unmapped = SaysUnmapped(Some(&up));
         up.send(ToOwner::Hello(newcomer, process)).ok()?;
-        let Some(Ok(FromOwner::Given(memory, epoch))) = world.until(world.now() + PATIENCE, down.next()).await else {
+        let Some(Ok(FromOwner::Given(memory, epoch))) = world.until(world.now() + ANSWER_TIMEOUT, down.next()).await
+        else {
             return None;
         };
         up.send(ToOwner::Frame(Frame { rid: mark, ..Frame::plain(Op::Introduce, 0) })).ok()?;
@@ -158,7 +159,7 @@ impl Attachment {
 
     /// Waits until this process may write there, or its caller wants to stop. False: it may not.
     pub async fn may_write(&self, stop: Option<Duration>) -> bool {
-        let by = stop.unwrap_or(Duration::MAX).min(self.world.now() + PATIENCE);
+        let by = stop.unwrap_or(Duration::MAX).min(self.world.now() + ANSWER_TIMEOUT);
         loop {
             if self.is_over() {
                 return false;

@@ -8,7 +8,7 @@ use crate::request::{PeerId, Request, total};
 use mooncake_memory::{ForeignRange, PeerProcess};
 use mooncake_net::{join_host_port, listen_abstract};
 use mooncake_os::{
-    Deadline, Guarded, MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, forked, hex, raise_descriptor_limit, random_bytes,
+    DESCRIPTORS_OF_OTHERS_MAX, Deadline, Guarded, descriptor_limit, forked, hex, raise_descriptor_limit, random_bytes,
 };
 use parking_lot::Mutex;
 
@@ -140,7 +140,7 @@ impl Engine {
             return Err(EngineError::InvalidArgument("an engine needs the name of its host".into()));
         }
         if options.raise_descriptors
-            && let Err(error) = raise_descriptor_limit(MOST_DESCRIPTORS_OF_OTHERS)
+            && let Err(error) = raise_descriptor_limit(DESCRIPTORS_OF_OTHERS_MAX)
         {
             let limit = descriptor_limit();
             tracing::warn!(%error, limit, "the limit of open files cannot be raised; a peer takes several of them");

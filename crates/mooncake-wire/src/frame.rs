@@ -4,10 +4,10 @@ use bytes::{Bytes, BytesMut};
 use prost::Message;
 
 /// Largest frame accepted after the hello, bytes.
-pub const MAX_FRAME: usize = 64 << 20;
+pub const FRAME_BYTES_MAX: usize = 64 << 20;
 
 /// Largest hello, bytes: what a stranger may make us allocate.
-pub const MAX_HELLO_FRAME: usize = 1 << 20;
+pub const HELLO_FRAME_BYTES_MAX: usize = 1 << 20;
 
 const HEADER: usize = 4;
 
@@ -94,7 +94,7 @@ mod tests {
             let mut got = Vec::new();
             for part in [&wire[..cut], &wire[cut..]] {
                 reader.buffer_mut().extend_from_slice(part);
-                while let Some(frame) = reader.next_frame(MAX_FRAME).unwrap() {
+                while let Some(frame) = reader.next_frame(FRAME_BYTES_MAX).unwrap() {
                     got.push(Exists::decode(frame).unwrap());
                 }
             }

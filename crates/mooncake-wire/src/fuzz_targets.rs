@@ -9,7 +9,8 @@ use prost::Message;
 
 use crate::message::*;
 use crate::{
-    FrameReader, MAX_FRAME, MAX_HELLO_FRAME, RequestKind, encode_frame, pack_keys, unpack_groups, unpack_keys,
+    FRAME_BYTES_MAX, FrameReader, HELLO_FRAME_BYTES_MAX, RequestKind, encode_frame, pack_keys, unpack_groups,
+    unpack_keys,
 };
 
 /// All of them.
@@ -31,7 +32,7 @@ fn message<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> 
 /// Bytes in two parts, cut where the first byte says.
 fn frames(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
-    for limit in [MAX_HELLO_FRAME, MAX_FRAME] {
+    for limit in [HELLO_FRAME_BYTES_MAX, FRAME_BYTES_MAX] {
         let (mut reader, mut taken) = (FrameReader::default(), 0);
         let (one, two) = rest.split_at(rest.len().min(usize::from(*first)));
         for part in [one, two] {

@@ -5,10 +5,10 @@ use bytes::BytesMut;
 use crate::message::Keys;
 
 /// Longest key, bytes. Engines use 100 to 250.
-pub const MAX_KEY: usize = 64 << 10;
+pub const KEY_BYTES_MAX: usize = 64 << 10;
 
 /// Most keys in one batch.
-pub const MAX_BATCH: usize = 1 << 20;
+pub const BATCH_MAX: usize = 1 << 20;
 
 /// Why a batch of keys was refused.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum KeysError {
         blob: u64,
     },
     /// A key is empty or too long.
-    #[error("key {index} has {length} bytes; keys have 1 to {MAX_KEY}")]
+    #[error("key {index} has {length} bytes; keys have 1 to {KEY_BYTES_MAX}")]
     Length {
         /// Position in the batch.
         index: usize,
@@ -42,7 +42,7 @@ pub enum KeysError {
         keys: usize,
     },
     /// Too many keys.
-    #[error("batch of {count} keys, the limit is {MAX_BATCH}")]
+    #[error("batch of {count} keys, the limit is {BATCH_MAX}")]
     TooMany {
         /// Keys in the batch.
         count: usize,
@@ -70,7 +70,7 @@ pub fn unpack_groups(groups: &Option<Keys>, keys: usize) -> Result<Vec<Box<[u8]>
     if sum != groups.blob.len() as u64 {
         return Err(KeysError::Mismatch { lengths: sum, blob: groups.blob.len() as u64 });
     }
-    if let Some(index) = groups.lengths.iter().position(|length| *length as usize > MAX_KEY) {
+    if let Some(index) = groups.lengths.iter().position(|length| *length as usize > KEY_BYTES_MAX) {
         return Err(KeysError::Length { index, length: groups.lengths[index] as usize });
     }
     let mut rest = &groups.blob[..];
@@ -109,12 +109,12 @@ impl ExactSizeIterator for UnpackedKeys<'_> {}
 /// Checks a batch and yields its keys as slices of the blob.
 pub fn unpack_keys(keys: &Option<Keys>) -> Result<UnpackedKeys<'_>, KeysError> {
     let keys = keys.as_ref().ok_or(KeysError::Missing)?;
-    if keys.lengths.len() > MAX_BATCH {
+    if keys.lengths.len() > BATCH_MAX {
         return Err(KeysError::TooMany { count: keys.lengths.len() });
     }
     let mut sum = 0;
     for (index, &length) in keys.lengths.iter().enumerate() {
-        if length == 0 || length as usize > MAX_KEY {
+        if length == 0 || length as usize > KEY_BYTES_MAX {
             return Err(KeysError::Length { index, length: length as usize });
         }
         sum += u64::from(length);
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn keys_come_back_as_they_went() {
-        let keys: Vec<Vec<u8>> = vec![b"a".to_vec(), b"/@:\0\xff".to_vec(), vec![7; MAX_KEY]];
+        let keys: Vec<Vec<u8>> = vec![b"a".to_vec(), b"/@:\0\xff".to_vec(), vec![7; KEY_BYTES_MAX]];
         let packed = Some(pack_keys(&keys));
         let got: Vec<Vec<u8>> = unpack_keys(&packed).unwrap().map(<[u8]>::to_vec).collect();
         assert_eq!(got, keys);

@@ -17,8 +17,8 @@ mod preface;
 mod request_kind;
 
 pub use feature::{FEATURES, Feature};
-pub use frame::{FrameError, FrameReader, MAX_FRAME, MAX_HELLO_FRAME, encode_frame};
-pub use keys::{KeysError, MAX_BATCH, MAX_KEY, UnpackedKeys, pack_keys, unpack_groups, unpack_keys};
+pub use frame::{FRAME_BYTES_MAX, FrameError, FrameReader, HELLO_FRAME_BYTES_MAX, encode_frame};
+pub use keys::{BATCH_MAX, KEY_BYTES_MAX, KeysError, UnpackedKeys, pack_keys, unpack_groups, unpack_keys};
 pub use preface::{CONTROL_PREFACE, LANE_PREFACE, PREFACE_LEN, VERSION};
 pub use request_kind::RequestKind;
 

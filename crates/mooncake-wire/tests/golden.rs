@@ -5,7 +5,8 @@ use bytes::Bytes;
 use mooncake_test_support::{Golden, every};
 use mooncake_wire::message::{self, *};
 use mooncake_wire::{
-    CONTROL_PREFACE, FEATURES, FrameReader, LANE_PREFACE, MAX_FRAME, STILL_POPULATED, VERSION, encode_frame, pack_keys,
+    CONTROL_PREFACE, FEATURES, FRAME_BYTES_MAX, FrameReader, LANE_PREFACE, STILL_POPULATED, VERSION, encode_frame,
+    pack_keys,
 };
 use prost::Message;
 
@@ -26,7 +27,7 @@ fn frame<M: Message + Default + PartialEq + std::fmt::Debug>(
     encode_frame(message, &mut bytes);
     let mut reader = FrameReader::default();
     reader.buffer_mut().extend_from_slice(&bytes);
-    let body = reader.next_frame(MAX_FRAME).unwrap().expect("a whole frame");
+    let body = reader.next_frame(FRAME_BYTES_MAX).unwrap().expect("a whole frame");
     assert_eq!(M::decode(body).as_ref(), Ok(message), "{name}");
     assert!(!reader.is_partial(), "{name}");
     golden.bytes(name, bytes);

@@ -15,7 +15,7 @@ from mooncake.engine._rpc_frames import (
     BYTES,
     ELEMENT,
     LONGEST_BODY,
-    STEP,
+    STEP_BYTES,
     TENSOR,
     Incoming,
     Refused,
@@ -300,7 +300,7 @@ def _receive_answer(connection: socket.socket, deadline: float) -> bytes:
     answer = Incoming(answer=True)
     while answer.missing:
         _patience(connection, deadline)
-        got = connection.recv(min(STEP, answer.missing))
+        got = connection.recv(min(STEP_BYTES, answer.missing))
         if not got:
             raise Refused("ended within a message")
         answer.take(got)
@@ -311,7 +311,7 @@ def _send_all(connection: socket.socket, data: bytes | memoryview, deadline: flo
     rest = memoryview(data)
     while rest:
         _patience(connection, deadline)
-        rest = rest[connection.send(rest[:STEP]) :]
+        rest = rest[connection.send(rest[:STEP_BYTES]) :]
 
 
 def _patience(connection: socket.socket, deadline: float) -> None:

@@ -19,7 +19,7 @@ LONGEST_HEAD = 4096
 LONGEST_BODY = 4 << 30
 MOST_DIMENSIONS = 64
 # Bytes of one system call.
-STEP = 1 << 20
+STEP_BYTES = 1 << 20
 
 # Bytes of one element of each kind of tensor.
 ELEMENT = {

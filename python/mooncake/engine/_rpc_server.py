@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from mooncake.engine._rpc_frames import ANSWER, STEP, Incoming, Refused, start_of
+from mooncake.engine._rpc_frames import ANSWER, STEP_BYTES, Incoming, Refused, start_of
 
 _MOST_CONNECTIONS = 1024
 # Of messages that are under way, so that no crowd fills the memory.
@@ -148,7 +148,7 @@ class Server:
     def _read(self, one: _Connection) -> None:
         try:
             for _ in range(_TURN):
-                data = one.socket.recv(min(STEP, one.incoming.missing))
+                data = one.socket.recv(min(STEP_BYTES, one.incoming.missing))
                 if not data:
                     self._close(one)
                     return

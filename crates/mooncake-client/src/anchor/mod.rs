@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_os::{Deadline, ProcessIdentity, forked};
-use mooncake_wire::MAX_FRAME;
+use mooncake_wire::FRAME_BYTES_MAX;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, Replica, hello};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -124,7 +124,7 @@ impl Driver {
             Ok(()) | Err(ConnectionError::Deadline) => {}
             Err(error) => return Err(error),
         }
-        while let Some(message) = self.connection().next::<AnchorDown>(MAX_FRAME)? {
+        while let Some(message) = self.connection().next::<AnchorDown>(FRAME_BYTES_MAX)? {
             if message.body.is_none() {
                 tracing::debug!("the master said something newer than this client");
             }

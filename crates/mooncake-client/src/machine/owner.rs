@@ -18,7 +18,7 @@ const PINS_WAIT: Duration = Duration::from_millis(60);
 
 /// Most segments of a store: each has its place in the hello with which the store comes back, and a hello has its
 /// limit.
-pub const MAX_SEGMENTS: usize = 8_192;
+pub const SEGMENTS_MAX: usize = 8_192;
 
 /// What views hold of a segment: offsets and lengths.
 pub type Pinned = Vec<(u64, u64)>;
@@ -120,7 +120,7 @@ impl<M> Default for Owner<M> {
 impl<M: Clone> Owner<M> {
     /// Whether there may be another segment.
     pub fn has_room(&self) -> bool {
-        self.held.len() < MAX_SEGMENTS
+        self.held.len() < SEGMENTS_MAX
     }
 
     /// Segments that there are.

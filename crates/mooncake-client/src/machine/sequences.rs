@@ -22,7 +22,7 @@ const ABANDONED_MAX: usize = 1_024;
 const LAG: u64 = 128;
 
 /// Most unanswered ones that are named. More threads than that may well wait at once, for a connection.
-pub const MAX_UNSETTLED: usize = 4_096;
+pub const UNSETTLED_MAX: usize = 4_096;
 
 impl Sequences {
     /// A new number, unanswered until [`Sequences::answered`].
@@ -70,7 +70,7 @@ impl Sequences {
     /// A number, and the unanswered mutations below it; all others below it are answered or abandoned. 0 where the
     /// unanswered ones are too many to say.
     pub fn settled(&self) -> (u64, Vec<u64>) {
-        match self.unanswered.len() > MAX_UNSETTLED {
+        match self.unanswered.len() > UNSETTLED_MAX {
             true => (0, Vec::new()),
             false => (self.last + 1, self.unanswered.iter().copied().collect()),
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_os::{Deadline, forked, is_short_of_descriptors};
 use mooncake_wire::message::{LogPosition, Refusal, Reply, Request, refusal, request};
-use mooncake_wire::{MAX_FRAME, RequestKind};
+use mooncake_wire::{FRAME_BYTES_MAX, RequestKind};
 use parking_lot::Mutex;
 
 use crate::connection_error::ConnectionError;
@@ -19,7 +19,7 @@ use crate::machine::sequences::Sequences;
 use crate::machine::{orphans, ready};
 use crate::session::Session;
 use crate::session::connection::Connection;
-use crate::session::control::{Control, MAX_CONNECTIONS, MAX_LONG, Queued};
+use crate::session::control::{CONNECTIONS_MAX, Control, LONG_CALLS_MAX, Queued};
 use crate::transfer_error::out_of_descriptors;
 
 /// Why a try gave no reply.
@@ -77,8 +77,8 @@ impl<'a> Caller<'a> {
                 // What took too long were other calls of this store.
                 if queued * 2 > waited {
                     let (limit, calls) = match among_long {
-                        true => (MAX_LONG, "puts that wait for room and other long calls"),
-                        false => (MAX_CONNECTIONS, "calls to its master"),
+                        true => (LONG_CALLS_MAX, "puts that wait for room and other long calls"),
+                        false => (CONNECTIONS_MAX, "calls to its master"),
                     };
                     return Cause::NoConnection { master: master(), what, limit, calls, queued, waited }.into();
                 }
@@ -263,7 +263,7 @@ fn may_take_long(body: &request::Body) -> bool {
 #[inline(always)]
 fn exchange(connection: &mut Connection, request: &Request, deadline: &Deadline<'_>) -> Result<Reply, ConnectionError> {
     connection.send(request, deadline)?;
-    let reply: Reply = connection.receive(MAX_FRAME, deadline)?;
+    let reply: Reply = connection.receive(FRAME_BYTES_MAX, deadline)?;
     if reply.id != request.id {
         let confused = std::io::Error::new(std::io::ErrorKind::InvalidData, "answer to another request");
         return Err(confused.into());

@@ -7,7 +7,7 @@ use crate::record::Record;
 use crate::state::endings::Ending;
 use crate::state::gone_segments::GoneSegment;
 use crate::state::reservation::ReservationSlot;
-use crate::work::{ENDED_AS, STEP, Work};
+use crate::work::{ENDED_AS, STEP_OBJECTS, Work};
 use mooncake_ids::{Rid, SessionId};
 
 /// What the end of a segment costs, in [`Work`]. What lies on it is cleared away later.
@@ -22,7 +22,7 @@ impl Core {
         let at = self.endings.line.iter().position(|(other, ..)| *other == session);
         if let Some(at) = at {
             let (_, ending, next) = self.endings.line[at];
-            match self.end_session(now, session, ending, next, &mut Work::step(STEP), fx) {
+            match self.end_session(now, session, ending, next, &mut Work::step(STEP_OBJECTS), fx) {
                 Some(reached) => self.endings.line[at].2 = reached,
                 None => _ = self.endings.line.remove(at),
             }
@@ -39,7 +39,7 @@ impl Core {
     /// Ends a session: at once, unless much hangs on it.
     pub(crate) fn session_over(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
         self.begin_to_end(now, session, ending);
-        self.end_sessions(now, &mut Work::step(STEP), fx);
+        self.end_sessions(now, &mut Work::step(STEP_OBJECTS), fx);
         self.settle(now, fx);
     }
 

@@ -9,7 +9,7 @@ use crate::effect::{Effects, Push, To};
 use crate::ids::Time;
 use crate::state::gone_segments::GoneSegment;
 use crate::state::tellings::{Again, Naming};
-use crate::work::{STEP, Work};
+use crate::work::{STEP_OBJECTS, Work};
 use mooncake_ids::{Rid, SessionId};
 
 /// Gone segments told to a session that comes back, at most.
@@ -44,7 +44,7 @@ impl Core {
         self.tellings.again.retain(|again| again.session != session);
         let mut again = Again { session, gone, naming: None, fences: Some(Rid(0)) };
         // One after the other: what views hold of a segment is gone through for one of them at a time.
-        if !self.tellings.is_empty() || !self.go_on_telling(&mut again, &mut Work::step(STEP), fx) {
+        if !self.tellings.is_empty() || !self.go_on_telling(&mut again, &mut Work::step(STEP_OBJECTS), fx) {
             self.tellings.again.push_back(again);
         }
     }
@@ -85,7 +85,7 @@ impl Core {
             again.naming = self.segments.gone().at(next).map(|gone| self.naming(gone));
         }
         while let Some(from) = again.fences {
-            let most = work.left(STEP);
+            let most = work.left(STEP_OBJECTS);
             if most == 0 {
                 return false;
             }

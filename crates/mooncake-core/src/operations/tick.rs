@@ -9,7 +9,7 @@ use crate::state::endings::Ending;
 use crate::state::objects::ObjectSlot;
 use crate::state::objects::Reach;
 use crate::state::watermark::Watermark;
-use crate::work::{EVICTED_AS, STEP, Work, key_as};
+use crate::work::{EVICTED_AS, STEP_OBJECTS, Work, key_as};
 use mooncake_ids::{GRANULE, SessionId};
 
 /// Time between two looks at what the views of lingering sessions are on.
@@ -60,7 +60,7 @@ impl Core {
             self.watermark = Watermark::Unknown;
         }
         self.next_chore = 0;
-        self.background(now, STEP, fx);
+        self.background(now, STEP_OBJECTS, fx);
     }
 
     /// A step of what need not be done in the operation that it follows from, or was too much for that: over at most
@@ -138,7 +138,7 @@ impl Core {
         }
         let goal = total as f64 * (self.config.high_watermark - self.config.eviction_share).max(0.0);
         let mut left = used;
-        let most = work.left(STEP) / EVICTED_AS;
+        let most = work.left(STEP_OBJECTS) / EVICTED_AS;
         let mut steps = most;
         while left as f64 > goal
             && let Some(victim) = self.objects.victim(now, &self.segments, Reach::Unprotected, None, &mut steps)
@@ -184,7 +184,7 @@ impl Core {
     }
 
     fn look_at_several(&mut self, _: Time, work: &mut Work, _: &mut Effects) {
-        let most = work.left(STEP) * LOOKED_AT_AS_ONE;
+        let most = work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE;
         let looked = self.objects.look_at_several(&self.segments, self.purge.is_some(), most);
         work.did(looked.div_ceil(LOOKED_AT_AS_ONE));
     }

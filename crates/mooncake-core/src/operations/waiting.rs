@@ -9,7 +9,7 @@ use crate::request::{PutSlot, Remembered};
 use crate::state::changes::Changes;
 use crate::state::reservation::ReservationSlot;
 use crate::state::waiting_put::{Place, WaitingPut};
-use crate::work::{STEP, Work};
+use crate::work::{STEP_OBJECTS, Work};
 use mooncake_ids::SessionId;
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use std::borrow::Cow;
 const AWAITED_AS_ONE: usize = 4;
 
 /// What is left of a step is for evictions: a request that has none in its turns gets nowhere.
-const AWAITED_MAX: usize = STEP / 2;
+const AWAITED_MAX: usize = STEP_OBJECTS / 2;
 
 impl Core {
     /// A key changed hands.

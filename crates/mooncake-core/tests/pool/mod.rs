@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
     Config, Core, Effects, EndOutcome, Ended, Found, ListedViews, Origin, Push, PutConfig, PutSlot, PutStarted, Record,
-    Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, STEP, SegmentNo, SegmentSpec, SessionSpec,
+    Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, STEP_OBJECTS, SegmentNo, SegmentSpec, SessionSpec,
     SnapshotPart, SnapshotSlice, Ticket, Time, To,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
@@ -191,7 +191,7 @@ impl Pool {
                 }
             }
             self.core.tick(self.now, &mut self.fx);
-            while self.core.background(self.now, STEP, &mut self.fx) {}
+            while self.core.background(self.now, STEP_OBJECTS, &mut self.fx) {}
             self.collect();
         }
     }
@@ -210,7 +210,7 @@ impl Pool {
             // Until all is evicted that it needs.
             PutStarted::Parked(ticket) => {
                 while !self.woken.contains_key(&ticket) {
-                    let more = self.core.background(self.now, STEP, &mut self.fx);
+                    let more = self.core.background(self.now, STEP_OBJECTS, &mut self.fx);
                     self.collect();
                     assert!(more || self.woken.contains_key(&ticket), "{ticket:?} waits without wait");
                 }

@@ -218,14 +218,14 @@ impl Drop for Registered {
 #[cfg(test)]
 mod tests {
     use mooncake_core::{
-        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutSlot, PutStarted, STEP, SegmentSpec, SessionSpec,
-        Time,
+        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutSlot, PutStarted, STEP_OBJECTS, SegmentSpec,
+        SessionSpec, Time,
     };
     use mooncake_ids::{Rid, SegmentUuid};
     use mooncake_wire::message::{
         AnchorDown, Beat, EpochTaken, FenceDone, Goodbye, Rechecked, SegmentGone, anchor_down, anchor_up,
     };
-    use mooncake_wire::{FrameReader, MAX_FRAME, encode_frame};
+    use mooncake_wire::{FRAME_BYTES_MAX, FrameReader, encode_frame};
     use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
 
@@ -348,7 +348,7 @@ mod tests {
     fn messages(bytes: &[u8]) -> Vec<anchor_down::Body> {
         let mut reader = FrameReader::default();
         reader.buffer_mut().extend_from_slice(bytes);
-        let next = || reader.next_frame(MAX_FRAME).unwrap();
+        let next = || reader.next_frame(FRAME_BYTES_MAX).unwrap();
         std::iter::from_fn(next).map(|frame| AnchorDown::decode(frame).unwrap().body.unwrap()).collect()
     }
 
@@ -508,7 +508,7 @@ mod tests {
         assert_eq!(all_fences(&owner, &owner.anchor, FENCES).await, FENCES);
         // And once more for who comes back.
         let again = owner.resume(0);
-        owner.core(|core, now, effects| while core.background(now, STEP, effects) {});
+        owner.core(|core, now, effects| while core.background(now, STEP_OBJECTS, effects) {});
         assert_eq!(all_fences(&owner, &again, FENCES).await, FENCES);
     }
 
@@ -520,7 +520,7 @@ mod tests {
         let hear = async {
             let mut reader = FrameReader::default();
             while asked.len() < wanted as usize && far.read_buf(reader.buffer_mut()).await.unwrap() > 0 {
-                while let Some(frame) = reader.next_frame(MAX_FRAME).unwrap() {
+                while let Some(frame) = reader.next_frame(FRAME_BYTES_MAX).unwrap() {
                     match AnchorDown::decode(frame).unwrap().body {
                         Some(anchor_down::Body::Fence(fence)) => _ = asked.insert(fence.rid),
                         other => panic!("{other:?}"),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mooncake_net::{MOMENT, PollHistory, turns};
-use mooncake_wire::{FrameReader, MAX_FRAME};
+use mooncake_wire::{FRAME_BYTES_MAX, FrameReader};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -154,9 +154,9 @@ impl<S: Stream> Connection<S> {
             // No timer on this path: idle connections end with their session.
             self.read().await?;
         }
-        match self.reader.next_frame(MAX_FRAME) {
+        match self.reader.next_frame(FRAME_BYTES_MAX) {
             Ok(Some(frame)) => Ok(frame),
-            _ => timeout(STUCK, self.frame(MAX_FRAME)).await.map_err(|_| Ended::Stuck)?,
+            _ => timeout(STUCK, self.frame(FRAME_BYTES_MAX)).await.map_err(|_| Ended::Stuck)?,
         }
     }
 
@@ -247,7 +247,7 @@ impl<S: AsyncRead + Unpin> Connection<S> {
     /// [`Connection::frame`] for the reading half of an anchor.
     pub async fn half_frame(&mut self) -> Result<Bytes, Ended> {
         loop {
-            match self.reader.next_frame(MAX_FRAME) {
+            match self.reader.next_frame(FRAME_BYTES_MAX) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => self.read().await?,
                 Err(error) => return Err(Ended::Garbage(error.to_string())),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mooncake_ids::SessionId;
 use mooncake_wire::message::hello::Role as Asks;
 use mooncake_wire::message::{Hello, HelloReply, Refusal};
-use mooncake_wire::{CONTROL_PREFACE, MAX_HELLO_FRAME, encode_frame};
+use mooncake_wire::{CONTROL_PREFACE, HELLO_FRAME_BYTES_MAX, encode_frame};
 use prost::Message;
 
 use crate::control::anchor::Registered;
@@ -30,7 +30,7 @@ pub enum Role {
 /// Reads preface and hello.
 pub async fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Hello, Ended> {
     connection.expect(&CONTROL_PREFACE).await?;
-    let frame = connection.frame(MAX_HELLO_FRAME).await?;
+    let frame = connection.frame(HELLO_FRAME_BYTES_MAX).await?;
     Hello::decode(frame).map_err(|error| Ended::Garbage(format!("hello does not decode: {error}")))
 }
 
@@ -162,7 +162,7 @@ mod tests {
         let (reply, role) = answer(shared, hello, Via::Tcp).await.unwrap();
         let mut reader = FrameReader::default();
         reader.buffer_mut().extend_from_slice(&reply);
-        (HelloReply::decode(reader.next_frame(MAX_HELLO_FRAME).unwrap().unwrap()).unwrap(), role)
+        (HelloReply::decode(reader.next_frame(HELLO_FRAME_BYTES_MAX).unwrap().unwrap()).unwrap(), role)
     }
 
     async fn open(shared: &Arc<Shared>) -> (HelloReply, Registered) {
@@ -217,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn a_hello_that_is_too_long_is_not_read() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let length = (MAX_HELLO_FRAME as u32 + 1).to_le_bytes();
+        let length = (HELLO_FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
         far.write_all(&[&CONTROL_PREFACE[..], &length].concat()).await.unwrap();
         let told =
             timeout(Duration::from_secs(5), read(&mut Connection::new(near))).await.expect("nothing is waited for");

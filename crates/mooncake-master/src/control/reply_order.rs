@@ -16,7 +16,7 @@ use mooncake_wire::message::{
     Abort, AnchorDown, AnchorUp, Beat, FenceDone, Hello, HelloReply, OpenSession, Pong, PutStart, RemoveAll,
     RemoveByRegex, Reply, Request, ResumeSession, Segments, anchor_down, anchor_up, hello, reply, request,
 };
-use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame, pack_keys};
+use mooncake_wire::{FRAME_BYTES_MAX, FrameReader, VERSION, encode_frame, pack_keys};
 use prost::Message;
 use rustix::fs::{OFlags, fcntl_setfl};
 use tempfile::TempDir;
@@ -177,7 +177,7 @@ async fn next_frame<M: Message + Default>(stream: &mut UnixStream) -> M {
     let mut reader = FrameReader::default();
     let read = async {
         loop {
-            if let Some(frame) = reader.next_frame(MAX_FRAME).unwrap() {
+            if let Some(frame) = reader.next_frame(FRAME_BYTES_MAX).unwrap() {
                 return M::decode(frame).unwrap();
             }
             assert!(stream.read_buf(reader.buffer_mut()).await.unwrap() > 0, "closed");
@@ -433,7 +433,7 @@ fn greet(master: &Master, role: hello::Role) -> (std::sync::mpsc::Receiver<Hello
         let (reply, _role) = answer(&shared, hello, Via::Tcp).await.unwrap();
         let mut reader = FrameReader::default();
         reader.buffer_mut().extend_from_slice(&reply);
-        let reply = HelloReply::decode(reader.next_frame(MAX_FRAME).unwrap().unwrap()).unwrap();
+        let reply = HelloReply::decode(reader.next_frame(FRAME_BYTES_MAX).unwrap().unwrap()).unwrap();
         tell.send(reply).unwrap();
     });
     (told, answering)

@@ -2,7 +2,7 @@
 //! are too many.
 
 use mooncake_wire::message::{AttachCall, Hello, HelloReply, OpenSession, ResumeSession, hello};
-use mooncake_wire::{CONTROL_PREFACE, FEATURES, FrameReader, MAX_FRAME, VERSION, encode_frame};
+use mooncake_wire::{CONTROL_PREFACE, FEATURES, FRAME_BYTES_MAX, FrameReader, VERSION, encode_frame};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -44,7 +44,7 @@ impl Master {
         far.write_all(&bytes).await.unwrap();
         let mut reader = FrameReader::default();
         loop {
-            if let Some(frame) = reader.next_frame(MAX_FRAME).unwrap() {
+            if let Some(frame) = reader.next_frame(FRAME_BYTES_MAX).unwrap() {
                 return (far, HelloReply::decode(frame).unwrap());
             }
             assert!(timeout(SOON, far.read_buf(reader.buffer_mut())).await.expect("no answer").unwrap() > 0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mooncake_core::{Core, Effects, ListedViews, Resumed, STEP, SessionSpec, Time};
+use mooncake_core::{Core, Effects, ListedViews, Resumed, STEP_OBJECTS, SessionSpec, Time};
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
@@ -181,7 +181,7 @@ impl Asked {
     pub fn note_views(&mut self, core: &mut Core, now: Time, effects: &mut Effects) {
         let Role::Resume { resume, views, .. } = &mut self.role else { return };
         if !is_refused(core, resume) {
-            core.note_found_views(now, SessionId(resume.session), views, STEP, effects);
+            core.note_found_views(now, SessionId(resume.session), views, STEP_OBJECTS, effects);
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use mooncake_core::{Departure, STEP};
+use mooncake_core::{Departure, STEP_OBJECTS};
 use mooncake_ids::SessionId;
 use mooncake_mutant::mutant;
 
@@ -143,7 +143,7 @@ fn work_in_background<D: TickDriver>(driver: &D) -> Result<(), D::Closed> {
     for _ in 0..SLICES {
         // Where each step waits for a disk there are fewer.
         let late = driver.now().saturating_sub(began) > TICK;
-        if late || !driver.apply(|core, now, effects| core.background(now, STEP, effects))? {
+        if late || !driver.apply(|core, now, effects| core.background(now, STEP_OBJECTS, effects))? {
             break;
         }
     }

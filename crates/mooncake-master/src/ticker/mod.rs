@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mooncake_core::{Departure, STEP};
+use mooncake_core::{Departure, STEP_OBJECTS};
 use mooncake_ids::SessionId;
 
 use crate::machine::ticker::{self, News, TickDriver};
@@ -94,7 +94,7 @@ impl TickDriver for Shared {
         // The core is asked behind their locks: newcomers wait for those, and there may be thousands of sessions.
         let sessions: Vec<SessionId> = self.connections.sessions().union(&self.processes.sessions()).copied().collect();
         let mut over: BTreeSet<SessionId> = BTreeSet::new();
-        for sessions in sessions.chunks(STEP) {
+        for sessions in sessions.chunks(STEP_OBJECTS) {
             self.read(|core, _| {
                 over.extend(sessions.iter().filter(|session| core.session_spec(**session).is_none()));
             });

@@ -11,7 +11,7 @@ use mooncake_wire::message::{
     self, AnchorDown, AnchorUp, AttachCall, Hello, HelloReply, LogPosition, OpenSession, Reply, Request, ResumeSession,
     anchor_up, hello, put_slot, reply, request,
 };
-use mooncake_wire::{CONTROL_PREFACE, MAX_FRAME, VERSION, encode_frame, pack_keys};
+use mooncake_wire::{CONTROL_PREFACE, FRAME_BYTES_MAX, VERSION, encode_frame, pack_keys};
 use prost::Message;
 use tempfile::TempDir;
 
@@ -156,7 +156,7 @@ pub fn greet(address: SocketAddr, role: hello::Role, highest: Option<LogPosition
     stream.write_all(&CONTROL_PREFACE).unwrap();
     let hello = Hello { version_min: VERSION, version_max: VERSION, highest, role: Some(role), ..Hello::default() };
     write_frame(&mut stream, &hello).unwrap();
-    let reply = read_frame(&mut stream, MAX_FRAME).unwrap();
+    let reply = read_frame(&mut stream, FRAME_BYTES_MAX).unwrap();
     (stream, reply)
 }
 
@@ -269,7 +269,7 @@ impl Client {
     pub fn call_as(&mut self, sequence: u64, body: request::Body) -> reply::Body {
         let request = Request { id: 7, sequence, answered_below: 0, body: Some(body), ..Request::default() };
         write_frame(&mut self.call, &request).unwrap();
-        let reply: Reply = read_frame(&mut self.call, MAX_FRAME).unwrap();
+        let reply: Reply = read_frame(&mut self.call, FRAME_BYTES_MAX).unwrap();
         assert_eq!(reply.id, 7);
         self.highest = reply.position;
         reply.body.expect("a body")
@@ -344,7 +344,7 @@ impl Client {
     }
 
     pub fn down(&mut self) -> AnchorDown {
-        read_frame(&mut self.anchor, MAX_FRAME).unwrap()
+        read_frame(&mut self.anchor, FRAME_BYTES_MAX).unwrap()
     }
 
     /// Takes an epoch for all segments, as a client does when it is told to.

@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Steps of sizes, so that what comes back fits again: two huge pages.
-const STEP: usize = 4 << 20;
+const STEP_BYTES: usize = 4 << 20;
 
 /// Bytes before the first one that is handed out. A tensor's header has 304
 /// bytes: so its data begins at a cache line.
 const LEAD: usize = 16;
 
 /// Most bytes that are kept for the next use.
-const MOST_KEPT: usize = 256 << 20;
+const KEPT_BYTES_MAX: usize = 256 << 20;
 
 static KEPT: Mutex<Vec<Region>> = Mutex::new(Vec::new());
 
@@ -38,7 +38,7 @@ unsafe impl Sync for Region {}
 impl Recycled {
     /// Memory of at least `bytes`, larger by a few MiB at most; `None` when there is none.
     pub fn take(bytes: usize) -> Option<Self> {
-        let len = bytes.checked_add(LEAD)?.checked_next_multiple_of(STEP)?;
+        let len = bytes.checked_add(LEAD)?.checked_next_multiple_of(STEP_BYTES)?;
         let kept = {
             let mut kept = KEPT.lock();
             kept.iter().position(|region| region.len == len).map(|at| kept.swap_remove(at))
@@ -59,7 +59,7 @@ impl Drop for Recycled {
         // The oldest make room: what is asked for now is likely to be asked for again.
         kept.push(region);
         let mut total: usize = kept.iter().map(|region| region.len).sum();
-        while total > MOST_KEPT {
+        while total > KEPT_BYTES_MAX {
             total -= kept.remove(0).len;
         }
     }
@@ -103,8 +103,8 @@ mod tests {
 
         let many: Vec<_> = (1..20).map(|at| Recycled::take(at * (8 << 20)).unwrap()).collect();
         drop(many);
-        drop(Recycled::take(MOST_KEPT * 2).unwrap());
-        assert!(KEPT.lock().iter().map(|region| region.len).sum::<usize>() <= MOST_KEPT);
+        drop(Recycled::take(KEPT_BYTES_MAX * 2).unwrap());
+        assert!(KEPT.lock().iter().map(|region| region.len).sum::<usize>() <= KEPT_BYTES_MAX);
         assert!(Recycled::take(usize::MAX).is_none() && Recycled::take(1 << 60).is_none());
     }
 }

@@ -17,7 +17,7 @@ pub(crate) enum Stores {
 }
 
 /// Bytes per step where copying and summing are two passes: small enough to stay in the first-level cache.
-const STEP: usize = 16 * 1024;
+const COPY_STEP_BYTES: usize = 16 * 1024;
 
 /// CRC-32C of what `crc` covers followed by `len` bytes at `src`.
 ///
@@ -98,7 +98,7 @@ unsafe fn checksum_portable(crc: u32, src: *const u8, len: usize) -> u32 {
 unsafe fn copy_and_checksum_portable(mut crc: u32, src: *const u8, dst: *mut u8, len: usize) -> u32 {
     let mut done = 0;
     while done < len {
-        let step = STEP.min(len - done);
+        let step = COPY_STEP_BYTES.min(len - done);
         // SAFETY: `done + step <= len`, inside both ranges.
         unsafe {
             std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), step);

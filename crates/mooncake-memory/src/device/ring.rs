@@ -19,13 +19,13 @@ pub(super) const SLOTS: usize = 4;
 pub(super) const SLOT: usize = 1 << 20;
 
 /// Rings of a process, all devices together: 128 MiB of pinned memory.
-const MOST: usize = 32;
+const RINGS_MAX: usize = 32;
 
 /// Longest wait for a ring. A call holds one for copies only, never while it waits for a peer, so that this is ages.
-const PATIENCE: Duration = Duration::from_secs(3);
+const RING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The rings of this process.
-pub(super) static POOL: Pool = Pool::new(MOST, PATIENCE);
+pub(super) static POOL: Pool = Pool::new(RINGS_MAX, RING_TIMEOUT);
 
 /// Lends rings, makes them when they are first needed, and keeps them.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use crate::error::CopyError;
 
 /// Least bytes of a step of a run that is shorter than the ring: below, what a
 /// step costs is more than what it gains by running beside the others.
-const STEP: usize = 256 << 10;
+const STEP_BYTES_MIN: usize = 256 << 10;
 
 /// The ring of one call, from its first device piece on. Dropped, it waits for
 /// what is under way.
@@ -100,7 +100,7 @@ struct Steps<'a> {
 impl<'a> Steps<'a> {
     fn new(spans: &'a [(usize, usize)]) -> Self {
         let total = spans.iter().fold(0_usize, |total, (_, len)| total.saturating_add(*len));
-        Self { rest: spans, done: 0, most: (total / SLOTS).clamp(STEP, SLOT), spans: Vec::new() }
+        Self { rest: spans, done: 0, most: (total / SLOTS).clamp(STEP_BYTES_MIN, SLOT), spans: Vec::new() }
     }
 
     /// Bytes of the next step, if there is one.
@@ -145,6 +145,10 @@ mod tests {
         assert_eq!(large.len(), 10);
         assert_eq!(large[0], [(0, 3), (1000, (1 << 20) - 3)]);
         assert_eq!(large[9], [(1000 + (9 << 20) - 3, 3), (1 << 40, 5)]);
-        assert_eq!(steps(&[(0, STEP), (STEP, 1)]).len(), 2, "a run of a step and a bit is two steps");
+        assert_eq!(
+            steps(&[(0, STEP_BYTES_MIN), (STEP_BYTES_MIN, 1)]).len(),
+            2,
+            "a run of a step and a bit is two steps"
+        );
     }
 }

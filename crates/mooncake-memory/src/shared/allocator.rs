@@ -16,7 +16,7 @@ use mooncake_os::{Guarded, forked};
 
 /// Most blocks of this process's own whose files stay open for peers that would map them: descriptors are few, and
 /// blocks may be many. Common memory does not count: no process could share it without its file.
-const MOST_FILES: usize = 256;
+const FILES_MAX: usize = 256;
 
 /// What was handed out and not taken back.
 static HANDED_OUT: Mutex<HandedOut> = Mutex::new(HandedOut { by_addr: BTreeMap::new(), files: 0, last_id: 0 });
@@ -197,7 +197,7 @@ pub unsafe fn prefer_huge_pages(base: *mut u8, len: usize) {
 
 fn hand_out(addr: usize, len: usize, file: Option<(OwnedFd, bool)>) {
     let mut handed_out = HANDED_OUT.lock();
-    let file = file.filter(|(_, sole)| !sole || handed_out.files < MOST_FILES).map(|(fd, sole)| {
+    let file = file.filter(|(_, sole)| !sole || handed_out.files < FILES_MAX).map(|(fd, sole)| {
         handed_out.files += usize::from(sole);
         handed_out.last_id += 1;
         File { id: handed_out.last_id, fd: Guarded::new(fd), sole, given: false }

@@ -36,7 +36,7 @@ const ASKED: u64 = 2;
 const ASLEEP: u64 = 3;
 
 /// Most words of one request.
-const MOST_WORDS: usize = 192;
+const WORDS_MAX: usize = 192;
 
 /// The lender's side.
 impl AccessPage {
@@ -56,7 +56,7 @@ impl AccessPage {
         if !self.is_asked() {
             return None;
         }
-        let count = self.word(COUNT).load(Ordering::Relaxed).min(MOST_WORDS as u64) as usize;
+        let count = self.word(COUNT).load(Ordering::Relaxed).min(WORDS_MAX as u64) as usize;
         Some((0..count).map(|nth| self.word(WORDS + nth * 8).load(Ordering::Relaxed)).collect())
     }
 
@@ -86,7 +86,7 @@ impl AccessPageView {
     /// answer.
     #[must_use]
     pub fn ask(&mut self, words: impl ExactSizeIterator<Item = u64>) -> bool {
-        if words.len() > MOST_WORDS || !self.is_looked_at() {
+        if words.len() > WORDS_MAX || !self.is_looked_at() {
             return false;
         }
         self.word(COUNT).store(words.len() as u64, Ordering::Relaxed);
@@ -149,10 +149,10 @@ mod tests {
     fn what_a_visitor_writes_there_that_is_no_request_is_none() {
         let (page, mut view) = pair();
         page.look();
-        assert!(!view.ask(std::iter::repeat_n(1, MOST_WORDS + 1)));
-        assert!(view.ask(std::iter::repeat_n(1, MOST_WORDS)));
+        assert!(!view.ask(std::iter::repeat_n(1, WORDS_MAX + 1)));
+        assert!(view.ask(std::iter::repeat_n(1, WORDS_MAX)));
         view.word(COUNT).store(u64::MAX, Ordering::Relaxed);
-        assert_eq!(page.asked().unwrap().len(), MOST_WORDS);
+        assert_eq!(page.asked().unwrap().len(), WORDS_MAX);
         view.word(TURN).store(77, Ordering::Relaxed);
         assert_eq!(page.asked(), None);
         page.look();

@@ -13,10 +13,10 @@ use mooncake_os::has_exited;
 use mooncake_os::{peer_credentials, peer_pidfd};
 
 /// Most ranges of one system call.
-const MAX_RANGES: usize = 64;
+const RANGES_MAX: usize = 64;
 
 /// Bytes of one system call, during which no copy can be told to stop.
-const STEP: usize = 4 << 20;
+const CALL_BYTES_MAX: usize = 4 << 20;
 
 /// Another process of this host, by the Unix socket that leads to it.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl PeerProcess {
         let mut remote = Cursor::new(from.iter().map(|(addr, len)| (*addr as usize, *len as usize)));
         let mut local = Cursor::new(into.iter().map(|part| (part.ptr.expose_provenance(), part.len)));
         loop {
-            let (theirs, count, bytes) = remote.ranges(STEP);
+            let (theirs, count, bytes) = remote.ranges(CALL_BYTES_MAX);
             let (ours, our_count, our_bytes) = local.ranges(bytes);
             if bytes == 0 || our_bytes == 0 {
                 break;
@@ -175,10 +175,10 @@ impl<I: Iterator<Item = (usize, usize)>> Cursor<I> {
     }
 
     /// The next ranges, of at most so many bytes together: (them, their number, their bytes).
-    fn ranges(&mut self, most: usize) -> ([libc::iovec; MAX_RANGES], usize, usize) {
-        let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_RANGES];
+    fn ranges(&mut self, most: usize) -> ([libc::iovec; RANGES_MAX], usize, usize) {
+        let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RANGES_MAX];
         let (mut used, mut bytes) = (0, 0);
-        while used < MAX_RANGES && bytes < most {
+        while used < RANGES_MAX && bytes < most {
             if self.ahead.len() == used {
                 match self.rest.find(|(_, len)| *len > 0) {
                     Some(range) => self.ahead.push(range),
@@ -247,7 +247,7 @@ mod tests {
             };
             assert!(!PeerProcess::myself().unwrap().pull_while(&ranges, &mut targets, wanted).unwrap());
             let copied = into.iter().filter(|byte| **byte == 7).count();
-            assert_eq!(copied, calls * MAX_RANGES * 64);
+            assert_eq!(copied, calls * RANGES_MAX * 64);
         }
     }
 

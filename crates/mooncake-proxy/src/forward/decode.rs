@@ -22,7 +22,7 @@ use crate::instances::upstream::{Failure, rest, without_connection};
 use crate::proxy::Proxy;
 
 /// What an instance says with an error that is passed on comes within that.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An attempt that came to nothing: why, and what the instance says itself.
 struct Missed {
@@ -113,7 +113,7 @@ impl Proxy {
         if is_of_the_instance(status) {
             // Where it would send the client to is no place of the client's.
             let is_error = status.is_client_error() || status.is_server_error();
-            let said = if is_error { passed_on(answer, PATIENCE).await.ok() } else { None };
+            let said = if is_error { passed_on(answer, ERROR_BODY_TIMEOUT).await.ok() } else { None };
             return Err(Missed { failure: Failure::Status(status), said });
         }
         // Servers send the head of a stream before they have begun: until a byte is there, another one can take over.
@@ -196,7 +196,7 @@ impl Begun {
         let Begun { status, mut headers, first, from } = self;
         without_connection(&mut headers);
         headers.remove(header::CONTENT_LENGTH);
-        let mut body = if from.is_end_stream() { Bytes::new() } else { rest(from, PATIENCE).await.ok()? };
+        let mut body = if from.is_end_stream() { Bytes::new() } else { rest(from, ERROR_BODY_TIMEOUT).await.ok()? };
         body = [first, body].concat().into();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;

@@ -15,7 +15,7 @@ use crate::instances::instance::Instance;
 use crate::instances::upstream::{Failure, Upstream};
 
 /// For the bootstrap service's answer: it has nothing to compute.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BOOTSTRAP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which of several engines behind one address computes a prompt.
 const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
@@ -31,7 +31,7 @@ struct Rank {
 /// Asks a prefill instance's bootstrap service for its engines.
 pub(crate) async fn engines(upstream: &Upstream, bootstrap: &str) -> Result<Engines, Failure> {
     let broke_off = |why: String| Failure::BrokeOff(format!("its bootstrap service: {why}"));
-    let (status, answer) = upstream.get(bootstrap, "/query", PATIENCE).await.map_err(|error| match error {
+    let (status, answer) = upstream.get(bootstrap, "/query", BOOTSTRAP_TIMEOUT).await.map_err(|error| match error {
         // The instance itself may be there all the same.
         Failure::Unreachable(why) => broke_off(why),
         other => other,

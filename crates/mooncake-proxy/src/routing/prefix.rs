@@ -14,7 +14,7 @@ use crate::instances::instance::InstanceNo;
 pub(crate) const BLOCK: usize = 1024;
 
 /// Longest beginning that is looked at, in blocks. What follows makes no choice better.
-const MOST_BLOCKS: usize = 1024;
+const BLOCKS_MAX: usize = 1024;
 
 /// A prompt, for the choice of an instance.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Prompt {
             before = state.finish();
             before
         };
-        let names = prompt.chunks_exact(BLOCK).take(MOST_BLOCKS).map(name).collect();
+        let names = prompt.chunks_exact(BLOCK).take(BLOCKS_MAX).map(name).collect();
         Prompt { names, blocks: prompt.len().div_ceil(BLOCK) as u64 }
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use mooncake_wire::message::{AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, anchor_up, hello};
-use mooncake_wire::{CONTROL_PREFACE, FEATURES, FrameReader, MAX_FRAME, VERSION, encode_frame};
+use mooncake_wire::{CONTROL_PREFACE, FEATURES, FRAME_BYTES_MAX, FrameReader, VERSION, encode_frame};
 use prost::Message;
 use serde::Serialize;
 
@@ -199,7 +199,7 @@ impl Session {
         let mut reader = FrameReader::default();
         let mut room = [0; 4096];
         let frame = loop {
-            if let Some(frame) = reader.next_frame(MAX_FRAME)? {
+            if let Some(frame) = reader.next_frame(FRAME_BYTES_MAX)? {
                 break frame;
             }
             let count = anchor.read(&mut room)?;
@@ -224,7 +224,7 @@ impl Session {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
         }
-        while let Some(frame) = self.reader.next_frame(MAX_FRAME)? {
+        while let Some(frame) = self.reader.next_frame(FRAME_BYTES_MAX)? {
             AnchorDown::decode(frame)?;
             self.pongs += 1;
         }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 
-use mooncake_core::{Core, Effects, KeysCursor, REMOVED, Time};
+use mooncake_core::{Core, Effects, KeysCursor, REMOVAL_SLOTS, Time};
 use mooncake_ids::SessionId;
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::convert::SoftPinTtl;
@@ -93,7 +93,7 @@ pub fn remove_by_pattern(pool: &mut Pool) {
     while !is_shown && removal.removed() < most {
         let mut chosen = Vec::new();
         is_shown = pool.hold("removal by a pattern, what is there", |core, now, _| {
-            removal.show(core, now, REMOVED, SHOWN_BYTES, |candidate, key| {
+            removal.show(core, now, REMOVAL_SLOTS, SHOWN_BYTES, |candidate, key| {
                 if key.ends_with(b"7") {
                     chosen.push(candidate);
                 }
@@ -105,7 +105,7 @@ pub fn remove_by_pattern(pool: &mut Pool) {
     while !is_shown && removal.removed() < 2 * most {
         let mut chosen = Vec::new();
         is_shown = pool.hold("removal by a pattern, what is there", |core, now, _| {
-            removal.show(core, now, REMOVED, SHOWN_BYTES, |candidate, _| chosen.push(candidate))
+            removal.show(core, now, REMOVAL_SLOTS, SHOWN_BYTES, |candidate, _| chosen.push(candidate))
         });
         pool.hold("removal by a pattern, a slice", |core, now, fx| removal.take(core, now, &chosen, fx));
     }
@@ -125,7 +125,7 @@ pub fn removal_beside_puts(pool: &mut Pool) {
     for (session, rids) in rids {
         pool.end(session, rids, "put_end beside a removal");
     }
-    pool.hold("remove_all, a slice", |core, now, fx| removal.take_all(core, now, REMOVED, fx));
+    pool.hold("remove_all, a slice", |core, now, fx| removal.take_all(core, now, REMOVAL_SLOTS, fx));
     drop(removal);
     pool.tick("tick, a removal has ended");
     pool.refill();

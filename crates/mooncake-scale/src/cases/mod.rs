@@ -1,6 +1,6 @@
 //! What happens to a large pool on a bad day.
 
-use mooncake_core::{ListedViews, Origin, PutConfig, REMOVED, RemoveAll, STEP};
+use mooncake_core::{ListedViews, Origin, PutConfig, REMOVAL_SLOTS, RemoveAll, STEP_OBJECTS};
 use mooncake_ids::{GRANULE, Rid, SessionId};
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::hello::SEARCHED;
@@ -447,7 +447,7 @@ fn resume_views(pool: &mut Pool, session: u64, views: Vec<Rid>) -> ListedViews {
             return views;
         }
         pool.hold("a list of views, a step of those that the log lost", |core, now, fx| {
-            core.note_found_views(now, session, &mut views, STEP, fx);
+            core.note_found_views(now, session, &mut views, STEP_OBJECTS, fx);
         });
     }
 }
@@ -619,5 +619,7 @@ fn remove(pool: &mut Pool) {
 
 fn remove_all(pool: &mut Pool) {
     let mut cursor = RemoveAll::new(&mut pool.core, true);
-    while !pool.hold("remove_all, a slice", |core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVED, fx)) {}
+    while !pool.hold("remove_all, a slice", |core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVAL_SLOTS, fx))
+    {
+    }
 }

@@ -1,6 +1,6 @@
 //! What owners and readers say on their anchors, and sessions that come, lend memory and go.
 
-use mooncake_core::{Config, ListedViews, Origin, Populated, PutConfig, STEP, SegmentSpec, SessionSpec};
+use mooncake_core::{Config, ListedViews, Origin, Populated, PutConfig, STEP_OBJECTS, SegmentSpec, SessionSpec};
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use mooncake_master::machine::anchors::FENCES_SLICE;
 
@@ -230,5 +230,5 @@ pub fn stragglers(pool: &mut Pool) {
     assert!(refused.is_err(), "1,024 are not answered");
     pool.core.settle_replies(SessionId(7), first + 2 * UNSETTLED, &[]);
     pool.tick("tick, 1,024 replies are forgotten");
-    while pool.quietly(|core, now, fx| core.background(now, STEP, fx)) {}
+    while pool.quietly(|core, now, fx| core.background(now, STEP_OBJECTS, fx)) {}
 }

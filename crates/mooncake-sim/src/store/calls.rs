@@ -20,7 +20,7 @@ use crate::world::World;
 pub use mooncake_client::machine::call::Abandoned;
 
 /// For how long a look-up waits.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A wait looks up this often.
 const SLICE: Duration = Duration::from_millis(50);
@@ -144,7 +144,7 @@ impl CallDriver for Caller<'_> {
     }
 
     fn lookup_timeout(&self) -> Duration {
-        PATIENCE
+        LOOKUP_TIMEOUT
     }
 
     fn is_forked(&self) -> bool {
@@ -308,6 +308,6 @@ impl OrphanDriver for Store {
     }
 
     fn call(&self) -> impl CallDriver<Session = Session> {
-        self.caller(PATIENCE)
+        self.caller(LOOKUP_TIMEOUT)
     }
 }

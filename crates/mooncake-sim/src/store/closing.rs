@@ -8,7 +8,7 @@ use mooncake_client::{Cause, StoreError};
 use mooncake_wire::message::{CloseSession, request};
 
 use crate::store::Store;
-use crate::store::calls::{NoAnswer, PATIENCE};
+use crate::store::calls::{LOOKUP_TIMEOUT, NoAnswer};
 
 impl Store {
     /// Takes the segments out of the pool and ends the session. Views survive.
@@ -28,7 +28,7 @@ impl Store {
             inner.network.whims.count(|sum| sum.outlived += 1);
             return self.end();
         }
-        match self.finish(request::Body::CloseSession(CloseSession {}), PATIENCE).await {
+        match self.finish(request::Body::CloseSession(CloseSession {}), LOOKUP_TIMEOUT).await {
             Ok(_) | Err(NoAnswer::Refused(_) | NoAnswer::Closed) => self.stop(),
             // It may hold pins of calls that were given up: the anchor tells it once it answers.
             Err(_) => self.end(),

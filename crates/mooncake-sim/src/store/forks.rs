@@ -6,7 +6,7 @@ use mooncake_client::{Cause, StoreError};
 use mooncake_wire::message::{CloseSession, request};
 
 use crate::store::Store;
-use crate::store::calls::{NoAnswer, PATIENCE};
+use crate::store::calls::{LOOKUP_TIMEOUT, NoAnswer};
 use crate::store::puts::{Item, Options};
 
 /// A child tries its parent's store so often.
@@ -26,7 +26,7 @@ impl Store {
             let got = self.get_batch(&[b"child"]).await;
             assert!(got[0].as_ref().is_err_and(is_forked), "seed {seed}: a forked child gets: {got:?}");
             assert!(self.borrow(b"child").await.is_none(), "seed {seed}: a forked child has a view");
-            let closed = self.finish(request::Body::CloseSession(CloseSession {}), PATIENCE).await;
+            let closed = self.finish(request::Body::CloseSession(CloseSession {}), LOOKUP_TIMEOUT).await;
             assert_eq!(closed.err(), Some(NoAnswer::Forked), "seed {seed}: a forked child closes a store");
             world.sleep(BETWEEN).await;
         }

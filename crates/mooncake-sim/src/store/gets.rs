@@ -10,7 +10,7 @@ use mooncake_wire::pack_keys;
 
 use crate::memory::ledger::checksum;
 use crate::store::Store;
-use crate::store::calls::PATIENCE;
+use crate::store::calls::LOOKUP_TIMEOUT;
 use crate::store::links;
 use crate::store::puts::error_of;
 
@@ -19,10 +19,10 @@ impl GetDriver for Store {
 
     async fn look_up(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
-        let answer = self.query(body, PATIENCE).await.map_err(|error| error_of(&error))?;
+        let answer = self.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
         let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
         let replicas = found.objects.iter().flat_map(|object| &object.replicas);
-        self.meet_segments(answer.numbering, replicas, PATIENCE).await.map_err(|error| error_of(&error))?;
+        self.meet_segments(answer.numbering, replicas, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
         Ok((found.objects, answer.numbering))
     }
 

@@ -13,7 +13,7 @@ use mooncake_wire::message::{Exists, Object, Replica, request};
 use mooncake_wire::pack_keys;
 
 use crate::store::Store;
-use crate::store::calls::PATIENCE;
+use crate::store::calls::LOOKUP_TIMEOUT;
 use crate::store::links::{self, Address};
 use crate::store::puts::error_of;
 use crate::store::puts_in_sessions::NO_LINK;
@@ -33,7 +33,7 @@ impl GetSessionDriver for Store {
 
     async fn protect(&self, keys: &[&[u8]]) -> Result<(), StoreError> {
         let body = request::Body::Exists(Exists { keys: Some(pack_keys(keys)), sizes: false });
-        self.query(body, PATIENCE).await.map(drop).map_err(|error| error_of(&error))
+        self.query(body, LOOKUP_TIMEOUT).await.map(drop).map_err(|error| error_of(&error))
     }
 
     fn place(&self, object: &Object, numbering: Numbering) -> Places {

@@ -12,7 +12,7 @@ use mooncake_wire::message::{reply, request};
 
 use crate::memory::Memory;
 use crate::store::Store;
-use crate::store::calls::PATIENCE;
+use crate::store::calls::LOOKUP_TIMEOUT;
 use crate::store::puts::error_of;
 
 impl LendingDriver for Store {
@@ -31,12 +31,12 @@ impl LendingDriver for Store {
     }
 
     async fn finish(&self, _: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
-        let answer = Store::finish(self, body, PATIENCE).await;
+        let answer = Store::finish(self, body, LOOKUP_TIMEOUT).await;
         answer.map(|answer| answer.body).map_err(|error| error_of(&error))
     }
 
     async fn finish_now(&self, _: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
-        let answer = Store::finish_now(self, body, PATIENCE).await;
+        let answer = Store::finish_now(self, body, LOOKUP_TIMEOUT).await;
         answer.map(|answer| answer.body).map_err(|error| error_of(&error))
     }
 

@@ -12,7 +12,7 @@ use mooncake_wire::pack_keys;
 
 use crate::memory::ledger::{checksum, word};
 use crate::server::lane::Unwritten;
-use crate::store::calls::{Abandoned, NoAnswer, PATIENCE};
+use crate::store::calls::{Abandoned, LOOKUP_TIMEOUT, NoAnswer};
 use crate::store::links::{Address, Piece};
 use crate::store::{Session, Store};
 
@@ -112,7 +112,7 @@ impl PutDriver for Driver<'_> {
             wait,
             groups: None,
         };
-        let patience = PATIENCE + if wait { PARKED } else { Duration::ZERO };
+        let patience = LOOKUP_TIMEOUT + if wait { PARKED } else { Duration::ZERO };
         let asked = self.store.mutate(request::Body::PutStart(start), patience, Abandoned::GivesUpPlacements).await;
         let answer = asked.map_err(|error| error_of(&error))?;
         let reply::Body::PutStart(reply) = answer.body else { unreachable!("a put was started") };
@@ -121,7 +121,7 @@ impl PutDriver for Driver<'_> {
 
     async fn meet(&self, origin: &Origin, placed: &[Placed]) -> Result<(), StoreError> {
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
-        self.store.meet_segments(origin.numbering, replicas, PATIENCE).await.map_err(|error| error_of(&error))
+        self.store.meet_segments(origin.numbering, replicas, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))
     }
 
     async fn write_all(&self, origin: &Origin, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
@@ -214,7 +214,7 @@ impl Store {
 
     async fn end_put(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
         let body = request::Body::PutEnd(PutEnd { ended });
-        let asked = self.finish_in(&origin.session, body, PATIENCE * 2).await;
+        let asked = self.finish_in(&origin.session, body, LOOKUP_TIMEOUT * 2).await;
         Ok(match asked.map_err(|error| error_of(&error))?.map(|answer| answer.body) {
             None => None,
             Some(reply::Body::PutEnd(reply)) => Some(reply.outcomes),
@@ -227,7 +227,7 @@ impl Store {
             rids.iter().for_each(|rid| self.inner.network.ledger.writer_is_done(session.secret, *rid));
         }
         let body = request::Body::Abort(Abort { rids: rids.iter().map(|rid| rid.0).collect(), writer_done: settled });
-        if self.finish_in(session, body, PATIENCE).await.is_err() {
+        if self.finish_in(session, body, LOOKUP_TIMEOUT).await.is_err() {
             self.give_up_later(session, rids, settled);
         }
     }

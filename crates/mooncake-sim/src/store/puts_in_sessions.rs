@@ -20,7 +20,7 @@ use mooncake_wire::pack_keys;
 use crate::memory::ledger::{checksum, checksum_of_both, word};
 use crate::store::Store;
 use crate::store::callers::LARGEST;
-use crate::store::calls::PATIENCE;
+use crate::store::calls::LOOKUP_TIMEOUT;
 use crate::store::links::Address;
 use crate::store::puts::{Driver, Item, Options, Origin, error_of};
 
@@ -64,7 +64,7 @@ impl PutSessionDriver for Driver<'_> {
 
     async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
-        let answer = self.store.query(body, PATIENCE).await.map_err(|error| error_of(&error))?;
+        let answer = self.store.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
         let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
         if !answer.session.is(&origin.session) {
             return Ok(Vec::new());

@@ -9,7 +9,7 @@ use mooncake_wire::message::{BadReplica, Lookup, Object, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::store::Store;
-use crate::store::calls::PATIENCE;
+use crate::store::calls::LOOKUP_TIMEOUT;
 use crate::store::puts::error_of;
 
 impl SuspectDriver for Store {
@@ -33,7 +33,7 @@ impl SuspectDriver for Store {
 
     async fn look_up(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
-        let answer = self.query(body, PATIENCE).await.map_err(|error| error_of(&error))?;
+        let answer = self.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
         let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
         Ok(found.objects)
     }
@@ -41,6 +41,6 @@ impl SuspectDriver for Store {
     async fn tell(&self, bad: BadReplica) -> Result<(), StoreError> {
         self.inner.tally.borrow_mut().suspects += 1 + bad.more.len() as u64;
         let body = request::Body::BadReplica(bad);
-        self.query(body, PATIENCE).await.map(drop).map_err(|error| error_of(&error))
+        self.query(body, LOOKUP_TIMEOUT).await.map(drop).map_err(|error| error_of(&error))
     }
 }

@@ -14,7 +14,7 @@ use mooncake_wire::pack_keys;
 
 use crate::memory::ledger::checksum;
 use crate::store::Store;
-use crate::store::calls::{Abandoned, PATIENCE};
+use crate::store::calls::{Abandoned, LOOKUP_TIMEOUT};
 use crate::store::links::{self, Link};
 use crate::store::puts::error_of;
 
@@ -63,7 +63,7 @@ impl ViewDriver for Store {
 
     async fn pin(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
         let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
-        let asked = self.mutate(body, PATIENCE, Abandoned::VoidsPins).await;
+        let asked = self.mutate(body, LOOKUP_TIMEOUT, Abandoned::VoidsPins).await;
         let answer = asked.map_err(|error| error_of(&error))?;
         let reply::Body::Lookup(found) = answer.body else { unreachable!("a pin is answered by what it found") };
         Ok((found.objects, answer.numbering))
@@ -83,7 +83,7 @@ impl ViewDriver for Store {
 
     async fn meet(&self, objects: &[Object], numbering: Numbering) -> Result<(), StoreError> {
         let replicas = objects.iter().flat_map(|object| &object.replicas);
-        self.meet_segments(numbering, replicas, PATIENCE).await.map_err(|error| error_of(&error))
+        self.meet_segments(numbering, replicas, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))
     }
 
     async fn link(&self, extent: &Extent, numbering: Numbering) -> Option<Rc<Link>> {

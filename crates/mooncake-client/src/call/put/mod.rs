@@ -9,7 +9,7 @@ use mooncake_ids::Rid;
 use mooncake_memory::{Source, total_of_sources};
 use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, reply, request};
-use mooncake_wire::{MAX_KEY, pack_keys};
+use mooncake_wire::{KEY_BYTES_MAX, pack_keys};
 
 use crate::call::fan_out::{fan_out, threads_for};
 use crate::error::{Cause, StoreError};
@@ -75,9 +75,9 @@ pub(crate) fn check_all<T>(
 fn check(item: &PutItem<'_>, size: u64, group: Option<&String>) -> Result<(), StoreError> {
     check_key(item.key)?;
     if let Some(group) = group
-        && group.len() > MAX_KEY
+        && group.len() > KEY_BYTES_MAX
     {
-        let reason = format!("a group's name has at most {MAX_KEY} bytes, not {}", group.len());
+        let reason = format!("a group's name has at most {KEY_BYTES_MAX} bytes, not {}", group.len());
         return Err(Cause::InvalidParams(reason).into());
     }
     if size == u64::MAX {

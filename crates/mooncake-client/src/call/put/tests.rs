@@ -163,7 +163,7 @@ fn what_no_object_can_be_is_refused_before_the_master_is_asked() {
     let (empty, value) = ([Source::new(b"")], [Source::new(b"v")]);
     let item = |key: &'static [u8], value| PutItem { key, value };
     let items = [item(b"a", &empty), item(b"", &value), item(b"b", &value), item(b"c", &value)];
-    let groups = [1, 1, MAX_KEY + 1, MAX_KEY].map(|bytes| "g".repeat(bytes)).to_vec();
+    let groups = [1, 1, KEY_BYTES_MAX + 1, KEY_BYTES_MAX].map(|bytes| "g".repeat(bytes)).to_vec();
     master.answers(|request| {
         let slot = PutSlot { kind: put_slot::Kind::Exists.into(), ..PutSlot::default() };
         match &request.body {

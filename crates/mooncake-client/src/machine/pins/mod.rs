@@ -9,7 +9,7 @@ use super::rounds::CHANGED_KEYS;
 
 /// Most views of a store at a time. Each has its place in the hello with which the store comes back, and a hello has
 /// its limit: one that did not fit would be refused for ever.
-pub const MAX_VIEWS: usize = 65_536;
+pub const VIEWS_MAX: usize = 65_536;
 
 /// Most calls that take views while the master is not known to have the last list: it keeps the reply to each, and
 /// keeps at most 1,024 of a session (docs/safety.md, rule 6).
@@ -105,7 +105,7 @@ impl Pins {
     pub fn take_room(&mut self, wanted: usize) -> usize {
         // With that many replies held back, copies have to do until the list has come.
         let wanted = if self.held_back.len() < HELD_BACK_MAX { wanted } else { 0 };
-        let views = wanted.min(MAX_VIEWS.saturating_sub(self.views));
+        let views = wanted.min(VIEWS_MAX.saturating_sub(self.views));
         self.views += views;
         views
     }
@@ -518,18 +518,18 @@ mod tests {
     #[test]
     fn no_more_views_begin_than_a_list_may_have() {
         let mut pins = Pins::default();
-        assert_eq!((pins.take_room(MAX_VIEWS - 2), pins.take_room(5)), (MAX_VIEWS - 2, 2));
-        pins.give_room_back(MAX_VIEWS);
+        assert_eq!((pins.take_room(VIEWS_MAX - 2), pins.take_room(5)), (VIEWS_MAX - 2, 2));
+        pins.give_room_back(VIEWS_MAX);
         let room = pins.take_room(3);
         let era = pins.adopt(pins.generation(), [Rid(2), Rid(2), Rid(4)].into_iter()).unwrap();
         pins.give_room_back(room);
-        assert_eq!(room_left(&mut pins), MAX_VIEWS - 3);
+        assert_eq!(room_left(&mut pins), VIEWS_MAX - 3);
         pins.release(era, Rid(2));
-        assert_eq!(room_left(&mut pins), MAX_VIEWS - 2);
+        assert_eq!(room_left(&mut pins), VIEWS_MAX - 2);
         pins.start_over();
-        assert_eq!(room_left(&mut pins), MAX_VIEWS, "those of an earlier session are on no list");
+        assert_eq!(room_left(&mut pins), VIEWS_MAX, "those of an earlier session are on no list");
         pins.release(era, Rid(2));
-        assert_eq!(room_left(&mut pins), MAX_VIEWS);
+        assert_eq!(room_left(&mut pins), VIEWS_MAX);
     }
 
     #[test]

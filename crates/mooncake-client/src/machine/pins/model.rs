@@ -277,7 +277,7 @@ proptest! {
             prop_assert!(is_right, "{}: {world:?}", rid.0);
         }
         let listed = world.views.iter().filter(|(era, _)| *era == world.era).count();
-        prop_assert_eq!(world.pins.take_room(usize::MAX), MAX_VIEWS - listed);
+        prop_assert_eq!(world.pins.take_room(usize::MAX), VIEWS_MAX - listed);
         while !world.views.is_empty() {
             prop_assert!(!world.pins.seal() || listed == 0);
             world.end(0);

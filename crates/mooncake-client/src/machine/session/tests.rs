@@ -6,15 +6,15 @@ use mooncake_wire::message::{
     FenceDone, Hello, PeerGone, Pong, ReaderGoneTaken, Refusal, ResumeSession, SegmentGone, SessionOver, TakeEpoch,
     refusal,
 };
-use mooncake_wire::{FEATURES, MAX_HELLO_FRAME};
+use mooncake_wire::{FEATURES, HELLO_FRAME_BYTES_MAX};
 use prost::Message;
 
 use super::*;
 use crate::machine::deaths::Deaths;
-use crate::machine::owner::MAX_SEGMENTS;
-use crate::machine::pins::{MAX_VIEWS, Pins};
+use crate::machine::owner::SEGMENTS_MAX;
+use crate::machine::pins::{Pins, VIEWS_MAX};
 use crate::machine::progress::Progress;
-use crate::machine::sequences::{MAX_UNSETTLED, Sequences};
+use crate::machine::sequences::{Sequences, UNSETTLED_MAX};
 use crate::machine::wants::Wants;
 
 const A1: Epoch = Epoch::numbered(1);
@@ -749,21 +749,21 @@ fn whatever_a_store_holds_it_can_come_back_with() {
         secret: most,
         process: Some(process),
         host_name: "n".repeat(1 << 10),
-        segments: vec![vec![9; 16].into(); MAX_SEGMENTS],
-        pins: vec![most; MAX_VIEWS],
+        segments: vec![vec![9; 16].into(); SEGMENTS_MAX],
+        pins: vec![most; VIEWS_MAX],
         epoch_taken: u32::MAX,
         settled_below: most,
-        unsettled: vec![most; MAX_UNSETTLED],
-        epochs: vec![u32::MAX; MAX_SEGMENTS],
+        unsettled: vec![most; UNSETTLED_MAX],
+        epochs: vec![u32::MAX; SEGMENTS_MAX],
         list: most,
     };
     let hello = Hello { highest: Some(position), role: Some(hello::Role::Resume(resume)), ..Hello::default() };
     // And what a later version may add: some more about each of its segments.
-    assert!(hello.encoded_len() + 32 * MAX_SEGMENTS < MAX_HELLO_FRAME, "{}", hello.encoded_len());
+    assert!(hello.encoded_len() + 32 * SEGMENTS_MAX < HELLO_FRAME_BYTES_MAX, "{}", hello.encoded_len());
     // The master names those of them that it does not know.
-    let (gone_segments, unknown_pins) = (vec![vec![9; 16].into(); MAX_SEGMENTS], vec![most; MAX_VIEWS]);
+    let (gone_segments, unknown_pins) = (vec![vec![9; 16].into(); SEGMENTS_MAX], vec![most; VIEWS_MAX]);
     let reply = HelloReply { gone_segments, unknown_pins, ..HelloReply::default() };
-    assert!(reply.encoded_len() < MAX_HELLO_FRAME);
+    assert!(reply.encoded_len() < HELLO_FRAME_BYTES_MAX);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use mooncake_wire::message::Replica;
 use super::*;
 use crate::error::Cause;
 use crate::machine::get::Doubt;
-use crate::machine::pins::{MAX_VIEWS, Verdict};
+use crate::machine::pins::{VIEWS_MAX, Verdict};
 use crate::machine::ready;
 
 /// Of each object.
@@ -185,7 +185,7 @@ impl Script {
         let mut pins = self.pins.borrow_mut();
         assert!(pins.seal(), "a pin is counted");
         assert!(pins.admit(3 * SIZE, 3 * SIZE), "bytes are counted");
-        assert_eq!(pins.take_room(usize::MAX), MAX_VIEWS);
+        assert_eq!(pins.take_room(usize::MAX), VIEWS_MAX);
         pins.to_send(|| 1).map(|(_, rids)| rids).unwrap_or_default()
     }
 }
@@ -332,7 +332,7 @@ fn beyond_the_bytes_that_views_may_hold_they_are_copies() {
 fn a_round_takes_the_room_that_is_left_and_gives_it_back_whatever_becomes_of_it() {
     let script = Script::default();
     let keys = vec![&b"\0"[..]; 2 * CHANGED_KEYS + 10];
-    let held = MAX_VIEWS - CHANGED_KEYS - 5;
+    let held = VIEWS_MAX - CHANGED_KEYS - 5;
     script.pins.borrow_mut().take_room(held);
     script.pin_fails.set(true);
     let views = script.view(&keys);

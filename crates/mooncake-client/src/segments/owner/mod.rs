@@ -21,7 +21,7 @@ use crate::descriptors::{self, LENT};
 use crate::discovery::listen_address::Advertised;
 use crate::error::{Cause, StoreError};
 use crate::machine::lending::{self, LendingDriver};
-use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned};
+use crate::machine::owner::{Output, Owner, Pinned, SEGMENTS_MAX};
 use crate::machine::position::epoch_of;
 use crate::machine::ready;
 use crate::machine::session::Recheck;
@@ -120,7 +120,7 @@ impl SegmentOwner {
         let held = self.state.lock().count();
         descriptors::expect(held + 1, "segments that this store lends", LENT);
         if !self.state.lock().has_room() {
-            let reason = format!("it has {MAX_SEGMENTS} already, the most there may be; unmount one first");
+            let reason = format!("it has {SEGMENTS_MAX} already, the most there may be; unmount one first");
             return Err(Cause::Setup { what: "another segment of this store", reason }.into());
         }
         self.mount_new(None, backing)

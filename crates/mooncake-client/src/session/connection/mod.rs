@@ -11,7 +11,7 @@ use mooncake_os::{Deadline, Guarded, peer_credentials};
 use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
 use mooncake_wire::{
-    CONTROL_PREFACE, FEATURES, Feature, FrameError, LANE_PREFACE, MAX_HELLO_FRAME, VERSION, encode_frame,
+    CONTROL_PREFACE, FEATURES, Feature, FrameError, HELLO_FRAME_BYTES_MAX, LANE_PREFACE, VERSION, encode_frame,
 };
 use prost::Message;
 use rustix::buffer::spare_capacity;
@@ -100,7 +100,7 @@ impl Connection {
         };
         encode_frame(&hello, &mut connection.output);
         connection.flush(deadline)?;
-        let reply: HelloReply = connection.receive(MAX_HELLO_FRAME, deadline).map_err(|error| match error {
+        let reply: HelloReply = connection.receive(HELLO_FRAME_BYTES_MAX, deadline).map_err(|error| match error {
             ConnectionError::Frame(FrameError::TooLong { length, limit }) => match length {
                 HTTP => ConnectionError::Wrong(WrongPort::Http),
                 DATA => ConnectionError::Wrong(WrongPort::Data),

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 
-use mooncake_wire::MAX_FRAME;
+use mooncake_wire::FRAME_BYTES_MAX;
 use mooncake_wire::message::{AttachCall, Reply, Request, reply, request};
 
 use super::*;
@@ -38,7 +38,7 @@ fn a_peer_that_takes_or_says_nothing_is_waited_for_until_the_deadline() {
     std::thread::spawn(move || {
         let (mut connection, _peer) = connected();
         let deadline = || Deadline::at(Instant::now() + Duration::from_millis(100));
-        let heard = connection.receive::<Reply>(MAX_FRAME, &deadline());
+        let heard = connection.receive::<Reply>(FRAME_BYTES_MAX, &deadline());
         ended.send(heard.map(drop)).unwrap();
         let remove = mooncake_wire::message::RemoveByRegex { pattern: "x".repeat(32 << 20), force: true };
         let request = Request { body: Some(request::Body::RemoveByRegex(remove)), ..Request::default() };
@@ -67,13 +67,13 @@ fn messages_are_whole_however_their_bytes_come_and_long_ones_keep_no_room() {
         peer
     });
     for expected in sent {
-        let heard: Reply = connection.receive(MAX_FRAME, &deadline).unwrap();
+        let heard: Reply = connection.receive(FRAME_BYTES_MAX, &deadline).unwrap();
         assert_eq!(heard, expected);
     }
     assert_eq!((connection.taken, connection.input.len()), (0, 0), "nothing is left of them");
     assert!(connection.input.capacity() <= KEPT_BUFFER, "{}", connection.input.capacity());
     let mut peer = sending.join().unwrap();
     peer.write_all(&u32::MAX.to_le_bytes()).unwrap();
-    let heard = connection.receive::<Reply>(MAX_FRAME, &deadline);
+    let heard = connection.receive::<Reply>(FRAME_BYTES_MAX, &deadline);
     assert!(matches!(heard, Err(ConnectionError::Frame(FrameError::TooLong { .. }))), "{heard:?}");
 }

@@ -32,7 +32,7 @@ use crate::session::connection::{Address, Connection};
 mod tests;
 
 /// Most call connections of a store; more callers than that wait for one.
-pub(crate) const MAX_CONNECTIONS: usize = 64;
+pub(crate) const CONNECTIONS_MAX: usize = 64;
 
 /// A call connection that has rested for so long is closed, if it is not one of the last that are left.
 const IDLE_MAX: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ const IDLE_MAX: Duration = Duration::from_secs(5);
 const KEPT: usize = 2;
 
 /// Most of them for calls that the master may take seconds over, so that the others never wait for these.
-pub(crate) const MAX_LONG: usize = 48;
+pub(crate) const LONG_CALLS_MAX: usize = 48;
 
 /// One store's side of the control protocol.
 pub(crate) struct Control {
@@ -271,7 +271,7 @@ impl Control {
         let session = self.session();
         let mut pool = self.pool.lock();
         loop {
-            if !long || pool.long < MAX_LONG {
+            if !long || pool.long < LONG_CALLS_MAX {
                 while let Some((attached, connection)) = pool.idle.pop() {
                     let is_current = attached.is(&session) && attached.instance == session.instance;
                     if is_current && !connection.was_closed_at_rest() {
@@ -280,14 +280,14 @@ impl Control {
                     }
                     pool.open -= 1;
                 }
-                if pool.open < MAX_CONNECTIONS {
+                if pool.open < CONNECTIONS_MAX {
                     pool.open += 1;
                     pool.long += usize::from(long);
                     break;
                 }
             }
             let began = Instant::now();
-            let among_long = long && pool.long >= MAX_LONG;
+            let among_long = long && pool.long >= LONG_CALLS_MAX;
             self.freed.wait_for(&mut pool, deadline.slice());
             // What came back while the hook was asked is seen as well: the pool is looked at behind it.
             MutexGuard::unlocked(&mut pool, || deadline.check()).map_err(ConnectionError::from)?;

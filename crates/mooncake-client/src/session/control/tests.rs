@@ -360,13 +360,13 @@ fn no_more_calls_are_under_way_than_there_are_places_and_long_ones_leave_some_to
         Some(usual(request))
     });
     std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..MAX_LONG + 2).map(|_| scope.spawn(|| store.ask(long(), 2 * PATIENCE))).collect();
-        wait_for("as many as may be", || store.master().asked().len() == MAX_LONG);
+        let calls: Vec<_> = (0..LONG_CALLS_MAX + 2).map(|_| scope.spawn(|| store.ask(long(), 2 * PATIENCE))).collect();
+        wait_for("as many as may be", || store.master().asked().len() == LONG_CALLS_MAX);
         store.ping().expect("there is room for it");
-        assert_eq!(control.connections(), (MAX_LONG + 1, 1, MAX_LONG));
+        assert_eq!(control.connections(), (LONG_CALLS_MAX + 1, 1, LONG_CALLS_MAX));
         (0..2).for_each(|_| release.send(()).unwrap());
-        wait_for("those that waited", || store.master().asked().len() == MAX_LONG + 1 + 2);
-        (0..MAX_LONG).for_each(|_| release.send(()).unwrap());
+        wait_for("those that waited", || store.master().asked().len() == LONG_CALLS_MAX + 1 + 2);
+        (0..LONG_CALLS_MAX).for_each(|_| release.send(()).unwrap());
         calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));
     });
     assert_eq!(control.connections().2, 0);
@@ -375,19 +375,19 @@ fn no_more_calls_are_under_way_than_there_are_places_and_long_ones_leave_some_to
     let asked = store.master().asked().len();
     std::thread::scope(|scope| {
         let ping = || scope.spawn(|| store.ask(request::Body::Ping(Ping {}), 2 * PATIENCE));
-        let mut calls: Vec<_> = (0..MAX_CONNECTIONS).map(|_| ping()).collect();
-        wait_for("as many as may be", || store.master().asked().len() == asked + MAX_CONNECTIONS);
-        assert_eq!(control.connections(), (MAX_CONNECTIONS, 0, 0));
+        let mut calls: Vec<_> = (0..CONNECTIONS_MAX).map(|_| ping()).collect();
+        wait_for("as many as may be", || store.master().asked().len() == asked + CONNECTIONS_MAX);
+        assert_eq!(control.connections(), (CONNECTIONS_MAX, 0, 0));
         let error = store.ask(request::Body::Ping(Ping {}), Duration::from_millis(80)).unwrap_err();
-        assert_eq!(store.master().asked().len(), asked + MAX_CONNECTIONS, "{error}");
+        assert_eq!(store.master().asked().len(), asked + CONNECTIONS_MAX, "{error}");
         assert!(control.reach.is_unreachable());
         let error = store.ping().unwrap_err();
-        assert_eq!(store.master().asked().len(), asked + MAX_CONNECTIONS, "{error}");
+        assert_eq!(store.master().asked().len(), asked + CONNECTIONS_MAX, "{error}");
         control.reach.pong(control.now());
         calls.extend((0..3).map(|_| ping()));
         (0..calls.len()).for_each(|_| release.send(()).unwrap());
         calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));
     });
-    assert_eq!(store.master().asked().len(), asked + MAX_CONNECTIONS + 3);
-    assert_eq!(control.connections(), (MAX_CONNECTIONS, MAX_CONNECTIONS, 0));
+    assert_eq!(store.master().asked().len(), asked + CONNECTIONS_MAX + 3);
+    assert_eq!(control.connections(), (CONNECTIONS_MAX, CONNECTIONS_MAX, 0));
 }

@@ -15,13 +15,13 @@ pub(crate) const AHEAD: usize = 32;
 
 /// Room for fewer objects than these, of a hundred bytes each and their keys, is in the last cache of a server: there
 /// foreseeing costs a quarter of an existence query. It is not what is left of many.
-const MANY: u32 = 1 << 16;
+const MANY_SLOTS: u32 = 1 << 16;
 
 impl Objects {
     /// Keys are about to be asked for, at most [`AHEAD`] of them: their hashes. Changes nothing.
     #[inline]
     pub fn foresee(&self, hashes: impl ExactSizeIterator<Item = u64>) {
-        if self.slab.bound() > MANY && hashes.len() > 1 {
+        if self.slab.bound() > MANY_SLOTS && hashes.len() > 1 {
             let slots: SmallVec<[u32; AHEAD]> = hashes.filter_map(|hash| self.index.likely(hash)).collect();
             self.foresee_slots(slots.into_iter());
         }
@@ -50,7 +50,7 @@ impl Objects {
         let looked_up = std::iter::successors(looked_up, |slot| self.protected.next(&self.slab, *slot));
         let slots: SmallVec<[ObjectSlot; AHEAD]> =
             coldest.chain(looked_up).take(most.min(AHEAD)).map(ObjectSlot).collect();
-        if self.slab.bound() > MANY {
+        if self.slab.bound() > MANY_SLOTS {
             self.foresee_removal(&slots);
         }
         slots.len()

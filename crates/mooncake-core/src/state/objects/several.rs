@@ -6,7 +6,7 @@ use crate::state::object::Object;
 use crate::state::segment::Segments;
 
 /// So many objects are looked at in no time, as long as they are not scattered over more slots than this.
-const FEW: usize = 1_024;
+const FEW_OBJECTS: usize = 1_024;
 const FEW_SLOTS: u32 = 4_096;
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Objects {
         if several.len > 0 {
             several.again = several.next.is_some();
             several.next.get_or_insert(0);
-            if self.slab.len() <= FEW && self.slab.bound() <= FEW_SLOTS {
+            if self.slab.len() <= FEW_OBJECTS && self.slab.bound() <= FEW_SLOTS {
                 self.look_at_all(segments);
             }
         }

@@ -1,7 +1,7 @@
-use mooncake_core::{Core, Effects, PutConfig, REMOVED, SegmentSpec, SessionSpec};
+use mooncake_core::{Core, Effects, PutConfig, REMOVAL_SLOTS, SegmentSpec, SessionSpec};
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_wire::message::put_slot;
-use mooncake_wire::{FrameReader, MAX_FRAME, pack_keys};
+use mooncake_wire::{FRAME_BYTES_MAX, FrameReader, pack_keys};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -80,7 +80,7 @@ async fn a_put_whose_connection_closes_leaves_the_line_to_those_behind_it() {
     drop(large);
     let mut reader = FrameReader::default();
     let frame = loop {
-        match reader.next_frame(MAX_FRAME).unwrap() {
+        match reader.next_frame(FRAME_BYTES_MAX).unwrap() {
             Some(frame) => break frame,
             None => {
                 let read = timeout(SOON, small.read_buf(reader.buffer_mut())).await;
@@ -140,7 +140,7 @@ impl Caller {
         encode_frame(&request, &mut bytes);
         self.far.write_all(&bytes).await.unwrap();
         loop {
-            if let Some(frame) = self.reader.next_frame(MAX_FRAME).unwrap() {
+            if let Some(frame) = self.reader.next_frame(FRAME_BYTES_MAX).unwrap() {
                 let reply = Reply::decode(frame).unwrap();
                 assert_eq!(reply.id, request.id);
                 return reply;
@@ -232,7 +232,7 @@ async fn a_removal_that_comes_again_is_told_the_same_and_takes_nothing_of_what_c
 
 #[tokio::test]
 async fn a_removal_goes_through_all_of_very_many_objects() {
-    let many = 4 * REMOVED as u64 + 50;
+    let many = 4 * REMOVAL_SLOTS as u64 + 50;
     let (shared, session) = with_memory(4 << 20);
     let mut calls = Caller::new(&shared, session);
     for (sequence, removal) in (7..).zip(removals()) {

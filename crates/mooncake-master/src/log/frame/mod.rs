@@ -12,7 +12,7 @@ use serde::Deserialize;
 pub const HEADER: usize = 16;
 
 /// Largest payload: a batch of the largest request with its reply.
-pub const MAX_PAYLOAD: usize = 512 << 20;
+pub const PAYLOAD_BYTES_MAX: usize = 512 << 20;
 
 /// Starts a frame at the end of `out`; the payload is appended next.
 pub fn begin(out: &mut Vec<u8>) -> usize {
@@ -79,7 +79,7 @@ pub fn decode(bytes: &[u8], log_id: u64) -> Decoded<'_> {
         return Decoded::Short(HEADER);
     }
     let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
-    if length > MAX_PAYLOAD {
+    if length > PAYLOAD_BYTES_MAX {
         return Decoded::Bad;
     }
     let size = HEADER + length;

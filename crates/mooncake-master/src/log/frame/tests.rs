@@ -77,8 +77,8 @@ proptest! {
 fn a_frame_of_lsn_zero_or_beyond_the_largest_is_none() {
     assert_eq!(decode(&frame(5, 0, &sample(3)), 5), Decoded::Bad, "its sum is right");
     let announced = |length: usize| [(length as u32).to_le_bytes(), [0; 4], [9, 0, 0, 0], [0; 4]].concat();
-    assert_eq!(decode(&announced(MAX_PAYLOAD), 5), Decoded::Short(HEADER + MAX_PAYLOAD));
-    assert_eq!(decode(&announced(MAX_PAYLOAD + 1), 5), Decoded::Bad);
+    assert_eq!(decode(&announced(PAYLOAD_BYTES_MAX), 5), Decoded::Short(HEADER + PAYLOAD_BYTES_MAX));
+    assert_eq!(decode(&announced(PAYLOAD_BYTES_MAX + 1), 5), Decoded::Bad);
 }
 
 #[test]

@@ -1,4 +1,7 @@
 //! The data lanes to one segment, kept and lent one request at a time.
+//!
+//! It is not [`mooncake_net::Pool`]: lanes at rest are counted over all segments of a process, and an owner that has no
+//! room for one more lane is waited for while others come back, not avoided.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
