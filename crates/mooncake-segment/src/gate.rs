@@ -135,8 +135,7 @@ mod tests {
         drop(write);
         gate.retain_active(&mut writing);
         assert!(writing.is_empty() && rings.load(Ordering::SeqCst) == 1);
-        assert!(
-            matches!(gate.admit(mapping, rid, 0, 4096, None), Err(Denied::Superseded { found }) if found == rid.tombstone())
-        );
+        let refused = gate.admit(mapping, rid, 0, 4096, None);
+        assert!(matches!(refused, Err(Denied::Superseded { found }) if found == rid.tombstone()));
     }
 }
