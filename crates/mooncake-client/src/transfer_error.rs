@@ -13,6 +13,7 @@ pub(crate) fn link_error(error: &LinkError) -> StoreError {
     match error {
         LinkError::Closed => Cause::Closed.into(),
         LinkError::Forked => Cause::Forked.into(),
+        LinkError::Interrupted => Cause::Interrupted.into(),
         short @ LinkError::OutOfDescriptors { .. } => Cause::OutOfDescriptors(short.to_string()).into(),
         other => Cause::Transfer(other.to_string()).into(),
     }
@@ -43,4 +44,18 @@ pub(crate) fn out_of_descriptors(error: &dyn std::fmt::Display) -> Cause {
         "{error}: no descriptor is left of the {limit} that this process may have; raise its limit of open files \
          (`ulimit -n`, LimitNOFILE=)"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn a_call_that_its_caller_ends_before_there_is_a_link_is_interrupted_and_not_tried_elsewhere() {
+        let error = link_error(&LinkError::Interrupted);
+        assert!(error.kind() == ErrorKind::Interrupted && error.is_callers(), "{error}");
+        let late = link_error(&LinkError::Timeout { segment: "s".into() });
+        assert!(late.kind() == ErrorKind::Transfer && !late.is_callers(), "{late}");
+    }
 }

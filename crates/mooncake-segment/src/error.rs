@@ -177,9 +177,12 @@ pub enum LinkError {
         /// As of [`LinkError::NoPath`].
         passing: bool,
     },
-    /// The call's deadline passed, or the caller interrupted it.
+    /// The caller's hook ended the call.
+    #[error("interrupted")]
+    Interrupted,
+    /// The call's deadline passed.
     #[error("segment {segment}: the call ended before a connection was made")]
-    Cancelled {
+    Timeout {
         /// Name and UUID of the segment.
         segment: String,
     },
@@ -201,7 +204,7 @@ impl LinkError {
     /// Whether the same may go well in a moment: it says nothing of what the owner holds.
     pub fn is_passing(&self) -> bool {
         match self {
-            LinkError::OutOfDescriptors { .. } | LinkError::Cancelled { .. } => true,
+            LinkError::OutOfDescriptors { .. } | LinkError::Timeout { .. } => true,
             LinkError::NoPath { passing, .. } | LinkError::Avoided { passing, .. } => *passing,
             _ => false,
         }

@@ -57,9 +57,9 @@ fn a_caller_without_time_keeps_no_other_from_a_link() {
     let (links, _noticed) = links(Paths::ALL);
     owner.stop();
     let short = Deadline::at(Instant::now() + Duration::from_millis(60));
-    assert!(matches!(links.link(&address, &short), Err(LinkError::Cancelled { .. })));
+    assert!(matches!(links.link(&address, &short), Err(LinkError::Timeout { .. })));
     let interrupted = Deadline { interrupted: &|| true, ..soon() };
-    assert!(matches!(links.link(&address, &interrupted), Err(LinkError::Cancelled { .. })));
+    assert!(matches!(links.link(&address, &interrupted), Err(LinkError::Interrupted)));
     owner.go_on();
     links.link(&address, &soon()).unwrap();
 }

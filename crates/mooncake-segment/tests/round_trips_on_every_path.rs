@@ -199,6 +199,6 @@ fn an_owner_with_too_many_lanes_refuses_others_and_serves_those_that_it_has() {
     link.write(rid(1, 1), 0, &[Source::new(b"x")], &soon()).unwrap();
     let (second, _noticed) = links(Paths::only(Path::Tcp));
     let short = Deadline::at(Instant::now() + Duration::from_millis(150));
-    assert!(matches!(second.link(&owner.address(), &short), Err(LinkError::Cancelled { .. })));
+    assert!(matches!(second.link(&owner.address(), &short), Err(LinkError::Timeout { .. })));
     link.write(rid(1, 2), 0, &[Source::new(b"x")], &soon()).unwrap();
 }

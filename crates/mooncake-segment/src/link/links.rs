@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
-use mooncake_os::{Deadline, ProcessIdentity, descriptor_limit, forked, thread, watch_forks};
+use mooncake_os::{Deadline, ProcessIdentity, WaitError, descriptor_limit, forked, thread, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;
@@ -92,9 +92,7 @@ impl Links {
                 Look::Wait => {
                     book.settled.wait_for(&mut links, deadline.slice());
                     // The hook may wait for a thread that wants a link.
-                    if MutexGuard::unlocked(&mut links, || deadline.has_passed() || deadline.is_interrupted()) {
-                        return Err(LinkError::Cancelled { segment: address.label().to_string() });
-                    }
+                    MutexGuard::unlocked(&mut links, || deadline.check()).map_err(|error| ended(error, address))?;
                 }
                 Look::Avoid { ago, reason, passing } => {
                     return Err(LinkError::Avoided { segment: address.label().to_string(), ago, reason, passing });
@@ -133,11 +131,11 @@ impl Links {
         let segment = || address.label().to_string();
         let made = self.connector.connect(address, deadline);
         let now = Instant::now();
+        if made.is_err() {
+            deadline.check().map_err(|error| ended(error, address))?;
+        }
         let Made { link, better_later } = match made {
             Ok(made) => made,
-            Err(_) if deadline.has_passed() || deadline.is_interrupted() => {
-                return Err(LinkError::Cancelled { segment: segment() });
-            }
             // The owner need not be avoided: as soon as there is a descriptor, it is reached.
             Err(NoPath { reason, is_short_of_descriptors: true, .. }) => {
                 let limit = descriptor_limit();
@@ -276,6 +274,14 @@ fn discard(reclaimer: &Arc<Reclaimer>, link: Arc<Link>) {
 impl Drop for Links {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// A call ends before there is a link.
+fn ended(error: WaitError, address: &SegmentAddress) -> LinkError {
+    match error {
+        WaitError::Interrupted => LinkError::Interrupted,
+        WaitError::Expired(_) => LinkError::Timeout { segment: address.label().to_string() },
     }
 }
 
@@ -426,9 +432,9 @@ mod tests {
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
         let making = Making { book: &links.book, ticket: ticket(&links, address.uuid) };
         let began = Instant::now();
-        for deadline in [Deadline::at(began), Deadline::after(Duration::from_secs(60), &|| true)] {
-            assert!(matches!(links.link(&address, &deadline), Err(LinkError::Cancelled { .. })));
-        }
+        assert!(matches!(links.link(&address, &Deadline::at(began)), Err(LinkError::Timeout { .. })));
+        let interrupted = Deadline::after(Duration::from_secs(60), &|| true);
+        assert!(matches!(links.link(&address, &interrupted), Err(LinkError::Interrupted)));
         assert!(began.elapsed() < Duration::from_secs(30));
         std::thread::scope(|threads| {
             let waits = threads.spawn(|| links.link(&address, &soon()).map(|link| link.path()));
