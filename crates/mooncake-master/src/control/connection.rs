@@ -57,8 +57,8 @@ struct Habits {
 }
 
 impl Habits {
-    fn behind(&self, work: Duration) -> &PollHistory {
-        if work.is_zero() { &self.at_once } else { &self.behind_work }
+    fn behind(&self, copying: Duration) -> &PollHistory {
+        if copying.is_zero() { &self.at_once } else { &self.behind_work }
     }
 }
 
@@ -167,10 +167,11 @@ impl<S: Stream> Connection<S> {
     }
 
     /// Reads what comes within a moment, awake, if a peer's next request tends to come at once: to be woken up for it
-    /// costs more. `work`: what the peer has to do first. Only in a runtime of one thread, whose other connections are
-    /// looked after meanwhile.
-    pub async fn read_awake(&mut self, work: Duration) -> Result<(), Ended> {
-        if self.reader.is_partial() || work > WORK_MAX || turns() == 0 || self.habits.behind(work).skips() {
+    /// costs more. The peer copies bytes first, and packs its request. Only in a runtime of one thread, whose other
+    /// connections are looked after meanwhile.
+    pub async fn read_awake(&mut self, copying: Duration, packing: Duration) -> Result<(), Ended> {
+        let (work, history) = (copying + packing, self.habits.behind(copying));
+        if self.reader.is_partial() || work > WORK_MAX || turns() == 0 || history.skips() {
             return Ok(());
         }
         let until = Instant::now() + work + MOMENT;
@@ -187,11 +188,11 @@ impl<S: Stream> Connection<S> {
         };
         match read {
             Some(read) => {
-                self.habits.behind(work).helped();
+                self.habits.behind(copying).helped();
                 read
             }
             None => {
-                self.habits.behind(work).was_in_vain();
+                self.habits.behind(copying).was_in_vain();
                 Ok(())
             }
         }
