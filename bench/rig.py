@@ -129,9 +129,9 @@ class Rig:
         self.master.start(step=0.001)
         return time.perf_counter() - begin
 
-    def _settle(self, patience=20.0):
+    def _settle(self, timeout=20.0):
         """Waits until the owner's memory grows no more: cells measure the pool, not the kernel that makes its pages."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         before = -1
         while time.monotonic() < end:
             now = memory_kib(self.owner.pid, "VmRSS")
@@ -161,9 +161,9 @@ class Rig:
         self.nodes.append(node.launch())
         return node.port
 
-    def until(self, works, patience=15.0):
+    def until(self, works, timeout=15.0):
         """Tries what needs another process to be ready until it works."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while True:
             try:
                 return works()

@@ -17,7 +17,7 @@ GRANULE, SPARE = 1 << 10, 64 << 20
 # Objects of a tenth of which no cache of a usual processor holds the index, so that the rates compare.
 MANY = 10_000_000
 # For a client that waits for a master that reads its log.
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 
 def measure(implementation, record, objects):
@@ -64,8 +64,8 @@ def _killed(rig, client, objects):
     begin = time.monotonic()
     rig.start_master_again()
     while client.ask("read_small", prefix=PREFIX, numbers=ends, size=64)["right"] != 2:
-        if time.monotonic() - begin > PATIENCE_S:
-            raise RigError(f"not back {PATIENCE_S} s behind a kill:\n{rig.master.last_lines()}")
+        if time.monotonic() - begin > TIMEOUT_S:
+            raise RigError(f"not back {TIMEOUT_S} s behind a kill:\n{rig.master.last_lines()}")
         time.sleep(0.02)
     return time.monotonic() - begin
 

@@ -11,7 +11,7 @@ from server import greedy
 from pool import HOST, PoolError, Program, free_port
 
 KEY = "open sesame"
-PATIENCE_S = 300
+TIMEOUT_S = 300
 # Long enough that a server is killed while it generates.
 TOKENS = 64
 
@@ -37,7 +37,7 @@ class Front:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **(headers or {})}
         return urllib.request.urlopen(
-            urllib.request.Request(f"http://{HOST}:{self.port}{path}", data, headers), timeout=PATIENCE_S
+            urllib.request.Request(f"http://{HOST}:{self.port}{path}", data, headers), timeout=TIMEOUT_S
         )
 
     def status(self):
@@ -101,7 +101,7 @@ class Load:
     def __exit__(self, *_):
         self.ended.set()
         for thread in self.threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
 
     def _run(self, nth):
         texts = list(self.expected)
@@ -123,7 +123,7 @@ class Load:
 
     def more(self, count):
         """Waits for `count` more whole answers."""
-        goal, end = self.whole + count, time.monotonic() + PATIENCE_S
+        goal, end = self.whole + count, time.monotonic() + TIMEOUT_S
         while self.whole < goal:
             if time.monotonic() > end:
                 raise PoolError(f"{self.whole} of {goal} answers; lost {self.lost[:3]}, broken {self.broken[:3]}")

@@ -81,7 +81,7 @@ class Server:
     def wait(self):
         self.program.wait_ready(lambda: healthy(self.port), START_LIMIT_S, step=0.2)
 
-    def ask(self, path, body=None, patience=REQUEST_LIMIT_S, method=None):
+    def ask(self, path, body=None, timeout=REQUEST_LIMIT_S, method=None):
         """The body of the answer to a GET, or to a POST of `body` as JSON."""
         request = urllib.request.Request(
             f"http://{HOST}:{self.port}{path}",
@@ -89,7 +89,7 @@ class Server:
             headers={"Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=patience) as reply:
+        with urllib.request.urlopen(request, timeout=timeout) as reply:
             return reply.read().decode()
 
     def complete(self, text, tokens=24, **more):
@@ -127,11 +127,11 @@ class Server:
 
 def end_group(program, first):
     """Ends a program that leads a session, and everything that it started: with signal `first`, then with SIGKILL."""
-    for number, patience in ((first, 30), (signal.SIGKILL, 5)):
+    for number, timeout in ((first, 30), (signal.SIGKILL, 5)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            program.process.wait(patience)
+            program.process.wait(timeout)
 
 
 def greedy(text, tokens):

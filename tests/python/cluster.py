@@ -82,7 +82,7 @@ class Cluster(Pool):
                 self.master.forget()
         self._none_was_bad()
 
-    def _comes_to_rest(self, patience: float = 10.0) -> None:
+    def _comes_to_rest(self, timeout: float = 10.0) -> None:
         """With every client gone nothing stays in quarantine, and no segment closed."""
         if self.master is None or not self.master.alive:
             return
@@ -93,9 +93,9 @@ class Cluster(Pool):
             names = ("mooncake_quarantined_bytes", "mooncake_segments_closed")
             return [f"{name} {value:.0f}" for name in names if (value := self.master.metric(name))]
 
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while found := held():
-            assert time.monotonic() < end, f"{', '.join(found)} after {patience} s, though every client is gone"
+            assert time.monotonic() < end, f"{', '.join(found)} after {timeout} s, though every client is gone"
             time.sleep(0.02)
 
     def _none_was_reported(self) -> None:

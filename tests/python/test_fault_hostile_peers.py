@@ -36,13 +36,13 @@ def garbage(dice: random.Random) -> bytes:
     )
 
 
-def seconds_until_closed(port: int, data: bytes, patience: float) -> float:
+def seconds_until_closed(port: int, data: bytes, timeout: float) -> float:
     """How long the other side leaves a connection open that sent `data`."""
-    with socket.create_connection(("127.0.0.1", port), timeout=patience) as stranger:
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as stranger:
         begin = time.monotonic()
         try:
             stranger.sendall(data)
-            while time.monotonic() - begin < patience:
+            while time.monotonic() - begin < timeout:
                 if not stranger.recv(65536):
                     break
         except (ConnectionError, TimeoutError):

@@ -17,7 +17,7 @@ from pool import free_port
 CROWD = 140
 
 #: A probe that waits longer than this would kill a process that is well.
-PATIENCE = 1.0
+TIMEOUT = 1.0
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def crowd(port: int, says: bytes) -> Iterator[list[socket.socket]]:
 def health(port: int) -> tuple[int, float]:
     """Status of /health, and the seconds that it took."""
     began = time.monotonic()
-    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
     try:
         asked.request("GET", "/health")
         answer = asked.getresponse()

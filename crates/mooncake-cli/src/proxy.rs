@@ -55,9 +55,9 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
     let mut options = options(&given)?;
     // A connection is a descriptor, and each request needs more of them, to the instances.
     let most = descriptors::raised() / 2;
-    if options.most_connections > most {
+    if options.connections_max > most {
         tracing::warn!("--max_connections is {most}: half of what `ulimit -n` lets be open");
-        options.most_connections = most;
+        options.connections_max = most;
     }
     let bootstrap = Some(given.number_or_default::<u16>("bootstrap_port")).filter(|port| *port != 0);
     let prefill: Vec<InstanceAddress> =
@@ -122,9 +122,9 @@ fn options(given: &Given) -> Result<ProxyOptions, ProxyError> {
         listen: SocketAddr::new(address(given, "host")?, given.number_or_default("port")),
         model: Some(given.text_or_default("model").to_owned()).filter(|model| !model.is_empty()),
         scheduling: scheduling.map_err(|why: String| given.unfit("scheduling", why))?,
-        most_running: given.number_or_default("max_running"),
-        most_waiting: given.number_or_default("max_waiting"),
-        most_connections: given.number_or_default("max_connections"),
+        running_max: given.number_or_default("max_running"),
+        waiting_max: given.number_or_default("max_waiting"),
+        connections_max: given.number_or_default("max_connections"),
         body_max: size("max_body_size")?,
         bodies_max: size("max_bodies_size")?,
         instance_cache: size("instance_cache")?,

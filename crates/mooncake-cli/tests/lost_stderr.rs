@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A process of the binary that cannot write to stderr.
 struct Mute(Child);
@@ -44,7 +44,7 @@ fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = is() {
             return value;
         }
-        assert!(began.elapsed() < PATIENCE, "there was no {what}");
+        assert!(began.elapsed() < TIMEOUT, "there was no {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -58,7 +58,7 @@ fn told(folder: &Path, words: &str) -> Option<String> {
 
 fn get(port: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -211,9 +211,11 @@ pub enum Cause {
         /// What ended it.
         reason: String,
     },
-    /// Of a get session: no copy of the object could be read just now, and one may be in a moment. A miss, as of a
+    /// Of a get session: no replica of the object could be read just now, and one may be in a moment. A miss, as of a
     /// plain get.
-    #[error("no copy of the object could be read just now: {reason}; its session goes on, read it again in a moment")]
+    #[error(
+        "no replica of the object could be read just now: {reason}; its session goes on, read it again in a moment"
+    )]
     NotRead {
         /// Why.
         reason: String,

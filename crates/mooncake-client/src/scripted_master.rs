@@ -35,12 +35,12 @@ use crate::session::opening::{self, Opened};
 use crate::store::Store;
 
 /// Longest wait for what is to come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits until something is so.
 #[track_caller]
 pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < until, "{what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -129,7 +129,7 @@ pub(crate) fn hello_reply(session: u64) -> HelloReply {
 }
 
 /// This body as the answer to a request.
-pub(crate) fn answer(request: &Request, body: reply::Body) -> Reply {
+pub(crate) fn reply_to(request: &Request, body: reply::Body) -> Reply {
     Reply { id: request.id, position: hello_reply(0).position, body: Some(body) }
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn usual(request: &Request) -> Reply {
         }
         _ => reply::Body::Done(Done {}),
     };
-    answer(request, body)
+    reply_to(request, body)
 }
 
 /// What a master does with a request. `None`: it hangs up.
@@ -186,14 +186,14 @@ impl Master {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 let mut preface = CONTROL_PREFACE;
                 let Ok(()) = stream.read_exact(&mut preface) else { continue };
                 let Some(hello) = receive::<Hello>(&mut stream) else { continue };
                 if let Some(hello::Role::Attach(AttachCall { .. })) = hello.role {
                     let calls = inside.clone();
                     stream.set_read_timeout(None).unwrap();
-                    std::thread::spawn(move || calls.answer(stream));
+                    std::thread::spawn(move || calls.reply(stream));
                 } else if found.send(Caller { stream, hello }).is_err() {
                     return;
                 }
@@ -236,7 +236,7 @@ impl Master {
 
     /// The next connection that is to be an anchor.
     pub fn next(&self) -> Caller {
-        self.callers.lock().recv_timeout(PATIENCE).unwrap()
+        self.callers.lock().recv_timeout(TIMEOUT).unwrap()
     }
 
     /// Sets a store up that gives no memory.
@@ -252,7 +252,7 @@ impl Master {
 }
 
 impl Calls {
-    fn answer(&self, mut stream: TcpStream) {
+    fn reply(&self, mut stream: TcpStream) {
         self.streams.lock().push(stream.try_clone().unwrap());
         self.attached.fetch_add(1, Ordering::SeqCst);
         self.open.fetch_add(1, Ordering::SeqCst);

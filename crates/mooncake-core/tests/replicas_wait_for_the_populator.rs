@@ -84,7 +84,7 @@ fn of_a_batch_those_keys_wait_that_have_to() {
 }
 
 #[test]
-fn a_populator_that_is_too_slow_for_a_puts_patience_leaves_it_with_fewer_replicas() {
+fn a_populator_that_is_too_slow_for_a_puts_timeout_leaves_it_with_fewer_replicas() {
     let (mut pool, [a, _]) = nodes(KIB);
     let ticket = park(&mut pool, a, &[("k", 3 * KIB)]);
     pool.pass(900);

@@ -88,28 +88,28 @@ fn the_pages_that_processes_have_in_common_are_laid_out_as_they_were() {
     board.set_note(7);
     page.note(&mut golden, "board.note");
 
-    let (passage, fd) = AccessPage::new().unwrap();
+    let (access, fd) = AccessPage::new().unwrap();
     let mut page = Seen::new(&mut golden, "passage", fd.as_fd());
     let mut visitor = AccessPageView::map(&fd).unwrap();
     let visit = visitor.enter(&view, 1, 9).expect("nothing has changed");
     page.note(&mut golden, "passage.entered");
     drop(visit);
     page.note(&mut golden, "passage.left");
-    let copying = passage.copy().expect("it is wanted");
+    let copying = access.copy().expect("it is wanted");
     page.note(&mut golden, "passage.copying");
     drop(copying);
     page.note(&mut golden, "passage.copied");
     visitor.withdraw();
     page.note(&mut golden, "passage.withdrawn");
-    passage.look();
+    access.look();
     page.note(&mut golden, "passage.looked_at");
     assert!(visitor.ask([0x11, 0x12, 0x13].into_iter()));
     page.note(&mut golden, "passage.asked");
     assert!(visitor.fall_asleep());
     page.note(&mut golden, "passage.asleep");
-    assert!(!passage.answer(0x21), "the visitor sleeps");
+    assert!(!access.answer(0x21), "the visitor sleeps");
     page.note(&mut golden, "passage.answered");
-    passage.close();
+    access.close();
     page.note(&mut golden, "passage.closed");
 
     let common = CommonMemory::make(1).unwrap().file().unwrap();

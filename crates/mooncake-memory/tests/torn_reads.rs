@@ -8,7 +8,7 @@ use mooncake_ids::Rid;
 use mooncake_memory::{Mapping, ReadError, SegmentMemory, SegmentOptions, Source, Target, Verify, crc32c};
 
 /// Longest wait for a read that is overtaken.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Every 8 bytes of an object hold its rid.
 fn object(rid: Rid, len: usize) -> Vec<u8> {
@@ -51,7 +51,7 @@ fn stress(len: usize, stamps_only: bool) -> (u64, u64) {
                 }
             });
         }
-        let (least, most) = (Instant::now() + Duration::from_millis(700), Instant::now() + PATIENCE);
+        let (least, most) = (Instant::now() + Duration::from_millis(700), Instant::now() + TIMEOUT);
         let mut rid = Rid(2);
         // Longer on a busy machine, where readers and writer take longer to meet.
         while Instant::now() < least || stale.load(Ordering::Relaxed) == 0 && Instant::now() < most {
@@ -101,7 +101,7 @@ fn a_view_that_is_overtaken_in_mid_look_is_stale_and_no_bad_replica() {
             }
         });
         let reader = Arc::new(segment.mapping().remap(false).unwrap());
-        let (least, most) = (Instant::now() + Duration::from_millis(500), Instant::now() + PATIENCE);
+        let (least, most) = (Instant::now() + Duration::from_millis(500), Instant::now() + TIMEOUT);
         let (mut stale, mut wrong) = (0, None);
         while (Instant::now() < least || stale == 0 && Instant::now() < most) && wrong.is_none() {
             let rid = Rid(committed.load(Ordering::Acquire));

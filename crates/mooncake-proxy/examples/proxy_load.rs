@@ -27,7 +27,7 @@ use tokio::time::{Instant as TokioInstant, Interval, MissedTickBehavior, interva
 const EVENT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A request that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -133,7 +133,7 @@ impl Asker {
             let body = answer.into_body().collect().await.ok()?.to_bytes();
             good.then_some(body.len())
         };
-        let bytes = timeout(PATIENCE, whole).await.ok().flatten();
+        let bytes = timeout(TIMEOUT, whole).await.ok().flatten();
         match bytes {
             Some(_) => self.took.lock().push(since.elapsed()),
             None => drop(self.failed.fetch_add(1, Ordering::Relaxed)),

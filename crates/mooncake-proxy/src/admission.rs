@@ -11,8 +11,8 @@ use crate::fault::Fault;
 #[derive(Debug)]
 pub(crate) struct Admission {
     running: Arc<Semaphore>,
-    most_running: usize,
-    most_waiting: usize,
+    running_max: usize,
+    waiting_max: usize,
     waiting: AtomicUsize,
 }
 
@@ -21,9 +21,9 @@ pub(crate) type Turn = OwnedSemaphorePermit;
 
 impl Admission {
     pub fn new(running: usize, waiting: usize) -> Admission {
-        let most_running = running.clamp(1, Semaphore::MAX_PERMITS);
-        let running = Arc::new(Semaphore::new(most_running));
-        Admission { running, most_running, most_waiting: waiting, waiting: AtomicUsize::new(0) }
+        let running_max = running.clamp(1, Semaphore::MAX_PERMITS);
+        let running = Arc::new(Semaphore::new(running_max));
+        Admission { running, running_max, waiting_max: waiting, waiting: AtomicUsize::new(0) }
     }
 
     /// Waits for a turn, first come, first served. A caller that goes leaves the queue.
@@ -31,16 +31,16 @@ impl Admission {
         if let Ok(turn) = self.running.clone().try_acquire_owned() {
             return Ok(turn);
         }
-        if self.waiting.fetch_add(1, Ordering::SeqCst) >= self.most_waiting {
+        if self.waiting.fetch_add(1, Ordering::SeqCst) >= self.waiting_max {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
-            return Err(Fault::Crowded { waiting: self.most_waiting });
+            return Err(Fault::Crowded { waiting: self.waiting_max });
         }
         let _in_queue = InQueue(&self.waiting);
         Ok(self.running.clone().acquire_owned().await.expect("it is never closed"))
     }
 
     pub fn running(&self) -> usize {
-        self.most_running - self.running.available_permits()
+        self.running_max - self.running.available_permits()
     }
 
     pub fn waiting(&self) -> usize {

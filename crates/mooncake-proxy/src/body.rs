@@ -7,7 +7,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time;
 
 use crate::fault::Fault;
 
@@ -23,7 +23,7 @@ pub(crate) struct Bodies {
     /// Longest, bytes.
     most: usize,
     /// For the whole of one to come.
-    patience: Duration,
+    timeout: Duration,
     free: Arc<Semaphore>,
     all: usize,
 }
@@ -37,21 +37,21 @@ pub(crate) struct Held {
 
 impl Bodies {
     /// `most` bytes each, `all` together.
-    pub fn new(most: usize, all: usize, patience: Duration) -> Bodies {
+    pub fn new(most: usize, all: usize, timeout: Duration) -> Bodies {
         let free = Arc::new(Semaphore::new((all / UNIT).clamp(1, Semaphore::MAX_PERMITS)));
-        Bodies { most, patience, free, all }
+        Bodies { most, timeout, free, all }
     }
 
     /// The whole of one.
     pub async fn read(&self, mut body: Body) -> Result<Held, Fault> {
-        let read = match timeout(self.patience, self.collect(&mut body)).await {
+        let read = match time::timeout(self.timeout, self.collect(&mut body)).await {
             Ok(read) => read,
-            Err(_) => Err(Fault::TooSlow { seconds: self.patience.as_secs() }),
+            Err(_) => Err(Fault::TooSlow { seconds: self.timeout.as_secs() }),
         };
         if let Err(Fault::TooLong { .. } | Fault::NoRoom { .. }) = read
             && body.size_hint().lower() <= (DISCARDED * self.most) as u64
         {
-            tokio::spawn(discard(body, DISCARDED * self.most, self.patience));
+            tokio::spawn(discard(body, DISCARDED * self.most, self.timeout));
         }
         read
     }
@@ -113,7 +113,7 @@ impl Parts {
     }
 }
 
-async fn discard(mut body: Body, most: usize, patience: Duration) {
+async fn discard(mut body: Body, most: usize, timeout: Duration) {
     let all = async {
         let mut left = most;
         while let Some(Ok(frame)) = body.frame().await {
@@ -125,7 +125,7 @@ async fn discard(mut body: Body, most: usize, patience: Duration) {
         }
     };
     // A sender that takes longer is not waited for.
-    let _ = timeout(patience, all).await;
+    let _ = time::timeout(timeout, all).await;
 }
 
 #[cfg(test)]

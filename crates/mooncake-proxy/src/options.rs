@@ -15,11 +15,11 @@ pub struct ProxyOptions {
     /// How instances are chosen.
     pub scheduling: Scheduling,
     /// Requests under way at a time.
-    pub most_running: usize,
+    pub running_max: usize,
     /// Requests that wait for their turn beyond these.
-    pub most_waiting: usize,
+    pub waiting_max: usize,
     /// Client connections at a time.
-    pub most_connections: usize,
+    pub connections_max: usize,
     /// Longest body of a request, bytes.
     pub body_max: usize,
     /// Bytes that the bodies of all requests under way may have.
@@ -57,9 +57,9 @@ impl Default for ProxyOptions {
             listen: ([127, 0, 0, 1], 8000).into(),
             model: None,
             scheduling: Scheduling::default(),
-            most_running: 1024,
-            most_waiting: 1024,
-            most_connections: 4096,
+            running_max: 1024,
+            waiting_max: 1024,
+            connections_max: 4096,
             body_max: 64 << 20,
             bodies_max: 1 << 30,
             header_timeout: s(30),

@@ -50,7 +50,7 @@ impl Proxy {
         let authorization = key.transpose().map_err(std::io::Error::other)?;
         let scheduler = Scheduler::new(options.scheduling, options.instance_cache);
         let upstream = Upstream::new(options.connect_timeout);
-        let admission = Admission::new(options.most_running, options.most_waiting);
+        let admission = Admission::new(options.running_max, options.waiting_max);
         let bodies = Bodies::new(options.body_max, options.bodies_max, options.body_timeout);
         // The log's thread calls it, and not a thread that answers requests: it may have to wait.
         let write = |line: String| tracing::info!("{line}");

@@ -104,7 +104,7 @@ impl ProxyServer {
         // An answer that is waited for moves nothing for as long as all attempts take.
         let longest = (options.prefill_timeout + options.request_timeout) * ATTEMPTS as u32;
         let limits = Limits {
-            connections: options.most_connections,
+            connections: options.connections_max,
             stuck: longest + options.stall_timeout,
             header: options.header_timeout,
             unread: options.stall_timeout,

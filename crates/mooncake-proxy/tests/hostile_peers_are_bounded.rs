@@ -166,7 +166,7 @@ async fn a_client_that_reads_nothing_holds_up_the_instance_and_is_cut() {
 #[tokio::test]
 async fn a_crowd_that_does_nothing_does_not_end_a_request_that_waits() {
     let (prefill, decode) = (Instance::start().await, Instance::start().await);
-    let few = ProxyOptions { most_connections: 6, ..options() };
+    let few = ProxyOptions { connections_max: 6, ..options() };
     let proxy = Arc::new(Proxy::start(few, vec![prefill.named()], vec![decode.named()]).await);
     let words = Arc::new(Semaphore::new(0));
     decode.does(Behaviour::Slowly(words.clone()));

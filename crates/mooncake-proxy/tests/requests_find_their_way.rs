@@ -251,7 +251,7 @@ async fn an_instance_that_comes_later_is_taken_into_service_and_one_that_comes_b
 #[tokio::test]
 async fn too_much_is_refused_with_a_word_and_a_hint() {
     let (prefill, decode) = (Instance::start().await, Instance::start().await);
-    let few = ProxyOptions { most_running: 1, most_waiting: 1, body_max: 10_000, ..options() };
+    let few = ProxyOptions { running_max: 1, waiting_max: 1, body_max: 10_000, ..options() };
     let proxy = Arc::new(Proxy::start(few, vec![prefill.named()], vec![decode.named()]).await);
     let (status, _) = proxy.post("/v1/completions", &[], Body::from(vec![b' '; 10_001])).await;
     assert_eq!(status, 413);

@@ -36,7 +36,7 @@ async fn an_answer_that_the_client_got_whole_is_not_counted_as_cancelled() {
 #[tokio::test]
 async fn a_client_that_goes_while_it_waits_is_counted_as_cancelled() {
     let decode = Instance::start().await;
-    let few = ProxyOptions { most_running: 1, ..options() };
+    let few = ProxyOptions { running_max: 1, ..options() };
     let proxy = Proxy::start(few, vec![], vec![decode.named()]).await;
     decode.does(Behaviour::Nothing);
     let body = prompt(true).to_string();

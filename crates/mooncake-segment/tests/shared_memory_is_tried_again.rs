@@ -21,12 +21,12 @@ fn an_owner_that_stood_still_at_the_first_contact_is_mapped_later() {
     let (owner, address) = start_owner(4 * MIB);
     let options = LinkOptions { retry_after: Duration::from_millis(100), ..LinkOptions::new(WRITER) };
     // Let go once the Unix hello has been given up, and TCP waits for its own.
-    let patience = options.connect_timeout + Duration::from_millis(300);
+    let freeze = options.connect_timeout + Duration::from_millis(300);
     let (links, _noticed) = links_with(options);
     owner.stop();
     let begun = Instant::now();
     let interrupted = || {
-        if begun.elapsed() >= patience {
+        if begun.elapsed() >= freeze {
             owner.go_on();
         }
         false

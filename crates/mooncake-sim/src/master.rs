@@ -20,7 +20,7 @@ use mooncake_master::machine::epoch_claim::EpochClaims;
 use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing};
 use mooncake_master::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use mooncake_master::machine::removals::{self, Removal};
-use mooncake_master::machine::requests::{self, Answer, Asked, Change, Outcome};
+use mooncake_master::machine::requests::{self, Asked, Change, CountedReply, Outcome};
 use mooncake_master::machine::start::{self, NextEpoch, Seen};
 use mooncake_master::machine::ticker::{News, TickDriver, Ticker};
 use mooncake_wire::message::{
@@ -583,10 +583,10 @@ impl Master {
         loop {
             let ToMaster::Call(mut request) = from.next().await? else { return Ok(()) };
             let id = request.id;
-            let Some(answer) = self.answer(session, &mut request, from).await else { return Ok(()) };
-            let over = matches!(&answer.body, reply::Body::Refusal(r) if r.kind() == refusal::Kind::UnknownSession);
+            let Some(reply) = self.reply(session, &mut request, from).await else { return Ok(()) };
+            let over = matches!(&reply.body, reply::Body::Refusal(r) if r.kind() == refusal::Kind::UnknownSession);
             let position = Some(Self::position(&self.state.borrow()));
-            to.send(FromMaster::Reply(Reply { id, position, body: Some(answer.body) }))?;
+            to.send(FromMaster::Reply(Reply { id, position, body: Some(reply.body) }))?;
             if over {
                 return Ok(());
             }
@@ -594,13 +594,18 @@ impl Master {
     }
 
     /// None: no caller hears what it would be.
-    async fn answer(&self, session: SessionId, request: &mut Request, from: &Receiver<ToMaster>) -> Option<Answer> {
+    async fn reply(
+        &self,
+        session: SessionId,
+        request: &mut Request,
+        from: &Receiver<ToMaster>,
+    ) -> Option<CountedReply> {
         let origin = Origin { session, sequence: request.sequence, answered_below: request.answered_below };
         if requests::says_settled(request) {
             requests::note_settled(&mut self.state.borrow_mut().core, session, request);
         }
         let put = match requests::read(request, SOFT_PIN) {
-            Err(reason) => return Some(Answer::bad(reason)),
+            Err(reason) => return Some(CountedReply::bad(reason)),
             Ok(Asked::Query(query)) => return Some(query.run(self, session)),
             Ok(Asked::Change(change)) => {
                 let outcome = self.apply(|core, now, effects| change.run(core, now, origin, effects));
@@ -614,7 +619,7 @@ impl Master {
                     let anchor = state.anchors.get(session).copied();
                     anchor.into_iter().for_each(|anchor| state.finish(&anchor));
                 }
-                return Some(outcome.answer());
+                return Some(outcome.reply());
             }
             Ok(Asked::RemoveAll { force }) => return self.remove_all(origin, force).ok(),
             Ok(Asked::RemoveMatching { .. }) => unreachable!("no caller of this world has patterns"),
@@ -628,9 +633,9 @@ impl Master {
             started
         });
         match started.ok()? {
-            Ok(PutStarted::Now(slots)) => Some(Answer::put_start(&slots)),
-            Ok(PutStarted::Parked(ticket)) => Some(Answer::put_start(&self.wait_parked(ticket, from).await?)),
-            Err(refused) => Some(Answer::refused(&refused, put.sizes.len())),
+            Ok(PutStarted::Now(slots)) => Some(CountedReply::put_start(&slots)),
+            Ok(PutStarted::Parked(ticket)) => Some(CountedReply::put_start(&self.wait_parked(ticket, from).await?)),
+            Err(refused) => Some(CountedReply::refused(&refused, put.sizes.len())),
         }
     }
 
@@ -653,13 +658,13 @@ impl Master {
         woken
     }
 
-    fn remove_all(&self, origin: Origin, force: bool) -> Result<Answer, Ended> {
-        if let Some(answer) = Removal::answered_before(&mut self.state.borrow_mut().core, origin) {
-            return Ok(answer);
+    fn remove_all(&self, origin: Origin, force: bool) -> Result<CountedReply, Ended> {
+        if let Some(reply) = Removal::answered_before(&mut self.state.borrow_mut().core, origin) {
+            return Ok(reply);
         }
         let mut removal = Removal::begin(&mut self.state.borrow_mut().core, force, Some(origin));
         while !self.apply(|core, now, effects| removal.take_all(core, now, SLICE, effects))? {}
         self.apply(|core, _, effects| removals::remember(core, origin, removal.removed(), effects))?;
-        Ok(removals::answer(removal.removed()))
+        Ok(removals::reply(removal.removed()))
     }
 }

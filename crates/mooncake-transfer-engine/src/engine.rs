@@ -38,8 +38,8 @@ use crate::transport::context::Context;
 use crate::transport::same_host::SameHost;
 use crate::transport::tcp::Tcp;
 
-/// Longest that deregistering waits for copies that are under way. Each of them is one system call at a time.
-const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest that unregistering waits for copies that are under way. Each of them is one system call at a time.
+const UNREGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest that a call waits for the metadata service.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -273,7 +273,7 @@ impl Engine {
         node.context.buffers.register(ranges, location, true)?;
         let Err(error) = self.publish(interrupted) else { return Ok(()) };
         let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
-        let taken_back = node.context.buffers.deregister(&addresses, &Deadline::after(DEREGISTER_TIMEOUT, interrupted));
+        let taken_back = node.context.buffers.unregister(&addresses, &Deadline::after(UNREGISTER_TIMEOUT, interrupted));
         // The service may have the document with them, or may get it yet.
         if let Some(publisher) = &self.publisher {
             publisher.publish_unseen(node.context.buffers.len());
@@ -311,7 +311,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check()?;
         let node = &self.initiator.node;
-        let given_up = node.context.buffers.deregister(addresses, &Deadline::after(DEREGISTER_TIMEOUT, interrupted));
+        let given_up = node.context.buffers.unregister(addresses, &Deadline::after(UNREGISTER_TIMEOUT, interrupted));
         if let Err(error) = self.publish(interrupted) {
             // No error: peers that still use them are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
@@ -374,7 +374,7 @@ impl Engine {
         }
         let deadline = Deadline { interrupted, ..self.initiator.deadline(0) };
         let peer = self.initiator.meet(name, &deadline)?;
-        Ok(peer.route().descriptor.buffers.first().map(|buffer| buffer.addr))
+        Ok(peer.route().document.buffers.first().map(|buffer| buffer.addr))
     }
 
     /// Whether an engine answers under that name.
@@ -554,9 +554,9 @@ impl Engine {
         }
         // A second caller of `close` waits here.
         *self.server.lock() = None;
-        let deadline = Deadline::after(DEREGISTER_TIMEOUT, interrupted);
+        let deadline = Deadline::after(UNREGISTER_TIMEOUT, interrupted);
         // Each is waited for, whatever becomes of the ones before.
-        let (calls, buffers) = (initiator.calls.wait(&deadline), node.context.buffers.deregister_all(&deadline));
+        let (calls, buffers) = (initiator.calls.wait(&deadline), node.context.buffers.unregister_all(&deadline));
         let transports = node.transports.iter().map(|transport| transport.finish(&deadline));
         let transports = transports.fold(Ok(()), Result::and);
         calls.and(buffers).and(transports)?;

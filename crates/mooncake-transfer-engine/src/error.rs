@@ -207,7 +207,7 @@ impl EngineError {
         EngineError::Malformed { peer: peer.to_owned(), reason: reason.into() }
     }
 
-    /// The peer may be another one by now than its descriptor says: worth a fresh look.
+    /// The peer may be another one by now than its segment document says: worth a fresh look.
     pub(crate) fn is_perhaps_stale(&self) -> bool {
         matches!(self, EngineError::NotRegistered { .. } | EngineError::Socket { .. } | EngineError::Malformed { .. })
     }

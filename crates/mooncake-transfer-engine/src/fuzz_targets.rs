@@ -7,12 +7,12 @@ use mooncake_net::join_host_port;
 use mooncake_test_support::FuzzTarget;
 
 use crate::metadata::read_rpc_meta;
-use crate::protocol::descriptor::Descriptor;
 use crate::protocol::handshake::{Message, NotifyBody, missing};
 use crate::protocol::peer_name;
 use crate::protocol::same_host::{
-    self, ANSWER_LEN, Answer, BOUNDS_LEN, Bounds, HELLO_LEN, Hello, Piece, REPLY_HELLO_LEN, REQUEST_LEN, ReplyHello,
+    self, ANSWER_LEN, Answer, BOUNDS_LEN, Bounds, HELLO_LEN, Hello, HelloReply, Piece, REPLY_HELLO_LEN, REQUEST_LEN,
 };
+use crate::protocol::segment_document::SegmentDocument;
 use crate::protocol::tcp::{Frame, HEADER_LEN, STATUS_LEN, Verdict};
 use crate::shared_segment::Ticket;
 use crate::topology::Topology;
@@ -20,7 +20,7 @@ use crate::topology::Topology;
 /// All of them.
 pub const FUZZ_TARGETS: [FuzzTarget; 8] = [
     FuzzTarget { name: "handshake", read: handshake, seeds: handshake_seeds },
-    FuzzTarget { name: "descriptor", read: descriptor, seeds: descriptor_seeds },
+    FuzzTarget { name: "segment_document", read: segment_document, seeds: segment_document_seeds },
     FuzzTarget { name: "data_frame", read: data_frame, seeds: data_frame_seeds },
     FuzzTarget { name: "host_frame", read: host_frame, seeds: host_frame_seeds },
     FuzzTarget { name: "topology", read: topology, seeds: topology_seeds },
@@ -48,17 +48,17 @@ fn handshake_seeds() -> Vec<Vec<u8>> {
     kinds.iter().map(|kind| [&[*kind][..], json].concat()).chain([9_u64.to_le_bytes().to_vec()]).collect()
 }
 
-fn descriptor(bytes: &[u8]) {
-    if let Ok(read) = Descriptor::decode("a peer", bytes) {
+fn segment_document(bytes: &[u8]) {
+    if let Ok(read) = SegmentDocument::decode("a peer", bytes) {
         for buffer in &read.buffers {
             assert!(buffer.addr.checked_add(buffer.length).is_some() && buffer.addr > 0 && buffer.length > 0);
         }
         let _ = (read.engine_id(), read.protocol.has("tcp"));
-        assert_eq!(Descriptor::decode("a peer", read.encode().as_bytes()).expect("it was read before"), read);
+        assert_eq!(SegmentDocument::decode("a peer", read.encode().as_bytes()).expect("it was read before"), read);
     }
 }
 
-fn descriptor_seeds() -> Vec<Vec<u8>> {
+fn segment_document_seeds() -> Vec<Vec<u8>> {
     let ours = r#""mooncake_rs":{"id":"00112233445566778899aabbccddeeff","boot":"b","unix":"u"}"#;
     let text = format!(
         r#"{{"name":"10.0.0.1:15001","protocol":["tcp","hip"],"tcp_data_host":"h","tcp_data_port":15999,
@@ -88,7 +88,7 @@ fn data_frame_seeds() -> Vec<Vec<u8>> {
     use crate::request::Opcode;
 
     let request = |opcode, v2| Frame::Request(Header { size: 4096, addr: 0x7f00_0000_1000, opcode, v2 });
-    let extras = [Frame::Greeting, Frame::Name, Frame::Sever].map(|frame| frame([7; 16]));
+    let extras = [Frame::Hello, Frame::Name, Frame::Sever].map(|frame| frame([7; 16]));
     let frames = [&[request(Opcode::Read, false), request(Opcode::Write, true)][..], &extras].concat();
     let statuses = [Verdict::Ok, Verdict::Rejected].map(|verdict| verdict.encode().to_vec());
     frames.iter().map(|frame| frame.encode().to_vec()).chain(statuses).collect()
@@ -98,8 +98,8 @@ fn host_frame(bytes: &[u8]) {
     if let Some(hello) = bytes.first_chunk::<HELLO_LEN>().and_then(Hello::decode) {
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
     }
-    if let Some(reply) = bytes.first_chunk::<REPLY_HELLO_LEN>().and_then(ReplyHello::decode) {
-        assert_eq!(ReplyHello::decode(&reply.encode()), Some(reply));
+    if let Some(reply) = bytes.first_chunk::<REPLY_HELLO_LEN>().and_then(HelloReply::decode) {
+        assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
     }
     if let Some(answer) = bytes.first_chunk::<ANSWER_LEN>().and_then(Answer::decode) {
         assert!(answer != Answer::Done || Answer::decode(&answer.encode()) == Some(answer));
@@ -124,7 +124,7 @@ fn host_frame(bytes: &[u8]) {
 fn host_frame_seeds() -> Vec<Vec<u8>> {
     let secret = same_host::Secret { addr: 4096, bytes: [3; same_host::SECRET_LEN] };
     let hello = Hello { target: [9; 16], secret }.encode().to_vec();
-    let reply = ReplyHello { welcome: same_host::Welcome::CanPull, secret }.encode().to_vec();
+    let reply = HelloReply { welcome: same_host::Welcome::CanPull, secret }.encode().to_vec();
     let pieces = [Piece { to: 4096, from: 8192, len: 100 }, Piece { to: 1, from: 2, len: u64::MAX }];
     let request = same_host::request(same_host::Wish::Look, &pieces);
     let block = same_host::BlockBounds { id: 9, start: 4096, len: 8192 };

@@ -18,11 +18,11 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::metadata::{Metadata, Registry};
 use crate::options::EngineOptions;
-use crate::protocol::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};
 use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
 use crate::protocol::same_host::{
-    self, Answer, BlockBounds, Bounds, Hello, Piece, REPLY_HELLO_LEN, REQUEST_LEN, ReplyHello, Secret, Welcome, Wish,
+    self, Answer, BlockBounds, Bounds, Hello, HelloReply, Piece, REPLY_HELLO_LEN, REQUEST_LEN, Secret, Welcome, Wish,
 };
+use crate::protocol::segment_document::{BufferDescriptor, Ours, Protocols, SegmentDocument};
 use crate::protocol::tcp::{Frame, Header, Verdict};
 use crate::request::Opcode;
 use crate::shared_segment::{SharedSegment, Ticket};
@@ -42,7 +42,7 @@ fn frames_of_the_data_port_are_what_they_were() {
         say(&format!("request.{name}"), Frame::Request(Header { opcode, ..header }));
         say(&format!("request.{name}.v1"), Frame::Request(Header { opcode, v2: false, ..header }));
     }
-    for (name, frame) in every!(Frame { Request(header), Greeting(NAME), Name(NAME), Sever(NAME) }) {
+    for (name, frame) in every!(Frame { Request(header), Hello(NAME), Name(NAME), Sever(NAME) }) {
         say(&format!("frame.{name}"), frame);
     }
     for (name, verdict) in every!(Verdict { Ok, Rejected }) {
@@ -59,15 +59,15 @@ fn frames_within_the_host_are_what_they_were() {
     assert_eq!(Hello::decode(&hello.encode()), Some(hello));
     golden.bytes("hello", hello.encode());
     for (name, welcome) in every!(Welcome { CanPull, CannotPull, Stranger }) {
-        let reply = ReplyHello { welcome, secret: SECRET };
-        assert_eq!(ReplyHello::decode(&reply.encode()), Some(reply));
+        let reply = HelloReply { welcome, secret: SECRET };
+        assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
         golden.bytes(format!("reply_hello.{name}"), reply.encode());
     }
     let asked = [
         Piece { to: 0x0102_0304_0506_0708, from: 0x1112_1314_1516_1718, len: 0x2122_2324_2526_2728 },
         Piece { to: 1, from: 2, len: 3 },
     ];
-    for (name, wish) in every!(Wish { Fill, Look, Map }) {
+    for (name, wish) in every!(Wish { Pull, Look, Map }) {
         let raw = same_host::request(wish, &asked);
         assert_eq!(same_host::head(raw.first_chunk().unwrap()), Some((wish, 2)));
         assert_eq!(same_host::pieces(&raw[REQUEST_LEN..]), asked);
@@ -109,7 +109,7 @@ fn handshakes_and_documents_are_what_they_were() {
 
     let ours = Ours { id: "00112233445566778899aabbccddeeff".into(), boot: "boot".into(), unix: "unix".into() };
     let buffers = (1..3).map(|n| BufferDescriptor { name: "cpu:0".into(), addr: n << 40, length: n << 33 }).collect();
-    let full = Descriptor {
+    let full = SegmentDocument {
         name: "10.0.0.1:15001".into(),
         protocol: Protocols::One("tcp".into()),
         tcp_data_host: "host".into(),
@@ -120,7 +120,7 @@ fn handshakes_and_documents_are_what_they_were() {
         ours: Some(ours),
     };
     let several = Protocols::Several(vec!["tcp".into(), "rdma".into()]);
-    let bare = Descriptor {
+    let bare = SegmentDocument {
         name: "name".into(),
         protocol: Protocols::NONE,
         tcp_data_host: String::new(),
@@ -131,10 +131,10 @@ fn handshakes_and_documents_are_what_they_were() {
         ours: None,
     };
     for (name, document) in
-        [("full", full), ("bare", bare.clone()), ("several", Descriptor { protocol: several, ..bare })]
+        [("full", full), ("bare", bare.clone()), ("several", SegmentDocument { protocol: several, ..bare })]
     {
         let json = document.encode();
-        assert_eq!(Descriptor::decode("a peer", json.as_bytes()).unwrap(), document);
+        assert_eq!(SegmentDocument::decode("a peer", json.as_bytes()).unwrap(), document);
         golden.text(format!("segment.{name}"), json);
     }
     golden.check("documents.txt");
@@ -159,7 +159,7 @@ fn an_engine_answers_as_it_did() {
     // The document, but for what is another one in each life of an engine, or on each host.
     let raw = ask(Kind::Metadata, "{}");
     let json = &Message::decode(raw[LENGTH_LEN..].to_vec()).unwrap().json;
-    let mut document = Descriptor::decode("the engine", json).unwrap();
+    let mut document = SegmentDocument::decode("the engine", json).unwrap();
     assert_eq!(json, format!("{}\n", document.encode()).as_bytes());
     let ours = document.ours.as_mut().unwrap();
     let (id, unix) = (ours.id.clone(), ours.unix.clone());

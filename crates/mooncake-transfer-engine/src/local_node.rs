@@ -10,10 +10,10 @@ use crate::error::EngineError;
 use crate::memory::buffers::Buffer;
 use crate::metadata::Registry;
 use crate::notify::Inbox;
-use crate::protocol::descriptor::{self, Descriptor, Ours, Protocols};
 use crate::protocol::handshake::{self, Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
+use crate::protocol::segment_document::{self, Ours, Protocols, SegmentDocument};
 use crate::topology::Topology;
 use crate::transport::Transports;
 use crate::transport::context::Context;
@@ -55,13 +55,13 @@ impl LocalNode {
     }
 
     fn describe_with(&self, lent: &[Arc<Buffer>]) -> String {
-        let mut document = Descriptor {
+        let mut document = SegmentDocument {
             name: self.name.clone(),
             protocol: Protocols::NONE,
             tcp_data_host: String::new(),
             tcp_data_port: 0,
             tcp_proto_version: 1,
-            timestamp: descriptor::timestamp(),
+            timestamp: segment_document::timestamp(),
             buffers: Vec::new(),
             ours: Some(Ours { id: hex(&self.id), boot: String::new(), unix: String::new() }),
         };
@@ -90,17 +90,17 @@ impl LocalNode {
     }
 
     /// A peer's segment document and its host.
-    pub fn look_up(&self, name: &str, deadline: &Deadline<'_>) -> Result<(Descriptor, String), EngineError> {
+    pub fn lookup(&self, name: &str, deadline: &Deadline<'_>) -> Result<(SegmentDocument, String), EngineError> {
         let (host, addresses) = self.handshake_at(name, deadline)?;
         let json = match &self.registry {
             Some(registry) => registry.segment(name, deadline)?.into_bytes(),
             None => {
                 // Without buffers: a peer does not read in the question what the asker lends.
                 let ask = Message::new(Kind::Metadata, self.describe_with(&[]));
-                let (connect, longest) = (self.context.options.connect_timeout, descriptor::DOCUMENT_BYTES_MAX);
+                let (connect, longest) = (self.context.options.connect_timeout, segment_document::DOCUMENT_BYTES_MAX);
                 handshake::ask(name, &addresses, &ask, connect, deadline, longest)?
             }
         };
-        Ok((Descriptor::decode(name, &json)?, host))
+        Ok((SegmentDocument::decode(name, &json)?, host))
     }
 }

@@ -425,7 +425,7 @@ fn a_peer_that_stood_still_when_it_was_met_is_reached_within_the_host_afterwards
 }
 
 #[test]
-fn a_caller_without_patience_keeps_nobody_else_from_a_peer() {
+fn a_caller_without_time_keeps_nobody_else_from_a_peer() {
     let (mut target, here) = (ChildProcess::start("other", "target"), Memory::new(1 << 20));
     let (name, write) = met(&mut target, &here);
     let initiator = Engine::new("127.0.0.1", by_tcp()).unwrap();

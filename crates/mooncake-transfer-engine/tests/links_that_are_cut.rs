@@ -11,7 +11,7 @@ use mooncake_transfer_engine::{Engine, EngineOptions, Opcode, Request, Status};
 use relay::{Fate, behind};
 
 /// With the connection's name.
-const GREETING: usize = 48;
+const HELLO: usize = 48;
 const HEADER: usize = 24;
 const STATUS: usize = 8;
 
@@ -104,13 +104,13 @@ fn cuts(opcode: Opcode, len: usize, pieces: usize, positions: &[usize], sent: us
 
 #[test]
 fn a_write_that_is_cut_at_any_byte_is_a_success_only_if_it_arrived() {
-    let (sent, received) = (GREETING + HEADER + 40, 2 * STATUS);
+    let (sent, received) = (HELLO + HEADER + 40, 2 * STATUS);
     cuts(Opcode::Write, 40, 1, &(0..=sent).collect::<Vec<_>>(), sent, received);
 }
 
 #[test]
 fn a_read_that_is_cut_at_any_byte_is_a_success_only_if_it_arrived() {
-    let (sent, received) = (GREETING + HEADER, 2 * STATUS + 40);
+    let (sent, received) = (HELLO + HEADER, 2 * STATUS + 40);
     cuts(Opcode::Read, 40, 1, &(0..=received).collect::<Vec<_>>(), sent, received);
 }
 
@@ -123,10 +123,10 @@ fn lists_that_are_cut_around_the_edges_of_frames_and_steps_are_successes_only_if
         starts.chain(steps).flat_map(|edge| [edge - 1, edge, edge + 1]).collect::<Vec<_>>()
     };
     let whole = |frame: usize, before: usize| before + 3 * frame;
-    let sent = whole(HEADER + len, GREETING);
-    cuts(Opcode::Write, len, 3, &edges(HEADER + len, GREETING), sent, whole(STATUS, STATUS));
+    let sent = whole(HEADER + len, HELLO);
+    cuts(Opcode::Write, len, 3, &edges(HEADER + len, HELLO), sent, whole(STATUS, STATUS));
     let received = whole(STATUS + len, STATUS);
-    cuts(Opcode::Read, len, 3, &edges(STATUS + len, STATUS), whole(HEADER, GREETING), received);
+    cuts(Opcode::Read, len, 3, &edges(STATUS + len, STATUS), whole(HEADER, HELLO), received);
 }
 
 #[test]

@@ -36,8 +36,8 @@ fn field<'a>(document: &'a str, name: &str) -> &'a str {
     document[from..].split('"').next().unwrap()
 }
 
-/// A greeting in order, but for its secret: the peer of another user would not find it anyway.
-fn greeting(id: &str) -> [u8; 64] {
+/// A hello in order, but for its secret: the peer of another user would not find it anyway.
+fn hello(id: &str) -> [u8; 64] {
     let mut hello = [0; 64];
     hello[..8].copy_from_slice(b"MCRSHOST");
     hello[8] = 3;
@@ -85,7 +85,7 @@ fn stranger() {
         return say("no right");
     }
     let address = SocketAddr::from_abstract_name(&unix).unwrap();
-    for hello in [&greeting(&id)[..], &[]] {
+    for hello in [&hello(&id)[..], &[]] {
         let mut stream = UnixStream::connect_addr(&address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         // It may have hung up by then.

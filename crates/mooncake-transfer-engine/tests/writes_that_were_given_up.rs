@@ -12,7 +12,7 @@ use memory::Memory;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions};
 use relay::{answering, document_of};
 
-/// What the target says to a greeting, and to a write.
+/// What the target says to a hello, and to a write.
 const STATUS: u64 = 8;
 
 fn engine() -> Engine {

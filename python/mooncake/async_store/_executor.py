@@ -21,7 +21,7 @@ _MOST_TOGETHER = 256
 # Threads that work on short batches at the same time spend more on fighting for
 # the interpreter than they gain; long batches (large values, slow peers) run side by side.
 _MANY = 32
-_PATIENCE_S = 0.02
+_TURN_S = 0.02
 
 # How often an idle worker looks whether the store is still there, which may go without a close.
 _LOOK_UP_S = 1.0
@@ -251,8 +251,8 @@ class Executor:
                     self._idle.remove(me)
                 if self._ended:
                     return
-                patience = self._patience(me)
-                calls = self._next(me) if patience == 0 else []
+                pause = self._pause(me)
+                calls = self._next(me) if pause == 0 else []
                 if not calls:
                     self._idle.append(me)
             if calls:
@@ -264,15 +264,15 @@ class Executor:
                 # Without a close; its calls have ended, for each holds it.
                 return
             else:
-                me.wait(patience)
+                me.wait(pause)
 
-    def _patience(self, me: _Worker) -> float:
+    def _pause(self, me: _Worker) -> float:
         """Seconds until this worker may take from the queue; 0: now."""
         if not self._queue:
             return _LOOK_UP_S
         if len(self._queue) < _MANY or self._taker is me:
             return 0
-        return max(0, self._taken + _PATIENCE_S - time.monotonic())
+        return max(0, self._taken + _TURN_S - time.monotonic())
 
     def _next(self, me: _Worker) -> list[Call]:
         """The next calls of one kind, a fair share of them."""

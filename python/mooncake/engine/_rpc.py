@@ -299,7 +299,7 @@ def create_rpc_server(local_rank: int = 0, world_size: int = 1) -> RpcInterface:
 def _receive_answer(connection: socket.socket, deadline: float) -> bytes:
     answer = Incoming(answer=True)
     while answer.missing:
-        _patience(connection, deadline)
+        _set_timeout(connection, deadline)
         got = connection.recv(min(STEP_BYTES, answer.missing))
         if not got:
             raise Refused("ended within a message")
@@ -310,11 +310,11 @@ def _receive_answer(connection: socket.socket, deadline: float) -> bytes:
 def _send_all(connection: socket.socket, data: bytes | memoryview, deadline: float) -> None:
     rest = memoryview(data)
     while rest:
-        _patience(connection, deadline)
+        _set_timeout(connection, deadline)
         rest = rest[connection.send(rest[:STEP_BYTES]) :]
 
 
-def _patience(connection: socket.socket, deadline: float) -> None:
+def _set_timeout(connection: socket.socket, deadline: float) -> None:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -25,7 +25,7 @@ use crate::session::absence::Absence;
 use crate::session::connection::Connection;
 use crate::session::control::Control;
 use crate::session::opening::{Opened, open_at};
-use crate::session::origin::Origin;
+use crate::session::reservation_origin::ReservationOrigin;
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub links: LinkSet,
     pub directory: Directory,
     pub owner: OnceLock<Arc<SegmentOwner>>,
-    pub put_sessions: Mutex<PutSessions<Origin, Places>>,
+    pub put_sessions: Mutex<PutSessions<ReservationOrigin, Places>>,
     pub name: String,
     pub process: ProcessIdentity,
 }
@@ -336,7 +336,7 @@ impl Driver {
 
     /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
     fn leave_put_sessions(&self, uuid: SegmentUuid) {
-        let is_on_it = |reserved: &Reserved<Origin, Places>, replica: &Replica| {
+        let is_on_it = |reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica| {
             place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
         let given_up = self.shared.put_sessions.lock().segment_gone(is_on_it);

@@ -12,7 +12,7 @@ use mooncake_wire::message::{
 
 use super::*;
 use crate::machine::numbering::Numbering;
-use crate::scripted_master::{Client, Lender, PATIENCE, answer, frame, hello_reply, take_epoch, wait_for};
+use crate::scripted_master::{Client, Lender, TIMEOUT, frame, hello_reply, reply_to, take_epoch, wait_for};
 
 const A2: Epoch = Epoch { number: 2, id: 7 };
 const B2: Epoch = Epoch { number: 2, id: 8 };
@@ -22,7 +22,7 @@ fn met(client: &Client, lender: &Lender) -> Arc<SegmentAddress> {
     let segment = lender.segment();
     client.master.answers(move |request| {
         let segments = vec![segment.clone()];
-        Some(answer(request, reply::Body::Segments(SegmentsReply { segments })))
+        Some(reply_to(request, reply::Body::Segments(SegmentsReply { segments })))
     });
     let Shared { control, directory, .. } = &*client.shared;
     let numbering = Numbering { log_id: 1, instance: [1; 16] };
@@ -105,7 +105,7 @@ fn what_a_broken_connection_did_not_take_waits_for_the_next_one() {
     });
     assert_eq!(waits(), done.map(|done| AnchorUp { body: Some(done) }), "all of it, in its order");
     assert!(!driver.machine.is_connected());
-    assert!(began.elapsed() < PATIENCE / 2, "and not because the master says nothing");
+    assert!(began.elapsed() < TIMEOUT / 2, "and not because the master says nothing");
 }
 
 #[test]
@@ -165,9 +165,10 @@ fn writes_of_another_session_go_over_links_of_that_one() {
         caller.beat();
         caller
     };
-    let (links, address, wait) = (&client.shared.links, met(&client, &lender), Deadline::at(Instant::now() + PATIENCE));
-    links.link_to_write(8, &address, &wait).unwrap();
-    assert!(links.link_to_write(7, &address, &wait).is_err(), "the owner fences each session by itself");
+    let (links, address, deadline) =
+        (&client.shared.links, met(&client, &lender), Deadline::at(Instant::now() + TIMEOUT));
+    links.link_to_write(8, &address, &deadline).unwrap();
+    assert!(links.link_to_write(7, &address, &deadline).is_err(), "the owner fences each session by itself");
 }
 
 #[test]
@@ -214,7 +215,7 @@ fn links_to_a_segment_that_is_gone_are_let_go_of() {
     let (client, mut caller) = Client::connect();
     let lender = Lender::start();
     let (links, address) = (&client.shared.links, met(&client, &lender));
-    drop(links.link(&address, &Deadline::at(Instant::now() + PATIENCE)).unwrap());
+    drop(links.link(&address, &Deadline::at(Instant::now() + TIMEOUT)).unwrap());
     assert_eq!(links.report().len(), 1);
     let gone = SegmentGone { uuid: address.uuid.0.to_vec().into(), number: 1, ..SegmentGone::default() };
     caller.tell(anchor_down::Body::SegmentGone(gone));
@@ -228,9 +229,9 @@ fn nothing_is_written_by_a_reservation_of_an_epoch_before_the_masters() {
         let (client, mut caller) = Client::connect();
         let lender = Lender::start();
         let (links, address) = (&client.shared.links, met(&client, &lender));
-        let wait = Deadline::at(Instant::now() + PATIENCE);
-        let link = links.link(&address, &wait).unwrap();
-        let writes = |rid| link.write(rid, 0, &[Source::new(b"x")], &wait).is_ok();
+        let deadline = Deadline::at(Instant::now() + TIMEOUT);
+        let link = links.link(&address, &deadline).unwrap();
+        let writes = |rid| link.write(rid, 0, &[Source::new(b"x")], &deadline).is_ok();
         assert!(writes(Rid(1 << 48 | 2)));
         let _caller = match asks {
             true => {

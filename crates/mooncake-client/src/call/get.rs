@@ -49,19 +49,19 @@ pub(crate) struct Part<'p, 'a> {
 impl GetDriver for Inner {
     type Numbering = Numbering;
 
-    async fn look_up(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
+    async fn lookup(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
         const WHAT: &str = "a lookup";
         let control = &self.shared.control;
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
-        let answer = control.query(WHAT, body, control.lookup_timeout)?;
-        match answer.body {
+        let reply = control.query(WHAT, body, control.lookup_timeout)?;
+        match reply.body {
             reply::Body::Lookup(found) if found.objects.len() == keys.len() => {
                 if found.away {
                     self.keep_miss(OWNER_AWAY.to_owned());
                 }
                 let replicas = found.objects.iter().flat_map(|object| &object.replicas);
-                self.shared.directory.meet(control, answer.numbering, replicas)?;
-                Ok((found.objects, answer.numbering))
+                self.shared.directory.meet(control, reply.numbering, replicas)?;
+                Ok((found.objects, reply.numbering))
             }
             _ => Err(control.confused(WHAT)),
         }
@@ -222,12 +222,12 @@ impl Inner {
             let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
             return Err(no_doubt(gone.into()));
         };
-        let wait = self.transfer_deadline(object.size, interrupted);
+        let deadline = self.transfer_deadline(object.size, interrupted);
         let unreached = |error: LinkError| Unread { passing: error.is_passing(), ..no_doubt(link_error(&error)) };
-        let link = self.shared.links.link(address, &wait).map_err(unreached)?;
+        let link = self.shared.links.link(address, &deadline).map_err(unreached)?;
         let whole = offset == 0 && total_of_targets(targets) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
-        link.read(Rid(replica.rid), extent.offset + offset, targets, crc, &wait).map_err(unread)
+        link.read(Rid(replica.rid), extent.offset + offset, targets, crc, &deadline).map_err(unread)
     }
 }
 

@@ -14,19 +14,19 @@ use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
 use crate::machine::filling::Combine;
 use crate::machine::progress::Held;
-use crate::machine::put::{Lost, PutDriver as _};
+use crate::machine::put::{CopyFailure, PutDriver as _};
 use crate::machine::put_session::{self, NEW_SESSION, PutSessionDriver, PutSessions, Reserved, write_part};
 use crate::machine::ready;
 use crate::options::PutOptions;
 use crate::segments::directory::{Places, place_of};
-use crate::session::origin::Origin;
+use crate::session::reservation_origin::ReservationOrigin;
 use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
 /// Bytes of an object that are read back at a time, to be summed while they are in the cache.
 const CHUNK: u64 = 256 << 10;
 
 /// A store's put sessions.
-type Sessions = PutSessions<Origin, Places>;
+type Sessions = PutSessions<ReservationOrigin, Places>;
 
 /// Parts of one object that a session writes.
 #[derive(Debug)]
@@ -59,21 +59,21 @@ impl PutSessionDriver for Driver<'_> {
         control.progress.lock().hold(control.now(), rids)
     }
 
-    fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
+    fn place(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> Places {
         self.store.shared.directory.places(origin.numbering, replicas)
     }
 
-    fn is_lost(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> bool {
+    fn is_lost(&self, reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica) -> bool {
         place_of(&reserved.place, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
     }
 
-    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
+    async fn rids_of(&self, origin: &ReservationOrigin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
         const WHAT: &str = "a lookup";
         let control = &self.store.shared.control;
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
-        let answer = control.query(WHAT, body, control.lookup_timeout)?;
-        let reply::Body::Lookup(found) = answer.body else { return Err(control.confused(WHAT)) };
-        if !answer.session.is(&origin.session) {
+        let reply = control.query(WHAT, body, control.lookup_timeout)?;
+        let reply::Body::Lookup(found) = reply.body else { return Err(control.confused(WHAT)) };
+        if !reply.session.is(&origin.session) {
             return Ok(Vec::new());
         }
         let rids = |object: &Object| object.replicas.iter().map(|replica| Rid(replica.rid)).collect();
@@ -84,22 +84,27 @@ impl PutSessionDriver for Driver<'_> {
         self.store.is_interrupted()
     }
 
-    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, Lost> {
+    async fn sum_of(
+        &self,
+        reserved: &Reserved<ReservationOrigin, Places>,
+        replica: &Replica,
+    ) -> Result<u32, CopyFailure> {
         let (store, size) = (self.store, reserved.size);
-        let lost = |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
+        let lost =
+            |error: StoreError, passing| CopyFailure { final_word: error.is_callers(), passing, error, settled: true };
         let [extent] = &replica.extents[..] else { return Err(lost(store.shared.control.confused("a put"), false)) };
         let Some(address) = place_of(&reserved.place, Rid(replica.rid)) else {
             return Err(lost(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
         };
         let interrupted = || self.store.is_interrupted();
-        let wait = store.transfer_deadline(size, &interrupted);
-        let link = store.shared.links.link(address, &wait);
+        let deadline = store.transfer_deadline(size, &interrupted);
+        let link = store.shared.links.link(address, &deadline);
         let link = link.map_err(|error| lost(link_error(&error), error.is_passing()))?;
         let (mut buffer, mut done, mut sum) = (vec![0; CHUNK.min(size) as usize], 0, 0);
         while done < size {
             let chunk = &mut buffer[..CHUNK.min(size - done) as usize];
             let mut targets = [Target::new(chunk)];
-            let read = link.read(Rid(replica.rid), extent.offset + done, &mut targets, None, &wait);
+            let read = link.read(Rid(replica.rid), extent.offset + done, &mut targets, None, &deadline);
             read.map_err(|error| {
                 let passing = error.is_passing();
                 lost(transfer_error(error), passing)
@@ -169,7 +174,7 @@ impl Inner {
                 // Links tell sessions apart by numbers, which begin anew with another log.
                 if !driver.is_current(origin) {
                     let over = Cause::Transfer(NEW_SESSION.into());
-                    return Err(Lost { error: over.into(), final_word: false, passing: false, settled: true });
+                    return Err(CopyFailure { error: over.into(), final_word: false, passing: false, settled: true });
                 }
                 self.write_replica_at(replica, address, (first.offset, &sources), origin, interrupted)
             }))?;

@@ -149,13 +149,13 @@ impl Inner {
         const WHAT: &str = "remove_by_regex";
         let control = &self.shared.control;
         let body = request::Body::RemoveByRegex(RemoveByRegex { pattern: pattern.to_owned(), force });
-        let answer = control.mutate(WHAT, body, REMOVE_ALL, Abandoned::Stays).map_err(|error| match error.cause() {
+        let reply = control.mutate(WHAT, body, REMOVE_ALL, Abandoned::Stays).map_err(|error| match error.cause() {
             Cause::BadRequest { reason, .. } => {
                 Cause::BadPattern { pattern: pattern.to_owned(), reason: reason.clone() }.into()
             }
             _ => error,
         })?;
-        match answer.body {
+        match reply.body {
             reply::Body::RemoveAll(reply) => Ok(reply.removed),
             _ => Err(control.confused(WHAT)),
         }
@@ -173,7 +173,7 @@ mod tests {
     use mooncake_wire::unpack_keys;
 
     use super::*;
-    use crate::scripted_master::{Master, answer, usual};
+    use crate::scripted_master::{Master, reply_to, usual};
 
     #[test]
     fn what_is_asked_in_rounds_is_answered_key_by_key() {
@@ -186,7 +186,10 @@ mod tests {
             Some(match &request.body {
                 Some(request::Body::Exists(asked)) => {
                     let found: Vec<u8> = there(&asked.keys).into_iter().map(u8::from).collect();
-                    answer(request, reply::Body::Exists(ExistsReply { found: found.into(), ..ExistsReply::default() }))
+                    reply_to(
+                        request,
+                        reply::Body::Exists(ExistsReply { found: found.into(), ..ExistsReply::default() }),
+                    )
                 }
                 Some(request::Body::Remove(asked)) => {
                     let outcome = |there: bool| match there {
@@ -194,7 +197,7 @@ mod tests {
                         false => remove_reply::Outcome::Missing.into(),
                     };
                     let outcomes = there(&asked.keys).into_iter().map(outcome).collect();
-                    answer(request, reply::Body::Remove(RemoveReply { outcomes }))
+                    reply_to(request, reply::Body::Remove(RemoveReply { outcomes }))
                 }
                 _ => usual(request),
             })

@@ -373,8 +373,7 @@ mod tests {
             let gone = NodeInfo::has_gone(&node);
             done.send((gone, NodeInfo::ask(&node, None).map_err(|error| error.to_string()))).unwrap();
         });
-        let (gone, asked) =
-            is_done.recv_timeout(Duration::from_secs(20)).expect("it waits no longer than its patience");
+        let (gone, asked) = is_done.recv_timeout(Duration::from_secs(20)).expect("it waits no longer than its timeout");
         assert!(!gone, "one that does not answer is there");
         assert!(asked.unwrap_err().contains(&port.to_string()));
     }

@@ -23,7 +23,7 @@ pub trait GetDriver {
 
     /// Asks the master for these keys, and has the segments of what is there known. An object per key; those without
     /// replicas are not there.
-    fn look_up(&self, keys: &[&[u8]]) -> impl Future<Output = Result<(Vec<Object>, Self::Numbering), StoreError>>;
+    fn lookup(&self, keys: &[&[u8]]) -> impl Future<Output = Result<(Vec<Object>, Self::Numbering), StoreError>>;
 
     /// Has a replica reported. `confirmed`: the bytes were the placement's, or a second look-up has named it again;
     /// otherwise that look-up is still to be made.
@@ -110,12 +110,12 @@ pub async fn read_batch<D: GetDriver>(
         let mut again = Vec::new();
         let overtaken = lost.iter().filter(|lost: &&LostReplica| last && lost.stale);
         let overtaken: HashMap<Rid, String> = overtaken.map(|lost| (lost.rid, lost.cause.clone())).collect();
-        let names: Vec<&[u8]> = pending.iter().map(|&index| keys[index]).collect();
+        let pending_keys: Vec<&[u8]> = pending.iter().map(|&index| keys[index]).collect();
         let mut rest = &pending[..];
-        for names in rounds(&names, ROUND_KEYS) {
-            let (round, others) = rest.split_at(names.len());
+        for round_keys in rounds(&pending_keys, ROUND_KEYS) {
+            let (round, others) = rest.split_at(round_keys.len());
             rest = others;
-            let (objects, numbering) = match driver.look_up(names).await {
+            let (objects, numbering) = match driver.lookup(round_keys).await {
                 Ok(found) => found,
                 Err(error) => {
                     round.iter().for_each(|&index| results[index] = Err(error.clone()));
@@ -263,7 +263,7 @@ mod tests {
     impl GetDriver for Script {
         type Numbering = ();
 
-        async fn look_up(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, ()), StoreError> {
+        async fn lookup(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, ()), StoreError> {
             self.asked.borrow_mut().push(keys.len());
             let found = self.look_ups.borrow_mut().pop_front().ok_or(StoreError::from(Cause::Closed))?;
             let replica = |rid: u64| Replica { rid, ..Replica::default() };

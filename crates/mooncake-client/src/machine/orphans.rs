@@ -38,7 +38,7 @@ pub trait OrphanDriver {
     /// Has a worker begin that does [`run`]. False: there is none to be had.
     fn start_worker(&self) -> bool;
 
-    /// A call to the master, from now on, with the patience of a look-up.
+    /// A call to the master, from now on, with the timeout of a look-up.
     fn call(&self) -> impl CallDriver<Session = Self::Session>;
 }
 
@@ -102,7 +102,7 @@ async fn attempt<D: CallDriver>(call: &D, session: &D::Session, orphan: Orphan) 
     match orphan {
         Orphan::Unanswered(mut request) => {
             let outcome = repeat(call, session, &mut request).await?;
-            Some(outcome.ok().and_then(|answer| placed(answer.body)))
+            Some(outcome.ok().and_then(|reply| placed(reply.body)))
         }
         Orphan::Known(abort) => {
             let mut request = Request { body: Some(request::Body::Abort(abort)), ..Request::default() };
@@ -188,8 +188,8 @@ impl<S: Clone> OrphanedPuts<S> {
 
 /// What a put was given. Its writer never learned of it, so it says that nothing of it can land: the owner asks no
 /// process that maps the segment (docs/safety.md, rule 7).
-pub fn placed(answer: reply::Body) -> Option<Abort> {
-    let reply::Body::PutStart(PutStartReply { slots }) = answer else { return None };
+pub fn placed(reply: reply::Body) -> Option<Abort> {
+    let reply::Body::PutStart(PutStartReply { slots }) = reply else { return None };
     let rids: Vec<u64> = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid).collect();
     (!rids.is_empty()).then_some(Abort { rids, writer_done: true })
 }
@@ -210,8 +210,8 @@ mod tests {
         let Some(request::Body::PutStart(start)) = &again.body else { panic!("{again:?}") };
         assert!(!start.wait && again.sequence == 5, "with its sequence, and nothing is waited for");
         let slot = PutSlot { replicas: vec![Replica { rid: 2, extents: Vec::new() }], ..PutSlot::default() };
-        let answer = reply::Body::PutStart(PutStartReply { slots: vec![slot] });
-        assert_eq!(orphans.settled(placed(answer)), Some(5));
+        let reply = reply::Body::PutStart(PutStartReply { slots: vec![slot] });
+        assert_eq!(orphans.settled(placed(reply)), Some(5));
         let Some((_, Orphan::Known(abort))) = orphans.first() else { panic!("nothing is given up") };
         assert_eq!(abort, Abort { rids: vec![2], writer_done: true });
         assert_eq!((orphans.settled(None), orphans.first().is_none(), orphans.running), (None, true, false));

@@ -35,7 +35,7 @@ pub trait SuspectDriver {
     fn start_worker(&self) -> bool;
 
     /// Asks the master for these keys: an object each.
-    fn look_up(&self, keys: &[Suspect]) -> impl Future<Output = Result<Vec<Object>, StoreError>>;
+    fn lookup(&self, keys: &[Suspect]) -> impl Future<Output = Result<Vec<Object>, StoreError>>;
 
     /// Tells the master.
     fn tell(&self, bad: BadReplica) -> impl Future<Output = Result<(), StoreError>>;
@@ -74,7 +74,7 @@ pub(crate) async fn report<D: SuspectDriver>(driver: &D, suspects: &[Suspect]) -
     let (mut bad, unsure): (Vec<Suspect>, Vec<Suspect>) =
         suspects.iter().cloned().partition(|suspect| suspect.confirmed);
     if !unsure.is_empty() {
-        let objects = driver.look_up(&unsure).await?;
+        let objects = driver.lookup(&unsure).await?;
         let named = unsure.into_iter().zip(objects);
         let still = named.filter(|(suspect, object)| object.replicas.iter().any(|other| other.rid == suspect.rid.0));
         bad.extend(still.map(|(suspect, _)| suspect));

@@ -53,12 +53,12 @@ impl Directory {
         }
         const WHAT: &str = "a query for segments";
         let body = request::Body::Segments(Segments { numbers: missing });
-        let answer = control.query(WHAT, body, control.lookup_timeout)?;
-        let reply::Body::Segments(found) = answer.body else { return Err(control.confused(WHAT)) };
+        let reply = control.query(WHAT, body, control.lookup_timeout)?;
+        let reply::Body::Segments(found) = reply.body else { return Err(control.confused(WHAT)) };
         let found = found.segments.into_iter();
         let segments = found.filter_map(|segment| Some((segment.number, Arc::new(address(segment)?))));
         let mut known = self.known.write();
-        known.met(answer.numbering, segments);
+        known.met(reply.numbering, segments);
         let count = known.count();
         drop(known);
         let each = if control.maps_memory { MAPPED } else { REACHED };
@@ -98,7 +98,7 @@ mod tests {
     use mooncake_wire::message::{Extent, LogPosition, Reply, SegmentsReply};
 
     use super::*;
-    use crate::scripted_master::{Client, Lender, answer};
+    use crate::scripted_master::{Client, Lender, reply_to};
 
     fn numbering(log_id: u64) -> Numbering {
         Numbering { log_id, instance: [1; 16] }
@@ -116,7 +116,7 @@ mod tests {
         let segment = lender.segment();
         client.master.answers(move |request| {
             let segments = vec![segment.clone()];
-            Some(answer(request, reply::Body::Segments(SegmentsReply { segments })))
+            Some(reply_to(request, reply::Body::Segments(SegmentsReply { segments })))
         });
         // The placement is of log 5, and the master that is asked has log 1 by now.
         directory.meet(control, numbering(5), [&replica(1)].into_iter()).unwrap();
@@ -148,7 +148,7 @@ mod tests {
             let of =
                 |number: &u32| Segment { number: *number, ..if log_id == 1 { own.clone() } else { others.clone() } };
             let segments = asked.numbers.iter().map(of).collect();
-            let reply = answer(request, reply::Body::Segments(SegmentsReply { segments }));
+            let reply = reply_to(request, reply::Body::Segments(SegmentsReply { segments }));
             Some(Reply { position: Some(LogPosition { log_id, ..reply.position.unwrap() }), ..reply })
         });
         directory.meet(control, numbering(1), [&replica(5), &replica(6)].into_iter()).unwrap();

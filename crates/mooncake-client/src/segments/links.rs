@@ -134,7 +134,7 @@ impl LinkSet {
         self.let_go_of_former();
         for links in self.all() {
             links.part_with_over();
-            links.rest();
+            links.close_idle();
         }
     }
 

@@ -110,8 +110,8 @@ mod tests {
             let links = LinkSet::over_shared_memory(Control::alone());
             let memory = &memories[1];
             let address = address_of(&server, memory);
-            let wait = Deadline::at(Instant::now() + Duration::from_secs(5));
-            links.link(&address, &wait).unwrap().write(RID, 0, &[Source::new(b"new")], &wait).unwrap();
+            let deadline = Deadline::at(Instant::now() + Duration::from_secs(5));
+            links.link(&address, &deadline).unwrap().write(RID, 0, &[Source::new(b"new")], &deadline).unwrap();
             Host { owner, says, reports, free: memories[0].uuid(), mapped: memory.uuid(), links }
         }
 

@@ -31,7 +31,7 @@ impl SuspectDriver for Arc<Control> {
         mooncake_os::thread::start(thread, move || ready(run(&control))).is_ok()
     }
 
-    async fn look_up(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {
+    async fn lookup(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {
         const WHAT: &str = "a lookup";
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
         match self.query_on_any_thread(WHAT, body, self.lookup_timeout)?.body {
@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
     use crate::machine::suspects::{add, report};
-    use crate::scripted_master::{Client, answer, usual, wait_for};
+    use crate::scripted_master::{Client, reply_to, usual, wait_for};
 
     fn suspect(rid: Rid, confirmed: bool) -> Suspect {
         Suspect { key: b"key".to_vec(), rid, reason: "bad".into(), confirmed }
@@ -98,7 +98,7 @@ mod tests {
                 let replicas = vec![Replica { rid: 4, extents: Vec::new() }];
                 let object = Object { replicas, ..Object::default() };
                 let objects = vec![object.clone(), object];
-                Some(answer(request, reply::Body::Lookup(LookupReply { objects, away: false })))
+                Some(reply_to(request, reply::Body::Lookup(LookupReply { objects, away: false })))
             }
             _ => Some(usual(request)),
         });

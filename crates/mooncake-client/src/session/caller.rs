@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::connection_error::ConnectionError;
 use crate::error::{Cause, StoreError};
-use crate::machine::call::{self, Call, CallDriver, Ended, Failure, Obstacle, keep_waiting};
+use crate::machine::call::{self, Call, CallDriver, Failure, Obstacle, WaitEnded, keep_waiting};
 use crate::machine::pins::Pins;
 use crate::machine::reachability::Reachability;
 use crate::machine::sequences::Sequences;
@@ -23,10 +23,10 @@ use crate::session::control::{CONNECTIONS_MAX, Control, LONG_CALLS_MAX, Queued};
 use crate::transfer_error::out_of_descriptors;
 
 /// Why a try gave no reply.
-pub(crate) type Lost = call::Lost<Arc<Session>, ConnectionError>;
+pub(crate) type NoReply = call::NoReply<Arc<Session>, ConnectionError>;
 
 /// A reply, and what its segment numbers mean.
-pub(crate) type Answer = call::Answer<Arc<Session>>;
+pub(crate) type SessionReply = call::SessionReply<Arc<Session>>;
 
 /// A call.
 pub(crate) struct Caller<'a> {
@@ -39,9 +39,9 @@ pub(crate) struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     /// Of a call that begins now.
-    pub fn new(control: &'a Arc<Control>, patience: Duration) -> Self {
+    pub fn new(control: &'a Arc<Control>, timeout: Duration) -> Self {
         let started = Instant::now();
-        Caller { control, started, deadline: started + patience, queued: Mutex::default() }
+        Caller { control, started, deadline: started + timeout, queued: Mutex::default() }
     }
 
     /// What the caller is told of a failure.
@@ -157,14 +157,14 @@ impl CallDriver for Caller<'_> {
         self.control.position_lock()
     }
 
-    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), Lost> {
+    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), NoReply> {
         let (control, heed) = (self.control, call.heeds());
         let ended = OnceLock::new();
         let ends = || keep_waiting(self, heed).map_err(|why| ended.set(why)).is_err();
         let deadline = Deadline { began: self.started, until: self.deadline, interrupted: &ends };
         // A hook only says that the wait is over.
         let why = |lost| match (lost, ended.get()) {
-            (Lost::Ended(Ended::Interrupted), Some(why)) => Lost::Ended(*why),
+            (NoReply::Ended(WaitEnded::Interrupted), Some(why)) => NoReply::Ended(*why),
             (lost, _) => lost,
         };
         let long = call.request().body.as_ref().is_some_and(may_take_long);
@@ -173,7 +173,7 @@ impl CallDriver for Caller<'_> {
             let (session, connection) = &mut attached;
             if let Err(lost) = call.attached(session, |body| connection.lacks(body)) {
                 match lost {
-                    Lost::TooOld(..) => {
+                    NoReply::TooOld(..) => {
                         drop(attached);
                         control.give_place_back(long);
                     }
@@ -239,13 +239,13 @@ impl CallDriver for Caller<'_> {
     }
 }
 
-impl From<ConnectionError> for Lost {
+impl From<ConnectionError> for NoReply {
     fn from(error: ConnectionError) -> Self {
         match error {
-            ConnectionError::Interrupted => Lost::Ended(Ended::Interrupted),
-            ConnectionError::Deadline => Lost::Ended(Ended::Late),
+            ConnectionError::Interrupted => NoReply::Ended(WaitEnded::Interrupted),
+            ConnectionError::Deadline => NoReply::Ended(WaitEnded::Late),
             broken @ (ConnectionError::Io(_) | ConnectionError::Frame(_) | ConnectionError::Wrong(_)) => {
-                Lost::Broken(broken)
+                NoReply::Broken(broken)
             }
         }
     }
@@ -277,9 +277,9 @@ impl Control {
         self: &Arc<Self>,
         what: &'static str,
         body: request::Body,
-        patience: Duration,
-    ) -> Result<Answer, StoreError> {
-        let (caller, mut request) = (Caller::new(self, patience), request(body));
+        timeout: Duration,
+    ) -> Result<SessionReply, StoreError> {
+        let (caller, mut request) = (Caller::new(self, timeout), request(body));
         ready(call::query(&caller, &mut request, true)).map_err(|failure| caller.error(what, failure))
     }
 
@@ -288,9 +288,9 @@ impl Control {
         self: &Arc<Self>,
         what: &'static str,
         body: request::Body,
-        patience: Duration,
-    ) -> Result<Answer, StoreError> {
-        let (caller, mut request) = (Caller::new(self, patience), request(body));
+        timeout: Duration,
+    ) -> Result<SessionReply, StoreError> {
+        let (caller, mut request) = (Caller::new(self, timeout), request(body));
         ready(call::query(&caller, &mut request, false)).map_err(|failure| caller.error(what, failure))
     }
 
@@ -299,10 +299,10 @@ impl Control {
         self: &Arc<Self>,
         what: &'static str,
         body: request::Body,
-        patience: Duration,
+        timeout: Duration,
         abandoned: call::Abandoned,
-    ) -> Result<Answer, StoreError> {
-        let (caller, mut request) = (Caller::new(self, patience), request(body));
+    ) -> Result<SessionReply, StoreError> {
+        let (caller, mut request) = (Caller::new(self, timeout), request(body));
         ready(call::mutate(&caller, &mut request, abandoned)).map_err(|failure| caller.error(what, failure))
     }
 
@@ -311,9 +311,9 @@ impl Control {
         self: &Arc<Self>,
         what: &'static str,
         body: request::Body,
-        patience: Duration,
-    ) -> Result<Answer, StoreError> {
-        let (caller, mut request) = (Caller::new(self, patience), request(body));
+        timeout: Duration,
+    ) -> Result<SessionReply, StoreError> {
+        let (caller, mut request) = (Caller::new(self, timeout), request(body));
         ready(call::finish(&caller, &mut request)).map_err(|failure| caller.error(what, failure))
     }
 
@@ -323,9 +323,9 @@ impl Control {
         session: &Arc<Session>,
         what: &'static str,
         body: request::Body,
-        patience: Duration,
-    ) -> Result<Option<Answer>, StoreError> {
-        let (caller, mut request) = (Caller::new(self, patience), request(body));
+        timeout: Duration,
+    ) -> Result<Option<SessionReply>, StoreError> {
+        let (caller, mut request) = (Caller::new(self, timeout), request(body));
         ready(call::finish_in(&caller, session, &mut request)).map_err(|failure| caller.error(what, failure))
     }
 
@@ -334,9 +334,9 @@ impl Control {
         self: &Arc<Self>,
         what: &'static str,
         body: request::Body,
-        patience: Duration,
-    ) -> Result<Answer, StoreError> {
-        let (caller, mut request) = (Caller::new(self, patience), request(body));
+        timeout: Duration,
+    ) -> Result<SessionReply, StoreError> {
+        let (caller, mut request) = (Caller::new(self, timeout), request(body));
         ready(call::finish_now(&caller, &mut request)).map_err(|failure| caller.error(what, failure))
     }
 }

@@ -5,8 +5,8 @@ pub(crate) mod caller;
 pub(crate) mod connection;
 pub(crate) mod control;
 pub(crate) mod opening;
-pub(crate) mod origin;
 pub(crate) mod orphaned_puts;
+pub(crate) mod reservation_origin;
 
 use std::net::IpAddr;
 

@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
     use crate::discovery::storage_node::{NodeInfoPort, NodeInfoServer};
-    use crate::scripted_master::{PATIENCE, frame, hello_reply};
+    use crate::scripted_master::{TIMEOUT, frame, hello_reply};
 
     #[test]
     fn a_master_that_hangs_up_before_it_answers_is_asked_again() {
@@ -177,14 +177,14 @@ mod tests {
     }
 
     /// What a store is told of an address where a server answers its hello so.
-    fn told_of(answer: Vec<u8>) -> String {
+    fn told_of(reply: Vec<u8>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let masters = MasterAddress::parse(&at.to_string()).unwrap();
         let server = std::thread::spawn(move || {
             let (mut caller, _) = listener.accept().unwrap();
             let _ = caller.read(&mut [0; 4096]).unwrap();
-            caller.write_all(&answer).unwrap();
+            caller.write_all(&reply).unwrap();
         });
         let process = ProcessIdentity::current().unwrap();
         let error = open_first(&masters, &identity("host:1", &process, 3), &process, &|| false).map(drop).unwrap_err();
@@ -223,6 +223,6 @@ mod tests {
         let interrupted = || true;
         let error = open_first(&masters, &identity, &process, &interrupted).map(drop).unwrap_err();
         assert!(matches!(error.cause(), Cause::Interrupted), "{error}");
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TIMEOUT);
     }
 }

@@ -17,7 +17,7 @@ use super::*;
 use crate::machine::get::GetDriver;
 use crate::machine::numbering::Numbering;
 use crate::machine::view::ViewDriver;
-use crate::scripted_master::{Lender, Master, answer, hello_reply, usual, wait_for};
+use crate::scripted_master::{Lender, Master, hello_reply, reply_to, usual, wait_for};
 
 const RID: Rid = Rid::new(1, 1);
 
@@ -27,7 +27,7 @@ fn replica(segment: u32) -> Replica {
 
 fn segments(request: &Request, segments: &[Segment]) -> Option<Reply> {
     let found = SegmentsReply { segments: segments.to_vec() };
-    matches!(request.body, Some(request::Body::Segments(_))).then(|| answer(request, reply::Body::Segments(found)))
+    matches!(request.body, Some(request::Body::Segments(_))).then(|| reply_to(request, reply::Body::Segments(found)))
 }
 
 fn is_confused<T>(result: &Result<T, StoreError>) -> bool {
@@ -54,7 +54,7 @@ fn about(request: &Request, keys: usize) -> Reply {
         }
         _ => return usual(request),
     };
-    answer(request, body)
+    reply_to(request, body)
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn an_answer_about_another_number_of_keys_fails_the_call_that_it_is_for() {
     }
     // As many answers as keys, and sizes that are not.
     master.answers(|request| {
-        Some(answer(
+        Some(reply_to(
             request,
             reply::Body::Exists(ExistsReply { found: vec![1; 2].into(), sizes: vec![4], away: false }),
         ))
@@ -108,7 +108,7 @@ fn what_a_put_whose_answer_was_lost_was_given_is_found_out_and_given_up() {
         Some(request::Body::PutStart(_)) => {
             let slot =
                 PutSlot { kind: put_slot::Kind::Placed.into(), replicas: vec![replica(1)], ..PutSlot::default() };
-            Some(answer(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
+            Some(reply_to(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
         }
         Some(request::Body::Abort(abort)) => {
             heard.lock().push(abort.rids.clone());
@@ -151,11 +151,11 @@ fn an_interrupt_that_is_told_once_ends_all_that_a_put_writes() {
                 let replicas = vec![Replica { rid: RID.0 + 2 * u64::from(segment), ..replica(segment) }];
                 PutSlot { kind: put_slot::Kind::Placed.into(), replicas, ..PutSlot::default() }
             };
-            Some(answer(request, reply::Body::PutStart(PutStartReply { slots: vec![slot(1), slot(2)] })))
+            Some(reply_to(request, reply::Body::PutStart(PutStartReply { slots: vec![slot(1), slot(2)] })))
         }
         Some(request::Body::PutEnd(end)) => {
             let outcomes = vec![put_end_reply::Outcome::Committed.into(); end.ended.len()];
-            Some(answer(request, reply::Body::PutEnd(PutEndReply { outcomes })))
+            Some(reply_to(request, reply::Body::PutEnd(PutEndReply { outcomes })))
         }
         _ => segments(request, &[silent.clone(), good.clone()]).or_else(|| Some(usual(request))),
     });
@@ -179,7 +179,7 @@ fn bytes_that_are_not_those_of_the_object_are_a_miss_where_they_are_verified() {
         master.answers(move |request| match &request.body {
             Some(request::Body::Lookup(_)) => {
                 let object = Object { size: 4, replicas: vec![replica(1)], crc32c: 77 };
-                Some(answer(request, reply::Body::Lookup(LookupReply { objects: vec![object], away: false })))
+                Some(reply_to(request, reply::Body::Lookup(LookupReply { objects: vec![object], away: false })))
             }
             _ => segments(request, std::slice::from_ref(&segment)).or_else(|| Some(usual(request))),
         });

@@ -127,7 +127,7 @@ impl Core {
         work: &mut Work,
         fx: &mut Effects,
     ) -> Attempt {
-        let terms = PutContext {
+        let context = PutContext {
             origin,
             config,
             pin: match config.pin {
@@ -159,7 +159,7 @@ impl Core {
             }
             self.objects.foresee(some.iter().map(|(_, hash)| *hash));
             for (entry, hash) in &some {
-                let slot = self.evaluate_one(now, &terms, *entry, *hash, mode, &mut search, &mut result, fx);
+                let slot = self.evaluate_one(now, &context, *entry, *hash, mode, &mut search, &mut result, fx);
                 result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
                 result.slots.push(slot);
             }
@@ -182,7 +182,7 @@ impl Core {
     fn evaluate_one(
         &mut self,
         now: Time,
-        terms: &PutContext<'_>,
+        context: &PutContext<'_>,
         entry: Entry<'_>,
         hash: u64,
         mode: RoomMode,
@@ -197,7 +197,7 @@ impl Core {
         }
         let old = self.visible(hash, key);
         if let Some(slot) = old
-            && !terms.config.replace
+            && !context.config.replace
         {
             self.objects.touch(now, slot);
             return PutSlot::Exists;
@@ -207,15 +207,15 @@ impl Core {
                 let reservation = self.reservations.get(slot);
                 (reservation.session, reservation.rid())
             };
-            if session == terms.origin.session && rid >= terms.first {
+            if session == context.origin.session && rid >= context.first {
                 // Twice in one batch: the first value counts, and of replacements the last, which comes after it.
-                return match terms.config.replace {
+                return match context.config.replace {
                     false => PutSlot::Exists,
                     true => result.busy(BusyWith::ThisRequest),
                 };
             }
             let away = self.sessions.get(session).is_none_or(|session| session.away.is_some());
-            if !away || session == terms.origin.session {
+            if !away || session == context.origin.session {
                 self.reservations.set_awaited(slot);
                 result.waits.keys.push(hash);
                 return result.busy(BusyWith::Session { session, is_away: false });
@@ -244,7 +244,7 @@ impl Core {
         if let Some(old) = old {
             self.objects.hold(old);
         }
-        let placed = self.place(now, terms, entry, old.is_some(), mode, search, fx);
+        let placed = self.place(now, context, entry, old.is_some(), mode, search, fx);
         let replaced = self.objects.replaced_bytes;
         if let (Some(old), Err(_)) = (old, &placed) {
             self.objects.unhold(now, old);

@@ -160,7 +160,7 @@ impl Core {
     pub(crate) fn place(
         &mut self,
         now: Time,
-        terms: &PutContext<'_>,
+        context: &PutContext<'_>,
         entry: Entry<'_>,
         replaces: bool,
         mode: RoomMode,
@@ -171,11 +171,11 @@ impl Core {
         let Ok(need) = u32::try_from(granules(size)) else {
             return Err(NoRoom::TooLarge);
         };
-        self.check_cap(terms.origin.session, size)?;
+        self.check_cap(context.origin.session, size)?;
         // Replicas lie with different clients (docs/safety.md, rule 11): no more than owners that take any. One at
         // least, so that the search says why there is no room.
         let wanted =
-            (terms.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
+            (context.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
         // A key gets fewer replicas for want of room, but not because this look at the request has no evictions left:
         // it is placed at another look.
         if wanted > 1 && search.evictions() == 0 && need >= search.full_from {
@@ -216,7 +216,7 @@ impl Core {
             extents.into_iter().map(|extent| Replica { rid: self.next_rid(), extent }).collect();
         search.left = search.left.saturating_sub(replicas.len());
         let with = reservation::PutTerms { group: group.into(), replaces };
-        let record = with.record(terms.origin.session, key, size, terms.pin, SmallVec::from_slice(&replicas));
+        let record = with.record(context.origin.session, key, size, context.pin, SmallVec::from_slice(&replicas));
         self.log(now, record, fx);
         Ok(replicas)
     }

@@ -10,7 +10,7 @@ use mooncake_wire::RequestKind;
 use mooncake_wire::message::AnchorUp;
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf};
-use tokio::time::timeout;
+use tokio::time;
 
 use crate::committer::Commit;
 use crate::control::connection::{Connection, Ended, Stream};
@@ -62,7 +62,7 @@ async fn receive<R: AsyncRead + Unpin>(
 ) -> Result<(), Ended> {
     let (mut pongs, mut unlogged) = (Pongs::default(), Unlogged::default());
     loop {
-        let frame = timeout(SILENT, connection.half_frame()).await.map_err(|_| Ended::Stuck)??;
+        let frame = time::timeout(SILENT, connection.half_frame()).await.map_err(|_| Ended::Stuck)??;
         let (began, bytes) = (Instant::now(), frame.len());
         let message = AnchorUp::decode(frame).map_err(|error| Ended::Garbage(error.to_string()))?;
         let Some(said) = Said::read(message).map_err(Ended::Garbage)? else { continue };
@@ -108,25 +108,25 @@ impl Unlogged {
     /// Whether everything is in the log, with what a further frame has changed, of so many bytes: it says so at once
     /// or, if nothing was under way, after a moment.
     async fn settle(&mut self, commit: Option<Commit>, bytes: usize) -> Result<bool, LogClosed> {
-        let patience = if self.last.is_none() { SLOW } else { Duration::ZERO };
+        let timeout = if self.last.is_none() { SLOW } else { Duration::ZERO };
         if commit.is_some() {
             self.last = commit;
             self.bytes += bytes;
         }
-        self.is_through(patience).await
+        self.is_through(timeout).await
     }
 
-    /// Whether another frame may be taken, within `patience` if that is so.
-    async fn has_room(&mut self, patience: Duration) -> Result<bool, LogClosed> {
+    /// Whether another frame may be taken, within `timeout` if that is so.
+    async fn has_room(&mut self, timeout: Duration) -> Result<bool, LogClosed> {
         match self.bytes > UNLOGGED_MAX {
-            true => self.is_through(patience).await,
+            true => self.is_through(timeout).await,
             false => Ok(true),
         }
     }
 
-    async fn is_through(&mut self, patience: Duration) -> Result<bool, LogClosed> {
+    async fn is_through(&mut self, timeout: Duration) -> Result<bool, LogClosed> {
         let Some(last) = &mut self.last else { return Ok(true) };
-        match timeout(patience, last.done()).await {
+        match time::timeout(timeout, last.done()).await {
             Ok(done) => done?,
             Err(_) => return Ok(false),
         }
@@ -163,7 +163,7 @@ fn tell(shared: &Shared, session: SessionId, heard: &Heard) {
 
 async fn send<W: AsyncWrite>(anchor: Anchor<'_, Arc<AnchorQueue>>, mut writer: WriteHalf<W>) -> Result<(), Ended> {
     while let Some(bytes) = anchor.queue.next().await {
-        timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
+        time::timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
     }
     Ok(())
 }
@@ -419,7 +419,7 @@ mod tests {
         far.write_all(&bytes).await.unwrap();
         let anchor = Anchor { session: owner.session, queue: &owner.anchor };
         let served = exchange(&owner.shared, anchor, Connection::new(near));
-        timeout(SILENT / 2, served).await.expect("it ends").expect("as it should");
+        time::timeout(SILENT / 2, served).await.expect("it ends").expect("as it should");
         assert_eq!(owner.stats().sessions, 0);
         let mut said = Vec::new();
         far.read_to_end(&mut said).await.unwrap();
@@ -482,7 +482,7 @@ mod tests {
         // The one that it replaces has not been told yet.
         (&owner.shared.routes).lend(|anchors| anchors.set(owner.session, Arc::default()));
         let anchor = Anchor { session: owner.session, queue: &owner.anchor };
-        let asked = timeout(SEND_STUCK, ask_fences(&owner.shared, anchor)).await.expect("it ends");
+        let asked = time::timeout(SEND_STUCK, ask_fences(&owner.shared, anchor)).await.expect("it ends");
         assert!(matches!(asked, Err(Ended::Superseded)));
     }
 

@@ -14,7 +14,7 @@ use super::LogError;
 use super::compactor::{self, Living};
 use super::segment_file::{self, FileHeader, FileKind};
 use super::witness::{Witness, unpack};
-use super::writer::{Log, LogClosed, Lost, Rotated, Sink};
+use super::writer::{Log, LogClosed, LostLog, Rotated, Sink};
 use crate::machine::commit::End;
 
 /// A log that has begun.
@@ -78,7 +78,7 @@ impl Log {
         if self.is_closed() {
             return Err(LogError::Stops);
         }
-        let Some(Lost { mut folder, boot_id, upkeep }) = writer.lost.take() else { return Err(LogError::NoLog) };
+        let Some(LostLog { mut folder, boot_id, upkeep }) = writer.lost.take() else { return Err(LogError::NoLog) };
         let header = FileHeader { kind: FileKind::Segment, log_id: self.log_id(), lsn: self.lsn() + 1, boot_id };
         let opened = folder
             .write_beside()
@@ -91,7 +91,7 @@ impl Log {
             }
             Err(error) => {
                 folder.leave_begun();
-                writer.lost = Some(Lost { folder, boot_id, upkeep });
+                writer.lost = Some(LostLog { folder, boot_id, upkeep });
                 Err(error)
             }
         }

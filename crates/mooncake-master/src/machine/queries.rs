@@ -14,7 +14,7 @@ use mooncake_wire::{UnpackedKeys, unpack_keys};
 use super::SLICE;
 use super::convert::{self, Bad};
 use super::core_driver::CoreDriver;
-use super::requests::{Answer, Tally, bad_keys};
+use super::requests::{CountedReply, Tally, bad_keys};
 
 /// Bytes of keys that one step with the core is about, and one key more: each is hashed, and compared with that of an
 /// object that has left the caches.
@@ -79,7 +79,7 @@ impl<'m> Query<'m> {
     }
 
     /// Asks the core, which others have between two steps.
-    pub fn run<D: CoreDriver>(self, driver: &D, session: SessionId) -> Answer {
+    pub fn run<D: CoreDriver>(self, driver: &D, session: SessionId) -> CountedReply {
         match self {
             Query::Exists(exists) => exists.run(driver),
             Query::Lookup(asked) => lookup(asked, driver, session),
@@ -93,15 +93,15 @@ impl<'m> Query<'m> {
                         segments.extend(known.map(|view| convert::segment(&view)));
                     });
                 }
-                Answer { body: reply::Body::Segments(message::SegmentsReply { segments }), tally: None }
+                CountedReply { body: reply::Body::Segments(message::SegmentsReply { segments }), tally: None }
             }
-            Query::Ping => Answer { body: reply::Body::Done(message::Done {}), tally: None },
+            Query::Ping => CountedReply { body: reply::Body::Done(message::Done {}), tally: None },
         }
     }
 }
 
 impl Exists<'_> {
-    fn run<D: CoreDriver>(self, driver: &D) -> Answer {
+    fn run<D: CoreDriver>(self, driver: &D) -> CountedReply {
         let Exists { keys, mut found, mut sizes } = self;
         let tally = Tally { items: keys.len(), ..Tally::default() };
         let mut away = false;
@@ -117,11 +117,11 @@ impl Exists<'_> {
             });
         });
         let reply = message::ExistsReply { found: Bytes::from(found), sizes: sizes.unwrap_or_default(), away };
-        Answer::counted(reply::Body::Exists(reply), tally)
+        CountedReply::counted(reply::Body::Exists(reply), tally)
     }
 }
 
-fn lookup<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -> Answer {
+fn lookup<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -> CountedReply {
     let Objects { keys, found: mut objects } = asked;
     let mut tally = Tally { items: keys.len(), ..Tally::default() };
     let mut away = false;
@@ -139,10 +139,10 @@ fn lookup<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -> 
             });
         });
     });
-    Answer::counted(reply::Body::Lookup(message::LookupReply { objects, away }), tally)
+    CountedReply::counted(reply::Body::Lookup(message::LookupReply { objects, away }), tally)
 }
 
-fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D) -> Answer {
+fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D) -> CountedReply {
     let Objects { keys, found: mut objects } = asked;
     let tally = Tally { items: keys.len(), ..Tally::default() };
     let mut segments: BTreeMap<u32, Option<String>> = BTreeMap::new();
@@ -159,7 +159,7 @@ fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D) -> Answer {
     });
     let named = segments.into_iter().filter_map(|(number, name)| Some(message::SegmentName { number, name: name? }));
     let reply = message::DescribeReply { objects, segments: named.collect() };
-    Answer::counted(reply::Body::Describe(reply), tally)
+    CountedReply::counted(reply::Body::Describe(reply), tally)
 }
 
 /// Does something with as many keys at a time as one step with the core may be about. Once, where there are none.
@@ -231,27 +231,27 @@ mod tests {
         let owner = driver.testbed.borrow_mut().owner();
         let steps = |query: Query<'_>| {
             let before = driver.reads.get();
-            let answer = query.run(&driver, owner.session);
-            (driver.reads.get() - before, answer)
+            let reply = query.run(&driver, owner.session);
+            (driver.reads.get() - before, reply)
         };
         for (count, expected) in [(0, 1), (1, 1), (SLICE, 1), (SLICE + 1, 2), (3 * SLICE, 3)] {
             let names: Vec<String> = (0..count).map(|number| format!("key-{number}")).collect();
             let keys = || Some(pack_keys(&names));
             let exists = Exists { keys: keys(), sizes: true };
-            let (taken, answer) = steps(Query::exists(&exists).unwrap());
-            let reply::Body::Exists(told) = answer.body else { panic!("{answer:?}") };
+            let (taken, reply) = steps(Query::exists(&exists).unwrap());
+            let reply::Body::Exists(told) = reply.body else { panic!("{reply:?}") };
             assert_eq!((taken, told.found.len(), told.sizes.len()), (expected, count, count));
             let lookup = Lookup { keys: keys() };
-            let (taken, answer) = steps(Query::lookup(&lookup).unwrap());
-            let reply::Body::Lookup(told) = answer.body else { panic!("{answer:?}") };
+            let (taken, reply) = steps(Query::lookup(&lookup).unwrap());
+            let reply::Body::Lookup(told) = reply.body else { panic!("{reply:?}") };
             assert_eq!((taken, told.objects.len()), (expected, count));
             let describe = message::Describe { keys: keys() };
-            let (taken, answer) = steps(Query::describe(&describe).unwrap());
-            let reply::Body::Describe(told) = answer.body else { panic!("{answer:?}") };
+            let (taken, reply) = steps(Query::describe(&describe).unwrap());
+            let reply::Body::Describe(told) = reply.body else { panic!("{reply:?}") };
             assert_eq!((taken, told.objects.len()), (expected, count));
             let segments = Segments { numbers: (1..=count as u32).collect() };
-            let (taken, answer) = steps(Query::segments(&segments));
-            let reply::Body::Segments(told) = answer.body else { panic!("{answer:?}") };
+            let (taken, reply) = steps(Query::segments(&segments));
+            let reply::Body::Segments(told) = reply.body else { panic!("{reply:?}") };
             assert_eq!((taken, told.segments.len()), (expected.min(count), count.min(1)), "one is there");
         }
         let long: Vec<String> = (0..20).map(|number| format!("{number:>60000}")).collect();

@@ -4,7 +4,7 @@
 use mooncake_core::{Candidate, Core, Effects, Origin, Remembered, RemoveAll, Time};
 use mooncake_wire::message::{self, reply};
 
-use super::requests::Answer;
+use super::requests::CountedReply;
 
 /// A removal under way.
 #[derive(Debug)]
@@ -16,12 +16,12 @@ pub struct Removal {
 
 impl Removal {
     /// The answer to a repeat, or to what is not to be done at all. `None`: it is to be done.
-    pub fn answered_before(core: &mut Core, origin: Origin) -> Option<Answer> {
+    pub fn answered_before(core: &mut Core, origin: Origin) -> Option<CountedReply> {
         match core.admit(origin) {
-            Ok(Some(Remembered::RemoveAll(removed))) => Some(answer(removed)),
-            Ok(Some(other)) => Some(Answer::bad(format!("this sequence was answered with {other:?}"))),
+            Ok(Some(Remembered::RemoveAll(removed))) => Some(reply(removed)),
+            Ok(Some(other)) => Some(CountedReply::bad(format!("this sequence was answered with {other:?}"))),
             Ok(None) => None,
-            Err(refused) => Some(Answer::refused(&refused, 1)),
+            Err(refused) => Some(CountedReply::refused(&refused, 1)),
         }
     }
 
@@ -73,8 +73,8 @@ pub fn remember(core: &mut Core, origin: Origin, removed: u64, effects: &mut Eff
 }
 
 /// The answer to a removal that is through.
-pub fn answer(removed: u64) -> Answer {
-    Answer { body: reply::Body::RemoveAll(message::RemoveAllReply { removed }), tally: None }
+pub fn reply(removed: u64) -> CountedReply {
+    CountedReply { body: reply::Body::RemoveAll(message::RemoveAllReply { removed }), tally: None }
 }
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!((removal.removed(), testbed.stats().keys), (5, 1));
         remember(&mut testbed.core, nine, removal.removed(), &mut testbed.effects);
         let again = Removal::answered_before(&mut testbed.core, nine).unwrap();
-        assert_eq!(again.body, answer(5).body);
+        assert_eq!(again.body, reply(5).body);
         let reused = Removal::answered_before(&mut testbed.core, origin(session, 100)).unwrap();
         assert!(matches!(reused.body, reply::Body::Refusal(_)), "a put had that number: {reused:?}");
     }

@@ -18,7 +18,7 @@ use super::convert::SoftPinTtl;
 use super::core_driver::CoreDriver;
 use super::epoch_claim::EpochClaims;
 use super::hello::{Admission, Asked as AskedByHello, Identity, Standing};
-use super::requests::{self, Answer, Asked};
+use super::requests::{self, Asked, CountedReply};
 
 pub const MEMORY: [u8; 16] = [3; 16];
 pub const HOST: [u8; 16] = [7; 16];
@@ -147,14 +147,14 @@ impl Testbed {
     }
 
     /// A numbered request that is through at once.
-    pub fn call(&mut self, client: Client, body: request::Body) -> Answer {
+    pub fn call(&mut self, client: Client, body: request::Body) -> CountedReply {
         self.sequence += 1;
         let request = Request { sequence: self.sequence, body: Some(body), ..Request::default() };
         self.request(client, request).unwrap_or_else(|ticket| panic!("parked as {ticket:?}"))
     }
 
     /// A request, as the driver carries it out.
-    pub fn request(&mut self, client: Client, mut request: Request) -> Result<Answer, Ticket> {
+    pub fn request(&mut self, client: Client, mut request: Request) -> Result<CountedReply, Ticket> {
         let session = client.session;
         let origin = Origin { session, sequence: request.sequence, answered_below: request.answered_below };
         if requests::says_settled(&request) {
@@ -167,12 +167,12 @@ impl Testbed {
         }
         let Testbed { core, now, effects, .. } = self;
         Ok(match asked {
-            Err(reason) => Answer::bad(reason),
-            Ok(Asked::Change(change)) => change.run(core, *now, origin, effects).answer(),
+            Err(reason) => CountedReply::bad(reason),
+            Ok(Asked::Change(change)) => change.run(core, *now, origin, effects).reply(),
             Ok(Asked::PutStart(put)) => match put.run(core, *now, origin, effects) {
-                Ok(PutStarted::Now(slots)) => Answer::put_start(&slots),
+                Ok(PutStarted::Now(slots)) => CountedReply::put_start(&slots),
                 Ok(PutStarted::Parked(ticket)) => return Err(ticket),
-                Err(refused) => Answer::refused(&refused, put.sizes.len()),
+                Err(refused) => CountedReply::refused(&refused, put.sizes.len()),
             },
             Ok(other) => panic!("in slices: {other:?}"),
         })

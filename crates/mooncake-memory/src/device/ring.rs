@@ -31,7 +31,7 @@ pub(super) static POOL: Pool = Pool::new(RINGS_MAX, RING_TIMEOUT);
 #[derive(Debug)]
 pub(super) struct Pool {
     most: usize,
-    patience: Duration,
+    timeout: Duration,
     state: Mutex<State>,
     freed: Condvar,
 }
@@ -81,9 +81,9 @@ struct Slots {
 unsafe impl Send for Slots {}
 
 impl Pool {
-    pub(super) const fn new(most: usize, patience: Duration) -> Self {
+    pub(super) const fn new(most: usize, timeout: Duration) -> Self {
         let state = State { idle: Vec::new(), made: 0, asking: VecDeque::new(), last: 0 };
-        Self { most, patience, state: Mutex::new(state), freed: Condvar::new() }
+        Self { most, timeout, state: Mutex::new(state), freed: Condvar::new() }
     }
 
     /// A ring for a device. While all are lent it waits for one, behind the callers that wait already.
@@ -102,7 +102,7 @@ impl Pool {
     }
 
     fn wait_for_one(&self, device: i32) -> Result<Found, CopyError> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let mut state = self.state.lock();
         state.last += 1;
         let mine = state.last;
@@ -114,7 +114,7 @@ impl Pool {
                 break Ok(found);
             }
             if self.freed.wait_until(&mut state, deadline).timed_out() {
-                break Err(CopyError::NoStaging { device, rings: self.most, waited: self.patience });
+                break Err(CopyError::NoStaging { device, rings: self.most, waited: self.timeout });
             }
         };
         state.asking.retain(|other| *other != mine);

@@ -113,7 +113,7 @@ pub struct AccessPageView {
 impl AccessPageView {
     /// Maps an access page that the lender has sent. Refuses what its owner could still shorten.
     pub fn map(fd: &OwnedFd) -> Result<AccessPageView, MemoryError> {
-        memfd::check(fd.as_fd(), "passage", PAGE)?;
+        memfd::check(fd.as_fd(), "access page", PAGE)?;
         Ok(AccessPageView { page: MappedFile::new(fd.as_fd(), PAGE, true)? })
     }
 
@@ -194,31 +194,31 @@ mod tests {
         let _alone = ALONE.lock();
         let board = RevisionPage::new().unwrap();
         let seen = RevisionPageView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
-        let (passage, fd) = AccessPage::new().unwrap();
+        let (page, fd) = AccessPage::new().unwrap();
         let mut view = AccessPageView::map(&fd).unwrap();
-        assert_eq!(passage.visit(), None);
+        assert_eq!(page.visit(), None);
 
         let visit = view.enter(&seen, 0, 7).unwrap();
-        let first = passage.visit().unwrap();
+        let first = page.visit().unwrap();
         assert_eq!(first.block, 7);
         drop(visit);
-        assert_eq!(passage.visit(), None);
+        assert_eq!(page.visit(), None);
 
         let visit = view.enter(&seen, 0, 9).unwrap();
-        let second = passage.visit().unwrap();
+        let second = page.visit().unwrap();
         assert!(second.number != first.number && second.block == 9, "another visit");
         assert!(second.touches(9) && !second.touches(7));
         drop(visit);
 
         board.advance();
-        assert!(view.enter(&seen, 0, 7).is_none() && passage.visit().is_none(), "what it knew is no more");
+        assert!(view.enter(&seen, 0, 7).is_none() && page.visit().is_none(), "what it knew is no more");
         let visit = view.enter(&seen, 1, 8);
-        assert!(visit.is_some() && passage.visit().unwrap().touches(8));
-        passage.close();
-        assert!(passage.visit().is_some(), "whoever is inside stays there");
+        assert!(visit.is_some() && page.visit().unwrap().touches(8));
+        page.close();
+        assert!(page.visit().is_some(), "whoever is inside stays there");
         drop(visit);
         assert!(!view.is_open(), "whoever was inside finds out");
-        assert!(view.enter(&seen, 1, 8).is_none() && passage.visit().is_none());
+        assert!(view.enter(&seen, 1, 8).is_none() && page.visit().is_none());
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         for _ in 0..2_000 {
             let board = RevisionPage::new().unwrap();
             let seen = RevisionPageView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
-            let (passage, fd) = AccessPage::new().unwrap();
+            let (page, fd) = AccessPage::new().unwrap();
             let mut view = AccessPageView::map(&fd).unwrap();
             let touched = AtomicU64::new(0);
             std::thread::scope(|scope| {
@@ -239,8 +239,8 @@ mod tests {
                     }
                 });
                 board.advance();
-                if let Some(visit) = passage.visit() {
-                    while passage.visit() == Some(visit) {
+                if let Some(visit) = page.visit() {
+                    while page.visit() == Some(visit) {
                         std::hint::spin_loop();
                     }
                 }
@@ -254,13 +254,13 @@ mod tests {
     #[test]
     fn a_lender_that_copies_and_a_visitor_that_takes_its_word_back_never_both_go_on() {
         for _ in 0..2_000 {
-            let (passage, fd) = AccessPage::new().unwrap();
+            let (page, fd) = AccessPage::new().unwrap();
             let view = AccessPageView::map(&fd).unwrap();
             let copied = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 let copied = &copied;
                 let lender = scope.spawn(move || {
-                    while let Some(_copying) = passage.copy() {
+                    while let Some(_copying) = page.copy() {
                         copied.fetch_add(1, Ordering::Relaxed);
                     }
                 });

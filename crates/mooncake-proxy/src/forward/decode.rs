@@ -8,7 +8,7 @@ use axum::response::Response;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time;
 
 use crate::admission::Turn;
 use crate::fault::Fault;
@@ -107,8 +107,8 @@ impl Proxy {
     }
 
     async fn decode_at(&self, lease: &Lease, asked: &Asked<'_>, body: Bytes) -> Result<Begun, Missed> {
-        let (authority, patience) = (lease.instance.address.authority(), self.options.request_timeout);
-        let answer = self.upstream.post(&authority, asked.path, asked.headers.clone(), body, patience).await?;
+        let (authority, timeout) = (lease.instance.address.authority(), self.options.request_timeout);
+        let answer = self.upstream.post(&authority, asked.path, asked.headers.clone(), body, timeout).await?;
         let status = answer.status();
         if is_of_the_instance(status) {
             // Where it would send the client to is no place of the client's.
@@ -120,11 +120,11 @@ impl Proxy {
         let (head, mut from) = answer.into_parts();
         let mut first = Bytes::new();
         while first.is_empty() {
-            match timeout(patience, from.frame()).await {
+            match time::timeout(timeout, from.frame()).await {
                 Ok(Some(Ok(frame))) => first = frame.into_data().unwrap_or_default(),
                 Ok(Some(Err(error))) => return Err(Failure::BrokeOff(error.to_string()).into()),
                 Ok(None) => break,
-                Err(_) => return Err(Failure::TimedOut(patience).into()),
+                Err(_) => return Err(Failure::TimedOut(timeout).into()),
             }
         }
         let begun = Begun { status, headers: head.headers, first, from };

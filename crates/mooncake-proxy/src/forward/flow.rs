@@ -15,7 +15,7 @@ use crate::counts::End;
 use crate::fault::Fault;
 use crate::forward::account::Account;
 use crate::forward::decode::Answer;
-use crate::forward::prefill::Prefilled;
+use crate::forward::prefill::PrefillOutcome;
 use crate::instances::instance::{Kind, Lease};
 use crate::instances::upstream::{Failure, for_instances, rest, without_connection};
 use crate::proxy::Proxy;
@@ -72,10 +72,10 @@ impl Proxy {
         let (prompt, is_one_sequence) = (self.scheduler.prompt(&fields), fields.is_one_sequence());
         let asked = Asked { path, headers, fields, is_one_sequence, prompt, name };
         let (is_computed, fetch) = match self.prefill(&asked, account).await {
-            Prefilled::Refused(response) => return Ok(Answer::Whole(response)),
-            Prefilled::Not => (false, None),
-            Prefilled::Itself => (true, None),
-            Prefilled::Fetch(fetch) => (true, Some(fetch)),
+            PrefillOutcome::Refused(response) => return Ok(Answer::Whole(response)),
+            PrefillOutcome::Not => (false, None),
+            PrefillOutcome::Itself => (true, None),
+            PrefillOutcome::Fetch(fetch) => (true, Some(fetch)),
         };
         self.decode(&asked, &body.bytes, is_computed, fetch, turn, account).await
     }
@@ -84,11 +84,11 @@ impl Proxy {
     pub async fn models(&self, headers: &HeaderMap) -> Result<Response, Fault> {
         let id = HeaderValue::try_from(self.name_request()).expect("hexadecimal digits");
         let headers = for_instances(headers, self.authorization.as_ref(), id);
-        let patience = self.options.connect_timeout;
+        let timeout = self.options.connect_timeout;
         let mut fault = Fault::NoDecode(String::new());
         for instance in self.fleet.available(Kind::Decode, &[]).iter().take(ATTEMPTS) {
             let address = &instance.address;
-            match self.upstream.get_with(&address.authority(), "/v1/models", &headers, patience).await {
+            match self.upstream.get_with(&address.authority(), "/v1/models", &headers, timeout).await {
                 Ok((status, body)) => return Ok(with_type(status, "application/json", body.into())),
                 Err(failure) => fault = Fault::NoAnswer(format!("{failure} at {address}")),
             }
@@ -121,11 +121,11 @@ pub(crate) fn is_of_the_instance(status: StatusCode) -> bool {
 }
 
 /// A small answer, whole.
-pub(crate) async fn passed_on(answer: axum::http::Response<Incoming>, patience: Duration) -> Result<Response, Failure> {
+pub(crate) async fn passed_on(answer: axum::http::Response<Incoming>, timeout: Duration) -> Result<Response, Failure> {
     let (head, body) = answer.into_parts();
     let (status, mut headers) = (head.status, head.headers);
     without_connection(&mut headers);
-    let mut response = Response::new(Body::from(rest(body, patience).await?));
+    let mut response = Response::new(Body::from(rest(body, timeout).await?));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     Ok(response)

@@ -18,7 +18,7 @@ use crate::proxy::Proxy;
 use crate::routing::scheduling::Route;
 
 /// What the prompt's computation left for the decode instance.
-pub(crate) enum Prefilled {
+pub(crate) enum PrefillOutcome {
     /// Nothing: it computes the prompt.
     Not,
     /// Blocks in the pool that it finds by itself.
@@ -40,7 +40,7 @@ pub(crate) struct Fetch {
 }
 
 /// What one instance did.
-enum Computed {
+enum InstanceOutcome {
     IntoPool,
     /// The parameters for the decode instance that fetches it.
     ToFetch(String),
@@ -59,7 +59,7 @@ impl Fetch {
 
 impl Proxy {
     /// Has the prompt computed. If no instance does it, the decode instance computes it.
-    pub async fn prefill(&self, asked: &Asked<'_>, account: &mut Account) -> Prefilled {
+    pub async fn prefill(&self, asked: &Asked<'_>, account: &mut Account) -> PrefillOutcome {
         let began = Instant::now();
         let decode = self.fleet.available(Kind::Decode, &[]);
         let mut tried = Vec::new();
@@ -100,41 +100,43 @@ impl Proxy {
             lease.computed();
             account.prefilled(&lease.instance, began.elapsed());
             match computed {
-                Computed::Refused(response) => return Prefilled::Refused(response),
-                Computed::IntoPool => return Prefilled::Itself,
-                Computed::ToFetch(parameters) => return Prefilled::Fetch(Fetch { parameters, left, _lease: lease }),
-                Computed::InVain => {
+                InstanceOutcome::Refused(response) => return PrefillOutcome::Refused(response),
+                InstanceOutcome::IntoPool => return PrefillOutcome::Itself,
+                InstanceOutcome::ToFetch(parameters) => {
+                    return PrefillOutcome::Fetch(Fetch { parameters, left, _lease: lease });
+                }
+                InstanceOutcome::InVain => {
                     reason = DecodeOnly::NotFetchable;
                     break;
                 }
             }
         }
         self.counts.decode_only(reason);
-        Prefilled::Not
+        PrefillOutcome::Not
     }
 
-    async fn prefill_at(&self, lease: &Lease, asked: &Asked<'_>) -> Result<Computed, Failure> {
+    async fn prefill_at(&self, lease: &Lease, asked: &Asked<'_>) -> Result<InstanceOutcome, Failure> {
         let transfer = Transfer::prepare(&self.upstream, &lease.instance, &asked.name).await?;
         let mut headers = asked.headers.clone();
         if let Some(transfer) = &transfer {
             transfer.name_rank(&mut headers);
         }
         let body = asked.fields.for_prefill(transfer.as_ref().map(Transfer::for_prefill).as_deref());
-        let (authority, patience) = (lease.instance.address.authority(), self.options.prefill_timeout);
-        let answer = self.upstream.post(&authority, asked.path, headers, body.into(), patience).await?;
+        let (authority, timeout) = (lease.instance.address.authority(), self.options.prefill_timeout);
+        let answer = self.upstream.post(&authority, asked.path, headers, body.into(), timeout).await?;
         let status = answer.status();
         if is_of_the_instance(status) {
             return Err(Failure::Status(status));
         }
         if status.is_client_error() {
-            return Ok(Computed::Refused(passed_on(answer, patience).await?));
+            return Ok(InstanceOutcome::Refused(passed_on(answer, timeout).await?));
         }
         // The answer's one token is of no use, but it says that the computation is over.
-        let answer = whole(answer, patience).await?;
+        let answer = whole(answer, timeout).await?;
         Ok(match transfer {
-            None => Computed::IntoPool,
-            Some(transfer) if goes_on(&answer) => Computed::ToFetch(transfer.for_decode()),
-            Some(_) => Computed::InVain,
+            None => InstanceOutcome::IntoPool,
+            Some(transfer) if goes_on(&answer) => InstanceOutcome::ToFetch(transfer.for_decode()),
+            Some(_) => InstanceOutcome::InVain,
         })
     }
 }

@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::time::timeout;
+use tokio::time;
 
 /// Connections are kept for less than servers of Python keep them.
 const KEPT: Duration = Duration::from_secs(4);
@@ -94,16 +94,16 @@ impl Upstream {
         path: &str,
         headers: HeaderMap,
         body: Bytes,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Response<Incoming>, Failure> {
         let mut request = request(Method::POST, authority, path, body.into())?;
         *request.headers_mut() = headers;
-        self.send(request, patience).await
+        self.send(request, timeout).await
     }
 
     /// The whole of a small answer.
-    pub async fn get(&self, authority: &str, path: &str, patience: Duration) -> Result<(StatusCode, Bytes), Failure> {
-        self.get_with(authority, path, &HeaderMap::new(), patience).await
+    pub async fn get(&self, authority: &str, path: &str, timeout: Duration) -> Result<(StatusCode, Bytes), Failure> {
+        self.get_with(authority, path, &HeaderMap::new(), timeout).await
     }
 
     /// The same with headers.
@@ -112,37 +112,37 @@ impl Upstream {
         authority: &str,
         path: &str,
         headers: &HeaderMap,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(StatusCode, Bytes), Failure> {
         let mut request = request(Method::GET, authority, path, Body::empty())?;
         request.headers_mut().extend(headers.clone());
-        let answer = self.send(request, patience).await?;
+        let answer = self.send(request, timeout).await?;
         let status = answer.status();
-        Ok((status, whole(answer, patience).await?))
+        Ok((status, whole(answer, timeout).await?))
     }
 
-    async fn send(&self, request: Request<Body>, patience: Duration) -> Result<Response<Incoming>, Failure> {
-        match timeout(patience, self.client.request(request)).await {
+    async fn send(&self, request: Request<Body>, timeout: Duration) -> Result<Response<Incoming>, Failure> {
+        match time::timeout(timeout, self.client.request(request)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) if error.is_connect() && is_our_own(&error) => Err(Failure::NoConnection(told(&error))),
             Ok(Err(error)) if error.is_connect() => Err(Failure::Unreachable(root(&error))),
             Ok(Err(error)) => Err(Failure::BrokeOff(told(&error))),
-            Err(_) => Err(Failure::TimedOut(patience)),
+            Err(_) => Err(Failure::TimedOut(timeout)),
         }
     }
 }
 
 /// The rest of an answer.
-pub(crate) async fn whole(answer: Response<Incoming>, patience: Duration) -> Result<Bytes, Failure> {
-    rest(answer.into_body(), patience).await
+pub(crate) async fn whole(answer: Response<Incoming>, timeout: Duration) -> Result<Bytes, Failure> {
+    rest(answer.into_body(), timeout).await
 }
 
 /// The rest of its body.
-pub(crate) async fn rest(body: Incoming, patience: Duration) -> Result<Bytes, Failure> {
-    match timeout(patience, to_bytes(Body::new(body), ANSWER_MAX)).await {
+pub(crate) async fn rest(body: Incoming, timeout: Duration) -> Result<Bytes, Failure> {
+    match time::timeout(timeout, to_bytes(Body::new(body), ANSWER_MAX)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) => Err(Failure::BrokeOff(told(&error))),
-        Err(_) => Err(Failure::TimedOut(patience)),
+        Err(_) => Err(Failure::TimedOut(timeout)),
     }
 }
 

@@ -19,14 +19,14 @@ const BLOCKS_MAX: usize = 1024;
 /// A prompt, for the choice of an instance.
 #[derive(Debug, Default)]
 pub(crate) struct Prompt {
-    /// The names of its blocks, first to last; an incomplete last one has none.
-    pub names: Vec<u64>,
+    /// The hashes of its blocks, first to last, each of all blocks up to it; an incomplete last one has none.
+    pub hashes: Vec<u64>,
     /// Blocks that it has, the incomplete one and those beyond the longest beginning too.
     pub blocks: u64,
 }
 
 impl Prompt {
-    /// `circumstances` have a part in every name.
+    /// `circumstances` have a part in every hash.
     pub fn of<'a>(hasher: &RandomState, circumstances: impl Iterator<Item = &'a [u8]>, prompt: &[u8]) -> Prompt {
         let mut state = hasher.build_hasher();
         for one in circumstances {
@@ -34,15 +34,15 @@ impl Prompt {
             state.write(one);
         }
         let mut before = state.finish();
-        let name = |block: &[u8]| {
+        let hash = |block: &[u8]| {
             let mut state = hasher.build_hasher();
             state.write_u64(before);
             state.write(block);
             before = state.finish();
             before
         };
-        let names = prompt.chunks_exact(BLOCK).take(BLOCKS_MAX).map(name).collect();
-        Prompt { names, blocks: prompt.len().div_ceil(BLOCK) as u64 }
+        let hashes = prompt.chunks_exact(BLOCK).take(BLOCKS_MAX).map(hash).collect();
+        Prompt { hashes, blocks: prompt.len().div_ceil(BLOCK) as u64 }
     }
 }
 
@@ -100,9 +100,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_names_mean_equal_beginnings() {
+    fn equal_hashes_mean_equal_beginnings() {
         let hasher = RandomState::new();
-        let of = |model: &'static str, prompt: &[u8]| Prompt::of(&hasher, [model.as_bytes()].into_iter(), prompt).names;
+        let of =
+            |model: &'static str, prompt: &[u8]| Prompt::of(&hasher, [model.as_bytes()].into_iter(), prompt).hashes;
         let prompt: Vec<u8> = (0..5 * BLOCK).map(|n| (n / 7) as u8).collect();
         let all = of("m", &prompt);
         assert_eq!(all.len(), 5);
@@ -111,7 +112,10 @@ mod tests {
         let mut other = prompt.clone();
         other[0] ^= 1;
         assert!(of("another", &prompt).iter().zip(&all).all(|(one, two)| one != two));
-        assert!(of("m", &other).iter().zip(&all).all(|(one, two)| one != two), "a block names all before it");
+        assert!(
+            of("m", &other).iter().zip(&all).all(|(one, two)| one != two),
+            "the hash of a block is of all before it, too"
+        );
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Scheduler {
             return self.in_turn(from).map_or(Route::None, Route::Prefill);
         }
         let mut history = self.history.lock();
-        let new = |one: &Instance| prompt.blocks - history.seen(one.number, &prompt.names) as u64;
+        let new = |one: &Instance| prompt.blocks - history.seen(one.number, &prompt.hashes) as u64;
         let cost = |one: &Instance| new(one) + one.backlog() + u64::from(one.in_flight()) * OF_A_REQUEST;
         let Some(best) = self.turns(from).min_by_key(|one| cost(one)) else { return Route::None };
         if let Some(decode) = best_decode(&history, self.turns(decode), prompt) {
@@ -112,7 +112,7 @@ impl Scheduler {
             }
         }
         let lease = best.take(new(best));
-        history.sent(best.number, &prompt.names);
+        history.sent(best.number, &prompt.hashes);
         Route::Prefill(lease)
     }
 
@@ -123,9 +123,9 @@ impl Scheduler {
         }
         let mut history = self.history.lock();
         let best = best_decode(&history, self.turns(from), prompt)?;
-        let new = prompt.blocks - history.seen(best.number, &prompt.names) as u64;
+        let new = prompt.blocks - history.seen(best.number, &prompt.hashes) as u64;
         let lease = best.take(if computes { new } else { 0 });
-        history.sent(best.number, &prompt.names);
+        history.sent(best.number, &prompt.hashes);
         Some(lease)
     }
 
@@ -161,7 +161,7 @@ fn best_decode<'a>(
 ) -> Option<&'a Arc<Instance>> {
     let least = from.clone().map(|one| one.in_flight()).min()?;
     let near = from.filter(|one| one.in_flight() <= least + SLACK + least / 4);
-    near.min_by_key(|one| (usize::MAX - history.seen(one.number, &prompt.names), one.in_flight()))
+    near.min_by_key(|one| (usize::MAX - history.seen(one.number, &prompt.hashes), one.in_flight()))
 }
 
 #[cfg(test)]
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(prefill(&scheduler, &fleet, &long).instance.number, 1 - first);
         // What has left knows nothing any more.
         scheduler.forget(first);
-        assert_eq!(scheduler.history.lock().seen(first, &long.names), 0);
+        assert_eq!(scheduler.history.lock().seen(first, &long.hashes), 0);
     }
 
     #[test]

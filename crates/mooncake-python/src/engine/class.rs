@@ -648,10 +648,10 @@ impl TransferEngine {
     #[pyo3(signature = (batch_id, timeout = None))]
     fn wait(&self, py: Python<'_>, batch_id: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<i64> {
         let batch = BatchId(unsigned(batch_id, "batch_id")?);
-        let patience = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
+        let timeout = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
         self.call("wait", |e| {
             let engine = e.engine()?;
-            py.detach(|| engine.finish(batch, patience))
+            py.detach(|| engine.finish(batch, timeout))
         })
     }
 

@@ -107,8 +107,8 @@ impl Held {
     }
 
     /// Waits for a batch and frees it. 0; -2 if it is not done in that time, and goes on.
-    pub fn finish(&self, batch: BatchId, patience: Option<Duration>) -> Result<i64, EngineError> {
-        let until = patience.and_then(|patience| Instant::now().checked_add(patience));
+    pub fn finish(&self, batch: BatchId, timeout: Option<Duration>) -> Result<i64, EngineError> {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left =
                 until.map_or(POLL_INTERVAL, |until| until.saturating_duration_since(Instant::now()).min(POLL_INTERVAL));

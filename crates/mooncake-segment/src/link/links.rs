@@ -241,12 +241,12 @@ impl Links {
     }
 
     /// Closes TCP lanes that no call has used for some seconds. To be called now and then.
-    pub fn rest(&self) {
+    pub fn close_idle(&self) {
         if forked() {
             return;
         }
         let links: Vec<Arc<Link>> = self.book.links.lock().links().cloned().collect();
-        links.iter().for_each(|link| link.rest());
+        links.iter().for_each(|link| link.close_idle());
     }
 
     /// Every link that is up.

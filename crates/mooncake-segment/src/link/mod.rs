@@ -33,7 +33,7 @@ pub use shared_memory::view::View;
 
 use pool::LanePool;
 use shared_memory::Attachment;
-use tcp_lane::Extent;
+use tcp_lane::Span;
 
 /// A way to one segment.
 #[derive(Debug)]
@@ -141,25 +141,25 @@ impl Link {
         whole: u64,
         deadline: &Deadline<'_>,
     ) -> Result<u32, WriteError> {
-        let extent = Extent { rid, offset, len: total_of_sources(parts) };
+        let span = Span { rid, offset, len: total_of_sources(parts) };
         let settled = |error| WriteError { error, settled: true };
-        self.check(extent).map_err(settled)?;
+        self.check(span).map_err(settled)?;
         self.least_epoch.check(rid).map_err(|denied| settled(self.denied(rid, denied)))?;
         let crc = match &self.kind {
             Kind::Local(served, _) => {
-                self.copy_in(&served.gate, served.memory.mapping(), extent, parts, whole).map_err(settled)?
+                self.copy_in(&served.gate, served.memory.mapping(), span, parts, whole).map_err(settled)?
             }
             Kind::Shared(attachment) => {
                 let mapping = attachment.writable(deadline).map_err(settled)?;
-                self.copy_in(attachment.gate(), mapping, extent, parts, whole).map_err(settled)?
+                self.copy_in(attachment.gate(), mapping, span, parts, whole).map_err(settled)?
             }
             Kind::Tcp(pool) => {
-                let outcome = pool.with_lane(deadline, |lane| lane.write(extent, parts, deadline));
-                let named = |error| named(error, || crc_of_sources(0, parts, 0, extent.len).err());
+                let outcome = pool.with_lane(deadline, |lane| lane.write(span, parts, deadline));
+                let named = |error| named(error, || crc_of_sources(0, parts, 0, span.len).err());
                 outcome.result.map_err(|error| WriteError { error: named(error), settled: outcome.settled })?
             }
         };
-        self.bytes_written.fetch_add(extent.len, Ordering::Relaxed);
+        self.bytes_written.fetch_add(span.len, Ordering::Relaxed);
         Ok(crc)
     }
 
@@ -174,27 +174,27 @@ impl Link {
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
-        let extent = Extent { rid, offset, len: total_of_targets(parts) };
-        self.check(extent)?;
+        let span = Span { rid, offset, len: total_of_targets(parts) };
+        self.check(span)?;
         let mapping = match &self.kind {
             Kind::Local(served, _) => served.memory.mapping(),
             Kind::Shared(attachment) => attachment.readable(),
             Kind::Tcp(pool) => {
-                self.read_tcp(pool, extent, parts, crc, deadline)?;
-                self.bytes_read.fetch_add(extent.len, Ordering::Relaxed);
+                self.read_tcp(pool, span, parts, crc, deadline)?;
+                self.bytes_read.fetch_add(span.len, Ordering::Relaxed);
                 return Ok(());
             }
         };
         let verify = crc.map_or(Verify::Skip, Verify::Crc);
         mapping.read(rid, offset, parts, verify).map_err(|e| self.unread(e))?;
-        self.bytes_read.fetch_add(extent.len, Ordering::Relaxed);
+        self.bytes_read.fetch_add(span.len, Ordering::Relaxed);
         Ok(())
     }
 
     /// A view of a pinned placement's bytes, verified in place; `None` where
     /// the memory is not mapped here (TCP).
     pub fn view(&self, rid: Rid, offset: u64, len: u64, crc: Option<u32>) -> Result<Option<View>, TransferError> {
-        self.check(Extent { rid, offset, len })?;
+        self.check(Span { rid, offset, len })?;
         let verify = crc.map_or(Verify::Skip, Verify::Crc);
         let view = match &self.kind {
             Kind::Local(served, inside) => {
@@ -220,9 +220,9 @@ impl Link {
     }
 
     /// Closes lanes that no call has used for a while.
-    fn rest(&self) {
+    fn close_idle(&self) {
         if let Kind::Tcp(pool) = &self.kind {
-            pool.rest();
+            pool.close_idle();
         }
     }
 
@@ -233,7 +233,7 @@ impl Link {
         }
     }
 
-    fn check(&self, extent: Extent) -> Result<(), TransferError> {
+    fn check(&self, span: Span) -> Result<(), TransferError> {
         if forked() {
             return Err(TransferError::Forked);
         }
@@ -241,7 +241,7 @@ impl Link {
         if removed || self.forgotten.load(Ordering::Acquire) {
             return Err(TransferError::Gone { peer: self.label.to_string() });
         }
-        let Extent { rid, offset, len } = extent;
+        let Span { rid, offset, len } = span;
         if !rid.is_placement() {
             return Err(TransferError::NotAPlacement { rid: rid.0 });
         }
@@ -256,11 +256,11 @@ impl Link {
         &self,
         gate: &Arc<Gate>,
         mapping: &Mapping,
-        extent: Extent,
+        span: Span,
         parts: &[Source<'_>],
         whole: u64,
     ) -> Result<u32, TransferError> {
-        let Extent { rid, offset, len } = extent;
+        let Span { rid, offset, len } = span;
         let _admitted = gate.admit(mapping, rid, offset, len, None).map_err(|denied| self.denied(rid, denied))?;
         Ok(mapping.write_part(rid, offset, parts, whole)?)
     }
@@ -268,16 +268,16 @@ impl Link {
     fn read_tcp(
         &self,
         pool: &LanePool,
-        extent: Extent,
+        span: Span,
         parts: &mut [Target<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
-        let outcome = pool.with_lane(deadline, |lane| lane.read(extent, parts, crc.is_some(), deadline));
-        let actual = outcome.result.map_err(|error| named(error, || crc_of_targets(0, parts, 0, extent.len).err()))?;
+        let outcome = pool.with_lane(deadline, |lane| lane.read(span, parts, crc.is_some(), deadline));
+        let actual = outcome.result.map_err(|error| named(error, || crc_of_targets(0, parts, 0, span.len).err()))?;
         match crc {
             Some(expected) if expected != actual => {
-                Err(TransferError::Checksum { peer: self.label.to_string(), rid: extent.rid.0, expected, actual })
+                Err(TransferError::Checksum { peer: self.label.to_string(), rid: span.rid.0, expected, actual })
             }
             _ => Ok(()),
         }

@@ -5,7 +5,7 @@ use std::ops::DerefMut;
 use std::pin::pin;
 use std::time::Duration;
 
-use mooncake_client::machine::call::{self, Call, CallDriver, Ended, Failure, keep_waiting};
+use mooncake_client::machine::call::{self, Call, CallDriver, Failure, WaitEnded, keep_waiting};
 use mooncake_client::machine::orphans::{self, OrphanDriver, OrphanedPuts};
 use mooncake_client::machine::pins::Pins;
 use mooncake_client::machine::reachability::Reachability;
@@ -26,7 +26,7 @@ pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_millis(500);
 const SLICE: Duration = Duration::from_millis(50);
 
 /// A reply, and what its segment numbers mean.
-pub type Answer = call::Answer<Session>;
+pub type SessionReply = call::SessionReply<Session>;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,23 +60,23 @@ impl From<Failure<Broken>> for NoAnswer {
 
 impl Store {
     /// A call that changes nothing.
-    pub async fn query(&self, body: request::Body, patience: Duration) -> Result<Answer, NoAnswer> {
-        Ok(call::query(&self.caller(patience), &mut request(body), true).await?)
+    pub async fn query(&self, body: request::Body, timeout: Duration) -> Result<SessionReply, NoAnswer> {
+        Ok(call::query(&self.caller(timeout), &mut request(body), true).await?)
     }
 
     /// A call that changes something: made once, however often it is sent.
     pub async fn mutate(
         &self,
         body: request::Body,
-        patience: Duration,
+        timeout: Duration,
         abandoned: Abandoned,
-    ) -> Result<Answer, NoAnswer> {
-        Ok(call::mutate(&self.caller(patience), &mut request(body), abandoned).await?)
+    ) -> Result<SessionReply, NoAnswer> {
+        Ok(call::mutate(&self.caller(timeout), &mut request(body), abandoned).await?)
     }
 
     /// A mutation that ends something.
-    pub async fn finish(&self, body: request::Body, patience: Duration) -> Result<Answer, NoAnswer> {
-        Ok(call::finish(&self.caller(patience), &mut request(body)).await?)
+    pub async fn finish(&self, body: request::Body, timeout: Duration) -> Result<SessionReply, NoAnswer> {
+        Ok(call::finish(&self.caller(timeout), &mut request(body)).await?)
     }
 
     /// The same of placements of this session. `None`: it is over, and they with it.
@@ -84,14 +84,14 @@ impl Store {
         &self,
         session: &Session,
         body: request::Body,
-        patience: Duration,
-    ) -> Result<Option<Answer>, NoAnswer> {
-        Ok(call::finish_in(&self.caller(patience), session, &mut request(body)).await?)
+        timeout: Duration,
+    ) -> Result<Option<SessionReply>, NoAnswer> {
+        Ok(call::finish_in(&self.caller(timeout), session, &mut request(body)).await?)
     }
 
     /// [`Store::finish`] of what must not be carried out behind the caller's back.
-    pub async fn finish_now(&self, body: request::Body, patience: Duration) -> Result<Answer, NoAnswer> {
-        Ok(call::finish_now(&self.caller(patience), &mut request(body)).await?)
+    pub async fn finish_now(&self, body: request::Body, timeout: Duration) -> Result<SessionReply, NoAnswer> {
+        Ok(call::finish_now(&self.caller(timeout), &mut request(body)).await?)
     }
 
     /// Has placements given up as soon as the master can be told.
@@ -99,9 +99,9 @@ impl Store {
         orphans::give_up(self, session, rids, settled);
     }
 
-    fn caller(&self, patience: Duration) -> Caller<'_> {
+    fn caller(&self, timeout: Duration) -> Caller<'_> {
         let began = self.inner.world.now();
-        Caller { store: self, began, deadline: began + patience }
+        Caller { store: self, began, deadline: began + timeout }
     }
 }
 
@@ -119,7 +119,7 @@ struct Caller<'a> {
 /// A connection did not come about, or broke.
 struct Broken;
 
-type Lost = call::Lost<Session, Broken>;
+type NoReply = call::NoReply<Session, Broken>;
 
 impl call::Session for Session {
     fn is(&self, other: &Session) -> bool {
@@ -183,17 +183,17 @@ impl CallDriver for Caller<'_> {
         self.store.inner.position.borrow_mut()
     }
 
-    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), Lost> {
+    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), NoReply> {
         let (store, heed) = (self.store, call.heeds());
         assert!(!store.inner.is_forked, "seed {}: a forked child calls its parent's master", self.world().seed());
-        let session = store.session().ok_or(Lost::Broken(Broken))?;
+        let session = store.session().ok_or(NoReply::Broken(Broken))?;
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
         let opening = store.open(session.master, role, store.position(), self.deadline + SLICE);
         let opened = self.wait(heed, opening).await?;
-        let ((up, mut down), reply) = opened.ok_or(Lost::Broken(Broken))?;
+        let ((up, mut down), reply) = opened.ok_or(NoReply::Broken(Broken))?;
         match reply.refusal {
-            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => return Err(Lost::Session(session)),
-            Some(refusal) => return Err(Lost::Refused(refusal)),
+            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => return Err(NoReply::Session(session)),
+            Some(refusal) => return Err(NoReply::Refused(refusal)),
             None => {}
         }
         call.attached(&session, |_| None)?;
@@ -205,7 +205,7 @@ impl CallDriver for Caller<'_> {
             _ => Vec::new(),
         };
         ended.into_iter().for_each(|rid| store.ledger().is_ended_in(session.id, rid));
-        up.send(ToMaster::Call(call.request().clone())).map_err(|_| Lost::Broken(Broken))?;
+        up.send(ToMaster::Call(call.request().clone())).map_err(|_| NoReply::Broken(Broken))?;
         if self.world().percent(self.world().loss()) {
             // The connection breaks, before or behind what is asked for.
             let cut = up.cutter();
@@ -214,11 +214,11 @@ impl CallDriver for Caller<'_> {
         let heard = self.wait(heed, down.next()).await?;
         self.world().stall().await;
         match heard {
-            Ok(FromMaster::Reply(answer)) if answer.id == call.request().id => {
-                self.assert_granted(call.request(), &answer);
-                call.heard(answer, reply.instance[..].try_into().unwrap_or_default())
+            Ok(FromMaster::Reply(heard)) if heard.id == call.request().id => {
+                self.assert_granted(call.request(), &heard);
+                call.heard(heard, reply.instance[..].try_into().unwrap_or_default())
             }
-            _ => Err(Lost::Broken(Broken)),
+            _ => Err(NoReply::Broken(Broken)),
         }
     }
 
@@ -261,8 +261,8 @@ impl Caller<'_> {
     /// # Panics
     ///
     /// Where it refuses anything else.
-    fn assert_granted(&self, asked: &Request, answer: &Reply) {
-        if let Some(reply::Body::Refusal(refusal)) = &answer.body {
+    fn assert_granted(&self, asked: &Request, reply: &Reply) {
+        if let Some(reply::Body::Refusal(refusal)) = &reply.body {
             let is_of_segment = matches!(asked.body, Some(request::Body::Mount(_) | request::Body::Unmount(_)));
             let (seed, reason) = (self.world().seed(), &refusal.reason);
             let is_expected = is_of_segment || refusal.kind() == refusal::Kind::UnknownSession;
@@ -270,17 +270,17 @@ impl Caller<'_> {
         }
     }
 
-    /// Waits for a future as long as the call's patience lasts.
-    async fn wait<F: Future>(&self, heed: bool, future: F) -> Result<F::Output, Lost> {
+    /// Waits for a future as long as the call's timeout lasts.
+    async fn wait<F: Future>(&self, heed: bool, future: F) -> Result<F::Output, NoReply> {
         let mut future = pin!(future);
         loop {
             let slice = self.deadline.min(self.now() + SLICE);
             if let Some(output) = self.world().until(slice, future.as_mut()).await {
                 return Ok(output);
             }
-            keep_waiting(self, heed).map_err(Lost::Ended)?;
+            keep_waiting(self, heed).map_err(NoReply::Ended)?;
             if self.now() >= self.deadline {
-                return Err(Lost::Ended(Ended::Late));
+                return Err(NoReply::Ended(WaitEnded::Late));
             }
         }
     }

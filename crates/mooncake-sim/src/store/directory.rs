@@ -21,16 +21,16 @@ impl Store {
         &self,
         numbering: Numbering,
         replicas: impl Iterator<Item = &'r Replica>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(), NoAnswer> {
         let missing = self.inner.directory.borrow().missing(numbering, replicas);
         if missing.is_empty() {
             return Ok(());
         }
-        let answer = self.query(request::Body::Segments(Segments { numbers: missing }), patience).await?;
-        let reply::Body::Segments(found) = answer.body else { unreachable!("segments were asked for") };
+        let reply = self.query(request::Body::Segments(Segments { numbers: missing }), timeout).await?;
+        let reply::Body::Segments(found) = reply.body else { unreachable!("segments were asked for") };
         let segments = found.segments.iter().map(|segment| (segment.number, self.address(segment)));
-        self.inner.directory.borrow_mut().met(answer.numbering, segments);
+        self.inner.directory.borrow_mut().met(reply.numbering, segments);
         Ok(())
     }
 

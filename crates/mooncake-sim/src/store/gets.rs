@@ -17,13 +17,13 @@ use crate::store::puts::error_of;
 impl GetDriver for Store {
     type Numbering = Numbering;
 
-    async fn look_up(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
+    async fn lookup(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
-        let answer = self.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
-        let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
+        let reply = self.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
+        let reply::Body::Lookup(found) = reply.body else { unreachable!("a look-up was asked for") };
         let replicas = found.objects.iter().flat_map(|object| &object.replicas);
-        self.meet_segments(answer.numbering, replicas, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
-        Ok((found.objects, answer.numbering))
+        self.meet_segments(reply.numbering, replicas, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
+        Ok((found.objects, reply.numbering))
     }
 
     fn suspect(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool) {

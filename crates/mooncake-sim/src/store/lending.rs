@@ -31,13 +31,13 @@ impl LendingDriver for Store {
     }
 
     async fn finish(&self, _: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
-        let answer = Store::finish(self, body, LOOKUP_TIMEOUT).await;
-        answer.map(|answer| answer.body).map_err(|error| error_of(&error))
+        let reply = Store::finish(self, body, LOOKUP_TIMEOUT).await;
+        reply.map(|reply| reply.body).map_err(|error| error_of(&error))
     }
 
     async fn finish_now(&self, _: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
-        let answer = Store::finish_now(self, body, LOOKUP_TIMEOUT).await;
-        answer.map(|answer| answer.body).map_err(|error| error_of(&error))
+        let reply = Store::finish_now(self, body, LOOKUP_TIMEOUT).await;
+        reply.map(|reply| reply.body).map_err(|error| error_of(&error))
     }
 
     fn confused(&self, _: &'static str) -> StoreError {

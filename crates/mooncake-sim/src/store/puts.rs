@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::numbering::Numbering;
-use mooncake_client::machine::put::{self, Lost, Placed, PutDriver, Written, write_key};
+use mooncake_client::machine::put::{self, CopyFailure, Placed, PutDriver, Written, write_key};
 use mooncake_client::{Cause, PutOutcome, StoreError};
 use mooncake_ids::{GRANULE, Rid};
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, reply, request};
@@ -17,7 +17,7 @@ use crate::store::links::{Address, Piece};
 use crate::store::{Session, Store};
 
 /// Longest that the master parks a put, and some.
-const PARKED: Duration = Duration::from_millis(2_500);
+const PARK_TIME_MAX: Duration = Duration::from_millis(2_500);
 
 /// One object to be put.
 pub struct Item {
@@ -47,12 +47,12 @@ pub(crate) struct Driver<'a> {
 
 /// Where a reservation comes from.
 #[derive(Debug, Clone)]
-pub(crate) struct Origin {
+pub(crate) struct ReservationOrigin {
     pub numbering: Numbering,
     pub session: Session,
 }
 
-impl put::Origin for Origin {
+impl put::ReservationOrigin for ReservationOrigin {
     fn is_of_session(&self, other: &Self) -> bool {
         self.session.is(&other.session)
     }
@@ -84,7 +84,7 @@ pub(crate) fn error_of(error: &NoAnswer) -> StoreError {
 }
 
 impl PutDriver for Driver<'_> {
-    type Origin = Origin;
+    type ReservationOrigin = ReservationOrigin;
 
     fn now(&self) -> Duration {
         self.store.inner.world.now()
@@ -98,40 +98,49 @@ impl PutDriver for Driver<'_> {
         self.options.replicas as usize
     }
 
-    fn is_current(&self, origin: &Origin) -> bool {
+    fn is_current(&self, origin: &ReservationOrigin) -> bool {
         self.store.session().is_some_and(|session| session.is(&origin.session))
     }
 
-    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: Rid) -> Result<(Vec<PutSlot>, Origin), StoreError> {
-        let names: Vec<&[u8]> = keys.iter().map(|&index| &self.items[index].key[..]).collect();
+    async fn reserve(
+        &self,
+        indices: &[usize],
+        wait: bool,
+        first_rid: Rid,
+    ) -> Result<(Vec<PutSlot>, ReservationOrigin), StoreError> {
+        let keys: Vec<&[u8]> = indices.iter().map(|&index| &self.items[index].key[..]).collect();
         let Options { replicas, replace, .. } = *self.options;
         let start = PutStart {
-            keys: Some(pack_keys(&names)),
-            sizes: keys.iter().map(|&index| self.items[index].granules * GRANULE).collect(),
+            keys: Some(pack_keys(&keys)),
+            sizes: indices.iter().map(|&index| self.items[index].granules * GRANULE).collect(),
             config: Some(PutConfig { replica_num: replicas, replace, first_rid: first_rid.0, ..PutConfig::default() }),
             wait,
             groups: None,
         };
-        let patience = LOOKUP_TIMEOUT + if wait { PARKED } else { Duration::ZERO };
-        let asked = self.store.mutate(request::Body::PutStart(start), patience, Abandoned::GivesUpPlacements).await;
-        let answer = asked.map_err(|error| error_of(&error))?;
-        let reply::Body::PutStart(reply) = answer.body else { unreachable!("a put was started") };
-        Ok((reply.slots, Origin { numbering: answer.numbering, session: answer.session }))
+        let timeout = LOOKUP_TIMEOUT + if wait { PARK_TIME_MAX } else { Duration::ZERO };
+        let asked = self.store.mutate(request::Body::PutStart(start), timeout, Abandoned::GivesUpPlacements).await;
+        let reply = asked.map_err(|error| error_of(&error))?;
+        let reply::Body::PutStart(started) = reply.body else { unreachable!("a put was started") };
+        Ok((started.slots, ReservationOrigin { numbering: reply.numbering, session: reply.session }))
     }
 
-    async fn meet(&self, origin: &Origin, placed: &[Placed]) -> Result<(), StoreError> {
+    async fn meet(&self, origin: &ReservationOrigin, placed: &[Placed]) -> Result<(), StoreError> {
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
         self.store.meet_segments(origin.numbering, replicas, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))
     }
 
-    async fn write_all(&self, origin: &Origin, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
+    async fn write_all(
+        &self,
+        origin: &ReservationOrigin,
+        placed: &[Placed],
+    ) -> (Vec<Result<Written, CopyFailure>>, bool) {
         let inner = &self.store.inner;
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
         let progress = inner.progress.borrow_mut().begin(inner.world.now(), rids.collect());
         let (mut written, mut stopped) = (Vec::new(), false);
         for Placed { index, slot } in placed {
             if stopped {
-                written.push(Err(Lost::interrupted(true)));
+                written.push(Err(CopyFailure::interrupted(true)));
                 continue;
             }
             progress.begin_write();
@@ -147,15 +156,15 @@ impl PutDriver for Driver<'_> {
         (written, interrupted)
     }
 
-    async fn end(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
+    async fn end(&self, origin: &ReservationOrigin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
         self.store.end_put(origin, ended).await
     }
 
-    async fn give_up(&self, origin: &Origin, rids: Vec<Rid>, settled: bool) {
+    async fn give_up(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
         self.store.give_up(&origin.session, rids, settled).await;
     }
 
-    fn give_up_later(&self, origin: &Origin, rids: Vec<Rid>, settled: bool) {
+    fn give_up_later(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
         self.store.give_up_later(&origin.session, rids, settled);
     }
 
@@ -169,7 +178,13 @@ impl PutDriver for Driver<'_> {
 }
 
 impl Store {
-    async fn write_replica(&self, replica: &Replica, item: &Item, origin: &Origin, pace: u64) -> Result<u32, Lost> {
+    async fn write_replica(
+        &self,
+        replica: &Replica,
+        item: &Item,
+        origin: &ReservationOrigin,
+        pace: u64,
+    ) -> Result<u32, CopyFailure> {
         let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
         let address = self.find_segment(origin.numbering, replica.extents[0].segment);
         self.write_words_at(replica, address, item, (0, &words), origin, pace).await
@@ -182,18 +197,18 @@ impl Store {
         address: Option<Address>,
         item: &Item,
         (first, words): (u64, &[u64]),
-        origin: &Origin,
+        origin: &ReservationOrigin,
         pace: u64,
-    ) -> Result<u32, Lost> {
+    ) -> Result<u32, CopyFailure> {
         let inner = &self.inner;
-        let lost = |settled| Lost {
+        let lost = |settled| CopyFailure {
             error: Cause::Transfer("not written".into()).into(),
             final_word: false,
             passing: false,
             settled,
         };
-        let closed = || Lost { error: Cause::Closed.into(), final_word: true, ..lost(true) };
-        let no_link = || Lost { passing: true, ..lost(true) };
+        let closed = || CopyFailure { error: Cause::Closed.into(), final_word: true, ..lost(true) };
+        let no_link = || CopyFailure { passing: true, ..lost(true) };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
         let address = address.ok_or_else(|| lost(true))?;
         let by = (origin.session.secret, Rid(replica.rid));
@@ -206,16 +221,16 @@ impl Store {
         let written = self.write(&link, piece).await;
         inner.writes.set(inner.writes.get() - 1);
         written.map_err(|Unwritten { settled, interrupted }| match interrupted {
-            true => Lost::interrupted(settled),
+            true => CopyFailure::interrupted(settled),
             false => lost(settled),
         })?;
         Ok(checksum(words.iter().copied()))
     }
 
-    async fn end_put(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
+    async fn end_put(&self, origin: &ReservationOrigin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
         let body = request::Body::PutEnd(PutEnd { ended });
         let asked = self.finish_in(&origin.session, body, LOOKUP_TIMEOUT * 2).await;
-        Ok(match asked.map_err(|error| error_of(&error))?.map(|answer| answer.body) {
+        Ok(match asked.map_err(|error| error_of(&error))?.map(|reply| reply.body) {
             None => None,
             Some(reply::Body::PutEnd(reply)) => Some(reply.outcomes),
             Some(_) => unreachable!("a put was ended"),

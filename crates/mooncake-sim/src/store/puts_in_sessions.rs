@@ -9,7 +9,7 @@ use std::time::Duration;
 use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::filling::Combine;
 use mooncake_client::machine::progress::Held;
-use mooncake_client::machine::put::{Lost, PutDriver as _};
+use mooncake_client::machine::put::{CopyFailure, PutDriver as _};
 use mooncake_client::machine::put_session::{self, GivenUp, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_ids::SegmentUuid;
@@ -22,10 +22,10 @@ use crate::store::Store;
 use crate::store::callers::LARGEST;
 use crate::store::calls::LOOKUP_TIMEOUT;
 use crate::store::links::Address;
-use crate::store::puts::{Driver, Item, Options, Origin, error_of};
+use crate::store::puts::{Driver, Item, Options, ReservationOrigin, error_of};
 
 /// A store's put sessions.
-pub(crate) type Sessions = PutSessions<Origin, Places>;
+pub(crate) type Sessions = PutSessions<ReservationOrigin, Places>;
 
 /// Rids of replicas, each with its segment.
 pub(crate) type Places = Vec<(Rid, Option<Address>)>;
@@ -53,20 +53,20 @@ impl PutSessionDriver for Driver<'_> {
         inner.progress.borrow_mut().hold(inner.world.now(), rids)
     }
 
-    fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
+    fn place(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> Places {
         let segment = |replica: &Replica| self.store.find_segment(origin.numbering, replica.extents[0].segment);
         replicas.iter().map(|replica| (Rid(replica.rid), segment(replica))).collect()
     }
 
-    fn is_lost(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> bool {
+    fn is_lost(&self, reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica) -> bool {
         place_of(&reserved.place, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
     }
 
-    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
+    async fn rids_of(&self, origin: &ReservationOrigin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
-        let answer = self.store.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
-        let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
-        if !answer.session.is(&origin.session) {
+        let reply = self.store.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
+        let reply::Body::Lookup(found) = reply.body else { unreachable!("a look-up was asked for") };
+        if !reply.session.is(&origin.session) {
             return Ok(Vec::new());
         }
         let rids = |object: &Object| object.replicas.iter().map(|replica| Rid(replica.rid)).collect();
@@ -77,8 +77,12 @@ impl PutSessionDriver for Driver<'_> {
         false
     }
 
-    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, Lost> {
-        let lost = |what: &str| Lost {
+    async fn sum_of(
+        &self,
+        reserved: &Reserved<ReservationOrigin, Places>,
+        replica: &Replica,
+    ) -> Result<u32, CopyFailure> {
+        let lost = |what: &str| CopyFailure {
             error: Cause::Transfer(what.into()).into(),
             final_word: false,
             passing: what == NO_LINK,
@@ -143,8 +147,8 @@ impl Store {
                 }
             }
             // Impatient ones end before all is written, and some take all back.
-            let patience = world.now() + Duration::from_micros([0, 300_000, 3_000_000][world.below(3) as usize]);
-            while left.get() > 0 && (is_spoilt || world.now() < patience) {
+            let deadline = world.now() + Duration::from_micros([0, 300_000, 3_000_000][world.below(3) as usize]);
+            while left.get() > 0 && (is_spoilt || world.now() < deadline) {
                 world.sleep_micros(20_000).await;
             }
             let revokes = world.percent(15) || (is_spoilt && failed.get());
@@ -242,7 +246,7 @@ impl Store {
 
     /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
     pub(crate) fn leave_put_sessions(&self, uuid: SegmentUuid) {
-        let is_on_it = |reserved: &Reserved<Origin, Places>, replica: &Replica| {
+        let is_on_it = |reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica| {
             place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
         let given_up = self.inner.put_sessions.borrow_mut().segment_gone(is_on_it);

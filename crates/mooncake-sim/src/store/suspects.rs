@@ -31,10 +31,10 @@ impl SuspectDriver for Store {
         true
     }
 
-    async fn look_up(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {
+    async fn lookup(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
-        let answer = self.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
-        let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
+        let reply = self.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
+        let reply::Body::Lookup(found) = reply.body else { unreachable!("a look-up was asked for") };
         Ok(found.objects)
     }
 

@@ -64,9 +64,9 @@ impl ViewDriver for Store {
     async fn pin(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
         let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
         let asked = self.mutate(body, LOOKUP_TIMEOUT, Abandoned::VoidsPins).await;
-        let answer = asked.map_err(|error| error_of(&error))?;
-        let reply::Body::Lookup(found) = answer.body else { unreachable!("a pin is answered by what it found") };
-        Ok((found.objects, answer.numbering))
+        let reply = asked.map_err(|error| error_of(&error))?;
+        let reply::Body::Lookup(found) = reply.body else { unreachable!("a pin is answered by what it found") };
+        Ok((found.objects, reply.numbering))
     }
 
     fn resume_anew(&self) {

@@ -1,7 +1,7 @@
 //! Registered memory: what an engine lends, the copies at work in it, and what is the local end of transfers alone.
 //!
 //! A buffer is free when three things hold: it takes no new copy, no copy of this process is inside of it, and no peer
-//! is inside of its block. [`Buffers::deregister`] brings them about in this order, so that nothing begins behind a
+//! is inside of its block. [`Buffers::unregister`] brings them about in this order, so that nothing begins behind a
 //! look that found nothing.
 
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ pub(crate) trait MemoryObserver: Send + Sync {
         Ok(())
     }
 
-    /// Deregisters buffers. On return no peer starts a new access. Returns the accesses still active; the caller waits
+    /// Unregisters buffers. On return no peer starts a new access. Returns the accesses still active; the caller waits
     /// for them before it reports the memory free.
-    fn deregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+    fn unregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
         Vec::new()
     }
 }
@@ -56,9 +56,9 @@ impl Buffer {
         Buffer { range, location: location.to_owned(), lent, block, users, gone }
     }
 
-    /// Keeps the buffer from being free while the answer lives; none if it is being deregistered.
+    /// Keeps the buffer from being free while the answer lives; none if it is being unregistered.
     ///
-    /// Counts first and looks second, while deregistering marks first and counts second: of a copy and a deregistration
+    /// Counts first and looks second, while unregistering marks first and counts second: of a copy and a unregistration
     /// at the same moment at least one sees the other.
     pub fn enter(&self) -> Option<BufferUse<'_>> {
         self.users.fetch_add(1, Ordering::SeqCst);
@@ -86,7 +86,7 @@ impl Drop for BufferUse<'_> {
     }
 }
 
-/// A buffer that was deregistered and may not be free yet.
+/// A buffer that was unregistered and may not be free yet.
 #[derive(Debug)]
 struct LeavingBuffer {
     buffer: Arc<Buffer>,
@@ -111,7 +111,7 @@ impl LeavingBuffer {
 #[derive(Debug, Default)]
 struct Ranges {
     registered: BTreeMap<usize, Arc<Buffer>>,
-    /// Deregistered, and not known to be free yet: a second call for them waits again, and until they are free they
+    /// Unregistered, and not known to be free yet: a second call for them waits again, and until they are free they
     /// cannot be registered anew.
     leaving: BTreeMap<usize, Arc<LeavingBuffer>>,
 }
@@ -139,7 +139,7 @@ const ADDRESSES_END: usize = 1 << 56;
 /// All registered ranges of an engine.
 pub(crate) struct Buffers {
     ranges: RwLock<Ranges>,
-    /// Held while buffers are registered or deregistered. Observers may take their time, and only such calls wait for
+    /// Held while buffers are registered or unregistered. Observers may take their time, and only such calls wait for
     /// them: transfers look buffers up under `ranges` alone.
     turn: Mutex<()>,
     observers: MemoryObservers,
@@ -194,7 +194,7 @@ impl Buffers {
             if let Err(error) = observer.register(buffers) {
                 for before in self.observers[..nth].iter().rev() {
                     // No peer has learned of them yet, so that no access is active.
-                    before.deregister(buffers);
+                    before.unregister(buffers);
                 }
                 return Err(error);
             }
@@ -202,10 +202,10 @@ impl Buffers {
         Ok(())
     }
 
-    /// Deregisters ranges, all that are registered; the error is that of the first that was not, or is not free in
+    /// Unregisters ranges, all that are registered; the error is that of the first that was not, or is not free in
     /// time. After `Ok` nothing touches that memory any more. All are waited for together. A buffer that is still in
-    /// use at the deadline takes no new requests, and deregistering it again waits again.
-    pub fn deregister(&self, addresses: &[usize], deadline: &Deadline<'_>) -> Result<(), EngineError> {
+    /// use at the deadline takes no new requests, and unregistering it again waits again.
+    pub fn unregister(&self, addresses: &[usize], deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let mut known = Ok(());
         let (mut leaving, mut waited_for) = (Vec::new(), Vec::new());
         {
@@ -227,8 +227,8 @@ impl Buffers {
         known.and(self.wait(waited_for, deadline))
     }
 
-    /// Deregisters all that there is, as [`Buffers::deregister`] does.
-    pub fn deregister_all(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+    /// Unregisters all that there is, as [`Buffers::unregister`] does.
+    pub fn unregister_all(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let waited_for = {
             let _turn = self.turn.lock();
             let leaving = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
@@ -255,7 +255,7 @@ impl Buffers {
             buffer.gone.store(true, Ordering::SeqCst);
         }
         let active: Vec<ActiveAccess> =
-            self.observers.iter().flat_map(|observer| observer.deregister(&leaving)).collect();
+            self.observers.iter().flat_map(|observer| observer.unregister(&leaving)).collect();
         let leaving = leaving.into_iter().map(|buffer| {
             // An access is to a whole block, of which this buffer may be a part: it waits for the others' accesses,
             // too.
@@ -277,7 +277,7 @@ impl Buffers {
                 for leaving in free {
                     let addr = leaving.buffer.range.addr();
                     // Another call for the same buffer may have taken it out, and the range may have been registered
-                    // and deregistered again since.
+                    // and unregistered again since.
                     if held.leaving.get(&addr).is_some_and(|other| Arc::ptr_eq(other, &leaving)) {
                         held.leaving.remove(&addr);
                     }
@@ -376,10 +376,10 @@ mod tests {
     use crate::protocol::same_host::{SECRET_LEN, Secret};
     use crate::transport::same_host::SameHost;
 
-    const PATIENCE: Duration = Duration::from_millis(200);
+    const TIMEOUT: Duration = Duration::from_millis(200);
 
     fn soon() -> Deadline<'static> {
-        Deadline::after(PATIENCE, &|| false)
+        Deadline::after(TIMEOUT, &|| false)
     }
 
     /// So many buffers of 4096 bytes behind each other, and the range that they lie in, which is longer by one.
@@ -411,15 +411,15 @@ mod tests {
         for everything in [false, true] {
             let began = Instant::now();
             let result = match everything {
-                false => buffers.deregister(&addresses(&all), &soon()),
-                true => buffers.deregister_all(&soon()),
+                false => buffers.unregister(&addresses(&all), &soon()),
+                true => buffers.unregister_all(&soon()),
             };
             let took = began.elapsed();
             assert!(is_busy(&result, memory.addr()), "{result:?}");
-            assert!(took >= PATIENCE && took < 4 * PATIENCE, "{took:?}");
+            assert!(took >= TIMEOUT && took < 4 * TIMEOUT, "{took:?}");
         }
         drop(inside);
-        buffers.deregister_all(&soon()).unwrap();
+        buffers.unregister_all(&soon()).unwrap();
     }
 
     #[test]
@@ -427,9 +427,9 @@ mod tests {
         let (buffers, memory, all) = lending(2);
         let (first, second) = (memory.addr(), memory.addr() + 4096);
         let inside = all[0].enter().unwrap();
-        let result = buffers.deregister(&[first, second, first + 1], &soon());
+        let result = buffers.unregister(&[first, second, first + 1], &soon());
         assert!(matches!(result, Err(EngineError::NotRegistered { .. })), "{result:?}");
-        let again = buffers.deregister(&[first], &soon());
+        let again = buffers.unregister(&[first], &soon());
         assert!(is_busy(&again, first), "{again:?}");
         for (offset, len) in [(0, 4096), (4095, 1), (100, 1), (0, 1), (4000, 8192), (0, 12_288)] {
             let lent = buffers.register(&[memory.part(offset, len)], "*", true);
@@ -437,12 +437,12 @@ mod tests {
         }
         assert!(all[0].enter().is_none() && buffers.find(first as u64, 1).is_none() && buffers.len() == 0);
         // The other was free by then, and is forgotten.
-        let other = buffers.deregister(&[second], &soon());
+        let other = buffers.unregister(&[second], &soon());
         assert!(matches!(other, Err(EngineError::NotRegistered { .. })), "{other:?}");
         buffers.register(&[memory.part(4096, 4096)], "*", true).unwrap();
 
         drop(inside);
-        buffers.deregister(&[first], &soon()).unwrap();
+        buffers.unregister(&[first], &soon()).unwrap();
         buffers.register(&[memory.part(0, 4096)], "*", true).unwrap();
         assert_eq!(buffers.len(), 2);
     }
@@ -452,10 +452,10 @@ mod tests {
         let (buffers, memory, all) = lending(1);
         let inside = all[0].enter().unwrap();
         let long = Deadline::after(Duration::from_secs(600), &|| true);
-        assert!(is_busy(&buffers.deregister(&[memory.addr()], &long), memory.addr()));
-        assert!(is_busy(&buffers.deregister_all(&long), memory.addr()));
+        assert!(is_busy(&buffers.unregister(&[memory.addr()], &long), memory.addr()));
+        assert!(is_busy(&buffers.unregister_all(&long), memory.addr()));
         drop(inside);
-        buffers.deregister(&[memory.addr()], &long).unwrap();
+        buffers.unregister(&[memory.addr()], &long).unwrap();
     }
 
     #[test]
@@ -463,7 +463,7 @@ mod tests {
         let (buffers, memory, all) = lending(1);
         let inside = all[0].enter().unwrap();
         assert!(is_busy(
-            &buffers.deregister(&[memory.addr()], &Deadline::after(Duration::ZERO, &|| false)),
+            &buffers.unregister(&[memory.addr()], &Deadline::after(Duration::ZERO, &|| false)),
             memory.addr()
         ));
         drop(inside);
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn an_address_that_is_named_twice_is_given_up_once() {
         let (buffers, memory, _all) = lending(1);
-        let result = buffers.deregister(&[memory.addr(), memory.addr()], &soon());
+        let result = buffers.unregister(&[memory.addr(), memory.addr()], &soon());
         assert!(matches!(result, Err(EngineError::NotRegistered { .. })), "{result:?}");
         assert_eq!(buffers.len(), 0);
     }
@@ -499,20 +499,20 @@ mod tests {
         let revision_page =
             RevisionPageView::map(&mappable.revision_page().fd().try_clone_to_owned().unwrap()).unwrap();
         let visit = access_page.enter(&revision_page, revision_page.get(), 1).unwrap();
-        buffers.deregister(&addresses(&all[1..]), &soon()).unwrap();
+        buffers.unregister(&addresses(&all[1..]), &soon()).unwrap();
 
         let began = Instant::now();
-        let result = buffers.deregister(&addresses(&all[..1]), &soon());
+        let result = buffers.unregister(&addresses(&all[..1]), &soon());
         assert!(is_busy(&result, memory.addr()), "{result:?}");
-        assert!(began.elapsed() < 4 * PATIENCE, "{:?}", began.elapsed());
-        let everything = buffers.deregister_all(&soon());
+        assert!(began.elapsed() < 4 * TIMEOUT, "{:?}", began.elapsed());
+        let everything = buffers.unregister_all(&soon());
         assert!(is_busy(&everything, memory.addr()), "{everything:?}");
 
         drop(visit);
         // An access that begins now finds that they are gone, and nothing waits for it.
         let _visit = access_page.enter(&revision_page, revision_page.get(), 1).unwrap();
-        buffers.deregister(&addresses(&all[..1]), &soon()).unwrap();
-        buffers.deregister_all(&soon()).unwrap();
+        buffers.unregister(&addresses(&all[..1]), &soon()).unwrap();
+        buffers.unregister_all(&soon()).unwrap();
     }
 
     /// An observer that has to know of memory, as RDMA has.
@@ -537,7 +537,7 @@ mod tests {
             Ok(())
         }
 
-        fn deregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+        fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
             self.note("had", buffers);
             Vec::new()
         }
@@ -554,7 +554,7 @@ mod tests {
         assert!(buffers.find(third.addr() as u64, 1).is_none() && buffers.len() == 2);
         let inside = all[1].enter().unwrap();
         // Its keys are taken back at once, though a copy by another transport is under way.
-        assert!(is_busy(&buffers.deregister(&[first, second], &soon()), second));
+        assert!(is_busy(&buffers.unregister(&[first, second], &soon()), second));
         let both = |what| [(what, first, true), (what, second, true)];
         let (has, had) = (("has", third.addr(), true), ("had", third.addr(), true));
         assert_eq!(*told[0].log.lock(), [&both("has")[..], &[has, had], &both("had")].concat());
@@ -574,7 +574,7 @@ mod tests {
         assert_eq!((buffers.lent().len(), buffers.all().len(), buffers.changes()), (1, 2, changes));
         let again = buffers.register(&[memory.part(8191, 1)], "*", true);
         assert!(matches!(again, Err(EngineError::Overlap { .. })), "{again:?}");
-        buffers.deregister(&[alone.addr()], &soon()).unwrap();
+        buffers.unregister(&[alone.addr()], &soon()).unwrap();
         assert_eq!((told.log.lock().last(), buffers.changes()), (Some(&("had", alone.addr(), false)), changes));
         buffers.register(&[alone], "cpu:0", true).unwrap();
     }

@@ -10,7 +10,7 @@ use crate::memory::mappers::{ActiveAccess, Mappers};
 
 #[derive(Debug)]
 pub(crate) struct Mappable {
-    /// Counts the buffers that were deregistered: a peer that copies without asking compares it before and after. Its
+    /// Counts the buffers that were unregistered: a peer that copies without asking compares it before and after. Its
     /// note is the number of buffers that peers can map.
     revision_page: RevisionPage,
     count: AtomicU64,
@@ -33,7 +33,7 @@ impl Mappable {
         self.note(self.count.fetch_add(more, Ordering::SeqCst) + more);
     }
 
-    /// Buffers were deregistered. Returns all accesses that are active now. A peer that enters later sees the new
+    /// Buffers were unregistered. Returns all accesses that are active now. A peer that enters later sees the new
     /// revision and looks the buffer up again.
     pub fn remove(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
         if !buffers.iter().any(|buffer| buffer.lent) {

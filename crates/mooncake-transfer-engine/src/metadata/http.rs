@@ -14,7 +14,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Longest document that is read, bytes.
-const DOCUMENT_BYTES_MAX: u64 = crate::protocol::descriptor::DOCUMENT_BYTES_MAX as u64;
+const DOCUMENT_BYTES_MAX: u64 = crate::protocol::segment_document::DOCUMENT_BYTES_MAX as u64;
 
 /// Metadata over HTTP: `http://host:port/metadata`, or `https://`.
 pub struct HttpMetadata {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
-use crate::protocol::descriptor::Descriptor;
+use crate::protocol::segment_document::SegmentDocument;
 use crate::request::Request;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached};
 
@@ -20,7 +20,7 @@ const REASONS_MAX: usize = 16;
 const NO_PATH: usize = usize::MAX;
 
 pub(crate) struct Route {
-    pub descriptor: Descriptor,
+    pub document: SegmentDocument,
     /// One for each transport.
     paths: Box<[Reached]>,
     /// The number of the path that was taken last.
@@ -40,16 +40,16 @@ struct Detours {
 impl Route {
     /// Fetches the segment document, and looks for the paths.
     pub fn find(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> Result<Route, EngineError> {
-        let (mut descriptor, host) = node.look_up(name, deadline)?;
+        let (mut document, host) = node.lookup(name, deadline)?;
         // Buffers are looked up at the peer when a request needs them. The first is kept for `first_buffer`; a document
         // may list thousands.
-        descriptor.buffers.truncate(1);
-        descriptor.buffers.shrink_to_fit();
-        let peer = PeerInfo { name, host: &host, descriptor: &descriptor };
+        document.buffers.truncate(1);
+        document.buffers.shrink_to_fit();
+        let peer = PeerInfo { name, host: &host, document: &document };
         let paths = node.transports.iter().map(|transport| transport.path_to(&node.context, &peer, deadline));
         let paths = paths.collect::<Result<Box<[Reached]>, EngineError>>()?;
         let (taken, detours) = (AtomicUsize::new(NO_PATH), Mutex::default());
-        let route = Route { descriptor, paths, taken, detours };
+        let route = Route { document, paths, taken, detours };
         if route.open_paths().next().is_none() {
             return Err(route.no_path(name));
         }
@@ -57,7 +57,7 @@ impl Route {
     }
 
     pub fn is_same_life(&self, other: &Route) -> bool {
-        let key = |route: &Route| (route.descriptor.engine_id(), route.descriptor.tcp_data_port);
+        let key = |route: &Route| (route.document.engine_id(), route.document.tcp_data_port);
         key(self) == key(other)
     }
 

@@ -1,7 +1,7 @@
 //! What two engines of one host say over their Unix socket.
 //!
 //! The initiator shows which engine it means and a secret in its own memory; the target answers with one of its own and
-//! a revision page that counts deregistered buffers, and with an [access page](mooncake_memory::AccessPage) if it can
+//! a revision page that counts unregistered buffers, and with an [access page](mooncake_memory::AccessPage) if it can
 //! read the initiator's memory. The access page tells either what it may still touch of the other's memory. Each reads
 //! the other's secret by the very system call that bytes will be copied with: so the process at the other end is the
 //! one that the kernel names, and it may be read. Then requests: the target is to fill ranges of its buffers from the
@@ -74,12 +74,12 @@ pub(crate) enum Welcome {
 
 /// The target's answer; its revision page comes along, and an access page if it can pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ReplyHello {
+pub(crate) struct HelloReply {
     pub welcome: Welcome,
     pub secret: Secret,
 }
 
-impl ReplyHello {
+impl HelloReply {
     pub fn encode(&self) -> [u8; REPLY_HELLO_LEN] {
         let mut out = [0; REPLY_HELLO_LEN];
         out[0..8].copy_from_slice(&MAGIC);
@@ -89,7 +89,7 @@ impl ReplyHello {
         out
     }
 
-    pub fn decode(raw: &[u8; REPLY_HELLO_LEN]) -> Option<ReplyHello> {
+    pub fn decode(raw: &[u8; REPLY_HELLO_LEN]) -> Option<HelloReply> {
         let welcome = match (raw[0..8] == MAGIC, raw[8]) {
             (true, 0) => Welcome::CanPull,
             (true, 1) => Welcome::CannotPull,
@@ -97,11 +97,11 @@ impl ReplyHello {
             _ => return None,
         };
         let secret = Secret { addr: word64(raw, 16), bytes: std::array::from_fn(|at| raw[24 + at]) };
-        Some(ReplyHello { welcome, secret })
+        Some(HelloReply { welcome, secret })
     }
 }
 
-/// One range that the target is to fill.
+/// One range that the target is to pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Where, in a buffer of the target's.
@@ -114,8 +114,8 @@ pub(crate) struct Piece {
 /// What is to be done with pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// Fill them.
-    Fill = 0,
+    /// Pull them.
+    Pull = 0,
     /// Say in which buffers they lie: after the answer, if it is `Done`, the [`Bounds`] of each one's.
     Look = 1,
     /// Send the block whose number stands in `to`: with the answer, if it is `Done`, comes its memory.
@@ -196,7 +196,7 @@ pub(crate) fn pieces_of(words: &[u64]) -> Option<Vec<Piece>> {
 pub(crate) fn head(raw: &[u8; REQUEST_LEN]) -> Option<(Wish, usize)> {
     let word = u64::from_le_bytes(*raw);
     let wish = match word >> 32 {
-        0 => Wish::Fill,
+        0 => Wish::Pull,
         1 => Wish::Look,
         2 => Wish::Map,
         _ => return None,
@@ -265,11 +265,11 @@ mod tests {
         let hello = Hello { target: *b"fedcba9876543210", secret };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         for welcome in [Welcome::CanPull, Welcome::CannotPull, Welcome::Stranger] {
-            let reply = ReplyHello { welcome, secret };
-            assert_eq!(ReplyHello::decode(&reply.encode()), Some(reply));
+            let reply = HelloReply { welcome, secret };
+            assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
         }
         let asked = [Piece { to: 1, from: 2, len: 3 }, Piece { to: 4, from: 5, len: u64::MAX }];
-        for wish in [Wish::Fill, Wish::Look, Wish::Map] {
+        for wish in [Wish::Pull, Wish::Look, Wish::Map] {
             let raw = request(wish, &asked);
             assert_eq!(head(raw[..8].try_into().unwrap()), Some((wish, 2)));
             assert_eq!(pieces(&raw[8..]), asked);
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         assert_eq!(Hello::decode(&[7; HELLO_LEN]), None);
-        assert_eq!(ReplyHello::decode(&[0; REPLY_HELLO_LEN]), None);
+        assert_eq!(HelloReply::decode(&[0; REPLY_HELLO_LEN]), None);
         assert_eq!(Answer::decode(&[9; ANSWER_LEN]), None);
         let block = |start, len| Some(BlockBounds { id: 9, start, len });
         for (start, len, block) in [

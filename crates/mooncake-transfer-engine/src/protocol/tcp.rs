@@ -16,8 +16,8 @@ const V2: u8 = 0x80;
 /// Upper half of a status: `VTCM` as it lies in memory.
 const STATUS_MAGIC: u32 = 0x4D43_5456;
 
-/// First word of a greeting: a size that no request has.
-const GREETING_MAGIC: u64 = u64::from_le_bytes(*b"MCRSHEL\xff");
+/// First word of a hello: a size that no request has.
+const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"MCRSHEL\xff");
 
 /// The same of a connection's name, and of the name of one that is to end.
 const NAME_MAGIC: u64 = u64::from_le_bytes(*b"MCRSNAM\xff");
@@ -37,8 +37,8 @@ pub(crate) struct Header {
 pub(crate) enum Frame {
     Request(Header),
     /// The initiator names the life of the engine that it means; answered by a status. Only between two of us.
-    Greeting(EngineId),
-    /// The initiator names this connection; not answered. Only between two of us, and before the greeting, whose answer
+    Hello(EngineId),
+    /// The initiator names this connection; not answered. Only between two of us, and before the hello, whose answer
     /// says that the name is known.
     Name(ConnectionName),
     /// Nothing that came by the connection of that name is to land any more; answered by a status once that is so.
@@ -54,7 +54,7 @@ impl Frame {
                 out[8..16].copy_from_slice(&header.addr.to_le_bytes());
                 out[16] = header.opcode as u8 | if header.v2 { V2 } else { 0 };
             }
-            Frame::Greeting(id) => extra(&mut out, GREETING_MAGIC, id),
+            Frame::Hello(id) => extra(&mut out, HELLO_MAGIC, id),
             Frame::Name(name) => extra(&mut out, NAME_MAGIC, name),
             Frame::Sever(name) => extra(&mut out, SEVER_MAGIC, name),
         }
@@ -67,7 +67,7 @@ impl Frame {
         let (size, addr) = (word(0), word(8));
         let name = std::array::from_fn(|index| raw[8 + index]);
         match size {
-            GREETING_MAGIC => return Some(Frame::Greeting(name)),
+            HELLO_MAGIC => return Some(Frame::Hello(name)),
             NAME_MAGIC => return Some(Frame::Name(name)),
             SEVER_MAGIC => return Some(Frame::Sever(name)),
             _ => {}
@@ -122,7 +122,7 @@ mod tests {
                 assert_eq!(Frame::decode(&frame.encode()), Some(frame));
             }
         }
-        for frame in [Frame::Greeting, Frame::Name, Frame::Sever].map(|frame| frame(*b"0123456789abcdef")) {
+        for frame in [Frame::Hello, Frame::Name, Frame::Sever].map(|frame| frame(*b"0123456789abcdef")) {
             assert_eq!(Frame::decode(&frame.encode()), Some(frame));
         }
         for verdict in [Verdict::Ok, Verdict::Rejected] {

@@ -1,4 +1,4 @@
-//! What the sessions of a server share.
+//! What the connections of a server share.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::memory::buffers::Buffers;
 use crate::memory::mappable::Mappable;
 use crate::options::EngineOptions;
 
-/// The engine that is served, and what its sessions have in common.
+/// The engine that is served, and what its connections have in common.
 pub(crate) struct ServerContext {
     pub node: Arc<LocalNode>,
     /// What peers of this host may map.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mooncake_os::Guarded;
 
 use super::context::ServerContext;
-use super::{Next, Session};
+use super::{Next, PeerConnection};
 use crate::notify::Notify;
 use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody, missing};
 
@@ -74,10 +74,10 @@ enum State {
 }
 
 impl Handshake {
-    pub fn session(stream: TcpStream, context: &ServerContext) -> io::Result<Session> {
+    pub fn accept(stream: TcpStream, context: &ServerContext) -> io::Result<PeerConnection> {
         stream.set_nonblocking(true)?;
         let (stream, share) = (Guarded::new(stream), BudgetShare { of: context.handshake_budget.clone(), bytes: 0 });
-        Ok(Session::Handshake(Handshake { stream, since: Instant::now(), share, state: State::Ask(Vec::new()) }))
+        Ok(PeerConnection::Handshake(Handshake { stream, since: Instant::now(), share, state: State::Ask(Vec::new()) }))
     }
 
     /// When it began, or when the last byte of its answer moved.

@@ -76,52 +76,52 @@ enum Next {
 }
 
 /// One peer's connection, in any state.
-enum Session {
+enum PeerConnection {
     Handshake(handshake::Handshake),
-    Tcp(Box<tcp::TcpSession>),
-    SameHost(Box<same_host::SameHostSession>),
+    Tcp(Box<tcp::TcpPeerConnection>),
+    SameHost(Box<same_host::SameHostPeerConnection>),
 }
 
-impl Session {
+impl PeerConnection {
     fn step(&mut self, context: &ServerContext) -> Next {
         match self {
-            Session::Handshake(session) => session.step(context),
-            Session::Tcp(session) => session.step(context),
-            Session::SameHost(session) => session.step(context),
+            PeerConnection::Handshake(peer) => peer.step(context),
+            PeerConnection::Tcp(peer) => peer.step(context),
+            PeerConnection::SameHost(peer) => peer.step(context),
         }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Session::Handshake(session) => session.fd(),
-            Session::Tcp(session) => session.fd(),
-            Session::SameHost(session) => session.fd(),
+            PeerConnection::Handshake(peer) => peer.fd(),
+            PeerConnection::Tcp(peer) => peer.fd(),
+            PeerConnection::SameHost(peer) => peer.fd(),
         }
     }
 
     /// Whether it has stood still for too long in the midst of something.
     fn is_overdue(&self, context: &ServerContext, now: Instant) -> bool {
         match self {
-            Session::Handshake(session) => session.is_overdue(now),
-            Session::Tcp(session) => session.is_overdue(context, now),
-            Session::SameHost(session) => session.is_overdue(context, now),
+            PeerConnection::Handshake(peer) => peer.is_overdue(now),
+            PeerConnection::Tcp(peer) => peer.is_overdue(context, now),
+            PeerConnection::SameHost(peer) => peer.is_overdue(context, now),
         }
     }
 
     /// None if it is at work, so that it is not cut.
     fn idle_rank(&self) -> Option<IdleRank> {
         match self {
-            Session::Handshake(session) => Some(IdleRank { known: false, since: session.since() }),
-            Session::Tcp(session) => session.idle_rank(),
-            Session::SameHost(session) => session.idle_rank(),
+            PeerConnection::Handshake(peer) => Some(IdleRank { known: false, since: peer.since() }),
+            PeerConnection::Tcp(peer) => peer.idle_rank(),
+            PeerConnection::SameHost(peer) => peer.idle_rank(),
         }
     }
 
     /// Busy polls for its next request; whether there is one.
     fn is_asked_soon(&self, history: &PollHistory) -> bool {
         match self {
-            Session::SameHost(session) => session.is_asked_soon(history),
-            Session::Handshake(_) | Session::Tcp(_) => {
+            PeerConnection::SameHost(peer) => peer.is_asked_soon(history),
+            PeerConnection::Handshake(_) | PeerConnection::Tcp(_) => {
                 let ready = || mooncake_net::is_readable(self.fd()).then_some(());
                 mooncake_net::busy_poll(history, ready).is_some()
             }
@@ -131,9 +131,9 @@ impl Session {
     /// Since when it has been between two requests.
     fn idle_since(&self) -> Option<Instant> {
         match self {
-            Session::Handshake(_) => None,
-            Session::Tcp(session) => session.idle_since(),
-            Session::SameHost(session) => session.idle_since(),
+            PeerConnection::Handshake(_) => None,
+            PeerConnection::Tcp(peer) => peer.idle_since(),
+            PeerConnection::SameHost(peer) => peer.idle_since(),
         }
     }
 }
@@ -147,7 +147,7 @@ struct IdleRank {
 }
 
 struct Connection {
-    session: Mutex<Session>,
+    peer: Mutex<PeerConnection>,
     /// Whether busy polling for its next request has been worth it.
     history: PollHistory,
 }
@@ -280,25 +280,25 @@ impl Shared {
             (_, None) => return,
         };
         loop {
-            let session = match token {
+            let peer = match token {
                 HANDSHAKE_TOKEN => {
                     let accepted = self.ports.handshake.accept().map(with_keepalive);
-                    accepted.and_then(|(stream, _)| handshake::Handshake::session(stream, &self.context))
+                    accepted.and_then(|(stream, _)| handshake::Handshake::accept(stream, &self.context))
                 }
                 TCP_TOKEN => {
                     let accepted = self.ports.data.accept().map(with_keepalive);
-                    accepted.and_then(|(stream, from)| tcp::TcpSession::session(stream, from))
+                    accepted.and_then(|(stream, from)| tcp::TcpPeerConnection::accept(stream, from))
                 }
                 _ => match self.ports.host.as_ref().expect("it has accepted").accept() {
                     Ok((stream, _)) if !same_host::may_be_a_peer(&stream) => {
                         tracing::debug!("a process that is another user's, or that cannot be told, was sent away");
                         continue;
                     }
-                    accepted => accepted.and_then(|(stream, _)| same_host::SameHostSession::session(stream)),
+                    accepted => accepted.and_then(|(stream, _)| same_host::SameHostPeerConnection::accept(stream)),
                 },
             };
-            match session {
-                Ok(session) => self.enter(session),
+            match peer {
+                Ok(peer) => self.enter(peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Without a free descriptor `accept` fails whether or not a peer connects.
@@ -324,8 +324,8 @@ impl Shared {
         }
     }
 
-    fn enter(&self, session: Session) {
-        let connection = Arc::new(Connection { session: Mutex::new(session), history: PollHistory::new() });
+    fn enter(&self, peer: PeerConnection) {
+        let connection = Arc::new(Connection { peer: Mutex::new(peer), history: PollHistory::new() });
         let token = {
             let mut slots = self.slots.lock();
             if slots.len() >= CONNECTIONS_MAX && !slots.cut_longest_idle(Duration::ZERO) {
@@ -333,9 +333,9 @@ impl Shared {
             }
             slots.add(connection.clone())
         };
-        let session = connection.session.lock();
+        let peer = connection.peer.lock();
         let flags = EventFlags::IN | EventFlags::ONESHOT;
-        if let Err(error) = epoll::add(&*self.epoll, session.fd(), EventData::new_u64(token), flags) {
+        if let Err(error) = epoll::add(&*self.epoll, peer.fd(), EventData::new_u64(token), flags) {
             tracing::warn!(%error, "a peer could not be let in");
             self.leave(token);
         }
@@ -345,10 +345,10 @@ impl Shared {
     /// that one.
     fn serve_connection(&self, token: u64) -> Option<u64> {
         let connection = self.slots.lock().get(token)?;
-        let mut session = connection.session.lock();
+        let mut peer = connection.peer.lock();
         let (mut in_a_row, mut other) = (0, None);
         loop {
-            let flags = match session.step(&self.context) {
+            let flags = match peer.step(&self.context) {
                 Next::Close => {
                     self.leave(token);
                     return None;
@@ -362,7 +362,7 @@ impl Shared {
                         other = self.next_ready(Duration::ZERO).unwrap_or_default();
                     }
                     // A caller that makes one request after the other makes the next at once.
-                    let stays = || session.idle_since().is_some() && session.is_asked_soon(&connection.history);
+                    let stays = || peer.idle_since().is_some() && peer.is_asked_soon(&connection.history);
                     if other.is_none() && stays() && !self.stop.load(Ordering::Relaxed) {
                         continue;
                     }
@@ -372,7 +372,7 @@ impl Shared {
                 }
             };
             let data = EventData::new_u64(token);
-            if epoll::modify(&*self.epoll, session.fd(), data, flags | EventFlags::ONESHOT).is_err() {
+            if epoll::modify(&*self.epoll, peer.fd(), data, flags | EventFlags::ONESHOT).is_err() {
                 self.leave(token);
             }
             return other;
@@ -397,7 +397,7 @@ impl Shared {
         let all: Vec<(u64, Arc<Connection>)> = self.slots.lock().all().collect();
         for (token, connection) in all {
             // A thread that holds the lock serves it.
-            let overdue = connection.session.try_lock().is_some_and(|session| session.is_overdue(&self.context, now));
+            let overdue = connection.peer.try_lock().is_some_and(|peer| peer.is_overdue(&self.context, now));
             if overdue {
                 self.leave(token);
             }

@@ -15,10 +15,10 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::context::ServerContext;
 use super::pull::{Pull, Turn};
-use super::{IdleRank, Next, Session};
+use super::{IdleRank, Next, PeerConnection};
 use crate::memory::mappers::MapGrant;
 use crate::protocol::same_host::{
-    Answer, BlockBounds, Bounds, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, Welcome, Wish, head,
+    Answer, BlockBounds, Bounds, HELLO_LEN, Hello, HelloReply, PIECE_LEN, Piece, REQUEST_LEN, Welcome, Wish, head,
     pieces, pieces_of,
 };
 
@@ -28,7 +28,7 @@ const PAGE_LOOKS_PER_SOCKET_LOOK: u32 = 32;
 /// Longest for a hello, and for the rest of a request that has begun.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct SameHostSession {
+pub(super) struct SameHostPeerConnection {
     stream: Guarded<UnixStream>,
     /// None: this engine cannot read the peer's memory, and pulls nothing out of it.
     peer: Option<ProvenPeer>,
@@ -53,7 +53,7 @@ impl ProvenPeer {
 enum State {
     Hello(Vec<u8>),
     Request(Vec<u8>),
-    Fill(Pull, By),
+    Pull(Pull, By),
     Answer {
         raw: Vec<u8>,
         sent: usize,
@@ -69,12 +69,12 @@ enum By {
     AccessPage,
 }
 
-impl SameHostSession {
-    pub fn session(stream: UnixStream) -> io::Result<Session> {
+impl SameHostPeerConnection {
+    pub fn accept(stream: UnixStream) -> io::Result<PeerConnection> {
         stream.set_nonblocking(true)?;
         let stream = Guarded::new(stream);
         let (state, moved) = (State::Hello(Vec::new()), Instant::now());
-        Ok(Session::SameHost(Box::new(SameHostSession { stream, peer: None, state, moved })))
+        Ok(PeerConnection::SameHost(Box::new(SameHostPeerConnection { stream, peer: None, state, moved })))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -85,7 +85,7 @@ impl SameHostSession {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Request(read) if read.is_empty() => false,
-            State::Fill(..) | State::Answer { .. } => still > context.options().stall_timeout,
+            State::Pull(..) | State::Answer { .. } => still > context.options().stall_timeout,
             _ => still > REQUEST_TIMEOUT,
         }
     }
@@ -98,7 +98,7 @@ impl SameHostSession {
         let known = match &self.state {
             State::Hello(_) => false,
             State::Request(_) => true,
-            State::Fill(..) | State::Answer { .. } => return None,
+            State::Pull(..) | State::Answer { .. } => return None,
         };
         Some(IdleRank { known, since: self.moved })
     }
@@ -127,7 +127,7 @@ impl SameHostSession {
             }
             State::Request(read) => {
                 if let Some(asked) = self.peer.as_ref().filter(|_| read.is_empty()).and_then(ProvenPeer::asked) {
-                    self.state = State::Fill(Pull::new(pieces_of(&asked).ok_or(None)?), By::AccessPage);
+                    self.state = State::Pull(Pull::new(pieces_of(&asked).ok_or(None)?), By::AccessPage);
                     return Ok(());
                 }
                 let asked = read.first_chunk::<REQUEST_LEN>().map(|raw| head(raw).ok_or(None)).transpose()?;
@@ -144,8 +144,8 @@ impl SameHostSession {
                 let asked = pieces(&read[REQUEST_LEN..]);
                 let mut fds = Vec::new();
                 let raw = match wish {
-                    Wish::Fill => {
-                        self.state = State::Fill(Pull::new(asked), By::Socket);
+                    Wish::Pull => {
+                        self.state = State::Pull(Pull::new(asked), By::Socket);
                         return Ok(());
                     }
                     Wish::Look => look(context, &asked, self.peer.is_some()),
@@ -160,7 +160,7 @@ impl SameHostSession {
                 self.state = State::Answer { raw, sent: 0, fds };
                 Ok(())
             }
-            State::Fill(pull, by) => {
+            State::Pull(pull, by) => {
                 let peer = self.peer.as_ref().ok_or(None)?;
                 let access_page = peer.grant.access_page();
                 let (raw, fds) = match pull.go_on(context.buffers(), fd, &peer.process, access_page) {
@@ -240,8 +240,9 @@ impl SameHostSession {
                     let process = Arc::new(process);
                     let admitted = context.mappable.mappers.admit(process.clone(), hello.secret);
                     // Ends the connection: descriptors or memory are short, and the peer may try again.
-                    let (grant, fd) =
-                        admitted.inspect_err(|error| tracing::warn!(%error, "a passage")).map_err(|_| None)?;
+                    let (grant, fd) = admitted
+                        .inspect_err(|error| tracing::warn!(%error, "an access page cannot be made"))
+                        .map_err(|_| None)?;
                     (self.peer, access_page) = (Some(ProvenPeer { process, grant }), Some(fd));
                     Welcome::CanPull
                 }
@@ -253,7 +254,7 @@ impl SameHostSession {
                 }
             }
         };
-        let raw = ReplyHello { welcome, secret }.encode();
+        let raw = HelloReply { welcome, secret }.encode();
         // One call is enough: they are the first bytes on a fresh socket, which has room for them.
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(context.mappable.revision_page().fd())
             .chain(access_page.as_ref().map(AsFd::as_fd))

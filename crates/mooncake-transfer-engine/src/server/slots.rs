@@ -67,12 +67,12 @@ impl Slots {
         let mut passed = None;
         for _ in 0..CANDIDATES_MAX {
             let still = self.all().filter_map(|(token, connection)| {
-                let idle_rank = connection.session.try_lock()?.idle_rank()?;
+                let idle_rank = connection.peer.try_lock()?.idle_rank()?;
                 (now.saturating_duration_since(idle_rank.since) >= at_least).then_some((idle_rank, token))
             });
             let Some(one) = still.filter(|one| Some(*one) > passed).min() else { return false };
             let speaks = |connection: &Connection| {
-                connection.session.try_lock().is_none_or(|session| mooncake_net::is_readable(session.fd()))
+                connection.peer.try_lock().is_none_or(|peer| mooncake_net::is_readable(peer.fd()))
             };
             if !self.get(one.1).is_some_and(|connection| speaks(&connection)) {
                 self.remove(one.1);

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::context::ServerContext;
-use super::{IdleRank, Next, Session};
+use super::{IdleRank, Next, PeerConnection};
 use crate::memory::buffers::Buffer;
 use crate::protocol::tcp::{Frame, HEADER_LEN, Header, STATUS_LEN, Verdict};
 use crate::request::Opcode;
@@ -28,12 +28,12 @@ const COPY_STEP_BYTES: u64 = 1 << 20;
 /// Longest until the first request of a connection has come.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct TcpSession {
+pub(super) struct TcpPeerConnection {
     stream: Guarded<TcpStream>,
     from: SocketAddr,
     state: State,
     moved: Instant,
-    /// A request of it has been served, or its greeting named this life of the engine.
+    /// A request of it has been served, or its hello named this life of the engine.
     known: bool,
     /// By this name its initiator can have it severed.
     named: Option<NamedWriter>,
@@ -82,14 +82,14 @@ struct Payload {
     v2: bool,
 }
 
-impl TcpSession {
-    pub fn session(stream: TcpStream, from: SocketAddr) -> io::Result<Session> {
+impl TcpPeerConnection {
+    pub fn accept(stream: TcpStream, from: SocketAddr) -> io::Result<PeerConnection> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         unpace(&stream);
         let (stream, bounce, moved) = (Guarded::new(stream), Bounce::new(), Instant::now());
-        let data = TcpSession { stream, from, state: begin(), moved, known: false, named: None, bounce };
-        Ok(Session::Tcp(Box::new(data)))
+        let data = TcpPeerConnection { stream, from, state: begin(), moved, known: false, named: None, bounce };
+        Ok(PeerConnection::Tcp(Box::new(data)))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -213,7 +213,7 @@ impl TcpSession {
     /// What a header begins.
     fn take(&mut self, context: &ServerContext, frame: Frame) -> Result<State, Stop> {
         let header = match frame {
-            Frame::Greeting(id) => {
+            Frame::Hello(id) => {
                 self.known |= id == context.node.id;
                 return Ok(if id == context.node.id {
                     say(Verdict::Ok, Then::Header)
@@ -380,12 +380,12 @@ mod tests {
     }
 
     /// A connection that no thread serves, and its other end.
-    fn connection() -> (Box<TcpSession>, TcpStream) {
+    fn connection() -> (Box<TcpPeerConnection>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, from) = listener.accept().unwrap();
-        match TcpSession::session(stream, from).unwrap() {
-            Session::Tcp(data) => (data, there),
+        match TcpPeerConnection::accept(stream, from).unwrap() {
+            PeerConnection::Tcp(data) => (data, there),
             _ => unreachable!("a data connection"),
         }
     }

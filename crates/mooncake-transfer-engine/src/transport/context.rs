@@ -20,7 +20,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The secret with its address, as a greeting tells it.
+    /// The secret with its address, as a hello tells it.
     pub fn secret(&self) -> Secret {
         Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }
     }

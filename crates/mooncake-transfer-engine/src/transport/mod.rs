@@ -21,7 +21,7 @@ use mooncake_os::{Deadline, WaitError};
 
 use crate::error::EngineError;
 use crate::memory::buffers::{Buffer, MemoryObserver};
-use crate::protocol::descriptor::Descriptor;
+use crate::protocol::segment_document::SegmentDocument;
 use crate::request::Request;
 use crate::transport::context::Context;
 
@@ -50,7 +50,7 @@ pub(crate) trait Transport: MemoryObserver {
     fn name(&self) -> &'static str;
 
     /// Adds to the segment document what peers need to reach this engine, and the buffers that it lends.
-    fn describe(&self, lent: &[Arc<Buffer>], document: &mut Descriptor);
+    fn describe(&self, lent: &[Arc<Buffer>], document: &mut SegmentDocument);
 
     /// Looks for the path to a peer, by what its document says.
     fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reached, EngineError>;
@@ -59,7 +59,7 @@ pub(crate) trait Transport: MemoryObserver {
     fn sweep(&self, _now: Instant) {}
 
     /// At the engine's end: waits until nothing that this transport began touches memory of this engine any more.
-    fn finish(&self, _patience: &Deadline<'_>) -> Result<(), EngineError> {
+    fn finish(&self, _deadline: &Deadline<'_>) -> Result<(), EngineError> {
         Ok(())
     }
 }
@@ -70,7 +70,7 @@ pub(crate) struct PeerInfo<'a> {
     pub name: &'a str,
     /// Where its handshakes are answered.
     pub host: &'a str,
-    pub descriptor: &'a Descriptor,
+    pub document: &'a SegmentDocument,
 }
 
 /// What a transport found when it looked for its path.

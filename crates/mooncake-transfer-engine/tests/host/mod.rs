@@ -25,11 +25,11 @@ fn field<'a>(document: &'a str, name: &str) -> &'a str {
 
 /// Meets an engine as another engine of this process would.
 pub fn meet(target: &Engine) -> UnixStream {
-    meet_with_passage(target).0
+    meet_with_access_page(target).0
 }
 
 /// The same, with the page that both share.
-pub fn meet_with_passage(target: &Engine) -> (UnixStream, AccessPageView) {
+pub fn meet_with_access_page(target: &Engine) -> (UnixStream, AccessPageView) {
     let document = document_of(target);
     let address = SocketAddr::from_abstract_name(field(&document, "unix")).unwrap();
     let mut stream = UnixStream::connect_addr(&address).unwrap();
@@ -48,8 +48,8 @@ pub fn meet_with_passage(target: &Engine) -> (UnixStream, AccessPageView) {
     let (mut reply, mut fds) = ([9; 40], Vec::new());
     assert_eq!(recv_fds(&stream, &mut reply, &mut fds).unwrap(), reply.len());
     assert_eq!(reply[8], 0, "it can copy from here");
-    let passage = AccessPageView::map(&fds[1]).unwrap();
-    (stream, passage)
+    let page = AccessPageView::map(&fds[1]).unwrap();
+    (stream, page)
 }
 
 /// A peer that stands still when it is asked for a copy: its name, and its ends of what it shares with its first
@@ -70,9 +70,9 @@ pub fn that_stands_still(real: &Engine) -> (String, Receiver<(AccessPage, UnixSt
             reply[..8].copy_from_slice(b"MCRSHOST");
             reply[16..24].copy_from_slice(&(secret.as_ptr().expose_provenance() as u64).to_le_bytes());
             reply[24..40].copy_from_slice(secret);
-            let (passage, fd) = AccessPage::new().unwrap();
+            let (page, fd) = AccessPage::new().unwrap();
             send_fds(&stream, &reply, &[board.fd(), fd.as_fd()]).unwrap();
-            match tell.send((passage, stream.try_clone().unwrap())) {
+            match tell.send((page, stream.try_clone().unwrap())) {
                 // It has said all that it says.
                 Ok(()) => {}
                 Err(_) => drop(std::thread::spawn(move || {
@@ -86,16 +86,16 @@ pub fn that_stands_still(real: &Engine) -> (String, Receiver<(AccessPage, UnixSt
     (answering(document), told)
 }
 
-/// The engine behind such a peer, one that has so much patience and has opened it, and that peer.
+/// The engine behind such a peer, one of that transfer timeout which has opened it, and that peer.
 pub fn before_one_that_stands_still(
     transfer_timeout: Duration,
 ) -> (Engine, Engine, PeerId, Receiver<(AccessPage, UnixStream)>) {
     let real = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
     let hurry = EngineOptions { transfer_timeout, ..EngineOptions::default() };
     let initiator = Engine::new("127.0.0.1", hurry).unwrap();
-    let (name, passages) = that_stands_still(&real);
+    let (name, pages) = that_stands_still(&real);
     let peer = initiator.open(&name).unwrap();
-    (real, initiator, peer, passages)
+    (real, initiator, peer, pages)
 }
 
 /// Asks for pieces to be filled: where, from where, how many bytes.

@@ -1,7 +1,6 @@
 //! What each transport promises: one list of promises, each kept on each row. A new transport is one more row.
 
 mod bytes;
-mod deregistration;
 mod forks;
 mod late_writes;
 #[path = "../memory/mod.rs"]
@@ -9,6 +8,7 @@ mod memory;
 mod peers_that_stop;
 mod refusals;
 mod row;
+mod unregistration;
 
 use mooncake_test_support::child_process::role;
 use row::Row;
@@ -45,8 +45,8 @@ on_each_transport! {
     bytes::batches_end_with_all_their_bytes_in_place_and_their_message_before,
     refusals::memory_that_is_not_registered_is_refused_and_the_connection_goes_on,
     refusals::local_memory_that_is_not_there_is_an_error_and_no_signal,
-    deregistration::nothing_lands_in_memory_that_is_unregistered,
-    deregistration::no_read_that_is_a_success_has_bytes_of_later,
+    unregistration::nothing_lands_in_memory_that_is_unregistered,
+    unregistration::no_read_that_is_a_success_has_bytes_of_later,
     peers_that_stop::a_call_to_a_frozen_peer_ends_at_its_deadline,
     peers_that_stop::a_call_to_a_frozen_peer_ends_at_its_callers_wish,
     peers_that_stop::close_ends_a_call_to_a_frozen_peer,

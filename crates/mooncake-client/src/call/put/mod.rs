@@ -17,17 +17,17 @@ use crate::inner::Inner;
 use crate::key::check_key;
 use crate::machine::call::Abandoned;
 use crate::machine::orphans::give_up;
-use crate::machine::put::{Lost, Placed, PutDriver, PutOutcome, Written, put, write_key};
+use crate::machine::put::{CopyFailure, Placed, PutDriver, PutOutcome, Written, put, write_key};
 use crate::machine::ready;
 use crate::options::{PinKind, PutOptions};
-use crate::session::origin::Origin;
+use crate::session::reservation_origin::ReservationOrigin;
 use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
 #[cfg(test)]
 mod tests;
 
 /// Longest that the master parks a put, and some.
-const PARKED: Duration = Duration::from_millis(2_500);
+const PARK_TIME_MAX: Duration = Duration::from_millis(2_500);
 
 /// Most copies of an object that a master makes.
 const REPLICAS_MAX: u32 = 64;
@@ -99,7 +99,7 @@ pub(crate) struct Driver<'a> {
 }
 
 impl PutDriver for Driver<'_> {
-    type Origin = Origin;
+    type ReservationOrigin = ReservationOrigin;
 
     fn now(&self) -> Duration {
         self.store.shared.control.now()
@@ -113,47 +113,56 @@ impl PutDriver for Driver<'_> {
         self.options.replica_num.clamp(1, REPLICAS_MAX) as usize
     }
 
-    fn is_current(&self, origin: &Origin) -> bool {
+    fn is_current(&self, origin: &ReservationOrigin) -> bool {
         self.store.shared.control.session().is(&origin.session)
     }
 
-    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: Rid) -> Result<(Vec<PutSlot>, Origin), StoreError> {
+    async fn reserve(
+        &self,
+        indices: &[usize],
+        wait: bool,
+        first_rid: Rid,
+    ) -> Result<(Vec<PutSlot>, ReservationOrigin), StoreError> {
         let control = &self.store.shared.control;
-        let names: Vec<&[u8]> = keys.iter().map(|&index| self.items[index].key).collect();
+        let keys: Vec<&[u8]> = indices.iter().map(|&index| self.items[index].key).collect();
         let start = PutStart {
-            keys: Some(pack_keys(&names)),
-            sizes: keys.iter().map(|&index| self.sizes[index]).collect(),
+            keys: Some(pack_keys(&keys)),
+            sizes: indices.iter().map(|&index| self.sizes[index]).collect(),
             config: Some(PutConfig { first_rid: first_rid.0, ..config(self.options) }),
             wait,
             groups: (!self.options.groups.is_empty()).then(|| {
-                let groups: Vec<&str> = keys.iter().map(|&index| self.options.groups[index].as_str()).collect();
+                let groups: Vec<&str> = indices.iter().map(|&index| self.options.groups[index].as_str()).collect();
                 pack_keys(&groups)
             }),
         };
-        let patience = control.lookup_timeout + if wait { PARKED } else { Duration::ZERO };
+        let timeout = control.lookup_timeout + if wait { PARK_TIME_MAX } else { Duration::ZERO };
         let body = request::Body::PutStart(start);
-        let answer = control.mutate(WHAT, body, patience, Abandoned::GivesUpPlacements)?;
-        match answer.body {
-            reply::Body::PutStart(reply) if reply.slots.len() == keys.len() => {
-                Ok((reply.slots, Origin { numbering: answer.numbering, session: answer.session }))
+        let reply = control.mutate(WHAT, body, timeout, Abandoned::GivesUpPlacements)?;
+        match reply.body {
+            reply::Body::PutStart(started) if started.slots.len() == indices.len() => {
+                Ok((started.slots, ReservationOrigin { numbering: reply.numbering, session: reply.session }))
             }
             _ => Err(self.confused()),
         }
     }
 
-    async fn meet(&self, origin: &Origin, placed: &[Placed]) -> Result<(), StoreError> {
+    async fn meet(&self, origin: &ReservationOrigin, placed: &[Placed]) -> Result<(), StoreError> {
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
         self.store.shared.directory.meet(&self.store.shared.control, origin.numbering, replicas)
     }
 
-    async fn write_all(&self, origin: &Origin, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
+    async fn write_all(
+        &self,
+        origin: &ReservationOrigin,
+        placed: &[Placed],
+    ) -> (Vec<Result<Written, CopyFailure>>, bool) {
         let control = &self.store.shared.control;
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
         let progress = control.progress.lock().begin(control.now(), rids.collect());
         let stopped = AtomicBool::new(false);
         let write = |placed: &mut &Placed, interrupted: &(dyn Fn() -> bool + Sync)| {
             if stopped.load(Ordering::Relaxed) {
-                return Err(Lost::interrupted(true));
+                return Err(CopyFailure::interrupted(true));
             }
             progress.begin_write();
             let parts = self.items[placed.index].value;
@@ -167,7 +176,7 @@ impl PutDriver for Driver<'_> {
             outcome
         };
         let interrupted = || self.store.is_interrupted();
-        let starved = |outcome: &Result<Written, Lost>| matches!(outcome, Err(lost) if found_no_staging(lost));
+        let starved = |outcome: &Result<Written, CopyFailure>| matches!(outcome, Err(lost) if found_no_staging(lost));
         let bytes: u64 = placed.iter().map(|placed| self.sizes[placed.index]).sum();
         let threads = self.threads_for(placed, bytes);
         let (written, told) = fan_out(placed.iter().collect(), threads, &interrupted, starved, write);
@@ -177,19 +186,19 @@ impl PutDriver for Driver<'_> {
         (written, interrupted)
     }
 
-    async fn end(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
+    async fn end(&self, origin: &ReservationOrigin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
         const WHAT: &str = "the end of a put";
         let control = &self.store.shared.control;
         let body = request::Body::PutEnd(PutEnd { ended });
-        let answer = control.finish_in(&origin.session, WHAT, body, control.lookup_timeout * 2)?;
-        match answer.map(|answer| answer.body) {
+        let reply = control.finish_in(&origin.session, WHAT, body, control.lookup_timeout * 2)?;
+        match reply.map(|reply| reply.body) {
             None => Ok(None),
             Some(reply::Body::PutEnd(reply)) => Ok(Some(reply.outcomes)),
             Some(_) => Err(control.confused(WHAT)),
         }
     }
 
-    async fn give_up(&self, origin: &Origin, rids: Vec<Rid>, settled: bool) {
+    async fn give_up(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
         let body = request::Body::Abort(Abort { rids: rids.iter().map(|rid| rid.0).collect(), writer_done: settled });
         let control = &self.store.shared.control;
         if let Err(error) = control.finish_in(&origin.session, "give up a put", body, control.lookup_timeout) {
@@ -198,7 +207,7 @@ impl PutDriver for Driver<'_> {
         }
     }
 
-    fn give_up_later(&self, origin: &Origin, rids: Vec<Rid>, settled: bool) {
+    fn give_up_later(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
         let control = &self.store.shared.control;
         give_up(control, &origin.session, rids, settled);
     }
@@ -228,7 +237,7 @@ impl Driver<'_> {
 }
 
 /// Nothing was the matter but that others had all the memory that a device's bytes go through.
-fn found_no_staging(lost: &Lost) -> bool {
+fn found_no_staging(lost: &CopyFailure) -> bool {
     lost.settled && is_no_staging(&lost.error)
 }
 
@@ -239,9 +248,9 @@ impl Inner {
         replica: &mooncake_wire::message::Replica,
         offset: u64,
         parts: &[Source<'_>],
-        origin: &Origin,
+        origin: &ReservationOrigin,
         interrupted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<u32, Lost> {
+    ) -> Result<u32, CopyFailure> {
         let segment = replica.extents.first().map(|extent| extent.segment);
         let address = segment.and_then(|segment| self.shared.directory.find(origin.numbering, segment));
         self.write_replica_at(replica, address.as_ref(), (offset, parts), origin, interrupted)
@@ -253,11 +262,11 @@ impl Inner {
         replica: &mooncake_wire::message::Replica,
         address: Option<&Arc<SegmentAddress>>,
         (offset, parts): (u64, &[Source<'_>]),
-        origin: &Origin,
+        origin: &ReservationOrigin,
         interrupted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<u32, Lost> {
+    ) -> Result<u32, CopyFailure> {
         let untouched =
-            |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
+            |error: StoreError, passing| CopyFailure { final_word: error.is_callers(), passing, error, settled: true };
         let [extent] = &replica.extents[..] else {
             return Err(untouched(self.shared.control.confused(WHAT), false));
         };
@@ -265,12 +274,12 @@ impl Inner {
             let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
             return Err(untouched(gone.into(), false));
         };
-        let wait = self.transfer_deadline(extent.length, interrupted);
-        let link = self.shared.links.link_to_write(origin.session.id, address, &wait);
+        let deadline = self.transfer_deadline(extent.length, interrupted);
+        let link = self.shared.links.link_to_write(origin.session.id, address, &deadline);
         let link = link.map_err(|error| untouched(link_error(&error), error.is_passing()))?;
-        link.write_part(Rid(replica.rid), extent.offset + offset, parts, extent.length, &wait).map_err(|failed| {
+        link.write_part(Rid(replica.rid), extent.offset + offset, parts, extent.length, &deadline).map_err(|failed| {
             let (passing, error) = (failed.error.is_passing(), transfer_error(failed.error));
-            Lost { final_word: error.is_callers(), passing, error, settled: failed.settled }
+            CopyFailure { final_word: error.is_callers(), passing, error, settled: failed.settled }
         })
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::error::ErrorKind;
 use crate::machine::numbering::Numbering;
-use crate::scripted_master::{Caller, Lender, Master, answer, hello_reply, usual, wait_for};
+use crate::scripted_master::{Caller, Lender, Master, hello_reply, reply_to, usual, wait_for};
 use crate::session::Session;
 use crate::session::control::Control;
 use crate::store::Store;
@@ -27,7 +27,7 @@ fn places(request: &Request) -> Option<Reply> {
     let slot = PutSlot { kind: put_slot::Kind::Placed.into(), replicas: vec![replica()], ..PutSlot::default() };
     match &request.body {
         Some(request::Body::PutStart(_)) => {
-            Some(answer(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
+            Some(reply_to(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
         }
         _ => None,
     }
@@ -68,20 +68,21 @@ fn a_placement_of_an_earlier_session_is_not_written_over_links_of_a_later_one() 
     let (store, _caller) = master.store(|_| {});
     let segments = vec![lender.segment()];
     master.answers(move |request| {
-        Some(answer(request, reply::Body::Segments(SegmentsReply { segments: segments.clone() })))
+        Some(reply_to(request, reply::Body::Segments(SegmentsReply { segments: segments.clone() })))
     });
     let shared = &store.inner().shared;
     let (control, numbering) = (&shared.control, Numbering { log_id: 1, instance: [1; 16] });
     shared.directory.meet(control, numbering, [&replica()].into_iter()).unwrap();
-    let write =
-        |origin: &Origin| store.inner().write_replica(&replica(), 0, &[Source::new(b"value")], origin, &|| false);
-    let former = Origin { numbering, session: control.session() };
+    let write = |origin: &ReservationOrigin| {
+        store.inner().write_replica(&replica(), 0, &[Source::new(b"value")], origin, &|| false)
+    };
+    let former = ReservationOrigin { numbering, session: control.session() };
     write(&former).map_err(|lost| lost.error).unwrap();
     control.set_session(Session::new(&hello_reply(8), former.session.master.clone(), None, &[0; 16]));
     shared.links.start_over();
     let lost = write(&former).expect_err("its owner would not fence that");
     assert!(lost.settled, "nothing was written");
-    write(&Origin { session: control.session(), ..former }).map_err(|lost| lost.error).unwrap();
+    write(&ReservationOrigin { session: control.session(), ..former }).map_err(|lost| lost.error).unwrap();
 }
 
 /// A store whose caller wants to stop once a write of its put has begun, and what was to be renewed then.
@@ -108,7 +109,7 @@ fn to_renew(control: &Control) -> Vec<Rid> {
 fn places_in(master: &Master, segment: Segment) {
     master.answers(move |request| match &request.body {
         Some(request::Body::Segments(_)) => {
-            Some(answer(request, reply::Body::Segments(SegmentsReply { segments: vec![segment.clone()] })))
+            Some(reply_to(request, reply::Body::Segments(SegmentsReply { segments: vec![segment.clone()] })))
         }
         _ => places(request).or_else(|| Some(usual(request))),
     });
@@ -170,7 +171,7 @@ fn what_no_object_can_be_is_refused_before_the_master_is_asked() {
             Some(request::Body::PutStart(start)) => {
                 let keys: Vec<&[u8]> = mooncake_wire::unpack_keys(&start.keys).unwrap().collect();
                 assert_eq!((keys, &start.sizes[..]), (vec![&b"c"[..]], &[1][..]));
-                Some(answer(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
+                Some(reply_to(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
             }
             _ => Some(usual(request)),
         }
@@ -197,7 +198,7 @@ fn a_put_that_waits_for_room_waits_longer_than_a_lookup_does() {
         seen.lock().push(start.wait);
         std::thread::sleep(Duration::from_millis(300));
         let slot = PutSlot { kind: put_slot::Kind::Exists.into(), ..PutSlot::default() };
-        Some(answer(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
+        Some(reply_to(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
     });
     std::thread::scope(|scope| {
         let put = scope.spawn(|| store.put(b"k", &[Source::new(b"v")], &PutOptions::default()));

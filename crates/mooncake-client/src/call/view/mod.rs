@@ -110,9 +110,9 @@ impl ViewDriver for Inner {
         const WHAT: &str = "a pin";
         let control = &self.shared.control;
         let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
-        let answer = control.mutate(WHAT, body, control.lookup_timeout, Abandoned::VoidsPins)?;
-        match answer.body {
-            reply::Body::Lookup(found) if found.objects.len() == keys.len() => Ok((found.objects, answer.numbering)),
+        let reply = control.mutate(WHAT, body, control.lookup_timeout, Abandoned::VoidsPins)?;
+        match reply.body {
+            reply::Body::Lookup(found) if found.objects.len() == keys.len() => Ok((found.objects, reply.numbering)),
             _ => Err(control.confused(WHAT)),
         }
     }
@@ -137,8 +137,8 @@ impl ViewDriver for Inner {
     async fn link(&self, extent: &Extent, numbering: Numbering) -> Option<Arc<Link>> {
         let address = self.shared.directory.find(numbering, extent.segment)?;
         let interrupted = || self.is_interrupted();
-        let wait = self.transfer_deadline(0, &interrupted);
-        let link = self.shared.links.link(&address, &wait);
+        let deadline = self.transfer_deadline(0, &interrupted);
+        let link = self.shared.links.link(&address, &deadline);
         link.inspect_err(|error| tracing::debug!(error = %link_error(error), "no view")).ok()
     }
 

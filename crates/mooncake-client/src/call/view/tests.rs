@@ -6,7 +6,7 @@ use mooncake_wire::message::{LookupReply, Pong, Replica, SegmentsReply, anchor_d
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
-use crate::scripted_master::{Caller, Lender, Master, answer, usual, wait_for};
+use crate::scripted_master::{Caller, Lender, Master, reply_to, usual, wait_for};
 use crate::store::Store;
 
 const RID: Rid = Rid::new(1, 1);
@@ -18,13 +18,13 @@ fn viewed() -> (Master, Lender, Store, Caller, View) {
     let segment = lender.segment();
     master.answers(move |request| match &request.body {
         Some(request::Body::Segments(_)) => {
-            Some(answer(request, reply::Body::Segments(SegmentsReply { segments: vec![segment.clone()] })))
+            Some(reply_to(request, reply::Body::Segments(SegmentsReply { segments: vec![segment.clone()] })))
         }
         Some(request::Body::Pin(_)) => {
             let extent = Extent { segment: 1, offset: 0, length: 4 };
             let replicas = vec![Replica { rid: RID.0, extents: vec![extent] }];
             let objects = vec![Object { size: 4, replicas, ..Object::default() }];
-            Some(answer(request, reply::Body::Lookup(LookupReply { objects, away: false })))
+            Some(reply_to(request, reply::Body::Lookup(LookupReply { objects, away: false })))
         }
         _ => Some(usual(request)),
     });

@@ -73,7 +73,7 @@ pub trait CallDriver: Sized {
     fn exchange(
         &self,
         call: &mut Call<'_, Self>,
-    ) -> impl Future<Output = Result<(), Lost<Self::Session, Self::Broken>>>;
+    ) -> impl Future<Output = Result<(), NoReply<Self::Session, Self::Broken>>>;
 
     /// No connection that there is now is used again. `broken`: what one of them ran into.
     fn drop_idle(&self, broken: Option<&Self::Broken>);
@@ -106,7 +106,7 @@ pub trait Session: Clone {
 
 /// A reply, and what its segment numbers mean.
 #[derive(Debug)]
-pub struct Answer<S> {
+pub struct SessionReply<S> {
     /// What the master says.
     pub body: reply::Body,
     /// Of the segments that it names.
@@ -182,7 +182,7 @@ pub enum Obstacle<B> {
 
 /// Why a try gave no reply.
 #[derive(Debug)]
-pub enum Lost<S, B> {
+pub enum NoReply<S, B> {
     /// The master does not know this session.
     Session(S),
     /// The store is in another session than the one that the call belongs to.
@@ -192,7 +192,7 @@ pub enum Lost<S, B> {
     /// See [`Failure::TooOld`].
     TooOld(Feature, String),
     /// It is not to be waited for any more.
-    Ended(Ended),
+    Ended(WaitEnded),
     /// The connection broke, or none could be made.
     Broken(B),
     /// See [`Failure::Confused`].
@@ -201,20 +201,20 @@ pub enum Lost<S, B> {
 
 /// Why a wait ends without what it was for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum WaitEnded {
     /// The caller wants it no more.
     Interrupted,
     /// It has taken long enough.
     Late,
 }
 
-type Outcome<D> = Result<Answer<<D as CallDriver>::Session>, Failure<<D as CallDriver>::Broken>>;
+type Outcome<D> = Result<SessionReply<<D as CallDriver>::Session>, Failure<<D as CallDriver>::Broken>>;
 
 /// Makes a call that changes nothing, or that may be made twice. `heed`: the caller may interrupt it.
 pub async fn query<D: CallDriver>(driver: &D, request: &mut Request, heed: bool) -> Outcome<D> {
     let mut call = Call::new(driver, request, None, heed);
     call.run().await?;
-    call.answer()
+    call.reply()
 }
 
 /// Makes a call that changes something: made once, however often it is sent.
@@ -239,7 +239,7 @@ pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned:
     if abandoned != Abandoned::VoidsPins || driver.pins().may_settle(sequence) {
         driver.sequences().answered(sequence);
     }
-    call.answer()
+    call.reply()
 }
 
 /// Makes a mutation that ends something: it goes out although the caller wants to stop.
@@ -249,7 +249,7 @@ pub async fn finish<D: CallDriver>(driver: &D, request: &mut Request) -> Outcome
     let outcome = call.run().await;
     driver.sequences().answered(sequence);
     outcome?;
-    call.answer()
+    call.reply()
 }
 
 /// [`finish`] of placements of this session. `None`: it is over, and they with it. In another one their rids may be
@@ -258,13 +258,13 @@ pub async fn finish_in<D: CallDriver>(
     driver: &D,
     session: &D::Session,
     request: &mut Request,
-) -> Result<Option<Answer<D::Session>>, Failure<D::Broken>> {
+) -> Result<Option<SessionReply<D::Session>>, Failure<D::Broken>> {
     let sequence = begin(driver, request);
     let mut call = Call::new(driver, request, Some(session), false);
     let outcome = call.run().await;
     driver.sequences().answered(sequence);
     match outcome {
-        Ok(()) => call.answer().map(Some),
+        Ok(()) => call.reply().map(Some),
         Err(Failure::Over) => Ok(None),
         Err(failure) => Err(failure),
     }
@@ -281,31 +281,31 @@ pub async fn finish_now<D: CallDriver>(driver: &D, request: &mut Request) -> Out
         false => driver.sequences().answered(sequence),
     }
     outcome?;
-    call.answer()
+    call.reply()
 }
 
 /// Sends a mutation of this session once more, with the sequence that it had. `None`: there is no telling yet.
 pub async fn repeat<D: CallDriver>(driver: &D, session: &D::Session, request: &mut Request) -> Option<Outcome<D>> {
     let mut call = Call::new(driver, request, Some(session), false);
     match call.run().await {
-        Ok(()) => Some(call.answer()),
+        Ok(()) => Some(call.reply()),
         Err(failure) => failure.is_final().then_some(Err(failure)),
     }
 }
 
 /// Whether a wait of a call goes on; to be asked at every slice of it. `heed`: the caller may interrupt it.
-pub fn keep_waiting<D: CallDriver>(driver: &D, heed: bool) -> Result<(), Ended> {
+pub fn keep_waiting<D: CallDriver>(driver: &D, heed: bool) -> Result<(), WaitEnded> {
     if heed && driver.is_interrupted() {
-        return Err(Ended::Interrupted);
+        return Err(WaitEnded::Interrupted);
     }
     if driver.is_stopped() || driver.reach().is_unreachable() {
-        return Err(Ended::Late);
+        return Err(WaitEnded::Late);
     }
     // A call may be long; a master that says nothing meanwhile ends it early.
     let now = driver.now();
     let is_long = now.saturating_sub(driver.began()) > driver.lookup_timeout();
     if is_long && driver.reach().silence(now) > LONG_CALL_SILENCE {
-        return Err(Ended::Late);
+        return Err(WaitEnded::Late);
     }
     Ok(())
 }
@@ -360,19 +360,19 @@ impl<'a, D: CallDriver> Call<'a, D> {
         &mut self,
         session: &D::Session,
         lacks: impl FnOnce(&Body) -> Option<(Feature, String)>,
-    ) -> Result<(), Lost<D::Session, D::Broken>> {
+    ) -> Result<(), NoReply<D::Session, D::Broken>> {
         if self.bound_to.is_some_and(|own| !own.is(session)) && !mutant!(EndsGoToAnySession) {
-            return Err(Lost::Elsewhere);
+            return Err(NoReply::Elsewhere);
         }
         if let Some((feature, software)) = self.request.body.as_ref().and_then(lacks) {
-            return Err(Lost::TooOld(feature, software));
+            return Err(NoReply::TooOld(feature, software));
         }
         self.sent_in = Some(session.clone());
         Ok(())
     }
 
     /// What was sent is answered, by this instance. An error says that it is none.
-    pub fn heard(&mut self, reply: Reply, instance: [u8; 16]) -> Result<(), Lost<D::Session, D::Broken>> {
+    pub fn heard(&mut self, reply: Reply, instance: [u8; 16]) -> Result<(), NoReply<D::Session, D::Broken>> {
         let mut log_id = 0;
         if let Some(position) = &reply.position {
             log_id = position.log_id;
@@ -382,14 +382,14 @@ impl<'a, D: CallDriver> Call<'a, D> {
         }
         match (reply.body, &self.sent_in) {
             (Some(reply::Body::Refusal(refusal)), Some(session)) if refusal.kind() == refusal::Kind::UnknownSession => {
-                Err(Lost::Session(session.clone()))
+                Err(NoReply::Session(session.clone()))
             }
-            (Some(reply::Body::Refusal(refusal)), _) => Err(Lost::Refused(refusal)),
+            (Some(reply::Body::Refusal(refusal)), _) => Err(NoReply::Refused(refusal)),
             (Some(body), _) => {
                 self.heard = Some((body, Numbering { log_id, instance }));
                 Ok(())
             }
-            (None, _) => Err(Lost::Confused),
+            (None, _) => Err(NoReply::Confused),
         }
     }
 
@@ -431,10 +431,10 @@ impl<'a, D: CallDriver> Call<'a, D> {
     /// What the last try has heard.
     // Every put is here twice: what it gives is large, and moved once less so.
     #[inline(always)]
-    fn answer(&mut self) -> Outcome<D> {
+    fn reply(&mut self) -> Outcome<D> {
         let Some(session) = self.sent_in.take() else { return Err(Failure::Confused) };
         match self.heard.take() {
-            Some((body, numbering)) => Ok(Answer { body, numbering, session }),
+            Some((body, numbering)) => Ok(SessionReply { body, numbering, session }),
             None => Err(Failure::Confused),
         }
     }
@@ -453,27 +453,27 @@ impl<'a, D: CallDriver> Call<'a, D> {
     }
 
     /// What comes before the next try, if there is one.
-    fn judge(&mut self, lost: Lost<D::Session, D::Broken>) -> Result<Rest<D::Session>, Failure<D::Broken>> {
+    fn judge(&mut self, lost: NoReply<D::Session, D::Broken>) -> Result<Rest<D::Session>, Failure<D::Broken>> {
         match lost {
-            Lost::Session(lost) => self.session_lost(lost),
-            Lost::Elsewhere => Err(Failure::Over),
-            Lost::Refused(refusal) => Err(Failure::Refused(refusal)),
+            NoReply::Session(lost) => self.session_lost(lost),
+            NoReply::Elsewhere => Err(Failure::Over),
+            NoReply::Refused(refusal) => Err(Failure::Refused(refusal)),
             // A connection of the pool may be to a master that is no more: one that was made just now is not.
-            Lost::TooOld(..) if !self.asked_anew => {
+            NoReply::TooOld(..) if !self.asked_anew => {
                 self.asked_anew = true;
                 self.driver.drop_idle(None);
                 Ok(Rest::None)
             }
-            Lost::TooOld(feature, software) => Err(Failure::TooOld(feature, software)),
-            Lost::Ended(Ended::Interrupted) => Err(Failure::Interrupted),
-            Lost::Ended(Ended::Late) => Err(self.expired()),
-            Lost::Broken(broken) => {
+            NoReply::TooOld(feature, software) => Err(Failure::TooOld(feature, software)),
+            NoReply::Ended(WaitEnded::Interrupted) => Err(Failure::Interrupted),
+            NoReply::Ended(WaitEnded::Late) => Err(self.expired()),
+            NoReply::Broken(broken) => {
                 self.driver.drop_idle(Some(&broken));
                 self.last = Some(Obstacle::Broken(broken));
                 self.driver.ping();
                 Ok(Rest::Pause)
             }
-            Lost::Confused => Err(Failure::Confused),
+            NoReply::Confused => Err(Failure::Confused),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::machine::orphans::{self, OrphanDriver, OrphanedPuts};
 use crate::machine::ready;
 
 const SLICE: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Session for u64 {
     fn is(&self, other: &u64) -> bool {
@@ -36,7 +36,7 @@ enum Try {
     Silence,
     /// The store is in this session by the time that the master says that it does not know the one of the try.
     Moved(u64),
-    Answer(Option<reply::Body>),
+    SessionReply(Option<reply::Body>),
 }
 
 /// A store and its master: tries go as the script says, and beyond its end no connection comes about. Time passes in
@@ -44,7 +44,7 @@ enum Try {
 struct Script {
     now: Cell<Duration>,
     began: Cell<Duration>,
-    patience: Cell<Duration>,
+    timeout: Cell<Duration>,
     session: Cell<u64>,
     /// The one that the anchor finds.
     next_session: Cell<u64>,
@@ -73,7 +73,7 @@ impl Script {
         let script = Script {
             now: Cell::new(Duration::from_secs(9)),
             began: Cell::default(),
-            patience: Cell::new(PATIENCE),
+            timeout: Cell::new(TIMEOUT),
             session: Cell::new(1),
             next_session: Cell::new(1),
             tries: RefCell::new(tries.into_iter().collect()),
@@ -82,7 +82,7 @@ impl Script {
             is_stopped: Cell::default(),
             is_interrupted: Cell::default(),
             stops_at: Cell::new(Duration::MAX),
-            lookup_timeout: Cell::new(PATIENCE),
+            lookup_timeout: Cell::new(TIMEOUT),
             reach: Reachability::default(),
             sequences: RefCell::default(),
             pins: RefCell::default(),
@@ -118,15 +118,15 @@ impl Script {
         self
     }
 
-    fn query(&self) -> Result<Answer<u64>, Failure<&'static str>> {
+    fn query(&self) -> Result<SessionReply<u64>, Failure<&'static str>> {
         ready(query(&self.call(), &mut ping(), true))
     }
 
-    fn mutate(&self, abandoned: Abandoned) -> Result<Answer<u64>, Failure<&'static str>> {
+    fn mutate(&self, abandoned: Abandoned) -> Result<SessionReply<u64>, Failure<&'static str>> {
         ready(mutate(&self.call(), &mut ping(), abandoned))
     }
 
-    fn finish_in(&self, session: u64) -> Result<Option<Answer<u64>>, Failure<&'static str>> {
+    fn finish_in(&self, session: u64) -> Result<Option<SessionReply<u64>>, Failure<&'static str>> {
         ready(finish_in(&self.call(), &session, &mut ping()))
     }
 
@@ -159,7 +159,7 @@ impl CallDriver for &Script {
     }
 
     fn deadline(&self) -> Duration {
-        self.began.get() + self.patience.get()
+        self.began.get() + self.timeout.get()
     }
 
     fn lookup_timeout(&self) -> Duration {
@@ -204,16 +204,16 @@ impl CallDriver for &Script {
         self.position.borrow_mut()
     }
 
-    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), Lost<u64, &'static str>> {
+    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), NoReply<u64, &'static str>> {
         let session = self.session.get();
         let next = self.tries.borrow_mut().pop_front().unwrap_or(Try::NotSent);
         match next {
-            Try::NotSent => return Err(Lost::Broken("no connection")),
-            Try::Refused(refusal::Kind::UnknownSession) => return Err(Lost::Session(session)),
-            Try::Refused(kind) => return Err(Lost::Refused(refused(kind))),
+            Try::NotSent => return Err(NoReply::Broken("no connection")),
+            Try::Refused(refusal::Kind::UnknownSession) => return Err(NoReply::Session(session)),
+            Try::Refused(kind) => return Err(NoReply::Refused(refused(kind))),
             Try::Moved(to) => {
                 self.session.set(to);
-                return Err(Lost::Session(session));
+                return Err(NoReply::Session(session));
             }
             _ => {}
         }
@@ -221,15 +221,15 @@ impl CallDriver for &Script {
         call.attached(&session, |_| is_too_old.then(|| (Feature::ReaderGone, "0.1".into())))?;
         self.sent.borrow_mut().push((session, call.request().clone()));
         let body = match next {
-            Try::Answer(body) => body,
+            Try::SessionReply(body) => body,
             Try::Silence => loop {
                 self.pass(SLICE);
-                keep_waiting(self, call.heeds()).map_err(Lost::Ended)?;
+                keep_waiting(self, call.heeds()).map_err(NoReply::Ended)?;
                 if self.now() >= self.deadline() {
-                    return Err(Lost::Ended(Ended::Late));
+                    return Err(NoReply::Ended(WaitEnded::Late));
                 }
             },
-            _ => return Err(Lost::Broken("reset")),
+            _ => return Err(NoReply::Broken("reset")),
         };
         let position = Some(LogPosition { log_id: 7, epoch: 1, lsn: 3, epoch_id: 6 });
         call.heard(Reply { id: call.request().id, position, body }, [5; 16])
@@ -307,24 +307,24 @@ fn refused(kind: refusal::Kind) -> Refusal {
 }
 
 fn done() -> Try {
-    Try::Answer(Some(reply::Body::PutStart(PutStartReply::default())))
+    Try::SessionReply(Some(reply::Body::PutStart(PutStartReply::default())))
 }
 
 fn refuses(kind: refusal::Kind) -> Try {
-    Try::Answer(Some(reply::Body::Refusal(refused(kind))))
+    Try::SessionReply(Some(reply::Body::Refusal(refused(kind))))
 }
 
 fn placed(rid: Rid) -> Try {
     let slot = PutSlot { replicas: vec![Replica { rid: rid.0, ..Replica::default() }], ..PutSlot::default() };
-    Try::Answer(Some(reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
+    Try::SessionReply(Some(reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
 }
 
 #[test]
 fn a_mutation_keeps_its_sequence_over_its_tries() {
     let script = Script::new([Try::Broken, Try::NotSent, Try::Broken, done()]);
-    let answer = script.mutate(Abandoned::Stays).unwrap();
-    assert_eq!(answer.numbering, Numbering { log_id: 7, instance: [5; 16] });
-    assert_eq!(answer.session, 1);
+    let reply = script.mutate(Abandoned::Stays).unwrap();
+    assert_eq!(reply.numbering, Numbering { log_id: 7, instance: [5; 16] });
+    assert_eq!(reply.session, 1);
     let numbers: Vec<_> = script.sent.borrow().iter().map(|(_, request)| (request.sequence, request.id)).collect();
     assert_eq!(numbers, [(1, 1), (1, 3), (1, 4)], "and each try has an id of its own");
     assert_eq!(script.waited(), 3 * RETRY_PAUSE);
@@ -467,7 +467,7 @@ fn what_belongs_to_a_session_that_the_master_does_not_know_is_over_and_the_ancho
         assert_eq!(*script.told.borrow(), ["resume", "ended"]);
     }
     let script = Script::new([done()]);
-    assert!(matches!(script.finish_in(1), Ok(Some(Answer { session: 1, .. }))), "otherwise it is made");
+    assert!(matches!(script.finish_in(1), Ok(Some(SessionReply { session: 1, .. }))), "otherwise it is made");
 }
 
 #[test]
@@ -491,7 +491,7 @@ fn a_refusal_ends_a_call() {
         assert!(matches!(script.query(), Err(Failure::Refused(refusal)) if refusal.reason == "no"));
         assert_eq!((script.waited(), script.tries.borrow().len()), (Duration::ZERO, 1));
     }
-    assert!(matches!(Script::new([Try::Answer(None)]).query(), Err(Failure::Confused)));
+    assert!(matches!(Script::new([Try::SessionReply(None)]).query(), Err(Failure::Confused)));
 }
 
 #[test]
@@ -506,7 +506,7 @@ fn a_call_of_a_session_that_the_master_does_not_know_is_made_in_the_next_one() {
     let script = Script::new([refuses(refusal::Kind::UnknownSession)]);
     script.is_heard.set(true);
     let failure = script.query().unwrap_err();
-    assert!(matches!(failure, Failure::NoAnswer { last: Some(Obstacle::SessionLost), waited } if waited == PATIENCE));
+    assert!(matches!(failure, Failure::NoAnswer { last: Some(Obstacle::SessionLost), waited } if waited == TIMEOUT));
 }
 
 #[test]
@@ -520,14 +520,14 @@ fn a_master_that_is_too_old_is_asked_once_more_over_a_fresh_connection() {
 }
 
 #[test]
-fn a_call_is_tried_as_long_as_its_patience_lasts() {
+fn a_call_is_tried_as_long_as_its_timeout_lasts() {
     let script = Script::new([]);
     script.is_heard.set(true);
     let failure = script.query().unwrap_err();
-    let no_connection = Failure::NoAnswer { last: Some(Obstacle::Broken("no connection")), waited: PATIENCE };
+    let no_connection = Failure::NoAnswer { last: Some(Obstacle::Broken("no connection")), waited: TIMEOUT };
     assert_eq!(format!("{failure:?}"), format!("{no_connection:?}"));
     script.then([Try::Silence]);
-    assert!(matches!(script.query(), Err(Failure::Late { waited }) if waited == PATIENCE));
+    assert!(matches!(script.query(), Err(Failure::Late { waited }) if waited == TIMEOUT));
     assert_eq!(*script.told.borrow(), ["ping", "ended"], "the master lives, and that call alone fails");
     script.then([done()]);
     script.query().unwrap();
@@ -536,7 +536,7 @@ fn a_call_is_tried_as_long_as_its_patience_lasts() {
 #[test]
 fn calls_fail_at_once_while_no_pong_comes() {
     let script = Script::new([Try::Silence]);
-    assert!(matches!(script.query(), Err(Failure::NoAnswer { last: None, waited }) if waited == PATIENCE));
+    assert!(matches!(script.query(), Err(Failure::NoAnswer { last: None, waited }) if waited == TIMEOUT));
     script.then([done()]);
     assert!(matches!(script.query(), Err(Failure::Unreachable)));
     assert_eq!((script.waited(), script.tries.borrow().len()), (Duration::ZERO, 1));
@@ -547,10 +547,10 @@ fn calls_fail_at_once_while_no_pong_comes() {
 #[test]
 fn a_long_call_waits_for_a_master_that_is_heard_and_ends_early_otherwise() {
     let script = Script::new([Try::Silence]);
-    script.patience.set(20 * PATIENCE);
+    script.timeout.set(20 * TIMEOUT);
     script.is_heard.set(true);
     assert!(script.query().is_err());
-    assert_eq!(script.waited(), 20 * PATIENCE);
+    assert_eq!(script.waited(), 20 * TIMEOUT);
     script.is_heard.set(false);
     script.then([Try::Silence]);
     assert!(script.query().is_err());
@@ -616,16 +616,16 @@ fn a_wait_ends_with_the_store_and_when_the_master_counts_as_unreachable() {
     // Another call has found that out.
     let script = Script::new([Try::Silence]);
     script.call();
-    script.pass(PATIENCE);
+    script.pass(TIMEOUT);
     assert!(!script.reach.expired(script.began.get()));
-    assert_eq!(keep_waiting(&&script, true), Err(Ended::Late));
+    assert_eq!(keep_waiting(&&script, true), Err(WaitEnded::Late));
 }
 
 #[test]
 fn a_call_that_is_not_long_yet_waits_for_a_silent_master_as_long_as_it_may() {
     let script = Script::new([Try::Silence]);
     script.lookup_timeout.set(2 * LONG_CALL_SILENCE);
-    script.patience.set(2 * LONG_CALL_SILENCE);
+    script.timeout.set(2 * LONG_CALL_SILENCE);
     assert!(script.query().is_err());
     assert_eq!(script.waited(), 2 * LONG_CALL_SILENCE);
 }

@@ -158,14 +158,14 @@ impl<P, N: Copy> GetSessions<P, N> {
 pub async fn start<D: GetSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
     let mut results: Vec<Result<(), StoreError>> = keys.iter().map(|key| check_key(key)).collect();
     let valid: Vec<usize> = (0..keys.len()).filter(|&index| results[index].is_ok()).collect();
-    let names: Vec<&[u8]> = valid.iter().map(|&index| keys[index]).collect();
+    let valid_keys: Vec<&[u8]> = valid.iter().map(|&index| keys[index]).collect();
     let mut rest = &valid[..];
-    for names in rounds(&names, ROUND_KEYS) {
-        let (round, others) = rest.split_at(names.len());
+    for round_keys in rounds(&valid_keys, ROUND_KEYS) {
+        let (round, others) = rest.split_at(round_keys.len());
         rest = others;
         // Protected first: what the look-up finds stays for a while.
-        let found = match driver.protect(names).await {
-            Ok(()) => driver.look_up(names).await,
+        let found = match driver.protect(round_keys).await {
+            Ok(()) => driver.lookup(round_keys).await,
             Err(error) => Err(error),
         };
         let (objects, numbering) = match found {

@@ -18,7 +18,7 @@ struct Pool {
 impl GetDriver for Pool {
     type Numbering = ();
 
-    async fn look_up(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, ()), StoreError> {
+    async fn lookup(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, ()), StoreError> {
         self.asked.set(self.asked.get() + 1);
         let objects = self.objects.borrow();
         let replica = |rid: &u64| Replica { rid: *rid, ..Replica::default() };

@@ -155,8 +155,8 @@ async fn ask_to_unmount<D: LendingDriver>(driver: &D, uuid: SegmentUuid, grace_m
 }
 
 /// What the master said.
-fn told<T>(answer: &Result<T, StoreError>) -> Told {
-    match answer.as_ref().map_err(StoreError::cause) {
+fn told<T>(reply: &Result<T, StoreError>) -> Told {
+    match reply.as_ref().map_err(StoreError::cause) {
         Ok(_) => Told::Done,
         Err(Cause::BadRequest { .. }) => Told::Refused,
         // Of several tries one may have got through, and only a later one have been refused.

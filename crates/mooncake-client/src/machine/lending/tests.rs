@@ -41,7 +41,7 @@ impl Script {
         self.log.take()
     }
 
-    fn answer(&self, what: &'static str, body: &request::Body) -> Result<reply::Body, StoreError> {
+    fn reply(&self, what: &'static str, body: &request::Body) -> Result<reply::Body, StoreError> {
         let name = match body {
             request::Body::Mount(_) => "mount".into(),
             request::Body::Unmount(unmount) => format!("unmount {}", unmount.grace_ms),
@@ -75,12 +75,12 @@ impl LendingDriver for Script {
     }
 
     async fn finish(&self, what: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
-        self.answer(what, &body)
+        self.reply(what, &body)
     }
 
     async fn finish_now(&self, what: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
         self.say("now");
-        self.answer(what, &body)
+        self.reply(what, &body)
     }
 
     fn confused(&self, what: &'static str) -> StoreError {
@@ -118,8 +118,8 @@ fn memory_whose_mount_was_not_answered_leaves_the_pool_before_it_is_given_back()
     let script = Script::new(&[Some(Told::Done)]);
     assert_eq!(mount(&script).unwrap(), SegmentId(ONE));
     assert_eq!(script.said(), ["now", "mount", "one is mounted"], "nothing of it comes behind the caller's back");
-    for answer in [None, Some(Told::Unanswered)] {
-        let script = Script::new(&[answer, Some(Told::Unanswered)]);
+    for reply in [None, Some(Told::Unanswered)] {
+        let script = Script::new(&[reply, Some(Told::Unanswered)]);
         assert!(mount(&script).is_err());
         assert_eq!(script.said(), ["now", "mount", "unmount 0", "resume", "free one but None"]);
         assert!(script.owner.borrow().memories().next().is_none());

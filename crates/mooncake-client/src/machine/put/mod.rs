@@ -39,7 +39,7 @@ pub enum PutOutcome {
 /// What a put needs of its store.
 pub trait PutDriver {
     /// Where a reservation comes from.
-    type Origin: Origin;
+    type ReservationOrigin: ReservationOrigin;
 
     /// Since an origin that the driver chooses.
     fn now(&self) -> Duration;
@@ -51,41 +51,42 @@ pub trait PutDriver {
     fn replicas(&self) -> usize;
 
     /// Whether the store is still in the session that a reservation was made in.
-    fn is_current(&self, origin: &Self::Origin) -> bool;
+    fn is_current(&self, origin: &Self::ReservationOrigin) -> bool;
 
     /// Asks the master for room for these keys; `wait`: it may park the request. A slot for each of them. `first_rid`:
     /// the lowest one that the call was given in this session, 0 for none.
     fn reserve(
         &self,
-        keys: &[usize],
+        indices: &[usize],
         wait: bool,
         first_rid: Rid,
-    ) -> impl Future<Output = Result<(Vec<PutSlot>, Self::Origin), StoreError>>;
+    ) -> impl Future<Output = Result<(Vec<PutSlot>, Self::ReservationOrigin), StoreError>>;
 
     /// Has the segments of placements known.
-    fn meet(&self, origin: &Self::Origin, placed: &[Placed]) -> impl Future<Output = Result<(), StoreError>>;
+    fn meet(&self, origin: &Self::ReservationOrigin, placed: &[Placed])
+    -> impl Future<Output = Result<(), StoreError>>;
 
     /// Writes each key by [`write_key`], and says what became of each, in order, and whether the caller has interrupted
     /// the call.
     fn write_all(
         &self,
-        origin: &Self::Origin,
+        origin: &Self::ReservationOrigin,
         placed: &[Placed],
-    ) -> impl Future<Output = (Vec<Result<Written, Lost>>, bool)>;
+    ) -> impl Future<Output = (Vec<Result<Written, CopyFailure>>, bool)>;
 
     /// Tells the master what was written: an outcome for each, or none if the session of the placements is over.
     fn end(
         &self,
-        origin: &Self::Origin,
+        origin: &Self::ReservationOrigin,
         ended: Vec<Ended>,
     ) -> impl Future<Output = Result<Option<Vec<i32>>, StoreError>>;
 
     /// Tells the master that placements are given up; as soon as it can be reached, if it cannot be now. `settled`:
     /// nothing of this client touches any copy of them again.
-    fn give_up(&self, origin: &Self::Origin, rids: Vec<Rid>, settled: bool) -> impl Future<Output = ()>;
+    fn give_up(&self, origin: &Self::ReservationOrigin, rids: Vec<Rid>, settled: bool) -> impl Future<Output = ()>;
 
     /// The same where the master could not be reached a moment ago.
-    fn give_up_later(&self, origin: &Self::Origin, rids: Vec<Rid>, settled: bool);
+    fn give_up_later(&self, origin: &Self::ReservationOrigin, rids: Vec<Rid>, settled: bool);
 
     /// Waits.
     fn pause(&self, time: Duration) -> impl Future<Output = ()>;
@@ -95,7 +96,7 @@ pub trait PutDriver {
 }
 
 /// Where a reservation comes from.
-pub trait Origin: Clone {
+pub trait ReservationOrigin: Clone {
     /// Both are of one session.
     fn is_of_session(&self, other: &Self) -> bool;
 }
@@ -110,16 +111,16 @@ pub struct Placed {
 }
 
 /// Puts values of these sizes; a result for each. Keys that no object can have, and what else is wrong from the
-/// beginning, have their results already. `patience`: for how long keys are tried again while nothing gets on.
+/// beginning, have their results already. `timeout`: for how long keys are tried again while nothing gets on.
 pub async fn put<D: PutDriver>(
     driver: &D,
     sizes: &[u64],
     results: Vec<Option<Result<PutOutcome, StoreError>>>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Vec<Result<PutOutcome, StoreError>> {
     let attempts = vec![0; results.len()];
     let mut put = Put { driver, sizes, results, attempts, first: None };
-    put.run(patience).await;
+    put.run(timeout).await;
     let lost = || Err(Cause::Superseded { attempts: 0 }.into());
     put.results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
 }
@@ -131,7 +132,7 @@ struct Put<'a, D: PutDriver> {
     attempts: Vec<u32>,
     /// Lowest rid of all its rounds in the last session: the master spares what this call has stored when a later round
     /// needs room. Under another log the same number may be below all that there is.
-    first: Option<(D::Origin, Rid)>,
+    first: Option<(D::ReservationOrigin, Rid)>,
 }
 
 /// What a round did with the keys it was given.
@@ -148,7 +149,7 @@ struct Round {
 }
 
 impl<D: PutDriver> Put<'_, D> {
-    async fn run(&mut self, mut patience: Duration) {
+    async fn run(&mut self, mut timeout: Duration) {
         let mut pending: VecDeque<usize> =
             (0..self.results.len()).filter(|&index| self.results[index].is_none()).collect();
         // A single key may wait in the master at once: it holds nothing.
@@ -156,21 +157,21 @@ impl<D: PutDriver> Put<'_, D> {
         // Keys of this pass; what they leave over goes to the next one, which waits.
         let mut left = pending.len();
         while !pending.is_empty() {
-            let keys = self.take_round(&mut pending, left);
-            left -= keys.len().min(left);
+            let indices = self.take_round(&mut pending, left);
+            left -= indices.len().min(left);
             let started = self.driver.now();
-            let wait_now = wait && !patience.is_zero();
-            let round = self.round(&keys, wait_now).await;
+            let wait_now = wait && !timeout.is_zero();
+            let round = self.round(&indices, wait_now).await;
             if round.interrupted {
                 let rest = pending.drain(..).chain(round.rest.into_iter().map(|(index, _)| index));
                 self.fail_all(rest, &Cause::Interrupted.into());
                 return;
             }
             if !round.progress || round.setback {
-                patience = patience.saturating_sub(self.driver.now().saturating_sub(started));
+                timeout = timeout.saturating_sub(self.driver.now().saturating_sub(started));
             }
             // A master places as many keys as it has time for: the others are no worse off.
-            let over = patience.is_zero() && (!round.progress || round.setback);
+            let over = timeout.is_zero() && (!round.progress || round.setback);
             for (index, error) in round.rest {
                 // Nothing moved while the master itself waited: that is its last word.
                 let last_word = wait_now && !round.progress;
@@ -192,36 +193,36 @@ impl<D: PutDriver> Put<'_, D> {
 
     /// The keys of the next round: as many as may be reserved at a time.
     fn take_round(&self, pending: &mut VecDeque<usize>, most: usize) -> Vec<usize> {
-        let mut keys = Vec::new();
+        let mut indices = Vec::new();
         let (mut bytes, mut key_bytes) = (0_u64, 0);
         while let Some(&index) = pending.front() {
             bytes = bytes.saturating_add(self.sizes[index]);
             key_bytes += self.driver.key_bytes(index);
             let most = most.min(changed_keys(self.driver.replicas()));
-            let full = keys.len() == most || bytes > ROUND_BYTES || key_bytes > ROUND_KEY_BYTES;
-            if full && !keys.is_empty() {
+            let full = indices.len() == most || bytes > ROUND_BYTES || key_bytes > ROUND_KEY_BYTES;
+            if full && !indices.is_empty() {
                 break;
             }
-            keys.push(index);
+            indices.push(index);
             pending.pop_front();
         }
-        keys
+        indices
     }
 
-    fn fail_all(&mut self, keys: impl Iterator<Item = usize>, error: &StoreError) {
-        for index in keys {
+    fn fail_all(&mut self, indices: impl Iterator<Item = usize>, error: &StoreError) {
+        for index in indices {
             self.results[index] = Some(Err(error.clone()));
         }
     }
 
-    async fn round(&mut self, keys: &[usize], wait: bool) -> Round {
+    async fn round(&mut self, indices: &[usize], wait: bool) -> Round {
         let mut round = Round::default();
         let first = self.first.as_ref().filter(|(origin, _)| self.driver.is_current(origin));
         let first_rid = first.map_or(Rid(0), |(_, rid)| *rid);
-        let (slots, origin) = match self.driver.reserve(keys, wait, first_rid).await {
+        let (slots, origin) = match self.driver.reserve(indices, wait, first_rid).await {
             Ok(reserved) => reserved,
             Err(error) => {
-                self.fail_all(keys.iter().copied(), &error);
+                self.fail_all(indices.iter().copied(), &error);
                 return round;
             }
         };
@@ -230,7 +231,7 @@ impl<D: PutDriver> Put<'_, D> {
         self.first = earlier.into_iter().chain(rids).min().map(|first| (origin.clone(), first));
         let mut placed = Vec::new();
         let mut reasons = Reasons::default();
-        for (&index, slot) in keys.iter().zip(slots) {
+        for (&index, slot) in indices.iter().zip(slots) {
             let bytes = self.sizes[index];
             match slot.kind() {
                 put_slot::Kind::Placed => {
@@ -256,7 +257,7 @@ impl<D: PutDriver> Put<'_, D> {
     }
 
     /// Writes what was placed and ends all of it with one call.
-    async fn write_and_end(&mut self, placed: Vec<Placed>, origin: &D::Origin, round: &mut Round) {
+    async fn write_and_end(&mut self, placed: Vec<Placed>, origin: &D::ReservationOrigin, round: &mut Round) {
         if let Err(error) = self.driver.meet(origin, &placed).await {
             let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
             self.give_up(origin, rids.collect(), true).await;
@@ -269,7 +270,7 @@ impl<D: PutDriver> Put<'_, D> {
         if interrupted {
             for outcome in &mut written {
                 if let Ok(written) = outcome {
-                    *outcome = Err(Lost::interrupted(written.is_settled()));
+                    *outcome = Err(CopyFailure::interrupted(written.is_settled()));
                 }
             }
         }
@@ -279,8 +280,8 @@ impl<D: PutDriver> Put<'_, D> {
     async fn end(
         &mut self,
         placed: &[Placed],
-        written: Vec<Result<Written, Lost>>,
-        origin: &D::Origin,
+        written: Vec<Result<Written, CopyFailure>>,
+        origin: &D::ReservationOrigin,
         round: &mut Round,
     ) {
         let mut ended = Vec::with_capacity(placed.len());
@@ -355,7 +356,7 @@ impl<D: PutDriver> Put<'_, D> {
         }
     }
 
-    async fn give_up(&self, origin: &D::Origin, rids: Vec<Rid>, settled: bool) {
+    async fn give_up(&self, origin: &D::ReservationOrigin, rids: Vec<Rid>, settled: bool) {
         if !rids.is_empty() {
             self.driver.give_up(origin, rids, settled).await;
         }
@@ -386,7 +387,7 @@ impl Written {
 
 /// Bytes that did not get there.
 #[derive(Debug)]
-pub struct Lost {
+pub struct CopyFailure {
     /// Why.
     pub error: StoreError,
     /// Trying again cannot help: the caller's own memory, or wish.
@@ -397,7 +398,7 @@ pub struct Lost {
     pub settled: bool,
 }
 
-impl Lost {
+impl CopyFailure {
     /// The caller wants it no more.
     pub fn interrupted(settled: bool) -> Self {
         Self { error: Cause::Interrupted.into(), final_word: true, passing: false, settled }
@@ -408,13 +409,13 @@ impl Lost {
 pub async fn write_key<'r, W>(
     replicas: impl IntoIterator<Item = &'r Replica>,
     mut write: impl FnMut(&'r Replica) -> W,
-) -> Result<Written, Lost>
+) -> Result<Written, CopyFailure>
 where
-    W: Future<Output = Result<u32, Lost>>,
+    W: Future<Output = Result<u32, CopyFailure>>,
 {
     let mut written = Written { crc32c: 0, outcomes: Vec::with_capacity(1), spoilt: Vec::new() };
     let mut good = 0;
-    let mut lost: Option<Lost> = None;
+    let mut lost: Option<CopyFailure> = None;
     let (mut settled, mut passing) = (true, false);
     for replica in replicas {
         match write(replica).await {
@@ -438,9 +439,9 @@ where
                 let rid = format_args!("{:#x}", replica.rid);
                 if stop {
                     // The caller is told, and what it gave is its own affair.
-                    tracing::debug!(rid, error = %failed.error, "a copy was not written");
+                    tracing::debug!(rid, error = %failed.error, "a replica was not written");
                 } else {
-                    tracing::warn!(rid, error = %failed.error, "a copy was not written");
+                    tracing::warn!(rid, error = %failed.error, "a replica was not written");
                 }
                 lost = Some(failed);
                 if stop {
@@ -451,7 +452,7 @@ where
         }
     }
     match lost {
-        Some(lost) if good == 0 || lost.final_word => Err(Lost { settled, passing, ..lost }),
+        Some(lost) if good == 0 || lost.final_word => Err(CopyFailure { settled, passing, ..lost }),
         _ => Ok(written),
     }
 }

@@ -23,7 +23,7 @@ struct Script {
     /// Answers to reservations: the kind of each key's slot, and how long that takes.
     slots: RefCell<VecDeque<(Vec<put_slot::Kind>, Duration)>>,
     /// What writing a replica gives, by its rid; else its own checksum.
-    writes: RefCell<VecDeque<(u64, Result<u32, Lost>)>>,
+    writes: RefCell<VecDeque<(u64, Result<u32, CopyFailure>)>>,
     /// Replicas that were written, or tried.
     written: RefCell<Vec<u64>>,
     /// Answers to Ends; none left: all are committed.
@@ -41,7 +41,7 @@ struct Script {
 #[derive(Clone)]
 struct Session(u64);
 
-impl Origin for Session {
+impl ReservationOrigin for Session {
     fn is_of_session(&self, other: &Self) -> bool {
         self.0 == other.0
     }
@@ -63,8 +63,8 @@ impl Script {
         self.put_with(&vec![1024; keys], Duration::from_secs(1))
     }
 
-    fn put_with(&self, sizes: &[u64], patience: Duration) -> Vec<Result<PutOutcome, StoreError>> {
-        ready(put(self, sizes, sizes.iter().map(|_| None).collect(), patience))
+    fn put_with(&self, sizes: &[u64], timeout: Duration) -> Vec<Result<PutOutcome, StoreError>> {
+        ready(put(self, sizes, sizes.iter().map(|_| None).collect(), timeout))
     }
 
     fn reserved(&self) -> Vec<String> {
@@ -85,7 +85,7 @@ fn words(rids: &[Rid]) -> Vec<u64> {
 }
 
 impl PutDriver for Script {
-    type Origin = Session;
+    type ReservationOrigin = Session;
 
     fn now(&self) -> Duration {
         self.now.get()
@@ -103,8 +103,13 @@ impl PutDriver for Script {
         origin.0 == self.session.get()
     }
 
-    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: Rid) -> Result<(Vec<PutSlot>, Session), StoreError> {
-        self.say(format!("reserve {keys:?} wait {wait} first {}", first_rid.0));
+    async fn reserve(
+        &self,
+        indices: &[usize],
+        wait: bool,
+        first_rid: Rid,
+    ) -> Result<(Vec<PutSlot>, Session), StoreError> {
+        self.say(format!("reserve {indices:?} wait {wait} first {}", first_rid.0));
         if let Some(session) = self.session_of_round.borrow_mut().pop_front() {
             self.session.set(session);
         }
@@ -124,7 +129,7 @@ impl PutDriver for Script {
         self.unmet.take().map_or(Ok(()), Err)
     }
 
-    async fn write_all(&self, _: &Session, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
+    async fn write_all(&self, _: &Session, placed: &[Placed]) -> (Vec<Result<Written, CopyFailure>>, bool) {
         let written = placed.iter().map(|placed| {
             ready(write_key(&placed.slot.replicas, async |replica: &Replica| {
                 self.written.borrow_mut().push(replica.rid);
@@ -177,8 +182,8 @@ fn stored(result: &Result<PutOutcome, StoreError>) -> Option<u32> {
     }
 }
 
-fn broken(settled: bool) -> Lost {
-    Lost { error: Cause::Transfer("broken".into()).into(), final_word: false, passing: false, settled }
+fn broken(settled: bool) -> CopyFailure {
+    CopyFailure { error: Cause::Transfer("broken".into()).into(), final_word: false, passing: false, settled }
 }
 
 #[test]
@@ -271,7 +276,7 @@ fn an_interrupted_put_stores_nothing() {
 }
 
 #[test]
-fn keys_wait_only_while_the_call_holds_nothing_and_no_longer_than_its_patience() {
+fn keys_wait_only_while_the_call_holds_nothing_and_no_longer_than_its_timeout() {
     let script = Script::new(&[(&[Busy, Given], 1), (&[Busy], 600), (&[Full], 600)]);
     let results = script.put(2);
     assert_eq!(stored(&results[1]), Some(1));
@@ -335,7 +340,7 @@ fn a_key_whose_placements_come_to_nothing_is_given_up_after_some_of_them() {
 }
 
 #[test]
-fn only_time_in_which_nothing_gets_on_counts_as_patience() {
+fn only_time_in_which_nothing_gets_on_counts_towards_the_timeout() {
     let busy: Vec<(&[put_slot::Kind], u64)> =
         vec![(&[Given, Busy, Busy, Busy], 600), (&[Given, Busy, Busy], 600), (&[Exists, Busy], 600), (&[Given], 600)];
     let script = Script::new(&busy);
@@ -346,7 +351,7 @@ fn only_time_in_which_nothing_gets_on_counts_as_patience() {
     script.ends.borrow_mut().extend((0..3).map(|_| Ok(Some(vec![Superseded]))));
     assert!(script.put(1)[0].is_err());
     assert_eq!(script.reserved().len(), 2);
-    // The master waits for nobody without patience, and a key is not tried again.
+    // The master waits for nothing when the timeout is zero, and a key is not tried again.
     let script = Script::new(&[(&[Busy], 1), (&[Given], 1)]);
     assert!(script.put_with(&[1024], Duration::ZERO)[0].is_err());
     assert_eq!(script.reserved(), ["reserve [0] wait false first 0"]);
@@ -396,7 +401,7 @@ fn an_interrupt_ends_the_keys_that_were_not_reserved_yet() {
 #[test]
 fn nothing_is_copied_from_a_callers_memory_that_has_failed() {
     let script = Script { replicas: 3, ..Script::new(&[(&[Given], 1), (&[Given], 1)]) };
-    let gone = Lost { final_word: true, ..broken(true) };
+    let gone = CopyFailure { final_word: true, ..broken(true) };
     script.writes.borrow_mut().push_back((4, Err(gone)));
     assert!(matches!(cause(&script.put(1)[0]), Cause::Transfer(_)));
     assert_eq!(*script.written.borrow(), [2, 4]);

@@ -11,13 +11,13 @@ use mooncake_wire::message::{Ended, Replica, ReplicaOutcome};
 use crate::error::{Cause, StoreError};
 use crate::machine::filling::{Combine, Filling};
 use crate::machine::progress::Held;
-use crate::machine::put::{Lost, Written};
+use crate::machine::put::{CopyFailure, Written};
 
 /// Most copies that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
 pub(super) const SESSIONS_MAX: usize = 16_384;
 
 /// Why a session is over that has no replica left.
-pub(super) const GONE: &str = "the owners of all its copies are gone";
+pub(super) const GONE: &str = "the owners of all its replicas are gone";
 
 /// Why all sessions are over whose store has a new session with its master.
 pub const NEW_SESSION: &str = "the store's session with its master, which reserved this, is over";
@@ -344,7 +344,7 @@ impl<O, P> PutSessions<O, P> {
         key: &[u8],
         id: u64,
         part: (u64, u64),
-        outcome: Result<Written, Lost>,
+        outcome: Result<Written, CopyFailure>,
         now: Duration,
     ) -> (Result<(), StoreError>, Option<GivenUp<O, P>>) {
         let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
@@ -360,7 +360,7 @@ impl<O, P> PutSessions<O, P> {
                 if open.good().next().is_some() {
                     return (Ok(()), None);
                 }
-                "no copy has all that was written".to_owned()
+                "no replica has all that was written".to_owned()
             }
             // Nothing but the caller's own memory, or wish, was the matter, or what passes: it may write them once
             // more.

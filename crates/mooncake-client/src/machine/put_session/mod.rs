@@ -26,7 +26,7 @@ use crate::key::Named;
 use crate::machine::filling::Combine;
 use crate::machine::get::ROUND_KEYS;
 use crate::machine::progress::Held;
-use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, Reasons, write_key};
+use crate::machine::put::{CopyFailure, Placed, PutDriver, Reasons, ReservationOrigin as _, write_key};
 use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys, changed_round, rounds};
 
 /// How often a call that waits for writes of others looks whether they have ended.
@@ -55,21 +55,24 @@ pub trait PutSessionDriver: PutDriver {
     const COMBINE: Combine;
 
     /// The store's, under their lock.
-    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::Origin, Self::Place>>;
+    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::ReservationOrigin, Self::Place>>;
 
     /// Has the beat renew these from now on, as long as the answer lives.
     fn hold(&self, rids: Vec<Rid>) -> Arc<Held>;
 
     /// The places of replicas whose segments were just met.
-    fn place(&self, origin: &Self::Origin, replicas: &[Replica]) -> Self::Place;
+    fn place(&self, origin: &Self::ReservationOrigin, replicas: &[Replica]) -> Self::Place;
 
     /// Whether a replica cannot be written any more: its segment is Gone, or its session with the master over.
-    fn is_lost(&self, reserved: &Reserved<Self::Origin, Self::Place>, replica: &Replica) -> bool;
+    fn is_lost(&self, reserved: &Reserved<Self::ReservationOrigin, Self::Place>, replica: &Replica) -> bool;
 
     /// The rids of the objects that these keys are, as the master knows them: none where it is asked in another
     /// session, as numbers begin anew with another log.
-    fn rids_of(&self, origin: &Self::Origin, keys: &[&[u8]])
-    -> impl Future<Output = Result<Vec<Vec<Rid>>, StoreError>>;
+    fn rids_of(
+        &self,
+        origin: &Self::ReservationOrigin,
+        keys: &[&[u8]],
+    ) -> impl Future<Output = Result<Vec<Vec<Rid>>, StoreError>>;
 
     /// Whether the caller wants this call no more.
     fn is_interrupted(&self) -> bool;
@@ -77,9 +80,9 @@ pub trait PutSessionDriver: PutDriver {
     /// Reads a replica back, and gives the checksum of its bytes.
     fn sum_of(
         &self,
-        reserved: &Reserved<Self::Origin, Self::Place>,
+        reserved: &Reserved<Self::ReservationOrigin, Self::Place>,
         replica: &Replica,
-    ) -> impl Future<Output = Result<u32, Lost>>;
+    ) -> impl Future<Output = Result<u32, CopyFailure>>;
 }
 
 /// Reserves room for objects of these sizes; a result for each. What is wrong with a key from the beginning is in
@@ -159,18 +162,18 @@ async fn take_back<D: PutSessionDriver>(
 fn refuse<D: PutSessionDriver>(
     driver: &D,
     sizes: &[u64],
-    keys: &[usize],
+    indices: &[usize],
     held: usize,
     results: &mut [Option<Result<(), StoreError>>],
 ) {
     let sessions = driver.put_sessions();
-    keys.iter().for_each(|&index| results[index] = Some(Err(sessions.no_copies_left(sizes[index], held))));
+    indices.iter().for_each(|&index| results[index] = Some(Err(sessions.no_copies_left(sizes[index], held))));
 }
 
 /// How many keys, of so many, one request may name.
-fn round_of<D: PutSessionDriver>(driver: &D, keys: &[usize]) -> usize {
+fn round_of<D: PutSessionDriver>(driver: &D, indices: &[usize]) -> usize {
     let mut bytes = 0;
-    let fitting = keys.iter().take(changed_keys(driver.replicas())).take_while(|&&index| {
+    let fitting = indices.iter().take(changed_keys(driver.replicas())).take_while(|&&index| {
         bytes += driver.key_bytes(index);
         bytes <= ROUND_KEY_BYTES
     });
@@ -268,7 +271,7 @@ pub async fn write_part<D: PutSessionDriver>(
     driver: &D,
     key: &[u8],
     (offset, len): (u64, u64),
-    write: impl AsyncFn(&Reserved<D::Origin, D::Place>, &Replica) -> Result<u32, Lost>,
+    write: impl AsyncFn(&Reserved<D::ReservationOrigin, D::Place>, &Replica) -> Result<u32, CopyFailure>,
 ) -> Result<(), StoreError> {
     let began = driver.now();
     let Part { id, reserved, bad } = loop {
@@ -356,7 +359,7 @@ enum Told {
     TakenBack,
     /// The word came too late.
     Late,
-    /// The owners of all its copies are away: the word may be said again.
+    /// The owners of all its replicas are away: the word may be said again.
     Hidden,
 }
 
@@ -396,12 +399,12 @@ async fn became_of<D: PutSessionDriver>(
     let mut became: Vec<_> = outcomes.iter().map(|outcome| Ok(told(outcome))).collect();
     let superseded = |at: &usize| Outcome::try_from(outcomes[*at]) == Ok(Outcome::Superseded);
     let late: Vec<usize> = (0..round.len()).filter(superseded).collect();
-    let names: Vec<&[u8]> = late.iter().map(|&at| keys[round[at].0]).collect();
+    let late_keys: Vec<&[u8]> = late.iter().map(|&at| keys[round[at].0]).collect();
     let mut rest = &late[..];
-    for names in rounds(&names, ROUND_KEYS) {
-        let (these, others) = rest.split_at(names.len());
+    for round_keys in rounds(&late_keys, ROUND_KEYS) {
+        let (these, others) = rest.split_at(round_keys.len());
         rest = others;
-        let found = driver.rids_of(&round[0].1.reserved.origin, names).await;
+        let found = driver.rids_of(&round[0].1.reserved.origin, round_keys).await;
         for (nth, &at) in these.iter().enumerate() {
             let is_own = |rids: &Vec<Rid>| round[at].1.reserved.replicas.iter().any(|own| rids.contains(&Rid(own.rid)));
             let is_there = |found: &Vec<Vec<Rid>>| found.get(nth).is_some_and(is_own);
@@ -417,7 +420,7 @@ fn is_named_twice() -> StoreError {
 }
 
 fn are_away() -> StoreError {
-    let what = format!("the owners of all its copies have been away for {OWNERS_AWAY:?}; end it again, or revoke it");
+    let what = format!("the owners of all its replicas have been away for {OWNERS_AWAY:?}; end it again, or revoke it");
     Cause::TransferTimeout(what).into()
 }
 
@@ -428,10 +431,13 @@ fn taken_back() -> StoreError {
 }
 
 /// With the number of its key.
-type Sent<D> = (usize, Sealed<<D as PutDriver>::Origin, <D as PutSessionDriver>::Place>);
+type Sent<D> = (usize, Sealed<<D as PutDriver>::ReservationOrigin, <D as PutSessionDriver>::Place>);
 
 /// Has a key take no further part.
-async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::Origin, D::Place>, StoreError> {
+async fn seal<D: PutSessionDriver>(
+    driver: &D,
+    key: &[u8],
+) -> Result<Sealed<D::ReservationOrigin, D::Place>, StoreError> {
     let id = {
         let mut sessions = driver.put_sessions();
         let open = sessions.find(key)?;
@@ -485,7 +491,7 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
     for replica in reserved.replicas.iter().filter(|replica| known.iter().all(|(rid, _)| rid.0 != replica.rid)) {
         match driver.sum_of(&reserved, replica).await {
             Ok(read) if *sum.get_or_insert(read) == read => continue,
-            Ok(_) => reason = "its copies differ".to_owned(),
+            Ok(_) => reason = "its replicas differ".to_owned(),
             // Nothing of the copy was the matter.
             Err(lost) if lost.final_word || driver.is_interrupted() => {
                 if let Some(open) = driver.put_sessions().that(key, id) {
@@ -587,14 +593,14 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
 }
 
 /// Gives placements up, those of a session together.
-pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::Origin, D::Place>>) {
+pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::ReservationOrigin, D::Place>>) {
     for settled in [true, false] {
         let of_kind: Vec<_> = all.iter().filter(|given_up| given_up.settled == settled).collect();
         let mut rest = &of_kind[..];
         while let Some(first) = rest.first() {
             let origin = &first.reserved.origin;
-            let of_it = |other: &&&GivenUp<D::Origin, D::Place>| other.reserved.origin.is_of_session(origin);
-            let copies = |given_up: &&GivenUp<D::Origin, D::Place>| given_up.reserved.replicas.len();
+            let of_it = |other: &&&GivenUp<D::ReservationOrigin, D::Place>| other.reserved.origin.is_of_session(origin);
+            let copies = |given_up: &&GivenUp<D::ReservationOrigin, D::Place>| given_up.reserved.replicas.len();
             let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
             rest = others;
             let rids = round.iter().flat_map(|given_up| &given_up.reserved.replicas).map(|replica| Rid(replica.rid));

@@ -137,7 +137,7 @@ impl Store {
         }
     }
 
-    fn answer(&mut self, reply: &HelloReply) -> Outputs {
+    fn reply(&mut self, reply: &HelloReply) -> Outputs {
         let out = self.with(|anchor, now, parts, out| anchor.answered(now, reply, parts, out)).1;
         if matches!(out.last(), Some(Output::Resumed { .. } | Output::Began)) {
             self.reach.pong(self.now);
@@ -285,16 +285,16 @@ fn a_fact_is_told_again_over_the_next_connection_until_a_pong_behind_it_has_come
     assert_eq!(store.tell(), [peer_gone(2)], "it goes out before its beat");
     store.pong(1);
     store.lose(Vec::new()).resume();
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     let told = store.tell();
     assert_eq!(&told[..told.len() - 1], [peer_gone(2)], "the master has the first, and asks for the fence itself");
     store.pong(1);
     store.lose(Vec::new()).resume();
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     assert_eq!(store.tell()[0], peer_gone(2), "that pong was to an earlier beat");
     store.pong(3);
     store.lose(Vec::new()).resume();
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     assert!(store.tell().iter().all(is_beat));
 }
 
@@ -308,7 +308,7 @@ fn what_could_not_be_sent_is_sent_once_over_the_next_connection() {
     store.lose(unsent);
     store.queue(fence_done(Rid(6)));
     store.resume();
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     let told = store.tell();
     let expected = [peer_gone(1), fence_done(Rid(2)), peer_gone(3), fence_done(Rid(4)), fence_done(Rid(6))];
     assert_eq!(&told[..told.len() - 1], expected, "the first may have been lost on the way");
@@ -325,15 +325,15 @@ fn ended_readers_are_told_over_each_connection_to_a_master_that_knows_of_them() 
     };
     assert_eq!((tells(&mut store), tells(&mut store)), (1, 0));
     store.lose(Vec::new()).resume();
-    store.answer(&HelloReply { features: 0, ..reply(7) });
+    store.reply(&HelloReply { features: 0, ..reply(7) });
     assert_eq!(tells(&mut store), 0, "an older master");
     store.lose(Vec::new()).resume();
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     assert_eq!(tells(&mut store), 1);
     let taken = ReaderGoneTaken { session: 4, uuid: UUID.0.to_vec().into() };
     store.hear(anchor_down::Body::ReaderGoneTaken(taken));
     store.lose(Vec::new()).resume();
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     assert_eq!(tells(&mut store), 0);
 }
 
@@ -402,7 +402,7 @@ fn the_answer_to_a_list_counts_before_the_epoch_is_obeyed_that_it_came_from() {
     let era = store.view(Rid(2));
     store.lose(Vec::new());
     assert_eq!(store.resume().pins, [2]);
-    let out = store.answer(&HelloReply { unknown_pins: vec![2], ..in_epoch(A2) });
+    let out = store.reply(&HelloReply { unknown_pins: vec![2], ..in_epoch(A2) });
     assert!(!store.pins.all_listed() && !store.pins.is_known(era, Rid(2)));
     assert!(matches!(out[..], [Output::Obey(A2), Output::Resumed { unknown_views: Some(1), .. }]), "{out:?}");
 }
@@ -412,14 +412,14 @@ fn what_a_hello_shows_is_what_the_master_is_known_by() {
     let mut store = Store::new();
     store.view(Rid(2));
     store.lose(Vec::new()).resume();
-    store.answer(&in_epoch(A2));
+    store.reply(&in_epoch(A2));
     let shown = in_epoch(A2).position.unwrap();
     assert_eq!(store.position, shown, "no later hello shows less");
     assert!(store.pins.all_listed(), "it would have named what it does not know");
     assert!(matches!(store.pong(1)[..], [Output::Obey(A2)]), "and a pong that shows nothing changes nothing");
     // One that has shown another epoch of that number would be noticed.
     store.lose(Vec::new()).resume();
-    store.answer(&in_epoch(B2));
+    store.reply(&in_epoch(B2));
     assert_eq!((store.position.epoch, store.position.lsn), (2, u64::MAX));
 }
 
@@ -430,7 +430,7 @@ fn an_older_master_has_forgotten_views_unless_its_epoch_is_as_before() {
         store.hear(take_epoch(A2));
         store.view(Rid(2));
         store.lose(Vec::new()).resume();
-        store.answer(&HelloReply { features: 0, ..in_epoch(epoch) });
+        store.reply(&HelloReply { features: 0, ..in_epoch(epoch) });
         assert_eq!(store.pins.all_listed(), knows, "{epoch:?}");
     }
 }
@@ -451,7 +451,7 @@ fn masters_are_tried_in_turn_with_a_rest_and_the_one_that_answered_first_the_nex
     }
     store.after(TRY);
     tried.push(store.try_again().0);
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     store.after(RECONNECT).lose(Vec::new());
     tried.push(store.try_again().0);
     assert_eq!(tried, [0, 1, 0, 1, 1]);
@@ -472,13 +472,13 @@ fn a_list_that_did_not_come_leaves_what_it_replaced_to_be_told() {
         assert_eq!(first.pins, [4]);
         match answered {
             false => store.fail(),
-            true => store.answer(&refused(refusal::Kind::Overloaded)),
+            true => store.reply(&refused(refusal::Kind::Overloaded)),
         };
         assert!(!store.pins.is_empty());
         assert_eq!(store.sequences.settled().1, [told.unpin_sequence], "nobody knows that it was carried out");
         let second = store.resume();
         assert!(second.list > first.list, "the first is refused when it comes late");
-        store.answer(&reply(7));
+        store.reply(&reply(7));
         assert_eq!(store.sequences.settled().1, [0; 0], "the list says as much");
         assert_eq!(store.beat().unpin, [0; 0]);
     }
@@ -501,7 +501,7 @@ fn views_that_were_granted_while_a_list_was_on_its_way_are_on_the_next_one_or_vo
     assert_eq!((&second.pins[..], &second.unsettled[..]), (&[2][..], &[][..]));
     store.fail();
     assert_eq!(store.resume().pins, [2]);
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     assert_eq!(store.sequences.settled().1, [0; 0], "the master may hear of it now");
 }
 
@@ -511,7 +511,7 @@ fn views_that_another_process_was_not_told_of_are_listed_once_more() {
         let mut store = Store::new();
         store.lose(Vec::new()).resume();
         store.view(Rid(2));
-        store.answer(&HelloReply { instance: vec![instance; 16].into(), ..reply(7) });
+        store.reply(&HelloReply { instance: vec![instance; 16].into(), ..reply(7) });
         let out = store.step();
         assert_eq!(matches!(out[..], [Output::HangUp { silent: false }, Output::Reconnect]), again, "{out:?}");
         assert_eq!(store.pins.all_listed(), !again);
@@ -520,10 +520,10 @@ fn views_that_another_process_was_not_told_of_are_listed_once_more() {
     let mut store = Store::new();
     let restarted = HelloReply { instance: vec![2; 16].into(), ..reply(7) };
     store.lose(Vec::new()).resume();
-    store.answer(&restarted);
+    store.reply(&restarted);
     store.lose(Vec::new()).resume();
     store.view(Rid(2));
-    store.answer(&restarted);
+    store.reply(&restarted);
     assert!(matches!(store.step()[..], [Output::WaitUntil(_)]));
 }
 
@@ -534,7 +534,7 @@ fn a_resume_that_is_wanted_while_one_is_under_way_follows_it_at_once() {
         store.after(BEAT).lose(Vec::new()).resume();
         store.wants.resume();
         assert!(store.step().is_empty(), "the outcome comes first");
-        store.answer(&reply(7));
+        store.reply(&reply(7));
         if is_first_beat_gone {
             store.beat();
         }
@@ -553,10 +553,10 @@ fn what_waits_for_the_anchor_outlasts_a_connection_that_ends_before_its_first_be
     let mut store = Store::new();
     store.queue(fence_done(Rid(2)));
     store.lose(Vec::new()).resume();
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     store.lose(Vec::new()).resume();
     store.queue(fence_done(Rid(4)));
-    store.answer(&reply(7));
+    store.reply(&reply(7));
     let told = store.tell();
     assert_eq!(&told[..2], [fence_done(Rid(2)), fence_done(Rid(4))]);
     assert!(is_beat(&told[2]), "a beat goes out at once");
@@ -565,10 +565,10 @@ fn what_waits_for_the_anchor_outlasts_a_connection_that_ends_before_its_first_be
 #[test]
 fn a_reply_that_nobody_waits_for_changes_nothing() {
     let mut store = Store::new();
-    assert!(store.answer(&in_epoch(A2)).is_empty());
+    assert!(store.reply(&in_epoch(A2)).is_empty());
     assert!(store.anchor.is_connected() && store.position.epoch == 1);
     store.lose(Vec::new());
-    assert!(store.answer(&in_epoch(A2)).is_empty());
+    assert!(store.reply(&in_epoch(A2)).is_empty());
     assert!(!store.anchor.is_connected());
 }
 
@@ -584,12 +584,12 @@ fn another_session_begins_with_nothing_of_the_last_one() {
     store.after(BEAT * 20).lose(Vec::new());
     store.queue(fence_done(Rid(2)));
     let (master, _) = store.try_again();
-    let out = store.answer(&refused(refusal::Kind::UnknownSession));
+    let out = store.reply(&refused(refusal::Kind::UnknownSession));
     let (same, role) = connect(out);
     let hello::Role::Open(open) = role else { panic!("{role:?}") };
     assert_eq!((same, open.process.map(|process| process.mark)), (master, Some(3)));
     assert!(store.step().is_empty());
-    let out = store.answer(&HelloReply { session: 8, ..in_epoch(A2) });
+    let out = store.reply(&HelloReply { session: 8, ..in_epoch(A2) });
     assert!(matches!(out[..], [Output::StartOver, Output::Obey(A2), Output::Began]), "{out:?}");
     assert!(!store.pins.is_known(era, Rid(2)));
     assert!(store.up.is_empty());
@@ -608,10 +608,10 @@ fn a_try_to_begin_another_session_that_fails_begins_with_a_resume_again() {
         store.pins.release(ended, Rid(4));
         store.lose(Vec::new()).resume();
         assert!(!store.pins.may_settle(5), "a list is on its way");
-        store.answer(&refused(refusal::Kind::UnknownSession));
+        store.reply(&refused(refusal::Kind::UnknownSession));
         let out = match answered {
             false => store.fail(),
-            true => store.answer(&refused(refusal::Kind::Overloaded)),
+            true => store.reply(&refused(refusal::Kind::Overloaded)),
         };
         assert!(matches!(&out[..], [Output::Unreachable { .. }]), "{out:?}");
         assert!(store.pins.is_known(era, Rid(2)), "nothing is given up before another session is there");
@@ -620,7 +620,7 @@ fn a_try_to_begin_another_session_that_fails_begins_with_a_resume_again() {
         let resume = store.resume();
         assert_eq!((resume.session, resume.pins), (7, vec![2]));
         assert!(resume.unsettled.iter().all(|sequence| ![5, 6].contains(sequence)), "{:?}", resume.unsettled);
-        store.answer(&in_epoch(A2));
+        store.reply(&in_epoch(A2));
         assert!(store.pins.may_settle(7));
     }
 }
@@ -678,13 +678,13 @@ fn goodbye_is_said_until_the_master_answers_that_the_session_is_over() {
     let mut store = closed();
     let goodbye = up(anchor_up::Body::Goodbye(Goodbye {}));
     store.lose(vec![goodbye]).resume();
-    store.answer(&in_epoch(A2));
+    store.reply(&in_epoch(A2));
     assert!(says_goodbye(&store.step()));
     assert!(store.up.is_empty(), "{:?}", store.up);
 
     // Or it has.
     store.lose(Vec::new()).resume();
-    assert!(matches!(store.answer(&refused(refusal::Kind::UnknownSession))[..], [Output::Stop, ..]));
+    assert!(matches!(store.reply(&refused(refusal::Kind::UnknownSession))[..], [Output::Stop, ..]));
 
     // A connection over which no answer comes is given up.
     let mut store = closed();
@@ -723,7 +723,7 @@ fn a_store_that_is_closed_begins_no_other_session() {
             store.wants.end();
         }
         store.lose(Vec::new()).resume();
-        let out = store.answer(&refused(refusal::Kind::UnknownSession));
+        let out = store.reply(&refused(refusal::Kind::UnknownSession));
         match ending {
             true => assert!(matches!(out[..], [Output::Stop, Output::Unreachable { .. }]), "{out:?}"),
             false => assert!(matches!(out[..], [Output::Unreachable { .. }]), "its close is not through: {out:?}"),

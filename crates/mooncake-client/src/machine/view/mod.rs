@@ -136,18 +136,18 @@ pub async fn view<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Vec<
     let mut views: Vec<Borrowed<D::View>> = keys.iter().map(|_| None).collect();
     if limit > 0 {
         let valid: Vec<usize> = (0..keys.len()).filter(|&index| check_key(keys[index]).is_ok()).collect();
-        let names: Vec<&[u8]> = valid.iter().map(|&index| keys[index]).collect();
+        let valid_keys: Vec<&[u8]> = valid.iter().map(|&index| keys[index]).collect();
         let mut rest = &valid[..];
-        for names in rounds(&names, CHANGED_KEYS) {
-            let (round, others) = rest.split_at(names.len());
+        for round_keys in rounds(&valid_keys, CHANGED_KEYS) {
+            let (round, others) = rest.split_at(round_keys.len());
             rest = others;
             // Beyond it they are copies, as beyond the bytes that views may hold.
-            let room = Room::take(driver, names.len());
-            let (names, round) = (&names[..room.views], &round[..room.views]);
-            if names.is_empty() {
+            let room = Room::take(driver, round_keys.len());
+            let (round_keys, round) = (&round_keys[..room.views], &round[..room.views]);
+            if round_keys.is_empty() {
                 continue;
             }
-            match pinned(driver, names, limit).await {
+            match pinned(driver, round_keys, limit).await {
                 Ok(pinned) => round.iter().zip(pinned).for_each(|(&index, view)| views[index] = view),
                 Err(error) => round.iter().for_each(|&index| views[index] = Some(Err(error.clone()))),
             }
@@ -155,8 +155,8 @@ pub async fn view<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Vec<
     }
     // Whatever could not be borrowed is copied.
     let rest: Vec<usize> = (0..keys.len()).filter(|&index| views[index].is_none()).collect();
-    let names: Vec<&[u8]> = rest.iter().map(|&index| keys[index]).collect();
-    for (index, copy) in rest.into_iter().zip(driver.copy(&names).await) {
+    let rest_keys: Vec<&[u8]> = rest.iter().map(|&index| keys[index]).collect();
+    for (index, copy) in rest.into_iter().zip(driver.copy(&rest_keys).await) {
         views[index] = Some(copy);
     }
     views.into_iter().map(|view| view.unwrap_or(Ok(None))).collect()

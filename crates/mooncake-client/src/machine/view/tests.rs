@@ -65,7 +65,7 @@ enum Seen {
 impl GetDriver for Script {
     type Numbering = ();
 
-    async fn look_up(&self, _: &[&[u8]]) -> Result<(Vec<Object>, ()), StoreError> {
+    async fn lookup(&self, _: &[&[u8]]) -> Result<(Vec<Object>, ()), StoreError> {
         unreachable!("copies are the driver's")
     }
 

@@ -353,11 +353,11 @@ impl LendingDriver for SegmentOwner {
     }
 
     async fn finish(&self, what: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
-        self.control.finish(what, body, self.control.lookup_timeout).map(|answer| answer.body)
+        self.control.finish(what, body, self.control.lookup_timeout).map(|reply| reply.body)
     }
 
     async fn finish_now(&self, what: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
-        self.control.finish_now(what, body, self.control.lookup_timeout).map(|answer| answer.body)
+        self.control.finish_now(what, body, self.control.lookup_timeout).map(|reply| reply.body)
     }
 
     fn confused(&self, what: &'static str) -> StoreError {

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::machine::numbering::Numbering;
-use crate::scripted_master::{Caller, Client, Master, PATIENCE, answer, hello_reply, usual, wait_for};
+use crate::scripted_master::{Caller, Client, Master, TIMEOUT, hello_reply, reply_to, usual, wait_for};
 use crate::segments::owner_events::{OwnerEvents, Reporter};
 
 /// An owner whose master is not there.
@@ -44,7 +44,7 @@ fn gone(uuid: SegmentUuid) -> anchor_down::Body {
 
 fn refuses(request: &Request) -> Reply {
     let refusal = Refusal { kind: refusal::Kind::BadRequest.into(), reason: "no".into() };
-    answer(request, reply::Body::Refusal(refusal))
+    reply_to(request, reply::Body::Refusal(refusal))
 }
 
 fn memory_of(client: &Client, uuid: SegmentUuid) -> Arc<SegmentMemory> {
@@ -107,8 +107,8 @@ fn a_mounted_segment_is_populated_to_its_end_and_known_in_its_masters_epoch() {
     let segment = mounts(&client.master).remove(0);
     let address = met(&client, segment).expect("it is there");
     assert_eq!(address.uuid, id.0);
-    let wait = Deadline::at(Instant::now() + PATIENCE);
-    let link = client.shared.links.link(&address, &wait).unwrap();
+    let deadline = Deadline::at(Instant::now() + TIMEOUT);
+    let link = client.shared.links.link(&address, &deadline).unwrap();
     assert!(client.shared.links.vouch_for(&link), "views of it may begin");
 }
 
@@ -117,7 +117,7 @@ fn met(client: &Client, segment: Segment) -> Option<Arc<mooncake_segment::Segmen
     let segment = Segment { number: 1, ..segment };
     client.master.answers(move |request| match &request.body {
         Some(request::Body::Segments(_)) => {
-            Some(answer(request, reply::Body::Segments(SegmentsReply { segments: vec![segment.clone()] })))
+            Some(reply_to(request, reply::Body::Segments(SegmentsReply { segments: vec![segment.clone()] })))
         }
         _ => Some(usual(request)),
     });
@@ -134,8 +134,8 @@ fn memory_that_the_master_does_not_want_is_served_no_more() {
     client.owner().mount(Backing::Memory(1 << 20)).unwrap_err();
     assert!(client.owner().held().is_empty());
     let address = met(&client, mounts(&client.master).remove(0)).unwrap();
-    let wait = Deadline::at(Instant::now() + PATIENCE);
-    assert!(client.shared.links.link(&address, &wait).is_err());
+    let deadline = Deadline::at(Instant::now() + TIMEOUT);
+    assert!(client.shared.links.link(&address, &deadline).is_err());
 }
 
 #[test]

@@ -10,14 +10,14 @@ use mooncake_wire::message::{AttachCall, Reply, Request, reply, request};
 use super::*;
 use crate::scripted_master::{frame, hello_reply};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection, and the peer's end of it.
 fn connected() -> (Connection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tcp(listener.local_addr().unwrap());
     let opening = std::thread::spawn(move || {
-        let deadline = Deadline::at(Instant::now() + PATIENCE);
+        let deadline = Deadline::at(Instant::now() + TIMEOUT);
         let role = hello::Role::Attach(AttachCall { session: 7, secret: 7 });
         Connection::open(&address, role, LogPosition::default(), &deadline).unwrap().0
     });
@@ -45,7 +45,7 @@ fn a_peer_that_takes_or_says_nothing_is_waited_for_until_the_deadline() {
         ended.send(connection.send(&request, &deadline())).unwrap();
     });
     for what in ["it says nothing", "it takes nothing"] {
-        let outcome = ends.recv_timeout(PATIENCE).expect(what);
+        let outcome = ends.recv_timeout(TIMEOUT).expect(what);
         assert!(matches!(outcome, Err(ConnectionError::Deadline)), "{what}: {outcome:?}");
     }
 }
@@ -53,7 +53,7 @@ fn a_peer_that_takes_or_says_nothing_is_waited_for_until_the_deadline() {
 #[test]
 fn messages_are_whole_however_their_bytes_come_and_long_ones_keep_no_room() {
     let (mut connection, mut peer) = connected();
-    let deadline = Deadline::at(Instant::now() + PATIENCE);
+    let deadline = Deadline::at(Instant::now() + TIMEOUT);
     let sent: Vec<Reply> =
         [3, 0, 200_000, 5, 1 << 20, 7].into_iter().zip(0..).map(|(bytes, id)| reply(id, bytes)).collect();
     let bytes: Vec<u8> = sent.iter().flat_map(frame).collect();

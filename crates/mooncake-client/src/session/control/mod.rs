@@ -25,7 +25,7 @@ use crate::machine::wants::Wants;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
 use crate::session::Session;
-use crate::session::caller::Lost;
+use crate::session::caller::NoReply;
 use crate::session::connection::{Address, Connection};
 
 #[cfg(test)]
@@ -267,7 +267,7 @@ impl Control {
         long: bool,
         deadline: &Deadline<'_>,
         queued: &Mutex<Queued>,
-    ) -> Result<(Arc<Session>, Connection), Lost> {
+    ) -> Result<(Arc<Session>, Connection), NoReply> {
         let session = self.session();
         let mut pool = self.pool.lock();
         loop {
@@ -357,7 +357,7 @@ impl Control {
         pool.idle.clear();
     }
 
-    fn attach(&self, session: &Arc<Session>, deadline: &Deadline<'_>) -> Result<Connection, Lost> {
+    fn attach(&self, session: &Arc<Session>, deadline: &Deadline<'_>) -> Result<Connection, NoReply> {
         if let Some(unix) = &session.unix {
             match self.attach_at(unix, session, deadline) {
                 // Another process may have taken the name.
@@ -365,7 +365,7 @@ impl Control {
                 Ok(_) => {
                     tracing::debug!(master = %self.masters, "another master has its Unix socket by now; using TCP")
                 }
-                Err(Lost::Broken(error)) => {
+                Err(NoReply::Broken(error)) => {
                     tracing::debug!(master = %self.masters, %error, "its Unix socket cannot be used; using TCP");
                 }
                 Err(other) => return Err(other),
@@ -379,12 +379,12 @@ impl Control {
         address: &Address,
         session: &Arc<Session>,
         deadline: &Deadline<'_>,
-    ) -> Result<(Connection, Vec<u8>), Lost> {
+    ) -> Result<(Connection, Vec<u8>), NoReply> {
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
         let (connection, reply) = Connection::open(address, role, self.position(), deadline)?;
         match reply.refusal {
-            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => Err(Lost::Session(session.clone())),
-            Some(refusal) => Err(Lost::Refused(refusal)),
+            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => Err(NoReply::Session(session.clone())),
+            Some(refusal) => Err(NoReply::Refused(refusal)),
             None => Ok((connection, reply.instance.to_vec())),
         }
     }

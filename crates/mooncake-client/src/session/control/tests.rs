@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::error::ErrorKind;
-use crate::scripted_master::{Client, Master, PATIENCE, answer, hello_reply, usual, wait_for};
+use crate::scripted_master::{Client, Master, TIMEOUT, hello_reply, reply_to, usual, wait_for};
 
 /// A store whose anchor says nothing.
 struct Alone {
@@ -29,12 +29,12 @@ impl Alone {
         &self.client.master
     }
 
-    fn ask(&self, body: request::Body, patience: Duration) -> Result<crate::session::caller::Answer, StoreError> {
-        self.control().query("a call", body, patience)
+    fn ask(&self, body: request::Body, timeout: Duration) -> Result<crate::session::caller::SessionReply, StoreError> {
+        self.control().query("a call", body, timeout)
     }
 
-    fn ping(&self) -> Result<crate::session::caller::Answer, StoreError> {
-        self.ask(request::Body::Ping(Ping {}), PATIENCE)
+    fn ping(&self) -> Result<crate::session::caller::SessionReply, StoreError> {
+        self.ask(request::Body::Ping(Ping {}), TIMEOUT)
     }
 }
 
@@ -53,7 +53,7 @@ fn held(master: &Master) -> mpsc::Sender<()> {
     let (release, released) = mpsc::channel();
     let released = Mutex::new(released);
     master.answers(move |request| {
-        let _ = released.lock().recv_timeout(PATIENCE);
+        let _ = released.lock().recv_timeout(TIMEOUT);
         Some(usual(request))
     });
     release
@@ -65,7 +65,7 @@ fn a_session_that_goes_on_is_a_word_of_the_master() {
     assert!(!control.reach.expired(Duration::from_secs(1)));
     control.set_session(Session::clone(&control.session()));
     assert!(!control.reach.is_unreachable(), "calls are made again");
-    assert!(control.reach.silence(control.now()) < PATIENCE);
+    assert!(control.reach.silence(control.now()) < TIMEOUT);
 }
 
 #[test]
@@ -96,18 +96,18 @@ fn whatever_becomes_of_a_call_its_place_is_given_back() {
     let store = Alone::new();
     let control = store.control();
     store.ping().unwrap();
-    store.ask(long(), PATIENCE).unwrap();
+    store.ask(long(), TIMEOUT).unwrap();
     assert_eq!((control.connections(), store.master().attached()), ((1, 1, 0), 1), "one after the other");
 
     let other = Arc::new(session(1, 8, control));
     let body = request::Body::Ping(Ping {});
-    assert!(control.finish_in(&other, "a call", body, PATIENCE).unwrap().is_none(), "it is of another session");
+    assert!(control.finish_in(&other, "a call", body, TIMEOUT).unwrap().is_none(), "it is of another session");
     assert_eq!(control.connections(), (1, 1, 0));
 
     // A master that knows of no patterns.
     store.master().greets(HelloReply { features: 0, ..hello_reply(7) });
     control.drop_idle();
-    store.ask(request::Body::RemoveByRegex(RemoveByRegex::default()), PATIENCE).unwrap_err();
+    store.ask(request::Body::RemoveByRegex(RemoveByRegex::default()), TIMEOUT).unwrap_err();
     assert_eq!(control.connections(), (0, 0, 0));
 
     store.master().answers(|_| None);
@@ -222,7 +222,7 @@ fn a_store_whose_anchor_beats_closes_what_no_call_has_had_for_long() {
     let control = &client.shared.control;
     let release = held(&client.master);
     std::thread::scope(|scope| {
-        let ping = || control.query("a call", request::Body::Ping(Ping {}), PATIENCE);
+        let ping = || control.query("a call", request::Body::Ping(Ping {}), TIMEOUT);
         let calls: Vec<_> = (0..4).map(|_| scope.spawn(ping)).collect();
         wait_for("all calls", || client.master.asked().len() == 4);
         (0..4).for_each(|_| release.send(()).unwrap());
@@ -276,7 +276,7 @@ fn an_answer_to_another_request_is_none() {
     let store = Alone::new();
     let confuses = AtomicBool::new(true);
     store.master().answers(move |request| {
-        let reply = answer(request, reply::Body::Done(Default::default()));
+        let reply = reply_to(request, reply::Body::Done(Default::default()));
         let next = u64::from(confuses.swap(false, Ordering::SeqCst));
         Some(Reply { id: reply.id + next, ..reply })
     });
@@ -355,12 +355,12 @@ fn no_more_calls_are_under_way_than_there_are_places_and_long_ones_leave_some_to
     let released = Mutex::new(released);
     store.master().answers(move |request| {
         if matches!(request.body, Some(request::Body::RemoveAll(_))) {
-            let _ = released.lock().recv_timeout(PATIENCE);
+            let _ = released.lock().recv_timeout(TIMEOUT);
         }
         Some(usual(request))
     });
     std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..LONG_CALLS_MAX + 2).map(|_| scope.spawn(|| store.ask(long(), 2 * PATIENCE))).collect();
+        let calls: Vec<_> = (0..LONG_CALLS_MAX + 2).map(|_| scope.spawn(|| store.ask(long(), 2 * TIMEOUT))).collect();
         wait_for("as many as may be", || store.master().asked().len() == LONG_CALLS_MAX);
         store.ping().expect("there is room for it");
         assert_eq!(control.connections(), (LONG_CALLS_MAX + 1, 1, LONG_CALLS_MAX));
@@ -374,7 +374,7 @@ fn no_more_calls_are_under_way_than_there_are_places_and_long_ones_leave_some_to
     let release = held(store.master());
     let asked = store.master().asked().len();
     std::thread::scope(|scope| {
-        let ping = || scope.spawn(|| store.ask(request::Body::Ping(Ping {}), 2 * PATIENCE));
+        let ping = || scope.spawn(|| store.ask(request::Body::Ping(Ping {}), 2 * TIMEOUT));
         let mut calls: Vec<_> = (0..CONNECTIONS_MAX).map(|_| ping()).collect();
         wait_for("as many as may be", || store.master().asked().len() == asked + CONNECTIONS_MAX);
         assert_eq!(control.connections(), (CONNECTIONS_MAX, 0, 0));

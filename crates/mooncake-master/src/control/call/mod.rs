@@ -13,7 +13,7 @@ use crate::connections::Idle;
 use crate::control::connection::{Connection, Ended, Stream};
 use crate::log::LogClosed;
 use crate::machine::removals::{self, Removal};
-use crate::machine::requests::{self, Answer, Asked, Change, Outcome, PutStart};
+use crate::machine::requests::{self, Asked, Change, CountedReply, Outcome, PutStart};
 use crate::metrics::Op;
 use crate::removal::{remove_all, remove_matching};
 use crate::shared::Shared;
@@ -26,7 +26,7 @@ const COPIED_IN_A_MICROSECOND: u64 = 10_000;
 const PACKED_IN_A_MICROSECOND: u64 = 200;
 
 /// Longer than any ticket waits in the core: only a bug gets here.
-const PARKED_MAX: Duration = Duration::from_secs(10);
+const PARK_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Answers calls until the connection ends.
 pub async fn serve<S: Stream>(
@@ -51,11 +51,11 @@ pub async fn serve<S: Stream>(
         if requests::says_settled(&request) {
             shared.read(|core, _| requests::note_settled(core, session, &request));
         }
-        let answer = match requests::read(&mut request, shared.identity.soft_pin) {
-            Ok(read) => call.answer(read, connection).await?,
-            Err(reason) => Answer::bad(reason),
+        let reply = match requests::read(&mut request, shared.identity.soft_pin) {
+            Ok(read) => call.reply(read, connection).await?,
+            Err(reason) => CountedReply::bad(reason),
         };
-        let body = call.counted(asked, answer);
+        let body = call.counted(asked, reply);
         let copying = Duration::from_micros(bytes_to_copy(&body) / COPIED_IN_A_MICROSECOND);
         if let reply::Body::Refusal(refusal) = &body {
             shared.metrics.refused(refusal);
@@ -96,23 +96,23 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn answer<S: Stream>(&self, asked: Asked<'_>, connection: &mut Connection<S>) -> Result<Answer, Ended> {
+    async fn reply<S: Stream>(&self, asked: Asked<'_>, connection: &mut Connection<S>) -> Result<CountedReply, Ended> {
         Ok(match asked {
             Asked::Query(query) => query.run(&**self.shared, self.session),
             Asked::Change(change) => self.change(change).await?,
             Asked::PutStart(put) => return self.put_start(put, connection).await,
             Asked::RemoveAll { force } => match self.removed_before().await? {
-                Some(answer) => answer,
+                Some(reply) => reply,
                 None => self.removed(remove_all(self.shared, force, Some(self.origin)).await?).await?,
             },
             Asked::RemoveMatching { pattern, force } => match self.removed_before().await? {
-                Some(answer) => answer,
+                Some(reply) => reply,
                 None => self.removed(remove_matching(self.shared, &pattern, force, self.origin).await?).await?,
             },
         })
     }
 
-    async fn change(&self, change: Change<'_>) -> Result<Answer, LogClosed> {
+    async fn change(&self, change: Change<'_>) -> Result<CountedReply, LogClosed> {
         let session = self.session.0;
         let mut unmounted = None;
         let mounted = match &change {
@@ -136,7 +136,8 @@ impl Call<'_> {
         while let Outcome::Closes = outcome {
             tokio::task::yield_now().await;
             let goes_on = Change::CloseSession;
-            outcome = self.shared.apply_async(|core, now, fx| goes_on.run(core, now, self.origin, fx)).await?;
+            outcome =
+                self.shared.apply_async(|core, now, effects| goes_on.run(core, now, self.origin, effects)).await?;
         }
         match &outcome {
             Outcome::Mount(_) => {
@@ -156,10 +157,14 @@ impl Call<'_> {
             }
             _ => {}
         }
-        Ok(outcome.answer())
+        Ok(outcome.reply())
     }
 
-    async fn put_start<S: Stream>(&self, put: PutStart<'_>, connection: &mut Connection<S>) -> Result<Answer, Ended> {
+    async fn put_start<S: Stream>(
+        &self,
+        put: PutStart<'_>,
+        connection: &mut Connection<S>,
+    ) -> Result<CountedReply, Ended> {
         let (sizes, replicas) = (put.sizes, put.config.replica_num as usize);
         let mut parked = None;
         let started = self.shared.apply_async(|core, now, effects| {
@@ -175,7 +180,7 @@ impl Call<'_> {
         let slots = match (started, parked) {
             (Ok(PutStarted::Now(slots)), _) => slots,
             (Ok(PutStarted::Parked(ticket)), Some((_guard, woken))) => {
-                let woken = tokio::time::timeout(PARKED_MAX, connection.until_closed(woken)).await;
+                let woken = tokio::time::timeout(PARK_TIME_MAX, connection.until_closed(woken)).await;
                 match woken {
                     Ok(slots) => slots?.map_err(|_| LogClosed)?,
                     Err(_) => {
@@ -183,35 +188,35 @@ impl Call<'_> {
                         let reason = "the put waited too long; try again".to_owned();
                         let kind = message::refusal::Kind::Internal.into();
                         let body = reply::Body::Refusal(message::Refusal { kind, reason });
-                        return Ok(Answer { body, tally: None });
+                        return Ok(CountedReply { body, tally: None });
                     }
                 }
             }
             (Ok(PutStarted::Parked(_)), None) => unreachable!("entered above"),
-            (Err(refused), _) => return Ok(Answer::refused(&refused, sizes.len())),
+            (Err(refused), _) => return Ok(CountedReply::refused(&refused, sizes.len())),
         };
         for (slot, size) in slots.iter().zip(sizes) {
             if let PutSlot::Placed(placed) = slot {
                 self.shared.metrics.placed(*size, placed.len() < replicas);
             }
         }
-        Ok(Answer::put_start(&slots))
+        Ok(CountedReply::put_start(&slots))
     }
 
     /// The answer to a repeat. It tells that a removal is through only once the log has that, whichever call asked
     /// first.
-    async fn removed_before(&self) -> Result<Option<Answer>, LogClosed> {
+    async fn removed_before(&self) -> Result<Option<CountedReply>, LogClosed> {
         self.shared.apply_async(|core, _, _| Removal::answered_before(core, self.origin)).await
     }
 
-    async fn removed(&self, removed: u64) -> Result<Answer, LogClosed> {
+    async fn removed(&self, removed: u64) -> Result<CountedReply, LogClosed> {
         self.shared.apply_async(|core, _, effects| removals::remember(core, self.origin, removed, effects)).await?;
-        Ok(removals::answer(removed))
+        Ok(removals::reply(removed))
     }
 
     /// Counts what a request came to.
-    fn counted(&self, asked: Option<RequestKind>, answer: Answer) -> reply::Body {
-        let Answer { body, tally } = answer;
+    fn counted(&self, asked: Option<RequestKind>, reply: CountedReply) -> reply::Body {
+        let CountedReply { body, tally } = reply;
         if let (Some(op), Some(tally)) = (asked.and_then(op_of), tally) {
             let metrics = &self.shared.metrics;
             match &body {

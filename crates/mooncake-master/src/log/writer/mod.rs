@@ -133,13 +133,13 @@ pub struct Log {
 pub(super) struct Writer {
     pub sink: Option<Sink>,
     /// What is left of a log that was lost in this run.
-    pub lost: Option<Lost>,
+    pub lost: Option<LostLog>,
     spare: Batch<Vec<u8>>,
 }
 
 /// What a new log is begun with where one was lost.
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(super) struct LostLog {
     /// Still locked: no other master begins there meanwhile.
     pub folder: Folder,
     pub boot_id: [u8; 16],
@@ -305,7 +305,7 @@ fn remove_temporaries(folder: &Path) {
 struct Committing<'a, F> {
     log: &'a Log,
     sink: &'a mut Option<Sink>,
-    lost: &'a mut Option<Lost>,
+    lost: &'a mut Option<LostLog>,
     deliver: F,
 }
 
@@ -456,15 +456,15 @@ impl Log {
         self.commit_in(self.writer.lock(), number, deliver)
     }
 
-    /// [`Log::commit`], unless another one is in the midst of it for longer than `patience`: false then, and at once
+    /// [`Log::commit`], unless another one is in the midst of it for longer than `timeout`: false then, and at once
     /// for as long as that one is, so that a thread loses that time once.
-    pub fn commit_soon(&self, number: u64, patience: Duration, deliver: impl Fn(Delivery)) -> Result<bool, LogClosed> {
+    pub fn commit_soon(&self, number: u64, timeout: Duration, deliver: impl Fn(Delivery)) -> Result<bool, LogClosed> {
         if self.is_done(number) {
             return Ok(true);
         }
         let patiently = || match self.is_slow.load(Ordering::Relaxed) {
             true => None,
-            false => self.writer.try_lock_for(patience),
+            false => self.writer.try_lock_for(timeout),
         };
         match self.writer.try_lock().or_else(patiently) {
             Some(writer) => self.commit_in(writer, number, deliver).map(|()| true),
@@ -594,7 +594,7 @@ impl Log {
     /// Gives up a log to which an append failed: what is in the file is no longer the truth. The master renames it away
     /// before the next reply and goes on without it (`docs/safety.md`, rule 19). An error: it cannot be renamed, and
     /// the log is closed.
-    fn lose(&self, sink: &mut Option<Sink>, lost: &mut Option<Lost>, cause: &io::Error) -> Result<(), LogClosed> {
+    fn lose(&self, sink: &mut Option<Sink>, lost: &mut Option<LostLog>, cause: &io::Error) -> Result<(), LogClosed> {
         let Some(broken) = sink.take() else { return Ok(()) };
         self.lost.store(true, Ordering::Relaxed);
         match self.give_up(broken) {
@@ -621,7 +621,7 @@ impl Log {
     ///
     /// An operator may put the log back, so the master goes on under another id: what replies tell from here on is not
     /// that log's. A log that was only begun beside that place cannot be put back: its id goes on.
-    pub(super) fn give_up(&self, mut broken: Sink) -> Result<(Option<PathBuf>, Lost), LogError> {
+    pub(super) fn give_up(&self, mut broken: Sink) -> Result<(Option<PathBuf>, LostLog), LogError> {
         let was_whole = !broken.folder.is_beside();
         let path = broken.folder.give_up()?;
         // Rids are given out without this log from here on: no witness may vouch for it if an operator puts it back
@@ -635,7 +635,7 @@ impl Log {
         }
         self.bytes.store(0, Ordering::Relaxed);
         let Sink { folder, boot_id, upkeep, .. } = broken;
-        Ok((path, Lost { folder, boot_id, upkeep }))
+        Ok((path, LostLog { folder, boot_id, upkeep }))
     }
 
     /// Under the queue's lock: a frame is encoded for one log or for none.

@@ -279,7 +279,7 @@ fn a_log_that_can_neither_be_written_nor_given_up_ends_and_nobody_hears_what_it_
 }
 
 #[test]
-fn a_thread_loses_its_patience_with_a_slow_commit_once() {
+fn a_thread_waits_in_vain_for_a_slow_commit_once() {
     let log = Log::new(LOG, 0, None, false);
     let queue = || log.enqueue(&mut dropped()).unwrap();
     let (short, long) = (Duration::from_millis(1), Duration::from_secs(10));

@@ -103,7 +103,7 @@ pub struct PutStart<'m> {
     wait: bool,
 }
 
-/// What came of a change. [`Outcome::answer`] may be sent once the records that it left are in the log.
+/// What came of a change. [`Outcome::reply`] may be sent once the records that it left are in the log.
 #[derive(Debug)]
 pub enum Outcome {
     /// Per put that was ended.
@@ -124,9 +124,9 @@ pub enum Outcome {
     Refused(Refused, usize),
 }
 
-/// An answer.
+/// A reply, and what it came to.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CountedReply {
     /// In the protocol's words.
     pub body: reply::Body,
     /// What it came to, where that is counted.
@@ -297,66 +297,68 @@ impl Change<'_> {
 }
 
 impl Outcome {
-    /// The answer.
-    pub fn answer(self) -> Answer {
+    /// The reply.
+    pub fn reply(self) -> CountedReply {
         match self {
             Outcome::PutEnd(outcomes) => {
                 let failed = outcomes.iter().filter(|outcome| **outcome != EndOutcome::Committed).count();
                 let tally = Tally { items: outcomes.len(), failed, ..Tally::default() };
                 let outcomes = outcomes.into_iter().map(convert::end_outcome).collect();
-                Answer::counted(reply::Body::PutEnd(message::PutEndReply { outcomes }), tally)
+                CountedReply::counted(reply::Body::PutEnd(message::PutEndReply { outcomes }), tally)
             }
             Outcome::Pin(found) => {
                 let failed = found.iter().filter(|found| found.is_none()).count();
                 let hit_bytes = found.iter().flatten().map(|found| found.size).sum();
                 let tally = Tally { items: found.len(), failed, hit_bytes, ..Tally::default() };
                 let objects = found.iter().map(convert::pinned_object).collect();
-                Answer::counted(reply::Body::Lookup(message::LookupReply { objects, away: false }), tally)
+                CountedReply::counted(reply::Body::Lookup(message::LookupReply { objects, away: false }), tally)
             }
             Outcome::Remove(outcomes) => {
                 let failed = outcomes.iter().filter(|outcome| **outcome != RemoveOutcome::Removed).count();
                 let tally = Tally { items: outcomes.len(), failed, ..Tally::default() };
                 let outcomes = outcomes.into_iter().map(convert::remove_outcome).collect();
-                Answer::counted(reply::Body::Remove(message::RemoveReply { outcomes }), tally)
+                CountedReply::counted(reply::Body::Remove(message::RemoveReply { outcomes }), tally)
             }
             Outcome::Mount(number) => {
                 let tally = Tally { items: 1, ..Tally::default() };
-                Answer::counted(reply::Body::Mount(message::MountReply { number: number.0 }), tally)
+                CountedReply::counted(reply::Body::Mount(message::MountReply { number: number.0 }), tally)
             }
-            Outcome::Done(items) => Answer {
+            Outcome::Done(items) => CountedReply {
                 body: reply::Body::Done(message::Done {}),
                 tally: items.map(|items| Tally { items, ..Tally::default() }),
             },
-            Outcome::Closed | Outcome::Closes => Answer { body: reply::Body::Done(message::Done {}), tally: None },
-            Outcome::Refused(refused, items) => Answer::refused(&refused, items),
+            Outcome::Closed | Outcome::Closes => {
+                CountedReply { body: reply::Body::Done(message::Done {}), tally: None }
+            }
+            Outcome::Refused(refused, items) => CountedReply::refused(&refused, items),
         }
     }
 }
 
-impl Answer {
-    pub(super) fn counted(body: reply::Body, tally: Tally) -> Answer {
-        Answer { body, tally: Some(tally) }
+impl CountedReply {
+    pub(super) fn counted(body: reply::Body, tally: Tally) -> CountedReply {
+        CountedReply { body, tally: Some(tally) }
     }
 
     /// To a request for `items` things that the core refused as a whole.
-    pub fn refused(refused: &Refused, items: usize) -> Answer {
+    pub fn refused(refused: &Refused, items: usize) -> CountedReply {
         let tally = Tally { items, failed: items, ..Tally::default() };
-        Answer::counted(reply::Body::Refusal(convert::refusal(refused)), tally)
+        CountedReply::counted(reply::Body::Refusal(convert::refusal(refused)), tally)
     }
 
     /// To one that makes no sense.
-    pub fn bad(reason: Bad) -> Answer {
-        Answer { body: convert::bad_request(reason), tally: None }
+    pub fn bad(reason: Bad) -> CountedReply {
+        CountedReply { body: convert::bad_request(reason), tally: None }
     }
 
     /// To a put, at once or when it was woken.
-    pub fn put_start(slots: &[PutSlot]) -> Answer {
+    pub fn put_start(slots: &[PutSlot]) -> CountedReply {
         let existing = slots.iter().filter(|slot| matches!(slot, PutSlot::Exists)).count();
         let placed = slots.iter().filter(|slot| matches!(slot, PutSlot::Placed(_))).count();
         let failed = slots.len() - placed - existing;
         let tally = Tally { items: slots.len(), failed, existing, ..Tally::default() };
         let slots = slots.iter().map(convert::put_slot).collect();
-        Answer::counted(reply::Body::PutStart(message::PutStartReply { slots }), tally)
+        CountedReply::counted(reply::Body::PutStart(message::PutStartReply { slots }), tally)
     }
 }
 

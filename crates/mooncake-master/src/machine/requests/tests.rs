@@ -19,23 +19,23 @@ fn put_end(rid: u64) -> Body {
 
 /// Reserves room for a key.
 fn reserve(testbed: &mut Testbed, client: Client, key: &str) -> u64 {
-    let answer = testbed.call(client, Body::PutStart(put_start(&[key], false)));
-    let reply::Body::PutStart(reply) = answer.body else { panic!("{answer:?}") };
+    let reply = testbed.call(client, Body::PutStart(put_start(&[key], false)));
+    let reply::Body::PutStart(reply) = reply.body else { panic!("{reply:?}") };
     assert_eq!(reply.slots[0].kind(), Kind::Placed);
     reply.slots[0].replicas[0].rid
 }
 
 fn put(testbed: &mut Testbed, client: Client, key: &str) -> u64 {
     let rid = reserve(testbed, client, key);
-    let answer = testbed.call(client, put_end(rid));
+    let reply = testbed.call(client, put_end(rid));
     let outcomes = vec![Ending::Committed.into()];
-    assert_eq!(answer.body, reply::Body::PutEnd(message::PutEndReply { outcomes }));
+    assert_eq!(reply.body, reply::Body::PutEnd(message::PutEndReply { outcomes }));
     rid
 }
 
-fn is_bad(answer: &Answer) -> bool {
-    let bad = matches!(&answer.body, reply::Body::Refusal(it) if it.kind() == refusal::Kind::BadRequest);
-    bad && answer.tally.is_none()
+fn is_bad(reply: &CountedReply) -> bool {
+    let bad = matches!(&reply.body, reply::Body::Refusal(it) if it.kind() == refusal::Kind::BadRequest);
+    bad && reply.tally.is_none()
 }
 
 fn tally(items: usize, failed: usize, hit_bytes: u64) -> Option<Tally> {
@@ -72,9 +72,9 @@ fn what_is_to_be_done_once_has_a_number() {
         let mut testbed = Testbed::new();
         let client = testbed.open();
         let said = format!("{body:?}");
-        let answer = testbed.request(client, Request { body: Some(body), ..Request::default() }).unwrap();
+        let reply = testbed.request(client, Request { body: Some(body), ..Request::default() }).unwrap();
         // The first seven change nothing, or nothing that a repeat changes.
-        assert_eq!(is_bad(&answer), at >= 7, "{said}: {answer:?}");
+        assert_eq!(is_bad(&reply), at >= 7, "{said}: {reply:?}");
     }
     let mut testbed = Testbed::new();
     let client = testbed.open();
@@ -122,8 +122,8 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     testbed.effects = Effects::default();
     for body in garbage {
         let said = format!("{body:.80?}");
-        let answer = testbed.call(client, body);
-        assert!(is_bad(&answer), "{said}: {answer:?}");
+        let reply = testbed.call(client, body);
+        assert!(is_bad(&reply), "{said}: {reply:?}");
     }
     assert!(testbed.effects.is_empty());
     assert!(!is_bad(&testbed.call(client, segment(whole()))), "the same without the fault");
@@ -136,33 +136,33 @@ fn what_is_put_is_there_for_all_that_asks_until_it_is_removed() {
     let rid = put(&mut testbed, client, "k");
     let keys = || Some(pack_keys(&["k", "missing"]));
 
-    let answer = testbed.call(client, Body::Exists(message::Exists { keys: keys(), sizes: true }));
+    let reply = testbed.call(client, Body::Exists(message::Exists { keys: keys(), sizes: true }));
     let told = message::ExistsReply { found: vec![1, 0].into(), sizes: vec![1000, 0], away: false };
-    assert_eq!((answer.body, answer.tally), (reply::Body::Exists(told), tally(2, 0, 0)));
+    assert_eq!((reply.body, reply.tally), (reply::Body::Exists(told), tally(2, 0, 0)));
 
     for body in [Body::Lookup(message::Lookup { keys: keys() }), Body::Pin(message::Pin { keys: keys() })] {
-        let answer = testbed.call(client, body);
-        let reply::Body::Lookup(told) = answer.body else { panic!("{answer:?}") };
+        let reply = testbed.call(client, body);
+        let reply::Body::Lookup(told) = reply.body else { panic!("{reply:?}") };
         assert_eq!((told.objects[0].replicas[0].rid, told.objects[0].crc32c), (rid, 7));
-        assert_eq!((told.objects[1].replicas.len(), answer.tally), (0, tally(2, 1, 1000)));
+        assert_eq!((told.objects[1].replicas.len(), reply.tally), (0, tally(2, 1, 1000)));
     }
     assert_eq!(testbed.stats().pins, 1);
-    let answer = testbed.call(client, Body::Unpin(message::Unpin { rids: vec![rid] }));
-    assert_eq!((testbed.stats().pins, answer.tally), (0, tally(1, 0, 0)));
+    let reply = testbed.call(client, Body::Unpin(message::Unpin { rids: vec![rid] }));
+    assert_eq!((testbed.stats().pins, reply.tally), (0, tally(1, 0, 0)));
 
-    let answer = testbed.call(client, Body::Describe(message::Describe { keys: keys() }));
-    let reply::Body::Describe(told) = answer.body else { panic!("{answer:?}") };
+    let reply = testbed.call(client, Body::Describe(message::Describe { keys: keys() }));
+    let reply::Body::Describe(told) = reply.body else { panic!("{reply:?}") };
     assert_eq!((told.objects[0].size, &*told.segments[0].name), (1000, "h:1"));
     let numbers = vec![told.segments[0].number; 2];
-    let answer = testbed.call(client, Body::Segments(message::Segments { numbers }));
-    let reply::Body::Segments(told) = answer.body else { panic!("{answer:?}") };
+    let reply = testbed.call(client, Body::Segments(message::Segments { numbers }));
+    let reply::Body::Segments(told) = reply.body else { panic!("{reply:?}") };
     assert_eq!((told.segments.len(), told.segments[0].session), (1, client.session.0), "each once");
 
-    let answer = testbed.call(client, Body::Remove(message::Remove { keys: keys(), force: true }));
+    let reply = testbed.call(client, Body::Remove(message::Remove { keys: keys(), force: true }));
     use message::remove_reply::Outcome;
     let outcomes = vec![Outcome::Removed.into(), Outcome::Missing.into()];
     let told = reply::Body::Remove(message::RemoveReply { outcomes });
-    assert_eq!((answer.body, answer.tally), (told, tally(2, 1, 0)));
+    assert_eq!((reply.body, reply.tally), (told, tally(2, 1, 0)));
     assert_eq!(testbed.stats().keys, 0);
 }
 
@@ -182,10 +182,10 @@ fn a_put_that_waits_is_answered_when_the_one_before_it_ends() {
     testbed.call(first, put_end(rid));
     let woken = std::mem::take(&mut testbed.effects.woken);
     assert_eq!(woken, [(ticket, vec![PutSlot::Exists])]);
-    let answer = Answer::put_start(&woken[0].1);
-    let reply::Body::PutStart(told) = answer.body else { panic!("{answer:?}") };
+    let reply = CountedReply::put_start(&woken[0].1);
+    let reply::Body::PutStart(told) = reply.body else { panic!("{reply:?}") };
     let one = Tally { items: 1, existing: 1, ..Tally::default() };
-    assert_eq!((told.slots[0].kind(), answer.tally), (Kind::Exists, Some(one)));
+    assert_eq!((told.slots[0].kind(), reply.tally), (Kind::Exists, Some(one)));
 }
 
 #[test]
@@ -215,8 +215,8 @@ fn what_its_client_has_given_up_is_not_carried_out_when_it_comes() {
     let ping = Some(Body::Ping(message::Ping {}));
     testbed.request(client, Request { abandoned: vec![60], body: ping, ..Request::default() }).unwrap();
     let late = Some(Body::PutStart(put_start(&["k"], false)));
-    let answer = testbed.request(client, Request { sequence: 60, body: late, ..Request::default() }).unwrap();
-    assert!(matches!(answer.body, reply::Body::Refusal(_)), "{answer:?}");
+    let reply = testbed.request(client, Request { sequence: 60, body: late, ..Request::default() }).unwrap();
+    assert!(matches!(reply.body, reply::Body::Refusal(_)), "{reply:?}");
     assert_eq!(testbed.stats().unfinished_puts, 0);
 }
 
@@ -226,8 +226,8 @@ fn a_session_that_closes_is_over_with_its_memory() {
     let client = testbed.owner();
     testbed.call(client, Body::CloseSession(message::CloseSession {}));
     assert!(!testbed.knows(client) && testbed.owner_of_memory().is_none());
-    let answer = testbed.call(client, Body::PutStart(put_start(&["k"], false)));
-    let reply::Body::Refusal(refusal) = answer.body else { panic!("{answer:?}") };
+    let reply = testbed.call(client, Body::PutStart(put_start(&["k"], false)));
+    let reply::Body::Refusal(refusal) = reply.body else { panic!("{reply:?}") };
     assert_eq!(refusal.kind(), refusal::Kind::UnknownSession);
 }
 
@@ -239,7 +239,7 @@ fn what_its_client_has_the_answer_to_is_forgotten_by_one_word_and_not_done_again
         let body = Some(Body::Remove(message::Remove { keys: Some(pack_keys(&["k"])), force: true }));
         Request { sequence, body, ..Request::default() }
     };
-    let refusal = |answer: &Answer| match &answer.body {
+    let refusal = |reply: &CountedReply| match &reply.body {
         reply::Body::Refusal(refusal) => Some(refusal.reason.clone()),
         _ => None,
     };
@@ -265,19 +265,19 @@ fn as_failed_counts_what_was_not_done() {
     let ended =
         |rid, good| message::Ended { replicas: vec![message::ReplicaOutcome { rid, good }], crc32c: 7, stays: false };
     let all = message::PutEnd { ended: vec![ended(one, true), ended(other, false), ended(4, true)] };
-    let answer = testbed.call(client, Body::PutEnd(all));
+    let reply = testbed.call(client, Body::PutEnd(all));
     let outcomes = vec![Ending::Committed.into(), Ending::Revoked.into(), Ending::Superseded.into()];
-    assert_eq!(answer.body, reply::Body::PutEnd(message::PutEndReply { outcomes }));
-    assert_eq!(answer.tally, tally(3, 2, 0));
+    assert_eq!(reply.body, reply::Body::PutEnd(message::PutEndReply { outcomes }));
+    assert_eq!(reply.tally, tally(3, 2, 0));
 
     let mut start = put_start(&["a", "c", "huge"], false);
     start.sizes[2] = 1 << 40;
-    let answer = testbed.call(client, Body::PutStart(start));
-    let reply::Body::PutStart(reply) = &answer.body else { panic!("{answer:?}") };
-    let kinds: Vec<Kind> = reply.slots.iter().map(|slot| slot.kind()).collect();
+    let reply = testbed.call(client, Body::PutStart(start));
+    let reply::Body::PutStart(started) = &reply.body else { panic!("{reply:?}") };
+    let kinds: Vec<Kind> = started.slots.iter().map(|slot| slot.kind()).collect();
     assert_eq!(kinds[..2], [Kind::Exists, Kind::Placed]);
     let told = Tally { items: 3, failed: 1, existing: 1, ..Tally::default() };
-    assert_eq!(answer.tally, Some(told), "{:?}", kinds[2]);
+    assert_eq!(reply.tally, Some(told), "{:?}", kinds[2]);
 
     let keys = || Some(pack_keys(&["a", "c", "d"]));
     assert_eq!(testbed.call(client, Body::Pin(message::Pin { keys: keys() })).tally, tally(3, 2, 1000));
@@ -297,8 +297,8 @@ fn whoever_asks_whether_an_object_is_there_has_a_while_to_get_it() {
         let client = testbed.owner();
         put(&mut testbed, client, "k");
         let remove = |testbed: &mut Testbed| {
-            let answer = testbed.call(client, Body::Remove(message::Remove { keys: keys(), force: false }));
-            let reply::Body::Remove(reply) = answer.body else { panic!("{answer:?}") };
+            let reply = testbed.call(client, Body::Remove(message::Remove { keys: keys(), force: false }));
+            let reply::Body::Remove(reply) = reply.body else { panic!("{reply:?}") };
             message::remove_reply::Outcome::try_from(reply.outcomes[0]).unwrap()
         };
         // The put itself is no reader.

@@ -114,7 +114,7 @@ impl LanePool {
     }
 
     /// Closes the lanes that no call has used for a while.
-    pub(super) fn rest(&self) {
+    pub(super) fn close_idle(&self) {
         let over = self.state.lock().part_with_old();
         drop(over);
     }

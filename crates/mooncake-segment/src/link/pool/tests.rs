@@ -183,7 +183,7 @@ fn lanes_that_were_left_idle_for_long_are_closed_and_not_lent_again() {
         let mut kept = owner.join().unwrap();
         let old = Instant::now().checked_sub(LANE_REUSED).expect("the host has been up for longer");
         pool.state.lock().idle[0].left_at(old);
-        pool.rest();
+        pool.close_idle();
         let closed = kept.iter_mut().map(is_closed).filter(|closed| *closed).count();
         assert_eq!((pool.state.lock().idle.len(), closed), (2, 1));
         pool.state.lock().idle.iter_mut().for_each(|idle| idle.left_at(old));

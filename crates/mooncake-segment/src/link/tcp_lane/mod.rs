@@ -57,9 +57,9 @@ impl<T> Outcome<T> {
     }
 }
 
-/// The extent and the placement of a request.
+/// Bytes of a placement that a request is about: any, where an extent begins at a granule.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
+pub(super) struct Span {
     pub rid: Rid,
     pub offset: u64,
     pub len: u64,
@@ -124,31 +124,31 @@ impl Lane {
     /// Reads into the pieces. Gives the checksum of what came if asked for.
     pub(super) fn read(
         &mut self,
-        extent: Extent,
+        span: Span,
         parts: &mut [Target<'_>],
         checksum: bool,
         deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
         let mut stall = StallTimer::new(self, deadline);
-        let frame = self.request(Op::Read, extent);
+        let frame = self.request(Op::Read, span);
         let reply = self.send_bytes(&frame.encode(), &mut stall).and_then(|()| self.reply(&frame, &mut stall));
         let reply = match reply {
             Ok(reply) => reply,
             Err(e) => return Outcome::new(Err(e), false, true),
         };
         if reply.status != Status::Ok {
-            return Outcome::new(Err(self.refused(extent.rid, &reply)), true, true);
+            return Outcome::new(Err(self.refused(span.rid, &reply)), true, true);
         }
-        if reply.len != extent.len {
+        if reply.len != span.len {
             return Outcome::new(Err(self.nonsense("it sends another length than asked for")), false, true);
         }
         let received = if Bounce::is_needed_for_targets(parts) {
             let mut bounce = std::mem::take(&mut self.bounce);
-            let received = self.receive_by_bounce(extent.len, parts, checksum, &mut bounce, &mut stall);
+            let received = self.receive_by_bounce(span.len, parts, checksum, &mut bounce, &mut stall);
             self.bounce = bounce;
             received
         } else {
-            self.receive(extent.len, parts, 0, checksum, &mut stall)
+            self.receive(span.len, parts, 0, checksum, &mut stall)
         };
         let crc = match received {
             Ok(crc) => crc,
@@ -164,7 +164,7 @@ impl Lane {
             }
             Some(Trailer { status: Status::Ok, .. }) => Outcome::new(Ok(crc), true, true),
             Some(_) => {
-                Outcome::new(Err(TransferError::Stale { peer: self.peer.to_string(), rid: extent.rid.0 }), true, true)
+                Outcome::new(Err(TransferError::Stale { peer: self.peer.to_string(), rid: span.rid.0 }), true, true)
             }
             None => Outcome::new(Err(self.nonsense("its bytes do not end as a read does")), false, true),
         }
@@ -218,10 +218,10 @@ impl Lane {
     }
 
     /// Writes the pieces; gives their checksum once they are in the peer's memory.
-    pub(super) fn write(&mut self, extent: Extent, parts: &[Source<'_>], deadline: &Deadline<'_>) -> Outcome<u32> {
+    pub(super) fn write(&mut self, span: Span, parts: &[Source<'_>], deadline: &Deadline<'_>) -> Outcome<u32> {
         let lending = if self.within_host { Lending::of_sources(parts) } else { None };
         let lent = lending.is_some();
-        let outcome = self.write_by(lending, extent, parts, deadline);
+        let outcome = self.write_by(lending, span, parts, deadline);
         if lent && !outcome.reusable {
             // The caller has its memory again: what of it still waits in the socket, by reference, never leaves,
             // refused or not.
@@ -233,12 +233,12 @@ impl Lane {
     fn write_by(
         &mut self,
         lending: Option<Lending>,
-        extent: Extent,
+        span: Span,
         parts: &[Source<'_>],
         deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
         let mut stall = StallTimer::new(self, deadline);
-        let frame = self.request(Op::Write, extent);
+        let frame = self.request(Op::Write, span);
         let header = frame.encode();
         let mut begun = false;
         let mut bounce = std::mem::take(&mut self.bounce);
@@ -249,7 +249,7 @@ impl Lane {
             // Refused in mid-stream: the answer is there, the lane is out of step.
             Ok(Sent::Answered) => {
                 return match self.reply(&frame, &mut stall) {
-                    Ok(reply) => Outcome::new(Err(self.refused(extent.rid, &reply)), false, reply.status != Status::Ok),
+                    Ok(reply) => Outcome::new(Err(self.refused(span.rid, &reply)), false, reply.status != Status::Ok),
                     Err(e) => Outcome::new(Err(e), false, false),
                 };
             }
@@ -257,7 +257,7 @@ impl Lane {
         };
         match self.reply(&frame, &mut stall) {
             Ok(Reply { status: Status::Ok, .. }) => Outcome::new(Ok(crc), true, true),
-            Ok(reply) => Outcome::new(Err(self.refused(extent.rid, &reply)), true, true),
+            Ok(reply) => Outcome::new(Err(self.refused(span.rid, &reply)), true, true),
             Err(e) => Outcome::new(Err(e), false, false),
         }
     }
@@ -348,14 +348,14 @@ impl Lane {
         rustix::net::recv(self.fd(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok()
     }
 
-    fn request(&mut self, op: Op, extent: Extent) -> Frame {
+    fn request(&mut self, op: Op, span: Span) -> Frame {
         self.sequence += 1;
         Frame {
             op,
-            epoch: extent.rid.epoch(),
-            rid: extent.rid.0,
-            offset: extent.offset,
-            len: extent.len,
+            epoch: span.rid.epoch(),
+            rid: span.rid.0,
+            offset: span.offset,
+            len: span.len,
             sequence: self.sequence,
         }
     }
@@ -373,11 +373,9 @@ impl Lane {
         let peer = self.peer.to_string();
         match reply.status {
             Status::Stale => TransferError::Stale { peer, rid: rid.0 },
-            Status::Superseded => TransferError::Superseded {
-                peer,
-                rid: rid.0,
-                reason: format!("the extent carries {:#x}", reply.detail),
-            },
+            Status::Superseded => {
+                TransferError::Superseded { peer, rid: rid.0, reason: format!("the span carries {:#x}", reply.detail) }
+            }
             Status::OldEpoch => TransferError::Superseded {
                 peer,
                 rid: rid.0,
@@ -454,8 +452,7 @@ impl<'a> StallTimer<'a> {
         self.still_since = None;
     }
 
-    /// Looks at an error of the socket: goes on after the end of a slice or a
-    /// signal, unless patience is over.
+    /// Looks at an error of the socket: goes on after the end of a slice or a signal, unless the deadline has passed.
     fn failed(&mut self, error: io::Error, what: &'static str) -> Result<(), TransferError> {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}

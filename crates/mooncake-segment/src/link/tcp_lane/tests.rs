@@ -69,7 +69,7 @@ fn trailer(frame: &Frame, status: Status) -> Vec<u8> {
 }
 
 /// A lane that is patient for this long meets an owner that takes longer in all, but never so long for one step.
-const PATIENCE: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(400);
 const STEP: Duration = Duration::from_millis(100);
 const STEPS: usize = 6;
 
@@ -96,10 +96,10 @@ fn bytes_that_come_end_a_standstill() {
             }
             stream.write_all(&trailer(&frame, Status::Ok)).unwrap();
         };
-        lane_to(&welcome().encode(), PATIENCE, owner, |lane, deadline| {
+        lane_to(&welcome().encode(), TIMEOUT, owner, |lane, deadline| {
             let mut back = [0; 60];
-            let extent = Extent { rid: RID, offset: 0, len: 60 };
-            lane.unwrap().read(extent, &mut [Target::new(&mut back)], true, deadline).result.unwrap();
+            let span = Span { rid: RID, offset: 0, len: 60 };
+            lane.unwrap().read(span, &mut [Target::new(&mut back)], true, deadline).result.unwrap();
             assert_eq!(back, [5; 60]);
         });
     };
@@ -113,12 +113,12 @@ fn bytes_that_come_end_a_standstill() {
             }
             stream.write_all(&reply(&frame, Status::Ok, 0)).unwrap();
         };
-        lane_to(&welcome().encode(), PATIENCE, owner, |lane, deadline| {
+        lane_to(&welcome().encode(), TIMEOUT, owner, |lane, deadline| {
             let mut lane = lane.unwrap();
             socket2::SockRef::from(&*lane.stream).set_send_buffer_size(16 << 10).unwrap();
             let bytes = vec![5; STEPS * PART];
-            let extent = Extent { rid: RID, offset: 0, len: bytes.len() as u64 };
-            lane.write(extent, &[Source::new(&bytes)], deadline).result.unwrap();
+            let span = Span { rid: RID, offset: 0, len: bytes.len() as u64 };
+            lane.write(span, &[Source::new(&bytes)], deadline).result.unwrap();
         });
     };
     scope(|threads| {
@@ -149,8 +149,8 @@ fn the_answer_to_another_request_is_taken_for_none() {
             }
         };
         lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, deadline| {
-            let extent = Extent { rid: RID, offset: 0, len: 100 };
-            let outcome = lane.unwrap().read(extent, &mut [Target::new(&mut [0; 100])], false, deadline);
+            let span = Span { rid: RID, offset: 0, len: 100 };
+            let outcome = lane.unwrap().read(span, &mut [Target::new(&mut [0; 100])], false, deadline);
             assert!(matches!(outcome.result, Err(TransferError::Broken { .. })), "{nth}: {:?}", outcome.result);
             assert!(!outcome.reusable, "{nth}: what comes next on the lane is not known");
         });
@@ -168,8 +168,8 @@ fn the_requests_of_a_lane_are_told_apart() {
         stream.write_all(&reply(&first, Status::Ok, 1)).unwrap();
     };
     lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, deadline| {
-        let (mut lane, extent) = (lane.unwrap(), Extent { rid: RID, offset: 0, len: 1 });
-        let mut read = || lane.read(extent, &mut [Target::new(&mut [0])], false, deadline);
+        let (mut lane, span) = (lane.unwrap(), Span { rid: RID, offset: 0, len: 1 });
+        let mut read = || lane.read(span, &mut [Target::new(&mut [0])], false, deadline);
         let first = read();
         assert!(matches!(first.result, Err(TransferError::Stale { .. })) && first.reusable);
         assert!(matches!(read().result, Err(TransferError::Broken { .. })));
@@ -188,8 +188,8 @@ fn a_write_that_is_refused_on_its_way_ends_without_the_rest_of_its_bytes() {
         };
         lane_to(&welcome().encode(), Duration::from_secs(2), owner, |lane, deadline| {
             let mut lane = lane.unwrap();
-            let extent = Extent { rid: RID, offset: 0, len: bytes.len() as u64 };
-            let outcome = lane.write(extent, &[Source::new(&bytes)], deadline);
+            let span = Span { rid: RID, offset: 0, len: bytes.len() as u64 };
+            let outcome = lane.write(span, &[Source::new(&bytes)], deadline);
             let e = outcome.result.unwrap_err();
             let refused = matches!(e, TransferError::Superseded { .. } | TransferError::Refused { .. });
             assert!(refused && !outcome.reusable, "{e}");
@@ -223,9 +223,9 @@ fn a_large_write_arrives_whole_and_its_checksum_is_that_of_its_bytes() {
     lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, deadline| {
         let mut lane = lane.unwrap();
         for parts in [&[Source::new(first), Source::new(second)][..], &[Source::new(&bytes[..1000])]] {
-            let extent = Extent { rid: RID, offset: 0, len: total_of_sources(parts) };
-            let outcome = lane.write(extent, parts, deadline);
-            let crc = mooncake_memory::crc32c(&bytes[..extent.len as usize]);
+            let span = Span { rid: RID, offset: 0, len: total_of_sources(parts) };
+            let outcome = lane.write(span, parts, deadline);
+            let crc = mooncake_memory::crc32c(&bytes[..span.len as usize]);
             assert!(outcome.reusable && outcome.settled);
             assert_eq!(outcome.result.unwrap(), crc);
         }
@@ -243,9 +243,9 @@ fn what_of_a_write_has_not_left_when_it_is_given_up_never_leaves() {
         assert_reset_before(stream, most);
     };
     lane_to(&welcome().encode(), Duration::from_millis(200), owner, |lane, deadline| {
-        let extent = Extent { rid: RID, offset: 0, len: bytes.len() as u64 };
+        let span = Span { rid: RID, offset: 0, len: bytes.len() as u64 };
         let mut lane = lane.unwrap();
-        let outcome = lane.write(extent, &[Source::new(&bytes)], deadline);
+        let outcome = lane.write(span, &[Source::new(&bytes)], deadline);
         assert!(matches!(outcome.result, Err(TransferError::Timeout { .. })) && !outcome.settled && !outcome.reusable);
         drop((lane, end));
     });
@@ -273,7 +273,7 @@ fn an_owner_whose_host_does_not_answer_is_not_waited_for_longer_than_the_caller_
     let began = Instant::now();
     let open = |timeout, deadline: &Deadline<'_>| {
         let hello = hello(Purpose::Lane, UUID);
-        Lane::open(address, &hello, BYTES, &"owner".into(), (timeout, PATIENCE), deadline).unwrap_err()
+        Lane::open(address, &hello, BYTES, &"owner".into(), (timeout, TIMEOUT), deadline).unwrap_err()
     };
     let long = Duration::from_secs(60);
     for e in [

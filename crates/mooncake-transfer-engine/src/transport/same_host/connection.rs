@@ -26,7 +26,7 @@ use crate::error::EngineError;
 use crate::memory::peer_identity::proven;
 use crate::protocol::ids::EngineId;
 use crate::protocol::same_host::{
-    ANSWER_LEN, Answer, BOUNDS_LEN, BlockBounds, Bounds, Hello, PIECES_MAX, Piece, REPLY_HELLO_LEN, ReplyHello, Secret,
+    ANSWER_LEN, Answer, BOUNDS_LEN, BlockBounds, Bounds, Hello, HelloReply, PIECES_MAX, Piece, REPLY_HELLO_LEN, Secret,
     Welcome, Wish, request, words,
 };
 use crate::request::{Opcode, Request};
@@ -44,7 +44,7 @@ const PULL_BYTES_MAX: u64 = 256 << 20;
 /// peer stands still there. A call that its caller interrupted waits for a slice.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes of one access to mapped memory: the peer cannot deregister it meanwhile.
+/// Bytes of one access to mapped memory: the peer cannot unregister it meanwhile.
 const ACCESS_BYTES_MAX: usize = 4 << 20;
 
 pub(crate) struct Address {
@@ -197,7 +197,7 @@ impl Connect for Connector<'_> {
         stream.set_read_timeout(Some(Deadline::SLICE)).map_err(unsuitable("prepare"))?;
         stream.set_write_timeout(Some(Deadline::SLICE)).map_err(unsuitable("prepare"))?;
         let cannot = |error: PullError| Failure::Unsuitable(error.to_string());
-        // Before the greeting: the abstract name of a peer that has ended is free for any process, and the greeting
+        // Before the hello: the abstract name of a peer that has ended is free for any process, and the hello
         // holds a secret.
         let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
         let mut timer = StallTimer::new(&peer, deadline, context.options.connect_timeout);
@@ -208,15 +208,15 @@ impl Connect for Connector<'_> {
         let mut got = 0;
         while got < raw.len() {
             match recv_fds(&*stream, &mut raw[got..], &mut fds) {
-                Ok(0) => return Err(Failure::UnsuitableNow("it hung up at the greeting".into())),
+                Ok(0) => return Err(Failure::UnsuitableNow("it hung up at the hello".into())),
                 Ok(count) => {
                     got += count;
                     timer.moved()?;
                 }
-                Err(error) => timer.failed(error, "wait for its greeting")?,
+                Err(error) => timer.failed(error, "wait for its hello")?,
             }
         }
-        let reply = ReplyHello::decode(&raw).ok_or_else(|| Failure::Unsuitable("its greeting is none".into()))?;
+        let reply = HelloReply::decode(&raw).ok_or_else(|| Failure::Unsuitable("its hello is none".into()))?;
         if reply.welcome == Welcome::Stranger {
             return Err(Failure::Unsuitable("another engine has its socket".into()));
         }
@@ -226,7 +226,7 @@ impl Connect for Connector<'_> {
             ([revision_page, access_page], true) => {
                 (revision_page, Some(AccessPageView::map(access_page).map_err(cannot_map)?))
             }
-            _ => return Err(Failure::UnsuitableNow("it did not send what belongs to its greeting".into())),
+            _ => return Err(Failure::UnsuitableNow("it did not send what belongs to its hello".into())),
         };
         let revision_page = RevisionPageView::map(revision_page).map_err(cannot_map)?;
         let process = proven(process, &reply.secret).map_err(cannot)?;
@@ -381,7 +381,7 @@ impl SameHostConnection {
         let is_on_page = self.access_page.as_mut().is_some_and(|access_page| access_page.ask(words(&pulls.pieces)));
         match is_on_page {
             true => self.receive_on_access_page(&pulls.pieces, timer)?,
-            false => drop(self.ask(Wish::Fill, &pulls.pieces, timer)?),
+            false => drop(self.ask(Wish::Pull, &pulls.pieces, timer)?),
         }
         pulls.pieces.clear();
         pulls.bytes = 0;
@@ -452,7 +452,7 @@ impl SameHostConnection {
             let local = request.local.part(at, ACCESS_BYTES_MAX.min(request.local.len() - at));
             let addr = request.remote + at as u64;
             while !self.copy_mapped_step(context, request.opcode, local, addr, timer)? {
-                // The peer deregistered a buffer meanwhile, perhaps this one: the next attempt looks it up again. Or
+                // The peer unregistered a buffer meanwhile, perhaps this one: the next attempt looks it up again. Or
                 // the peer has closed the page for good.
                 if !self.is_alive() {
                     return Err(Failure::Unsuitable("the peer hung up".into()));
@@ -521,13 +521,13 @@ impl SameHostConnection {
         send(self.stream.as_fd(), &request(wish, pieces), timer)?;
         let mut raw = [0; ANSWER_LEN];
         let bytes = match wish {
-            Wish::Fill => bytes_of(pieces),
+            Wish::Pull => bytes_of(pieces),
             Wish::Look | Wish::Map => 0,
         };
         let mut fds = Vec::new();
         match wish {
             Wish::Map => self.receive_fds(&mut raw, &mut fds, timer)?,
-            Wish::Fill | Wish::Look => self.receive(&mut raw, copying(bytes), timer)?,
+            Wish::Pull | Wish::Look => self.receive(&mut raw, copying(bytes), timer)?,
         }
         let mut rest = Vec::new();
         if wish == Wish::Look && Answer::decode(&raw) == Some(Answer::Done) {
@@ -561,7 +561,7 @@ impl SameHostConnection {
     /// Copies out of the peer's memory by `process_vm_readv`.
     ///
     /// The peer is not asked. The range was in one of its buffers at a revision; if its process and connection live
-    /// afterwards and the revision is the same, no buffer was deregistered meanwhile, and the bytes are that buffer's.
+    /// afterwards and the revision is the same, no buffer was unregistered meanwhile, and the bytes are that buffer's.
     fn read(&mut self, context: &Context, request: &Request, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         for at in (0..request.local.len()).step_by(READ_STEP_BYTES) {
             let local = request.local.part(at, READ_STEP_BYTES.min(request.local.len() - at));

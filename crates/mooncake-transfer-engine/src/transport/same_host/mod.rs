@@ -20,8 +20,8 @@ use crate::error::EngineError;
 use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::memory::mappable::Mappable;
 use crate::memory::mappers::ActiveAccess;
-use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::EngineId;
+use crate::protocol::segment_document::SegmentDocument;
 use crate::request::Request;
 use crate::transport::context::Context;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport, pool_limits};
@@ -66,7 +66,7 @@ impl MemoryObserver for SameHost {
         Ok(())
     }
 
-    fn deregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+    fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
         self.mappable.remove(buffers)
     }
 }
@@ -76,7 +76,7 @@ impl Transport for SameHost {
         "same host"
     }
 
-    fn describe(&self, _lent: &[Arc<Buffer>], document: &mut Descriptor) {
+    fn describe(&self, _lent: &[Arc<Buffer>], document: &mut SegmentDocument) {
         if let Some(ours) = &mut document.ours {
             ours.boot = boot_id().map(|boot| hex(&boot)).unwrap_or_default();
             ours.unix.clone_from(&self.unix);
@@ -84,7 +84,7 @@ impl Transport for SameHost {
     }
 
     fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, _: &Deadline<'_>) -> Result<Reached, EngineError> {
-        let socket = if context.options.same_host { socket_of(peer.descriptor) } else { Err("turned off here".into()) };
+        let socket = if context.options.same_host { socket_of(peer.document) } else { Err("turned off here".into()) };
         Ok(match socket {
             Ok((unix, id)) => Reached::Path(Box::new(self.path(peer.name, unix, id))),
             Err(reason) => Reached::Unreachable(reason),
@@ -101,9 +101,9 @@ impl Transport for SameHost {
 }
 
 /// A peer's socket and the id of its life; or why its document rules copies within the host out.
-fn socket_of(descriptor: &Descriptor) -> Result<(&str, EngineId), String> {
-    let ours = descriptor.ours.as_ref().ok_or("the peer is no engine of this kind")?;
-    let id = descriptor.engine_id().ok_or("the peer has no usable id")?;
+fn socket_of(document: &SegmentDocument) -> Result<(&str, EngineId), String> {
+    let ours = document.ours.as_ref().ok_or("the peer is no engine of this kind")?;
+    let id = document.engine_id().ok_or("the peer has no usable id")?;
     if ours.unix.is_empty() {
         return Err("turned off at the peer".into());
     }

@@ -18,7 +18,7 @@ pub(crate) struct UnreadableRanges {
 
 #[derive(Debug, Default)]
 struct KnownRanges {
-    /// What the peer's revision page said then. Once it says something else, a buffer was deregistered, and other
+    /// What the peer's revision page said then. Once it says something else, a buffer was unregistered, and other
     /// memory may lie there.
     revision: u64,
     /// The peer's buffers, none of which overlaps another: their last addresses by their first.

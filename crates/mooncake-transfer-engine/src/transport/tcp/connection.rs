@@ -12,9 +12,9 @@ use mooncake_os::{Deadline, Guarded, WaitError, forked, random_bytes};
 
 use super::abandoned::AbandonedConnections;
 use crate::error::EngineError;
-use crate::protocol::descriptor::Descriptor;
 use crate::protocol::handshake;
 use crate::protocol::ids::{ConnectionName, EngineId};
+use crate::protocol::segment_document::SegmentDocument;
 use crate::protocol::tcp::{Frame, Header, STATUS_LEN, Verdict};
 use crate::request::{Opcode, Request};
 use crate::transport::context::Context;
@@ -39,8 +39,8 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    pub fn new(peer: &str, addresses: Vec<SocketAddr>, descriptor: &Descriptor) -> Address {
-        let (v2, id) = (descriptor.tcp_proto_version >= 2, descriptor.engine_id());
+    pub fn new(peer: &str, addresses: Vec<SocketAddr>, document: &SegmentDocument) -> Address {
+        let (v2, id) = (document.tcp_proto_version >= 2, document.engine_id());
         Address { peer: peer.into(), addresses, v2, id, abandoned: Arc::default() }
     }
 
@@ -121,7 +121,7 @@ impl Connect for Connector<'_> {
             let name = random_bytes().map_err(EngineError::socket(&connection.peer, "random bytes"))?;
             connection.name = Some(name);
             let mut timer = StallTimer::new(&connection.peer, deadline, connect_timeout);
-            connection.send(&[Frame::Name(name).encode(), Frame::Greeting(id).encode()].concat(), &mut timer)?;
+            connection.send(&[Frame::Name(name).encode(), Frame::Hello(id).encode()].concat(), &mut timer)?;
             if connection.verdict(&mut timer)? != Verdict::Ok {
                 return Err(EngineError::malformed(&connection.peer, "another engine has its port by now"));
             }

@@ -12,8 +12,8 @@ use mooncake_os::{Deadline, Permit, Permits, thread};
 use super::tcp::connection::{Connector, TcpConnection};
 use crate::error::EngineError;
 use crate::memory::buffers::{Buffer, MemoryObserver};
-use crate::protocol::descriptor::{BufferDescriptor, Descriptor};
 use crate::protocol::peer_name;
+use crate::protocol::segment_document::{BufferDescriptor, SegmentDocument};
 use crate::request::Request;
 use crate::transport::context::Context;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport, pool_limits};
@@ -49,7 +49,7 @@ impl Transport for Tcp {
         "tcp"
     }
 
-    fn describe(&self, lent: &[Arc<Buffer>], document: &mut Descriptor) {
+    fn describe(&self, lent: &[Arc<Buffer>], document: &mut SegmentDocument) {
         document.protocol.add("tcp");
         document.tcp_data_port = self.port;
         document.tcp_proto_version = 2;
@@ -62,12 +62,12 @@ impl Transport for Tcp {
     }
 
     fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reached, EngineError> {
-        let Some((host, port)) = peer.descriptor.data_at(peer.host) else {
-            return Ok(Reached::Unreachable(format!("it offers {:?} and no TCP data port", peer.descriptor.protocol)));
+        let Some((host, port)) = peer.document.data_at(peer.host) else {
+            return Ok(Reached::Unreachable(format!("it offers {:?} and no TCP data port", peer.document.protocol)));
         };
         let addresses = peer_name::resolve(host, port, &context.blocking_pool, deadline)?;
         let striping = context.options.stripes();
-        let address = connection::Address::new(peer.name, addresses, peer.descriptor);
+        let address = connection::Address::new(peer.name, addresses, peer.document);
         let connections = Pool::new(pool_limits(striping.max(LENT_MAX)));
         let stripe_threads = self.stripe_threads.clone();
         Ok(Reached::Path(Box::new(TcpPath { address, connections, striping, stripe_threads })))

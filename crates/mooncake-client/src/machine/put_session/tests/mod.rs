@@ -21,7 +21,7 @@ use crate::machine::rounds::CHANGED_KEYS;
 #[derive(Debug, Clone, PartialEq)]
 struct Session(u64);
 
-impl put::Origin for Session {
+impl put::ReservationOrigin for Session {
     fn is_of_session(&self, other: &Self) -> bool {
         self == other
     }
@@ -56,7 +56,7 @@ struct Pool {
     /// A write stands still while this is so.
     is_still: Cell<bool>,
     /// After so many looks the caller has interrupted its call.
-    patience: Cell<u32>,
+    looks_left: Cell<u32>,
     /// The master answers no request to reserve while this is so.
     stands: Cell<bool>,
     /// Replicas whose segments were Gone before their session began.
@@ -87,7 +87,7 @@ impl Pool {
             interrupts: Cell::default(),
             now: Cell::default(),
             is_still: Cell::new(false),
-            patience: Cell::new(u32::MAX),
+            looks_left: Cell::new(u32::MAX),
             stands: Cell::new(false),
             lost: RefCell::default(),
             why: RefCell::new("why".into()),
@@ -119,7 +119,12 @@ impl Pool {
     }
 
     /// Writes bytes to all copies, but to those that `fails` knows.
-    async fn write(&self, offset: u64, bytes: &[u8], fails: impl Fn(u64) -> Option<Lost>) -> Result<(), StoreError> {
+    async fn write(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        fails: impl Fn(u64) -> Option<CopyFailure>,
+    ) -> Result<(), StoreError> {
         self.write_of(KEY, offset, bytes, fails).await
     }
 
@@ -128,7 +133,7 @@ impl Pool {
         key: &[u8],
         offset: u64,
         bytes: &[u8],
-        fails: impl Fn(u64) -> Option<Lost>,
+        fails: impl Fn(u64) -> Option<CopyFailure>,
     ) -> Result<(), StoreError> {
         write_part(self, key, (offset, bytes.len() as u64), async |reserved, replica| {
             if let Some(lost) = fails(replica.rid) {
@@ -158,8 +163,13 @@ impl Pool {
     }
 }
 
-fn lost(settled: bool) -> Lost {
-    Lost { error: Cause::Transfer("the owner is gone".into()).into(), final_word: false, passing: false, settled }
+fn lost(settled: bool) -> CopyFailure {
+    CopyFailure {
+        error: Cause::Transfer("the owner is gone".into()).into(),
+        final_word: false,
+        passing: false,
+        settled,
+    }
 }
 
 /// Once later.
@@ -174,7 +184,7 @@ impl Future for Later {
 }
 
 impl PutDriver for Pool {
-    type Origin = Session;
+    type ReservationOrigin = Session;
 
     fn now(&self) -> Duration {
         self.now.get()
@@ -192,7 +202,7 @@ impl PutDriver for Pool {
         true
     }
 
-    async fn reserve(&self, keys: &[usize], wait: bool, _: Rid) -> Result<(Vec<PutSlot>, Session), StoreError> {
+    async fn reserve(&self, indices: &[usize], wait: bool, _: Rid) -> Result<(Vec<PutSlot>, Session), StoreError> {
         self.waits.borrow_mut().push(wait);
         while self.stands.get() {
             self.pause(POLL_INTERVAL).await;
@@ -212,14 +222,14 @@ impl PutDriver for Pool {
                 reason: self.why.borrow().clone(),
             }
         };
-        Ok((keys.iter().map(slot).collect(), Session(1)))
+        Ok((indices.iter().map(slot).collect(), Session(1)))
     }
 
     async fn meet(&self, _: &Session, _: &[Placed]) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn write_all(&self, _: &Session, _: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
+    async fn write_all(&self, _: &Session, _: &[Placed]) -> (Vec<Result<Written, CopyFailure>>, bool) {
         unreachable!("sessions write by parts")
     }
 
@@ -273,18 +283,18 @@ impl PutSessionDriver for Pool {
     }
 
     fn is_interrupted(&self) -> bool {
-        let left = self.patience.get();
-        self.patience.set(left.saturating_sub(u32::from(left < u32::MAX)));
+        let left = self.looks_left.get();
+        self.looks_left.set(left.saturating_sub(u32::from(left < u32::MAX)));
         left == 0
     }
 
-    async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, Lost> {
+    async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, CopyFailure> {
         self.read_back.borrow_mut().push(replica.rid);
         if self.unread.get() == replica.rid && self.interrupts.get() {
-            return Err(Lost { error: Cause::Interrupted.into(), final_word: true, ..lost(true) });
+            return Err(CopyFailure { error: Cause::Interrupted.into(), final_word: true, ..lost(true) });
         }
         if self.unread.get() == replica.rid {
-            return Err(Lost { passing: true, ..lost(true) });
+            return Err(CopyFailure { passing: true, ..lost(true) });
         }
         Ok(sum_of(&self.memory.borrow()[&replica.rid]))
     }
@@ -529,7 +539,7 @@ fn a_session_whose_last_segment_goes_while_it_is_ended_is_over() {
         while pool.is_still.get() {
             pool.pause(POLL_INTERVAL).await;
         }
-        Err(Lost { passing: true, ..lost(true) })
+        Err(CopyFailure { passing: true, ..lost(true) })
     }));
     let mut ending = pin!(end(&pool, &[KEY]));
     let context = &mut Context::from_waker(Waker::noop());
@@ -610,7 +620,7 @@ fn a_write_that_comes_when_what_was_reserved_has_lapsed_says_so() {
 fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
     let pool = Pool::with_session(3, 2);
     pool.fill(0, b"abc").unwrap();
-    let fault = |settled| Lost { error: Cause::Interrupted.into(), final_word: true, passing: false, settled };
+    let fault = |settled| CopyFailure { error: Cause::Interrupted.into(), final_word: true, passing: false, settled };
     let outcome = ready(pool.write(1, b"BC", |rid| (rid == 4).then(|| fault(true))));
     assert!(matches!(outcome.unwrap_err().cause(), Cause::Interrupted));
     assert!(refusal(pool.end()).contains("bytes 1 to 3 of 3"), "its copies may differ there");
@@ -625,7 +635,7 @@ fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
 
 #[test]
 fn what_passes_ends_no_session_and_is_made_good_by_the_same_once_more() {
-    let passing = |settled| Lost { passing: true, ..lost(settled) };
+    let passing = |settled| CopyFailure { passing: true, ..lost(settled) };
     let pool = Pool::with_session(6, 2);
     pool.fill(0, b"abc").unwrap();
     // Of one copy nothing can come any more, and the other one is to be written in a moment.
@@ -708,10 +718,10 @@ fn memory_that_is_still_being_populated_is_asked_for_again_by_a_call_that_holds_
 
 #[test]
 fn what_was_taken_back_is_over_and_a_store_that_closes_gives_all_up() {
-    for answer in [Ok(None), Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]))] {
+    for reply in [Ok(None), Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]))] {
         let pool = Pool::with_session(3, 1);
         pool.fill(0, b"abc").unwrap();
-        pool.answers.borrow_mut().push(answer);
+        pool.answers.borrow_mut().push(reply);
         assert!(is_over(pool.end()));
         pool.start(&[KEY], 3).remove(0).unwrap();
         let all = pool.sessions.borrow_mut().close();

@@ -10,7 +10,7 @@ pub(crate) const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 
 /// A segment document. Fields that are not known are ignored, by either side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Descriptor {
+pub(crate) struct SegmentDocument {
     pub name: String,
     pub protocol: Protocols,
     /// Where its data port is, if it says so: else on the host that its handshakes are answered on.
@@ -81,15 +81,15 @@ fn first() -> u32 {
     1
 }
 
-impl Descriptor {
+impl SegmentDocument {
     pub fn encode(&self) -> String {
         serde_json::to_string(self).expect("strings and numbers are JSON")
     }
 
     /// Reads what `peer` says of itself.
-    pub fn decode(peer: &str, json: &[u8]) -> Result<Descriptor, EngineError> {
+    pub fn decode(peer: &str, json: &[u8]) -> Result<SegmentDocument, EngineError> {
         let wrong = |reason: String| EngineError::malformed(peer, format!("its segment document: {reason}"));
-        let read: Descriptor = serde_json::from_slice(json).map_err(|error| wrong(error.to_string()))?;
+        let read: SegmentDocument = serde_json::from_slice(json).map_err(|error| wrong(error.to_string()))?;
         for buffer in &read.buffers {
             if buffer.addr == 0 || buffer.length == 0 || buffer.addr.checked_add(buffer.length).is_none() {
                 return Err(wrong(format!("a buffer of {} bytes at {:#x}", buffer.length, buffer.addr)));
@@ -155,13 +155,13 @@ mod tests {
     fn mooncakes_documents_are_read_and_ours_are_theirs() {
         let theirs = br#"{"buffers":[{"addr":140000,"length":4096,"name":"10.0.0.1:15001"}],"name":"10.0.0.1:15001",
             "protocol":"tcp","tcp_data_port":15999,"tcp_proto_version":2,"timestamp":"2026-01-01 00:00:00.000000","x":{}}"#;
-        let read = Descriptor::decode("p", theirs).unwrap();
+        let read = SegmentDocument::decode("p", theirs).unwrap();
         assert_eq!((read.tcp_data_port, read.tcp_proto_version, read.buffers[0].addr), (15999, 2, 140_000));
         assert_eq!(read.engine_id(), None);
         assert_eq!(read.data_at("10.9.9.9").unwrap(), ("10.9.9.9", 15999));
-        let elsewhere = Descriptor { tcp_data_host: "10.8.8.8".into(), ..read.clone() };
+        let elsewhere = SegmentDocument { tcp_data_host: "10.8.8.8".into(), ..read.clone() };
         assert_eq!(elsewhere.data_at("10.9.9.9").unwrap(), ("10.8.8.8", 15999));
-        let old = Descriptor::decode("p", br#"{"name":"a","protocol":["tcp","hip"],"buffers":[]}"#).unwrap();
+        let old = SegmentDocument::decode("p", br#"{"name":"a","protocol":["tcp","hip"],"buffers":[]}"#).unwrap();
         assert!(old.tcp_proto_version == 1 && old.protocol.has("tcp") && old.data_at("a").is_none());
         let mut protocols = Protocols::NONE;
         for (name, now) in [("tcp", r#""tcp""#), ("rdma", r#"["tcp","rdma"]"#), ("hip", r#"["tcp","rdma","hip"]"#)] {
@@ -169,8 +169,8 @@ mod tests {
             assert_eq!(serde_json::to_string(&protocols).unwrap(), now);
         }
         let id = "00112233445566778899aabbccddeeff".to_owned();
-        let ours = Descriptor { ours: Some(Ours { id, boot: "b".into(), unix: "u".into() }), ..read };
-        assert_eq!(Descriptor::decode("p", ours.encode().as_bytes()).unwrap(), ours);
+        let ours = SegmentDocument { ours: Some(Ours { id, boot: "b".into(), unix: "u".into() }), ..read };
+        assert_eq!(SegmentDocument::decode("p", ours.encode().as_bytes()).unwrap(), ours);
         assert_eq!(ours.engine_id().unwrap()[..3], [0, 0x11, 0x22]);
     }
 
@@ -179,9 +179,12 @@ mod tests {
         for buffer in [r#""addr":0,"length":1"#, r#""addr":1,"length":0"#, r#""addr":18446744073709551615,"length":2"#]
         {
             let json = format!(r#"{{"name":"a","protocol":"tcp","buffers":[{{"name":"n",{buffer}}}]}}"#);
-            assert!(matches!(Descriptor::decode("p", json.as_bytes()), Err(EngineError::Malformed { .. })), "{buffer}");
+            assert!(
+                matches!(SegmentDocument::decode("p", json.as_bytes()), Err(EngineError::Malformed { .. })),
+                "{buffer}"
+            );
         }
-        assert!(Descriptor::decode("p", b"[]").is_err() && Descriptor::decode("p", b"{\"name\":1}").is_err());
+        assert!(SegmentDocument::decode("p", b"[]").is_err() && SegmentDocument::decode("p", b"{\"name\":1}").is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod relay;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use host::{DONE, answer, ask, before_one_that_stands_still, meet, meet_with_passage};
+use host::{DONE, answer, ask, before_one_that_stands_still, meet, meet_with_access_page};
 use memory::Memory;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions};
 
@@ -18,33 +18,33 @@ fn nothing_is_copied_that_was_taken_back() {
     let target = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
     let (there, here) = (Memory::new(4096), Memory::filled(4096, 1));
     target.register(&[there.range()], "*").unwrap();
-    let (mut stream, passage) = meet_with_passage(&target);
-    passage.withdraw();
+    let (mut stream, page) = meet_with_access_page(&target);
+    page.withdraw();
     ask(&mut stream, &[(there.addr(), here.addr(), 4096)]);
     assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0, "it hangs up");
-    assert!(!passage.is_copying() && there.bytes().iter().all(|byte| *byte == 0));
+    assert!(!page.is_copying() && there.bytes().iter().all(|byte| *byte == 0));
 }
 
 #[test]
 fn a_write_that_times_out_ends_at_once_where_the_peer_is_at_no_copy_and_it_begins_none() {
-    let (_real, initiator, peer, passages) = before_one_that_stands_still(SOON);
+    let (_real, initiator, peer, pages) = before_one_that_stands_still(SOON);
     let here = Memory::new(4096);
     let began = Instant::now();
     let late = initiator.transfer(peer, &[here.write_to(4096)]);
     assert!(matches!(late, Err(EngineError::Timeout { .. })), "{late:?}");
     assert!(began.elapsed() < Duration::from_millis(800), "{:?}", began.elapsed());
-    assert!(passages.recv().unwrap().0.copy().is_none());
+    assert!(pages.recv().unwrap().0.copy().is_none());
 }
 
 #[test]
 fn nothing_else_goes_to_a_peer_that_stands_still_in_the_midst_of_a_copy_that_was_given_up() {
-    let (_real, initiator, peer, passages) = before_one_that_stands_still(SOON);
+    let (_real, initiator, peer, pages) = before_one_that_stands_still(SOON);
     let here = Memory::new(4096);
-    let passage = std::thread::scope(|scope| {
+    let page = std::thread::scope(|scope| {
         let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
-        let (passage, _door) = passages.recv().unwrap();
-        drop(passages);
-        let copying = passage.copy().unwrap();
+        let (page, _door) = pages.recv().unwrap();
+        drop(pages);
+        let copying = page.copy().unwrap();
         let late = write.join().unwrap();
         assert!(matches!(late, Err(EngineError::Timeout { .. })), "{late:?}");
         // As long as it is at it.
@@ -57,23 +57,23 @@ fn nothing_else_goes_to_a_peer_that_stands_still_in_the_midst_of_a_copy_that_was
         let closed = initiator.close_with(&enough);
         assert!(matches!(closed, Err(EngineError::CallsUnderWay { calls: 1, .. })), "{closed:?}");
         drop(copying);
-        passage
+        page
     });
-    assert!(passage.copy().is_none());
+    assert!(page.copy().is_none());
     initiator.close().unwrap();
 }
 
 #[test]
 fn neither_does_it_by_tcp_where_its_connection_ends_meanwhile() {
-    let (real, initiator, peer, passages) = before_one_that_stands_still(Duration::from_secs(3));
+    let (real, initiator, peer, pages) = before_one_that_stands_still(Duration::from_secs(3));
     let (here, there) = (Memory::filled(4096, 1), Memory::new(4096));
     real.register(&[there.range()], "*").unwrap();
     std::thread::scope(|scope| {
         let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(there.addr())]));
-        let (passage, mut door) = passages.recv().unwrap();
-        drop(passages);
+        let (page, mut door) = pages.recv().unwrap();
+        drop(pages);
         door.read_exact(&mut [0; 32]).unwrap();
-        let copying = passage.copy().unwrap();
+        let copying = page.copy().unwrap();
         door.shutdown(std::net::Shutdown::Both).unwrap();
         let late = write.join().unwrap().unwrap_err();
         assert!(late.to_string().contains("given up"), "{late}");
@@ -85,13 +85,13 @@ fn neither_does_it_by_tcp_where_its_connection_ends_meanwhile() {
 
 #[test]
 fn a_peer_that_has_come_out_of_the_copy_is_written_to_again() {
-    let (_real, initiator, peer, passages) = before_one_that_stands_still(SOON);
+    let (_real, initiator, peer, pages) = before_one_that_stands_still(SOON);
     let here = Memory::new(4096);
     std::thread::scope(|scope| {
         let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
-        let (passage, _door) = passages.recv().unwrap();
-        drop(passages);
-        let copying = passage.copy().unwrap();
+        let (page, _door) = pages.recv().unwrap();
+        drop(pages);
+        let copying = page.copy().unwrap();
         assert!(write.join().unwrap().is_err());
         assert!(initiator.transfer(peer, &[here.write_to(4096)]).is_err());
         drop(copying);

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use host::{DONE, answer, ask, before_one_that_stands_still, meet_with_passage};
+use host::{DONE, answer, ask, before_one_that_stands_still, meet_with_access_page};
 use memory::Memory;
 use mooncake_memory::{AccessPage, AccessPageView};
 use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
@@ -80,9 +80,9 @@ fn answer_there(view: &AccessPageView) -> u64 {
     }
 }
 
-/// Hands a request to an engine through the passage. It looks there from before its answer to another one by the socket
-/// until that has gone: so it is asked for nothing again and again until nobody takes its answers, however long those
-/// two are not awake at the same time. Says how many answers are to be taken: it does nothing before.
+/// Hands a request to an engine through the access page. It looks there from before its answer to another one by the
+/// socket until that has gone: so it is asked for nothing again and again until nobody takes its answers, however long
+/// those two are not awake at the same time. Says how many answers are to be taken: it does nothing before.
 fn ask_awake(stream: &mut UnixStream, view: &mut AccessPageView, buffer: u64, words: &[u64]) -> usize {
     let began = Instant::now();
     let mut nothing = 0;
@@ -109,7 +109,7 @@ fn an_engine_answers_there_to_who_is_awake_and_by_the_socket_to_who_sleeps() {
     }
     let (target, there) = (engine(), Memory::new(4096));
     target.register(&[there.range()], "*").unwrap();
-    let (mut stream, mut view) = meet_with_passage(&target);
+    let (mut stream, mut view) = meet_with_access_page(&target);
     let (mut awake, mut asleep) = (0, 0);
     let began = Instant::now();
     for seed in 1.. {
@@ -144,7 +144,7 @@ fn nothing_is_copied_that_was_taken_back() {
     let (target, there) = (engine(), Memory::new(4096));
     target.register(&[there.range()], "*").unwrap();
     for _ in 0..5 {
-        let (mut stream, mut view) = meet_with_passage(&target);
+        let (mut stream, mut view) = meet_with_access_page(&target);
         let here = Memory::filled(4096, 1);
         let others = ask_awake(&mut stream, &mut view, there.addr(), &[there.addr(), here.addr(), 0]);
         take_answers(&mut stream, others);
@@ -167,7 +167,7 @@ fn what_is_no_request_ends_the_connection() {
     let (target, there) = (engine(), Memory::new(4096));
     target.register(&[there.range()], "*").unwrap();
     for words in [&[][..], &[1], &[there.addr(), 8, 8, 1]] {
-        let (mut stream, mut view) = meet_with_passage(&target);
+        let (mut stream, mut view) = meet_with_access_page(&target);
         ask_awake(&mut stream, &mut view, there.addr(), words);
         // Behind the answers. A reset, where it had not read all that it was asked for.
         match stream.read_to_end(&mut Vec::new()) {
@@ -200,8 +200,8 @@ fn a_visitor_that_asks_again_at_once_does_not_keep_an_engine_from_the_others() {
     let (target, there) = (Engine::new("127.0.0.1", options).unwrap(), Memory::new(4096));
     target.register(&[there.range()], "*").unwrap();
     let addr = there.addr();
-    let (mut other, _view) = meet_with_passage(&target);
-    let (mut stream, mut view) = meet_with_passage(&target);
+    let (mut other, _view) = meet_with_access_page(&target);
+    let (mut stream, mut view) = meet_with_access_page(&target);
     other.set_nonblocking(true).unwrap();
     let (mut awake, began) = (0, Instant::now());
     // Where the engine is seldom awake there is nothing to be seen.
@@ -219,36 +219,36 @@ fn a_visitor_that_asks_again_at_once_does_not_keep_an_engine_from_the_others() {
 }
 
 /// One that looks, until it is asked.
-fn is_asked(passage: &AccessPage) -> Vec<u64> {
+fn is_asked(page: &AccessPage) -> Vec<u64> {
     let began = Instant::now();
     loop {
-        if let Some(asked) = passage.asked() {
+        if let Some(asked) = page.asked() {
             return asked;
         }
-        assert!(began.elapsed() < LONG, "it is never asked through the passage");
+        assert!(began.elapsed() < LONG, "it is never asked through the access page");
         std::thread::yield_now();
     }
 }
 
 #[test]
 fn an_engine_asks_a_peer_that_looks_there_and_is_told_there_or_by_the_socket() {
-    let (_real, initiator, peer, passages) = before_one_that_stands_still(LONG);
+    let (_real, initiator, peer, pages) = before_one_that_stands_still(LONG);
     let here = Memory::new(4096);
     let many = vec![here.write_to(4096); 65];
     std::thread::scope(|scope| {
         let first = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
-        let (passage, mut door) = passages.recv().unwrap();
-        drop(passages);
+        let (page, mut door) = pages.recv().unwrap();
+        drop(pages);
         door.read_exact(&mut [0; 32]).unwrap();
-        passage.look();
+        page.look();
         door.write_all(&DONE).unwrap();
         first.join().unwrap().unwrap();
         for pause in [Duration::ZERO, Duration::from_millis(20)] {
             let next = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
-            assert_eq!(is_asked(&passage), [4096, here.addr(), 4096]);
+            assert_eq!(is_asked(&page), [4096, here.addr(), 4096]);
             std::thread::sleep(pause);
             assert!(!next.is_finished(), "it is not answered");
-            if !passage.answer(0) {
+            if !page.answer(0) {
                 door.write_all(&DONE).unwrap();
             }
             next.join().unwrap().unwrap();
@@ -259,7 +259,7 @@ fn an_engine_asks_a_peer_that_looks_there_and_is_told_there_or_by_the_socket() {
         door.write_all(&DONE).unwrap();
         next.join().unwrap().unwrap();
         // And so does all else once it looks no more.
-        assert!(passage.look_away());
+        assert!(page.look_away());
         let next = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
         door.read_exact(&mut [0; 32]).unwrap();
         door.write_all(&DONE).unwrap();
@@ -268,34 +268,34 @@ fn an_engine_asks_a_peer_that_looks_there_and_is_told_there_or_by_the_socket() {
 }
 
 /// The first write of an engine to a peer that looks, and what becomes of the second.
-fn second_write(patience: Duration, ends: impl FnOnce(&AccessPage, UnixStream) + Send) -> Result<(), EngineError> {
-    let (_real, initiator, peer, passages) = before_one_that_stands_still(patience);
+fn second_write(timeout: Duration, ends: impl FnOnce(&AccessPage, UnixStream) + Send) -> Result<(), EngineError> {
+    let (_real, initiator, peer, pages) = before_one_that_stands_still(timeout);
     let here = Memory::new(4096);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
-        let (passage, mut door) = passages.recv().unwrap();
+        let (page, mut door) = pages.recv().unwrap();
         door.read_exact(&mut [0; 32]).unwrap();
-        passage.look();
+        page.look();
         door.write_all(&DONE).unwrap();
         first.join().unwrap().unwrap();
         let second = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
-        is_asked(&passage);
-        ends(&passage, door);
+        is_asked(&page);
+        ends(&page, door);
         second.join().unwrap()
     })
 }
 
 #[test]
 fn a_write_that_times_out_ends_and_is_not_begun_later() {
-    let late = second_write(SOON, |passage, door| {
+    let late = second_write(SOON, |page, door| {
         let began = Instant::now();
-        let copying = passage.copy().unwrap();
+        let copying = page.copy().unwrap();
         while copying.is_wanted() {
             assert!(began.elapsed() < AT_ONCE, "it is not given up");
             std::thread::yield_now();
         }
         drop(copying);
-        assert!(passage.copy().is_none());
+        assert!(page.copy().is_none());
         drop(door);
     });
     assert!(matches!(late, Err(EngineError::Timeout { .. })), "{late:?}");
