@@ -30,6 +30,15 @@ use crate::shared_segment::{SharedSegment, Ticket};
 const NAME: [u8; 16] = *b"0123456789abcdef";
 const SECRET: Secret = Secret { addr: 0x1112_1314_1516_1718, bytes: *b"fedcba9876543210" };
 
+/// Lines of golden files keep the names that they began with, so that a renamed variant changes no line.
+fn first_name(variant: &'static str) -> &'static str {
+    match variant {
+        "Hello" => "Greeting",
+        "Pull" => "Fill",
+        other => other,
+    }
+}
+
 #[test]
 fn frames_of_the_data_port_are_what_they_were() {
     let mut golden = Golden::default();
@@ -43,7 +52,7 @@ fn frames_of_the_data_port_are_what_they_were() {
         say(&format!("request.{name}.v1"), Frame::Request(Header { opcode, v2: false, ..header }));
     }
     for (name, frame) in every!(Frame { Request(header), Hello(NAME), Name(NAME), Sever(NAME) }) {
-        say(&format!("frame.{name}"), frame);
+        say(&format!("frame.{}", first_name(name)), frame);
     }
     for (name, verdict) in every!(Verdict { Ok, Rejected }) {
         assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
@@ -71,7 +80,7 @@ fn frames_within_the_host_are_what_they_were() {
         let raw = same_host::request(wish, &asked);
         assert_eq!(same_host::head(raw.first_chunk().unwrap()), Some((wish, 2)));
         assert_eq!(same_host::pieces(&raw[REQUEST_LEN..]), asked);
-        golden.bytes(format!("request.{name}"), raw);
+        golden.bytes(format!("request.{}", first_name(name)), raw);
     }
     let words: Vec<u64> = same_host::words(&asked).collect();
     assert_eq!(same_host::pieces_of(&words).as_deref(), Some(&asked[..]));
