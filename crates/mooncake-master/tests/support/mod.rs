@@ -276,8 +276,8 @@ impl Client {
     }
 
     pub fn mount(&mut self, bytes: u64) -> u32 {
-        let uuid: Vec<u8> =
-            (0..16).map(|i| (self.session as u8).wrapping_mul(17) ^ i ^ self.segments.len() as u8).collect();
+        // Sessions of an epoch begin at a random number: all of it tells two of them apart.
+        let uuid = [self.session.to_le_bytes(), (self.segments.len() as u64).to_le_bytes()].concat();
         self.segments.push(uuid.clone());
         match self.mutate(mount_request(uuid, bytes)) {
             reply::Body::Mount(mounted) => mounted.number,
