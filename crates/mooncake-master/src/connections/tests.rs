@@ -198,3 +198,51 @@ async fn the_end_of_a_session_ends_its_connections_alone_and_a_connection_that_e
     guests[1].entry = None;
     assert_eq!(shared.connections.len(), 0);
 }
+
+/// More clients than a machine of tests has descriptors for, with more connections than there are places.
+#[test]
+fn of_thousands_of_clients_and_a_flood_of_strangers_none_loses_its_anchor_or_a_call_under_way() {
+    const CLIENTS: u64 = 8_192;
+    let limits = Limits::default();
+    let connections = Arc::new(Connections::new(limits));
+    std::thread::sleep(2 * RESTS_FROM);
+    let newcomer = |number: u64| Entry::new(&connections, address(number as u8)).unwrap();
+    let anchors: Vec<Entry> = (0..CLIENTS)
+        .map(|client| {
+            let entry = newcomer(client);
+            entry.asks_for_anchor();
+            entry.is_anchor(SessionId(client));
+            entry
+        })
+        .collect();
+    let is_displaced = |entry: &Entry| matches!(connections.table.lock().all[&entry.number].kind, Kind::Displaced);
+    // Three connections a client, in waves, where there are two places for each: every fourth has a call under way.
+    let (mut random, mut calls) = (7_u64, Vec::new());
+    for turn in 0..3 * CLIENTS {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let entry = newcomer(turn);
+        let idle = entry.is_for_calls(SessionId(turn % CLIENTS)).unwrap();
+        let works = random >> 62 == 0;
+        idle.since.store(if works { 0 } else { 1 + (random >> 40) % 1_000 }, Ordering::Relaxed);
+        calls.push((entry, works));
+        let places = connections.table.lock().calls.count;
+        assert!(places <= limits.calls, "{places} places");
+    }
+    assert_eq!(connections.displaced(), 3 * CLIENTS - limits.calls as u64);
+    assert!(calls.iter().all(|(entry, works)| !works || !is_displaced(entry)), "one of them has a call under way");
+    // Each client keeps a connection, for those with the most lose theirs first.
+    let mut kept: HashMap<u64, u64> = HashMap::new();
+    for (turn, (entry, _)) in calls.iter().enumerate() {
+        *kept.entry(turn as u64 % CLIENTS).or_default() += u64::from(!is_displaced(entry));
+    }
+    assert!(kept.values().all(|kept| *kept > 0));
+    let before = connections.displaced();
+    let lone = Entry::new(&connections, Peer::Ip([10, 0, 1, 0].into())).unwrap();
+    let flood: Vec<Entry> = (0..4 * limits.strangers).map(|_| newcomer(1)).collect();
+    assert!(!is_displaced(&lone), "it is the only one of its address");
+    assert_eq!(connections.displaced() - before, (flood.len() + 1 - limits.strangers) as u64);
+    assert!(!anchors.iter().any(is_displaced));
+    drop((anchors, calls, flood, lone));
+    let table = connections.table.lock();
+    assert_eq!((table.all.len(), table.calls.count, table.strangers.count, table.greeted), (0, 0, 0, 0));
+}
