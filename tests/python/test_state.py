@@ -44,6 +44,14 @@ def test_what_is_in_use_stays_and_what_ended_goes_with_its_witness(tmp_path):
     said = state("gc", f"--state_dir={tmp_path}", "--name=log", "--dry_run").stdout
     assert said == f"would be removed: {tmp_path / 'log'}\n"
     assert witness.exists()
+    # A dry run refuses what the removal would refuse.
+    own = tmp_path / "log" / "notes.txt"
+    own.write_text("an operator's")
+    for dry in ([], ["--dry_run"]):
+        refused = state("gc", f"--state_dir={tmp_path}", "--name=log", *dry)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "notes.txt is no master's; remove the folder by hand" in refused.stderr
+    own.unlink()
     gone = state("gc", f"--state_dir={tmp_path}", "--name=log")
     assert (gone.returncode, gone.stdout) == (0, f"removed: {tmp_path / 'log'}\n")
     assert not witness.exists()

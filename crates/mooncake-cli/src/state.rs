@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::logging::say;
 
-const USAGE: &str =
-    "mooncake state ls lists what masters have left on this machine, mooncake state gc removes it; each has --help";
+const USAGE: &str = "mooncake state ls lists what masters have left on this machine, mooncake state gc removes what is not in use of that, by \
+     --older_than or --name; each has --help";
 
 /// Why nothing is listed or removed.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum StateError {
     #[error(transparent)]
     Setting(#[from] SettingError),
     /// Neither `ls` nor `gc`.
-    #[error("{0:?} is none of its commands. {USAGE}")]
+    #[error("mooncake state has no command {0:?}. {USAGE}")]
     Command(String),
     /// A word behind `help`.
     #[error("unexpected argument {0:?}. {USAGE}")]
@@ -30,9 +30,9 @@ pub enum StateError {
     /// No folder.
     #[error("there is no state folder: no HOME and none of MOONCAKE_STATE_DIR and XDG_STATE_HOME; see --state_dir")]
     NoFolder,
-    /// A removal that would take everything.
+    /// Neither `--older_than` nor `--name`.
     #[error("what is to go? --older_than=168h takes what was not written for a week, --name=NAME,NAME takes those")]
-    Everything,
+    NothingSelected,
     /// Reading a folder.
     #[error("{path}: {source}")]
     Read {
@@ -41,9 +41,9 @@ pub enum StateError {
         /// What failed.
         source: std::io::Error,
     },
-    /// Some are left.
+    /// Some could not be removed.
     #[error("{}", .0.join("\n"))]
-    Left(Vec<String>),
+    NotRemoved(Vec<String>),
 }
 
 /// Runs one of the two.
@@ -66,13 +66,13 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), StateError> {
 
 fn ls(args: impl Iterator<Item = String>) -> Result<(), StateError> {
     let Some(given) = flags(&STATE_LS, args)? else { return Ok(()) };
-    let (state, folder) = listed(&given)?;
+    let (state, folder) = list_state(&given)?;
     if given.boolean("json") {
         say(&format!("{:#}\n", as_json(&state)));
         return Ok(());
     }
-    let there_is = if folder.is_dir() { "" } else { ": there is no such folder" };
-    let mut out = format!("state folders in {}{there_is}\n", folder.display());
+    let missing = if folder.is_dir() { "" } else { ": there is no such folder" };
+    let mut out = format!("state folders in {}{missing}\n", folder.display());
     for one in &state.folders {
         let use_of = one.in_use.as_ref().map_or("not in use".to_owned(), |holder| format!("in use, {holder}"));
         let size = mooncake_metrics::bytes(one.bytes);
@@ -101,13 +101,13 @@ fn gc(args: impl Iterator<Item = String>) -> Result<(), StateError> {
     let older_than = given.milliseconds("older_than").map(Duration::from_millis);
     let names: Vec<&str> = given.text_or_default("name").split(',').filter(|name| !name.is_empty()).collect();
     if older_than.is_none() && names.is_empty() {
-        return Err(StateError::Everything);
+        return Err(StateError::NothingSelected);
     }
     let is_old = |written| older_than.is_some_and(|age| since(written) >= age);
-    let (state, _) = listed(&given)?;
-    let mut left: Vec<String> = Vec::new();
+    let (state, _) = list_state(&given)?;
+    let mut not_removed: Vec<String> = Vec::new();
     for name in names.iter().filter(|name| !state.folders.iter().any(|folder| folder.name == **name)) {
-        left.push(format!("{name}: there is no such state folder"));
+        not_removed.push(format!("{name}: there is no such state folder"));
     }
     let witnesses = PathBuf::from(given.text_or_default("witness_dir"));
     let dry = given.boolean("dry_run");
@@ -115,24 +115,27 @@ fn gc(args: impl Iterator<Item = String>) -> Result<(), StateError> {
     for folder in &state.folders {
         let is_named = names.contains(&folder.name.as_str());
         match (is_named || is_old(folder.written), &folder.in_use) {
-            (true, None) => match if dry { Ok(()) } else { folder.remove(&witnesses) } {
+            (true, None) => match if dry { folder.check_own() } else { folder.remove(&witnesses) } {
                 Ok(()) => say(&format!("{removed}: {}\n", folder.path.display())),
                 Err(error @ LogError::Locked { .. }) if !is_named => say(&format!("left: {error}\n")),
-                Err(error) => left.push(error.to_string()),
+                Err(error) => not_removed.push(error.to_string()),
             },
-            (true, Some(holder)) if is_named => left.push(format!("{}: in use ({holder})", folder.path.display())),
+            (true, Some(holder)) if is_named => {
+                not_removed.push(format!("{}: in use ({holder})", folder.path.display()))
+            }
             _ => {}
         }
     }
-    // Those of folders went with them.
+    // A folder's witness was removed with it.
     for one in state.witnesses.iter().filter(|one| one.folder.is_none() && !one.in_use && is_old(one.written)) {
         match if dry { Ok(true) } else { one.remove() } {
             Ok(true) => say(&format!("{removed}: {}\n", one.path.display())),
+            // A master took it meanwhile.
             Ok(false) => {}
-            Err(source) => left.push(format!("{}: {source}", one.path.display())),
+            Err(source) => not_removed.push(format!("{}: {source}", one.path.display())),
         }
     }
-    if left.is_empty() { Ok(()) } else { Err(StateError::Left(left)) }
+    if not_removed.is_empty() { Ok(()) } else { Err(StateError::NotRemoved(not_removed)) }
 }
 
 fn flags(program: &'static Program, args: impl Iterator<Item = String>) -> Result<Option<Given>, StateError> {
@@ -145,7 +148,7 @@ fn flags(program: &'static Program, args: impl Iterator<Item = String>) -> Resul
     }
 }
 
-fn listed(given: &Given) -> Result<(State, PathBuf), StateError> {
+fn list_state(given: &Given) -> Result<(State, PathBuf), StateError> {
     let named = given.text("state_dir").filter(|path| !path.is_empty()).map(PathBuf::from);
     let folder = named.or_else(|| state_folder(|name| std::env::var(name).ok())).ok_or(StateError::NoFolder)?;
     let witnesses = PathBuf::from(given.text_or_default("witness_dir"));
@@ -177,7 +180,7 @@ fn since(time: SystemTime) -> Duration {
     time.elapsed().unwrap_or_default()
 }
 
-/// For people: the largest unit alone.
+/// For people: one unit, days from 48 hours on.
 fn age(written: SystemTime) -> String {
     match since(written).as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),

@@ -114,13 +114,19 @@ impl StateFolder {
         Ok(())
     }
 
+    /// Refuses a folder in which something lies that no master wrote: [`StateFolder::remove`] leaves it.
+    pub fn check_own(&self) -> Result<(), LogError> {
+        self.foreign.as_ref().map_or(Ok(()), |foreign| {
+            let source = io::Error::other(format!("{foreign} is no master's; remove the folder by hand"));
+            Err(LogError::Folder { path: self.path.clone(), source })
+        })
+    }
+
     /// Removes it and the witness of its log. An error if a master runs on it, by now too: it is locked until it is
     /// gone.
     pub fn remove(&self, witnesses: &Path) -> Result<(), LogError> {
         let wrap = |source| LogError::Folder { path: self.path.clone(), source };
-        if let Some(foreign) = &self.foreign {
-            return Err(wrap(io::Error::other(format!("{foreign} is no master's; remove the folder by hand"))));
-        }
+        self.check_own()?;
         let _locked = Folder::open(&self.path)?;
         let log_id = log_id_of(&self.path.join("current"));
         // In one step: what is half removed is no log that a start reads.
