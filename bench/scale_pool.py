@@ -16,12 +16,18 @@ TIMED, TIMES = 200_000, 5
 GRANULE, SPARE = 1 << 10, 64 << 20
 # Objects of a tenth of which no cache of a usual processor holds the index, so that the rates compare.
 MANY = 10_000_000
+# A pool of usual size, that a killed master is to have back at once, and how often it is killed.
+FEW, FEW_TIMES = 200_000, 5
 # For a client that waits for a master that reads its log.
 TIMEOUT_S = 120
 
 
+FEW_CELL = f"master of {FEW:,} objects killed, first and last key read back"
+
+
 def measure(implementation, record, objects):
     """Fills it, kills the master, starts it again, and reads the first and the last key back."""
+    record(FEW_CELL, _back_with_few(implementation))
     timed = min(TIMED, objects // 10 // TIMES)
     rig = Rig(implementation, objects * GRANULE + SPARE)
     try:
@@ -37,6 +43,17 @@ def measure(implementation, record, objects):
         record("master killed, first and last key read back", seconds)
         record("master's memory behind a restart", memory_kib(rig.master.pid, "VmRSS") * 1.024e-3)
         record("master's memory behind a restart, most", memory_kib(rig.master.pid, "VmHWM") * 1.024e-3)
+    finally:
+        rig.stop()
+
+
+def _back_with_few(implementation):
+    """Median of what `_killed` says of a pool of usual size."""
+    rig = Rig(implementation, FEW * GRANULE + SPARE)
+    try:
+        client = rig.client("client", buffer_bytes=64 << 20)
+        _put(client, 0, FEW)
+        return median(_killed(rig, client, FEW) for _ in range(FEW_TIMES))
     finally:
         rig.stop()
 
@@ -72,6 +89,7 @@ def _killed(rig, client, objects):
 
 def expectations(expected, memory_mb):
     return {
+        FEW_CELL: expected("s", limit=0.6, lower_is_better=True),
         "rate of put_batch at the tenth million": expected("% of the first", limit=80),
         "rate of put_batch at the last tenth": expected("% of the first"),
         "master's memory, most": expected("MB", limit=memory_mb, lower_is_better=True),

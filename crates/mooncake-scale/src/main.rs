@@ -24,7 +24,7 @@ struct Options {
     /// Replicas of each object.
     #[arg(long, default_value_t = 1)]
     replicas: u32,
-    /// Folder for the log; without one nothing is written, though all is made ready for it.
+    /// Folder for the log. Without one there is no log, and its records are not made.
     #[arg(long)]
     log: Option<PathBuf>,
     /// How often all of it is done: what is longest in each of the runs at the same place counts as the longest, and of
