@@ -89,7 +89,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         }
     };
     logging::start(CLIENT.name, &given).map_err(ClientError::Log)?;
-    descriptors::raised();
+    descriptors::raise_limit();
     logging::say_settings(in_force(&given));
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     given.notes.iter().for_each(|line| tracing::info!("{line}"));

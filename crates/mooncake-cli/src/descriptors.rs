@@ -1,11 +1,11 @@
 //! How many files and connections the process may have open.
 
-/// Raises the limit as far as it may be, and says what it is now: a connection is a descriptor, and the usual soft
+/// Raises the limit as far as it may be, and returns what it is now: a connection is a descriptor, and the usual soft
 /// limit is 1,024 of them.
-pub fn raised() -> usize {
+pub fn raise_limit() -> usize {
     mooncake_os::raise_descriptor_limit(usize::MAX).unwrap_or_else(|error| {
         let limit = mooncake_os::descriptor_limit();
-        tracing::warn!(%error, limit, "the limit of open files cannot be raised");
+        tracing::warn!(%error, limit, "the limit of open files cannot be raised: raise `ulimit -n`, or LimitNOFILE of the unit");
         limit
     })
 }

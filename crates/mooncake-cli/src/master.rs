@@ -36,7 +36,7 @@ pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>
     }
     let chosen = given.effective().filter(|(_, _, source)| *source != Source::Default);
     logging::say_settings(chosen.map(|(name, value, source)| (name, value.to_owned(), source.to_string())));
-    descriptors::raised();
+    descriptors::raise_limit();
     let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(workers).thread_name("master").enable_all().build();

@@ -54,7 +54,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
     }
     let mut options = options(&given)?;
     // A connection is a descriptor, and each request needs more of them, to the instances.
-    let most = descriptors::raised() / 2;
+    let most = descriptors::raise_limit() / 2;
     if options.connections_max > most {
         tracing::warn!("--max_connections is {most}: half of what `ulimit -n` lets be open");
         options.connections_max = most;

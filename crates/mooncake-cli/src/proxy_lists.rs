@@ -1,8 +1,8 @@
-//! Instances on the command line, as people are used to write them for this proxy and for those of Mooncake and vLLM.
+//! Instances on the command line, in the forms that users of Mooncake's and vLLM's proxies write, too.
 
 /// Hosts and ports that do not go together.
 #[derive(Debug, thiserror::Error)]
-#[error("--{group}-hosts names {hosts} and --{group}-ports {ports}: each host needs a port")]
+#[error("--{group}-hosts has {hosts} and --{group}-ports {ports} values: each host needs a port")]
 pub struct WrongLists {
     group: &'static str,
     hosts: usize,
@@ -15,7 +15,7 @@ struct Group {
     short: &'static str,
     /// What Mooncake's `vllm_v1_proxy_server` calls it.
     other: &'static str,
-    /// Where that one looks for it if it is told nothing.
+    /// Its port there by default.
     default_port: &'static str,
 }
 
@@ -38,7 +38,7 @@ pub fn with_lists(args: impl IntoIterator<Item = String>) -> Result<Vec<String>,
     let [mut instances, mut hosts, mut ports]: [[Vec<String>; 2]; 3] = Default::default();
     let (mut rest, mut open) = (Vec::new(), None);
     for arg in args {
-        let (value, list) = match (begun(&arg), open) {
+        let (value, list) = match (list_flag(&arg), open) {
             (Some(list), _) => {
                 open = Some(list);
                 let Some((_, value)) = arg.split_once('=') else { continue };
@@ -57,7 +57,7 @@ pub fn with_lists(args: impl IntoIterator<Item = String>) -> Result<Vec<String>,
             List::Ports(group) => ports[group].push(value),
         }
     }
-    // A command line with these flags leaves out what is the default there.
+    // With the flags of vllm_v1_proxy_server, a missing host or port means that proxy's default.
     let is_other = hosts.iter().chain(&ports).any(|list| !list.is_empty());
     for (number, group) in GROUPS.iter().enumerate() {
         if !is_other || !instances[number].is_empty() {
@@ -77,17 +77,21 @@ pub fn with_lists(args: impl IntoIterator<Item = String>) -> Result<Vec<String>,
 }
 
 /// The list that an argument begins.
-fn begun(arg: &str) -> Option<List> {
+fn list_flag(arg: &str) -> Option<List> {
     let name = arg.split('=').next()?;
     let bare = name.trim_start_matches('-');
     if bare == name {
         return None;
     }
-    let is = |name: String| bare == name;
+    let is_named = |name: String| bare == name;
     GROUPS.iter().enumerate().find_map(|(number, group)| match () {
         () if arg == group.short || bare == group.name => Some(List::Instances(number)),
-        () if is(format!("{}-host", group.other)) || is(format!("{}-hosts", group.other)) => Some(List::Hosts(number)),
-        () if is(format!("{}-port", group.other)) || is(format!("{}-ports", group.other)) => Some(List::Ports(number)),
+        () if is_named(format!("{}-host", group.other)) || is_named(format!("{}-hosts", group.other)) => {
+            Some(List::Hosts(number))
+        }
+        () if is_named(format!("{}-port", group.other)) || is_named(format!("{}-ports", group.other)) => {
+            Some(List::Ports(number))
+        }
         () => None,
     })
 }
@@ -131,6 +135,6 @@ mod tests {
         assert_eq!(read(line), "--prefill=a:1,b:2 --decode=localhost:3");
         assert_eq!(read("--decoder-port 8201"), "--prefill=localhost:8100 --decode=localhost:8201");
         let wrong = with_lists(["--prefiller-hosts", "a", "b", "--prefiller-port", "1"].map(str::to_owned));
-        assert!(wrong.unwrap_err().to_string().contains("--prefiller-hosts names 2 and --prefiller-ports 1"));
+        assert!(wrong.unwrap_err().to_string().contains("--prefiller-hosts has 2 and --prefiller-ports 1 values"));
     }
 }

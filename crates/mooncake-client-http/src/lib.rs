@@ -1,5 +1,5 @@
 //! The HTTP server of a client: whether it is well, and what it has counted.
-//! Paths and shapes are the reference's.
+//! Paths and shapes are Mooncake's.
 #![forbid(unsafe_code)]
 
 mod pages;

@@ -1,4 +1,4 @@
-//! The pages.
+//! `/health`, `/metrics` and `/metrics/summary` of one store.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,17 +13,18 @@ use mooncake_http::reply::{as_json, failed, plain, text, with_type};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-/// Age up to which a word of the master answers further questions: probes, however many, ask it ten times a second.
+/// Age up to which the master's answer serves further probes: however many, they ask it ten times a second at most.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// What the pages are about.
+/// The store that the pages show.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
+pub(crate) struct ShownStore {
     pub store: OnceLock<Store>,
+    /// Its last health, and when the master was asked.
     last: Mutex<Option<(Instant, Health)>>,
 }
 
-pub(crate) fn router(shown: Arc<Shown>) -> Router {
+pub(crate) fn router(shown: Arc<ShownStore>) -> Router {
     Router::new()
         .route("/health", get(health))
         .route("/metrics", get(metrics))
@@ -32,7 +33,7 @@ pub(crate) fn router(shown: Arc<Shown>) -> Router {
         .with_state(shown)
 }
 
-async fn health(State(shown): State<Arc<Shown>>) -> Response {
+async fn health(State(shown): State<Arc<ShownStore>>) -> Response {
     let (status, word, code) = match shown.health().await {
         Some(Health::Ok) => (StatusCode::OK, "healthy", 0),
         Some(Health::Closed) | None => (StatusCode::SERVICE_UNAVAILABLE, "not_initialized", 1),
@@ -41,27 +42,31 @@ async fn health(State(shown): State<Arc<Shown>>) -> Response {
     as_json(status, &json!({"status": word, "code": code}))
 }
 
-async fn metrics(State(shown): State<Arc<Shown>>) -> Response {
+async fn metrics(State(shown): State<Arc<ShownStore>>) -> Response {
     shown.store.get().and_then(Store::metrics_page).map_or_else(not_available, text)
 }
 
-async fn summary(State(shown): State<Arc<Shown>>) -> Response {
+async fn summary(State(shown): State<Arc<ShownStore>>) -> Response {
     let line = shown.store.get().and_then(Store::metrics_summary);
     line.map_or_else(not_available, |line| plain(format!("{line}\n")))
 }
 
 fn not_available() -> Response {
-    with_type(StatusCode::SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", "metrics not available".into())
+    with_type(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "text/plain; charset=utf-8",
+        "metrics not available: no store is set up yet, or its metrics are off".into(),
+    )
 }
 
-impl Shown {
+impl ShownStore {
     /// None: there is no store yet.
     async fn health(self: Arc<Self>) -> Option<Health> {
         let store = self.store.get()?.clone();
         if store.is_closed() {
             return Some(Health::Closed);
         }
-        // A probe that hangs up takes its handler along, but not what it has begun to ask: the next one gets that
+        // The handler of a probe that hangs up is dropped. The question runs in its own task: the next probe gets that
         // answer.
         let asked = tokio::spawn(async move { self.ask(store).await });
         Some(asked.await.unwrap_or(Health::MasterUnreachable))

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
-use crate::pages::{Shown, router};
+use crate::pages::{ShownStore, router};
 
 /// What a page that is being made may still take when the server ends.
 const LAST_PAGES: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ const LAST_PAGES: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct ClientServer {
     address: SocketAddr,
-    shown: Arc<Shown>,
+    shown: Arc<ShownStore>,
     thread: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
@@ -38,7 +38,7 @@ impl ClientServer {
             let _inside = runtime.enter();
             Guarded::new(TcpListener::from_std(listener)?)
         };
-        let shown = Arc::new(Shown::default());
+        let shown = Arc::new(ShownStore::default());
         let (end, ended) = oneshot::channel();
         let pages = shown.clone();
         let builder = std::thread::Builder::new().name("mooncake-http".into());
@@ -57,7 +57,7 @@ impl ClientServer {
     }
 }
 
-fn serve(runtime: Runtime, listener: Guarded<TcpListener>, shown: Arc<Shown>, ended: oneshot::Receiver<()>) {
+fn serve(runtime: Runtime, listener: Guarded<TcpListener>, shown: Arc<ShownStore>, ended: oneshot::Receiver<()>) {
     let router = router(shown);
     runtime.block_on(async {
         tokio::select! {

@@ -20,8 +20,6 @@ pub enum ErrorKind {
     InvalidParams,
     /// No such object.
     NotFound,
-    /// The object was looked up a moment ago and `force` was not given.
-    Protected,
     /// The object is there already.
     Exists,
     /// The get or put session of a key ended before its caller ended it.
@@ -130,10 +128,13 @@ pub enum Cause {
         /// What holds the key.
         reason: String,
     },
-    /// The reservation was taken back before the put ended, more than once.
-    #[error("the put was overtaken {attempts} times (reservation expired, or its segment left); nothing was stored")]
+    /// What the call reserved was taken back before it ended, or its session is over.
+    #[error(
+        "the call was overtaken: what it reserved expired, or its segment or its session ended ({attempts} tries were \
+         made); nothing was stored, put it again"
+    )]
     Superseded {
-        /// Tries made.
+        /// Tries that were made; 0 where the call could not begin one.
         attempts: u32,
     },
     /// A key that no object can have.
@@ -156,7 +157,7 @@ pub enum Cause {
         reason: String,
     },
     /// The buffers are smaller than the object.
-    #[error("the object has {object} bytes, the buffers given for it {buffers}")]
+    #[error("the object has {object} bytes, the buffers given for it {buffers}; pass at least as many")]
     BufferTooSmall {
         /// Size of the object.
         object: u64,
@@ -176,7 +177,7 @@ pub enum Cause {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// No range is registered at the address.
-    #[error("no buffer is registered at {addr:#x}")]
+    #[error("no buffer is registered at {addr:#x}; pass the address that was registered")]
     NotRegistered {
         /// The address.
         addr: usize,
@@ -198,9 +199,6 @@ pub enum Cause {
     /// No such object.
     #[error("no such object")]
     NotFound,
-    /// Looked up a moment ago.
-    #[error("the object was looked up a moment ago; remove it with force, or later")]
-    Protected,
     /// The object that a put session was to make is there already.
     #[error("the object is there already")]
     Exists,
@@ -411,7 +409,6 @@ impl Cause {
             | Cause::Register(_)
             | Cause::NotRegistered { .. } => ErrorKind::InvalidParams,
             Cause::NotFound | Cause::NotRead { .. } => ErrorKind::NotFound,
-            Cause::Protected => ErrorKind::Protected,
             Cause::Exists => ErrorKind::Exists,
             Cause::SessionOver { .. } => ErrorKind::SessionOver,
             Cause::MasterUnreachable { .. }

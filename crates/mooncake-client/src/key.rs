@@ -6,7 +6,7 @@ use mooncake_wire::KEY_BYTES_MAX;
 
 use crate::error::{Cause, StoreError};
 
-/// Whether an object can have this key.
+/// Refuses a key that no object can have.
 pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
     match key.len() {
         1..=KEY_BYTES_MAX => Ok(()),
@@ -14,13 +14,14 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
     }
 }
 
-/// A key as errors name it: in quotes, its odd bytes escaped, and of a long one the beginning.
-pub(crate) struct Named<'a>(pub &'a [u8]);
+/// A key as errors show it: in quotes, with quotes and control characters escaped and bytes that are not UTF-8 replaced;
+/// of a long one the first 128 bytes.
+pub(crate) struct ShownKey<'a>(pub &'a [u8]);
 
 /// Bytes of a key that an error shows.
 const SHOWN_MAX: usize = 128;
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for ShownKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.0[..self.0.len().min(SHOWN_MAX)];
         write!(f, "key {:?}", String::from_utf8_lossy(shown))?;
@@ -34,9 +35,9 @@ mod tests {
 
     #[test]
     fn an_error_names_a_key_whatever_its_bytes_and_however_long_it_is() {
-        assert_eq!(Named(b"a\"b\n\xff").to_string(), "key \"a\\\"b\\n\u{fffd}\"");
-        assert_eq!(Named(&[b'k'; SHOWN_MAX]).to_string(), format!("key \"{}\"", "k".repeat(SHOWN_MAX)));
-        let long = Named(&[b'k'; KEY_BYTES_MAX]).to_string();
+        assert_eq!(ShownKey(b"a\"b\n\xff").to_string(), "key \"a\\\"b\\n\u{fffd}\"");
+        assert_eq!(ShownKey(&[b'k'; SHOWN_MAX]).to_string(), format!("key \"{}\"", "k".repeat(SHOWN_MAX)));
+        let long = ShownKey(&[b'k'; KEY_BYTES_MAX]).to_string();
         assert_eq!(long, format!("key \"{}\"... of 65536 bytes", "k".repeat(SHOWN_MAX)));
     }
 }

@@ -1,9 +1,10 @@
-//! Epochs of a log.
+//! Which epoch of a log a record belongs to (`operations/epochs.rs` begins them).
 
 use crate::record::Record;
 
-/// Ids of epochs have it, numbers of sessions that were given out one by one do not get so far.
-pub(crate) const MARK: u32 = 1 << 31;
+/// Set in every id of an epoch. In an epoch without an id, session numbers count up from a multiple of 2^32 and do not
+/// reach this bit. In an epoch with one they begin at it: [`Epoch::after`] takes the first counters alone.
+pub(crate) const EPOCH_ID_BIT: u32 = 1 << 31;
 
 /// An epoch of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,14 +17,14 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// The epoch of a log that goes on with this record. An epoch's id is in the first counters behind its beginning,
-    /// or of a snapshot.
+    /// The epoch of a log that goes on with this record. An epoch's id is the `session` of the first
+    /// `Record::Counters` behind its `Record::Epoch`, or of a snapshot.
     pub fn after<K>(self, record: &Record<K>) -> Epoch {
         match record {
             Record::Epoch(epoch) => Epoch { number: *epoch, id: 0 },
             Record::Counters { epoch, session, .. } if (*epoch, 0) >= (self.number, self.id) => {
                 let id = *session as u32;
-                Epoch { number: *epoch, id: if id & MARK != 0 { id } else { 0 } }
+                Epoch { number: *epoch, id: if id & EPOCH_ID_BIT != 0 { id } else { 0 } }
             }
             _ => self,
         }

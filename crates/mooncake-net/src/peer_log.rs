@@ -1,5 +1,5 @@
-//! Which faults of peers get a line in the log: one a peer in ten seconds, however often it misbehaves and however many
-//! peers do.
+//! Which faults of peers get a line in the log: at most one line a peer in ten seconds, however often it misbehaves.
+//! Peers beyond those that are remembered share one.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,10 +35,11 @@ struct Entry {
     suppressed: u64,
 }
 
-/// A line is due. Printed behind its text it says for whom else it stands.
+/// A line is due. Its `Display`, printed behind the line's text, says that the line is shared by peers that are not
+/// remembered; `suppressed` is for a field of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// Faults of this peer that got no line since its last one; none if it is zero.
+    /// Faults of this peer without a line since its last one, unless it was forgotten meanwhile; none if there are none.
     pub suppressed: Option<u64>,
     /// It stands for all peers that are not remembered.
     pub is_shared: bool,

@@ -106,7 +106,6 @@ pub fn code(kind: ErrorKind) -> i64 {
         ErrorKind::Busy => BUSY,
         ErrorKind::NotFound => MISSING,
         ErrorKind::Exists => EXISTS,
-        ErrorKind::Protected => PROTECTED,
         ErrorKind::SessionOver => SESSION_OVER,
         ErrorKind::Transfer => TRANSFER,
         ErrorKind::Checksum => CHECKSUM,

@@ -191,9 +191,9 @@ impl Committing<'_> {
         ledger.logged(record);
         if let Record::Reserved { session, replicas, .. } | Record::ReservedWith { session, replicas, .. } = record {
             for Replica { rid, extent } in replicas.iter() {
-                ledger.is_reserved(session.0, *rid);
+                ledger.note_reserved(session.0, *rid);
                 if let Some(segment) = self.state.core.segment(extent.segment) {
-                    ledger.is_placed(segment.uuid, *rid, extent.offset, extent.length);
+                    ledger.note_place_given(segment.uuid, *rid, extent.offset, extent.length);
                 }
             }
         }

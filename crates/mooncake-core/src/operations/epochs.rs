@@ -5,7 +5,7 @@
 //! know, too.
 
 use crate::core::Core;
-use crate::epoch::MARK;
+use crate::epoch::EPOCH_ID_BIT;
 use crate::record::Record;
 
 /// Numbers of sessions and segments that each epoch has for itself, as bits.
@@ -19,7 +19,7 @@ impl Core {
     /// sessions and segments above all that earlier epochs have, sessions and rids at random, because the lost end may
     /// have been in this very epoch.
     pub(crate) fn counters_to_begin(&mut self, number: u16) -> Record {
-        let id = MARK | self.epoch_random.bits() >> 1;
+        let id = EPOCH_ID_BIT | self.epoch_random.bits() >> 1;
         let first = u64::from(number - 1).max((self.sessions.last >> SESSIONS_OF_EPOCH) + 1);
         let random = u64::from(self.epoch_random.bits()) << 32 | u64::from(self.epoch_random.bits());
         Record::Counters {

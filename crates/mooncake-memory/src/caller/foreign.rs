@@ -14,7 +14,7 @@ use crate::file::mapped_file::PAGE;
 use crate::range::ForeignRange;
 
 /// Bytes per step through the kernel.
-pub(crate) const BOUNCE: usize = 16 * 1024;
+pub(crate) const KERNEL_STEP_BYTES: usize = 16 * 1024;
 
 /// Copies from foreign memory into ours.
 pub(crate) fn read(from: *const u8, into: &mut [u8]) -> Result<(), CopyError> {
@@ -146,7 +146,7 @@ pub(crate) fn is_tried_out_whole(addr: usize, len: usize) -> bool {
     len > 0 && len <= SHORT && pages_of(addr, len).is_some()
 }
 
-/// Whether every page of a range, which has some, was tried out just now and can be accessed.
+/// Tries out every page of a range, which has some: true if all of them can be accessed.
 pub(crate) fn can_access_all(addr: usize, len: usize, touch: Touch) -> bool {
     can_try_out() && pages_of(addr, len).is_some_and(|(start, end)| try_out(start, end - start, touch).is_ok())
 }
@@ -161,13 +161,13 @@ fn pages_of(addr: usize, len: usize) -> Option<(usize, usize)> {
 fn judged(tried: Result<(), i32>, start: usize, end: usize, touch: Touch) -> Option<()> {
     match tried {
         Ok(()) => Some(()),
-        // No such access; or memory of a device, which is never tried out. The list of mappings knows.
+        // No such access; or memory of a device, which cannot be tried out. The list of mappings knows.
         Err(libc::EINVAL) => listed(start, end, touch).then_some(()),
         Err(_) => None,
     }
 }
 
-/// Does with pages what a load or a store would do, without one.
+/// Makes pages present as a load or a store would, and touches no content. The error is the kernel's.
 fn try_out(start: usize, len: usize, touch: Touch) -> Result<(), i32> {
     let advice = match touch {
         Touch::Load => libc::MADV_POPULATE_READ,
@@ -196,7 +196,7 @@ fn can_try_out() -> bool {
     })
 }
 
-/// Whether /proc/self/maps allows it.
+/// Whether /proc/self/maps lists the range as readable, and for a store as writable.
 fn listed(start: usize, end: usize, touch: Touch) -> bool {
     #[cfg(test)]
     tests::LISTED.set(tests::LISTED.get() + 1);

@@ -1,4 +1,5 @@
-//! Memory of callers, without a borrow of it here: tried out before it is touched.
+//! Memory of callers: borrowed, or foreign, which is checked before it is used directly and copied by the kernel or a
+//! driver otherwise.
 
 pub(crate) mod bounce;
 pub(crate) mod foreign;

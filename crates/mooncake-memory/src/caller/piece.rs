@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::caller::foreign::{self, BOUNCE, Touch, Trial};
+use crate::caller::foreign::{self, KERNEL_STEP_BYTES, Touch, Trial};
 use crate::caller::neighbours::Neighbours;
 use crate::caller::reach::RunsOut;
 use crate::caller::registry::{Memory, Registry};
@@ -46,13 +46,14 @@ impl Access {
         match device::place_of(addr, len) {
             Ok(Location::Device(device)) => Access::Device(device),
             Ok(Location::Host) => Access::Known(Trial::Possible),
-            // The kernel knows ordinary memory; where it does not, the driver's error is told.
+            // The kernel copies ordinary memory. Where it cannot, `foreign` asks the driver again, and returns its error.
             Ok(Location::Unknown) | Err(_) => Access::Unknown,
         }
     }
 }
 
-/// The pieces that a list begins with and that lie on the same device, taken off it.
+/// The pieces that a list begins with and that lie on the same device, taken off it: the device, and address and length
+/// of each.
 pub(crate) fn leading_run<P>(
     rest: &mut &[P],
     place: impl Fn(&P) -> (Access, usize, usize),
@@ -74,7 +75,7 @@ pub struct Source<'a> {
     pub(crate) ptr: *const u8,
     pub(crate) len: usize,
     pub(crate) access: Access,
-    /// The neighbours of its call, if it has been told.
+    /// Pieces of the same call, if it was told of them: one check may cover several.
     among: Option<&'a Neighbours>,
     memory: PhantomData<&'a [u8]>,
 }
@@ -156,13 +157,13 @@ impl Source<'_> {
     pub(crate) unsafe fn store(&self, mut crc: u32, to: *mut u8, stores: Stores) -> Result<u32, CopyError> {
         debug_assert_eq!(self.access.device(), None);
         if self.access == Access::Unknown {
-            let mut bounce = [0; BOUNCE];
+            let mut buffer = [0; KERNEL_STEP_BYTES];
             let mut done = 0;
             while done < self.len {
-                let step = BOUNCE.min(self.len - done);
-                foreign::read(self.ptr.wrapping_add(done), &mut bounce[..step])?;
+                let step = KERNEL_STEP_BYTES.min(self.len - done);
+                foreign::read(self.ptr.wrapping_add(done), &mut buffer[..step])?;
                 // SAFETY: `done + step` bytes of the target are the caller's word.
-                crc = unsafe { copy::copy_and_checksum(crc, bounce.as_ptr(), to.add(done), step, stores) };
+                crc = unsafe { copy::copy_and_checksum(crc, buffer.as_ptr(), to.add(done), step, stores) };
                 done += step;
             }
             return Ok(crc);
@@ -181,7 +182,7 @@ pub struct Target<'a> {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     pub(crate) access: Access,
-    /// The neighbours of its call, if it has been told.
+    /// Pieces of the same call, if it was told of them: one check may cover several.
     among: Option<&'a Neighbours>,
     memory: PhantomData<&'a mut [u8]>,
 }
@@ -253,7 +254,7 @@ impl<'a> Target<'a> {
         self.access.device().is_some()
     }
 
-    /// The same piece for a shorter time, so that it can be given away and used again.
+    /// The same piece for a shorter time, without its neighbours, so that it can be given away and used again.
     pub const fn reborrow(&mut self) -> Target<'_> {
         Target { ptr: self.ptr, len: self.len, access: self.access, among: None, memory: PhantomData }
     }
@@ -283,13 +284,13 @@ impl Target<'_> {
     pub(crate) unsafe fn load(&mut self, mut crc: u32, from: *const u8, sum: bool) -> Result<u32, CopyError> {
         debug_assert_eq!(self.access.device(), None);
         if self.access == Access::Unknown {
-            let mut bounce = [0; BOUNCE];
+            let mut buffer = [0; KERNEL_STEP_BYTES];
             let mut done = 0;
             while done < self.len {
-                let step = BOUNCE.min(self.len - done);
+                let step = KERNEL_STEP_BYTES.min(self.len - done);
                 // SAFETY: `done + step` bytes of the source are the caller's word.
-                crc = unsafe { copy::load(crc, from.add(done), bounce.as_mut_ptr(), step, sum) };
-                foreign::write(&bounce[..step], self.ptr.wrapping_add(done))?;
+                crc = unsafe { copy::load(crc, from.add(done), buffer.as_mut_ptr(), step, sum) };
+                foreign::write(&buffer[..step], self.ptr.wrapping_add(done))?;
                 done += step;
             }
             return Ok(crc);
@@ -359,25 +360,25 @@ pub fn split_targets<'a>(parts: &'a mut [Target<'_>], from: u64, to: u64) -> Vec
 
 /// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
 pub fn crc_of_sources(crc: u32, parts: &[Source<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
-    let pieces = parts.iter().map(|part| Piece { ptr: part.ptr, len: part.len, access: part.access });
+    let pieces = parts.iter().map(|part| ReadSpan { ptr: part.ptr, len: part.len, access: part.access });
     crc_of_pieces(crc, pieces, from, to)
 }
 
 /// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
 /// They must have been written before, by [`crate::recv_targets`] for instance.
 pub fn crc_of_targets(crc: u32, parts: &[Target<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
-    let pieces = parts.iter().map(|part| Piece { ptr: part.ptr, len: part.len, access: part.access });
+    let pieces = parts.iter().map(|part| ReadSpan { ptr: part.ptr, len: part.len, access: part.access });
     crc_of_pieces(crc, pieces, from, to)
 }
 
 /// A range to read, of a source or of a target.
-struct Piece {
+struct ReadSpan {
     ptr: *const u8,
     len: usize,
     access: Access,
 }
 
-fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, to: u64) -> Result<u32, CopyError> {
+fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = ReadSpan>, from: u64, to: u64) -> Result<u32, CopyError> {
     let mut start: u64 = 0;
     for piece in pieces {
         let end = start.saturating_add(piece.len as u64);
@@ -387,12 +388,12 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, t
             let len = (last - first) as usize;
             crc = match piece.access {
                 Access::Unknown => {
-                    let mut bounce = [0; BOUNCE];
+                    let mut buffer = [0; KERNEL_STEP_BYTES];
                     let mut done = 0;
                     while done < len {
-                        let step = BOUNCE.min(len - done);
-                        foreign::read(ptr.wrapping_add(done), &mut bounce[..step])?;
-                        crc = crate::copy::checksum::crc32c_append(crc, &bounce[..step]);
+                        let step = KERNEL_STEP_BYTES.min(len - done);
+                        foreign::read(ptr.wrapping_add(done), &mut buffer[..step])?;
+                        crc = crate::copy::checksum::crc32c_append(crc, &buffer[..step]);
                         done += step;
                     }
                     crc

@@ -37,12 +37,12 @@ pub fn one_by_one(pool: &mut Pool) {
         mounted.expect("a new segment");
         pool.hold("beat", |core, now, fx| core.beat(now, session, &[], &[], fx));
         let is_over = pool.hold("a session closes", |core, now, fx| core.close_session(now, session, fx));
-        assert!(is_over, "little hangs on it");
+        assert!(is_over, "one step closes a small session");
     }
     pool.tick("tick, behind them");
 }
 
-/// Very much is in quarantine of one owner, who has not heard of it.
+/// An owner has very much in quarantine, and has not heard of it.
 pub fn fences_asked_again(pool: &mut Pool) {
     let (owner, name) = with_a_large_segment(pool);
     abort_all(pool, name);
@@ -119,7 +119,7 @@ pub fn owner_of_many(pool: &mut Pool) {
     for _ in 0..SEGMENTS * 4 / REQUEST as u64 {
         put_and_abort(pool, 6, &preferring("many:8"), "put_start, 512 keys that prefer a name of 1,000");
     }
-    // The last of these fills them.
+    // The first of these fills what is left of the 4,000 granules.
     let kinds = [
         "put_start, 512 keys that prefer a name of 1,000",
         "put_start, 512 keys that prefer 1,000 full segments",
@@ -156,7 +156,7 @@ pub fn owner_of_many(pool: &mut Pool) {
     pool.refill();
 }
 
-/// Many sessions have as much unfinished as leaves them no more than all of the pool, and wait for that.
+/// Sessions reach their share of unfinished bytes, so that their next put waits in the master.
 fn capped_writers(pool: &mut Pool) {
     let all = pool.size().objects * GRANULE;
     for session in pool.others(WAITING) {

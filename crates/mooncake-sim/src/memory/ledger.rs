@@ -19,7 +19,7 @@ pub struct Ledger {
 #[derive(Debug, Default)]
 struct Inner {
     seed: u64,
-    /// What each placement was to hold, once for each time that its number was given.
+    /// Values that writers were about to write to each placement; several where its number was given out twice.
     placed: BTreeMap<Rid, Vec<Value>>,
     /// Segment of each placement, by the secret of the session that writes it.
     written: BTreeMap<(u64, Rid), SegmentUuid>,
@@ -28,7 +28,7 @@ struct Inner {
     over: BTreeMap<(SegmentUuid, Rid), &'static str>,
     /// Placements of each value.
     placements: BTreeMap<u64, Vec<Rid>>,
-    /// Values.
+    /// Values whose puts were answered as stored.
     acknowledged: Vec<u64>,
     /// Values whose callers were told that their puts were interrupted.
     interrupted: BTreeSet<u64>,
@@ -72,7 +72,7 @@ pub fn word(value: u64, index: u64) -> u64 {
     (value << 16 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// What a word adds to the checksum of those before it is multiplied by.
+/// Factor of the checksum so far, before the next word is added.
 const SUM: u32 = 0x9e37_79b1;
 
 /// The checksum of an object's words.
@@ -105,15 +105,15 @@ impl Ledger {
     /// # Panics
     ///
     /// Where a view lies there.
-    pub(crate) fn is_placed(&self, uuid: SegmentUuid, rid: Rid, offset: u64, len: u64) {
+    pub(crate) fn note_place_given(&self, uuid: SegmentUuid, rid: Rid, offset: u64, len: u64) {
         let memory = self.inner.borrow().memories.get(&uuid).and_then(Weak::upgrade);
         if let Some(memory) = memory {
-            Memory::is_placed(&memory, rid, offset, len);
+            Memory::note_place_given(&memory, rid, offset, len);
         }
     }
 
     /// A master has given a placement to a session.
-    pub(crate) fn is_reserved(&self, session: u64, rid: Rid) {
+    pub(crate) fn note_reserved(&self, session: u64, rid: Rid) {
         self.inner.borrow_mut().reserved_by.entry(rid).or_default().insert(session);
     }
 
@@ -122,14 +122,14 @@ impl Ledger {
     /// # Panics
     ///
     /// Where it does so in another session than the placement's.
-    pub(crate) fn is_ended_in(&self, session: u64, rid: Rid) {
+    pub(crate) fn assert_ended_in_own_session(&self, session: u64, rid: Rid) {
         let inner = self.inner.borrow();
         let is_own = inner.reserved_by.get(&rid).is_some_and(|sessions| sessions.contains(&session));
         assert!(is_own, "seed {}: {:#x} is ended in session {session}, which is not its own", inner.seed, rid.0);
     }
 
     /// A writer is about to write a value to a placement. `secret`: of its session.
-    pub(crate) fn placed(
+    pub(crate) fn note_write_begins(
         &self,
         (secret, rid): (u64, Rid),
         (segment, uuid): (u32, SegmentUuid),
@@ -144,15 +144,15 @@ impl Ledger {
     }
 
     /// From here on nothing of a placement may land: its fence is done, or its writer has said so.
-    pub(crate) fn is_over(&self, uuid: SegmentUuid, rid: Rid, by: &'static str) {
+    pub(crate) fn note_over(&self, uuid: SegmentUuid, rid: Rid, by: &'static str) {
         self.inner.borrow_mut().over.entry((uuid, rid)).or_insert(by);
     }
 
     /// Its writer says so, in the session of this secret.
-    pub(crate) fn writer_is_done(&self, secret: u64, rid: Rid) {
+    pub(crate) fn note_writer_done(&self, secret: u64, rid: Rid) {
         let uuid = self.inner.borrow().written.get(&(secret, rid)).copied();
         if let Some(uuid) = uuid {
-            self.is_over(uuid, rid, "its writer");
+            self.note_over(uuid, rid, "its writer");
         }
     }
 
@@ -161,7 +161,7 @@ impl Ledger {
     /// # Panics
     ///
     /// Where it must not.
-    pub(crate) fn lands(&self, uuid: SegmentUuid, rid: Rid) {
+    pub(crate) fn assert_may_land(&self, uuid: SegmentUuid, rid: Rid) {
         let inner = self.inner.borrow();
         if let Some(by) = inner.over.get(&(uuid, rid)) {
             panic!("seed {}: {:#x} is written, and {by} says that it is over", inner.seed, rid.0);
@@ -173,7 +173,7 @@ impl Ledger {
     /// # Panics
     ///
     /// Where no put of that placement has them.
-    pub(crate) fn was_viewed(&self, rid: Rid, words: &[u64]) {
+    pub(crate) fn assert_view_is_of_a_put(&self, rid: Rid, words: &[u64]) {
         self.assert_put(None, rid, 0, words);
     }
 
@@ -295,7 +295,7 @@ impl Ledger {
         self.inner.borrow().repeats_numbers
     }
 
-    /// Whether some log has lost its end: what it forgot may be gone.
+    /// Whether some log has lost its end, or masters went on with copies of one or without it: what it forgot may be gone.
     pub fn has_lost_tail(&self) -> bool {
         self.inner.borrow().has_lost_tail
     }

@@ -75,7 +75,7 @@ impl Memory {
     /// # Panics
     ///
     /// Where a view lies there, and the owner obeys that master or an earlier one.
-    pub(crate) fn is_placed(inner: &Rc<Inner>, rid: Rid, offset: u64, len: u64) {
+    pub(crate) fn note_place_given(inner: &Rc<Inner>, rid: Rid, offset: u64, len: u64) {
         if rid.epoch() < inner.least_epoch.get() {
             return;
         }
@@ -158,7 +158,7 @@ impl Memory {
 
     fn may_land(&self, rid: Rid, granule: u64) {
         let (seed, least) = (self.inner.ledger.seed(), self.inner.least_epoch.get());
-        self.inner.ledger.lands(self.inner.uuid, rid);
+        self.inner.ledger.assert_may_land(self.inner.uuid, rid);
         assert!(rid.epoch() >= least, "seed {seed}: {:#x} is written, and epoch {least} is taken", rid.0);
         let viewed = self.inner.viewed.borrow().contains_key(&granule);
         assert!(!viewed, "seed {seed}: {:#x} is written under a view, granule {granule}", rid.0);

@@ -204,7 +204,7 @@ impl CallDriver for Caller<'_> {
             Some(request::Body::Abort(abort)) => abort.rids.iter().copied().map(Rid).collect(),
             _ => Vec::new(),
         };
-        ended.into_iter().for_each(|rid| store.ledger().is_ended_in(session.id, rid));
+        ended.into_iter().for_each(|rid| store.ledger().assert_ended_in_own_session(session.id, rid));
         up.send(ToMaster::Call(call.request().clone())).map_err(|_| NoReply::Broken(Broken))?;
         if self.world().percent(self.world().loss()) {
             // The connection breaks, before or behind what is asked for.

@@ -334,7 +334,7 @@ impl Store {
     fn tell_fenced(&self, uuid: SegmentUuid, rid: Rid) {
         // In memory that is served no more there is nothing left to guard.
         if self.server().find(&uuid).is_some() {
-            self.inner.network.ledger.is_over(uuid, rid, "a fence");
+            self.inner.network.ledger.note_over(uuid, rid, "a fence");
         }
         self.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.0.to_vec().into(), rids: vec![rid.0] }));
     }

@@ -212,7 +212,7 @@ impl Store {
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
         let address = address.ok_or_else(|| lost(true))?;
         let by = (origin.session.secret, Rid(replica.rid));
-        inner.network.ledger.placed(by, (extent.segment, address.uuid), &item.key, item.value);
+        inner.network.ledger.note_write_begins(by, (extent.segment, address.uuid), &item.key, item.value);
         inner.world.stall().await;
         let link = self.link_to_write(origin.session.id, &address).await;
         let link = link.ok_or_else(|| if inner.links.are_closed() { closed() } else { no_link() })?;
@@ -239,7 +239,7 @@ impl Store {
 
     async fn give_up(&self, session: &Session, rids: Vec<Rid>, settled: bool) {
         if settled {
-            rids.iter().for_each(|rid| self.inner.network.ledger.writer_is_done(session.secret, *rid));
+            rids.iter().for_each(|rid| self.inner.network.ledger.note_writer_done(session.secret, *rid));
         }
         let body = request::Body::Abort(Abort { rids: rids.iter().map(|rid| rid.0).collect(), writer_done: settled });
         if self.finish_in(session, body, LOOKUP_TIMEOUT).await.is_err() {

@@ -117,7 +117,7 @@ impl ViewDriver for Store {
                     "seed {seed}: a view of {:#x} is torn",
                     rid.0
                 );
-                self.inner.network.ledger.was_viewed(rid, &words);
+                self.inner.network.ledger.assert_view_is_of_a_put(rid, &words);
                 Ok(Some(view))
             }
             Err(links::Unread::Stale) => Err(unread(Doubt::Stale)),

@@ -28,9 +28,9 @@ mod tests;
 
 /// The bytes of an object, read-only.
 ///
-/// Where the pool's memory is mapped here they are that memory itself, pinned;
-/// elsewhere a private copy. They do not change, whatever becomes of the object
-/// or of the store meanwhile.
+/// They are pinned bytes of the pool itself where its memory is mapped here, and where `local_buffer_size` and
+/// `shared_views` allow; a private copy otherwise. They do not change, whatever becomes of the object or of the store
+/// meanwhile.
 #[derive(Debug)]
 pub struct View {
     bytes: Bytes,
@@ -47,7 +47,7 @@ enum Bytes {
 }
 
 impl View {
-    /// False: these are the pinned bytes of the pool itself.
+    /// True for a private copy, false for pinned bytes of the pool.
     pub fn is_private_copy(&self) -> bool {
         matches!(self.bytes, Bytes::Private(_))
     }

@@ -18,8 +18,8 @@ use crate::key::check_key;
 use crate::machine::get::{Fetched, GetDriver, LostReplica, ROUND_KEYS, Unread, read_any_replica};
 use crate::machine::rounds::rounds;
 
-/// Most keys with a session at a time, some 1.5 KB each. Callers leave sessions behind: SGLang's linker ends none of a
-/// start of which one key is missing.
+/// Most keys with a session at a time, some 1.5 KB each. Callers leave sessions behind: SGLang's direct linker starts
+/// sessions for many keys, and ends none of them if one is missing.
 const SESSIONS_MAX: usize = 1 << 17;
 
 /// What get sessions need of their store.
@@ -27,7 +27,7 @@ pub trait GetSessionDriver: GetDriver {
     /// Where the replicas of an object are, however long ago the look-up was.
     type Place;
 
-    /// The store's, under their lock.
+    /// The store's sessions, locked.
     fn get_sessions(&self) -> impl DerefMut<Target = GetSessions<Self::Place, Self::Numbering>>;
 
     /// An existence query: what is there is protected for a while.
@@ -40,17 +40,18 @@ pub trait GetSessionDriver: GetDriver {
 /// The keys of a store that have a session.
 #[derive(Debug)]
 pub struct GetSessions<P, N> {
-    open: HashMap<Box<[u8]>, Open<P, N>>,
+    open: HashMap<Box<[u8]>, OpenSession<P, N>>,
     /// How often one was begun or read.
     uses: u64,
 }
 
-/// One key's session. Each begin looks the key up anew, and the session ends when each begin has had its end.
+/// One key's session. Each begin looks the key up anew, and the session ends when each begin has had its end, or to make
+/// room for others.
 #[derive(Debug)]
-struct Open<P, N> {
+struct OpenSession<P, N> {
     found: Arc<Found<P, N>>,
     begun: u32,
-    /// The last of the uses that was this one's.
+    /// `uses` at its last begin or read: the smallest goes first.
     used: u64,
     /// Why nothing of what was found can be read.
     over: Option<Box<str>>,
@@ -59,12 +60,12 @@ struct Open<P, N> {
 /// What was looked up.
 #[derive(Debug)]
 pub struct Found<P, N> {
-    /// The object, with those of its replicas that could be read so far.
+    /// The object, without the replicas that could not be read.
     pub object: Object,
     /// Replicas that could not be read for a reason that passes, while another one could: they are tried again when
     /// none of those is left.
     aside: Vec<Replica>,
-    /// What the numbers of their segments mean.
+    /// What the segment numbers of its extents mean.
     pub numbering: N,
     /// Where they are.
     pub place: Arc<P>,
@@ -81,7 +82,9 @@ impl<P, N: Copy> GetSessions<P, N> {
     pub fn find(&mut self, key: &[u8]) -> Result<Arc<Found<P, N>>, StoreError> {
         self.uses += 1;
         match self.open.get_mut(key) {
-            Some(Open { over: Some(reason), .. }) => Err(Cause::SessionOver { reason: reason.to_string() }.into()),
+            Some(OpenSession { over: Some(reason), .. }) => {
+                Err(Cause::SessionOver { reason: reason.to_string() }.into())
+            }
             Some(open) => {
                 open.used = self.uses;
                 Ok(open.found.clone())
@@ -114,10 +117,10 @@ impl<P, N: Copy> GetSessions<P, N> {
             open.begun = open.begun.saturating_add(1);
             return;
         }
-        self.open.insert(key.into(), Open { found, begun: 1, used, over: None });
+        self.open.insert(key.into(), OpenSession { found, begun: 1, used, over: None });
     }
 
-    /// So many are about to begin. What callers have left behind is no reason to refuse others: sessions that are over
+    /// Makes room for so many more sessions, or fewer where some are missing or there. What callers have left behind is no reason to refuse others: sessions that are over
     /// go first, then the ones unused for longest, an eighth of all at a time.
     fn make_room(&mut self, keys: usize) {
         if self.open.len() + keys <= SESSIONS_MAX {
@@ -133,8 +136,8 @@ impl<P, N: Copy> GetSessions<P, N> {
         }
     }
 
-    /// These replicas could not be read: none of this look-up's is tried again but those whose reason passes. The
-    /// session is over when none is left, for this reason.
+    /// Drops replicas that could not be read from what was looked up. Those that failed for a reason that passes are set
+    /// aside, and tried again when no other is left. If none is left at all the session is over, for this reason.
     fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[LostReplica], reason: &str) {
         let Some(open) = self.open.get_mut(key).filter(|open| Arc::ptr_eq(&open.found, of)) else { return };
         let (mut object, mut aside) = (of.object.clone(), of.aside.clone());

@@ -22,7 +22,7 @@ use book::{GONE, Open, Part, Promise, Sealed, State, is_ending, is_object, meanw
 pub use book::{GivenUp, NEW_SESSION, PutSessions, Reserved};
 
 use crate::error::{Cause, StoreError};
-use crate::key::Named;
+use crate::key::ShownKey;
 use crate::machine::filling::Combine;
 use crate::machine::get::ROUND_KEYS;
 use crate::machine::progress::Held;
@@ -477,7 +477,7 @@ async fn seal<D: PutSessionDriver>(
             let reason = format!(
                 "{}: bytes {from} to {to} of {size} were never written, or their write failed; write them and end \
                  it again, or revoke it",
-                Named(key)
+                ShownKey(key)
             );
             return Err(Cause::InvalidParams(reason).into());
         }
