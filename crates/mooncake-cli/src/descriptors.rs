@@ -5,7 +5,8 @@
 pub fn raise_limit() -> usize {
     mooncake_os::raise_descriptor_limit(usize::MAX).unwrap_or_else(|error| {
         let limit = mooncake_os::descriptor_limit();
-        tracing::warn!(%error, limit, "the limit of open files cannot be raised: raise `ulimit -n`, or LimitNOFILE of the unit");
+        let advice = "raise `ulimit -n`, or LimitNOFILE of the unit";
+        tracing::warn!(%error, limit, advice, "the limit of open files cannot be raised");
         limit
     })
 }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::logging::say;
 
-const USAGE: &str = "mooncake state ls lists what masters have left on this machine, mooncake state gc removes what is not in use of that, by \
-     --older_than or --name; each has --help";
+const USAGE: &str = "mooncake state ls lists what masters have left on this machine, mooncake state gc removes what is \
+    not in use of that, by --older_than or --name; each has --help";
 
 /// Why nothing is listed or removed.
 #[derive(Debug, thiserror::Error)]

@@ -14,8 +14,8 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
     }
 }
 
-/// A key as errors show it: in quotes, with quotes and control characters escaped and bytes that are not UTF-8 replaced;
-/// of a long one the first 128 bytes.
+/// A key as errors show it: in quotes, with quotes and control characters escaped and bytes that are not UTF-8
+/// replaced; of a long one the first 128 bytes.
 pub(crate) struct ShownKey<'a>(pub &'a [u8]);
 
 /// Bytes of a key that an error shows.

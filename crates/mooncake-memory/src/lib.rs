@@ -4,9 +4,9 @@
 //! [granule](mooncake_ids::GRANULE). A process that has both descriptors maps them once ([`Mapping`]) and copies
 //! directly. The stamps decide afterwards whether a copy is the object that was asked for.
 //!
-//! `unsafe` stands here, in `mooncake-os`, at the FFI edges and in the fake driver of `mooncake-test-support`. Memory that is
-//! shared with other processes is touched here and nowhere else. So is memory of a caller that we cannot trust to keep
-//! it mapped.
+//! `unsafe` stands here, in `mooncake-os`, at the FFI edges and in the fake driver of `mooncake-test-support`. Memory
+//! that is shared with other processes is touched here and nowhere else. So is memory of a caller that we cannot trust
+//! to keep it mapped.
 
 mod caller;
 mod copy;

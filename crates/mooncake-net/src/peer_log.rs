@@ -39,7 +39,8 @@ struct Entry {
 /// remembered; `suppressed` is for a field of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// Faults of this peer without a line since its last one, unless it was forgotten meanwhile; none if there are none.
+    /// Faults of this peer without a line since its last one, unless it was forgotten meanwhile; none if there are
+    /// none.
     pub suppressed: Option<u64>,
     /// It stands for all peers that are not remembered.
     pub is_shared: bool,

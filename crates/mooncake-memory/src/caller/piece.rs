@@ -46,7 +46,8 @@ impl Access {
         match device::place_of(addr, len) {
             Ok(Location::Device(device)) => Access::Device(device),
             Ok(Location::Host) => Access::Known(Trial::Possible),
-            // The kernel copies ordinary memory. Where it cannot, `foreign` asks the driver again, and returns its error.
+            // The kernel copies ordinary memory. Where it cannot, `foreign` asks the driver again, and returns its
+            // error.
             Ok(Location::Unknown) | Err(_) => Access::Unknown,
         }
     }

@@ -295,7 +295,8 @@ impl Ledger {
         self.inner.borrow().repeats_numbers
     }
 
-    /// Whether some log has lost its end, or masters went on with copies of one or without it: what it forgot may be gone.
+    /// Whether some log has lost its end, or masters went on with copies of one or without it: what it forgot may be
+    /// gone.
     pub fn has_lost_tail(&self) -> bool {
         self.inner.borrow().has_lost_tail
     }

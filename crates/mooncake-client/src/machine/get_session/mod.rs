@@ -45,8 +45,8 @@ pub struct GetSessions<P, N> {
     uses: u64,
 }
 
-/// One key's session. Each begin looks the key up anew, and the session ends when each begin has had its end, or to make
-/// room for others.
+/// One key's session. Each begin looks the key up anew, and the session ends when each begin has had its end, or to
+/// make room for others.
 #[derive(Debug)]
 struct OpenSession<P, N> {
     found: Arc<Found<P, N>>,
@@ -120,8 +120,9 @@ impl<P, N: Copy> GetSessions<P, N> {
         self.open.insert(key.into(), OpenSession { found, begun: 1, used, over: None });
     }
 
-    /// Makes room for so many more sessions, or fewer where some are missing or there. What callers have left behind is no reason to refuse others: sessions that are over
-    /// go first, then the ones unused for longest, an eighth of all at a time.
+    /// Makes room for so many more sessions, or fewer where some are missing or there. What callers have left behind is
+    /// no reason to refuse others: sessions that are over go first, then the ones unused for longest, an eighth of all
+    /// at a time.
     fn make_room(&mut self, keys: usize) {
         if self.open.len() + keys <= SESSIONS_MAX {
             return;
@@ -136,8 +137,8 @@ impl<P, N: Copy> GetSessions<P, N> {
         }
     }
 
-    /// Drops replicas that could not be read from what was looked up. Those that failed for a reason that passes are set
-    /// aside, and tried again when no other is left. If none is left at all the session is over, for this reason.
+    /// Drops replicas that could not be read from what was looked up. Those that failed for a reason that passes are
+    /// set aside, and tried again when no other is left. If none is left at all the session is over, for this reason.
     fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[LostReplica], reason: &str) {
         let Some(open) = self.open.get_mut(key).filter(|open| Arc::ptr_eq(&open.found, of)) else { return };
         let (mut object, mut aside) = (of.object.clone(), of.aside.clone());
