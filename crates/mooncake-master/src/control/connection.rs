@@ -169,7 +169,7 @@ impl<S: Stream> Connection<S> {
     /// Reads what comes within a moment, awake, if a peer's next request tends to come at once: to be woken up for it
     /// costs more. The peer copies bytes first, and packs its request. Only in a runtime of one thread, whose other
     /// connections are looked after meanwhile.
-    pub async fn read_awake(&mut self, copying: Duration, packing: Duration) -> Result<(), Ended> {
+    pub async fn read_busy_poll(&mut self, copying: Duration, packing: Duration) -> Result<(), Ended> {
         let (work, history) = (copying + packing, self.habits.behind(copying));
         if self.reader.is_partial() || work > WORK_MAX || turns() == 0 || history.skips() {
             return Ok(());

@@ -74,7 +74,7 @@ pub async fn serve<S: Stream>(
             return Ok(());
         }
         idle.rests();
-        connection.read_awake(copying, packing).await?;
+        connection.read_busy_poll(copying, packing).await?;
     }
 }
 
