@@ -98,7 +98,7 @@ impl Op {
             Op::Remove => "remove a key",
             Op::RemoveAll => "remove every object",
             Op::RemoveByRegex => "remove the keys that match a pattern",
-            Op::ReplicaClear => "drop replicas of an object",
+            Op::ReplicaClear => "drop copies of an object",
             Op::MountSegment => "lend a segment to the pool",
             Op::UnmountSegment => "take a segment back from the pool",
             Op::Ping => "keep a session alive (heartbeats)",

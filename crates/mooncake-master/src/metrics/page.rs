@@ -110,7 +110,7 @@ impl Reading {
         out.counter("mooncake_removed_objects_total", "objects removed by request", s.counters.removed_objects);
         out.counter(
             "mooncake_cleared_objects_total",
-            "objects of which replicas were dropped by request (batch_replica_clear)",
+            "objects of which copies were dropped by request (batch_replica_clear)",
             s.counters.cleared_objects,
         );
     }
