@@ -52,11 +52,7 @@ async fn summary(State(shown): State<Arc<ShownStore>>) -> Response {
 }
 
 fn not_available() -> Response {
-    with_type(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "text/plain; charset=utf-8",
-        "metrics not available: no store is set up yet, or its metrics are off".into(),
-    )
+    with_type(StatusCode::SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", "metrics not available".into())
 }
 
 impl ShownStore {
