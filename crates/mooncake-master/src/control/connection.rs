@@ -170,8 +170,8 @@ impl<S: Stream> Connection<S> {
     /// costs more. The peer copies bytes first, and packs its request. Only in a runtime of one thread, whose other
     /// connections are looked after meanwhile.
     pub async fn read_busy_poll(&mut self, copying: Duration, packing: Duration) -> Result<(), Ended> {
-        let (work, history) = (copying + packing, self.habits.behind(copying));
-        if self.reader.is_partial() || work > WORK_MAX || turns() == 0 || history.skips() {
+        let (work, history) = ((copying + packing).min(WORK_MAX), self.habits.behind(copying));
+        if self.reader.is_partial() || copying > WORK_MAX || turns() == 0 || history.skips() {
             return Ok(());
         }
         let until = Instant::now() + work + MOMENT;

@@ -373,9 +373,11 @@ impl Lane {
         let peer = self.peer.to_string();
         match reply.status {
             Status::Stale => TransferError::Stale { peer, rid: rid.0 },
-            Status::Superseded => {
-                TransferError::Superseded { peer, rid: rid.0, reason: format!("the span carries {:#x}", reply.detail) }
-            }
+            Status::Superseded => TransferError::Superseded {
+                peer,
+                rid: rid.0,
+                reason: format!("the extent carries {:#x}", reply.detail),
+            },
             Status::OldEpoch => TransferError::Superseded {
                 peer,
                 rid: rid.0,
