@@ -21,7 +21,7 @@ CONNECTOR = {
     "kv_connector_extra_config": {"mooncake_protocol": "tcp"},
 }
 # How long either waits for the other. A decode server whose prefill server is gone waits a minute longer than it says.
-TIMEOUT = {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "1"}
+SHORT_ABORT = {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "1"}
 # From a write's begin until its first bytes are on their way.
 BEGUN_S = 0.3
 
@@ -74,7 +74,7 @@ class DecodeServer(Server):
 
     def __init__(self, rig, folder, name, environment=None):
         transfer = {**CONNECTOR, "kv_role": "kv_consumer"}
-        super().__init__(rig.python, rig.model, folder, name, transfer, {**TIMEOUT, **(environment or {})})
+        super().__init__(rig.python, rig.model, folder, name, transfer, {**SHORT_ABORT, **(environment or {})})
 
     def decode(self, text, transfer, prefill):
         parameters = {

@@ -131,7 +131,7 @@ pub enum Cause {
     /// What the call reserved was taken back before it ended, or its session is over.
     #[error(
         "the call was overtaken: what it reserved expired, or its segment or its session ended ({attempts} tries were \
-         made); nothing was stored, put it again"
+         made); nothing was stored, make the call again"
     )]
     Superseded {
         /// Tries that were made; 0 where the call could not begin one.

@@ -1,7 +1,7 @@
 //! Which instances have seen the beginning of a prompt: the proxy's own history, by blocks.
 //!
-//! A prompt is cut into blocks of bytes, and each block is named by a hash of itself and of all before it, so that
-//! equal names mean equal beginnings. The proxy does not know what an engine still has in its cache. It assumes the
+//! A prompt is cut into blocks of bytes, and each block has a hash of itself and of all before it, so that equal
+//! hashes mean equal beginnings. The proxy does not know what an engine still has in its cache. It assumes the
 //! blocks that it sent there last, as many as fit.
 
 use std::collections::hash_map::RandomState;

@@ -31,7 +31,7 @@ pub struct Arrival {
     pub timestamp: u64,
     /// Tokens of its prompt.
     pub input_length: u64,
-    /// Names of its blocks of 512 tokens; equal hashes mean equal beginnings.
+    /// Hashes of its blocks of 512 tokens; equal hashes mean equal beginnings.
     pub hash_ids: Vec<u64>,
 }
 
@@ -142,7 +142,7 @@ pub fn simulate(trace: &[Arrival], town: Town, scheduling: Scheduling) -> Outcom
 
 /// What the proxy would see of it.
 fn prompt(one: &Arrival) -> Prompt {
-    // A trace's last block may be incomplete; it has a name all the same.
+    // A trace's last block may be incomplete; it has a hash all the same.
     let hashes = one.hash_ids.iter().flat_map(|id| (0..PARTS).map(move |part| id * PARTS + part)).collect::<Vec<_>>();
     let blocks = (one.input_length * TEXT).div_ceil(BLOCK as u64).max(hashes.len() as u64);
     Prompt { hashes, blocks }

@@ -4,7 +4,7 @@
 //! a revision page that counts unregistered buffers, and with an [access page](mooncake_memory::AccessPage) if it can
 //! read the initiator's memory. The access page tells either what it may still touch of the other's memory. Each reads
 //! the other's secret by the very system call that bytes will be copied with: so the process at the other end is the
-//! one that the kernel names, and it may be read. Then requests: the target is to fill ranges of its buffers from the
+//! one that the kernel names, and it may be read. Then requests: the target is to pull ranges of its buffers from the
 //! initiator's memory, or to say in which of its buffers ranges lie, or to send a block of its memory that the
 //! initiator will map.
 //!
@@ -101,7 +101,7 @@ impl HelloReply {
     }
 }
 
-/// One range that the target is to pull.
+/// One range of a request: to pull it, to look for its buffer, or to name a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Where, in a buffer of the target's.

@@ -86,7 +86,7 @@ pub fn that_stands_still(real: &Engine) -> (String, Receiver<(AccessPage, UnixSt
     (answering(document), told)
 }
 
-/// The engine behind such a peer, one of that transfer timeout which has opened it, and that peer.
+/// The engine behind such a peer, one with that transfer timeout, which has opened it, and that peer.
 pub fn before_one_that_stands_still(
     transfer_timeout: Duration,
 ) -> (Engine, Engine, PeerId, Receiver<(AccessPage, UnixStream)>) {

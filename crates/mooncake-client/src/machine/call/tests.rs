@@ -36,7 +36,7 @@ enum Try {
     Silence,
     /// The store is in this session by the time that the master says that it does not know the one of the try.
     Moved(u64),
-    SessionReply(Option<reply::Body>),
+    Reply(Option<reply::Body>),
 }
 
 /// A store and its master: tries go as the script says, and beyond its end no connection comes about. Time passes in
@@ -221,7 +221,7 @@ impl CallDriver for &Script {
         call.attached(&session, |_| is_too_old.then(|| (Feature::ReaderGone, "0.1".into())))?;
         self.sent.borrow_mut().push((session, call.request().clone()));
         let body = match next {
-            Try::SessionReply(body) => body,
+            Try::Reply(body) => body,
             Try::Silence => loop {
                 self.pass(SLICE);
                 keep_waiting(self, call.heeds()).map_err(NoReply::Ended)?;
@@ -307,16 +307,16 @@ fn refused(kind: refusal::Kind) -> Refusal {
 }
 
 fn done() -> Try {
-    Try::SessionReply(Some(reply::Body::PutStart(PutStartReply::default())))
+    Try::Reply(Some(reply::Body::PutStart(PutStartReply::default())))
 }
 
 fn refuses(kind: refusal::Kind) -> Try {
-    Try::SessionReply(Some(reply::Body::Refusal(refused(kind))))
+    Try::Reply(Some(reply::Body::Refusal(refused(kind))))
 }
 
 fn placed(rid: Rid) -> Try {
     let slot = PutSlot { replicas: vec![Replica { rid: rid.0, ..Replica::default() }], ..PutSlot::default() };
-    Try::SessionReply(Some(reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
+    Try::Reply(Some(reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
 }
 
 #[test]
@@ -491,7 +491,7 @@ fn a_refusal_ends_a_call() {
         assert!(matches!(script.query(), Err(Failure::Refused(refusal)) if refusal.reason == "no"));
         assert_eq!((script.waited(), script.tries.borrow().len()), (Duration::ZERO, 1));
     }
-    assert!(matches!(Script::new([Try::SessionReply(None)]).query(), Err(Failure::Confused)));
+    assert!(matches!(Script::new([Try::Reply(None)]).query(), Err(Failure::Confused)));
 }
 
 #[test]

@@ -351,7 +351,7 @@ fn only_time_in_which_nothing_gets_on_counts_towards_the_timeout() {
     script.ends.borrow_mut().extend((0..3).map(|_| Ok(Some(vec![Superseded]))));
     assert!(script.put(1)[0].is_err());
     assert_eq!(script.reserved().len(), 2);
-    // The master waits for nothing when the timeout is zero, and a key is not tried again.
+    // With a timeout of zero the put does not wait in the master, and a key is not tried again.
     let script = Script::new(&[(&[Busy], 1), (&[Given], 1)]);
     assert!(script.put_with(&[1024], Duration::ZERO)[0].is_err());
     assert_eq!(script.reserved(), ["reserve [0] wait false first 0"]);

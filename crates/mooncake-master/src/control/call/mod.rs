@@ -26,7 +26,7 @@ const COPIED_IN_A_MICROSECOND: u64 = 10_000;
 const PACKED_IN_A_MICROSECOND: u64 = 200;
 
 /// Longer than any ticket waits in the core: only a bug gets here.
-const PARK_TIME_MAX: Duration = Duration::from_secs(10);
+const TICKET_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Answers calls until the connection ends.
 pub async fn serve<S: Stream>(
@@ -180,7 +180,7 @@ impl Call<'_> {
         let slots = match (started, parked) {
             (Ok(PutStarted::Now(slots)), _) => slots,
             (Ok(PutStarted::Parked(ticket)), Some((_guard, woken))) => {
-                let woken = tokio::time::timeout(PARK_TIME_MAX, connection.until_closed(woken)).await;
+                let woken = tokio::time::timeout(TICKET_WAIT_MAX, connection.until_closed(woken)).await;
                 match woken {
                     Ok(slots) => slots?.map_err(|_| LogClosed)?,
                     Err(_) => {

@@ -454,7 +454,8 @@ impl<'a> StallTimer<'a> {
         self.still_since = None;
     }
 
-    /// Looks at an error of the socket: goes on after the end of a slice or a signal, unless the deadline has passed.
+    /// Looks at an error of the socket: goes on after the end of a slice or a signal, unless the call is interrupted,
+    /// its deadline has passed, or no byte has moved for too long.
     fn failed(&mut self, error: io::Error, what: &'static str) -> Result<(), TransferError> {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}

@@ -68,7 +68,7 @@ fn trailer(frame: &Frame, status: Status) -> Vec<u8> {
     Trailer { status, sequence: frame.sequence }.encode().into()
 }
 
-/// A lane that is patient for this long meets an owner that takes longer in all, but never so long for one step.
+/// A lane whose stall timeout this is meets an owner that takes longer in all, but never so long for one step.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const STEP: Duration = Duration::from_millis(100);
 const STEPS: usize = 6;
