@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -106,6 +107,55 @@ def test_a_tool_listens_on_the_host_of_its_name_alone(args):
         assert listens_on(target.pid) == {"0100007F"}
         target.send_signal(signal.SIGINT)
         assert "listens on" not in target.communicate(timeout=10)[1]
+
+
+@pytest.fixture
+def known_as(tmp_path):
+    """Starts a command for which one more host's name leads to an address."""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
+        pytest.skip("this user may not make mount namespaces")
+
+    def command(name: str, address: str, *args: str) -> list[str]:
+        hosts = tmp_path / "hosts"
+        hosts.write_text(f"127.0.0.1 localhost\n{address} {name}\n")
+        return ["unshare", "-rm", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts), *args]
+
+    return command
+
+
+def address_for_peers() -> str:
+    """The address of this machine that leads to others."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))
+        except OSError as error:
+            pytest.skip(f"this machine has no address that others could reach: {error}")
+        return probe.getsockname()[0]
+
+
+def test_a_tool_named_by_its_host_listens_where_that_name_leads(known_as):
+    address = address_for_peers()
+    tool = [binary(), "engine-bench", "--mode=target", "--buffer_size=1MB", "--local_server_name=storage-7"]
+    with subprocess.Popen(known_as("storage-7", address, *tool), stdout=subprocess.PIPE, text=True) as target:
+        name = target.stdout.readline().split("=")[1].strip()
+        assert listens_on(target.pid) == {socket.inet_aton(address)[::-1].hex().upper()}
+        few = ("--threads=1", "--batch_size=1", "--duration=0.1", "--buffer_size=1MB", f"--segment_id={name}")
+        done = subprocess.run(known_as("storage-7", address, binary(), "engine-bench", *few), capture_output=True)
+        assert done.returncode == 0, done.stderr
+        target.send_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("address", ["127.0.1.1", "192.0.2.200"], ids=["this host alone", "another host"])
+def test_a_tool_whose_name_leads_peers_elsewhere_listens_on_all_addresses_and_says_so(known_as, address):
+    tool = [binary(), "engine-bench", "--mode=target", "--buffer_size=1MB", "--local_server_name=storage-7"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(known_as("storage-7", address, *tool), **pipes) as target:
+        target.stdout.readline()
+        assert listens_on(target.pid) == {"0" * 32}
+        target.send_signal(signal.SIGINT)
+        said = target.communicate(timeout=10)[1]
+    assert '"storage-7" leads to no address' in said
+    assert "MC_TE_BIND_ADDRESS" in said
 
 
 def test_a_bench_without_a_gpus_memory_takes_the_flags_and_asked_for_one_says_what_is_missing(target):

@@ -14,7 +14,7 @@ use mooncake_master::{address, resolve};
 use mooncake_settings::environment::Reader;
 use mooncake_settings::{CLIENT, CommandLine, Given, SettingError, Source, Support, environment, parse};
 
-use crate::logging::{self, say};
+use crate::logging::{self, announce, say};
 use crate::{descriptors, service, signals};
 
 /// How long between two tries to reach a master that is not there yet.
@@ -113,9 +113,8 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         pages.show(&store);
     }
     let _introducer = introduce(&given, &store, port)?;
-    // Scripts wait for this line.
-    say(&format!(
-        "Mooncake client ready: segment {} of {} bytes, master {}\n",
+    announce(&format!(
+        "Mooncake client ready: segment {} of {} bytes, master {}",
         store.hostname(),
         size(&given, "global_segment_size")?,
         given.text_or_default("master_server_address")
@@ -147,8 +146,7 @@ fn serve_pages(given: &Given) -> Result<Option<ClientServer>, ClientError> {
     let host = address(given, "http_host")?;
     let address = SocketAddr::new(host, given.number("http_port").unwrap_or(9300));
     let pages = ClientServer::open(address).map_err(|source| ClientError::Http { address, source })?;
-    // Scripts wait for this line.
-    say(&format!("HTTP server started on port {}\n", pages.address().port()));
+    announce(&format!("HTTP server started on port {}", pages.address().port()));
     Ok(Some(pages))
 }
 

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use mooncake_settings::{CLIENT, Given, environment};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::journal::Journal;
 
@@ -55,6 +57,13 @@ pub fn fail(program: &str, error: &dyn std::error::Error) {
 pub fn say(text: &str) {
     let mut out = io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints a line for which scripts wait, at any log level, with the time that log lines beside it have.
+pub fn announce(line: &str) {
+    let mut time = String::new();
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    say(&format!("{time}  INFO {line}\n"));
 }
 
 /// Writes to stderr what no log line tells. A reader that closed the pipe misses it.

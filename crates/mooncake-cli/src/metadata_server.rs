@@ -7,7 +7,7 @@ use mooncake_metadata_server::{MetadataServer, StartError};
 use mooncake_settings::{CommandLine, METADATA_SERVER, SettingError, parse};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::logging::{self, say};
+use crate::logging::{self, announce, say};
 use crate::service;
 
 /// Why it did not start.
@@ -43,8 +43,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ServerError> {
     runtime.block_on(async {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let server = MetadataServer::open(at)?;
-        // Scripts wait for this line.
-        say(&format!("HTTP metadata server started on port {}\n", server.address().port()));
+        announce(&format!("HTTP metadata server started on port {}", server.address().port()));
         service::is_ready();
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         Ok(())

@@ -12,7 +12,7 @@ use mooncake_settings::{CommandLine, Given, PROXY, SettingError, duration_ms, pa
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::logging::{self, say};
+use crate::logging::{self, announce, say};
 use crate::proxy_lists::{WrongLists, with_lists};
 use crate::{descriptors, service};
 
@@ -80,8 +80,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
     runtime.block_on(async {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let server = ProxyServer::open(options, prefill, decode).await?;
-        // Scripts wait for this line.
-        say(&format!("mooncake_proxy listens on http://{}\n", server.address()));
+        announce(&format!("mooncake_proxy listens on http://{}", server.address()));
         service::is_ready();
         let stop = Arc::new(Notify::new());
         let signals = stop.clone();

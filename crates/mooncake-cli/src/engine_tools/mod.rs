@@ -5,7 +5,7 @@ pub mod links;
 mod load;
 pub mod sweep;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use mooncake_client::parse_size;
 use mooncake_memory::{CopyError, ForeignRange, MemoryError, leak_shared};
@@ -97,20 +97,37 @@ fn connect(metadata: &str, name: &str) -> Result<Engine, ToolError> {
     let mut options = EngineOptions::default().from_env(environment::variable)?;
     if options.bind.is_none() && options.bind_if_told.is_none() {
         options.bind = own_address(name);
+        if options.bind.is_none() {
+            tracing::warn!(
+                "the name {name:?} leads to no address that other hosts reach this one by, so that the tool listens on \
+                 all addresses; MC_TE_BIND_ADDRESS is the one that it listens on"
+            );
+        }
     }
     let cluster = environment::variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
     Ok(Engine::connect(metadata, name, options, &cluster)?)
 }
 
-/// The address of this host that a name is, with or without a port. A host's name may lead peers elsewhere than this
-/// host (Debian's leads to 127.0.1.1), and an address may be a gateway's: then there is none.
+/// The address of this host that a name, with or without a port, leads to. There is none if the address is another
+/// host's, a gateway's perhaps, or if a host's name leads to this host alone: Debian's leads to 127.0.1.1, and peers
+/// find another address under it.
 fn own_address(name: &str) -> Option<IpAddr> {
     let host = match name.parse::<SocketAddr>() {
         Ok(both) => return is_own(both.ip()),
         Err(_) => name.rsplit_once(':').filter(|(host, _)| !host.contains(':')).map_or(name, |(host, _)| host),
     };
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    if bare == "localhost" { Some(Ipv4Addr::LOCALHOST.into()) } else { is_own(bare.parse().ok()?) }
+    match bare.parse() {
+        Ok(ip) => is_own(ip),
+        Err(_) if bare == "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        Err(_) => named(bare),
+    }
+}
+
+/// Where a host's name leads from everywhere; the first address, which is the one that peers try first.
+fn named(host: &str) -> Option<IpAddr> {
+    let first = (host, 0).to_socket_addrs().ok()?.next()?.ip();
+    if first.is_loopback() { None } else { is_own(first) }
 }
 
 fn is_own(ip: IpAddr) -> Option<IpAddr> {
@@ -163,7 +180,7 @@ mod tests {
         for name in ["127.0.0.1", "127.0.0.1:12345", "localhost", "localhost:1"] {
             assert_eq!(own_address(name), Some(Ipv4Addr::LOCALHOST.into()), "{name}");
         }
-        for name in ["node-7", "node-7:1", "192.0.2.1", "192.0.2.1:5", ""] {
+        for name in ["no-such-host.invalid", "no-such-host.invalid:1", "192.0.2.1", "192.0.2.1:5", ""] {
             assert_eq!(own_address(name), None, "{name}");
         }
     }

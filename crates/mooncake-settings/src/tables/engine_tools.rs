@@ -16,8 +16,8 @@ pub(crate) const BENCH: &[Setting] = &[
         "local_server_name",
         Type::Text,
         "127.0.0.1",
-        "name or address by which peers reach this host; it listens on that address alone, on all if it is a \
-         host's name or an address of another host",
+        "name or address by which peers reach this host; it listens on that address alone, on all and with a \
+         warning if it leads to no address by which other hosts reach this one",
     ),
     Setting::supported("segment_id", Type::Text, "", "the target's name, which it prints; an initiator needs it"),
     Setting::supported("block_size", Type::Size, "65536", "bytes of a request"),
@@ -65,8 +65,8 @@ pub(crate) const SWEEP: &[Setting] = &[
         "seg_name",
         Type::Text,
         "127.0.0.1",
-        "name or address by which peers reach this host; it listens on that address alone, on all if it is a \
-         host's name or an address of another host",
+        "name or address by which peers reach this host; it listens on that address alone, on all and with a \
+         warning if it leads to no address by which other hosts reach this one",
     ),
     Setting::supported(
         "op_type",
@@ -139,8 +139,8 @@ pub(crate) const LINKS: &[Setting] = &[
         "local_server_name",
         Type::Text,
         "127.0.0.1",
-        "name or address by which peers reach this host; it listens on that address alone, on all if it is a \
-         host's name or an address of another host",
+        "name or address by which peers reach this host; it listens on that address alone, on all and with a \
+         warning if it leads to no address by which other hosts reach this one",
     ),
     Setting::no_effect("ip_or_host_name", Type::Text, "", "local_server_name is that, too"),
     Setting::no_effect("rpc_port", Type::Port, "12345", "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT set the ports"),
