@@ -296,7 +296,9 @@ def test_the_lines_that_scripts_wait_for_do_not_depend_on_the_clients_log_level(
 def test_the_line_that_says_that_a_node_is_ready_has_the_time_as_those_around_it_have(cluster):
     c = cluster(nodes=1, node_flags=["--minloglevel=2", "--enable_http_server", "--http_port=0"])
     for words in ("HTTP server started on port", "Mooncake client ready: segment"):
-        assert re.search(rf"^\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{6}}Z  INFO {words}", c.nodes[0].output(), re.MULTILINE)
+        assert re.search(
+            rf"^\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{6}}Z  INFO {words}", c.nodes[0].output(), re.MULTILINE
+        )
 
 
 def test_the_master_forgets_the_process_of_a_client_with_its_session(cluster):

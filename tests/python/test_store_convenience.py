@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import enum
+import importlib
 import inspect
+import itertools
 import json
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import mooncake
 from mooncake import _native, errors
 from mooncake.async_store import MooncakeDistributedStoreAsync
 from mooncake.mooncake_config import MooncakeConfig
-from mooncake.store import MooncakeDistributedStore
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
 STUB = Path(mooncake.__file__).parent / "store/__init__.pyi"
 
@@ -39,6 +42,50 @@ def test_every_method_says_at_run_time_what_the_stub_says():
     assert sorted(set(methods) - set(stub)) == [], "without a text in the stub"
     for name in methods:
         assert inspect.getdoc(getattr(MooncakeDistributedStore, name)) == stub[name], name
+
+
+def told(thing: object) -> list[str]:
+    """The words of a docstring, wherever its lines end."""
+    text = thing if isinstance(thing, str) else getattr(thing, "__doc__", None)
+    return (text or "").split()
+
+
+@pytest.mark.parametrize("module", ["store", "engine"])
+def test_every_class_says_at_run_time_what_the_stub_says(module):
+    stub = Path(mooncake.__file__).parent / module / "__init__.pyi"
+    there = importlib.import_module(f"mooncake.{module}")
+    checked = []
+    for node in ast.parse(stub.read_text()).body:
+        if not isinstance(node, ast.ClassDef) or node.name.startswith("_") or node.name == "MooncakeDistributedStore":
+            continue
+        cls = getattr(there, node.name)
+        assert told(cls) == told(ast.get_docstring(node) or "") != [], node.name
+        # What a dataclass holds, its own text tells. What an enumeration is given by Python, Python's does.
+        holds = set(getattr(cls, "__match_args__", ())) | (
+            set(vars(enum.Enum)) if issubclass(cls, enum.Enum) else set()
+        )
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef) and not member.name.startswith("_") and member.name not in holds:
+                found = inspect.getattr_static(cls, member.name)
+                text = told(getattr(found, "__func__", found))
+                assert text == told(ast.get_docstring(member) or "") != [], f"{node.name}.{member.name}"
+                checked.append(member.name)
+    assert len(checked) > 20
+
+
+def test_every_field_of_a_put_says_what_it_does():
+    fields = [name for name in dir(ReplicateConfig) if not name.startswith("_")]
+    node = next(
+        n for n in ast.parse(STUB.read_text()).body if isinstance(n, ast.ClassDef) and n.name == "ReplicateConfig"
+    )
+    stub = {
+        field.target.id: text.value.value
+        for field, text in itertools.pairwise(node.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+    assert sorted(stub) == fields
+    for name, text in stub.items():
+        assert told(inspect.getattr_static(ReplicateConfig, name)) == told(text) != [], name
 
 
 def test_the_arguments_of_setup_are_told():

@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 class ObjectDataType:
+    """What an object holds; a label only."""
+
     __members__: ClassVar[dict[str, ObjectDataType]]
     UNKNOWN: ClassVar[ObjectDataType]
     KVCACHE: ClassVar[ObjectDataType]
@@ -50,14 +52,18 @@ class ObjectDataType:
     def __init__(self, value: SupportsIndex) -> None:
         """The member of that number; ValueError if there is none."""
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name without the class."""
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """The number."""
     def __int__(self) -> int: ...
     def __index__(self) -> int: ...
     def __hash__(self) -> int: ...
 
 class SoftPinAction:
+    """What a put does to an object's soft pin."""
+
     __members__: ClassVar[dict[str, SoftPinAction]]
     PRESERVE: ClassVar[SoftPinAction]
     ENABLE: ClassVar[SoftPinAction]
@@ -65,14 +71,18 @@ class SoftPinAction:
     def __init__(self, value: SupportsIndex) -> None:
         """The member of that number; ValueError if there is none."""
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name without the class."""
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """The number."""
     def __int__(self) -> int: ...
     def __index__(self) -> int: ...
     def __hash__(self) -> int: ...
 
 class ReplicaStatus:
+    """How far a replica is."""
+
     __members__: ClassVar[dict[str, ReplicaStatus]]
     UNDEFINED: ClassVar[ReplicaStatus]
     INITIALIZED: ClassVar[ReplicaStatus]
@@ -83,28 +93,36 @@ class ReplicaStatus:
     def __init__(self, value: SupportsIndex) -> None:
         """The member of that number; ValueError if there is none."""
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name without the class."""
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """The number."""
     def __int__(self) -> int: ...
     def __index__(self) -> int: ...
     def __hash__(self) -> int: ...
 
 class TaskType:
+    """What a task does with a replica."""
+
     __members__: ClassVar[dict[str, TaskType]]
     REPLICA_COPY: ClassVar[TaskType]
     REPLICA_MOVE: ClassVar[TaskType]
     def __init__(self, value: SupportsIndex) -> None:
         """The member of that number; ValueError if there is none."""
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name without the class."""
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """The number."""
     def __int__(self) -> int: ...
     def __index__(self) -> int: ...
     def __hash__(self) -> int: ...
 
 class TaskStatus:
+    """How far a task is."""
+
     __members__: ClassVar[dict[str, TaskStatus]]
     PENDING: ClassVar[TaskStatus]
     PROCESSING: ClassVar[TaskStatus]
@@ -113,9 +131,11 @@ class TaskStatus:
     def __init__(self, value: SupportsIndex) -> None:
         """The member of that number; ValueError if there is none."""
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name without the class."""
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """The number."""
     def __int__(self) -> int: ...
     def __index__(self) -> int: ...
     def __hash__(self) -> int: ...
@@ -142,11 +162,11 @@ FAILED: TaskStatus
 SUCCESS: TaskStatus
 
 class MooncakeHostMemAllocator:
-    """Shared memory by the piece, populated and zero."""
+    """Shared memory by the piece, populated: what is registered as a whole."""
 
     def __init__(self) -> None: ...
     def alloc(self, size: int) -> int:
-        """The address; RuntimeError says why there is none."""
+        """Address of that many bytes, zero and populated; RuntimeError says why there are none."""
     def free(self, ptr: int) -> int:
         """0, or -600 for what `alloc` did not give."""
 
@@ -167,11 +187,12 @@ def _tensor_metadata_size() -> int: ...
 def _get_pyclient_from_wrapper(wrapper: MooncakeDistributedStore) -> MooncakeDistributedStore | None: ...
 
 class BufferPool:
-    """Buffers of registered memory: leased, given back, used again.
+    """Buffers of registered memory for the zero-copy calls of a store.
 
-    At most `max_bytes` are leased at a time (0: twice the store's local buffer; never less than that buffer), in at
-    most `max_regions` regions. Buffers above `max_size_class` are leased too; they are not kept for the next lease, and
-    count as the regions of that size that they would fill.
+    At most `max_bytes` are leased at a time (0: twice the store's local buffer; never less than the local buffer), in
+    at most `max_regions` regions. Buffers that were given back are kept and leased again, but for those above
+    `max_size_class`: these are leased as well, and count as the regions of that size that they would fill. All methods
+    may be called from several threads.
     """
 
     def __init__(
@@ -188,25 +209,30 @@ class BufferPool:
         prewarm_count: int = 0,
     ) -> None: ...
     def acquire(self, size: int, block: bool | None = None, timeout: float | None = None) -> BufferLease:
-        """A registered buffer; RuntimeError when there is none, or none within `timeout` seconds."""
-    def buffer(self, size: int, block: bool | None = None, timeout: float | None = None) -> BufferLease: ...
-    def prewarm(self, size: int, count: int) -> None: ...
+        """A buffer of `size` bytes, registered. RuntimeError when there is none, or none within `timeout` seconds."""
+    def buffer(self, size: int, block: bool | None = None, timeout: float | None = None) -> BufferLease:
+        """A buffer of `size` bytes, registered. RuntimeError when there is none, or none within `timeout` seconds."""
+    def prewarm(self, size: int, count: int) -> None:
+        """Does nothing: buffers are made when they are first leased."""
     def close(self) -> None:
-        """RuntimeError while buffers are leased."""
+        """Gives all memory back. RuntimeError while buffers are leased."""
     def __enter__(self) -> BufferPool: ...
     def __exit__(self, *_: object) -> None: ...
 
 class BufferLease:
-    """A buffer until its release."""
+    """A buffer until `release`, or until the end of a `with`."""
 
     @property
-    def ptr(self) -> int: ...
+    def ptr(self) -> int:
+        """Address of the first byte."""
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Bytes asked for."""
     @property
-    def buffer(self) -> memoryview: ...
+    def buffer(self) -> memoryview:
+        """The bytes, writable. Views of it must be gone before the release."""
     def release(self) -> None:
-        """RuntimeError while there are views of `buffer`."""
+        """Gives the buffer back; again, it does nothing. RuntimeError while there are views of `buffer`."""
     def __len__(self) -> int: ...
     def __enter__(self) -> BufferLease: ...
     def __exit__(
@@ -220,7 +246,11 @@ RegisteredBufferLeaseView = BufferLeaseView
 
 @dataclass(eq=False)
 class ParallelAxis:
-    """One coordinate of a shard: `kind` is "dp", "tp", "ep" or "pp"."""
+    """One coordinate of a shard: the `rank` among `size` of a `kind`, "dp", "tp", "ep" or "pp".
+
+    "tp" needs a `split_dim`, the dimension that is cut, and no other has one; "ep" needs an `expert_id`, "pp" a
+    `stage_id`.
+    """
 
     kind: str = ""
     rank: int = 0
@@ -231,13 +261,16 @@ class ParallelAxis:
 
 @dataclass(eq=False)
 class TensorParallelism:
-    """Up to four axes of different kinds."""
+    """Where a shard lies in its tensor: up to four `axes` of different kinds."""
 
     axes: list[ParallelAxis] = field(default_factory=list)
 
 @dataclass(eq=False)
 class ReadTarget:
-    """`mode` is "as_stored", "shard" or "full"; RuntimeError for any other."""
+    """What a read gives: `mode` is "as_stored", "shard", which needs the `parallelism`, or "full".
+
+    RuntimeError for any other.
+    """
 
     mode: str = "as_stored"
     parallelism: TensorParallelism | None = None
@@ -248,47 +281,76 @@ class _WriterPartition(Protocol):
     split_dim: int
 
 class ReplicateConfig:
-    """How an object is placed and kept. Read when a call is made."""
+    """How an object is placed and kept. Read when a call is made; one object may be used by several threads and changed
+    between calls.
+    """
 
     replica_num: int
+    """Copies in memory, each on another client: 1, the default, to 64."""
     nof_replica_num: int
+    """Copies on segments of NVMe over fabrics. There are none in this version: -600 unless it is 0."""
     dfs_replica_num: int
+    """Copies on a shared file system, 0 or 1. There are none in this version: -600 unless it is 0."""
     soft_pin_action: SoftPinAction
+    """What a put does to the object's soft pin, which eviction passes over while it finds others."""
     soft_pin_ttl_ms: int | None
+    """How long a soft pin lasts, in milliseconds; None: 30 minutes."""
     with_hard_pin: bool
+    """Never evicted."""
     preferred_segments: Sequence[str]
+    """Segments to try first, by name: `get_hostname()` of their clients."""
     preferred_segment: str
+    """One such name, as older programs give it."""
     preferred_nof_segments: Sequence[str]
+    """Names of segments of NVMe over fabrics. There are none in this version."""
     prefer_alloc_in_same_node: bool
+    """The writer's own host is tried first: for `batch_put_from_multi_buffers` and put sessions, with one copy."""
     data_type: ObjectDataType
+    """What the object holds; a label only."""
     group_ids: Sequence[str] | None
+    """A group for each key of the call; None: no groups."""
     def __init__(self) -> None: ...
 
 class BufferHandle(Buffer):
-    """Bytes of an object in place, read-only; unchanged for as long as this lives."""
+    """Holds an object's bytes: the pinned segment memory itself, or a private copy where they cannot be borrowed. They
+    do not change, whatever happens to the object or to the store meanwhile.
+    """
 
-    def ptr(self) -> int: ...
-    def size(self) -> int: ...
+    def ptr(self) -> int:
+        """Address of the first byte."""
+    def size(self) -> int:
+        """Length in bytes."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @dataclass(unsafe_hash=True)
 class Descriptor:
+    """Memory that holds a copy: `size` bytes of the segment named `transport_endpoint`.
+
+    `buffer_address` is the offset of the first one: peers address memory by segment and offset, never by an address.
+    """
+
     size: int = 0
     buffer_address: int = 0
     transport_endpoint: str = ""
 
 class MemoryDescriptor:
+    """A copy in memory; where, `buffer_descriptor` tells."""
+
     @property
     def buffer_descriptor(self) -> Descriptor: ...
 
 class DiskDescriptor:
+    """A copy of `object_size` bytes in a file, `file_path`. There are none in this version."""
+
     @property
     def file_path(self) -> str: ...
     @property
     def object_size(self) -> int: ...
 
 class ReplicaDescriptor:
+    """One copy of an object: its number, `id`, and how far it is, `status`."""
+
     @property
     def id(self) -> int: ...
     @property

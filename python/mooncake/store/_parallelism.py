@@ -18,7 +18,11 @@ class Refused(ValueError):
 
 @dataclass(eq=False)
 class ParallelAxis:
-    """One coordinate: `kind` is "dp", "tp", "ep" or "pp". Only "tp" has a `split_dim`, and needs one."""
+    """One coordinate of a shard: the `rank` among `size` of a `kind`, "dp", "tp", "ep" or "pp".
+
+    "tp" needs a `split_dim`, the dimension that is cut, and no other has one; "ep" needs an `expert_id`, "pp" a
+    `stage_id`.
+    """
 
     kind: str = ""
     rank: int = 0
@@ -30,14 +34,17 @@ class ParallelAxis:
 
 @dataclass(eq=False)
 class TensorParallelism:
-    """Up to four axes of different kinds."""
+    """Where a shard lies in its tensor: up to four `axes` of different kinds."""
 
     axes: list[ParallelAxis] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class ReadTarget:
-    """`mode`: "as_stored", "shard" or "full"."""
+    """What a read gives: `mode` is "as_stored", "shard", which needs the `parallelism`, or "full".
+
+    RuntimeError for any other.
+    """
 
     mode: str = "as_stored"
     parallelism: TensorParallelism | None = None

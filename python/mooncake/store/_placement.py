@@ -12,25 +12,26 @@ from mooncake.store._entry import entries
 
 @dataclass(unsafe_hash=True, slots=True)
 class Descriptor:
-    """Memory that holds a copy."""
+    """Memory that holds a copy: `size` bytes of the segment named `transport_endpoint`.
+
+    `buffer_address` is the offset of the first one: peers address memory by segment and offset, never by an address.
+    """
 
     size: int = 0
-    #: First byte in its segment: peers address memory by segment and offset, never by an address.
     buffer_address: int = 0
-    #: Name of the segment.
     transport_endpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDescriptor:
-    """A copy in memory."""
+    """A copy in memory; where, `buffer_descriptor` tells."""
 
     buffer_descriptor: Descriptor
 
 
 @dataclass(frozen=True, slots=True)
 class DiskDescriptor:
-    """A copy in a file. There are none in this version."""
+    """A copy of `object_size` bytes in a file, `file_path`. There are none in this version."""
 
     file_path: str
     object_size: int
@@ -38,7 +39,7 @@ class DiskDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescriptor:
-    """One copy of an object."""
+    """One copy of an object: its number, `id`, and how far it is, `status`."""
 
     id: int
     status: ReplicaStatus

@@ -113,8 +113,8 @@ impl TransferEngine {
     }
 
     /// Ends the engine: peers are served no more, calls of other threads fail, and memory that it was lent, or that a
-    /// transfer was given, is the caller's again. 0, also twice; a negative code while somebody is still at such
-    /// memory: then it may be called again.
+    /// transfer was given, is the caller's again. 0, also twice; -4 while a peer is still at such memory after
+    /// some 10 s: then it may be called again.
     fn close(&self, py: Python<'_>) -> PyResult<i64> {
         self.call("close", |e| {
             let Ok(held) = e.engine() else { return Ok(0) };
@@ -133,7 +133,7 @@ impl TransferEngine {
         self.call("get_rpc_port", |e| Ok(e.engine()?.port().into()))
     }
 
-    /// The name that peers know it by.
+    /// The name that peers know it by; "" before `initialize`.
     fn get_local_server_name(&self) -> PyResult<String> {
         Ok(self.engine().map(|engine| engine.name().to_owned()).unwrap_or_default())
     }
@@ -145,7 +145,7 @@ impl TransferEngine {
 
     // ---------------------------------------------------------- memory
 
-    /// Lends a range to peers. 0, or a negative code.
+    /// Lends a range to peers. 0, or a negative code: -7 for a range that overlaps another.
     #[pyo3(signature = (buffer_addr, capacity, location = "*"))]
     fn register_memory(
         &self,
@@ -161,7 +161,8 @@ impl TransferEngine {
         })
     }
 
-    /// Gives a range up: when this returns, nobody touches it any more. 0, or a negative code.
+    /// Takes a range back. 0 once no peer touches it any more, or a negative code: -4 if one still does after 10 s. The
+    /// range takes no new requests then, and a repeat waits again.
     #[pyo3(signature = (buffer_addr, /))]
     fn unregister_memory(&self, py: Python<'_>, buffer_addr: &Bound<'_, PyAny>) -> PyResult<i64> {
         let addr = unsigned(buffer_addr, "buffer_addr")? as usize;
@@ -544,7 +545,7 @@ impl TransferEngine {
 
     // ---------------------------------------------------------- transfers behind a stream
 
-    /// From here to the peer, after all that was queued on the stream before. None; RuntimeError if it failed.
+    /// From here to the peer, behind all that was queued on the stream before. RuntimeError if it failed.
     #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, stream_ptr = 0, transport_hint = ""))]
     #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn transfer_write_on_cuda(
@@ -562,7 +563,7 @@ impl TransferEngine {
         self.behind_stream(py, "transfer_write_on_cuda", call, stream_ptr)
     }
 
-    /// From the peer to here, after all that was queued on the stream before. None; RuntimeError if it failed.
+    /// From the peer to here, behind all that was queued on the stream before. RuntimeError if it failed.
     #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, stream_ptr = 0, transport_hint = ""))]
     #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn transfer_read_on_cuda(
@@ -580,7 +581,7 @@ impl TransferEngine {
         self.behind_stream(py, "transfer_read_on_cuda", call, stream_ptr)
     }
 
-    /// Many from here to the peer, after all that was queued on the stream before. None; RuntimeError if one failed.
+    /// Many from here to the peer, behind all that was queued on the stream before. RuntimeError if one failed.
     #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr = 0, transport_hint = ""))]
     #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn batch_transfer_write_on_cuda(
@@ -598,7 +599,7 @@ impl TransferEngine {
         self.behind_stream(py, "batch_transfer_write_on_cuda", call, stream_ptr)
     }
 
-    /// Many from the peer to here, after all that was queued on the stream before. None; RuntimeError if one failed.
+    /// Many from the peer to here, behind all that was queued on the stream before. RuntimeError if one failed.
     #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr = 0, transport_hint = ""))]
     #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn batch_transfer_read_on_cuda(

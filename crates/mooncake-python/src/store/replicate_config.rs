@@ -57,7 +57,8 @@ impl Default for Fields {
     }
 }
 
-/// Read when a call is made; one object may be used by several threads and changed between calls.
+/// How an object is placed and kept. Read when a call is made; one object may be used by several threads and changed
+/// between calls.
 #[pyclass(frozen, subclass, module = "mooncake.store")]
 #[derive(Default)]
 pub struct ReplicateConfig(Mutex<Fields>);
@@ -76,6 +77,7 @@ impl ReplicateConfig {
         Self::default()
     }
 
+    /// Copies in memory, each on another client: 1, the default, to 64.
     #[getter]
     fn replica_num(&self) -> u64 {
         self.0.lock().replica_num
@@ -88,6 +90,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
+    /// Copies on segments of NVMe over fabrics. There are none in this version: -600 unless it is 0.
     #[getter]
     fn nof_replica_num(&self) -> u64 {
         self.0.lock().nof_replica_num
@@ -100,6 +103,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
+    /// Copies on a shared file system, 0 or 1. There are none in this version: -600 unless it is 0.
     #[getter]
     fn dfs_replica_num(&self) -> u64 {
         self.0.lock().dfs_replica_num
@@ -115,6 +119,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
+    /// What a put does to the object's soft pin, which eviction passes over while it finds others.
     #[getter]
     fn soft_pin_action(&self) -> SoftPinAction {
         self.0.lock().soft_pin_action
@@ -125,6 +130,7 @@ impl ReplicateConfig {
         self.0.lock().soft_pin_action = value;
     }
 
+    /// How long a soft pin lasts, in milliseconds; None: 30 minutes.
     #[getter]
     fn soft_pin_ttl_ms(&self) -> Option<u64> {
         self.0.lock().soft_pin_ttl_ms
@@ -137,6 +143,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
+    /// Never evicted.
     #[getter]
     fn with_hard_pin(&self) -> bool {
         self.0.lock().with_hard_pin
@@ -147,6 +154,7 @@ impl ReplicateConfig {
         self.0.lock().with_hard_pin = with_hard_pin.0;
     }
 
+    /// Segments to try first, by name: `get_hostname()` of their clients.
     #[getter]
     fn preferred_segments(&self) -> Vec<String> {
         self.0.lock().preferred_segments.clone()
@@ -159,6 +167,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
+    /// One such name, as older programs give it.
     #[getter]
     fn preferred_segment(&self) -> String {
         self.0.lock().preferred_segment.clone()
@@ -171,6 +180,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
+    /// Names of segments of NVMe over fabrics. There are none in this version.
     #[getter]
     fn preferred_nof_segments(&self) -> Vec<String> {
         self.0.lock().preferred_nof_segments.clone()
@@ -183,6 +193,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
+    /// The writer's own host is tried first: for `batch_put_from_multi_buffers` and put sessions, with one copy.
     #[getter]
     fn prefer_alloc_in_same_node(&self) -> bool {
         self.0.lock().prefer_alloc_in_same_node
@@ -193,6 +204,7 @@ impl ReplicateConfig {
         self.0.lock().prefer_alloc_in_same_node = prefer_alloc_in_same_node.0;
     }
 
+    /// What the object holds; a label only.
     #[getter]
     fn data_type(&self) -> ObjectDataType {
         self.0.lock().data_type
@@ -203,6 +215,7 @@ impl ReplicateConfig {
         self.0.lock().data_type = value;
     }
 
+    /// A group for each key of the call; None: no groups.
     #[getter]
     fn group_ids(&self) -> Option<Vec<String>> {
         self.0.lock().group_ids.clone()
