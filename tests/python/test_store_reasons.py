@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from mooncake.store import MooncakeDistributedStore
 from pool import wait_for
 
 MISSING = "no such object"
@@ -98,3 +99,22 @@ def test_what_is_stored_at_an_owner_that_is_away_is_told_from_what_is_not_stored
         pool.nodes[0].cont()
     wait_for("the owner is back", lambda: store.is_exist("k") == 1, 10.0)
     assert store.last_error() == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("get_tensor", ("k",)),
+        ("batch_get_tensor", (["k"],)),
+        ("get_tensor_into", ("k", 4096, 64)),
+        ("get_tensor_with_tp", ("k", 0, 2)),
+        ("get_tensor_with_parallelism", ("k",)),
+        ("get_array", ("k",)),
+        ("get_buffer", ("k",)),
+        ("put", ("k", b"v")),
+    ],
+)
+def test_the_reason_begins_with_the_call_that_failed(call, arguments):
+    store = MooncakeDistributedStore()
+    getattr(store, call)(*arguments)
+    assert store.last_error() == f"{call}: the store is not set up, or was closed; call setup() first"

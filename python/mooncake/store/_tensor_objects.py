@@ -82,7 +82,7 @@ class Writes:
         heads = [item if isinstance(item, bytes) else item.header.encode() for item in items]
         if kind != "foreign":
             tensors = [None if isinstance(item, bytes) else item.owner for item in items]
-            codes = _native._put_tensors(store, names, heads, tensors, config, self._replace)
+            codes = _native._put_tensors(store, self._name, names, heads, tensors, config, self._replace)
         else:
             put = store._batch_upsert_from_multi_buffers if self._replace else store.batch_put_from_multi_buffers
             held = memory.Headers(heads)
@@ -117,7 +117,7 @@ def _kind(item: memory.Pieces | bytes) -> str:
 def read(store: Any, name: str, keys: Sequence[Any]) -> list[tuple[Header, bytearray] | None]:
     """Headers and whole objects; None for what is missing or no tensor."""
     found: list[tuple[Header, bytearray] | None] = []
-    for key, array in zip(keys, _native._get_bytearrays(store, keys), strict=True):
+    for key, array in zip(keys, _native._get_bytearrays(store, name, keys), strict=True):
         try:
             found.append(None if array is None else (decode(array, len(array)), array))
         except BadHeader as reason:

@@ -109,7 +109,7 @@ def _assemble(store: Any, name: str, key: Any, axes: Axes | None, want: Parallel
     """Header and tensor of `want`, or of the whole, from stored shards. A `want` that names no dimension is cut
     along the one that the shards are cut along."""
     problem = None
-    for manifest, places in _sources(store, key, axes):
+    for manifest, places in _sources(store, name, key, axes):
         whole, stored = manifest.global_shape, manifest.split_dim
         try:
             if want is None:
@@ -130,14 +130,14 @@ def _assemble(store: Any, name: str, key: Any, axes: Axes | None, want: Parallel
     return None
 
 
-def _sources(store: Any, key: Any, axes: Axes | None):
+def _sources(store: Any, name: str, key: Any, axes: Axes | None):
     """Manifests with the names of their shards, the most telling first."""
     plain = axes is None or is_plain_tp(axes)
     place = axes or tp_axes(0, 1, 0)
     kept = [parallelism_manifest_key(key)]
     if plain:
         kept.insert(0, writer_manifest_key(key))
-    manifests = [_manifest(array) for array in _native._get_bytearrays(store, kept)]
+    manifests = [_manifest(array) for array in _native._get_bytearrays(store, name, kept)]
     if plain and (manifest := manifests.pop(0)) is not None:
         count, split_dim = manifest.shard_count, manifest.split_dim
         yield manifest, [writer_key(key, Writer(rank, count, split_dim)) for rank in range(count)]

@@ -70,8 +70,7 @@ class TensorCalls:
         return [objects.tensor(self, name, found) for found in objects.read(self, name, as_list(keys, "keys"))]
 
     def get_tensor_into(self, key, buffer_ptr, size):
-        code = self.get_into(key, buffer_ptr, size)
-        return objects.tensor_at(self, "get_tensor_into", key, int(buffer_ptr), code)
+        return get_into(self, "get_tensor_into", [key], [key], [buffer_ptr], [size])[0]
 
     def batch_get_tensor_into(self, keys, buffer_ptrs, sizes):
         return get_into(self, "batch_get_tensor_into", keys, keys, buffer_ptrs, sizes)

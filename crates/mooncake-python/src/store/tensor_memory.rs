@@ -16,28 +16,30 @@ use crate::store::class::MooncakeDistributedStore;
 use crate::store::replicate_config::ReplicateConfig;
 use crate::store::writing::Write;
 
-/// Objects as new writable buffers; None for what is missing or cannot be read.
+/// Objects as new writable buffers, for the call of that name; None for what is missing or cannot be read.
 #[pyfunction]
 fn _get_bytearrays<'py>(
     store: &Bound<'py, MooncakeDistributedStore>,
+    name: &str,
     keys: &Bound<'py, PyAny>,
 ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
     let (py, store) = (store.py(), store.get());
     let held = Keys::hold(keys)?;
     let none = |_| (0..held.len()).map(|_| None).collect();
-    entry(store.errors(), "get_tensor", none, || {
+    entry(store.errors(), name, none, || {
         let keys = held.slices()?;
-        let Some(client) = store.client("get_tensor") else { return Ok(none(INVALID_PARAMS)) };
+        let Some(client) = store.client(name) else { return Ok(none(INVALID_PARAMS)) };
         store.get_byte_arrays(py, &client, &keys)
     })
 }
 
-/// Stores objects that are a head, bytes, and the memory of a tensor after it,
-/// which may be None. A code for each; with `replace`, as the upsert.
+/// Stores objects, for the call of that name, that are a head, bytes, and the memory of a tensor after it, which may be
+/// None. A code for each; with `replace`, as the upsert.
 #[pyfunction]
-#[pyo3(signature = (store, keys, heads, tensors, config=None, replace=false))]
+#[pyo3(signature = (store, name, keys, heads, tensors, config=None, replace=false))]
 fn _put_tensors(
     store: &Bound<'_, MooncakeDistributedStore>,
+    name: &str,
     keys: &Bound<'_, PyAny>,
     heads: Vec<Bound<'_, PyBytes>>,
     tensors: Vec<Option<Bound<'_, PyAny>>>,
@@ -60,9 +62,9 @@ fn _put_tensors(
     let write = if replace { Write::Upsert } else { Write::Put };
     entry(
         store.errors(),
-        "put_tensor",
+        name,
         |code| vec![code; keys.len()],
-        || store.put_tensors(py, &keys, &objects, config, write),
+        || store.put_tensors(py, name, &keys, &objects, config, write),
     )
 }
 

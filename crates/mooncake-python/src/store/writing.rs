@@ -243,19 +243,19 @@ impl MooncakeDistributedStore {
     pub(crate) fn put_tensors(
         &self,
         py: Python<'_>,
+        name: &str,
         keys: &Keys<'_>,
         objects: &[[&[u8]; 2]],
         config: Config<'_, '_>,
         write: Write,
     ) -> PyResult<Vec<i64>> {
-        const NAME: &str = "put_tensor";
         let keys = keys.slices()?;
         let all = |code| Ok(vec![code; keys.len()]);
-        let options = match self.options(NAME, config, keys.len(), Form::MultiBuffers, write) {
+        let options = match self.options(name, config, keys.len(), Form::MultiBuffers, write) {
             Ok(options) => options,
             Err(code) => return all(code),
         };
-        let Some(client) = self.client(NAME) else { return all(INVALID_PARAMS) };
+        let Some(client) = self.client(name) else { return all(INVALID_PARAMS) };
         let sources: Vec<Vec<_>> = objects
             .iter()
             .map(|pieces| pieces.iter().filter(|piece| !piece.is_empty()).map(|piece| Source::new(piece)).collect())
