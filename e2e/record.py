@@ -9,6 +9,7 @@ clients/recorder.py for how), or of a prefill and a decode server's transfer eng
 import argparse
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import environment
@@ -17,7 +18,7 @@ from prefill_decode import DecodeServer, PrefillServer, hand_over
 from recorded import TESTS, recording
 from rig import Rig
 from run import newest_wheel
-from scenarios import lmcache_direct, sglang_direct, sglang_linker, vllm_offline
+from scenarios import lmcache_direct, sglang_direct, sglang_linker, sglang_prefill_decode, vllm_offline
 from server import prompt
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,7 +94,10 @@ ENGINES = {
 }
 
 
-TRANSFERS = {"vllm_prefill_decode": "vLLM 0.32.0, MooncakeConnector: engine 0 decodes, engine 1 prefills"}
+TRANSFERS = {
+    "sglang_prefill_decode": "SGLang 0.5.23, prefill and decode apart: engine 0 decodes, engine 1 prefills",
+    "vllm_prefill_decode": "vLLM 0.32.0, MooncakeConnector: engine 0 decodes, engine 1 prefills",
+}
 
 
 def merged(files):
@@ -131,13 +135,28 @@ def record(rig, name, folder):
 
 def record_transfers(rig, name, folder):
     own = rig.new_folder()
+    {"sglang_prefill_decode": sglang_halves, "vllm_prefill_decode": vllm_halves}[name](rig, own)
+    calls = recorded_transfers.conversation(sorted(own.glob("*.calls")))
+    write(folder / "transfer_calls" / f"{name}.jsonl", TRANSFERS[name], calls)
+
+
+def sglang_halves(rig, own):
+    environment.add_sglang(rig.python)
+    with (
+        ThreadPoolExecutor(1) as caller,
+        sglang_prefill_decode.Prefill(rig, own, "prefill", {}) as prefill,
+        sglang_prefill_decode.half(rig, own, "decode", prefill.port, {}) as decode,
+    ):
+        for room, (first, count) in enumerate([(3, 4), (20, 1)]):
+            sglang_prefill_decode.hand_over(prefill, decode, caller, room, first, count)
+
+
+def vllm_halves(rig, own):
     prefill = PrefillServer(rig, own, "prefill", recording(own, "prefill"))
     decode = DecodeServer(rig, own, "decode", recording(own, "decode"))
     with prefill, decode:
         for tokens in (7, PROMPT_TOKENS):
             hand_over(prefill, decode, prompt(tokens, tokens))
-    calls = recorded_transfers.conversation(sorted(own.glob("*.calls")))
-    write(folder / "transfer_calls" / f"{name}.jsonl", TRANSFERS[name], calls)
 
 
 def write(file, title, calls):

@@ -142,9 +142,9 @@ def test_an_engine_is_accepted_with_one_line(shared_cluster):
 from mooncake.engine import TransferEngine
 from mooncake.store import MooncakeDistributedStore
 engine = TransferEngine()
-for engine in (engine.get_engine(), engine):
+for engine, protocol in ((engine.get_engine(), "rdma"), (engine, "tcp")):
     s = MooncakeDistributedStore()
-    assert s.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", {shared_cluster.master.addr!r}, engine) == 0
+    assert s.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, protocol, "", {shared_cluster.master.addr!r}, engine) == 0
     assert s.put("k", b"v") == 0 and s.remove("k", True) == 0
     s.close()
 engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "")

@@ -257,11 +257,11 @@ def test_only_contiguous_tensors_of_the_host_are_read_where_they_are(store):
 
     for wrong in (torch.ones(4, 4).t(), torch.ones(3, device="meta")):
         with pytest.raises(TypeError, match="contiguous"):
-            _native._put_tensors(store, ["t"], [b"head"], [wrong])
+            _native._put_tensors(store, "put_tensor", ["t"], [b"head"], [wrong])
     with pytest.raises(AttributeError):
-        _native._put_tensors(store, ["t"], [b"head"], [4096])
+        _native._put_tensors(store, "put_tensor", ["t"], [b"head"], [4096])
     with pytest.raises(TypeError, match="1 heads"):
-        _native._put_tensors(store, ["t", "u"], [b"head"], [None, None])
+        _native._put_tensors(store, "put_tensor", ["t", "u"], [b"head"], [None, None])
     assert store.is_exist("t") == 0
 
 

@@ -110,9 +110,5 @@ def test_what_each_engine_relies_on_is_recorded():
     calls = {
         file.stem: {json.loads(line).get("call") for line in file.read_text().splitlines()[1:]} for file in RECORDED
     }
-    assert calls["vllm_prefill_decode"] == {
-        "initialize",
-        "get_rpc_port",
-        "batch_register_memory",
-        "batch_transfer_sync_write",
-    }
+    made = {"initialize", "get_rpc_port", "batch_register_memory", "batch_transfer_sync_write"}
+    assert calls == {"vllm_prefill_decode": made, "sglang_prefill_decode": made}
