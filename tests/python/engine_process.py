@@ -1,4 +1,4 @@
-"""An engine in a process of its own, of this project or of the reference: one JSON line for each call and each answer.
+"""An engine in a process of its own, of this project or of Mooncake: one JSON line for each call and each answer.
 
 Started with any interpreter that has ``mooncake.engine``; it imports nothing else that is not of Python itself.
 """

@@ -1,4 +1,4 @@
-"""Engines of this project and of the reference, side by side: each writes to, reads from and talks to the other."""
+"""Engines of this project and of Mooncake, side by side: each writes to, reads from and talks to the other."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.timeout(300)
 
 SIZES = [1, 24, 4096, 65_536, 65_537, 3 << 20, 17 << 20]
 KINDS = [("ours", "reference"), ("reference", "ours")]
-# Engines of the reference take no network device, whatever the machine has.
+# Engines of Mooncake take no network device, whatever the machine has.
 ENV = {"MC_FORCE_TCP": "1", "MC_LOG_LEVEL": "ERROR", "MC_TRANSFER_TIMEOUT": "10"}
 
 
 @pytest.fixture(scope="session")
 def reference_python() -> str:
-    """An interpreter with the reference's wheel: that of the comparison's environment, which is made once and kept."""
+    """An interpreter with Mooncake's wheel: that of the comparison's environment, which is made once and kept."""
     folder = Path(os.environ.get("MOONCAKE_RIVAL_VENV") or Path(__file__).parents[2] / "target" / "bench" / "rival")
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -118,7 +118,7 @@ def test_batches_arrive_whole(met, initiator, target):
 
 @pytest.mark.parametrize(("initiator", "target"), KINDS)
 def test_registrations_after_the_first_meeting_are_seen(met, initiator, target):
-    """Ours asks again where it is refused; the reference's sees in the target's answer what its own copy has not."""
+    """Ours asks again where it is refused; Mooncake's sees in the target's answer what its own copy has not."""
     one, two, _, name = met(initiator, target)
     here, first = one.buffer(1 << 16), two.buffer(1 << 16)
     assert one.call("transfer_sync_write", name, here, first, 1 << 16) == 0
@@ -208,8 +208,8 @@ class Wiretap(Relay):
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(("initiator", "target"), KINDS)
 def test_both_versions_of_the_data_protocol_work(engine, service, initiator, target, version):
-    """The reference's is told by MC_TCP_PROTO, ours by the target's document, as if that
-    were an older one. No setting makes the reference write such a document, so the service's copy is changed.
+    """Mooncake's is told by MC_TCP_PROTO, ours by the target's document, as if that
+    were an older one. No setting makes Mooncake write such a document, so the service's copy is changed.
     """
     one, two = engine(initiator, MC_TCP_PROTO=str(version)), engine(target, MC_TCP_BIND_ADDRESS="127.0.0.1")
     one.begin(service, "one")
@@ -310,7 +310,7 @@ def test_what_is_published_is_what_the_reference_publishes(engine, service):
 
 
 def test_names_and_arguments_are_those_of_the_reference(reference_python):
-    """Each method with the names of its arguments and their defaults, as the reference's docstrings have them."""
+    """Each method with the names of its arguments and their defaults, as Mooncake's docstrings have them."""
     source = """
 import json, mooncake.engine as module
 found = {}

@@ -1,4 +1,4 @@
-"""Enumerations behave as those of the reference, which pybind11 makes."""
+"""Enumerations behave as those of Mooncake, which pybind11 makes."""
 
 from __future__ import annotations
 

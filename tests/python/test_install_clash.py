@@ -1,4 +1,4 @@
-"""With the reference in the same environment, the first import and the commands name the clash and the remedy."""
+"""With Mooncake in the same environment, the first import and the commands name the clash and the remedy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Environment:
 
 @pytest.fixture(scope="session")
 def rival(tmp_path_factory) -> Path:
-    """The reference's wheel, from PyPI."""
+    """Mooncake's wheel, from PyPI."""
     folder = tmp_path_factory.mktemp("rival")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
     done = subprocess.run(

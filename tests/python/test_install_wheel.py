@@ -102,7 +102,7 @@ def test_it_is_small(unpacked):
 
 
 def test_every_module_is_a_package_with_types(unpacked):
-    """A package wins over a module file of the same name that the reference leaves."""
+    """A package wins over a module file of the same name that Mooncake leaves."""
     top = [p for p in (unpacked / "mooncake").iterdir() if p.suffix in (".py", ".so") and p.stem != "__init__"]
     assert [p.name for p in top] == ["_native.abi3.so"]
     assert (unpacked / "mooncake" / "py.typed").exists()

@@ -1,4 +1,4 @@
-"""What is not an argument is a TypeError, as callers of the reference expect; nothing else ever raises."""
+"""What is not an argument is a TypeError, as callers of Mooncake expect; nothing else ever raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tensor's header and a manifest are the reference's, byte by byte; what does not fit together is refused."""
+"""A tensor's header and a manifest are Mooncake's, byte by byte; what does not fit together is refused."""
 
 from __future__ import annotations
 

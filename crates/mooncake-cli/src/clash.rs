@@ -1,4 +1,4 @@
-//! The reference installs commands of the same names.
+//! Mooncake installs commands of the same names.
 //!
 //! Its wheel and ours write the same files, in either order of installation.
 //! The Python modules look for that on import; this is the same for the binary.

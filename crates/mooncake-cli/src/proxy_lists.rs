@@ -1,12 +1,21 @@
 //! Instances on the command line, in the forms that users of Mooncake's and vLLM's proxies write, too.
 
-/// Hosts and ports that do not go together.
+/// Hosts and ports that do not go together; one that is not given is the default of `vllm_v1_proxy_server`.
 #[derive(Debug, thiserror::Error)]
-#[error("--{group}-hosts has {hosts} and --{group}-ports {ports} values: each host needs a port")]
-pub struct WrongLists {
-    group: &'static str,
-    hosts: usize,
-    ports: usize,
+pub enum WrongLists {
+    /// Both are given.
+    #[error("--{0}-hosts has {1} and --{0}-ports {2} values: each host needs a port")]
+    Lengths(&'static str, usize, usize),
+    /// Several hosts, and no ports.
+    #[error(
+        "--{0}-hosts has {1} values and there is no --{0}-ports: each host needs a port, only a single one gets {2}"
+    )]
+    NoPorts(&'static str, usize, &'static str),
+    /// Several ports, and no hosts.
+    #[error(
+        "--{0}-ports has {1} values and there is no --{0}-hosts: each port needs a host, only a single one gets {2}"
+    )]
+    NoHosts(&'static str, usize, &'static str),
 }
 
 /// One of the two groups: its flags, each followed by any number of values.
@@ -18,6 +27,9 @@ struct Group {
     /// Its port there by default.
     default_port: &'static str,
 }
+
+/// Where an instance of `vllm_v1_proxy_server` is by default.
+const DEFAULT_HOST: &str = "localhost";
 
 const GROUPS: [Group; 2] = [
     Group { name: "prefill", short: "-p", other: "prefiller", default_port: "8100" },
@@ -63,17 +75,25 @@ pub fn with_lists(args: impl IntoIterator<Item = String>) -> Result<Vec<String>,
         if !is_other || !instances[number].is_empty() {
             continue;
         }
-        let or =
-            |list: &[String], default: &str| if list.is_empty() { vec![default.to_owned()] } else { list.to_vec() };
-        let (hosts, ports) = (or(&hosts[number], "localhost"), or(&ports[number], group.default_port));
-        if hosts.len() != ports.len() {
-            return Err(WrongLists { group: group.other, hosts: hosts.len(), ports: ports.len() });
-        }
-        instances[number].extend(hosts.iter().zip(&ports).map(|(host, port)| format!("{host}:{port}")));
+        instances[number] = paired(group, &hosts[number], &ports[number])?;
     }
     let joined = GROUPS.iter().zip(instances).filter(|(_, list)| !list.is_empty());
     rest.extend(joined.map(|(group, list)| format!("--{}={}", group.name, list.join(","))));
     Ok(rest)
+}
+
+/// Instances of a group by its hosts and ports, either of which may be the default.
+fn paired(group: &Group, hosts: &[String], ports: &[String]) -> Result<Vec<String>, WrongLists> {
+    let (host, port) = (DEFAULT_HOST, group.default_port);
+    match (hosts, ports) {
+        ([], []) => Ok(vec![format!("{host}:{port}")]),
+        ([one], []) => Ok(vec![format!("{one}:{port}")]),
+        ([], [one]) => Ok(vec![format!("{host}:{one}")]),
+        (hosts, []) => Err(WrongLists::NoPorts(group.other, hosts.len(), port)),
+        ([], ports) => Err(WrongLists::NoHosts(group.other, ports.len(), host)),
+        _ if hosts.len() != ports.len() => Err(WrongLists::Lengths(group.other, hosts.len(), ports.len())),
+        _ => Ok(hosts.iter().zip(ports).map(|(host, port)| format!("{host}:{port}")).collect()),
+    }
 }
 
 /// The list that an argument begins.
@@ -83,16 +103,15 @@ fn list_flag(arg: &str) -> Option<List> {
     if bare == name {
         return None;
     }
-    let is_named = |name: String| bare == name;
-    GROUPS.iter().enumerate().find_map(|(number, group)| match () {
-        () if arg == group.short || bare == group.name => Some(List::Instances(number)),
-        () if is_named(format!("{}-host", group.other)) || is_named(format!("{}-hosts", group.other)) => {
-            Some(List::Hosts(number))
+    GROUPS.iter().enumerate().find_map(|(number, group)| {
+        if arg == group.short || bare == group.name {
+            return Some(List::Instances(number));
         }
-        () if is_named(format!("{}-port", group.other)) || is_named(format!("{}-ports", group.other)) => {
-            Some(List::Ports(number))
+        match bare.strip_prefix(group.other)? {
+            "-host" | "-hosts" => Some(List::Hosts(number)),
+            "-port" | "-ports" => Some(List::Ports(number)),
+            _ => None,
         }
-        () => None,
     })
 }
 
@@ -136,5 +155,10 @@ mod tests {
         assert_eq!(read("--decoder-port 8201"), "--prefill=localhost:8100 --decode=localhost:8201");
         let wrong = with_lists(["--prefiller-hosts", "a", "b", "--prefiller-port", "1"].map(str::to_owned));
         assert!(wrong.unwrap_err().to_string().contains("--prefiller-hosts has 2 and --prefiller-ports 1 values"));
+        assert_eq!(read("--prefiller-hosts a"), "--prefill=a:8100 --decode=localhost:8200");
+        for (flag, said) in [("--prefiller-hosts", "no --prefiller-ports"), ("--decoder-ports", "no --decoder-hosts")] {
+            let wrong = with_lists([flag, "1", "2"].map(str::to_owned)).unwrap_err().to_string();
+            assert!(wrong.contains(&format!("{flag} has 2 values")) && wrong.contains(said), "{wrong}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
 use mooncake_client::{Health, Store};
-use mooncake_http::reply::{as_json, failed, plain, text, with_type};
+use mooncake_http::reply::{INVALID_PARAMS, as_json, failed, plain, text, with_type};
 use serde_json::json;
 use tokio::sync::Mutex;
 
@@ -29,7 +29,9 @@ pub(crate) fn router(shown: Arc<ShownStore>) -> Router {
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .route("/metrics/summary", get(summary))
-        .fallback(async || failed(StatusCode::NOT_FOUND, -600, "no such page; see /health, /metrics, /metrics/summary"))
+        .fallback(async || {
+            failed(StatusCode::NOT_FOUND, INVALID_PARAMS, "no such page; see /health, /metrics, /metrics/summary")
+        })
         .with_state(shown)
 }
 

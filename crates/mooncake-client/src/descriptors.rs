@@ -25,7 +25,11 @@ pub(crate) fn raise() {
     RAISED.store(true, Ordering::Relaxed);
     if let Err(error) = raise_descriptor_limit(DESCRIPTORS_OF_OTHERS_MAX) {
         let limit = descriptor_limit();
-        tracing::warn!(%error, limit, "the limit of open files cannot be raised");
+        tracing::warn!(
+            %error, limit,
+            "the limit of open files cannot be raised; raise it where the process is started (`ulimit -n`, \
+             LimitNOFILE=), if calls fail for want of descriptors"
+        );
     }
 }
 

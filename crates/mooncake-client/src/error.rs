@@ -191,7 +191,7 @@ pub enum Cause {
         reason: String,
     },
     /// A segment that this store does not give (any more).
-    #[error("this store has no segment {id}")]
+    #[error("this store has no segment {id}: it was unmounted, or is another store's; name one that a mount returned")]
     NoSuchSegment {
         /// The id.
         id: String,
@@ -200,7 +200,7 @@ pub enum Cause {
     #[error("no such object")]
     NotFound,
     /// The object that a put session was to make is there already.
-    #[error("the object is there already")]
+    #[error("the object is there already: there is nothing left to put")]
     Exists,
     /// Of a get session: none of the placements that it looked up can be read any more. Of a put session: what it
     /// reserved is no longer its own.
@@ -253,7 +253,10 @@ pub enum Cause {
         master: Option<String>,
     },
     /// One call took too long while the master lives.
-    #[error("master {master} did not answer {what} within {waited:?}, though it is alive")]
+    #[error(
+        "master {master} did not answer {what} within {waited:?}, though it is alive; make the call again, and if that \
+         goes on, look at its page /metrics/summary for what keeps it busy"
+    )]
     CallTimeout {
         /// The master.
         master: String,
@@ -339,7 +342,10 @@ pub enum Cause {
         feature: &'static str,
     },
     /// An answer that makes no sense.
-    #[error("master {master} answered {what} with something else; client and master do not fit together")]
+    #[error(
+        "master {master} answered {what} with something else; client and master do not fit together: run the same \
+         version of both"
+    )]
     Protocol {
         /// The master.
         master: String,

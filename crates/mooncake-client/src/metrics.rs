@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mooncake_metrics::{Distribution, Histogram, Kind, Page, Unit};
 use mooncake_wire::RequestKind;
 
-/// Bounds of latencies, nanoseconds: the reference's.
+/// Bounds of latencies, nanoseconds: Mooncake's.
 const BOUNDS_NS: &[u64] = &[
     50_000,
     75_000,

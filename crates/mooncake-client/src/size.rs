@@ -9,7 +9,7 @@ pub struct SizeError {
 }
 
 /// Bytes of "4GB", "512 MB", "1.5g" or "1073741824". Units are 1024-based, as in
-/// the reference, and their case does not matter.
+/// Mooncake, and their case does not matter.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let refused = || SizeError { text: text.to_owned() };
     let lower = text.trim().to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Answers, as the reference writes them.
+//! Answers, as Mooncake writes them.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -20,7 +20,10 @@ pub fn as_json(status: StatusCode, value: &Value) -> Response {
     with_type(status, "application/json; charset=utf-8", value.to_string().into())
 }
 
-/// The reference's JSON for what did not work, with its integer code.
+/// Code of a request that makes no sense.
+pub const INVALID_PARAMS: i32 = -600;
+
+/// Mooncake's JSON for what did not work, with its integer code.
 pub fn failed(status: StatusCode, code: i32, message: &str) -> Response {
     as_json(status, &json!({"success": false, "error_code": code, "error_message": message}))
 }

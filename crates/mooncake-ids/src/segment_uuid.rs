@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SegmentUuid(pub [u8; 16]);
 
-/// As every message, page and method names it: two decimal numbers, as the reference writes them.
+/// As every message, page and method names it: two decimal numbers, as Mooncake writes them.
 impl fmt::Display for SegmentUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = u128::from_be_bytes(self.0);

@@ -99,7 +99,7 @@ impl Settings {
     /// Settings of a command line. `env` reads the environment.
     pub fn from_flags(given: &Given, env: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingError> {
         let mut settings = Settings { notes: given.notes.clone(), ..Settings::default() };
-        // The reference's rule: 0 means "see --port"; an explicit --rpc_port=0 alone asks for any port.
+        // Mooncake's rule: 0 means "see --port"; an explicit --rpc_port=0 alone asks for any port.
         settings.rpc_port = match (given.number::<u16>("rpc_port"), given.number::<u16>("port")) {
             (Some(port), None) => port,
             (Some(port), Some(_)) if port != 0 => port,

@@ -1,6 +1,6 @@
 //! Amounts of bytes, for people.
 
-/// `1536` as `1.50 KB`, with the reference's units (of 1024).
+/// `1536` as `1.50 KB`, with Mooncake's units (of 1024).
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KB", "MB", "GB", "TB", "PB"];
     let mut value = count as f64;

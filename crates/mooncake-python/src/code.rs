@@ -1,4 +1,4 @@
-//! The one table from typed errors to the integers of the reference.
+//! The one table from typed errors to the integers of Mooncake.
 
 use mooncake_client::{ErrorKind, Health, RemoveOutcome};
 
@@ -7,7 +7,7 @@ use mooncake_client::{ErrorKind, Health, RemoveOutcome};
 pub struct Code {
     /// The integer.
     pub number: i64,
-    /// What the reference calls it.
+    /// What Mooncake calls it.
     pub name: &'static str,
     /// Class of `mooncake.errors`, or "": what no call of Python returns.
     pub exception: &'static str,

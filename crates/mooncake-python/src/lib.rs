@@ -3,7 +3,7 @@
 //! There is no logic here that the Rust client has not. What this edge promises:
 //! arguments are taken over before the GIL is released, it is released around
 //! whatever may wait, classes are frozen (several threads call one store at
-//! once), conversion failures are TypeErrors, failures are the reference's
+//! once), conversion failures are TypeErrors, failures are Mooncake's
 //! integers with the reason in `last_error()`, and no panic reaches Python.
 //! The module installs no signal handler, allocator, subscriber or panic hook.
 

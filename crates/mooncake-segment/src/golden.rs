@@ -1,5 +1,5 @@
-//! What travels on lanes and attach connections is what it was: each message as bytes, and what an owner says to a
-//! process that attaches.
+//! What travels on lanes and attach connections keeps its form: the bytes of each message, and of what an owner and a
+//! process that attaches say to each other.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;

@@ -186,7 +186,7 @@ pub fn parsed<T: std::str::FromStr>(
     }
 }
 
-/// Whether it is set to anything that is not a no: what the reference reads by its being there alone.
+/// Whether it is set to anything that is not a no: what Mooncake reads by its being there alone.
 pub fn is_on(name: &str, var: &impl Fn(&str) -> Option<String>) -> bool {
     var(find(name).name).is_some_and(|value| !value.trim().is_empty() && boolean(&value) != Some(false))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use mooncake_settings::{CLIENT, CommandLine, Given, MASTER, Program, SettingError, Source, Support, Type, parse};
 use tempfile::TempDir;
 
-/// Names of the reference's §1.2, and glog's.
+/// Names of Mooncake's §1.2, and glog's.
 const REFERENCE: &str = "config_path port rpc_port max_threads rpc_thread_num rpc_address rpc_interface \
     rpc_conn_timeout_seconds rpc_enable_tcp_no_delay enable_metric_reporting metrics_port metrics_host \
     default_kv_lease_ttl default_kv_soft_pin_ttl max_kv_soft_pin_ttl allow_evict_soft_pinned_objects \
@@ -31,7 +31,7 @@ const REFERENCE: &str = "config_path port rpc_port max_threads rpc_thread_num rp
     cxl_path cxl_size log_dir logtostderr alsologtostderr colorlogtostderr stderrthreshold minloglevel v vmodule \
     max_log_size stop_logging_if_full_disk logbufsecs log_prefix";
 
-/// Names of the reference's §1.3, and glog's.
+/// Names of Mooncake's §1.3, and glog's.
 const CLIENT_REFERENCE: &str = "host metadata_server device_names master_server_address protocol port \
     global_segment_size local_buffer_size threads tenant_id enable_offload start_offload_rpc_server \
     enable_http_server http_port log_dir logtostderr alsologtostderr stderrthreshold minloglevel v max_log_size";

@@ -153,7 +153,7 @@ fn say(line: &str) {
     }
 }
 
-/// What the engine says of its own accord goes to stderr, as the reference's does; the process's own log is its
+/// What the engine says of its own accord goes to stderr, as Mooncake's does; the process's own log is its
 /// application's.
 fn log() -> &'static Dispatch {
     static LOG: OnceLock<Dispatch> = OnceLock::new();

@@ -37,7 +37,7 @@ pub enum EngineError {
     #[error(transparent)]
     RunsOut(#[from] RunsOut),
     /// Requests of the batch are still under way.
-    #[error("{unfinished} requests of the batch are still under way")]
+    #[error("{unfinished} requests of the batch are still under way; wait for them first")]
     BatchBusy {
         /// How many.
         unfinished: usize,
@@ -58,7 +58,10 @@ pub enum EngineError {
         other_len: usize,
     },
     /// Copies are still under way to or from a buffer that is being unregistered.
-    #[error("the buffer at {addr:#x} is still in use after {waited:?}; it takes no new requests")]
+    #[error(
+        "the buffer at {addr:#x} is still in use after {waited:?}; it takes no new requests. Unregister it again to \
+         wait on"
+    )]
     BufferBusy {
         /// First byte.
         addr: usize,
@@ -66,7 +69,10 @@ pub enum EngineError {
         waited: Duration,
     },
     /// The engine is closed, and calls that use their callers' memory have not ended yet.
-    #[error("{calls} calls of the engine are still under way after {waited:?}; memory that they use is not free yet")]
+    #[error(
+        "{calls} calls of the engine are still under way after {waited:?}; memory that they use is not free yet. Close \
+         it again to wait on"
+    )]
     CallsUnderWay {
         /// How many.
         calls: usize,

@@ -1,4 +1,4 @@
-"""The reference installs the same package and the same commands.
+"""Mooncake installs the same package and the same commands.
 
 Two distributions that write ``site-packages/mooncake`` leave a mixture of
 both, in either order of installation, and uninstalling one takes files of the
@@ -15,7 +15,7 @@ _INFO = (".dist-info", ".egg-info")
 
 
 def installed_beside(folder: str) -> list[str]:
-    """Names of the reference's distributions in ``folder``, sorted."""
+    """Names of Mooncake's distributions in ``folder``, sorted."""
     try:
         entries = os.listdir(folder)
     except OSError:
@@ -31,12 +31,12 @@ def installed_beside(folder: str) -> list[str]:
 
 def remedy(rivals: list[str]) -> str:
     """The command that leaves only ours installed."""
-    # Ours has to be laid down again: removing the reference removes the files that both own.
+    # Ours has to be laid down again: removing Mooncake removes the files that both own.
     return f"pip uninstall -y {' '.join(rivals)} {OURS} && pip install {OURS}"
 
 
 def refuse() -> None:
-    """Raises ImportError when the reference is installed in the same folder."""
+    """Raises ImportError when Mooncake is installed in the same folder."""
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     rivals = installed_beside(folder)
     if rivals and os.environ.get(ALLOW) != "1":

@@ -21,7 +21,7 @@ from mooncake.engine._rpc import (  # noqa: E402
 
 CoroRPCInterface = RpcInterface
 
-# The members by themselves, as the reference exports them.
+# The members by themselves, as Mooncake exports them.
 Read, Write = TransferOpcode.Read, TransferOpcode.Write
 
 # CUDA's driver is looked for at run time, so every build takes its memory; the others are not there yet.

@@ -40,7 +40,7 @@ from mooncake.store._store import (  # noqa: E402
     _tensor_metadata_size,  # noqa: F401
 )
 
-# The members by themselves, as the reference exports them: of two with the same name the later one.
+# The members by themselves, as Mooncake exports them: of two with the same name the later one.
 UNKNOWN, KVCACHE, TENSOR = ObjectDataType.UNKNOWN, ObjectDataType.KVCACHE, ObjectDataType.TENSOR
 WEIGHT, SAMPLE, ACTIVATION = ObjectDataType.WEIGHT, ObjectDataType.SAMPLE, ObjectDataType.ACTIVATION
 GRADIENT, OPTIMIZER_STATE = ObjectDataType.GRADIENT, ObjectDataType.OPTIMIZER_STATE

@@ -1,7 +1,7 @@
 """The bytes before a tensor's data, and the manifest beside its shards.
 
 A tensor's object is a header of 304 bytes and the raw contiguous data, little
-endian; the reference reads and writes the same. Nothing here needs torch.
+endian; Mooncake reads and writes the same. Nothing here needs torch.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def _put_from(store, name, keys, buffer_ptrs, sizes, parallelisms, config, parti
             made = header if axis else shard_header(header.dtype, header.shape, header.global_shape, axes)
             _add_shard(writes, index, key, axes, memory.Pieces(made, data, None, False))
             return
-        # As the reference: a whole tensor in the buffer becomes the shards of all ranks.
+        # As Mooncake: a whole tensor in the buffer becomes the shards of all ranks.
         _check_ranks(axis.size)
         for rank in range(axis.size):
             place = with_tp(axes, rank, axis.size, axis.split_dim)

@@ -7,7 +7,7 @@ use mooncake_settings::{ENGINE_BENCH, Given};
 use mooncake_transfer_engine::{Engine, Opcode};
 
 use super::load::{Ends, Load};
-use super::{ToolError, connect, flags, lend, lend_until_interrupted, seconds, size, value};
+use super::{ToolError, bad_value, connect, flags, lend, lend_until_interrupted, seconds, size};
 
 /// Runs as target or as initiator.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
@@ -15,7 +15,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let opcode = match given.text_or_default("operation") {
         "read" => Opcode::Read,
         "write" => Opcode::Write,
-        other => return Err(value("operation", other, "read or write")),
+        other => return Err(bad_value("operation", other, "read or write")),
     };
     let load = Load {
         opcodes: vec![opcode],
@@ -25,7 +25,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
         pause: Duration::ZERO,
     };
     let duration = seconds(&given, "duration")?;
-    let needed = load.bytes().ok_or_else(|| value("block_size", given.text_or_default("block_size"), "less"))?;
+    let needed = load.bytes().ok_or_else(|| bad_value("block_size", given.text_or_default("block_size"), "less"))?;
     let bytes = needed.max(size(&given, "buffer_size")?);
     let work = Work::of(&given, duration)?;
     let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;
@@ -55,7 +55,7 @@ impl<'a> Work<'a> {
         match given.text_or_default("mode") {
             "target" => return Ok(Work::Target),
             "initiator" => {}
-            other => return Err(value("mode", other, "initiator or target")),
+            other => return Err(bad_value("mode", other, "initiator or target")),
         }
         let segment = given.text_or_default("segment_id");
         if segment.is_empty() {
@@ -73,7 +73,7 @@ impl Initiator<'_> {
         let Initiator { segment, duration, unit, per_byte, digits } = *self;
         let peer = engine.open(segment)?;
         let lends = engine.first_buffer(segment)?;
-        let remote = lends.ok_or_else(|| value("segment_id", segment, "a target that lends memory"))?;
+        let remote = lends.ok_or_else(|| bad_value("segment_id", segment, "a target that lends memory"))?;
         let measured = load.run(&Ends { engine, memory, remotes: vec![(peer, remote)] }, duration)?;
         let (seconds, count) = (measured.elapsed.as_secs_f64(), measured.batches.len() as u64);
         let rate = (count * load.batch * load.block) as f64 * per_byte / seconds;
@@ -99,7 +99,7 @@ fn unit(name: &str) -> Result<(&str, f64), ToolError> {
         "KB" => 1e-3,
         "KiB" => 1.0 / 1024.0,
         "Kb" => 8e-3,
-        other => return Err(value("report_unit", other, "GB, GiB, Gb, MB, MiB, Mb, KB, KiB or Kb")),
+        other => return Err(bad_value("report_unit", other, "GB, GiB, Gb, MB, MiB, Mb, KB, KiB or Kb")),
     };
     Ok((name, per_byte))
 }

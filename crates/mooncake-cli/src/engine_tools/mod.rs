@@ -153,7 +153,7 @@ fn lend_until_interrupted(line: &str) -> Result<(), ToolError> {
     })
 }
 
-fn value(name: &'static str, value: &str, expected: &'static str) -> ToolError {
+fn bad_value(name: &'static str, value: &str, expected: &'static str) -> ToolError {
     ToolError::Value { name, value: value.to_owned(), expected }
 }
 
@@ -161,14 +161,14 @@ fn value(name: &'static str, value: &str, expected: &'static str) -> ToolError {
 fn size(given: &Given, name: &'static str) -> Result<u64, ToolError> {
     let text = given.text_or_default(name);
     let bytes = parse_size(text).ok().filter(|bytes| *bytes > 0);
-    bytes.ok_or_else(|| value(name, text, "bytes, or a number with KB, MB or GB"))
+    bytes.ok_or_else(|| bad_value(name, text, "bytes, or a number with KB, MB or GB"))
 }
 
 /// Seconds.
 fn seconds(given: &Given, name: &'static str) -> Result<std::time::Duration, ToolError> {
     let text = given.text_or_default(name);
     let duration = text.parse().ok().and_then(|seconds| std::time::Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| value(name, text, "seconds"))
+    duration.ok_or_else(|| bad_value(name, text, "seconds"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use mooncake_settings::{ENGINE_SWEEP, Given};
 use mooncake_transfer_engine::{Engine, Opcode};
 
 use super::load::{Ends, Load, Measured};
-use super::{ToolError, connect, flags, lend, lend_until_interrupted, seconds, size, value};
+use super::{ToolError, bad_value, connect, flags, lend, lend_until_interrupted, seconds, size};
 use crate::logging::say;
 
 /// Before each cell, so that connections are there and processors awake.
@@ -24,7 +24,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
             Some(range) => ("target_range_size", range),
             None => ("total_buffer_size", plan.total),
         };
-        return Err(value(name, &bytes.to_string(), "room for the smallest block"));
+        return Err(bad_value(name, &bytes.to_string(), "room for the smallest block"));
     }
     let engine = connect(metadata(&given)?, given.text_or_default("seg_name"))?;
     if target.is_empty() {
@@ -46,7 +46,7 @@ fn metadata(given: &Given) -> Result<&str, ToolError> {
     match given.text_or_default("metadata_type") {
         "p2p" => Ok("P2PHANDSHAKE"),
         "http" => Ok(given.text_or_default("metadata_url_list")),
-        other => Err(value("metadata_type", other, "p2p or http")),
+        other => Err(bad_value("metadata_type", other, "p2p or http")),
     }
 }
 
@@ -76,7 +76,7 @@ impl Plan {
             "mix" => vec![Opcode::Write, Opcode::Read],
             "write_seed" => vec![Opcode::Write],
             "read_verify" => vec![Opcode::Read],
-            other => return Err(value("op_type", other, "read, write, mix, write_seed or read_verify")),
+            other => return Err(bad_value("op_type", other, "read, write, mix, write_seed or read_verify")),
         };
         let count = |given: &Given, name: &'static str| Ok(given.number_or_default(name));
         Ok(Plan {
@@ -120,9 +120,9 @@ impl Plan {
         for name in &names {
             let peer = engine.open(name)?;
             let lends = engine.first_buffer(name)?;
-            let first = lends.ok_or_else(|| value("target_seg_name", name, "a target that lends memory"))?;
+            let first = lends.ok_or_else(|| bad_value("target_seg_name", name, "a target that lends memory"))?;
             let remote = first.checked_add(self.offset);
-            remotes.push((peer, remote.ok_or_else(|| value("target_offset", &self.offset.to_string(), "less"))?));
+            remotes.push((peer, remote.ok_or_else(|| bad_value("target_offset", &self.offset.to_string(), "less"))?));
         }
         // The near end's memory is as good as the far end's: registered.
         let memory = lend(engine, largest)?;
@@ -183,7 +183,7 @@ fn sizes(
 ) -> Result<Vec<u64>, ToolError> {
     let (smallest, largest) = (read(given, start)?, read(given, max)?);
     match given.text(max).filter(|_| largest < smallest) {
-        Some(text) => Err(value(max, text, "no less than what it starts with")),
+        Some(text) => Err(bad_value(max, text, "no less than what it starts with")),
         None => Ok(doubled(smallest, largest)),
     }
 }

@@ -1,4 +1,4 @@
-//! The admin and metrics server: paths and shapes of the reference.
+//! The admin and metrics server: paths and shapes of Mooncake.
 
 pub(crate) mod query;
 
@@ -16,7 +16,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use mooncake_core::{KeysCursor, SegmentState};
-use mooncake_http::reply::{as_json, failed, plain, text};
+use mooncake_http::reply::{INVALID_PARAMS, as_json, failed, plain, text};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -159,7 +159,7 @@ async fn all_keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
         Some(Ok(limit)) => limit,
         Some(Err(_)) => {
             let message = "limit: a whole number is expected, as in /get_all_keys?limit=1000";
-            return failed(StatusCode::BAD_REQUEST, query::INVALID_PARAMS, message);
+            return failed(StatusCode::BAD_REQUEST, INVALID_PARAMS, message);
         }
     };
     text(Body::new(Keys { shared, cursor: KeysCursor::default(), prefix, left, finished: left == 0 }))
@@ -218,13 +218,13 @@ async fn remove_everything(
 ) -> Response {
     let query = match query {
         Ok(Query(query)) => query,
-        Err(error) => return failed(StatusCode::BAD_REQUEST, -600, &error.body_text()),
+        Err(error) => return failed(StatusCode::BAD_REQUEST, INVALID_PARAMS, &error.body_text()),
     };
     let force = match query.force.as_deref() {
         Some("true" | "1") => true,
         None | Some("false" | "0" | "") => false,
         // A caller that means something by it is not to find that it meant nothing.
-        Some(_) => return failed(StatusCode::BAD_REQUEST, -600, "force: true or false is expected"),
+        Some(_) => return failed(StatusCode::BAD_REQUEST, INVALID_PARAMS, "force: true or false is expected"),
     };
     match remove_all(&shared, force, None).await {
         Ok(removed) => {
@@ -237,11 +237,15 @@ async fn remove_everything(
 }
 
 async fn unknown() -> Response {
-    failed(StatusCode::NOT_FOUND, -600, "no such page; / lists those that there are")
+    failed(StatusCode::NOT_FOUND, INVALID_PARAMS, "no such page; / lists those that there are")
 }
 
 async fn wrong_method() -> Response {
-    failed(StatusCode::METHOD_NOT_ALLOWED, -600, "this page wants another method; those under /api/v1 want POST")
+    failed(
+        StatusCode::METHOD_NOT_ALLOWED,
+        INVALID_PARAMS,
+        "this page wants another method; those under /api/v1 want POST",
+    )
 }
 
 /// The list of keys, taken from the core in slices while it is sent.

@@ -6,7 +6,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use mooncake_core::{Found, SegmentState};
-use mooncake_http::reply::{as_json, failed, text, with_type};
+use mooncake_http::reply::{INVALID_PARAMS, as_json, failed, text, with_type};
 use serde_json::{Map, Value, json};
 
 use crate::machine::inspect::Inspected;
@@ -16,11 +16,10 @@ use crate::shared::Shared;
 const KEYS_MAX: usize = 65_536;
 
 const NOT_FOUND: i32 = -704;
-pub(crate) const INVALID_PARAMS: i32 = -600;
-/// As the reference names it; scripts compare with it.
+/// As Mooncake names it; scripts compare with it.
 const NOT_FOUND_NAME: &str = "OBJECT_NOT_FOUND";
 
-/// Replicas of one object. As in the reference, the key is taken verbatim, and asking counts as an existence query,
+/// Replicas of one object. As in Mooncake, the key is taken verbatim, and asking counts as an existence query,
 /// which protects the object. A key that is not there so is decoded: it may be as `/get_all_keys` prints it.
 pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     let Some(key) = parameter(query.as_deref(), "key").filter(|key| !key.is_empty()) else {

@@ -18,7 +18,7 @@ impl Pattern {
         if pattern.len() > LONGEST {
             return Err(format!("a pattern has at most {LONGEST} bytes, not {}", pattern.len()));
         }
-        // Keys are bytes, and so is what the reference searches: classes are ASCII unless the pattern needs more.
+        // Keys are bytes, and so is what Mooncake searches: classes are ASCII unless the pattern needs more.
         let build = |unicode| {
             RegexBuilder::new(pattern)
                 .unicode(unicode)

@@ -107,7 +107,7 @@ impl Op {
         }
     }
 
-    /// The reference has counters for batches of it.
+    /// Mooncake has counters for batches of it.
     fn has_batches(self) -> bool {
         use Op::{ExistKey, GetReplicaList, PutEnd, PutRevoke, PutStart, ReplicaClear};
         matches!(self, PutStart | PutEnd | PutRevoke | GetReplicaList | ExistKey | ReplicaClear)
@@ -207,7 +207,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a batch as that many requests, as the reference does for removes.
+    /// Counts a batch as that many requests, as Mooncake does for removes.
     pub fn count_items(&self, op: Op, items: usize, failed: usize) {
         let counters = &self.ops[op as usize];
         add(&counters.requests, items as u64);

@@ -3,7 +3,7 @@
 
 use mooncake_metrics::{Histogram, Page, Unit};
 
-/// Requests that no client can make here, and what the reference counts of them.
+/// Requests that no client can make here, and what Mooncake counts of them.
 const REQUESTS: &[(&str, &str)] = &[
     ("get_replica_list_by_regex", "look-ups by pattern"),
     ("mount_nof_segment", "mounts of NVMe-oF segments"),

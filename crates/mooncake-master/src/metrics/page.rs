@@ -1,4 +1,4 @@
-//! What is told, name by name: names of the reference where they have a meaning here, and our own.
+//! What is told, name by name: names of Mooncake where they have a meaning here, and our own.
 
 use mooncake_core::Stats;
 use mooncake_metrics::{Kind, Page};
@@ -431,7 +431,7 @@ impl Reading {
     }
 }
 
-/// Names of the reference that tell memory apart from what else may hold objects there.
+/// Names of Mooncake that tell memory apart from what else may hold objects there.
 const MEMORY: &str = ", from memory: all of them";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -8,3 +8,4 @@ pub(crate) mod piece;
 pub(crate) mod reach;
 pub(crate) mod recycled;
 pub(crate) mod registry;
+pub(crate) mod trial;

@@ -1,6 +1,6 @@
 //! Pieces of one call that lie side by side in memory.
 //!
-//! A short piece has all its pages tried out before it is touched (see [`crate::caller::foreign`]), with a system call
+//! A short piece has all its pages tried out before it is touched (see [`crate::caller::trial`]), with a system call
 //! for each. The pieces of a call are often neighbours: a layer of an engine's cache is one array, of which each key
 //! has a block. Then the first of them tries out those behind it too, and they need no call of their own.
 //!
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::caller::foreign::{self, Touch, Trial};
 use crate::caller::piece::{Access, Source, Target};
+use crate::caller::trial::{self, Touch, Trial};
 use crate::error::CopyError;
 
 /// Most bytes that are tried out at once: the last of them are copied a tenth of a millisecond later.
@@ -55,7 +55,7 @@ impl Neighbours {
         let mut row = (0, 0, false);
         let mut keep = |(from, to, several): (usize, usize, bool)| rows.extend(several.then_some((from, to)));
         for (access, addr, len) in pieces {
-            let can_join = access == Access::Known(Trial::Possible) && foreign::is_tried_out_whole(addr, len);
+            let can_join = access == Access::Known(Trial::Possible) && trial::is_tried_out_whole(addr, len);
             row = match row {
                 (from, to, _) if can_join && to == addr && from != to => (from, addr + len, true),
                 _ => {
@@ -69,7 +69,7 @@ impl Neighbours {
         Self { rows, tried: Mutex::default() }
     }
 
-    /// As [`foreign::check_usable`], with a look ahead.
+    /// As [`trial::check_usable`], with a look ahead.
     pub(crate) fn check_usable(&self, addr: usize, len: usize, touch: Touch, trial: Trial) -> Result<(), CopyError> {
         self.check_usable_at(Instant::now, addr, len, touch, trial)
     }
@@ -93,13 +93,13 @@ impl Neighbours {
                 return Ok(());
             }
             let until = end.min(addr.saturating_add(AHEAD));
-            let can = foreign::can_access_all(addr, until - addr, touch);
+            let can = trial::can_access_all(addr, until - addr, touch);
             *tried = can.then_some(Tried { at: now, next: addr + len, until });
             if can {
                 return Ok(());
             }
         }
-        foreign::check_usable(addr, len, touch, trial)
+        trial::check_usable(addr, len, touch, trial)
     }
 
     /// Where the row ends in which a piece lies.
@@ -113,8 +113,8 @@ impl Neighbours {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::foreign::tests::TRIED;
     use crate::caller::registry::Registry;
+    use crate::caller::trial::tests::TRIED;
     use crate::file::mapped_file::PAGE;
     use crate::range::ForeignRange;
 

@@ -3,10 +3,11 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::caller::foreign::{self, KERNEL_STEP_BYTES, Touch, Trial};
+use crate::caller::foreign::{self, KERNEL_STEP_BYTES};
 use crate::caller::neighbours::Neighbours;
 use crate::caller::reach::RunsOut;
 use crate::caller::registry::{Memory, Registry};
+use crate::caller::trial::{self, Touch, Trial};
 use crate::copy::{self, Stores};
 use crate::device::{self, Location, Staging};
 use crate::error::CopyError;
@@ -314,7 +315,7 @@ fn check_usable(
 ) -> Result<(), CopyError> {
     match among {
         Some(neighbours) => neighbours.check_usable(addr, len, touch, trial),
-        None => foreign::check_usable(addr, len, touch, trial),
+        None => trial::check_usable(addr, len, touch, trial),
     }
 }
 
@@ -409,7 +410,7 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = ReadSpan>, from: u64
                 }
                 Access::Safe | Access::Known(_) => {
                     if let Access::Known(trial) = piece.access {
-                        foreign::check_usable(ptr.addr(), len, Touch::Load, trial)?;
+                        trial::check_usable(ptr.addr(), len, Touch::Load, trial)?;
                     }
                     // SAFETY: borrowed, or known and readable at this moment.
                     unsafe { copy::checksum(crc, ptr, len) }

@@ -4,8 +4,8 @@ use std::fs;
 
 use parking_lot::RwLock;
 
-use crate::caller::foreign::{self, Trial};
 use crate::caller::reach::{RunsOut, check_reach};
+use crate::caller::trial::{self, Trial};
 use crate::device::{self, Location};
 use crate::error::RegisterError;
 use crate::range::ForeignRange;
@@ -55,7 +55,7 @@ impl Registry {
                 })?;
                 let found = probe(&maps, addr, end).ok_or(RegisterError::NotReadable { addr, len })?;
                 // Once: for its pieces there is no time to look.
-                let trial = foreign::trial_of(found.starts);
+                let trial = trial::trial_of(found.starts);
                 Memory::Host { writable: found.writable, trial }
             }
         };

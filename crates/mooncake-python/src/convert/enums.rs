@@ -1,4 +1,4 @@
-//! Enumerations of the Python surface, with the numbers of the reference. They behave like pybind11's:
+//! Enumerations of the Python surface, with the numbers of Mooncake. They behave like pybind11's:
 //! made from a number, indexes, hashed as their number, copied and pickled; equal to members of their own class only.
 
 use pyo3::exceptions::PyValueError;

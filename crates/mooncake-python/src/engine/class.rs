@@ -1,4 +1,4 @@
-//! `mooncake.engine`: the transfer engine under the names and codes of the reference.
+//! `mooncake.engine`: the transfer engine under the names and codes of Mooncake.
 //!
 //! Long because a class has one block of methods, and each needs its own signature. What they take over from Python is
 //! in `transfer_call`, and what they do with an engine and its memory in `held_engine`.
@@ -767,7 +767,7 @@ impl TransferEngine {
         }
     }
 
-    /// A transfer in the caller's thread: 0, or -1 as the reference has it, whatever went wrong.
+    /// A transfer in the caller's thread: 0, or -1 as Mooncake has it, whatever went wrong.
     fn sync(&self, py: Python<'_>, name: &str, call: Call) -> PyResult<i64> {
         self.move_now(py, name, call, |_| Ok(()))
     }

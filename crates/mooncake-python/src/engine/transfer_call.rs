@@ -106,7 +106,7 @@ impl Call {
         if let Some(notify) = &self.notify
             && let Err(error) = engine.notify_with(peer, notify, &interrupt::requested)
         {
-            // The bytes are there; the reference says no more either.
+            // The bytes are there; Mooncake says no more either.
             tracing::warn!(peer = self.peer, %error, "a transfer is done, and its notification did not arrive");
         }
         Ok(())

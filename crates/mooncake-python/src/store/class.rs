@@ -101,7 +101,7 @@ impl MooncakeDistributedStore {
         self.live.read().as_ref().and_then(|live| live.node.clone())
     }
 
-    /// Replaces what is set up, as the reference: a second setup ends the first. It does so before it begins, and thus
+    /// Replaces what is set up, as Mooncake: a second setup ends the first. It does so before it begins, and thus
     /// also when it fails: it may want the same port, and the memory.
     fn begin(
         &self,
@@ -382,7 +382,7 @@ impl MooncakeDistributedStore {
                 let keys = held.slices()?;
                 match self.buffered("get_batch") {
                     Some(client) if !keys.is_empty() => Ok(self.get_bytes(py, &client, &keys)),
-                    // As the reference: one empty value, whatever was asked.
+                    // As Mooncake: one empty value, whatever was asked.
                     _ => Ok(vec![PyBytes::new(py, b"")]),
                 }
             },

@@ -10,7 +10,7 @@ use crate::code::{INVALID_PARAMS, OK};
 use crate::entry::{failed, refused};
 use crate::store::class::MooncakeDistributedStore;
 
-/// Memory is given in steps of so many bytes, as the reference does.
+/// Memory is given in steps of so many bytes, as Mooncake does.
 const STEP_BYTES: u64 = 16 << 20;
 
 /// A copy of an object: id, size, address in its segment, name of the segment.

@@ -211,7 +211,7 @@ fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parse
 }
 
 /// All values are taken by their `str()`. Names may carry `mooncake_` in front;
-/// the reference's own names win over the documented aliases.
+/// Mooncake's own names win over the documented aliases.
 fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
     tell_unknown_keys(config)?;
     let value = |names: &[&str]| -> PyResult<Option<String>> {

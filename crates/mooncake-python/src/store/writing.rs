@@ -145,7 +145,7 @@ impl MooncakeDistributedStore {
             Ok(options) => options,
             Err(code) => return Ok(code),
         };
-        // Of a key given twice, the reference stores the first value.
+        // Of a key given twice, Mooncake stores the first value.
         let first: Vec<usize> = first_of_each(&keys).collect();
         let options = match options.groups.is_empty() {
             true => options,

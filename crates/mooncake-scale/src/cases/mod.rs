@@ -11,6 +11,7 @@ use crate::pool::{KEY, Pool, REQUEST, key};
 mod asked;
 mod large;
 mod owners;
+mod replies;
 
 /// Requests that wait at one time.
 const WAITING: u64 = 200;
@@ -50,7 +51,7 @@ pub const CASES: &[Case] = &[
     owners::fences_asked_again,
     owners::beats,
     owners::bad_replicas,
-    owners::stragglers,
+    replies::late_and_given_up,
     asked::removal_beside_puts,
     asked::remove_by_pattern,
     asked::groups,

@@ -1,6 +1,6 @@
 //! What owners and readers say on their anchors, and sessions that come, lend memory and go.
 
-use mooncake_core::{Config, ListedViews, Origin, Populated, PutConfig, STEP_OBJECTS, SegmentSpec, SessionSpec};
+use mooncake_core::{ListedViews, Populated, PutConfig, SegmentSpec, SessionSpec};
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use mooncake_master::machine::anchors::FENCES_SLICE;
 
@@ -10,14 +10,13 @@ use crate::pool::{Pool, REQUEST};
 /// Puts of a session that one beat says have moved.
 const MOVED: u64 = 2_048;
 
-/// Segments of one owner, where it has many.
+/// An owner that has many segments, how many, and the name of all of them.
+const OWNER_OF_MANY: u64 = 8;
 const SEGMENTS: u64 = 1_000;
+const MANY: &str = "many:8";
 
 /// Replicas that one message reports.
 const REPORTED: usize = 512;
-
-/// Mutations that a client waits for behind others that it has the answers to.
-const UNSETTLED: u64 = 4_096;
 
 /// Sessions and segments come and go, one after the other.
 pub fn one_by_one(pool: &mut Pool) {
@@ -84,76 +83,35 @@ pub fn beats(pool: &mut Pool) {
     pool.refill();
 }
 
-/// Placements that are given up at once: their room is in quarantine.
-fn put_and_abort(pool: &mut Pool, session: u64, config: &PutConfig, kind: &'static str) {
-    let new = fresh(pool, REQUEST as u64);
-    let rids: Vec<Rid> = pool.reserve_with(session, &new, config, kind).into_iter().flatten().collect();
-    let origin = pool.origin(session);
-    pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
-}
-
-/// An owner of very many segments: what it says of all of them, and its end.
+/// An owner of very many segments: what it says of all of them, what prefers them, and its end.
 pub fn owner_of_many(pool: &mut Pool) {
-    let owner = 8;
-    let uuids: Vec<SegmentUuid> = (0..SEGMENTS)
-        .map(|number| {
-            let mut uuid = [201; 16];
-            uuid[..8].copy_from_slice(&number.to_le_bytes());
-            let uuid = SegmentUuid(uuid);
-            let spec = SegmentSpec { uuid, name: "many:8".to_owned(), bytes: 4 * GRANULE, endpoint: vec![9; 60] };
-            let origin = pool.origin(owner);
-            pool.hold("mount", |core, now, fx| core.mount(now, origin, spec, GRANULE, fx)).expect("a new segment");
-            uuid
-        })
-        .collect();
+    let uuids = mount_many(pool);
     capped_writers(pool);
-    for granules in 2..=4 {
-        let populated = |uuid: &SegmentUuid| Populated { uuid: *uuid, bytes: granules * GRANULE, failed: false };
-        let populated: Vec<Populated> = uuids.iter().map(populated).collect();
-        pool.hold("beat, 1,000 segments are populated further", |core, now, fx| {
-            core.beat(now, SessionId(owner), &[], &populated, fx)
-        });
-        pool.tick("tick, behind it");
-    }
+    populate_further(pool, &uuids);
     pool.give_up();
-    for _ in 0..SEGMENTS * 4 / REQUEST as u64 {
-        put_and_abort(pool, 6, &preferring("many:8"), "put_start, 512 keys that prefer a name of 1,000");
-    }
-    // The first of these fills what is left of the 4,000 granules.
-    let kinds = [
-        "put_start, 512 keys that prefer a name of 1,000",
-        "put_start, 512 keys that prefer 1,000 full segments",
-        "put_start, 512 keys that prefer 1,000 full segments",
-    ];
-    for kind in kinds {
-        put_and_abort(pool, 6, &preferring("many:8"), kind);
-    }
-    let local = PutConfig { prefer_local: true, ..PutConfig::default() };
-    put_and_abort(pool, owner, &local, "put_start, 512 keys that prefer their own 1,000 full segments");
-    let too_large = vec![2 * pool.segment_bytes(); REQUEST];
+    puts_that_prefer_many(pool);
+    ask_for_fences(pool, OWNER_OF_MANY, "fences of an owner of 1,000 segments, a slice");
+    epoch_on_its_segments(pool, &uuids);
     let new = fresh(pool, REQUEST as u64);
-    let kind = "put_start, 512 keys that are too large for any segment";
-    pool.start_sized(6, &new, &too_large, &PutConfig::default(), true, kind);
-    ask_for_fences(pool, owner, "fences of an owner of 1,000 segments, a slice");
-    let next = pool.core.epoch().number + 1;
-    pool.hold("another epoch, 1,000 segments of one owner", |core, now, fx| core.raise_epoch(now, next, fx));
-    pool.tick("tick, puts of an earlier epoch");
-    for number in (1..=pool.size().segments).filter(|number| *number != owner) {
-        let its: Vec<_> = pool.segments_of(number).into_iter().map(|(uuid, _)| uuid).collect();
-        pool.quietly(|core, now, fx| core.epoch_taken(now, SessionId(number), next, &its, fx));
-    }
-    pool.hold("an owner of 1,000 segments takes an epoch", |core, now, fx| {
-        core.epoch_taken(now, SessionId(owner), next, &uuids, fx);
-    });
-    pool.tick("tick, owners have taken an epoch");
-    pool.forget_fences();
-    let new = fresh(pool, REQUEST as u64);
-    pool.reserve(owner, &new, "put_start, 512 keys in a full pool");
+    pool.reserve(OWNER_OF_MANY, &new, "put_start, 512 keys in a full pool");
     while !pool.hold("a session closes that has 1,000 segments, a step", |core, now, fx| {
-        core.close_session(now, SessionId(owner), fx)
+        core.close_session(now, SessionId(OWNER_OF_MANY), fx)
     }) {}
     pool.tick("tick, behind 1,000 segments that are gone");
     pool.refill();
+}
+
+fn mount_many(pool: &mut Pool) -> Vec<SegmentUuid> {
+    let mount = |number: u64| {
+        let mut uuid = [201; 16];
+        uuid[..8].copy_from_slice(&number.to_le_bytes());
+        let uuid = SegmentUuid(uuid);
+        let spec = SegmentSpec { uuid, name: MANY.to_owned(), bytes: 4 * GRANULE, endpoint: vec![9; 60] };
+        let origin = pool.origin(OWNER_OF_MANY);
+        pool.hold("mount", |core, now, fx| core.mount(now, origin, spec, GRANULE, fx)).expect("a new segment");
+        uuid
+    };
+    (0..SEGMENTS).map(mount).collect()
 }
 
 /// Sessions reach their share of unfinished bytes, so that their next put waits in the master.
@@ -166,6 +124,62 @@ fn capped_writers(pool: &mut Pool) {
         let config = PutConfig::default();
         pool.start(session, &new, all, &config, true, "put_start, 8 keys of a session with too much unfinished");
     }
+}
+
+fn populate_further(pool: &mut Pool, uuids: &[SegmentUuid]) {
+    for granules in 2..=4 {
+        let populated = |uuid: &SegmentUuid| Populated { uuid: *uuid, bytes: granules * GRANULE, failed: false };
+        let populated: Vec<Populated> = uuids.iter().map(populated).collect();
+        pool.hold("beat, 1,000 segments are populated further", |core, now, fx| {
+            core.beat(now, SessionId(OWNER_OF_MANY), &[], &populated, fx)
+        });
+        pool.tick("tick, behind it");
+    }
+}
+
+/// Puts that prefer the segments by their name, while there is room and when there is none.
+fn puts_that_prefer_many(pool: &mut Pool) {
+    for _ in 0..SEGMENTS * 4 / REQUEST as u64 {
+        put_and_abort(pool, 6, &preferring(MANY), "put_start, 512 keys that prefer a name of 1,000");
+    }
+    // The first of these fills what is left of the 4,000 granules.
+    let kinds = [
+        "put_start, 512 keys that prefer a name of 1,000",
+        "put_start, 512 keys that prefer 1,000 full segments",
+        "put_start, 512 keys that prefer 1,000 full segments",
+    ];
+    for kind in kinds {
+        put_and_abort(pool, 6, &preferring(MANY), kind);
+    }
+    let local = PutConfig { prefer_local: true, ..PutConfig::default() };
+    put_and_abort(pool, OWNER_OF_MANY, &local, "put_start, 512 keys that prefer their own 1,000 full segments");
+    let too_large = vec![2 * pool.segment_bytes(); REQUEST];
+    let new = fresh(pool, REQUEST as u64);
+    let kind = "put_start, 512 keys that are too large for any segment";
+    pool.start_sized(6, &new, &too_large, &PutConfig::default(), true, kind);
+}
+
+/// Puts that are aborted at once: their room is in quarantine.
+fn put_and_abort(pool: &mut Pool, session: u64, config: &PutConfig, kind: &'static str) {
+    let new = fresh(pool, REQUEST as u64);
+    let rids: Vec<Rid> = pool.reserve_with(session, &new, config, kind).into_iter().flatten().collect();
+    let origin = pool.origin(session);
+    pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
+}
+
+fn epoch_on_its_segments(pool: &mut Pool, uuids: &[SegmentUuid]) {
+    let next = pool.core.epoch().number + 1;
+    pool.hold("another epoch, 1,000 segments of one owner", |core, now, fx| core.raise_epoch(now, next, fx));
+    pool.tick("tick, puts of an earlier epoch");
+    for number in (1..=pool.size().segments).filter(|number| *number != OWNER_OF_MANY) {
+        let its: Vec<_> = pool.segments_of(number).into_iter().map(|(uuid, _)| uuid).collect();
+        pool.quietly(|core, now, fx| core.epoch_taken(now, SessionId(number), next, &its, fx));
+    }
+    pool.hold("an owner of 1,000 segments takes an epoch", |core, now, fx| {
+        core.epoch_taken(now, SessionId(OWNER_OF_MANY), next, uuids, fx);
+    });
+    pool.tick("tick, owners have taken an epoch");
+    pool.forget_fences();
 }
 
 /// Readers found replicas bad, as many as are looked at at a time, all of them on one segment.
@@ -201,34 +215,4 @@ pub fn bad_replicas(pool: &mut Pool) {
             .expect("known");
     }
     unmount_large(pool, owner, "unmount, 2,048 replicas to look at");
-}
-
-/// What repeats, comes late or is given up.
-pub fn stragglers(pool: &mut Pool) {
-    // Behind as many that it committed as are remembered of it.
-    let new = fresh(pool, 2 * REQUEST as u64);
-    for new in new.chunks(REQUEST) {
-        pool.put(7, new, "put_start, 512 keys in a full pool");
-    }
-    let unknown = (0..REQUEST as u64).map(|nth| vec![Rid::new(1, 1 + nth)]).collect();
-    pool.end(7, unknown, "put_end, 512 puts that are no more");
-    let first = pool.origin(7).sequence;
-    let unanswered = Config::default().unanswered_max as u64;
-    for _ in 0..unanswered {
-        let origin = Origin { answered_below: first, ..pool.origin(7) };
-        pool.quietly(|core, now, fx| core.unpin(now, origin, &[], fx)).expect("known");
-    }
-    let unsettled: Vec<u64> = (first..first + UNSETTLED).collect();
-    pool.hold("a client has the answers to all but 4,096 requests", |core, _, _| {
-        core.settle_replies(SessionId(7), first + UNSETTLED, &unsettled);
-    });
-    let abandoned: Vec<u64> = (first + unanswered..first + 2 * unanswered).collect();
-    pool.hold("a client gives 1,024 requests up", |core, _, _| core.abandon(SessionId(7), &abandoned));
-    let origin = Origin { answered_below: first, sequence: first + UNSETTLED, session: SessionId(7) };
-    let refused =
-        pool.hold("a request of too many that are not answered", |core, now, fx| core.unpin(now, origin, &[], fx));
-    assert!(refused.is_err(), "1,024 are not answered");
-    pool.core.settle_replies(SessionId(7), first + 2 * UNSETTLED, &[]);
-    pool.tick("tick, 1,024 replies are forgotten");
-    while pool.quietly(|core, now, fx| core.background(now, STEP_OBJECTS, fx)) {}
 }

@@ -1,4 +1,4 @@
-//! Every flag of the reference's storage node, and ours.
+//! Every flag of Mooncake's storage node, and ours.
 
 use crate::setting::{Setting, Type};
 

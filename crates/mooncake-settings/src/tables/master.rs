@@ -1,4 +1,4 @@
-//! Every flag of the reference's master, and ours.
+//! Every flag of Mooncake's master, and ours.
 
 use crate::setting::{Setting, Support, Type};
 
@@ -209,7 +209,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "false",
         "removal of dead engines' metadata; an engine that comes back replaces its own",
     ),
-    // Snapshots of the reference.
+    // Snapshots of Mooncake.
     Setting::refused(
         "enable_snapshot",
         Type::Bool,

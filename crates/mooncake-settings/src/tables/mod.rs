@@ -1,4 +1,4 @@
-//! What each program and library can be told: its flags, its variables, and what becomes of the reference's.
+//! What each program and library can be told: its flags, its variables, and what becomes of Mooncake's.
 
 pub(crate) mod client;
 pub mod engine;

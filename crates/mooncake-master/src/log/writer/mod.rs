@@ -81,7 +81,7 @@ struct Timing {
     snapshot: Histogram,
 }
 
-/// The reference's bounds for snapshots, nanoseconds.
+/// Mooncake's bounds for snapshots, nanoseconds.
 const SNAPSHOT_NS: &[u64] = &[
     0,
     500_000_000,

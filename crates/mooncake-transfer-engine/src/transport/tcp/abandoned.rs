@@ -5,7 +5,8 @@ use parking_lot::Mutex;
 
 use crate::protocol::ids::ConnectionName;
 
-/// Those to one life of a peer.
+/// Those to one process of a peer. At most as many as writes are under way to it at once: no write begins before the
+/// peer has confirmed those that there are.
 #[derive(Debug, Default)]
 pub(crate) struct AbandonedConnections {
     names: Mutex<Vec<ConnectionName>>,
