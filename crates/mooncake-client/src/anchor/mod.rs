@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection_error::ConnectionError;
 use crate::error::{Cause, StoreError};
-use crate::machine::orphans::give_up;
-use crate::machine::put_session::{GivenUp, PutSessions, Reserved};
+use crate::machine::orphans::abort;
+use crate::machine::put_session::{Aborted, PutSessions, Reserved};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
 use crate::segments::directory::{Directory, Places, place_of};
 use crate::segments::links::LinkSet;
@@ -339,11 +339,11 @@ impl Driver {
         let is_on_it = |reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica| {
             place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
-        let given_up = self.shared.put_sessions.lock().segment_gone(is_on_it);
+        let aborted = self.shared.put_sessions.lock().segment_gone(is_on_it);
         // In the session that reserved them, and by another thread: this one waits for no call.
-        for GivenUp { reserved, settled } in given_up {
+        for Aborted { reserved, settled } in aborted {
             let rids = reserved.replicas.iter().map(|replica| Rid(replica.rid)).collect();
-            give_up(&self.shared.control, &reserved.origin.session, rids, settled);
+            abort(&self.shared.control, &reserved.origin.session, rids, settled);
         }
     }
 

@@ -139,7 +139,7 @@ impl Inner {
     /// The store closes: what its put sessions hold is room for others.
     pub(crate) fn close_put_sessions(&self) {
         let all = self.shared.put_sessions.lock().close();
-        ready(put_session::give_up(&self.driver(&[], &[], &PutOptions::default()), all));
+        ready(put_session::abort(&self.driver(&[], &[], &PutOptions::default()), all));
     }
 
     /// Bytes written for each key.

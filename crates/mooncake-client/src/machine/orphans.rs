@@ -21,7 +21,7 @@ const ORPHANS_MAX: usize = 256;
 /// Rest between two tries to tell a master that does not answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// What giving up needs of its store.
+/// What aborting needs of its store.
 pub trait OrphanDriver {
     /// Session of the store with a master.
     type Session: Session;
@@ -53,16 +53,16 @@ pub fn add<D: OrphanDriver>(driver: &D, session: D::Session, request: Request) {
     }
 }
 
-/// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this
+/// Takes charge of placements that the master could not be told to abort, or to end. `settled`: nothing of this
 /// client touches any copy of them again.
-pub fn give_up<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<Rid>, settled: bool) {
+pub fn abort<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<Rid>, settled: bool) {
     // An earlier session's placements ended with it. In this one their rids may be those of other clients, as numbers
     // begin anew with another log (docs/safety.md, rule 6).
     if rids.is_empty() || !driver.is_current(session) {
         return;
     }
     let mut orphans = driver.orphans();
-    if orphans.give_up(session.clone(), rids, settled) {
+    if orphans.abort(session.clone(), rids, settled) {
         keep_running(driver, &mut orphans);
     }
 }
@@ -95,7 +95,7 @@ pub async fn run<D: OrphanDriver>(driver: &D) {
 
 /// What is left of it. `None`: there is no telling yet.
 async fn attempt<D: CallDriver>(call: &D, session: &D::Session, orphan: Orphan) -> Option<Option<Abort>> {
-    // The placements end with their session: there is nothing to give up in another one (docs/safety.md, rule 6).
+    // The placements end with their session: there is nothing to abort in another one (docs/safety.md, rule 6).
     if call.is_stopped() || !call.is_current(session) {
         return Some(None);
     }
@@ -127,7 +127,7 @@ pub struct OrphanedPuts<S> {
 pub enum Orphan {
     /// A `PutStart` without an answer.
     Unanswered(Box<Request>),
-    /// Placements. What was committed meanwhile stays: the master gives up only what is unfinished.
+    /// Placements. What was committed meanwhile stays: the master aborts only what is unfinished.
     Known(Abort),
 }
 
@@ -150,7 +150,7 @@ impl<S: Clone> OrphanedPuts<S> {
 
     /// Takes charge of placements. `settled`: nothing of this client touches any copy of them again. False: there are
     /// too many.
-    pub fn give_up(&mut self, session: S, rids: Vec<Rid>, settled: bool) -> bool {
+    pub fn abort(&mut self, session: S, rids: Vec<Rid>, settled: bool) -> bool {
         let rids = rids.into_iter().map(|rid| rid.0).collect();
         self.push(session, Orphan::Known(Abort { rids, writer_done: settled }))
     }
@@ -220,9 +220,9 @@ mod tests {
     #[test]
     fn beyond_so_many_the_deadline_of_the_master_does_it() {
         let mut orphans = OrphanedPuts::default();
-        assert!((0..ORPHANS_MAX as u64).all(|rid| orphans.give_up((), vec![Rid(rid)], true)));
-        assert!(!orphans.give_up((), vec![Rid(9)], true));
+        assert!((0..ORPHANS_MAX as u64).all(|rid| orphans.abort((), vec![Rid(rid)], true)));
+        assert!(!orphans.abort((), vec![Rid(9)], true));
         orphans.settled(None);
-        assert!(orphans.give_up((), vec![Rid(9)], true));
+        assert!(orphans.abort((), vec![Rid(9)], true));
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that gives up what calls have left behind: [`crate::machine::orphans`]. It lives only while there is any.
+//! The thread that aborts what calls have left behind: [`crate::machine::orphans`]. It lives only while there is any.
 
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ mod tests {
     use mooncake_wire::message::HelloReply;
 
     use super::*;
-    use crate::machine::orphans::give_up;
+    use crate::machine::orphans::abort;
     use crate::session::connection::Address;
 
     /// Of session 7 with this secret: its number is what each log begins with.
@@ -59,17 +59,17 @@ mod tests {
         // No thread: what is left waiting is what would be sent.
         control.orphans.lock().running = true;
         let former = control.session();
-        give_up(&control, &former, vec![Rid(9)], true);
+        abort(&control, &former, vec![Rid(9)], true);
         assert!(control.orphans.lock().first().is_some());
         control.set_session(session(2));
-        give_up(&control, &former, vec![Rid(11)], true);
+        abort(&control, &former, vec![Rid(11)], true);
         let (waits, _) = control.orphans.lock().first().unwrap();
         assert!(waits.is(&former), "and what waits stays with the session that it is of");
         control.orphans.lock().settled(None);
         assert!(control.orphans.lock().first().is_none(), "it is alone");
 
         control.set_session(session(1));
-        give_up(&control, &former, vec![Rid(13)], true);
+        abort(&control, &former, vec![Rid(13)], true);
         assert!(control.orphans.lock().first().is_some(), "the same one, with another process");
         control.stop();
     }

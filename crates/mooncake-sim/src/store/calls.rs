@@ -94,9 +94,9 @@ impl Store {
         Ok(call::finish_now(&self.caller(timeout), &mut request(body)).await?)
     }
 
-    /// Has placements given up as soon as the master can be told.
-    pub fn give_up_later(&self, session: &Session, rids: Vec<Rid>, settled: bool) {
-        orphans::give_up(self, session, rids, settled);
+    /// Has placements aborted as soon as the master can be told.
+    pub fn abort_later(&self, session: &Session, rids: Vec<Rid>, settled: bool) {
+        orphans::abort(self, session, rids, settled);
     }
 
     fn caller(&self, timeout: Duration) -> Caller<'_> {

@@ -160,12 +160,12 @@ impl PutDriver for Driver<'_> {
         self.store.end_put(origin, ended).await
     }
 
-    async fn give_up(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
-        self.store.give_up(&origin.session, rids, settled).await;
+    async fn abort(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
+        self.store.abort(&origin.session, rids, settled).await;
     }
 
-    fn give_up_later(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
-        self.store.give_up_later(&origin.session, rids, settled);
+    fn abort_later(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
+        self.store.abort_later(&origin.session, rids, settled);
     }
 
     async fn pause(&self, time: Duration) {
@@ -237,13 +237,13 @@ impl Store {
         })
     }
 
-    async fn give_up(&self, session: &Session, rids: Vec<Rid>, settled: bool) {
+    async fn abort(&self, session: &Session, rids: Vec<Rid>, settled: bool) {
         if settled {
             rids.iter().for_each(|rid| self.inner.network.ledger.note_writer_done(session.secret, *rid));
         }
         let body = request::Body::Abort(Abort { rids: rids.iter().map(|rid| rid.0).collect(), writer_done: settled });
         if self.finish_in(session, body, LOOKUP_TIMEOUT).await.is_err() {
-            self.give_up_later(session, rids, settled);
+            self.abort_later(session, rids, settled);
         }
     }
 }

@@ -10,7 +10,7 @@ use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::filling::Combine;
 use mooncake_client::machine::progress::Held;
 use mooncake_client::machine::put::{CopyFailure, PutDriver as _};
-use mooncake_client::machine::put_session::{self, GivenUp, PutSessionDriver, PutSessions, Reserved, write_part};
+use mooncake_client::machine::put_session::{self, Aborted, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_ids::SegmentUuid;
 use mooncake_ids::{GRANULE, Rid};
@@ -249,10 +249,10 @@ impl Store {
         let is_on_it = |reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica| {
             place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
-        let given_up = self.inner.put_sessions.borrow_mut().segment_gone(is_on_it);
-        for GivenUp { reserved, settled } in given_up {
+        let aborted = self.inner.put_sessions.borrow_mut().segment_gone(is_on_it);
+        for Aborted { reserved, settled } in aborted {
             let rids = reserved.replicas.iter().map(|replica| Rid(replica.rid)).collect();
-            self.give_up_later(&reserved.origin.session, rids, settled);
+            self.abort_later(&reserved.origin.session, rids, settled);
         }
     }
 
@@ -265,7 +265,7 @@ impl Store {
     /// The store closes.
     pub(crate) async fn close_put_sessions(&self) {
         let all = self.inner.put_sessions.borrow_mut().close();
-        put_session::give_up(&self.sessions(), all).await;
+        put_session::abort(&self.sessions(), all).await;
     }
 
     fn sessions(&self) -> Driver<'_> {

@@ -16,7 +16,7 @@ use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
 use crate::key::check_key;
 use crate::machine::call::Abandoned;
-use crate::machine::orphans::give_up;
+use crate::machine::orphans::abort;
 use crate::machine::put::{CopyFailure, Placed, PutDriver, PutOutcome, Written, put, write_key};
 use crate::machine::ready;
 use crate::options::{PinKind, PutOptions};
@@ -198,18 +198,18 @@ impl PutDriver for Driver<'_> {
         }
     }
 
-    async fn give_up(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
+    async fn abort(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
         let body = request::Body::Abort(Abort { rids: rids.iter().map(|rid| rid.0).collect(), writer_done: settled });
         let control = &self.store.shared.control;
-        if let Err(error) = control.finish_in(&origin.session, "give up a put", body, control.lookup_timeout) {
-            tracing::debug!(%error, "placements not given up yet");
-            self.give_up_later(origin, rids, settled);
+        if let Err(error) = control.finish_in(&origin.session, "abort a put", body, control.lookup_timeout) {
+            tracing::debug!(%error, "placements not aborted yet");
+            self.abort_later(origin, rids, settled);
         }
     }
 
-    fn give_up_later(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
+    fn abort_later(&self, origin: &ReservationOrigin, rids: Vec<Rid>, settled: bool) {
         let control = &self.store.shared.control;
-        give_up(control, &origin.session, rids, settled);
+        abort(control, &origin.session, rids, settled);
     }
 
     async fn pause(&self, time: Duration) {

@@ -41,8 +41,8 @@ fn placements_whose_abort_did_not_arrive_are_given_up_when_the_master_is_back() 
         options.put_timeout = Duration::ZERO;
     });
     let is_deaf = Arc::new(AtomicBool::new(true));
-    let given_up = Arc::new(Mutex::new(Vec::new()));
-    let (deaf, heard) = (is_deaf.clone(), given_up.clone());
+    let aborted = Arc::new(Mutex::new(Vec::new()));
+    let (deaf, heard) = (is_deaf.clone(), aborted.clone());
     master.answers(move |request| match &request.body {
         Some(request::Body::Abort(_)) if deaf.load(Ordering::SeqCst) => None,
         Some(request::Body::Abort(abort)) => {
@@ -53,13 +53,13 @@ fn placements_whose_abort_did_not_arrive_are_given_up_when_the_master_is_back() 
         _ => places(request).or_else(|| Some(usual(request))),
     });
     store.put(b"k", &[Source::new(b"value")], &PutOptions::default()).unwrap_err();
-    assert!(given_up.lock().is_empty());
+    assert!(aborted.lock().is_empty());
     is_deaf.store(false, Ordering::SeqCst);
     wait_for("the master hears of it", || {
         caller.pong();
-        !given_up.lock().is_empty()
+        !aborted.lock().is_empty()
     });
-    assert_eq!(*given_up.lock(), [Abort { rids: vec![RID.0], writer_done: true }]);
+    assert_eq!(*aborted.lock(), [Abort { rids: vec![RID.0], writer_done: true }]);
 }
 
 #[test]

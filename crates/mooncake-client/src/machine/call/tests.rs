@@ -368,18 +368,18 @@ fn placements_of_a_put_without_an_answer_are_left_behind_only_if_it_was_sent() {
 #[test]
 fn what_a_former_session_left_behind_is_not_given_up_in_this_one() {
     let script = Script::new([done()]);
-    orphans::give_up(&script, &1, vec![Rid(9)], true);
+    orphans::abort(&script, &1, vec![Rid(9)], true);
     script.session.set(2);
     ready(orphans::run(&script));
     assert_eq!(script.tries.borrow().len(), 1, "nor is the master waited for");
-    orphans::give_up(&script, &1, vec![Rid(11)], true);
+    orphans::abort(&script, &1, vec![Rid(11)], true);
     assert!(script.orphans.borrow_mut().first().is_none());
 }
 
 #[test]
 fn what_the_master_refuses_to_give_up_is_settled() {
     let script = Script::new([refuses(refusal::Kind::BadRequest)]);
-    orphans::give_up(&script, &1, vec![Rid(9)], true);
+    orphans::abort(&script, &1, vec![Rid(9)], true);
     ready(orphans::run(&script));
     assert_eq!(script.sessions_of_tries(), [1]);
     script.then([Try::Broken, refuses(refusal::Kind::Unspecified)]);
@@ -392,7 +392,7 @@ fn what_the_master_refuses_to_give_up_is_settled() {
 fn what_a_master_has_no_time_to_give_up_is_told_again() {
     let script = Script::new([Try::Refused(refusal::Kind::Overloaded), refuses(refusal::Kind::Overloaded), done()]);
     script.is_heard.set(true);
-    orphans::give_up(&script, &1, vec![Rid(9)], true);
+    orphans::abort(&script, &1, vec![Rid(9)], true);
     ready(orphans::run(&script));
     assert_eq!(script.tries.borrow().len(), 0, "not given up before it is done");
     // Nor is what a put without an answer was given, by tries of which one may have got through.
@@ -646,10 +646,10 @@ fn what_is_answered_is_settled_whatever_kind_of_mutation_it_was() {
 #[test]
 fn one_worker_gives_up_all_that_was_left_behind_and_another_one_what_comes_later() {
     let script = Script::new([done(), done(), done()]);
-    orphans::give_up(&script, &1, vec![], true);
+    orphans::abort(&script, &1, vec![], true);
     assert!(script.told.borrow().is_empty(), "there is nothing to give up");
-    orphans::give_up(&script, &1, vec![Rid(9)], true);
-    orphans::give_up(&script, &1, vec![Rid(11), Rid(13)], false);
+    orphans::abort(&script, &1, vec![Rid(9)], true);
+    orphans::abort(&script, &1, vec![Rid(11), Rid(13)], false);
     assert_eq!(*script.told.borrow(), ["worker"]);
     ready(orphans::run(&script));
     let aborts = |script: &Script| -> Vec<(Vec<u64>, bool)> {
@@ -661,7 +661,7 @@ fn one_worker_gives_up_all_that_was_left_behind_and_another_one_what_comes_later
     };
     assert_eq!(aborts(&script), [(vec![9], true), (vec![11, 13], false)]);
     script.then([done()]);
-    orphans::give_up(&script, &1, vec![Rid(15)], true);
+    orphans::abort(&script, &1, vec![Rid(15)], true);
     assert_eq!(*script.told.borrow(), ["worker"]);
     ready(orphans::run(&script));
     assert_eq!(aborts(&script), [(vec![15], true)]);
@@ -670,7 +670,7 @@ fn one_worker_gives_up_all_that_was_left_behind_and_another_one_what_comes_later
 #[test]
 fn a_closed_store_gives_up_nothing_any_more() {
     let script = Script::new([done()]);
-    orphans::give_up(&script, &1, vec![Rid(9)], true);
+    orphans::abort(&script, &1, vec![Rid(9)], true);
     script.is_stopped.set(true);
     ready(orphans::run(&script));
     assert!(script.sent.borrow().is_empty() && script.orphans.borrow_mut().first().is_none());
@@ -679,7 +679,7 @@ fn a_closed_store_gives_up_nothing_any_more() {
 #[test]
 fn beyond_so_many_a_put_without_an_answer_is_settled_at_once() {
     let script = Script::new([]);
-    while script.orphans.borrow_mut().give_up(1, vec![Rid(9)], true) {}
+    while script.orphans.borrow_mut().abort(1, vec![Rid(9)], true) {}
     let sequence = script.sequences.borrow_mut().begin();
     orphans::add(&script, 1, Request { sequence, ..put_start() });
     assert_eq!(script.told_next(), (sequence + 1, vec![]), "nobody asks for its answer again");

@@ -81,12 +81,12 @@ pub trait PutDriver {
         ended: Vec<Ended>,
     ) -> impl Future<Output = Result<Option<Vec<i32>>, StoreError>>;
 
-    /// Tells the master that placements are given up; as soon as it can be reached, if it cannot be now. `settled`:
+    /// Tells the master to abort placements; as soon as it can be reached, if it cannot be now. `settled`:
     /// nothing of this client touches any copy of them again.
-    fn give_up(&self, origin: &Self::ReservationOrigin, rids: Vec<Rid>, settled: bool) -> impl Future<Output = ()>;
+    fn abort(&self, origin: &Self::ReservationOrigin, rids: Vec<Rid>, settled: bool) -> impl Future<Output = ()>;
 
     /// The same where the master could not be reached a moment ago.
-    fn give_up_later(&self, origin: &Self::ReservationOrigin, rids: Vec<Rid>, settled: bool);
+    fn abort_later(&self, origin: &Self::ReservationOrigin, rids: Vec<Rid>, settled: bool);
 
     /// Waits.
     fn pause(&self, time: Duration) -> impl Future<Output = ()>;
@@ -260,7 +260,7 @@ impl<D: PutDriver> Put<'_, D> {
     async fn write_and_end(&mut self, placed: Vec<Placed>, origin: &D::ReservationOrigin, round: &mut Round) {
         if let Err(error) = self.driver.meet(origin, &placed).await {
             let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
-            self.give_up(origin, rids.collect(), true).await;
+            self.abort(origin, rids.collect(), true).await;
             self.fail_all(placed.iter().map(|placed| placed.index), &error);
             return;
         }
@@ -286,7 +286,7 @@ impl<D: PutDriver> Put<'_, D> {
     ) {
         let mut ended = Vec::with_capacity(placed.len());
         let mut ended_keys = Vec::with_capacity(placed.len());
-        let mut given_up = Vec::new();
+        let mut aborted = Vec::new();
         let mut unsettled = Vec::new();
         let mut spoilt = Vec::new();
         // Should it not be delivered: an Abort says of all copies of a key that nothing touches them again, or of none.
@@ -304,7 +304,7 @@ impl<D: PutDriver> Put<'_, D> {
                 Err(lost) => {
                     let rids = placed.slot.replicas.iter().map(|replica| Rid(replica.rid));
                     if lost.settled || mutant!(OpenPutsAreSettled) {
-                        given_up.extend(rids);
+                        aborted.extend(rids);
                     } else {
                         unsettled.extend(rids);
                     }
@@ -316,8 +316,8 @@ impl<D: PutDriver> Put<'_, D> {
                 }
             }
         }
-        self.give_up(origin, given_up, true).await;
-        self.give_up(origin, unsettled, false).await;
+        self.abort(origin, aborted, true).await;
+        self.abort(origin, unsettled, false).await;
         if ended.is_empty() {
             return;
         }
@@ -327,16 +327,16 @@ impl<D: PutDriver> Put<'_, D> {
             Ok(None) => vec![put_end_reply::Outcome::Superseded.into(); ended_keys.len()],
             other => {
                 // A caller that was told of a failure must not keep the key. What was committed, and only the word of
-                // it was lost, is not given up by that.
-                self.driver.give_up_later(origin, settled, true);
-                self.driver.give_up_later(origin, open, false);
+                // it was lost, is not aborted by that.
+                self.driver.abort_later(origin, settled, true);
+                self.driver.abort_later(origin, open, false);
                 let error = other.err().unwrap_or_else(|| self.driver.confused());
                 self.fail_all(ended_keys.iter().map(|(index, _)| *index), &error);
                 return;
             }
         };
         // Ended as bad, and nothing of them can land any more: no fence has to prove that.
-        self.give_up(origin, spoilt, true).await;
+        self.abort(origin, spoilt, true).await;
         if mutant!(OutcomesAreMixedUp) {
             ended_keys.reverse();
         }
@@ -356,9 +356,9 @@ impl<D: PutDriver> Put<'_, D> {
         }
     }
 
-    async fn give_up(&self, origin: &D::ReservationOrigin, rids: Vec<Rid>, settled: bool) {
+    async fn abort(&self, origin: &D::ReservationOrigin, rids: Vec<Rid>, settled: bool) {
         if !rids.is_empty() {
-            self.driver.give_up(origin, rids, settled).await;
+            self.driver.abort(origin, rids, settled).await;
         }
     }
 

@@ -153,13 +153,13 @@ impl PutDriver for Script {
         Ok(outcomes.map(|outcomes| outcomes.into_iter().map(i32::from).collect()))
     }
 
-    async fn give_up(&self, _: &Session, rids: Vec<Rid>, settled: bool) {
-        self.say(format!("give up {:?} settled {settled}", words(&rids)));
+    async fn abort(&self, _: &Session, rids: Vec<Rid>, settled: bool) {
+        self.say(format!("abort {:?} settled {settled}", words(&rids)));
     }
 
-    fn give_up_later(&self, _: &Session, rids: Vec<Rid>, settled: bool) {
+    fn abort_later(&self, _: &Session, rids: Vec<Rid>, settled: bool) {
         if !rids.is_empty() {
-            self.say(format!("give up later {:?} settled {settled}", words(&rids)));
+            self.say(format!("abort later {:?} settled {settled}", words(&rids)));
         }
     }
 
@@ -207,7 +207,7 @@ fn a_copy_that_was_not_written_is_ended_as_bad_and_given_up_once_nothing_can_lan
         assert_eq!(stored(&script.put(1)[0]), Some(1));
         let mut told = vec!["reserve [0] wait true first 0", "end [[(2, false), (4, true)]]"];
         if settled {
-            told.push("give up [2] settled true");
+            told.push("abort [2] settled true");
         }
         assert_eq!(script.told(), told);
     }
@@ -219,7 +219,7 @@ fn a_put_whose_bytes_may_still_land_is_not_given_up_as_settled() {
         let script = Script { replicas: 2, ..Script::new(&[(&[Given], 1), (&[Given], 1)]) };
         script.writes.borrow_mut().extend([(2, Err(broken(true))), (4, Err(broken(settled)))]);
         assert_eq!(stored(&script.put(1)[0]), Some(2), "it was placed anew");
-        assert_eq!(script.told()[1], format!("give up [2, 4] settled {settled}"));
+        assert_eq!(script.told()[1], format!("abort [2, 4] settled {settled}"));
     }
 }
 
@@ -228,7 +228,7 @@ fn copies_that_differ_are_no_copies_of_one_object() {
     let script = Script { replicas: 2, ..Script::new(&[(&[Given], 1)]) };
     script.writes.borrow_mut().push_back((4, Ok(CRC + 1)));
     assert_eq!(stored(&script.put(1)[0]), Some(1));
-    assert_eq!(script.told()[1..], ["end [[(2, true), (4, false)]]", "give up [4] settled true"]);
+    assert_eq!(script.told()[1..], ["end [[(2, true), (4, false)]]", "abort [4] settled true"]);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn an_end_without_an_answer_gives_its_placements_up_as_soon_as_the_master_is_the
     script.writes.borrow_mut().push_back((4, Err(broken(false))));
     script.ends.borrow_mut().push_back(Err(Cause::Closed.into()));
     assert!(script.put(2).iter().all(Result::is_err));
-    assert_eq!(script.told()[2..], ["give up later [6, 8] settled true", "give up later [2, 4] settled false"]);
+    assert_eq!(script.told()[2..], ["abort later [6, 8] settled true", "abort later [2, 4] settled false"]);
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn an_interrupted_put_stores_nothing() {
     script.interrupted.set(true);
     let results = script.put(3);
     assert!(results.iter().all(|result| matches!(result, Err(error) if matches!(error.cause(), Cause::Interrupted))));
-    assert_eq!(script.told()[1..], ["give up [2, 4] settled true"]);
+    assert_eq!(script.told()[1..], ["abort [2, 4] settled true"]);
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn placements_whose_segments_are_not_known_are_given_up() {
     let results = script.put(3);
     assert!([0, 2].iter().all(|index| matches!(cause(&results[*index]), Cause::Interrupted)));
     assert!(matches!(&results[1], Ok(PutOutcome::Existed)));
-    assert_eq!(script.told()[1..], ["give up [2, 4] settled true"]);
+    assert_eq!(script.told()[1..], ["abort [2, 4] settled true"]);
     assert!(script.written.borrow().is_empty());
 }
 
@@ -373,7 +373,7 @@ fn an_answer_that_does_not_fit_is_no_answer() {
     let script = Script::new(&[(&[Given, Given], 1)]);
     script.ends.borrow_mut().push_back(Ok(Some(vec![Committed])));
     assert!(script.put(2).iter().all(|result| matches!(cause(result), Cause::Closed)));
-    assert_eq!(script.told()[2..], ["give up later [2, 4] settled true"]);
+    assert_eq!(script.told()[2..], ["abort later [2, 4] settled true"]);
     let script = Script::new(&[(&[put_slot::Kind::Unspecified, Given], 1)]);
     let results = script.put(2);
     assert!(matches!(cause(&results[0]), Cause::Closed) && stored(&results[1]) == Some(1));
@@ -386,7 +386,7 @@ fn a_failed_end_fails_its_keys_with_its_own_reason() {
     script.ends.borrow_mut().push_back(Err(Cause::Interrupted.into()));
     assert!(script.put(2).iter().all(|result| matches!(cause(result), Cause::Interrupted)));
     // Nothing can land in the copy that failed.
-    assert_eq!(script.told()[2..], ["give up later [2, 4, 6, 8] settled true"]);
+    assert_eq!(script.told()[2..], ["abort later [2, 4, 6, 8] settled true"]);
 }
 
 #[test]
@@ -395,7 +395,7 @@ fn an_interrupt_ends_the_keys_that_were_not_reserved_yet() {
     script.interrupted.set(true);
     let results = script.put(3);
     assert!(results.iter().all(|result| matches!(cause(result), Cause::Interrupted)), "{results:?}");
-    assert_eq!(script.told(), ["reserve [0] wait false first 0", "give up [2] settled true"]);
+    assert_eq!(script.told(), ["reserve [0] wait false first 0", "abort [2] settled true"]);
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn nothing_is_copied_from_a_callers_memory_that_has_failed() {
     script.writes.borrow_mut().push_back((4, Err(gone)));
     assert!(matches!(cause(&script.put(1)[0]), Cause::Transfer(_)));
     assert_eq!(*script.written.borrow(), [2, 4]);
-    assert_eq!(script.told()[1..], ["give up [2, 4, 6] settled true"]);
+    assert_eq!(script.told()[1..], ["abort [2, 4, 6] settled true"]);
 }
 
 #[test]

@@ -101,9 +101,9 @@ pub(super) struct Sealed<O, P> {
     pub(super) ended: Ended,
 }
 
-/// Placements that are to be given up. `settled`: nothing of this client touches any copy of them again.
+/// Placements that are to be aborted. `settled`: nothing of this client touches any copy of them again.
 #[derive(Debug)]
-pub struct GivenUp<O, P> {
+pub struct Aborted<O, P> {
     /// Where they come from.
     pub reserved: Arc<Reserved<O, P>>,
     /// See above.
@@ -192,16 +192,16 @@ impl<O, P> Open<O, P> {
 
 impl<O, P> PutSessions<O, P> {
     /// The store closes: all that is reserved, and whether nothing of it is being written.
-    pub fn close(&mut self) -> Vec<GivenUp<O, P>> {
+    pub fn close(&mut self) -> Vec<Aborted<O, P>> {
         self.copies = 0;
         let open = std::mem::take(&mut self.open).into_values();
         let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
-        alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }).collect()
+        alive.map(|open| Aborted { settled: open.is_settled(), reserved: open.reserved }).collect()
     }
 
     /// A segment is Gone, as `is_on_it` knows. What was reserved there is lost, and sessions without another copy are
     /// over. Gives those of them that have reserved something elsewhere, too.
-    pub fn segment_gone(&mut self, is_on_it: impl Fn(&Reserved<O, P>, &Replica) -> bool) -> Vec<GivenUp<O, P>> {
+    pub fn segment_gone(&mut self, is_on_it: impl Fn(&Reserved<O, P>, &Replica) -> bool) -> Vec<Aborted<O, P>> {
         self.lose(is_on_it, GONE)
     }
 
@@ -214,17 +214,17 @@ impl<O, P> PutSessions<O, P> {
         &mut self,
         is_lost: impl Fn(&Reserved<O, P>, &Replica) -> bool,
         reason: &str,
-    ) -> Vec<GivenUp<O, P>> {
-        let mut given_up = Vec::new();
+    ) -> Vec<Aborted<O, P>> {
+        let mut aborted = Vec::new();
         for open in self.open.values_mut().filter(|open| !matches!(open.state, State::Over(_))) {
             let lost = open.reserved.replicas.iter().filter(|replica| is_lost(&open.reserved, replica));
             let lost: Vec<Rid> = lost.map(|replica| Rid(replica.rid)).collect();
             let is_all = lost.len() == open.reserved.replicas.len();
             if !lost.is_empty() && open.lose(lost, reason) && !is_all {
-                given_up.push(GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() });
+                aborted.push(Aborted { reserved: open.reserved.clone(), settled: open.is_settled() });
             }
         }
-        given_up
+        aborted
     }
 
     /// Whether a key may have a session.
@@ -275,7 +275,7 @@ impl<O, P> PutSessions<O, P> {
     }
 
     /// `lost`: those of its replicas that were lost on the way here. Gives the number of the session, and what is to be
-    /// given up if none is left.
+    /// aborted if none is left.
     pub(super) fn begin(
         &mut self,
         key: &[u8],
@@ -283,18 +283,18 @@ impl<O, P> PutSessions<O, P> {
         combine: Combine,
         held: Arc<Held>,
         lost: Vec<Rid>,
-    ) -> (u64, Option<GivenUp<O, P>>) {
+    ) -> (u64, Option<Aborted<O, P>>) {
         let id = self.next;
         self.next += 1;
         let filling = Filling::new(reserved.size, combine);
         let (bad, writing, state) = (Vec::new(), Vec::new(), State::Filled);
         let mut open = Open { id, reserved: Arc::new(reserved), bad, filling, writing, state, held: Some(held) };
         let is_over = open.lose(lost, GONE);
-        let given_up = is_over.then(|| GivenUp { reserved: open.reserved.clone(), settled: true });
+        let aborted = is_over.then(|| Aborted { reserved: open.reserved.clone(), settled: true });
         self.copies += open.reserved.replicas.len();
         let former = self.open.insert(key.into(), open);
         self.copies -= former.map_or(0, |former| former.reserved.replicas.len());
-        (id, given_up)
+        (id, aborted)
     }
 
     pub(super) fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, P>, StoreError> {
@@ -338,7 +338,7 @@ impl<O, P> PutSessions<O, P> {
         Ok(Some(Part { id: open.id, reserved: open.reserved.clone(), bad }))
     }
 
-    /// What became of a part, and what is to be given up for it.
+    /// What became of a part, and what is to be aborted for it.
     pub(super) fn end_part(
         &mut self,
         key: &[u8],
@@ -346,7 +346,7 @@ impl<O, P> PutSessions<O, P> {
         part: (u64, u64),
         outcome: Result<Written, CopyFailure>,
         now: Duration,
-    ) -> (Result<(), StoreError>, Option<GivenUp<O, P>>) {
+    ) -> (Result<(), StoreError>, Option<Aborted<O, P>>) {
         let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
         if let Some(at) = open.writing.iter().position(|other| *other == part) {
             open.writing.swap_remove(at);
@@ -381,7 +381,7 @@ impl<O, P> PutSessions<O, P> {
             return (result, None);
         }
         open.over(reason);
-        (result, Some(GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() }))
+        (result, Some(Aborted { reserved: open.reserved.clone(), settled: open.is_settled() }))
     }
 }
 

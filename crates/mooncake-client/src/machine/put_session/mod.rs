@@ -18,8 +18,8 @@ use mooncake_mutant::mutant;
 use mooncake_wire::STILL_POPULATED;
 use mooncake_wire::message::{Replica, put_end_reply, put_slot};
 
+pub use book::{Aborted, NEW_SESSION, PutSessions, Reserved};
 use book::{GONE, Open, Part, Promise, Sealed, State, is_ending, is_object, meanwhile};
-pub use book::{GivenUp, NEW_SESSION, PutSessions, Reserved};
 
 use crate::error::{Cause, StoreError};
 use crate::key::ShownKey;
@@ -149,13 +149,13 @@ async fn take_back<D: PutSessionDriver>(
     begun: &[(usize, u64)],
     results: &mut [Option<Result<(), StoreError>>],
 ) {
-    let mut given_up = Vec::new();
+    let mut aborted = Vec::new();
     for &(index, id) in begun {
         let open = driver.put_sessions().remove(keys[index], id);
-        given_up.extend(open.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }));
+        aborted.extend(open.map(|open| Aborted { settled: open.is_settled(), reserved: open.reserved }));
         results[index] = Some(Err(Cause::Interrupted.into()));
     }
-    give_up(driver, given_up).await;
+    abort(driver, aborted).await;
 }
 
 /// Nothing is left for these of what all put sessions may hold.
@@ -231,11 +231,11 @@ async fn begin_round<D: PutSessionDriver>(
     }
     if let Err(error) = driver.meet(&origin, &placed).await {
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
-        driver.give_up(&origin, rids.collect(), true).await;
+        driver.abort(&origin, rids.collect(), true).await;
         placed.iter().for_each(|placed| results[placed.index] = Some(Err(error.clone())));
         return Begun::default();
     }
-    let (mut given_up, mut begun, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut aborted, mut begun, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
     for Placed { index, slot } in placed {
         let Some(left) = promise.copies.checked_sub(slot.replicas.len()) else {
             beyond.push((index, slot.replicas));
@@ -252,14 +252,14 @@ async fn begin_round<D: PutSessionDriver>(
         sessions.give_back(reserved.replicas.len());
         let (id, is_lost) = sessions.begin(keys[index], reserved, D::COMBINE, held, lost);
         begun.push((index, id));
-        given_up.extend(is_lost);
+        aborted.extend(is_lost);
         drop(sessions);
         results[index] = Some(Ok(()));
     }
-    give_up(driver, given_up).await;
+    abort(driver, aborted).await;
     if !beyond.is_empty() {
         let rids = beyond.iter().flat_map(|(_, replicas)| replicas).map(|replica| Rid(replica.rid)).collect();
-        driver.give_up(&origin, rids, true).await;
+        driver.abort(&origin, rids, true).await;
     }
     let beyond = beyond.into_iter().map(|(index, _)| index).collect();
     Begun { placed: true, begun, full, beyond, populating }
@@ -291,8 +291,8 @@ pub async fn write_part<D: PutSessionDriver>(
     };
     let good = reserved.replicas.iter().filter(|replica| !bad.contains(&Rid(replica.rid)));
     let outcome = write_key(good, |replica| write(&reserved, replica)).await;
-    let (result, given_up) = driver.put_sessions().end_part(key, id, (offset, len), outcome, driver.now());
-    give_up(driver, given_up.into_iter().collect()).await;
+    let (result, aborted) = driver.put_sessions().end_part(key, id, (offset, len), outcome, driver.now());
+    abort(driver, aborted.into_iter().collect()).await;
     result
 }
 
@@ -333,7 +333,7 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
             let spoilt: Vec<Rid> = open.map(|open| open.untouched()).unwrap_or_default();
             let spoilt: Vec<Rid> = spoilt.into_iter().filter(is_spoilt).collect();
             if told == Told::Object && !spoilt.is_empty() {
-                driver.give_up(&sealed.reserved.origin, spoilt, true).await;
+                driver.abort(&sealed.reserved.origin, spoilt, true).await;
             }
         }
         sent = hidden;
@@ -514,10 +514,10 @@ async fn seal<D: PutSessionDriver>(
     if let Some(sum) = sum {
         return Ok(open.send(sum));
     }
-    let over = GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() };
+    let over = Aborted { reserved: open.reserved.clone(), settled: open.is_settled() };
     sessions.remove(key, id);
     drop(sessions);
-    give_up(driver, vec![over]).await;
+    abort(driver, vec![over]).await;
     Err(Cause::SessionOver { reason }.into())
 }
 
@@ -526,8 +526,8 @@ async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -
     let began = driver.now();
     loop {
         let is_still = driver.put_sessions().that(key, id).is_none_or(|open| open.writing.is_empty());
-        let gives_up = driver.now().saturating_sub(began) > WRITES_TIMEOUT || driver.is_interrupted();
-        if is_still || mutant!(EndsDoNotWaitForWrites) || gives_up {
+        let is_late = driver.now().saturating_sub(began) > WRITES_TIMEOUT || driver.is_interrupted();
+        if is_still || mutant!(EndsDoNotWaitForWrites) || is_late {
             return is_still;
         }
         driver.pause(POLL_INTERVAL).await;
@@ -537,7 +537,7 @@ async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -
 /// Takes back what keys have reserved; a result for each. Where an end has gone to the master, the master is told that
 /// no copy is good, and its answer decides: a key that is said to be taken back never becomes an object.
 pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
-    let (mut results, mut given_up, mut sent) = (Vec::with_capacity(keys.len()), Vec::new(), Vec::new());
+    let (mut results, mut aborted, mut sent) = (Vec::with_capacity(keys.len()), Vec::new(), Vec::new());
     for (index, key) in keys.iter().enumerate() {
         let begun = driver.put_sessions().find(key).and_then(|open| match &open.state {
             State::Sealed => Err(is_ending()),
@@ -558,7 +558,7 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
             Ok(Some(id)) => match driver.put_sessions().remove(key, id) {
                 Some(Open { state: State::Over(reason), .. }) => Err(Cause::SessionOver { reason }.into()),
                 Some(open) => {
-                    given_up.push(GivenUp { settled: open.is_settled(), reserved: open.reserved });
+                    aborted.push(Aborted { settled: open.is_settled(), reserved: open.reserved });
                     Ok(())
                 }
                 None => Ok(()),
@@ -586,25 +586,25 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
         let open = driver.put_sessions().remove(keys[*index], sealed.id);
         // Nothing of it can land any more: no fence has to prove that.
         let settled = open.filter(|open| results[*index].is_ok() && open.is_settled());
-        given_up.extend(settled.map(|open| GivenUp { settled: true, reserved: open.reserved }));
+        aborted.extend(settled.map(|open| Aborted { settled: true, reserved: open.reserved }));
     }
-    give_up(driver, given_up).await;
+    abort(driver, aborted).await;
     results
 }
 
 /// Gives placements up, those of a session together.
-pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::ReservationOrigin, D::Place>>) {
+pub async fn abort<D: PutSessionDriver>(driver: &D, all: Vec<Aborted<D::ReservationOrigin, D::Place>>) {
     for settled in [true, false] {
-        let of_kind: Vec<_> = all.iter().filter(|given_up| given_up.settled == settled).collect();
+        let of_kind: Vec<_> = all.iter().filter(|aborted| aborted.settled == settled).collect();
         let mut rest = &of_kind[..];
         while let Some(first) = rest.first() {
             let origin = &first.reserved.origin;
-            let of_it = |other: &&&GivenUp<D::ReservationOrigin, D::Place>| other.reserved.origin.is_of_session(origin);
-            let copies = |given_up: &&GivenUp<D::ReservationOrigin, D::Place>| given_up.reserved.replicas.len();
+            let of_it = |other: &&&Aborted<D::ReservationOrigin, D::Place>| other.reserved.origin.is_of_session(origin);
+            let copies = |aborted: &&Aborted<D::ReservationOrigin, D::Place>| aborted.reserved.replicas.len();
             let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
             rest = others;
-            let rids = round.iter().flat_map(|given_up| &given_up.reserved.replicas).map(|replica| Rid(replica.rid));
-            driver.give_up(origin, rids.collect(), settled).await;
+            let rids = round.iter().flat_map(|aborted| &aborted.reserved.replicas).map(|replica| Rid(replica.rid));
+            driver.abort(origin, rids.collect(), settled).await;
         }
     }
 }

@@ -46,7 +46,7 @@ struct Pool {
     answers: RefCell<Vec<Result<Option<Vec<i32>>, StoreError>>>,
     /// What the next look-ups find for each of their keys, if it is not nothing.
     found: RefCell<Vec<Result<Vec<Rid>, StoreError>>>,
-    given_up: RefCell<Vec<(Vec<u64>, bool)>>,
+    aborted: RefCell<Vec<(Vec<u64>, bool)>>,
     read_back: RefCell<Vec<u64>>,
     /// A replica is not read back while it is this one.
     unread: Cell<u64>,
@@ -81,7 +81,7 @@ impl Pool {
             ends: RefCell::default(),
             answers: RefCell::default(),
             found: RefCell::default(),
-            given_up: RefCell::default(),
+            aborted: RefCell::default(),
             read_back: RefCell::default(),
             unread: Cell::default(),
             interrupts: Cell::default(),
@@ -241,11 +241,11 @@ impl PutDriver for Pool {
         if answers.is_empty() { Ok(Some(committed)) } else { answers.remove(0) }
     }
 
-    async fn give_up(&self, _: &Session, rids: Vec<Rid>, settled: bool) {
-        self.given_up.borrow_mut().push((rids.iter().map(|rid| rid.0).collect(), settled));
+    async fn abort(&self, _: &Session, rids: Vec<Rid>, settled: bool) {
+        self.aborted.borrow_mut().push((rids.iter().map(|rid| rid.0).collect(), settled));
     }
 
-    fn give_up_later(&self, _: &Session, _: Vec<Rid>, _: bool) {
+    fn abort_later(&self, _: &Session, _: Vec<Rid>, _: bool) {
         unreachable!("sessions leave nothing behind")
     }
 
@@ -346,7 +346,7 @@ fn a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_t
     pool.start(&[KEY], 9).remove(0).unwrap();
     refusal(pool.end());
     pool.revoke().unwrap();
-    assert_eq!(*pool.given_up.borrow(), [(vec![4], true)]);
+    assert_eq!(*pool.aborted.borrow(), [(vec![4], true)]);
     assert!(refusal(pool.revoke()).contains("no put session"));
 }
 
@@ -403,15 +403,15 @@ fn a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object() 
         let asked = &pool.ended.borrow()[1];
         assert!(asked.replicas.iter().all(|outcome| !outcome.good) && asked.replicas.len() == 2);
         assert!(refusal(pool.revoke()).contains("no put session"), "it is over");
-        (revoked, pool.given_up.take())
+        (revoked, pool.aborted.take())
     };
-    let (revoked, given_up) = answered(Revoked, vec![]);
+    let (revoked, aborted) = answered(Revoked, vec![]);
     revoked.unwrap();
-    assert_eq!(given_up, [(vec![2, 4], true)], "it is room at once");
+    assert_eq!(aborted, [(vec![2, 4], true)], "it is room at once");
     // The end was carried out, as the master remembers or as the key tells.
     for (outcome, found) in [(Committed, vec![]), (Superseded, vec![Rid(9), Rid(4)])] {
-        let (revoked, given_up) = answered(outcome, found);
-        assert!(refusal(revoked).contains("its end has made the object") && given_up.is_empty());
+        let (revoked, aborted) = answered(outcome, found);
+        assert!(refusal(revoked).contains("its end has made the object") && aborted.is_empty());
     }
     assert!(is_over(answered(Superseded, vec![Rid(9)]).0), "something else took it back");
     // As long as there is no telling, its session goes on.
@@ -485,7 +485,7 @@ fn an_end_without_an_answer_keeps_its_key_from_nobody_once_nothing_renews_it() {
     assert!(pool.sessions.borrow_mut().segment_gone(|_, _| true).is_empty());
     pool.answers.borrow_mut().clear();
     pool.end().unwrap();
-    assert!(pool.given_up.borrow().is_empty());
+    assert!(pool.aborted.borrow().is_empty());
 }
 
 #[test]
@@ -495,8 +495,8 @@ fn a_session_whose_segments_are_gone_is_over_and_keeps_its_key_and_its_room_from
     pool.fill(0, b"ab").unwrap();
     assert!(gone(2).is_empty(), "it goes on with the other copy");
     assert!(refusal(pool.start(&[KEY], 3).remove(0)).contains("already"));
-    let given_up = gone(4);
-    assert_eq!(given_up.iter().map(|given_up| given_up.settled).collect::<Vec<_>>(), [true], "one of another segment");
+    let aborted = gone(4);
+    assert_eq!(aborted.iter().map(|aborted| aborted.settled).collect::<Vec<_>>(), [true], "one of another segment");
     assert!(is_over(pool.fill(2, b"c")) && is_over(pool.revoke()));
     assert!(refusal(pool.revoke()).contains("no put session"), "it is told once");
     // As many as there may be, of which nobody asks again.
@@ -521,7 +521,7 @@ fn sessions_of_a_store_that_has_a_new_one_with_its_master_are_over_and_so_are_th
     pool.lost.borrow_mut().extend([4, 6, 10]);
     pool.copies.set(2);
     pool.start(&[KEY], 3).remove(0).unwrap();
-    assert_eq!(pool.given_up.take(), [(vec![4, 6], true)]);
+    assert_eq!(pool.aborted.take(), [(vec![4, 6], true)]);
     assert!(is_over(pool.fill(0, b"abc")));
     pool.start(&[KEY], 3).remove(0).unwrap();
     pool.fill(0, b"abc").unwrap();
@@ -564,7 +564,7 @@ fn an_end_that_comes_too_late_is_one_that_was_done_where_its_key_says_so() {
         assert!(matches!(pool.end().unwrap_err().cause(), Cause::Transfer(_)));
         let ended = pool.end();
         assert!(if done { ended.is_ok() } else { is_over(ended) });
-        assert!(refusal(pool.end()).contains("no put session") && pool.given_up.borrow().is_empty());
+        assert!(refusal(pool.end()).contains("no put session") && pool.aborted.borrow().is_empty());
     }
 }
 
@@ -575,13 +575,13 @@ fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over
     ready(pool.write(3, b"def", |rid| (rid == 2).then(|| lost(true)))).unwrap();
     pool.end().unwrap();
     let outcomes: Vec<bool> = pool.ended.borrow()[0].replicas.iter().map(|outcome| outcome.good).collect();
-    assert_eq!((outcomes, &pool.given_up.borrow()[..]), (vec![false, true], &[(vec![2], true)][..]));
+    assert_eq!((outcomes, &pool.aborted.borrow()[..]), (vec![false, true], &[(vec![2], true)][..]));
 
     for settled in [true, false] {
         let pool = Pool::with_session(6, 2);
         pool.fill(0, b"abc").unwrap();
         assert!(is_over(ready(pool.write(3, b"def", |_| Some(lost(settled))))));
-        assert_eq!(*pool.given_up.borrow(), [(vec![2, 4], settled)], "its key is free at once");
+        assert_eq!(*pool.aborted.borrow(), [(vec![2, 4], settled)], "its key is free at once");
         assert!(is_over(pool.fill(0, b"abc")) && is_over(pool.end()));
         assert!(pool.ended.borrow().is_empty());
         pool.start(&[KEY], 6).remove(0).unwrap();
@@ -602,7 +602,7 @@ fn a_copy_that_one_of_two_writes_at_a_time_may_still_touch_is_not_told_as_one_th
         assert!(matches!(second.as_mut().poll(context), Poll::Ready(Ok(()))));
         pool.end().unwrap();
         let told = if settled == [true, true] { vec![(vec![2], true)] } else { Vec::new() };
-        assert_eq!(*pool.given_up.borrow(), told, "its fence has to prove that: {settled:?}");
+        assert_eq!(*pool.aborted.borrow(), told, "its fence has to prove that: {settled:?}");
     }
 }
 
@@ -626,11 +626,11 @@ fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
     assert!(refusal(pool.end()).contains("bytes 1 to 3 of 3"), "its copies may differ there");
     pool.fill(1, b"bc").unwrap();
     pool.end().unwrap();
-    assert!(pool.ended.borrow()[0].crc32c == sum_of(b"abc") && pool.given_up.borrow().is_empty());
+    assert!(pool.ended.borrow()[0].crc32c == sum_of(b"abc") && pool.aborted.borrow().is_empty());
     // Something of it may still land.
     let pool = Pool::with_session(3, 2);
     ready(pool.write(0, b"abc", |rid| (rid == 4).then(|| fault(false)))).unwrap_err();
-    assert!(is_over(pool.end()) && *pool.given_up.borrow() == [(vec![2, 4], false)]);
+    assert!(is_over(pool.end()) && *pool.aborted.borrow() == [(vec![2, 4], false)]);
 }
 
 #[test]
@@ -650,7 +650,7 @@ fn what_passes_ends_no_session_and_is_made_good_by_the_same_once_more() {
     pool.unread.set(0);
     pool.end().unwrap();
     assert_eq!(pool.ended.borrow()[0].crc32c, sum_of(b"aBCdef"));
-    assert_eq!(*pool.given_up.borrow(), [(vec![2], true)]);
+    assert_eq!(*pool.aborted.borrow(), [(vec![2], true)]);
     // Something of it may still land.
     let pool = Pool::with_session(3, 1);
     assert!(is_over(ready(pool.write(0, b"abc", |_| Some(passing(false))))));
@@ -726,8 +726,8 @@ fn what_was_taken_back_is_over_and_a_store_that_closes_gives_all_up() {
         pool.start(&[KEY], 3).remove(0).unwrap();
         let all = pool.sessions.borrow_mut().close();
         assert!(all.len() == 1 && all[0].settled && all[0].reserved.replicas[0].rid == 4);
-        ready(give_up(&pool, all));
-        assert_eq!(*pool.given_up.borrow(), [(vec![4], true)]);
+        ready(abort(&pool, all));
+        assert_eq!(*pool.aborted.borrow(), [(vec![4], true)]);
     }
 }
 
@@ -755,7 +755,7 @@ fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
     assert!(matches!(late.as_mut().poll(context), Poll::Ready(Ok(()))));
     let Poll::Ready(ended) = both.as_mut().poll(context) else { panic!("nothing is under way") };
     ended.into_iter().for_each(|ended| ended.unwrap());
-    assert_eq!(*pool.given_up.borrow(), [], "a copy of it may be being written");
+    assert_eq!(*pool.aborted.borrow(), [], "a copy of it may be being written");
     assert!(matches!(part.as_mut().poll(context), Poll::Ready(Ok(()))));
     pool.end().unwrap();
     assert_eq!(pool.ended.borrow().last().unwrap().crc32c, sum_of(b"ghijkl"));
@@ -779,7 +779,7 @@ fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
         pool.fill(0, b"ghijkl").unwrap();
         let Poll::Ready(outcome) = call.as_mut().poll(context) else { panic!("nothing is under way") };
         assert_eq!(is_over(outcome.into_iter().next().unwrap()), ends);
-        assert_eq!((&pool.given_up.borrow()[..], pool.ended.borrow().len()), (&[(vec![2], false)][..], 0));
+        assert_eq!((&pool.aborted.borrow()[..], pool.ended.borrow().len()), (&[(vec![2], false)][..], 0));
         pool.end().unwrap();
     }
 }
@@ -798,8 +798,8 @@ fn no_request_names_more_copies_than_keys_of_one_each() {
         let outcomes = if ends { ready(end(&pool, &keys)) } else { ready(revoke(&pool, &keys)) };
         assert!(outcomes.iter().all(Result::is_ok));
     }
-    let given_up: Vec<usize> = pool.given_up.borrow().iter().map(|(rids, _)| rids.len()).collect();
-    for asked in [&*pool.ends.borrow(), &given_up] {
+    let aborted: Vec<usize> = pool.aborted.borrow().iter().map(|(rids, _)| rids.len()).collect();
+    for asked in [&*pool.ends.borrow(), &aborted] {
         assert!(asked.iter().all(|copies| *copies <= CHANGED_KEYS), "{asked:?}");
         assert_eq!(asked.iter().sum::<usize>(), 3 * CHANGED_KEYS);
     }
@@ -861,15 +861,15 @@ fn copies_that_no_client_is_there_for_refuse_no_key() {
     pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Placed, 1); most.len()]);
     let started = pool.start(most, 3);
     assert!(started.iter().all(Result::is_ok), "{:?}", started.iter().find(|started| started.is_err()));
-    assert!(pool.given_up.borrow().is_empty());
+    assert!(pool.aborted.borrow().is_empty());
     // The last copy is there for a key that has one, and none that has two may hold it.
     pool.slots.borrow_mut().push((put_slot::Kind::Placed, 2));
     let asked = pool.waits.borrow().len();
     let refused = pool.start(beyond, 3);
     assert_eq!(pool.waits.borrow().len() - asked, 1, "no more keys are asked for");
     assert!(refused.iter().all(|refused| refused.as_ref().unwrap_err().to_string().contains("and all may hold 16384")));
-    let given_up: Vec<usize> = pool.given_up.borrow().iter().map(|(rids, _)| rids.len()).collect();
-    assert_eq!(given_up, [2]);
+    let aborted: Vec<usize> = pool.aborted.borrow().iter().map(|(rids, _)| rids.len()).collect();
+    assert_eq!(aborted, [2]);
     pool.slots.borrow_mut().push((put_slot::Kind::Placed, 1));
     assert_eq!(pool.start(beyond, 3).iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false]);
     assert_eq!((pool.sessions.borrow().copies, pool.sessions.borrow().promised), (SESSIONS_MAX, 0));

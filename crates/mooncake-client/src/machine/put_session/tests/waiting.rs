@@ -26,7 +26,7 @@ fn an_end_waits_for_owners_that_are_away_and_may_be_said_again_or_taken_back_beh
     pool.answers.borrow_mut().extend([reply(Hidden), reply(Hidden), reply(Committed)]);
     at_last(end(&pool, &[KEY])).remove(0).unwrap();
     assert!(pool.ended.borrow().len() == 3 && pool.ended.borrow().iter().all(|ended| ended.stays));
-    assert!(refusal(pool.end()).contains("no put session") && pool.given_up.borrow().is_empty());
+    assert!(refusal(pool.end()).contains("no put session") && pool.aborted.borrow().is_empty());
     for is_revoked in [false, true] {
         pool.start(&[KEY], 3).remove(0).unwrap();
         pool.fill(0, b"abc").unwrap();
@@ -57,7 +57,7 @@ fn a_call_that_waits_for_others_ends_when_its_caller_interrupts_it() {
     assert!(was_interrupted(at_last(end(&pool, &[KEY])).remove(0)));
     pool.looks_left.set(3);
     at_last(revoke(&pool, &[KEY])).remove(0).unwrap();
-    assert_eq!(*pool.given_up.borrow(), [(vec![2], false)], "something of it may still land: a fence proves the end");
+    assert_eq!(*pool.aborted.borrow(), [(vec![2], false)], "something of it may still land: a fence proves the end");
     // An end whose owners are away is not told what came of it.
     pool.is_still.set(false);
     pool.looks_left.set(u32::MAX);
@@ -85,7 +85,7 @@ fn an_end_that_is_interrupted_while_it_reads_back_loses_nothing() {
         pool.end().unwrap();
         let ended = pool.ended.borrow();
         assert!(ended.len() == 1 && ended[0].crc32c == sum_of(b"ABCDEF"));
-        assert!(ended[0].replicas.iter().all(|replica| replica.good) && pool.given_up.borrow().is_empty());
+        assert!(ended[0].replicas.iter().all(|replica| replica.good) && pool.aborted.borrow().is_empty());
     }
 }
 
@@ -97,7 +97,7 @@ fn an_interrupted_start_asks_for_no_more() {
     pool.looks_left.set(1);
     assert!(pool.start(&keys, 3).into_iter().all(was_interrupted));
     assert_eq!(pool.waits.borrow().len(), 1, "requests");
-    assert_eq!(pool.given_up.borrow().iter().map(|(rids, _)| rids.len()).sum::<usize>(), CHANGED_KEYS);
+    assert_eq!(pool.aborted.borrow().iter().map(|(rids, _)| rids.len()).sum::<usize>(), CHANGED_KEYS);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn an_interrupted_start_takes_back_what_it_has_begun_and_nothing_else() {
     let causes: Vec<_> = started.iter().map(|result| result.as_ref().unwrap_err().cause()).collect();
     let interrupted = |at: usize| matches!(causes[at], Cause::Interrupted);
     assert!(interrupted(0) && !interrupted(1) && interrupted(2), "{causes:?}");
-    assert_eq!(*pool.given_up.borrow(), [(vec![4, 6], true)]);
+    assert_eq!(*pool.aborted.borrow(), [(vec![4, 6], true)]);
     pool.looks_left.set(u32::MAX);
     pool.fill(0, b"abc").unwrap();
     pool.end().unwrap();
