@@ -70,7 +70,9 @@ class TensorCalls:
         return [objects.tensor(self, name, found) for found in objects.read(self, name, as_list(keys, "keys"))]
 
     def get_tensor_into(self, key, buffer_ptr, size):
-        return get_into(self, "get_tensor_into", [key], [key], [buffer_ptr], [size])[0]
+        found = get_into(self, "get_tensor_into", [key], [key], [buffer_ptr], [size])[0]
+        # Of many, a refusal is a code each.
+        return None if isinstance(found, int) else found
 
     def batch_get_tensor_into(self, keys, buffer_ptrs, sizes):
         return get_into(self, "batch_get_tensor_into", keys, keys, buffer_ptrs, sizes)
