@@ -197,7 +197,7 @@ impl Core {
         for owner in owners {
             self.push(owner, Push::TakeEpoch(self.epoch), fx);
         }
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
     }
 
     /// The next rid; it is higher than every one before it.

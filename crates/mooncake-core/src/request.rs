@@ -72,7 +72,7 @@ impl Default for PutConfig {
     }
 }
 
-/// Why a put of one key did not get room.
+/// What a put of one key came to.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PutSlot {
     /// Write these, then end them by rid.
@@ -131,7 +131,7 @@ pub enum EndOutcome {
     Committed,
     /// The reservation is no more, or the owners of all good replicas are away; nothing was stored.
     Superseded,
-    /// No replica was good; nothing was stored.
+    /// No replica was good: the put is aborted; nothing was stored.
     Revoked,
     /// The owners of all good replicas are away. The reservation stays, as its writer wishes.
     Hidden,

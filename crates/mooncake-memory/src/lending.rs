@@ -65,10 +65,10 @@ impl Lending {
 
     /// Begins if that is worth it for these pieces. Stand-ins for a device's memory are used again before the receiver
     /// has copied, so pieces of a device are not lent.
-    pub fn of_sources(parts: &[Source<'_>]) -> Option<Lending> {
-        let total = total_of_sources(parts);
-        let large = total >= LEAST_LENT && total / parts.len() as u64 >= LEAST_PIECE;
-        if large && !parts.iter().any(Source::is_on_device) { Lending::begin() } else { None }
+    pub fn of_sources(pieces: &[Source<'_>]) -> Option<Lending> {
+        let total = total_of_sources(pieces);
+        let large = total >= LEAST_LENT && total / pieces.len() as u64 >= LEAST_PIECE;
+        if large && !pieces.iter().any(Source::is_on_device) { Lending::begin() } else { None }
     }
 
     /// Hands pages of the pieces to the socket, from byte `skip` on; `more` bytes follow on the socket behind them.
@@ -78,18 +78,18 @@ impl Lending {
     pub fn send_sources(
         &mut self,
         socket: BorrowedFd<'_>,
-        parts: &[Source<'_>],
+        pieces: &[Source<'_>],
         skip: u64,
         more: bool,
     ) -> io::Result<usize> {
         let mut ranges = Ranges::new(skip, u64::MAX);
-        for part in parts {
+        for piece in pieces {
             if ranges.is_full() {
                 break;
             }
-            ranges.push(part.ptr, part.len);
+            ranges.push(piece.ptr, piece.len);
         }
-        let more = more || skip + ranges.bytes() < total_of_sources(parts);
+        let more = more || skip + ranges.bytes() < total_of_sources(pieces);
         self.send(socket, &ranges, more)
     }
 
@@ -181,17 +181,17 @@ mod tests {
         let bytes: Vec<u8> = (0..6_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 21) as u8).collect();
         let (first, rest) = bytes[3..].split_at((1 << 20) + 17);
         let (second, third) = rest.split_at(5);
-        let parts = [first, second, third].map(Source::new);
+        let pieces = [first, second, third].map(Source::new);
         let (out, mut into) = connection();
         let reads = std::thread::spawn(move || {
             let mut found = Vec::new();
             into.read_to_end(&mut found).unwrap();
             found
         });
-        let mut lending = Lending::of_sources(&parts).expect("a pipe");
-        let (mut sent, total) = (0, total_of_sources(&parts));
+        let mut lending = Lending::of_sources(&pieces).expect("a pipe");
+        let (mut sent, total) = (0, total_of_sources(&pieces));
         while sent < total {
-            sent += lending.send_sources(out.as_fd(), &parts, sent, false).unwrap() as u64;
+            sent += lending.send_sources(out.as_fd(), &pieces, sent, false).unwrap() as u64;
         }
         drop((lending, out));
         assert!(reads.join().unwrap() == bytes[3..], "other bytes than went");
@@ -218,9 +218,9 @@ mod tests {
         assert_eq!(e.raw_os_error(), Some(libc::EFAULT));
 
         let bytes = vec![1; LEAST_LENT as usize];
-        let parts = [Source::new(&bytes)];
+        let pieces = [Source::new(&bytes)];
         out.shutdown(std::net::Shutdown::Write).unwrap();
-        lending.send_sources(out.as_fd(), &parts, 0, false).unwrap_err();
+        lending.send_sources(out.as_fd(), &pieces, 0, false).unwrap_err();
         assert!(lending.held > 0);
         let used = lending.pipe.as_ref().map(|pipe| pipe.out.as_raw_fd());
         drop(lending);

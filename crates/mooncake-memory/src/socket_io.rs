@@ -21,32 +21,32 @@ const CALL_BYTES_MAX: u64 = 0x7fff_f000;
 pub fn send_sources(
     socket: BorrowedFd<'_>,
     header: &[u8],
-    parts: &[Source<'_>],
+    pieces: &[Source<'_>],
     skip: u64,
     max: u64,
 ) -> io::Result<usize> {
     refuse_forked()?;
     let mut ranges = Ranges::new(skip, max);
     ranges.push(header.as_ptr(), header.len());
-    for part in parts {
+    for piece in pieces {
         if ranges.is_full() {
             break;
         }
-        ranges.push(part.ptr, part.len);
+        ranges.push(piece.ptr, piece.len);
     }
     ranges.send(socket)
 }
 
 /// One `recvmsg` into the pieces from byte `skip` on, at most `max` bytes. 0 =
 /// end of stream, or nothing to fill. Memory that is not there is `EFAULT`.
-pub fn recv_targets(socket: BorrowedFd<'_>, parts: &mut [Target<'_>], skip: u64, max: u64) -> io::Result<usize> {
+pub fn recv_targets(socket: BorrowedFd<'_>, pieces: &mut [Target<'_>], skip: u64, max: u64) -> io::Result<usize> {
     refuse_forked()?;
     let mut ranges = Ranges::new(skip, max);
-    for part in parts {
+    for piece in pieces {
         if ranges.is_full() {
             break;
         }
-        ranges.push(part.ptr, part.len);
+        ranges.push(piece.ptr, piece.len);
     }
     ranges.recv(socket, 0)
 }
@@ -199,15 +199,15 @@ mod tests {
             let total = ours.iter().sum::<usize>();
             let bytes: Vec<u8> = (0..header + total).map(|at| ((at * 7) >> 2) as u8).collect();
             let (header, body) = bytes.split_at(header);
-            let parts: Vec<Source<'_>> = cut(body, &ours).into_iter().map(Source::new).collect();
+            let pieces: Vec<Source<'_>> = cut(body, &ours).into_iter().map(Source::new).collect();
             let (out, into) = UnixStream::pair().unwrap();
             let mut sent = 0;
             while (sent as usize) < bytes.len() {
-                let count = send_sources(out.as_fd(), header, &parts, sent, most).unwrap() as u64;
+                let count = send_sources(out.as_fd(), header, &pieces, sent, most).unwrap() as u64;
                 prop_assert!(count > 0 && count <= most, "{} of {}", count, most);
                 sent += count;
             }
-            prop_assert_eq!(send_sources(out.as_fd(), header, &parts, sent, most).unwrap(), 0, "nothing is left");
+            prop_assert_eq!(send_sources(out.as_fd(), header, &pieces, sent, most).unwrap(), 0, "nothing is left");
             drop(out);
 
             let room: usize = theirs.iter().sum();

@@ -19,7 +19,7 @@ impl Extent {
         Arc::new(Self { stamps: [word(), word()], bytes: [word(), word()] })
     }
 
-    /// `fence_stores` is at least this strong.
+    /// `store_barrier` is at least this strong.
     fn write(&self, rid: u64) {
         let all = |words: &[AtomicU64; 2]| words.iter().for_each(|word| word.store(rid, Ordering::Relaxed));
         write_in_order(|| all(&self.stamps), || fence(Ordering::Release), || all(&self.bytes));

@@ -112,7 +112,7 @@ mutants! {
     AnyEpochIsObeyed,
     /// A copy that was not written is ended as good.
     UnwrittenCopiesAreGood,
-    /// A put whose bytes may still land is given up as if none could.
+    /// A put whose bytes may still land is aborted as if none could.
     OpenPutsAreSettled,
     /// What becomes of the keys of a put goes to others of the same call.
     OutcomesAreMixedUp,
@@ -140,7 +140,7 @@ mutants! {
     SupersededCountsAsStored,
     /// Puts whose bytes move are not renewed.
     MovedPutsAreNotRenewed,
-    /// What a put left behind is given up with one try.
+    /// What a put left behind is aborted with one try.
     PlacementsAreGivenUpOnce,
     /// A repeated mutation goes under a new number.
     RetriesAreNew,

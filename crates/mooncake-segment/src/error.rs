@@ -33,7 +33,7 @@ pub enum TransferError {
         /// CRC-32C of what came.
         actual: u32,
     },
-    /// A write came too late: its placement has been given up, and perhaps to another.
+    /// A write came too late: its reservation has ended, and its extent may be another's.
     #[error("{peer}: write of rid {rid:#x} refused: {reason}")]
     Superseded {
         /// Peer that holds the extent.
@@ -66,7 +66,7 @@ pub enum TransferError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The segment could not be mapped writable.
+    /// The segment could not be mapped: to be written, or for a view.
     #[error("{peer}: {source}")]
     Map {
         /// Peer whose segment it is.

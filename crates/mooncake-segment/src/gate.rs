@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::machine::{self, Denied, Stamps};
 
 /// Called when a write ends while a caller waits for the end of some write.
-pub(crate) type Settled = Box<dyn Fn() + Send + Sync>;
+pub(crate) type OnEnd = Box<dyn Fn() + Send + Sync>;
 
 /// The connection over which a write comes.
 pub(crate) trait WriterConnection: Send + Sync {
@@ -23,7 +23,7 @@ pub(crate) trait WriterConnection: Send + Sync {
 pub(crate) struct Gate {
     /// A write over a lane has that; one by a thread of this process has none.
     state: Mutex<machine::Gate<Option<Arc<dyn WriterConnection>>>>,
-    settled: Settled,
+    on_end: OnEnd,
 }
 
 /// A write that passed the gate. Dropped when nothing of it can land any more.
@@ -43,8 +43,8 @@ impl Stamps for Mapping {
 }
 
 impl Gate {
-    pub(crate) fn new(least_epoch: u16, settled: Settled) -> Arc<Gate> {
-        Arc::new(Gate { state: Mutex::new(machine::Gate::new(least_epoch)), settled })
+    pub(crate) fn new(least_epoch: u16, on_end: OnEnd) -> Arc<Gate> {
+        Arc::new(Gate { state: Mutex::new(machine::Gate::new(least_epoch)), on_end })
     }
 
     /// See [`machine::Gate::admit`].
@@ -91,7 +91,7 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let tell = self.gate.state.lock().ended(self.id);
         if tell {
-            (self.gate.settled)();
+            (self.gate.on_end)();
         }
     }
 }

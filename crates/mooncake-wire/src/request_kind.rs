@@ -21,7 +21,7 @@ pub enum RequestKind {
     PutStartWaiting,
     /// Committing.
     PutEnd,
-    /// Giving up.
+    /// Aborting.
     Abort,
     /// Removing by key.
     Remove,

@@ -1,7 +1,7 @@
 //! Placements that a call has left behind. The client does not know those of a put
 //! whose answer never came: it sends the same request, with its sequence, until the
-//! master tells what it did. It knows those of a put that it could not end, or give
-//! up. Either way it gives them up as soon as it reaches the master, so that no key
+//! master tells what it did. It knows those of a put that it could not end, or
+//! abort. Either way it aborts them as soon as it reaches the master, so that no key
 //! stays busy and no space stays taken until the reservation's deadline
 //! (docs/safety.md, rule 6).
 
@@ -74,7 +74,7 @@ fn keep_running<D: OrphanDriver>(driver: &D, orphans: &mut OrphanedPuts<D::Sessi
     }
 }
 
-/// Gives up what is left behind, until nothing is.
+/// Aborts what is left behind, until nothing is.
 pub async fn run<D: OrphanDriver>(driver: &D) {
     loop {
         // The lock is not held during the call: callers leave more behind meanwhile.
@@ -83,7 +83,7 @@ pub async fn run<D: OrphanDriver>(driver: &D) {
         let call = driver.call();
         match attempt(&call, &session, orphan).await {
             Some(rest) => {
-                let answered = driver.orphans().settled(rest);
+                let answered = driver.orphans().done(rest);
                 if let Some(sequence) = answered {
                     driver.sequences().answered(sequence);
                 }
@@ -172,7 +172,7 @@ impl<S: Clone> OrphanedPuts<S> {
     }
 
     /// The first one is through, but for `rest`. Gives the sequence that is answered with it, if it has one.
-    pub fn settled(&mut self, rest: Option<Abort>) -> Option<u64> {
+    pub fn done(&mut self, rest: Option<Abort>) -> Option<u64> {
         let (_, first) = self.waiting.first_mut()?;
         let answered = match first {
             Orphan::Unanswered(request) => Some(request.sequence),
@@ -211,10 +211,10 @@ mod tests {
         assert!(!start.wait && again.sequence == 5, "with its sequence, and nothing is waited for");
         let slot = PutSlot { replicas: vec![Replica { rid: 2, extents: Vec::new() }], ..PutSlot::default() };
         let reply = reply::Body::PutStart(PutStartReply { slots: vec![slot] });
-        assert_eq!(orphans.settled(placed(reply)), Some(5));
+        assert_eq!(orphans.done(placed(reply)), Some(5));
         let Some((_, Orphan::Known(abort))) = orphans.first() else { panic!("nothing is given up") };
         assert_eq!(abort, Abort { rids: vec![2], writer_done: true });
-        assert_eq!((orphans.settled(None), orphans.first().is_none(), orphans.running), (None, true, false));
+        assert_eq!((orphans.done(None), orphans.first().is_none(), orphans.running), (None, true, false));
     }
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
         let mut orphans = OrphanedPuts::default();
         assert!((0..ORPHANS_MAX as u64).all(|rid| orphans.abort((), vec![Rid(rid)], true)));
         assert!(!orphans.abort((), vec![Rid(9)], true));
-        orphans.settled(None);
+        orphans.done(None);
         assert!(orphans.abort((), vec![Rid(9)], true));
     }
 }

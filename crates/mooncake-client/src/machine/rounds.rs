@@ -15,7 +15,7 @@ pub(crate) fn changed_keys(replicas: usize) -> usize {
     (CHANGED_KEYS / replicas.max(1)).max(1)
 }
 
-/// How many keys, from the first on, of so many replicas each, one request may end or give up.
+/// How many keys, from the first on, of so many replicas each, one request may end or abort.
 pub(crate) fn changed_round(replicas: impl Iterator<Item = usize>) -> usize {
     let mut most = 1;
     let fitting = replicas.enumerate().take_while(|(before, replicas)| {

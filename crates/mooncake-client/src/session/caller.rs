@@ -169,30 +169,30 @@ impl CallDriver for Caller<'_> {
         };
         let long = call.request().body.as_ref().is_some_and(may_take_long);
         loop {
-            let mut attached = control.checkout(long, &deadline, &self.queued).map_err(why)?;
-            let (session, connection) = &mut attached;
-            if let Err(lost) = call.attached(session, |body| connection.lacks(body)) {
+            let mut pooled = control.check_out(long, &deadline, &self.queued).map_err(why)?;
+            let (session, connection) = &mut pooled;
+            if let Err(lost) = call.connected(session, |body| connection.lacks(body)) {
                 match lost {
                     NoReply::TooOld(..) => {
-                        drop(attached);
-                        control.give_place_back(long);
+                        drop(pooled);
+                        control.give_room_back(long);
                     }
-                    _ => control.check_in(long, attached),
+                    _ => control.check_in(long, pooled),
                 }
                 return Err(lost);
             }
             match exchange(connection, call.request(), &deadline) {
                 Ok(reply) => {
                     let instance = connection.instance();
-                    control.check_in(long, attached);
+                    control.check_in(long, pooled);
                     return call.heard(reply, instance);
                 }
                 Err(error) => {
                     // Most likely the master has given its place to another client. The same request may go over
                     // another one at once, as after every connection that broke.
                     let goes_on = connection.is_closed_by(&error) && Instant::now() < self.deadline;
-                    drop(attached);
-                    control.give_place_back(long);
+                    drop(pooled);
+                    control.give_room_back(long);
                     if !goes_on {
                         return Err(why(error.into()));
                     }

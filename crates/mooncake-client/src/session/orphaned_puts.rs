@@ -65,7 +65,7 @@ mod tests {
         abort(&control, &former, vec![Rid(11)], true);
         let (waits, _) = control.orphans.lock().first().unwrap();
         assert!(waits.is(&former), "and what waits stays with the session that it is of");
-        control.orphans.lock().settled(None);
+        control.orphans.lock().done(None);
         assert!(control.orphans.lock().first().is_none(), "it is alone");
 
         control.set_session(session(1));

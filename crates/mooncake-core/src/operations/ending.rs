@@ -27,7 +27,7 @@ impl Core {
                 None => _ = self.endings.line.remove(at),
             }
         }
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         self.sessions.get(session).is_none()
     }
 
@@ -40,7 +40,7 @@ impl Core {
     pub(crate) fn session_over(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
         self.begin_to_end(now, session, ending);
         self.end_sessions(now, &mut Work::step(STEP_OBJECTS), fx);
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
     }
 
     /// Has a session end [in the background](Core::background).

@@ -232,7 +232,7 @@ impl Core {
             }
             Ok(())
         });
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         done
     }
 }

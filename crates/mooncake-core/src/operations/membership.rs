@@ -75,7 +75,7 @@ impl Core {
         let unknown_pins = self.reconcile_views(now, session, views, fx);
         self.come_back(now, session, fx);
         self.set_live(&leave, false);
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         Ok(Resumed { gone, unknown_pins })
     }
 
@@ -147,7 +147,7 @@ impl Core {
                 self.segments.get_mut(number).expect("mounted").progress = now;
             }
         }
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         ended
     }
 
@@ -237,7 +237,7 @@ impl Core {
         fx: &mut Effects,
     ) -> Result<SegmentNo, Refused> {
         let number = self.once(origin, 1, fx, |core, fx| core.mount_new(now, origin.session, spec, populated, fx));
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         number
     }
 
@@ -295,7 +295,7 @@ impl Core {
             None if core.segments.gone().has(uuid) => Ok(()),
             None => Err(Refused::SegmentGone(uuid.0)),
         });
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         done
     }
 

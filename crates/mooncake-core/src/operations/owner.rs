@@ -51,7 +51,7 @@ impl Core {
         if !good && found.is_some_and(|slot| self.objects.object(slot).has(rid)) {
             self.counts.replicas_bad += 1;
             self.log(now, Record::ReplicaDropped { key, rid }, fx);
-            self.settle(now, fx);
+            self.serve_waiting(now, fx);
         }
     }
 
@@ -69,7 +69,7 @@ impl Core {
                 self.counts.stale_messages += 1;
             }
         }
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
     }
 
     /// The owner's segments obey an epoch and the older ones are fenced: they can be placed in again.
@@ -86,7 +86,7 @@ impl Core {
             }
         }
         self.objects.retry_set_aside();
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
     }
 
     /// Nothing older than the epoch is written in this segment any more, which proves as much as a fence for everything

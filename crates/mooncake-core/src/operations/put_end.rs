@@ -1,4 +1,4 @@
-//! Ending puts: committed, given up, or overdue.
+//! Ending puts: committed, aborted, or overdue.
 
 use smallvec::SmallVec;
 
@@ -28,7 +28,7 @@ impl Core {
             }
             Ok(outcomes)
         });
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         outcomes
     }
 
@@ -92,7 +92,7 @@ impl Core {
         EndOutcome::Committed
     }
 
-    /// Gives puts up, each as a whole. `writer_done`: no thread and no posted request of the writer will touch the
+    /// Aborts puts, each as a whole. `writer_done`: no thread and no posted request of the writer will touch the
     /// extents of these rids again. Of other copies of the same puts that says nothing: they are fenced as those of any
     /// writer.
     pub fn abort(
@@ -122,7 +122,7 @@ impl Core {
             }
             Ok(())
         });
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         given_up
     }
 

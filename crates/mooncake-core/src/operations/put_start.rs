@@ -100,7 +100,7 @@ impl Core {
         self.count_slots(&slots);
         self.remember(origin, Remembered::PutStart(slots.clone()), fx);
         let told = self.told(slots, &reasons);
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         Ok(PutStarted::Now(told))
     }
 

@@ -75,7 +75,7 @@ impl Core {
             }
             Ok(outcomes)
         });
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         outcomes
     }
 
@@ -123,7 +123,7 @@ impl Core {
             }
         }
         let done = end >= self.objects.bound();
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
         done
     }
 
@@ -161,7 +161,7 @@ impl Core {
                 self.take_object(now, cursor, *slot, fx);
             }
         }
-        self.settle(now, fx);
+        self.serve_waiting(now, fx);
     }
 
     fn may_take(&self, now: Time, cursor: &RemoveAll, slot: ObjectSlot) -> bool {

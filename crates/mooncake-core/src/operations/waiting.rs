@@ -8,7 +8,7 @@ use crate::operations::room::RoomMode;
 use crate::request::{PutSlot, Remembered};
 use crate::state::changes::Changes;
 use crate::state::reservation::ReservationSlot;
-use crate::state::waiting_put::{Place, WaitingPut};
+use crate::state::waiting_put::{Position, WaitingPut};
 use crate::work::{STEP_OBJECTS, Work};
 use mooncake_ids::SessionId;
 use std::borrow::Cow;
@@ -73,13 +73,13 @@ impl Core {
     pub fn cancel_ticket(&mut self, now: Time, ticket: Ticket, fx: &mut Effects) {
         if self.tickets.cancel(ticket) {
             self.changes.room = true;
-            self.settle(now, fx);
+            self.serve_waiting(now, fx);
         }
     }
 
     /// Serves parked requests after a change that may help them, as many as an operation has time for: every operation
     /// ends with it. The others are served [in the background](Core::background).
-    pub(crate) fn settle(&mut self, now: Time, fx: &mut Effects) {
+    pub(crate) fn serve_waiting(&mut self, now: Time, fx: &mut Effects) {
         self.pass_on_changes(now, &mut Work::beside_an_operation(), fx);
     }
 
@@ -130,34 +130,34 @@ impl Core {
             // The first in line has it. Each of the others would find that and no more.
             let taken = self.reservations.by_key(key).filter(|slot| !self.is_yielded(*slot));
             let taken = taken.filter(|_| self.visible(hash, key).is_none());
-            let Some(place) = next.filter(|_| taken.is_none()) else {
+            let Some(position) = next.filter(|_| taken.is_none()) else {
                 if let Some(slot) = taken {
                     self.reservations.set_awaited(slot);
                 }
                 self.changes.remove_first_key();
                 continue;
             };
-            if !self.has_time_for(place, work) {
+            if !self.has_time_for(position, work) {
                 return;
             }
-            self.changes.keys[0].2 = Some(place);
-            self.serve(now, place, false, work, fx);
+            self.changes.keys[0].2 = Some(position);
+            self.serve(now, position, false, work, fx);
         }
     }
 
     /// Serves the first in line for room, and the next one once the first has left the line.
     fn pass_on_room(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         while self.changes.room {
-            let Some(place) = self.tickets.first_for_room() else {
+            let Some(position) = self.tickets.first_for_room() else {
                 self.changes.room = false;
                 return;
             };
-            if !self.has_time_for(place, work) {
+            if !self.has_time_for(position, work) {
                 return;
             }
-            let cut = self.serve(now, place, false, work, fx);
+            let cut = self.serve(now, position, false, work, fx);
             // The room that it made and did not get it has had its chance at, unless its work was cut short.
-            self.changes.room = cut || self.tickets.first_for_room() != Some(place);
+            self.changes.room = cut || self.tickets.first_for_room() != Some(position);
         }
     }
 
@@ -169,15 +169,15 @@ impl Core {
             self.changes.uncapped = all.into_iter().map(|session| (session, None)).collect();
         }
         while let Some((session, after)) = self.changes.uncapped.first_key_value().map(|(id, after)| (*id, *after)) {
-            let Some(place) = self.tickets.next_capped(session, after) else {
+            let Some(position) = self.tickets.next_capped(session, after) else {
                 self.changes.uncapped.pop_first();
                 continue;
             };
-            if !self.has_time_for(place, work) {
+            if !self.has_time_for(position, work) {
                 return;
             }
-            self.changes.uncapped.insert(session, Some(place));
-            self.serve(now, place, false, work, fx);
+            self.changes.uncapped.insert(session, Some(position));
+            self.serve(now, position, false, work, fx);
         }
     }
 
@@ -187,7 +187,7 @@ impl Core {
         while self.changes.held.begun {
             // By need: all behind the first that needs too much need as much or more.
             let next = self.tickets.next_held(self.changes.held.after);
-            let Some((need, place)) = next.filter(|(need, _)| *need <= self.changes.attainable) else {
+            let Some((need, position)) = next.filter(|(need, _)| *need <= self.changes.attainable) else {
                 self.changes.held.ends();
                 // What became attainable during the walk is for the walk that begins anew.
                 if !self.changes.held.begun {
@@ -195,11 +195,11 @@ impl Core {
                 }
                 continue;
             };
-            if !self.has_time_for(place, work) {
+            if !self.has_time_for(position, work) {
                 return;
             }
-            self.changes.held.after = Some((need, place));
-            self.serve(now, place, false, work, fx);
+            self.changes.held.after = Some((need, position));
+            self.serve(now, position, false, work, fx);
         }
     }
 
@@ -207,38 +207,38 @@ impl Core {
     /// replica. None of them blocks another: each is looked at, after a tick and after a populator's progress.
     fn pass_on_to_same_call(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         while self.changes.same_call.begun {
-            let Some(place) = self.tickets.next_for_same_call(self.changes.same_call.after) else {
+            let Some(position) = self.tickets.next_for_same_call(self.changes.same_call.after) else {
                 self.changes.same_call.ends();
                 continue;
             };
-            if !self.has_time_for(place, work) {
+            if !self.has_time_for(position, work) {
                 return;
             }
-            self.changes.same_call.after = Some(place);
-            self.serve(now, place, false, work, fx);
+            self.changes.same_call.after = Some(position);
+            self.serve(now, position, false, work, fx);
         }
     }
 
     /// Answers requests whose deadline has come: the first come first.
     pub(crate) fn serve_due_tickets(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while let Some(place) = self.tickets.due(now) {
-            if !self.has_time_for(place, work) {
+        while let Some(position) = self.tickets.due(now) {
+            if !self.has_time_for(position, work) {
                 return;
             }
-            self.serve(now, place, true, work, fx);
+            self.serve(now, position, true, work, fx);
             self.changes.room = true;
         }
     }
 
-    fn has_time_for(&self, place: Place, work: &mut Work) -> bool {
-        work.has_time_for(self.tickets.keys_at(place))
+    fn has_time_for(&self, position: Position, work: &mut Work) -> bool {
+        work.has_time_for(self.tickets.keys_at(position))
     }
 
     /// Looks at a parked request again. True when its work was cut short and it stays. `last`: its deadline has come.
-    fn serve(&mut self, now: Time, place: Place, last: bool, work: &mut Work, fx: &mut Effects) -> bool {
-        let Some(mut parked) = self.tickets.take(place) else { return false };
+    fn serve(&mut self, now: Time, position: Position, last: bool, work: &mut Work, fx: &mut Effects) -> bool {
+        let Some(mut parked) = self.tickets.take(position) else { return false };
         work.did((parked.waits.keys.len() / AWAITED_AS_ONE).min(AWAITED_MAX));
-        let blocked = self.tickets.any_for_room_before(Some(place));
+        let blocked = self.tickets.any_for_room_before(Some(position));
         let late = last && !parked.impatient;
         let mode = RoomMode { room: late || !blocked, force: late, newcomer: false };
         let keys = parked.entries.iter().map(|(key, size)| (&**key, *size));
@@ -255,7 +255,7 @@ impl Core {
                 false => self.deadline(parked.since, &parked.config, &waits),
             };
             parked.waits = waits;
-            self.tickets.push(parked, Some(place));
+            self.tickets.push(parked, Some(position));
             // Its evictions go on, whatever it waited for before.
             self.changes.room |= cut;
             return cut;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::state::reservation::ReservationSlot;
-use crate::state::waiting_put::Place;
+use crate::state::waiting_put::Position;
 use mooncake_ids::SessionId;
 
 /// What may have come to help requests that wait, and has not been passed on to all of them.
@@ -11,7 +11,7 @@ use mooncake_ids::SessionId;
 pub(crate) struct Changes {
     /// Keys that changed hands with their hashes, and how far the line of those that wait for each has been gone
     /// through.
-    pub keys: VecDeque<(Box<[u8]>, u64, Option<Place>)>,
+    pub keys: VecDeque<(Box<[u8]>, u64, Option<Position>)>,
     /// The hashes of those keys, with how often each is there.
     pub hashes: BTreeMap<u64, u32>,
     /// Writers that have gone away, which yield the keys that others wait for, and how far each one's have been gone
@@ -22,11 +22,11 @@ pub(crate) struct Changes {
     /// All sessions may have more unfinished than before.
     pub cap_raised: bool,
     /// Sessions that have less unfinished than before, and how far the line of each has been gone through since.
-    pub uncapped: BTreeMap<SessionId, Option<Place>>,
-    pub held: Pass<(u32, Place)>,
+    pub uncapped: BTreeMap<SessionId, Option<Position>>,
+    pub held: Pass<(u32, Position)>,
     /// The most that eviction alone can gain in a segment where it has become more.
     pub attainable: u32,
-    pub same_call: Pass<Place>,
+    pub same_call: Pass<Position>,
 }
 
 /// A walk along a line, in pieces.

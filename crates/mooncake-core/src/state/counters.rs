@@ -31,7 +31,7 @@ pub struct Counters {
     pub put_refused: u64,
     /// Puts ended well.
     pub puts_committed: u64,
-    /// Puts given up by their writer.
+    /// Puts aborted by their writer; Mooncake's metric calls them revoked.
     pub puts_revoked: u64,
     /// Puts ended by a writer after they were no more, or while the owners of their replicas were away.
     pub puts_superseded: u64,

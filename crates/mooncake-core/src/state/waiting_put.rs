@@ -58,34 +58,34 @@ impl WaitsFor {
     }
 }
 
-/// Place in the line. What waits for a populator goes ahead of what waits for others' space.
+/// Position in the line. What waits for a populator goes ahead of what waits for others' space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     behind: bool,
     number: u64,
 }
 
-impl Place {
-    pub const FIRST: Place = Place { behind: false, number: 0 };
-    const LAST: Place = Place { behind: true, number: u64::MAX };
+impl Position {
+    pub const FIRST: Position = Position { behind: false, number: 0 };
+    const LAST: Position = Position { behind: true, number: u64::MAX };
 
-    fn of(number: u64, waits: &WaitsFor) -> Place {
-        Place { behind: !waits.population, number }
+    fn of(number: u64, waits: &WaitsFor) -> Position {
+        Position { behind: !waits.population, number }
     }
 }
 
 #[derive(Default)]
 pub(crate) struct WaitQueue {
-    line: BTreeMap<Place, WaitingPut>,
-    places: BTreeMap<Ticket, Place>,
-    by_origin: BTreeSet<(SessionId, u64, Place)>,
-    by_deadline: BTreeSet<(Time, Place)>,
-    by_key: BTreeSet<(u64, Place)>,
-    for_room: BTreeSet<Place>,
-    for_same_call: BTreeSet<Place>,
-    for_population: BTreeSet<Place>,
-    capped: BTreeSet<(SessionId, Place)>,
-    held: BTreeSet<(u32, Place)>,
+    line: BTreeMap<Position, WaitingPut>,
+    positions: BTreeMap<Ticket, Position>,
+    by_origin: BTreeSet<(SessionId, u64, Position)>,
+    by_deadline: BTreeSet<(Time, Position)>,
+    by_key: BTreeSet<(u64, Position)>,
+    for_room: BTreeSet<Position>,
+    for_same_call: BTreeSet<Position>,
+    for_population: BTreeSet<Position>,
+    capped: BTreeSet<(SessionId, Position)>,
+    held: BTreeSet<(u32, Position)>,
     last: u64,
     touched: Touched,
 }
@@ -109,55 +109,55 @@ impl WaitQueue {
         self.line.is_empty()
     }
 
-    /// One before a place in the line, or of all, waits for room already.
-    pub fn any_for_room_before(&self, place: Option<Place>) -> bool {
-        self.for_room.first().is_some_and(|first| place.is_none_or(|place| *first < place))
+    /// One before a position in the line, or of all, waits for room already.
+    pub fn any_for_room_before(&self, position: Option<Position>) -> bool {
+        self.for_room.first().is_some_and(|first| position.is_none_or(|position| *first < position))
     }
 
-    /// Parks a request: as early as it came first, which the place says that it had, and now as one that waits for what
-    /// it does.
-    pub fn push(&mut self, parked: WaitingPut, before: Option<Place>) {
+    /// Parks a request: as early as it came first, which the position says that it had, and now as one that waits for
+    /// what it does.
+    pub fn push(&mut self, parked: WaitingPut, before: Option<Position>) {
         self.touched.add(1 + parked.waits.keys.len());
-        let place = Place::of(before.map_or(parked.ticket.0, |place| place.number), &parked.waits);
+        let position = Position::of(before.map_or(parked.ticket.0, |position| position.number), &parked.waits);
         let WaitingPut { ticket, origin, deadline, ref waits, .. } = parked;
-        self.places.insert(ticket, place);
-        self.by_origin.insert((origin.session, origin.sequence, place));
-        self.by_deadline.insert((deadline, place));
-        self.by_key.extend(waits.keys.iter().map(|hash| (*hash, place)));
+        self.positions.insert(ticket, position);
+        self.by_origin.insert((origin.session, origin.sequence, position));
+        self.by_deadline.insert((deadline, position));
+        self.by_key.extend(waits.keys.iter().map(|hash| (*hash, position)));
         if waits.room {
-            self.for_room.insert(place);
+            self.for_room.insert(position);
         }
         if waits.same_call {
-            self.for_same_call.insert(place);
+            self.for_same_call.insert(position);
         }
         if waits.for_population() {
-            self.for_population.insert(place);
+            self.for_population.insert(position);
         }
         if waits.capped {
-            self.capped.insert((origin.session, place));
+            self.capped.insert((origin.session, position));
         }
-        self.held.extend(waits.held.map(|need| (need, place)));
-        let before = self.line.insert(place, parked);
-        debug_assert!(before.is_none(), "a place in the line is one request's");
+        self.held.extend(waits.held.map(|need| (need, position)));
+        let before = self.line.insert(position, parked);
+        debug_assert!(before.is_none(), "a position in the line is one request's");
     }
 
     /// Takes one out of the line.
-    pub fn take(&mut self, place: Place) -> Option<WaitingPut> {
-        let parked = self.line.remove(&place)?;
+    pub fn take(&mut self, position: Position) -> Option<WaitingPut> {
+        let parked = self.line.remove(&position)?;
         self.touched.add(1 + parked.waits.keys.len());
         let WaitingPut { ticket, origin, deadline, ref waits, .. } = parked;
-        self.places.remove(&ticket);
-        self.by_origin.remove(&(origin.session, origin.sequence, place));
-        self.by_deadline.remove(&(deadline, place));
+        self.positions.remove(&ticket);
+        self.by_origin.remove(&(origin.session, origin.sequence, position));
+        self.by_deadline.remove(&(deadline, position));
         for hash in &waits.keys {
-            self.by_key.remove(&(*hash, place));
+            self.by_key.remove(&(*hash, position));
         }
-        self.for_room.remove(&place);
-        self.for_same_call.remove(&place);
-        self.for_population.remove(&place);
-        self.capped.remove(&(origin.session, place));
+        self.for_room.remove(&position);
+        self.for_same_call.remove(&position);
+        self.for_population.remove(&position);
+        self.capped.remove(&(origin.session, position));
         if let Some(need) = waits.held {
-            self.held.remove(&(need, place));
+            self.held.remove(&(need, position));
         }
         Some(parked)
     }
@@ -173,38 +173,38 @@ impl WaitQueue {
     }
 
     /// Keys that a request was parked with.
-    pub fn keys_at(&self, place: Place) -> usize {
+    pub fn keys_at(&self, position: Position) -> usize {
         self.touched.add(1);
-        self.line.get(&place).map_or(0, |parked| parked.entries.len())
+        self.line.get(&position).map_or(0, |parked| parked.entries.len())
     }
 
-    pub fn next_for_key(&self, hash: u64, after: Option<Place>) -> Option<Place> {
+    pub fn next_for_key(&self, hash: u64, after: Option<Position>) -> Option<Position> {
         self.touched.add(1);
         next(&self.by_key, hash, after)
     }
 
-    pub fn next_capped(&self, session: SessionId, after: Option<Place>) -> Option<Place> {
+    pub fn next_capped(&self, session: SessionId, after: Option<Position>) -> Option<Position> {
         next(&self.capped, session, after)
     }
 
-    pub fn first_for_room(&self) -> Option<Place> {
+    pub fn first_for_room(&self) -> Option<Position> {
         self.for_room.first().copied()
     }
 
-    pub fn next_for_same_call(&self, after: Option<Place>) -> Option<Place> {
+    pub fn next_for_same_call(&self, after: Option<Position>) -> Option<Position> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.for_same_call.range((from, Bound::Unbounded)).next().copied()
     }
 
     /// The one that waits for the least that no eviction can gain, of those behind one.
-    pub fn next_held(&self, after: Option<(u32, Place)>) -> Option<(u32, Place)> {
+    pub fn next_held(&self, after: Option<(u32, Position)>) -> Option<(u32, Position)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.held.range((from, Bound::Unbounded)).next().copied()
     }
 
     /// The first whose deadline has come.
-    pub fn due(&self, now: Time) -> Option<Place> {
-        self.by_deadline.first().filter(|(deadline, _)| *deadline <= now).map(|(_, place)| *place)
+    pub fn due(&self, now: Time) -> Option<Position> {
+        self.by_deadline.first().filter(|(deadline, _)| *deadline <= now).map(|(_, position)| *position)
     }
 
     /// Whether the first in line for room may be one that waits for a populator.
@@ -219,33 +219,33 @@ impl WaitQueue {
 
     /// Takes out the parked request of a ticket.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        let place = self.places.get(&ticket).copied();
-        place.and_then(|place| self.take(place)).is_some()
+        let position = self.positions.get(&ticket).copied();
+        position.and_then(|position| self.take(position)).is_some()
     }
 
-    /// Takes out the parked request of the same mutation, if any, with its place in the line.
-    pub fn cancel_origin(&mut self, origin: Origin) -> Option<(Place, WaitingPut)> {
+    /// Takes out the parked request of the same mutation, if any, with its position in the line.
+    pub fn cancel_origin(&mut self, origin: Origin) -> Option<(Position, WaitingPut)> {
         let Origin { session, sequence, .. } = origin;
-        let same = (session, sequence, Place::FIRST)..=(session, sequence, Place::LAST);
-        let (_, _, place) = *self.by_origin.range(same).next().filter(|_| sequence > 0)?;
-        self.take(place).map(|parked| (place, parked))
+        let same = (session, sequence, Position::FIRST)..=(session, sequence, Position::LAST);
+        let (_, _, position) = *self.by_origin.range(same).next().filter(|_| sequence > 0)?;
+        self.take(position).map(|parked| (position, parked))
     }
 
     /// A request of a session.
-    pub fn of_session(&self, session: SessionId) -> Option<Place> {
-        let its = (session, 0, Place::FIRST)..=(session, u64::MAX, Place::LAST);
-        self.by_origin.range(its).next().map(|(_, _, place)| *place)
+    pub fn of_session(&self, session: SessionId) -> Option<Position> {
+        let its = (session, 0, Position::FIRST)..=(session, u64::MAX, Position::LAST);
+        self.by_origin.range(its).next().map(|(_, _, position)| *position)
     }
 
     /// Each has a number of its own and is of a mutation of its own, says what it waits for, and is found by that.
     pub fn check_invariants(&self) -> Result<(), String> {
-        let last = self.places.keys().next_back();
+        let last = self.positions.keys().next_back();
         ensure!(last.is_none_or(|ticket| ticket.0 <= self.last), "{last:?} is parked of {}", self.last);
         let numbered: Vec<(SessionId, u64)> = self.by_origin.iter().map(|origin| (origin.0, origin.1)).collect();
         let twice = numbered.windows(2).find(|pair| pair[0] == pair[1] && pair[0].1 > 0).map(|pair| pair[0]);
         ensure!(twice.is_none(), "the mutation {twice:?} is parked twice");
         let (mut found, mut keys) = ([0; 8], 0);
-        for (place, parked) in &self.line {
+        for (position, parked) in &self.line {
             let WaitingPut { ticket, origin, deadline, waits, .. } = parked;
             ensure!(!parked.entries.is_empty(), "{ticket:?} has no keys");
             ensure!(waits.for_anything(), "{ticket:?} waits for nothing");
@@ -253,28 +253,31 @@ impl WaitQueue {
                 waits.room || waits.same_call || !waits.population,
                 "{ticket:?} waits for a populator and not for room"
             );
-            ensure!(*place == Place::of(place.number, waits), "{ticket:?} waits for {waits:?} at {place:?}");
+            ensure!(
+                *position == Position::of(position.number, waits),
+                "{ticket:?} waits for {waits:?} at {position:?}"
+            );
             ensure!(waits.held != Some(0), "{ticket:?} waits for the end of views over nothing");
             let is = [
-                self.places.get(ticket) == Some(place),
-                self.by_origin.contains(&(origin.session, origin.sequence, *place)),
-                self.by_deadline.contains(&(*deadline, *place)),
-                self.for_room.contains(place),
-                self.for_same_call.contains(place),
-                self.for_population.contains(place),
-                self.capped.contains(&(origin.session, *place)),
-                waits.held.is_some_and(|need| self.held.contains(&(need, *place))),
+                self.positions.get(ticket) == Some(position),
+                self.by_origin.contains(&(origin.session, origin.sequence, *position)),
+                self.by_deadline.contains(&(*deadline, *position)),
+                self.for_room.contains(position),
+                self.for_same_call.contains(position),
+                self.for_population.contains(position),
+                self.capped.contains(&(origin.session, *position)),
+                waits.held.is_some_and(|need| self.held.contains(&(need, *position))),
             ];
             let held = waits.held.is_some();
             let right = [true, true, true, waits.room, waits.same_call, waits.for_population(), waits.capped, held];
             ensure!(is == right, "{ticket:?} is to be found by {right:?}, and is by {is:?}");
-            let lost = waits.keys.iter().find(|hash| !self.by_key.contains(&(**hash, *place)));
+            let lost = waits.keys.iter().find(|hash| !self.by_key.contains(&(**hash, *position)));
             ensure!(lost.is_none(), "{ticket:?} waits for the key {lost:?}, and is not found by it");
             found.iter_mut().zip(is).for_each(|(count, is)| *count += usize::from(is));
             keys += waits.keys.len();
         }
         let indexed = [
-            self.places.len(),
+            self.positions.len(),
             self.by_origin.len(),
             self.by_deadline.len(),
             self.for_room.len(),
@@ -293,8 +296,8 @@ impl WaitQueue {
     }
 }
 
-/// The next that is found by a value, in line behind a place.
-fn next<V: Copy + Ord>(found: &BTreeSet<(V, Place)>, by: V, after: Option<Place>) -> Option<Place> {
-    let from = after.map_or(Bound::Included((by, Place::FIRST)), |place| Bound::Excluded((by, place)));
-    found.range((from, Bound::Included((by, Place::LAST)))).next().map(|(_, place)| *place)
+/// The next that is found by a value, in line behind a position.
+fn next<V: Copy + Ord>(found: &BTreeSet<(V, Position)>, by: V, after: Option<Position>) -> Option<Position> {
+    let from = after.map_or(Bound::Included((by, Position::FIRST)), |position| Bound::Excluded((by, position)));
+    found.range((from, Bound::Included((by, Position::LAST)))).next().map(|(_, position)| *position)
 }

@@ -22,7 +22,7 @@ pub enum Op {
     PutStart,
     /// Commit.
     PutEnd,
-    /// Give up.
+    /// Abort.
     PutRevoke,
     /// Lookup and pin.
     GetReplicaList,

@@ -22,13 +22,13 @@ impl Bounce {
     }
 
     /// Whether any of the pieces needs a stand-in to be sent.
-    pub fn is_needed_for_sources(parts: &[Source<'_>]) -> bool {
-        parts.iter().any(Source::is_on_device)
+    pub fn is_needed_for_sources(pieces: &[Source<'_>]) -> bool {
+        pieces.iter().any(Source::is_on_device)
     }
 
     /// Whether any of the pieces needs a stand-in to be received into.
-    pub fn is_needed_for_targets(parts: &[Target<'_>]) -> bool {
-        parts.iter().any(Target::is_on_device)
+    pub fn is_needed_for_targets(pieces: &[Target<'_>]) -> bool {
+        pieces.iter().any(Target::is_on_device)
     }
 
     /// Copies a piece to another one of the same length, where one of them may be a device's, or both. After a failure
@@ -50,13 +50,13 @@ impl Bounce {
     }
 
     /// The pieces with the device's bytes copied to host memory.
-    pub fn sources<'a>(&'a mut self, parts: &[Source<'a>]) -> Result<Vec<Source<'a>>, CopyError> {
-        self.reserve(on_devices(parts.iter().map(|part| (part.access, part.len))));
+    pub fn sources<'a>(&'a mut self, pieces: &[Source<'a>]) -> Result<Vec<Source<'a>>, CopyError> {
+        self.reserve(on_devices(pieces.iter().map(|piece| (piece.access, piece.len))));
         let base = self.memory.as_mut_ptr().cast::<u8>();
         let mut end = base;
         let mut staging = Staging::default();
-        let mut rest = parts;
-        while let Some((device, spans)) = next_run(&mut rest, |part| (part.access, part.ptr.addr(), part.len)) {
+        let mut rest = pieces;
+        while let Some((device, spans)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
             staging.gather(device, &spans, |from, len| {
                 // SAFETY: the steps of all runs together are the device's bytes, for which there is room.
                 unsafe {
@@ -66,42 +66,42 @@ impl Bounce {
             })?;
         }
         let mut at = base.cast_const();
-        let stand_in = |part: &Source<'a>| {
-            if !part.is_on_device() {
-                return *part;
+        let stand_in = |piece: &Source<'a>| {
+            if !piece.is_on_device() {
+                return *piece;
             }
             // SAFETY: filled above, and borrowed for as long as the pieces are.
-            let bytes = unsafe { std::slice::from_raw_parts(at, part.len) };
-            at = at.wrapping_add(part.len);
+            let bytes = unsafe { std::slice::from_raw_parts(at, piece.len) };
+            at = at.wrapping_add(piece.len);
             Source::new(bytes)
         };
-        Ok(parts.iter().map(stand_in).collect())
+        Ok(pieces.iter().map(stand_in).collect())
     }
 
     /// The pieces with host memory in the place of the device's, to be filled
     /// and then [delivered](Bounce::deliver).
-    pub fn targets<'a>(&'a mut self, parts: &'a mut [Target<'_>]) -> Vec<Target<'a>> {
-        self.reserve(on_devices(parts.iter().map(|part| (part.access, part.len))));
+    pub fn targets<'a>(&'a mut self, pieces: &'a mut [Target<'_>]) -> Vec<Target<'a>> {
+        self.reserve(on_devices(pieces.iter().map(|piece| (piece.access, piece.len))));
         let mut free = &mut self.memory[..];
-        let stand_in = |part: &'a mut Target<'_>| {
-            if !part.is_on_device() {
-                return part.reborrow();
+        let stand_in = |piece: &'a mut Target<'_>| {
+            if !piece.is_on_device() {
+                return piece.reborrow();
             }
-            let (bytes, rest) = std::mem::take(&mut free).split_at_mut(part.len);
+            let (bytes, rest) = std::mem::take(&mut free).split_at_mut(piece.len);
             free = rest;
             Target::uninit(bytes)
         };
-        parts.iter_mut().map(stand_in).collect()
+        pieces.iter_mut().map(stand_in).collect()
     }
 
     /// Copies what the stand-ins of these pieces were filled with to the device.
     /// All of it must have been filled.
-    pub fn deliver(&mut self, parts: &mut [Target<'_>]) -> Result<(), CopyError> {
+    pub fn deliver(&mut self, pieces: &mut [Target<'_>]) -> Result<(), CopyError> {
         let mut at = self.memory.as_ptr().cast::<u8>();
         let end = at.wrapping_add(self.memory.len());
         let mut staging = Staging::default();
-        let mut rest: &[Target<'_>] = parts;
-        while let Some((device, spans)) = next_run(&mut rest, |part| (part.access, part.ptr.addr(), part.len)) {
+        let mut rest: &[Target<'_>] = pieces;
+        while let Some((device, spans)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
             staging.scatter(device, &spans, |to, len| {
                 assert!(len <= end.addr() - at.addr(), "more is delivered than there were stand-ins for");
                 // SAFETY: inside the memory, as was just checked; it is filled, by the caller's word.
@@ -122,8 +122,8 @@ impl Bounce {
 }
 
 /// Bytes of the pieces that are a device's.
-fn on_devices(parts: impl Iterator<Item = (Access, usize)>) -> usize {
-    let devices = parts.filter(|(access, _)| access.device().is_some());
+fn on_devices(pieces: impl Iterator<Item = (Access, usize)>) -> usize {
+    let devices = pieces.filter(|(access, _)| access.device().is_some());
     devices.fold(0_usize, |total, (_, len)| total.saturating_add(len))
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn next_run<P>(
     rest: &mut &[P],
     place: impl Fn(&P) -> (Access, usize, usize),
 ) -> Option<(i32, Vec<(usize, usize)>)> {
-    let start = rest.iter().position(|part| place(part).0.device().is_some())?;
+    let start = rest.iter().position(|piece| place(piece).0.device().is_some())?;
     *rest = &rest[start..];
     crate::caller::piece::leading_run(rest, place)
 }

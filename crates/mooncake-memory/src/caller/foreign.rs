@@ -64,7 +64,7 @@ fn transfer(
 /// Why the kernel cannot reach a range: it is not there, or it may be a device's
 /// whose driver could not tell.
 fn fault(addr: usize, len: usize) -> CopyError {
-    match device::place_of(addr, len) {
+    match device::location_of(addr, len) {
         Ok(_) => CopyError::Fault { addr, len },
         Err(e) => e.into(),
     }

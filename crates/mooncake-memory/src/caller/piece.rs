@@ -44,7 +44,7 @@ impl Access {
         if len == 0 {
             return Access::Unknown;
         }
-        match device::place_of(addr, len) {
+        match device::location_of(addr, len) {
             Ok(Location::Device(device)) => Access::Device(device),
             Ok(Location::Host) => Access::Known(Trial::Possible),
             // The kernel copies ordinary memory. Where it cannot, `foreign` asks the driver again, and returns its
@@ -61,11 +61,11 @@ pub(crate) fn leading_run<P>(
     place: impl Fn(&P) -> (Access, usize, usize),
 ) -> Option<(i32, Vec<(usize, usize)>)> {
     let device = place(rest.first()?).0.device()?;
-    let count = rest.iter().take_while(|part| place(part).0.device() == Some(device)).count();
+    let count = rest.iter().take_while(|piece| place(piece).0.device() == Some(device)).count();
     let (run, others) = rest.split_at(count);
     *rest = others;
-    let span = |part| {
-        let (_, addr, len) = place(part);
+    let span = |piece| {
+        let (_, addr, len) = place(piece);
         (addr, len)
     };
     Some((device, run.iter().map(span).collect()))
@@ -320,22 +320,22 @@ fn check_usable(
 }
 
 /// Bytes of all pieces together; `u64::MAX`, which no extent has, if they are more than can be counted.
-pub fn total_of_sources(parts: &[Source<'_>]) -> u64 {
-    parts.iter().fold(0, |total, part| total.saturating_add(part.len as u64))
+pub fn total_of_sources(pieces: &[Source<'_>]) -> u64 {
+    pieces.iter().fold(0, |total, piece| total.saturating_add(piece.len as u64))
 }
 
 /// Bytes of all pieces together; `u64::MAX`, which no extent has, if they are more than can be counted.
-pub fn total_of_targets(parts: &[Target<'_>]) -> u64 {
-    parts.iter().fold(0, |total, part| total.saturating_add(part.len as u64))
+pub fn total_of_targets(pieces: &[Target<'_>]) -> u64 {
+    pieces.iter().fold(0, |total, piece| total.saturating_add(piece.len as u64))
 }
 
 /// The pieces that hold the first `at` bytes of the concatenation, and the rest.
 /// Panics if there are not as many.
-pub fn split_sources<'a>(parts: &[Source<'a>], at: u64) -> (Vec<Source<'a>>, Vec<Source<'a>>) {
+pub fn split_sources<'a>(pieces: &[Source<'a>], at: u64) -> (Vec<Source<'a>>, Vec<Source<'a>>) {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let mut left = at;
-    for part in parts {
-        let (head, tail) = part.split_at(left.min(part.len as u64) as usize);
+    for piece in pieces {
+        let (head, tail) = piece.split_at(left.min(piece.len as u64) as usize);
         left -= head.len as u64;
         before.extend((!head.is_empty()).then_some(head));
         after.extend((!tail.is_empty()).then_some(tail));
@@ -345,14 +345,14 @@ pub fn split_sources<'a>(parts: &[Source<'a>], at: u64) -> (Vec<Source<'a>>, Vec
 }
 
 /// The pieces that hold the bytes `from..to` of the concatenation, for a shorter time.
-pub fn split_targets<'a>(parts: &'a mut [Target<'_>], from: u64, to: u64) -> Vec<Target<'a>> {
+pub fn split_targets<'a>(pieces: &'a mut [Target<'_>], from: u64, to: u64) -> Vec<Target<'a>> {
     let mut start: u64 = 0;
     let mut within = Vec::new();
-    for part in parts {
-        let end = start.saturating_add(part.len as u64);
+    for piece in pieces {
+        let end = start.saturating_add(piece.len as u64);
         let (first, last) = (from.max(start), to.min(end));
         if first < last {
-            let (head, _) = part.reborrow().split_at((last - start) as usize);
+            let (head, _) = piece.reborrow().split_at((last - start) as usize);
             within.push(head.split_at((first - start) as usize).1);
         }
         start = end;
@@ -361,15 +361,15 @@ pub fn split_targets<'a>(parts: &'a mut [Target<'_>], from: u64, to: u64) -> Vec
 }
 
 /// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
-pub fn crc_of_sources(crc: u32, parts: &[Source<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
-    let pieces = parts.iter().map(|part| ReadSpan { ptr: part.ptr, len: part.len, access: part.access });
+pub fn crc_of_sources(crc: u32, pieces: &[Source<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
+    let pieces = pieces.iter().map(|piece| ReadSpan { ptr: piece.ptr, len: piece.len, access: piece.access });
     crc_of_pieces(crc, pieces, from, to)
 }
 
 /// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
 /// They must have been written before, by [`crate::recv_targets`] for instance.
-pub fn crc_of_targets(crc: u32, parts: &[Target<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
-    let pieces = parts.iter().map(|part| ReadSpan { ptr: part.ptr, len: part.len, access: part.access });
+pub fn crc_of_targets(crc: u32, pieces: &[Target<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
+    let pieces = pieces.iter().map(|piece| ReadSpan { ptr: piece.ptr, len: piece.len, access: piece.access });
     crc_of_pieces(crc, pieces, from, to)
 }
 

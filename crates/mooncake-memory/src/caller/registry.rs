@@ -45,7 +45,7 @@ impl Registry {
         let (addr, len) = (range.addr, range.len);
         let end = addr.checked_add(len).filter(|_| addr != 0 && len != 0);
         let end = end.ok_or(RegisterError::Invalid { addr, len })?;
-        let memory = match device::place_of(addr, len)? {
+        let memory = match device::location_of(addr, len)? {
             Location::Device(device) => Memory::Device(device),
             Location::Host | Location::Unknown => {
                 let maps = fs::read_to_string("/proc/self/maps").map_err(|source| RegisterError::Probe {

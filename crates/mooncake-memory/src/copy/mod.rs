@@ -12,7 +12,7 @@ mod x86;
 pub(crate) enum Stores {
     /// Through the caches.
     Plain,
-    /// Past the caches. Only [`crate::segment::order::fence_stores`] orders these.
+    /// Past the caches. Only [`crate::segment::order::store_barrier`] orders these.
     Streaming,
 }
 
@@ -128,7 +128,7 @@ mod tests {
                     let crc = unsafe {
                         copy_and_checksum(7, source.as_ptr().add(from), target.as_mut_ptr().add(to), len, stores)
                     };
-                    crate::segment::order::fence_stores();
+                    crate::segment::order::store_barrier();
                     assert_eq!(target[to..to + len], source[from..from + len]);
                     assert!(target[..to].iter().chain(&target[to + len..]).all(|&byte| byte == 0xa5));
                     // SAFETY: inside the vector.

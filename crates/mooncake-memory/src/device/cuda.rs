@@ -205,7 +205,7 @@ impl Cuda {
 }
 
 impl Driver for Cuda {
-    fn place_of(&self, addr: usize) -> Result<Location, DeviceError> {
+    fn location_of(&self, addr: usize) -> Result<Location, DeviceError> {
         let mut answer = self.ask(addr);
         if answer.code == INVALID_CONTEXT {
             let Some(device) = self.device_in_use() else { return Ok(Location::Unknown) };

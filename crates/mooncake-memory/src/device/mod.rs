@@ -64,7 +64,7 @@ pub(crate) struct Stream {
 /// The driver of a kind of devices.
 pub(crate) trait Driver: Debug + Send + Sync {
     /// What is at an address.
-    fn place_of(&self, addr: usize) -> Result<Location, DeviceError>;
+    fn location_of(&self, addr: usize) -> Result<Location, DeviceError>;
 
     /// Pinned memory that every device of this driver can copy to and from.
     fn pin(&self, device: i32, bytes: usize) -> Result<NonNull<u8>, DeviceError>;
@@ -125,7 +125,7 @@ pub unsafe fn wait_for_stream(stream: usize, near: &[ForeignRange]) -> Result<()
     };
     let mut device = None;
     for range in near {
-        if let Location::Device(found) = place_of(range.addr, range.len)? {
+        if let Location::Device(found) = location_of(range.addr, range.len)? {
             device = Some(found);
             break;
         }
@@ -139,12 +139,12 @@ pub unsafe fn wait_for_stream(stream: usize, near: &[ForeignRange]) -> Result<()
 
 /// Where a range lies: [`Location::Host`] and [`Location::Device`] only if both its ends do. The copy finds out what is
 /// between them.
-pub(crate) fn place_of(addr: usize, len: usize) -> Result<Location, DeviceError> {
+pub(crate) fn location_of(addr: usize, len: usize) -> Result<Location, DeviceError> {
     let Some(driver) = driver() else { return Ok(Location::Unknown) };
     let Some(last) = addr.checked_add(len.saturating_sub(1)) else { return Ok(Location::Unknown) };
-    let place = driver.place_of(addr)?;
-    if place == Location::Unknown || len <= 1 || driver.place_of(last)? == place {
-        return Ok(place);
+    let location = driver.location_of(addr)?;
+    if location == Location::Unknown || len <= 1 || driver.location_of(last)? == location {
+        return Ok(location);
     }
     Ok(Location::Unknown)
 }

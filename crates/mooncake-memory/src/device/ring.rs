@@ -297,7 +297,7 @@ mod tests {
             Some(0)
         }
 
-        fn place_of(&self, _: usize) -> Result<Location, DeviceError> {
+        fn location_of(&self, _: usize) -> Result<Location, DeviceError> {
             Ok(Location::Unknown)
         }
         fn pin(&self, _: i32, bytes: usize) -> Result<NonNull<u8>, DeviceError> {

@@ -12,7 +12,7 @@ use crate::file::mapped_file::MappedFile;
 use crate::file::mapped_file::PAGE;
 use crate::file::memfd;
 use crate::segment::layout::{self, HEADER_LEN, Header, STAMPS_AT};
-use crate::segment::order::{fence_loads, fence_stores, read_in_order, write_in_order};
+use crate::segment::order::{load_barrier, read_in_order, store_barrier, write_in_order};
 use crate::segment::stamps;
 use crate::segment::view::MappedView;
 use mooncake_ids::{Rid, SegmentUuid};
@@ -156,30 +156,30 @@ impl Mapping {
         self.control_fd.as_fd()
     }
 
-    /// Writes an object: stamps, fence, bytes, fence. Returns the CRC-32C of
+    /// Writes an object: stamps, barrier, bytes, barrier. Returns the CRC-32C of
     /// exactly the bytes written.
-    pub fn write(&self, rid: Rid, offset: u64, parts: &[Source<'_>]) -> Result<u32, CopyError> {
-        self.write_part(rid, offset, parts, total_of_sources(parts))
+    pub fn write(&self, rid: Rid, offset: u64, pieces: &[Source<'_>]) -> Result<u32, CopyError> {
+        self.write_part(rid, offset, pieces, total_of_sources(pieces))
     }
 
     /// [`Mapping::write`] of a part of an object of `whole` bytes.
-    pub fn write_part(&self, rid: Rid, offset: u64, parts: &[Source<'_>], whole: u64) -> Result<u32, CopyError> {
-        let len = total_of_sources(parts);
+    pub fn write_part(&self, rid: Rid, offset: u64, pieces: &[Source<'_>], whole: u64) -> Result<u32, CopyError> {
+        let len = total_of_sources(pieces);
         let stamps = self.stamps_to_write(offset, len)?;
         self.refuse_given_back(rid)?;
         self.fill(offset, len)?;
         let stores = if whole >= STREAM_FROM && len >= STREAM_PARTS_FROM { Stores::Streaming } else { Stores::Plain };
-        write_in_order(|| stamps::store(stamps, rid), fence_stores, || self.store_parts(offset, parts, len, stores))
+        write_in_order(|| stamps::store(stamps, rid), store_barrier, || self.store_pieces(offset, pieces, len, stores))
     }
 
-    /// Reads bytes of an object: the bytes, fence, the stamps of the granules
-    /// that they lie in. Fills all parts, from any byte of the extent on.
-    pub fn read(&self, rid: Rid, offset: u64, parts: &mut [Target<'_>], verify: Verify) -> Result<u32, ReadError> {
-        let len = total_of_targets(parts);
+    /// Reads bytes of an object: the bytes, barrier, the stamps of the granules
+    /// that they lie in. Fills all pieces, from any byte of the extent on.
+    pub fn read(&self, rid: Rid, offset: u64, pieces: &mut [Target<'_>], verify: Verify) -> Result<u32, ReadError> {
+        let len = total_of_targets(pieces);
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
-        let load = || self.load_parts(offset, parts, len, verify != Verify::Skip);
-        let (copied, other) = read_in_order(load, fence_loads, || stamps::first_other(stamps, rid));
+        let load = || self.load_pieces(offset, pieces, len, verify != Verify::Skip);
+        let (copied, other) = read_in_order(load, load_barrier, || stamps::first_other(stamps, rid));
         judge(rid, copied?, other, verify)
     }
 
@@ -191,7 +191,7 @@ impl Mapping {
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
         let sum = || if verify == Verify::Skip { 0 } else { self.sum(offset, len) };
-        let (crc, other) = read_in_order(sum, fence_loads, || stamps::first_other(stamps, rid));
+        let (crc, other) = read_in_order(sum, load_barrier, || stamps::first_other(stamps, rid));
         judge(rid, crc, other, verify)?;
         Ok(MappedView::new(Arc::clone(self), offset, len))
     }
@@ -214,11 +214,11 @@ impl Mapping {
         stamps::raise(stamps, rid.0).map_err(|found| CopyError::Superseded { rid: rid.0, found })
     }
 
-    /// The fence of a reader, then whether every granule carries the rid: after
+    /// The barrier of a reader, then whether every granule carries the rid: after
     /// bytes were taken by other means than [`Mapping::read`].
     pub fn check_stamps(&self, rid: Rid, offset: u64, len: u64) -> Result<bool, CopyError> {
         let stamps = self.stamps(offset, len)?;
-        fence_loads();
+        load_barrier();
         Ok(stamps::first_other(stamps, rid).is_none())
     }
 
@@ -226,7 +226,7 @@ impl Mapping {
     pub fn max_stamp(&self, offset: u64, len: u64) -> Result<u64, CopyError> {
         let newest = stamps::newest(self.stamps(offset, len)?);
         // Behind the stamps: they are gone only after this is set.
-        fence_loads();
+        load_barrier();
         Ok(if self.is_given_back() { stamps::GIVEN_BACK } else { newest })
     }
 
@@ -248,7 +248,7 @@ impl Mapping {
     }
 
     /// Gives the memory back to the host, all but the extents `(offset, len)` in
-    /// `keep`: a mark that refuses writes, tombstones over every stamp, fence, holes. For the owner, or for
+    /// `keep`: a mark that refuses writes, tombstones over every stamp, barrier, holes. For the owner, or for
     /// a peer once the owner is proven gone; a read-only mapping can do it too.
     /// Views of kept extents stay as they are, everything else reads as zeros.
     /// Huge pages of the host's pool go back with the last mapping, all of them: see `holes`.
@@ -261,7 +261,7 @@ impl Mapping {
         }
         self.mark_given_back().map_err(MemoryError::os("marking a control memfd"))?;
         self.bury_stamps().map_err(MemoryError::os("tombstones over a control memfd"))?;
-        fence_stores();
+        store_barrier();
         if self.file_offset.is_some() {
             // The file's owner decides what becomes of it.
             return self.punch_stamps();
@@ -338,12 +338,12 @@ impl Mapping {
 
     /// Stores the pieces to `len` bytes from `offset` on, which the caller has
     /// checked. A piece that does not fit there is refused, whatever was counted before.
-    fn store_parts(&self, offset: u64, parts: &[Source<'_>], len: u64, stores: Stores) -> Result<u32, CopyError> {
+    fn store_pieces(&self, offset: u64, pieces: &[Source<'_>], len: u64, stores: Stores) -> Result<u32, CopyError> {
         let (mut done, mut crc) = (0, 0);
         let mut staging = Staging::default();
-        let mut rest = parts;
-        while let Some((part, others)) = rest.split_first() {
-            if let Some((device, spans)) = leading_run(&mut rest, |part| (part.access, part.ptr.addr(), part.len)) {
+        let mut rest = pieces;
+        while let Some((piece, others)) = rest.split_first() {
+            if let Some((device, spans)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
                 let run = total(&spans);
                 let mut at = self.within(offset, len, done, run)?;
                 staging.gather(device, &spans, |from, len| {
@@ -357,23 +357,23 @@ impl Mapping {
                 done += run as u64;
                 continue;
             }
-            let at = self.within(offset, len, done, part.len)?;
+            let at = self.within(offset, len, done, piece.len)?;
             // SAFETY: the piece lies in the checked range.
-            crc = unsafe { part.store(crc, at, stores) }?;
-            done += part.len as u64;
+            crc = unsafe { piece.store(crc, at, stores) }?;
+            done += piece.len as u64;
             rest = others;
         }
         Ok(crc)
     }
 
     /// Fills the pieces from `len` bytes from `offset` on, which the caller has checked.
-    fn load_parts(&self, offset: u64, parts: &mut [Target<'_>], len: u64, sum: bool) -> Result<u32, CopyError> {
+    fn load_pieces(&self, offset: u64, pieces: &mut [Target<'_>], len: u64, sum: bool) -> Result<u32, CopyError> {
         let (mut done, mut crc) = (0, 0);
         let mut staging = Staging::default();
         let mut index = 0;
-        while index < parts.len() {
-            let mut rest = &parts[index..];
-            if let Some((device, spans)) = leading_run(&mut rest, |part| (part.access, part.ptr.addr(), part.len)) {
+        while index < pieces.len() {
+            let mut rest = &pieces[index..];
+            if let Some((device, spans)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
                 let run = total(&spans);
                 let mut at = self.within(offset, len, done, run)?.cast_const();
                 staging.scatter(device, &spans, |to, len| {
@@ -387,11 +387,11 @@ impl Mapping {
                 index += spans.len();
                 continue;
             }
-            let part = &mut parts[index];
-            let at = self.within(offset, len, done, part.len)?;
+            let piece = &mut pieces[index];
+            let at = self.within(offset, len, done, piece.len)?;
             // SAFETY: the piece lies in the checked range.
-            crc = unsafe { part.load(crc, at, sum) }?;
-            done += part.len as u64;
+            crc = unsafe { piece.load(crc, at, sum) }?;
+            done += piece.len as u64;
             index += 1;
         }
         staging.finish()?;
@@ -473,7 +473,7 @@ impl Mapping {
     /// By `pwrite`, which needs no writable mapping. For ever: a UUID that is Gone never comes back.
     fn mark_given_back(&self) -> std::io::Result<()> {
         rustix::io::pwrite(self.control_fd(), &1_u64.to_ne_bytes(), layout::GIVEN_BACK_AT)?;
-        fence_stores();
+        store_barrier();
         Ok(())
     }
 
@@ -593,8 +593,8 @@ mod tests {
             // SAFETY: a word of a mapping that outlives the range and that is only used as an atomic elsewhere.
             let stamp = unsafe { ForeignRange::new(stamp, 8) };
             let mut rest = vec![0; later.len() - 8];
-            let mut parts = [Target::foreign(stamp, &Registry::new()).unwrap(), Target::new(&mut rest)];
-            let read = mapping.read(Rid(2), 0, &mut parts, verify);
+            let mut pieces = [Target::foreign(stamp, &Registry::new()).unwrap(), Target::new(&mut rest)];
+            let read = mapping.read(Rid(2), 0, &mut pieces, verify);
             assert!(matches!(read, Err(ReadError::Stale { rid: 2, found: 4 })), "granule {granule}: {read:?}");
         }
     }

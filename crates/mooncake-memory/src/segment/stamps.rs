@@ -23,7 +23,7 @@ pub(crate) fn of(control: &MappedFile, offset: u64, len: u64) -> &[AtomicU64] {
     }
 }
 
-/// Stamps for a mapped writer. The fence is the caller's.
+/// Stamps for a mapped writer. The barrier is the caller's.
 pub(crate) fn store(stamps: &[AtomicU64], rid: Rid) {
     for stamp in stamps {
         stamp.store(rid.0, Ordering::Relaxed);
@@ -43,7 +43,7 @@ pub(crate) fn raise(stamps: &[AtomicU64], to: u64) -> Result<(), u64> {
             return Err(found);
         }
     }
-    order::fence_stores();
+    order::store_barrier();
     Ok(())
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn raise_all(stamps: &[AtomicU64], to: u64) {
     for stamp in stamps {
         stamp.fetch_max(to, Ordering::Relaxed);
     }
-    order::fence_stores();
+    order::store_barrier();
 }
 
 /// The first stamp that is not `rid`.

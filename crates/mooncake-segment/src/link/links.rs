@@ -16,7 +16,7 @@ use super::shared_memory::watcher::Watcher;
 use crate::epoch::Epoch;
 use crate::error::{LinkError, ServerError};
 use crate::link_events::LinkEvents;
-use crate::machine::{LinkBook, Look, Ticket, Unwanted};
+use crate::machine::{LinkBook, Look, Permit, Unwanted};
 
 /// The links of one store.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Links {
 struct Book {
     links: Mutex<LinkBook<Arc<Link>>>,
     /// A link has been made, or is not made after all.
-    settled: Condvar,
+    changed: Condvar,
     origin: Instant,
 }
 
@@ -43,14 +43,14 @@ impl Book {
 /// The making of a link. Dropped, it is given up.
 struct Making<'a> {
     book: &'a Book,
-    ticket: Ticket,
+    permit: Permit,
 }
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
         // Where it has been made, or has failed, there is nothing to give up.
-        self.book.links.lock().given_up(self.ticket);
-        self.book.settled.notify_all();
+        self.book.links.lock().given_back(self.permit);
+        self.book.changed.notify_all();
     }
 }
 
@@ -69,7 +69,7 @@ impl Links {
                 least_epoch: Arc::default(),
                 idle_lanes: Arc::default(),
             }),
-            book: Arc::new(Book { links, settled: Condvar::new(), origin: Instant::now() }),
+            book: Arc::new(Book { links, changed: Condvar::new(), origin: Instant::now() }),
         })
     }
 
@@ -80,17 +80,17 @@ impl Links {
         }
         let book = &*self.book;
         let mut links = book.links.lock();
-        let (ticket, former) = loop {
+        let (permit, former) = loop {
             match links.look(address.uuid, || book.time(Instant::now()), |link| link.is_over()) {
                 Look::Use(link) => return Ok(link),
-                Look::Improve(link, ticket) => {
+                Look::Improve(link, permit) => {
                     drop(links);
-                    self.improve(ticket, address);
+                    self.improve(permit, address);
                     return Ok(link);
                 }
-                Look::Make(ticket, former) => break (ticket, former),
+                Look::Make(permit, former) => break (permit, former),
                 Look::Wait => {
-                    book.settled.wait_for(&mut links, deadline.slice());
+                    book.changed.wait_for(&mut links, deadline.slice());
                     // The hook may wait for a thread that wants a link.
                     MutexGuard::unlocked(&mut links, || deadline.check()).map_err(|error| ended(error, address))?;
                 }
@@ -101,7 +101,7 @@ impl Links {
             }
         };
         drop(links);
-        let making = Making { book, ticket };
+        let making = Making { book, permit };
         drop(former);
         self.make(&making, address, deadline)
     }
@@ -142,7 +142,7 @@ impl Links {
                 return Err(LinkError::OutOfDescriptors { segment: segment(), limit, reason });
             }
             Err(NoPath { reason, passing, .. }) => {
-                making.book.links.lock().failed(making.ticket, making.book.time(now), reason.clone(), passing);
+                making.book.links.lock().failed(making.permit, making.book.time(now), reason.clone(), passing);
                 return Err(LinkError::NoPath { segment: segment(), reason, passing });
             }
         };
@@ -153,7 +153,7 @@ impl Links {
         }
         let link = Arc::new(link);
         let better_at = better_later.then(|| making.book.time(now) + self.connector.options.retry_after);
-        let kept = making.book.links.lock().made(making.ticket, link.clone(), better_at);
+        let kept = making.book.links.lock().made(making.permit, link.clone(), better_at);
         kept.map(|()| link.clone()).map_err(|unwanted| {
             discard(&self.connector.reclaimer, link);
             match unwanted {
@@ -167,13 +167,13 @@ impl Links {
 
     /// Tries shared memory once more on a thread of its own, so that no caller
     /// waits for an owner that still stands still; TCP goes on meanwhile.
-    fn improve(&self, ticket: Ticket, address: &SegmentAddress) {
+    fn improve(&self, permit: Permit, address: &SegmentAddress) {
         let (connector, book, address) = (self.connector.clone(), self.book.clone(), address.clone());
         let improve = move || {
             let LinkOptions { connect_timeout, retry_after, .. } = connector.options;
             match connector.map(&address, &Deadline::at(Instant::now() + connect_timeout)) {
                 Ok(link) => {
-                    let (path, improved) = (link.path(), book.links.lock().improved(ticket, Arc::new(link)));
+                    let (path, improved) = (link.path(), book.links.lock().improved(permit, Arc::new(link)));
                     match improved {
                         // A caller that uses the former one still does so until its call ends.
                         Ok(_former) => tracing::info!(segment = &*address.label(), %path, "link, after all"),
@@ -182,14 +182,14 @@ impl Links {
                 }
                 Err(NoSharedMemory { passing, .. }) => {
                     let again = passing.then(|| book.time(Instant::now()) + retry_after);
-                    book.links.lock().not_improved(ticket, again);
+                    book.links.lock().not_improved(permit, again);
                 }
             }
         };
         if let Err(e) = thread::start(std::thread::Builder::new().name("mooncake-attach".into()), improve) {
             tracing::warn!("no thread to try shared memory again: {e}");
             let again = self.book.time(Instant::now()) + self.connector.options.retry_after;
-            self.book.links.lock().not_improved(ticket, Some(again));
+            self.book.links.lock().not_improved(permit, Some(again));
         }
     }
 
@@ -430,7 +430,7 @@ mod tests {
     fn who_waits_for_a_link_that_another_makes_waits_no_longer_than_it_likes() {
         let (_server, _memory, address) = owner(1 << 20, Quiet);
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        let making = Making { book: &links.book, ticket: ticket(&links, address.uuid) };
+        let making = Making { book: &links.book, permit: permit(&links, address.uuid) };
         let began = Instant::now();
         assert!(matches!(links.link(&address, &Deadline::at(began)), Err(LinkError::Timeout { .. })));
         let interrupted = Deadline::after(Duration::from_secs(60), &|| true);
@@ -448,7 +448,7 @@ mod tests {
     fn shared_memory_that_comes_too_late_for_its_link_is_not_kept() {
         let (server, _memory, address) = owner(1 << 20, Quiet);
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        let slow = ticket(&links, address.uuid);
+        let slow = permit(&links, address.uuid);
         let link = Arc::new(links.connector.map(&address, &soon()).unwrap());
         links.book.links.lock().made(slow, link, Some(Duration::ZERO)).unwrap();
         let look = links.book.links.lock().look(address.uuid, || Duration::ZERO, |_| false);
@@ -466,10 +466,10 @@ mod tests {
     }
 
     /// Somebody makes the link to a segment from now on.
-    fn ticket(links: &Links, uuid: SegmentUuid) -> Ticket {
+    fn permit(links: &Links, uuid: SegmentUuid) -> Permit {
         let look = links.book.links.lock().look(uuid, || Duration::ZERO, |_| false);
-        let Look::Make(ticket, _) = look else { panic!("{look:?}") };
-        ticket
+        let Look::Make(permit, _) = look else { panic!("{look:?}") };
+        permit
     }
 
     #[test]

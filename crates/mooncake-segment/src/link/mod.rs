@@ -126,10 +126,10 @@ impl Link {
         &self,
         rid: Rid,
         offset: u64,
-        parts: &[Source<'_>],
+        pieces: &[Source<'_>],
         deadline: &Deadline<'_>,
     ) -> Result<u32, WriteError> {
-        self.write_part(rid, offset, parts, total_of_sources(parts), deadline)
+        self.write_part(rid, offset, pieces, total_of_sources(pieces), deadline)
     }
 
     /// [`Link::write`] of a part of a placement of `whole` bytes.
@@ -137,25 +137,25 @@ impl Link {
         &self,
         rid: Rid,
         offset: u64,
-        parts: &[Source<'_>],
+        pieces: &[Source<'_>],
         whole: u64,
         deadline: &Deadline<'_>,
     ) -> Result<u32, WriteError> {
-        let span = Span { rid, offset, len: total_of_sources(parts) };
+        let span = Span { rid, offset, len: total_of_sources(pieces) };
         let settled = |error| WriteError { error, settled: true };
         self.check(span).map_err(settled)?;
         self.least_epoch.check(rid).map_err(|denied| settled(self.denied(rid, denied)))?;
         let crc = match &self.kind {
             Kind::Local(served, _) => {
-                self.copy_in(&served.gate, served.memory.mapping(), span, parts, whole).map_err(settled)?
+                self.copy_in(&served.gate, served.memory.mapping(), span, pieces, whole).map_err(settled)?
             }
             Kind::Shared(attachment) => {
                 let mapping = attachment.writable(deadline).map_err(settled)?;
-                self.copy_in(attachment.gate(), mapping, span, parts, whole).map_err(settled)?
+                self.copy_in(attachment.gate(), mapping, span, pieces, whole).map_err(settled)?
             }
             Kind::Tcp(pool) => {
-                let outcome = pool.with_lane(deadline, |lane| lane.write(span, parts, deadline));
-                let named = |error| named(error, || crc_of_sources(0, parts, 0, span.len).err());
+                let outcome = pool.with_lane(deadline, |lane| lane.write(span, pieces, deadline));
+                let named = |error| named(error, || crc_of_sources(0, pieces, 0, span.len).err());
                 outcome.result.map_err(|error| WriteError { error: named(error), settled: outcome.settled })?
             }
         };
@@ -170,23 +170,23 @@ impl Link {
         &self,
         rid: Rid,
         offset: u64,
-        parts: &mut [Target<'_>],
+        pieces: &mut [Target<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
-        let span = Span { rid, offset, len: total_of_targets(parts) };
+        let span = Span { rid, offset, len: total_of_targets(pieces) };
         self.check(span)?;
         let mapping = match &self.kind {
             Kind::Local(served, _) => served.memory.mapping(),
             Kind::Shared(attachment) => attachment.readable(),
             Kind::Tcp(pool) => {
-                self.read_tcp(pool, span, parts, crc, deadline)?;
+                self.read_tcp(pool, span, pieces, crc, deadline)?;
                 self.bytes_read.fetch_add(span.len, Ordering::Relaxed);
                 return Ok(());
             }
         };
         let verify = crc.map_or(Verify::Skip, Verify::Crc);
-        mapping.read(rid, offset, parts, verify).map_err(|e| self.unread(e))?;
+        mapping.read(rid, offset, pieces, verify).map_err(|e| self.unread(e))?;
         self.bytes_read.fetch_add(span.len, Ordering::Relaxed);
         Ok(())
     }
@@ -257,24 +257,24 @@ impl Link {
         gate: &Arc<Gate>,
         mapping: &Mapping,
         span: Span,
-        parts: &[Source<'_>],
+        pieces: &[Source<'_>],
         whole: u64,
     ) -> Result<u32, TransferError> {
         let Span { rid, offset, len } = span;
         let _admitted = gate.admit(mapping, rid, offset, len, None).map_err(|denied| self.denied(rid, denied))?;
-        Ok(mapping.write_part(rid, offset, parts, whole)?)
+        Ok(mapping.write_part(rid, offset, pieces, whole)?)
     }
 
     fn read_tcp(
         &self,
         pool: &LanePool,
         span: Span,
-        parts: &mut [Target<'_>],
+        pieces: &mut [Target<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
-        let outcome = pool.with_lane(deadline, |lane| lane.read(span, parts, crc.is_some(), deadline));
-        let actual = outcome.result.map_err(|error| named(error, || crc_of_targets(0, parts, 0, span.len).err()))?;
+        let outcome = pool.with_lane(deadline, |lane| lane.read(span, pieces, crc.is_some(), deadline));
+        let actual = outcome.result.map_err(|error| named(error, || crc_of_targets(0, pieces, 0, span.len).err()))?;
         match crc {
             Some(expected) if expected != actual => {
                 Err(TransferError::Checksum { peer: self.label.to_string(), rid: span.rid.0, expected, actual })

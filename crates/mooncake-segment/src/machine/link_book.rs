@@ -1,7 +1,7 @@
 //! The links of one session of a store: one to a segment, made once however many want it at a time.
 //!
 //! A caller that wants a link looks ([`LinkBook::look`]) and does what that says. Making a link takes long, and its
-//! maker does not hold the book meanwhile: it has a [`Ticket`]. A ticket is worth nothing any more once the segment was
+//! maker does not hold the book meanwhile: it has a [`Permit`]. A permit is worth nothing any more once the segment was
 //! forgotten or the session is over. So no link to a segment that has left the pool stays, wherever its making stood.
 
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ pub struct LinkBook<L> {
     /// What did not work is tried again after so long.
     retry_after: Duration,
     closed: bool,
-    tickets: u64,
+    permits: u64,
     slots: BTreeMap<SegmentUuid, Slot<L>>,
 }
 
 #[derive(Debug)]
 enum Slot<L> {
-    /// The holder of the ticket of this number makes it.
+    /// The holder of the permit of this number makes it.
     Making(u64),
     Made {
         link: L,
@@ -43,13 +43,13 @@ enum Better {
     No,
     /// It is tried again then.
     At(Duration),
-    /// The holder of the ticket of this number tries it.
+    /// The holder of the permit of this number tries it.
     Tried(u64),
 }
 
 /// Permits to make a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
+pub struct Permit {
     uuid: SegmentUuid,
     number: u64,
 }
@@ -61,9 +61,9 @@ pub enum Look<L> {
     Use(L),
     /// This is the link for now. A better one may be to be had, and is to be tried beside this call:
     /// [`LinkBook::improved`] or [`LinkBook::not_improved`].
-    Improve(L, Ticket),
-    /// Make it: [`LinkBook::made`], [`LinkBook::failed`] or [`LinkBook::given_up`]. The former one is over.
-    Make(Ticket, Option<L>),
+    Improve(L, Permit),
+    /// Make it: [`LinkBook::made`], [`LinkBook::failed`] or [`LinkBook::given_back`]. The former one is over.
+    Make(Permit, Option<L>),
     /// Another caller makes it: look again after that.
     Wait,
     /// It was tried in vain so long ago, for that reason.
@@ -91,7 +91,7 @@ pub enum Unwanted {
 impl<L: Clone> LinkBook<L> {
     /// No links yet.
     pub fn new(session: u64, retry_after: Duration) -> Self {
-        Self { session, retry_after, closed: false, tickets: 0, slots: BTreeMap::new() }
+        Self { session, retry_after, closed: false, permits: 0, slots: BTreeMap::new() }
     }
 
     /// The session that they belong to. A fence asks the attachments of a placement's own session only: what another
@@ -113,9 +113,9 @@ impl<L: Clone> LinkBook<L> {
                 if !matches!(better, Better::At(at) if *at <= now()) {
                     return Look::Use(link.clone());
                 }
-                self.tickets += 1;
-                *better = Better::Tried(self.tickets);
-                return Look::Improve(link.clone(), Ticket { uuid, number: self.tickets });
+                self.permits += 1;
+                *better = Better::Tried(self.permits);
+                return Look::Improve(link.clone(), Permit { uuid, number: self.permits });
             }
             Some(Slot::Made { link, .. }) => Some(link.clone()),
             Some(Slot::Failed { at, reason, passing }) => {
@@ -126,39 +126,39 @@ impl<L: Clone> LinkBook<L> {
                 None
             }
         };
-        self.tickets += 1;
-        self.slots.insert(uuid, Slot::Making(self.tickets));
-        Look::Make(Ticket { uuid, number: self.tickets }, former)
+        self.permits += 1;
+        self.slots.insert(uuid, Slot::Making(self.permits));
+        Look::Make(Permit { uuid, number: self.permits }, former)
     }
 
     /// A link was made, as good as can be or not. On an error the maker ends it, and no caller gets it.
-    pub fn made(&mut self, ticket: Ticket, link: L, better_later: Option<Duration>) -> Result<(), Unwanted> {
+    pub fn made(&mut self, permit: Permit, link: L, better_later: Option<Duration>) -> Result<(), Unwanted> {
         if self.closed {
             return Err(Unwanted::Closed);
         }
-        let slot = self.slot(ticket).ok_or(Unwanted::Forgotten)?;
+        let slot = self.slot(permit).ok_or(Unwanted::Forgotten)?;
         *slot = Slot::Made { link, better: better_later.map_or(Better::No, Better::At), was_over: false };
         Ok(())
     }
 
     /// There is no way, for a reason, which passes or not: it is not tried again at once.
-    pub fn failed(&mut self, ticket: Ticket, now: Duration, reason: String, passing: bool) {
-        if let Some(slot) = self.slot(ticket) {
+    pub fn failed(&mut self, permit: Permit, now: Duration, reason: String, passing: bool) {
+        if let Some(slot) = self.slot(permit) {
             *slot = Slot::Failed { at: now, reason, passing };
         }
     }
 
-    /// The holder of a ticket does not make the link after all: another caller may.
-    pub fn given_up(&mut self, ticket: Ticket) {
-        if self.slot(ticket).is_some() {
-            self.slots.remove(&ticket.uuid);
+    /// The holder of a permit does not make the link after all: another caller may.
+    pub fn given_back(&mut self, permit: Permit) {
+        if self.slot(permit).is_some() {
+            self.slots.remove(&permit.uuid);
         }
     }
 
     /// A better link was made. Gives the one to let go of: the former one, which callers that have it still use, or the
     /// better one itself (`Err`), which came too late.
-    pub fn improved(&mut self, ticket: Ticket, link: L) -> Result<L, L> {
-        match self.slot(ticket) {
+    pub fn improved(&mut self, permit: Permit, link: L) -> Result<L, L> {
+        match self.slot(permit) {
             Some(Slot::Made { link: current, better, was_over }) => {
                 (*better, *was_over) = (Better::No, false);
                 Ok(std::mem::replace(current, link))
@@ -168,8 +168,8 @@ impl<L: Clone> LinkBook<L> {
     }
 
     /// No better link was made; it is to be tried again then, or never.
-    pub fn not_improved(&mut self, ticket: Ticket, again: Option<Duration>) {
-        if let Some(Slot::Made { better, .. }) = self.slot(ticket) {
+    pub fn not_improved(&mut self, permit: Permit, again: Option<Duration>) {
+        if let Some(Slot::Made { better, .. }) = self.slot(permit) {
             *better = again.map_or(Better::No, Better::At);
         }
     }
@@ -209,8 +209,8 @@ impl<L: Clone> LinkBook<L> {
         self.slots.values().filter_map(|slot| if let Slot::Made { link, .. } = slot { Some(link) } else { None })
     }
 
-    /// What a ticket is for, if it is worth anything.
-    fn slot(&mut self, Ticket { uuid, number }: Ticket) -> Option<&mut Slot<L>> {
+    /// What a permit is for, if it is worth anything.
+    fn slot(&mut self, Permit { uuid, number }: Permit) -> Option<&mut Slot<L>> {
         let slot = self.slots.get_mut(&uuid)?;
         let current = match slot {
             Slot::Making(current) | Slot::Made { better: Better::Tried(current), .. } => *current,
@@ -242,32 +242,32 @@ mod tests {
         book.look(ONE, || Duration::from_secs(seconds), |link| link.ends_with("over"))
     }
 
-    fn ticket(book: &mut LinkBook<&'static str>) -> Ticket {
-        let Look::Make(ticket, _) = look(book, 0) else { panic!("there is one") };
-        ticket
+    fn permit(book: &mut LinkBook<&'static str>) -> Permit {
+        let Look::Make(permit, _) = look(book, 0) else { panic!("there is one") };
+        permit
     }
 
     #[test]
     fn a_link_is_made_once_and_anew_when_it_is_over() {
         let mut book = book();
-        let first = ticket(&mut book);
+        let first = permit(&mut book);
         assert_eq!(look(&mut book, 0), Look::Wait, "another one makes it");
-        book.given_up(first);
+        book.given_back(first);
         assert_eq!(book.made(first, "late", None), Err(Unwanted::Forgotten));
-        let second = ticket(&mut book);
+        let second = permit(&mut book);
         assert_eq!(book.made(second, "link, over", None), Ok(()));
-        assert!(matches!(look(&mut book, 0), Look::Make(ticket, Some("link, over")) if ticket != second));
+        assert!(matches!(look(&mut book, 0), Look::Make(permit, Some("link, over")) if permit != second));
         assert_eq!(book.made(second, "late", None), Err(Unwanted::Forgotten), "another one makes it by now");
     }
 
     #[test]
     fn a_link_that_is_forgotten_while_it_is_made_is_nobodys() {
         let mut book = book();
-        let made = ticket(&mut book);
+        let made = permit(&mut book);
         assert_eq!(book.forget(ONE), None);
-        let again = ticket(&mut book);
+        let again = permit(&mut book);
         assert_eq!(book.made(made, "link", None), Err(Unwanted::Forgotten));
-        book.given_up(made);
+        book.given_back(made);
         book.failed(made, Duration::ZERO, "no".into(), false);
         assert_eq!(look(&mut book, 0), Look::Wait, "that is another one's now");
         assert_eq!(book.made(again, "link", None), Ok(()));
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn nothing_is_made_for_a_session_that_is_over() {
         let mut book = book();
-        let made = ticket(&mut book);
+        let made = permit(&mut book);
         assert_eq!(book.made(made, "link", None), Ok(()));
         let Look::Make(other, _) = book.look(TWO, || Duration::ZERO, |_| false) else { panic!("there is one") };
         assert_eq!((book.close(), book.is_closed()), (vec!["link"], true));
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_link_that_nobody_uses_is_parted_with_when_it_is_over_at_two_looks() {
         let mut book = book();
-        let made = ticket(&mut book);
+        let made = permit(&mut book);
         assert_eq!(book.made(made, "link", None), Ok(()));
         let mut ends = [false, true, false, true, true, true].into_iter();
         let mut look = || book.part_with_over(|_| ends.next().expect("one is there"));
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn what_has_failed_is_left_alone_for_a_while() {
         let mut book = book();
-        let made = ticket(&mut book);
+        let made = permit(&mut book);
         book.failed(made, Duration::from_secs(5), "no way".into(), true);
         let avoided = Look::Avoid { ago: Duration::ZERO, reason: "no way".into(), passing: true };
         assert_eq!(look(&mut book, 5), avoided);
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_better_link_is_tried_by_one_at_a_time_and_takes_the_place_of_the_one_that_it_was_tried_for() {
         let mut book = book();
-        let made = ticket(&mut book);
+        let made = permit(&mut book);
         assert_eq!(book.made(made, "slow", Some(Duration::from_secs(3))), Ok(()));
         assert_eq!(look(&mut book, 2), Look::Use("slow"));
         let Look::Improve("slow", tried) = look(&mut book, 3) else { panic!("it is time") };
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn a_better_link_to_what_was_forgotten_comes_too_late() {
         let mut book = book();
-        let made = ticket(&mut book);
+        let made = permit(&mut book);
         assert_eq!(book.made(made, "slow", Some(Duration::ZERO)), Ok(()));
         let Look::Improve("slow", tried) = look(&mut book, 0) else { panic!("it is time") };
         assert_eq!(book.forget(ONE), Some("slow"));

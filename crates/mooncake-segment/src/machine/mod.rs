@@ -20,7 +20,7 @@ pub use crate::protocol::frames::{Frame, Op};
 pub use gate::{Denied, Gate, Stamps, Writes};
 pub use insiders::Insiders;
 pub use least_epoch::LeastEpoch;
-pub use link_book::{LinkBook, Look, Ticket, Unwanted};
+pub use link_book::{LinkBook, Look, Permit, Unwanted};
 pub use owner::{Fence, Newcomer, Output, Owner, ProcessGone, Segment};
 pub use peer::{FAREWELL, Heard, Leave, Peer};
 pub use remains::Remains;

@@ -347,7 +347,7 @@ pub(crate) struct Reply {
     pub epoch: u16,
     pub sequence: u64,
     pub len: u64,
-    /// What goes with the status: the stamp found.
+    /// What goes with the status: the stamp that was found, or the epoch that the owner obeys.
     pub detail: u64,
 }
 

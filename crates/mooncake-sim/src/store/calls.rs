@@ -196,7 +196,7 @@ impl CallDriver for Caller<'_> {
             Some(refusal) => return Err(NoReply::Refused(refusal)),
             None => {}
         }
-        call.attached(&session, |_| None)?;
+        call.connected(&session, |_| None)?;
         let ended: Vec<Rid> = match &call.request().body {
             Some(request::Body::PutEnd(end)) => {
                 end.ended.iter().flat_map(|ended| ended.replicas.iter().map(|it| Rid(it.rid))).collect()

@@ -112,11 +112,11 @@ impl Store {
     /// The link to a segment, made now if there is none.
     pub(crate) async fn link_to(&self, address: &Address) -> Option<Rc<Link>> {
         let (world, book) = (&self.inner.world, self.inner.links.book.borrow().clone());
-        let ticket = loop {
+        let permit = loop {
             let look = book.borrow_mut().look(address.uuid, || world.now(), |link| link.is_over());
             match look {
                 Look::Use(link) => return Some(link),
-                Look::Make(ticket, _) => break ticket,
+                Look::Make(permit, _) => break permit,
                 Look::Wait => world.sleep_micros(500).await,
                 Look::Closed => return None,
                 Look::Improve(..) | Look::Avoid { .. } => unreachable!("nothing is tried again later"),
@@ -124,10 +124,10 @@ impl Store {
         };
         let session = book.borrow().session();
         let Some(link) = self.make_link(address, session).await.map(Rc::new) else {
-            book.borrow_mut().given_up(ticket);
+            book.borrow_mut().given_back(permit);
             return None;
         };
-        let kept = book.borrow_mut().made(ticket, link.clone(), None);
+        let kept = book.borrow_mut().made(permit, link.clone(), None);
         if kept.is_err() {
             link.forgotten.set(true);
         }

@@ -29,7 +29,7 @@ mod tests;
 /// Longest that the master parks a put, and some.
 const PARK_TIME_MAX: Duration = Duration::from_millis(2_500);
 
-/// Most copies of an object that a master makes.
+/// Most replicas of an object.
 const REPLICAS_MAX: u32 = 64;
 
 /// Says that a soft pin names no lifetime: the master's default holds.
@@ -137,7 +137,7 @@ impl PutDriver for Driver<'_> {
         };
         let timeout = control.lookup_timeout + if wait { PARK_TIME_MAX } else { Duration::ZERO };
         let body = request::Body::PutStart(start);
-        let reply = control.mutate(WHAT, body, timeout, Abandoned::GivesUpPlacements)?;
+        let reply = control.mutate(WHAT, body, timeout, Abandoned::AbortsPlacements)?;
         match reply.body {
             reply::Body::PutStart(started) if started.slots.len() == indices.len() => {
                 Ok((started.slots, ReservationOrigin { numbering: reply.numbering, session: reply.session }))
@@ -165,9 +165,9 @@ impl PutDriver for Driver<'_> {
                 return Err(CopyFailure::interrupted(true));
             }
             progress.begin_write();
-            let parts = self.items[placed.index].value;
+            let pieces = self.items[placed.index].value;
             let outcome = ready(write_key(&placed.slot.replicas, |replica| {
-                std::future::ready(self.store.write_replica(replica, 0, parts, origin, interrupted))
+                std::future::ready(self.store.write_replica(replica, 0, pieces, origin, interrupted))
             }));
             progress.end_write();
             if matches!(&outcome, Err(lost) if matches!(lost.error.cause(), Cause::Interrupted)) {
@@ -242,18 +242,18 @@ fn found_no_staging(lost: &CopyFailure) -> bool {
 }
 
 impl Inner {
-    /// Writes the parts to a replica, from this byte of the object on.
+    /// Writes the pieces to a replica, from this byte of the object on.
     pub(crate) fn write_replica(
         &self,
         replica: &mooncake_wire::message::Replica,
         offset: u64,
-        parts: &[Source<'_>],
+        pieces: &[Source<'_>],
         origin: &ReservationOrigin,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<u32, CopyFailure> {
         let segment = replica.extents.first().map(|extent| extent.segment);
         let address = segment.and_then(|segment| self.shared.directory.find(origin.numbering, segment));
-        self.write_replica_at(replica, address.as_ref(), (offset, parts), origin, interrupted)
+        self.write_replica_at(replica, address.as_ref(), (offset, pieces), origin, interrupted)
     }
 
     /// [`Inner::write_replica`] of a replica whose segment was met there, if it was.
@@ -261,7 +261,7 @@ impl Inner {
         &self,
         replica: &mooncake_wire::message::Replica,
         address: Option<&Arc<SegmentAddress>>,
-        (offset, parts): (u64, &[Source<'_>]),
+        (offset, pieces): (u64, &[Source<'_>]),
         origin: &ReservationOrigin,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<u32, CopyFailure> {
@@ -277,7 +277,7 @@ impl Inner {
         let deadline = self.transfer_deadline(extent.length, interrupted);
         let link = self.shared.links.link_to_write(origin.session.id, address, &deadline);
         let link = link.map_err(|error| untouched(link_error(&error), error.is_passing()))?;
-        link.write_part(Rid(replica.rid), extent.offset + offset, parts, extent.length, &deadline).map_err(|failed| {
+        link.write_part(Rid(replica.rid), extent.offset + offset, pieces, extent.length, &deadline).map_err(|failed| {
             let (passing, error) = (failed.error.is_passing(), transfer_error(failed.error));
             CopyFailure { final_word: error.is_callers(), passing, error, settled: failed.settled }
         })

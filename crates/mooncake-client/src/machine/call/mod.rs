@@ -16,7 +16,7 @@ use crate::machine::position::raise;
 use crate::machine::reachability::Reachability;
 use crate::machine::sequences::Sequences;
 
-/// Rest between two tries to reach a master that refuses connections.
+/// Pause between two tries to reach a master that refuses connections.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// A reply that shows the master alive this recently keeps a long call waiting.
@@ -68,7 +68,7 @@ pub trait CallDriver: Sized {
     /// The highest position in a log that the store has seen, under its lock.
     fn position(&self) -> impl DerefMut<Target = LogPosition>;
 
-    /// One try, over a connection of the current session: [`Call::attached`] says whether it is sent, [`keep_waiting`]
+    /// One try, over a connection of the current session: [`Call::connected`] says whether it is sent, [`keep_waiting`]
     /// for how long it waits, and [`Call::heard`] gets the reply to this very request.
     fn exchange(
         &self,
@@ -90,7 +90,7 @@ pub trait CallDriver: Sized {
     /// Waits until the store is in another session, as long as [`keep_waiting`] says and the deadline allows.
     fn another_session(&self, lost: &Self::Session, heed: bool) -> impl Future<Output = ()>;
 
-    /// Has the placements given up that the master may have given for a request of this session:
+    /// Has the placements aborted that the master may have given for a request of this session:
     /// [`crate::machine::orphans::add`].
     fn leave_behind(&self, session: Self::Session, request: Request);
 
@@ -120,8 +120,8 @@ pub struct SessionReply<S> {
 pub enum Abandoned {
     /// Whatever it did may stay; what it has not done yet, it is not to do behind the calls that follow.
     Stays,
-    /// Placements that it may have been given are found out and given up.
-    GivesUpPlacements,
+    /// Placements that it may have been given are found out and aborted.
+    AbortsPlacements,
     /// Pins that it may have been given are voided.
     VoidsPins,
 }
@@ -224,7 +224,7 @@ pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned:
     let outcome = call.run().await;
     if let Err(failure) = outcome {
         match (abandoned, call.sent_in) {
-            (Abandoned::GivesUpPlacements, Some(session)) => {
+            (Abandoned::AbortsPlacements, Some(session)) => {
                 driver.leave_behind(session, std::mem::take(request));
             }
             (Abandoned::VoidsPins, Some(_)) => {
@@ -356,7 +356,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
 
     /// A try has a connection of this session; it is sent over it unless an error says what is in the way. `lacks`:
     /// what the master at the other end does not know of what is asked, and what it is.
-    pub fn attached(
+    pub fn connected(
         &mut self,
         session: &D::Session,
         lacks: impl FnOnce(&Body) -> Option<(Feature, String)>,

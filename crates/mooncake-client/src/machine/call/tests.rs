@@ -218,7 +218,7 @@ impl CallDriver for &Script {
             _ => {}
         }
         let is_too_old = matches!(next, Try::TooOld);
-        call.attached(&session, |_| is_too_old.then(|| (Feature::ReaderGone, "0.1".into())))?;
+        call.connected(&session, |_| is_too_old.then(|| (Feature::ReaderGone, "0.1".into())))?;
         self.sent.borrow_mut().push((session, call.request().clone()));
         let body = match next {
             Try::Reply(body) => body,
@@ -339,15 +339,15 @@ fn a_mutation_keeps_its_sequence_over_its_tries() {
 #[test]
 fn placements_of_a_put_without_an_answer_are_left_behind_only_if_it_was_sent() {
     let script = Script::new([]);
-    assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::GivesUpPlacements)).is_err());
+    assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
     assert!(script.orphans.borrow_mut().first().is_none());
     assert_eq!(script.told_next(), (2, vec![]), "what was not sent is settled");
     script.reach.pong(script.now.get());
     script.then([Try::TooOld, Try::TooOld]);
-    assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::GivesUpPlacements)).is_err());
+    assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
     assert!(script.orphans.borrow_mut().first().is_none() && script.told_next().0 == 3);
     script.then([Try::Broken]);
-    assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::GivesUpPlacements)).is_err());
+    assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
     assert_eq!(script.told.borrow().last(), Some(&"worker"));
     assert_eq!(script.told_next(), (3, vec![]), "its answer is still to come");
 
@@ -636,7 +636,7 @@ fn what_is_answered_is_settled_whatever_kind_of_mutation_it_was() {
     ready(finish_now(&script.call(), &mut ping())).unwrap();
     assert_eq!(script.told_next(), (2, vec![]));
     script.pins.borrow_mut().list();
-    for (abandoned, below) in [(Abandoned::Stays, 3), (Abandoned::GivesUpPlacements, 4), (Abandoned::VoidsPins, 4)] {
+    for (abandoned, below) in [(Abandoned::Stays, 3), (Abandoned::AbortsPlacements, 4), (Abandoned::VoidsPins, 4)] {
         script.then([done()]);
         script.mutate(abandoned).unwrap();
         assert_eq!(script.told_next(), (below, vec![]), "{abandoned:?}");

@@ -355,8 +355,8 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
 enum Told {
     /// It is an object, by this word or an earlier one.
     Object,
-    /// This word took it back, before any other made it an object.
-    TakenBack,
+    /// This word aborted it, before any other made it an object.
+    Aborted,
     /// The word came too late.
     Late,
     /// The owners of all its replicas are away: the word may be said again.
@@ -392,7 +392,7 @@ async fn became_of<D: PutSessionDriver>(
     use put_end_reply::Outcome;
     let told = |outcome: &i32| match Outcome::try_from(*outcome) {
         Ok(Outcome::Committed) => Told::Object,
-        Ok(Outcome::Revoked) => Told::TakenBack,
+        Ok(Outcome::Revoked) => Told::Aborted,
         Ok(Outcome::Hidden) => Told::Hidden,
         _ => Told::Late,
     };
@@ -534,8 +534,8 @@ async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -
     }
 }
 
-/// Takes back what keys have reserved; a result for each. Where an end has gone to the master, the master is told that
-/// no copy is good, and its answer decides: a key that is said to be taken back never becomes an object.
+/// Aborts what keys have reserved; a result for each. Where an end has gone to the master, the master is told that
+/// no copy is good, and its answer decides: a key that is said to be aborted never becomes an object.
 pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
     let (mut results, mut aborted, mut sent) = (Vec::with_capacity(keys.len()), Vec::new(), Vec::new());
     for (index, key) in keys.iter().enumerate() {
@@ -569,7 +569,7 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
     let told = tell(driver, keys, &sent).await;
     for ((index, sealed), told) in sent.iter().zip(told) {
         results[*index] = match told {
-            Ok(Told::TakenBack) => Ok(()),
+            Ok(Told::Aborted) => Ok(()),
             Ok(Told::Object) => Err(is_object()),
             Ok(Told::Late) => Err(taken_back()),
             Ok(Told::Hidden) => Err(driver.confused()),

@@ -259,7 +259,7 @@ impl Connection {
 
     /// Whether a master that needs its place has closed it meanwhile. It is not looked at after a short rest: a master
     /// closes the connections that rest longest.
-    pub fn was_closed_at_rest(&self) -> bool {
+    pub fn was_closed_while_idle(&self) -> bool {
         self.at_rest() > LOOKED_AT && self.was_closed()
     }
 

@@ -262,7 +262,7 @@ impl Control {
     /// A connection of the current session. `long`: the call may take long.
     // Every put is here twice: what it gives is large, and moved once less so.
     #[inline(always)]
-    pub fn checkout(
+    pub fn check_out(
         &self,
         long: bool,
         deadline: &Deadline<'_>,
@@ -272,11 +272,11 @@ impl Control {
         let mut pool = self.pool.lock();
         loop {
             if !long || pool.long < LONG_CALLS_MAX {
-                while let Some((attached, connection)) = pool.idle.pop() {
-                    let is_current = attached.is(&session) && attached.instance == session.instance;
-                    if is_current && !connection.was_closed_at_rest() {
+                while let Some((of, connection)) = pool.idle.pop() {
+                    let is_current = of.is(&session) && of.instance == session.instance;
+                    if is_current && !connection.was_closed_while_idle() {
                         pool.long += usize::from(long);
-                        return Ok((attached, connection));
+                        return Ok((of, connection));
                     }
                     pool.open -= 1;
                 }
@@ -297,7 +297,7 @@ impl Control {
         drop(pool);
         let opened = self.attach(&session, deadline);
         if opened.is_err() {
-            self.give_place_back(long);
+            self.give_room_back(long);
         }
         opened.map(|connection| (session, connection))
     }
@@ -317,7 +317,7 @@ impl Control {
     }
 
     /// A connection is no more, or did not come about.
-    pub fn give_place_back(&self, long: bool) {
+    pub fn give_room_back(&self, long: bool) {
         let mut pool = self.pool.lock();
         pool.long -= usize::from(long);
         pool.open -= 1;

@@ -47,7 +47,7 @@ pub enum Asked<'m> {
 pub enum Change<'m> {
     /// Ends puts.
     PutEnd(Vec<Ended>),
-    /// Gives reservations up.
+    /// Aborts reservations.
     Abort {
         /// Which.
         rids: Vec<Rid>,

@@ -47,7 +47,7 @@ pub(super) struct Outcome<T> {
     pub result: Result<T, TransferError>,
     /// The lane stands between two requests and can carry the next.
     pub reusable: bool,
-    /// The peer has said that nothing of this request touches its memory any more.
+    /// Nothing of this request touches the peer's memory any more: the peer has said so, or nothing of it was sent.
     pub settled: bool,
 }
 
@@ -125,7 +125,7 @@ impl Lane {
     pub(super) fn read(
         &mut self,
         span: Span,
-        parts: &mut [Target<'_>],
+        pieces: &mut [Target<'_>],
         checksum: bool,
         deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
@@ -142,13 +142,13 @@ impl Lane {
         if reply.len != span.len {
             return Outcome::new(Err(self.nonsense("it sends another length than asked for")), false, true);
         }
-        let received = if Bounce::is_needed_for_targets(parts) {
+        let received = if Bounce::is_needed_for_targets(pieces) {
             let mut bounce = std::mem::take(&mut self.bounce);
-            let received = self.receive_by_bounce(span.len, parts, checksum, &mut bounce, &mut stall);
+            let received = self.receive_by_bounce(span.len, pieces, checksum, &mut bounce, &mut stall);
             self.bounce = bounce;
             received
         } else {
-            self.receive(span.len, parts, 0, checksum, &mut stall)
+            self.receive(span.len, pieces, 0, checksum, &mut stall)
         };
         let crc = match received {
             Ok(crc) => crc,
@@ -174,7 +174,7 @@ impl Lane {
     fn receive_by_bounce(
         &self,
         len: u64,
-        parts: &mut [Target<'_>],
+        pieces: &mut [Target<'_>],
         checksum: bool,
         bounce: &mut Bounce,
         stall: &mut StallTimer<'_>,
@@ -182,7 +182,7 @@ impl Lane {
         let (mut got, mut crc) = (0, 0);
         while got < len {
             let now = (len - got).min(RECV_CHUNK);
-            let mut chunk = split_targets(parts, got, got + now);
+            let mut chunk = split_targets(pieces, got, got + now);
             crc = self.receive(now, &mut bounce.targets(&mut chunk), crc, checksum, stall)?;
             bounce.deliver(&mut chunk)?;
             got += now;
@@ -194,14 +194,14 @@ impl Lane {
     fn receive(
         &self,
         len: u64,
-        parts: &mut [Target<'_>],
+        pieces: &mut [Target<'_>],
         mut crc: u32,
         checksum: bool,
         stall: &mut StallTimer<'_>,
     ) -> Result<u32, TransferError> {
         let (mut got, mut checked) = (0, 0);
         while got < len {
-            match recv_targets(self.fd(), parts, got, (len - got).min(RECV_CHUNK)) {
+            match recv_targets(self.fd(), pieces, got, (len - got).min(RECV_CHUNK)) {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     got += count as u64;
@@ -210,7 +210,7 @@ impl Lane {
                 Err(e) => stall.failed(e, "receive")?,
             }
             if checksum && (got - checked >= RECV_CHUNK || got == len) {
-                crc = crc_of_targets(crc, parts, checked, got)?;
+                crc = crc_of_targets(crc, pieces, checked, got)?;
                 checked = got;
             }
         }
@@ -218,10 +218,10 @@ impl Lane {
     }
 
     /// Writes the pieces; gives their checksum once they are in the peer's memory.
-    pub(super) fn write(&mut self, span: Span, parts: &[Source<'_>], deadline: &Deadline<'_>) -> Outcome<u32> {
-        let lending = if self.within_host { Lending::of_sources(parts) } else { None };
+    pub(super) fn write(&mut self, span: Span, pieces: &[Source<'_>], deadline: &Deadline<'_>) -> Outcome<u32> {
+        let lending = if self.within_host { Lending::of_sources(pieces) } else { None };
         let lent = lending.is_some();
-        let outcome = self.write_by(lending, span, parts, deadline);
+        let outcome = self.write_by(lending, span, pieces, deadline);
         if lent && !outcome.reusable {
             // The caller has its memory again: what of it still waits in the socket, by reference, never leaves,
             // refused or not.
@@ -234,7 +234,7 @@ impl Lane {
         &mut self,
         lending: Option<Lending>,
         span: Span,
-        parts: &[Source<'_>],
+        pieces: &[Source<'_>],
         deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
         let mut stall = StallTimer::new(self, deadline);
@@ -242,7 +242,7 @@ impl Lane {
         let header = frame.encode();
         let mut begun = false;
         let mut bounce = std::mem::take(&mut self.bounce);
-        let sent = self.send_all_of(&header, parts, &mut bounce, lending, &mut stall, &mut begun);
+        let sent = self.send_all_of(&header, pieces, &mut bounce, lending, &mut stall, &mut begun);
         self.bounce = bounce;
         let crc = match sent {
             Ok(Sent::All(crc)) => crc,
@@ -265,24 +265,24 @@ impl Lane {
     fn send_all_of(
         &self,
         header: &[u8; FRAME_LEN],
-        parts: &[Source<'_>],
+        pieces: &[Source<'_>],
         bounce: &mut Bounce,
         mut lending: Option<Lending>,
         stall: &mut StallTimer<'_>,
         begun: &mut bool,
     ) -> Result<Sent, TransferError> {
-        let (mut crc, mut done, len) = (0, 0, total_of_sources(parts));
+        let (mut crc, mut done, len) = (0, 0, total_of_sources(pieces));
         let mut rest: Vec<Source<'_>>;
-        let mut parts = parts;
+        let mut pieces = pieces;
         let mut header: &[u8] = header;
         loop {
             let chunk;
             let now = (len - done).min(SEND_CHUNK);
             let piece = if now == len - done {
-                parts
+                pieces
             } else {
-                (chunk, rest) = split_sources(parts, now);
-                parts = &rest;
+                (chunk, rest) = split_sources(pieces, now);
+                pieces = &rest;
                 &chunk
             };
             let stand_ins;

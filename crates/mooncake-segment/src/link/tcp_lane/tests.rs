@@ -222,9 +222,9 @@ fn a_large_write_arrives_whole_and_its_checksum_is_that_of_its_bytes() {
     };
     lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, deadline| {
         let mut lane = lane.unwrap();
-        for parts in [&[Source::new(first), Source::new(second)][..], &[Source::new(&bytes[..1000])]] {
-            let span = Span { rid: RID, offset: 0, len: total_of_sources(parts) };
-            let outcome = lane.write(span, parts, deadline);
+        for pieces in [&[Source::new(first), Source::new(second)][..], &[Source::new(&bytes[..1000])]] {
+            let span = Span { rid: RID, offset: 0, len: total_of_sources(pieces) };
+            let outcome = lane.write(span, pieces, deadline);
             let crc = mooncake_memory::crc32c(&bytes[..span.len as usize]);
             assert!(outcome.reusable && outcome.settled);
             assert_eq!(outcome.result.unwrap(), crc);
