@@ -139,7 +139,7 @@ pub fn remarks(reader: Reader, names: impl IntoIterator<Item = String>) -> Vec<S
             Some(Setting { support: Support::Inactive, help, .. }) => {
                 remarks.push(format!("{name} has no effect: this version does not have {help}"));
             }
-            Some(variable) => remarks.push(format!("{name} has no effect: {}", variable.help)),
+            Some(variable) => families.entry(variable.help).or_default().push(name),
             None if READ_BY_ENGINES.contains(&name.as_str()) => {}
             None => match families::reason(&name) {
                 Some(why) => families.entry(why).or_default().push(name),

@@ -135,6 +135,11 @@ impl Core {
         });
     }
 
+    /// Whether an object of that key is stored whose owners are all away.
+    pub fn owners_are_away(&self, key: &[u8]) -> bool {
+        self.seen(self.objects.hash(key), key) == Err(Absent::OwnersAway)
+    }
+
     /// What an operator looks at: changes nothing, and is not counted.
     pub fn peek(&self, key: &[u8]) -> Option<FoundRef<'_>> {
         let slot = self.visible(self.objects.hash(key), key)?;

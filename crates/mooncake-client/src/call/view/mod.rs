@@ -12,6 +12,7 @@ use mooncake_wire::message::{Extent, Object, Pin, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::call::get::unread;
+use crate::call::query::OWNER_AWAY;
 use crate::error::StoreError;
 use crate::inner::Inner;
 use crate::machine::call::Abandoned;
@@ -112,7 +113,12 @@ impl ViewDriver for Inner {
         let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
         let reply = control.mutate(WHAT, body, control.lookup_timeout, Abandoned::VoidsPins)?;
         match reply.body {
-            reply::Body::Lookup(found) if found.objects.len() == keys.len() => Ok((found.objects, reply.numbering)),
+            reply::Body::Lookup(found) if found.objects.len() == keys.len() => {
+                if found.away {
+                    self.keep_miss(OWNER_AWAY.to_owned());
+                }
+                Ok((found.objects, reply.numbering))
+            }
             _ => Err(control.confused(WHAT)),
         }
     }

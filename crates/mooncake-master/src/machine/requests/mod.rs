@@ -108,8 +108,8 @@ pub struct PutStart<'m> {
 pub enum Outcome {
     /// Per put that was ended.
     PutEnd(Vec<EndOutcome>),
-    /// Per key: what is viewed.
-    Pin(Vec<Option<Found>>),
+    /// What was pinned of each key, and whether one that was not is stored while its owners are away.
+    Pin(Vec<Option<Found>>, bool),
     /// Per key.
     Remove(Vec<RemoveOutcome>),
     /// The segment's number.
@@ -263,7 +263,11 @@ impl Change<'_> {
                 done(rids.len(), core.abort(now, origin, &rids, writer_done, effects))
             }
             Change::Pin(keys) => match core.pin(now, origin, &keys, effects) {
-                Ok(found) => Outcome::Pin(found),
+                Ok(found) => {
+                    let mut missing = keys.iter().zip(&found).filter(|(_, found)| found.is_none());
+                    let away = missing.any(|(key, _)| core.owners_are_away(key));
+                    Outcome::Pin(found, away)
+                }
                 Err(refused) => Outcome::Refused(refused, keys.len()),
             },
             Change::Unpin(rids) => done(rids.len(), core.unpin(now, origin, &rids, effects)),
@@ -306,12 +310,12 @@ impl Outcome {
                 let outcomes = outcomes.into_iter().map(convert::end_outcome).collect();
                 CountedReply::counted(reply::Body::PutEnd(message::PutEndReply { outcomes }), tally)
             }
-            Outcome::Pin(found) => {
+            Outcome::Pin(found, away) => {
                 let failed = found.iter().filter(|found| found.is_none()).count();
                 let hit_bytes = found.iter().flatten().map(|found| found.size).sum();
                 let tally = Tally { items: found.len(), failed, hit_bytes, ..Tally::default() };
                 let objects = found.iter().map(convert::pinned_object).collect();
-                CountedReply::counted(reply::Body::Lookup(message::LookupReply { objects, away: false }), tally)
+                CountedReply::counted(reply::Body::Lookup(message::LookupReply { objects, away }), tally)
             }
             Outcome::Remove(outcomes) => {
                 let failed = outcomes.iter().filter(|outcome| **outcome != RemoveOutcome::Removed).count();
