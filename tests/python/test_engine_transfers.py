@@ -293,6 +293,8 @@ def test_calls_before_initialize_and_after_close_fail_and_say_why(process):
         assert one.call("batch_transfer_async_write", "127.0.0.1:1", [1], [1], [1]) == 0
         assert one.call("register_memory", 1, 1) < 0
         assert one.call("get_notifies") == []
+        assert one.run("result = engine.get_engine() is None")
+        assert "initialize" in one.call("last_error")
         assert one.call("send_probe", "127.0.0.1:1") != 0
         assert one.call("get_batch_transfer_status", [1]) == -1
         assert json.loads(one.call("get_local_topology")) is not None

@@ -93,6 +93,10 @@ def test_what_is_stored_at_an_owner_that_is_away_is_told_from_what_is_not_stored
         assert "its owner is away" in store.last_error()
         assert store.get_buffer("k") is None
         assert "its owner is away" in store.last_error()
+        assert store.batch_get_buffer(["no", "k"]) == [None, None]
+        assert "its owner is away" in store.last_error()
+        assert store.batch_replica_clear(["k"]) == []
+        assert "or is away" in store.last_error()
         assert store.batch_get_session_start(["k"]) == [-704]
         assert "its owner is away" in store.last_error()
         assert store.get("no") == b""

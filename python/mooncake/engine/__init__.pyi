@@ -94,7 +94,7 @@ class TransferEngine:
     def get_local_server_name(self) -> str:
         """The name that peers know it by; "" before `initialize`."""
     def get_engine(self) -> InnerTransferEngine | None:
-        """The engine itself, for those that share it."""
+        """The engine itself, for those that share it; None, with the reason in `last_error()`, before `initialize`."""
     def get_engine_ptr(self) -> int:
         """0, with the reason in `last_error()`: who asks for the address of an engine of C++ would use it as one."""
     def get_local_topology(self, device_name: str | None = None) -> str:

@@ -96,9 +96,14 @@ impl TransferEngine {
         py.detach(|| logging(|| Topology::from_env(devices, environment::variable)).to_json())
     }
 
-    /// The engine itself, for those that share it.
+    /// The engine itself, for those that share it; None, with the reason in `last_error()`, before `initialize`.
     fn get_engine(&self) -> PyResult<Option<InnerTransferEngine>> {
-        Ok(self.engine().ok().map(InnerTransferEngine))
+        self.errors.clear();
+        let engine = self.engine();
+        if engine.is_err() {
+            self.errors.set(|| "get_engine: there is none yet; call initialize() first".into());
+        }
+        Ok(engine.ok().map(InnerTransferEngine))
     }
 
     /// 0, with the reason in `last_error()`: who asks for the address of an engine of C++ would use it as one.

@@ -263,11 +263,12 @@ impl MooncakeDistributedStore {
     }
 }
 
-const NO_OBJECT: &str = "no such object: nobody stored it, it was removed or evicted, or its owner has ended";
-const LOOKED_UP: &str = "it is in use: looked up a moment ago (by is_exist, get_size or a replica query, for 2 s \
-    unless the master was told otherwise); try again later, or remove it with force=True";
-const IN_USE: &str = "it is in use: pinned, under a view, or looked up a moment ago (by is_exist, get_size or a \
-    replica query, for 2 s unless the master was told otherwise); try again later";
+const NO_OBJECT: &str = "no such object: nobody stored it, it was removed or evicted, or its owner has ended or is \
+    away";
+const LOOKED_UP: &str = "it is in use: looked up a moment ago (by is_exist, get_size, a replica query or a get \
+    session, for 2 s unless the master was told otherwise); try again later, or remove it with force=True";
+const IN_USE: &str = "it is in use: pinned, under a view, or looked up a moment ago (by is_exist, get_size, a \
+    replica query or a get session, for 2 s unless the master was told otherwise); try again later";
 
 #[cold]
 fn out_of_memory(size: u64, error: &PyErr) -> StoreError {
