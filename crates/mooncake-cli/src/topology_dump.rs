@@ -1,7 +1,7 @@
 //! `mooncake topology-dump`: which network devices are near which memory.
 
 use mooncake_settings::{CommandLine, SettingError, TOPOLOGY_DUMP, environment, parse};
-use mooncake_transfer_engine::{EngineError, Topology};
+use mooncake_transfer_engine::Topology;
 
 use crate::logging::say;
 
@@ -12,7 +12,7 @@ pub enum DumpError {
     #[error(transparent)]
     Setting(#[from] SettingError),
     /// A file that cannot be read.
-    #[error("{path}: {source}")]
+    #[error("cannot read {path}: {source}")]
     File {
         /// Its path.
         path: String,
@@ -20,15 +20,15 @@ pub enum DumpError {
         source: std::io::Error,
     },
     /// A file that is no matrix.
-    #[error("{path}: {source}")]
+    #[error("{path} is no matrix of network devices: {source}")]
     Matrix {
         /// Its path.
         path: String,
         /// Why not.
-        source: EngineError,
+        source: serde_json::Error,
     },
     /// The file is to come from a variable that is not set.
-    #[error("--use_custom_topo shows the file that MC_CUSTOM_TOPO_JSON names, which is not set")]
+    #[error("--use_custom_topo shows the file that MC_CUSTOM_TOPO_JSON names, which is not set, or is empty")]
     NoFile,
 }
 

@@ -1,10 +1,10 @@
 //! Client of the KV-cache pool: put, get, exists, remove, and views over the
 //! pool's memory.
 //!
-//! A [`Store`] is one client. With a `global_segment_size` it also gives that
+//! A [`Store`] is one client. With a `global_segment_size` it also lends that
 //! much memory to the pool. Calls block the calling thread only, do their own
-//! I/O on it, and end by a deadline; each has a batch form, and the single form
-//! is the batch of one.
+//! I/O on it, and end by a deadline. They take lists; `put`, `upsert` and `get`
+//! have a form for one key.
 //!
 //! ```no_run
 //! use mooncake_client::{PutOptions, Source, Store, StoreOptions};
@@ -37,6 +37,7 @@
 //!   that is a miss. [`Store::last_miss_cause`] says why.
 //! * A put either stores the whole object or fails with a reason. The first
 //!   writer of a key wins; the others learn that it [existed](PutOutcome::Existed).
+//!   An upsert replaces.
 //! * A master that is away costs one deadline, then calls fail at once until it
 //!   answers again. The session, its memory and its objects outlast that.
 //! * In a forked child every call refuses ([`ErrorKind::Forked`]).

@@ -15,7 +15,7 @@ use rustix::event::{Timespec, epoll};
 
 use crate::machine::processes::Known;
 
-/// What the bell is to epoll: no session's id.
+/// The waker's mark in epoll: no session's id.
 const WAKER: u64 = u64::MAX;
 
 /// Looks for a process by its identity.

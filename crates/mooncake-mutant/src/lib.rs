@@ -141,7 +141,7 @@ mutants! {
     /// Puts whose bytes move are not renewed.
     MovedPutsAreNotRenewed,
     /// What a put left behind is aborted with one try.
-    PlacementsAreGivenUpOnce,
+    PlacementsAreAbortedOnce,
     /// A repeated mutation goes under a new number.
     RetriesAreNew,
     /// The master hears of mutations as answered that are not.

@@ -10,15 +10,15 @@ const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(5);
 
 /// Until when a call may wait, and the hook of its caller.
 ///
-/// The hook is asked on the caller's thread alone and under no lock of this crate's: it may wait for a lock of the
-/// caller's, whose holder waits for what this call holds.
+/// The hook is asked on the caller's thread, and on threads that work for its call, under no lock of this library: it
+/// may wait for a lock of the caller's, whose holder waits for what this call holds.
 #[derive(Clone, Copy)]
 pub struct Deadline<'a> {
     /// When the call began, for what is said of a wait that was too long.
     pub began: Instant,
     /// When it ends.
     pub until: Instant,
-    /// Asked once a [slice](Deadline::SLICE); true ends the call.
+    /// Asked at least once a [slice](Deadline::SLICE) while the call waits; true ends it.
     pub interrupted: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -103,7 +103,8 @@ impl<'a> Deadline<'a> {
             }
             if asked.is_none_or(|asked| now.duration_since(asked) >= Deadline::SLICE) {
                 if self.is_interrupted() {
-                    return false;
+                    // It may have become so while the hook was asked.
+                    return is_so();
                 }
                 asked = Some(now);
             }

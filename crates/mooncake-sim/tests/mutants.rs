@@ -80,7 +80,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PassingFailuresEndGetSessions
         | PinsOfAnotherEpochAreForgotten
         | PinsSettleDuringLists
-        | PlacementsAreGivenUpOnce
+        | PlacementsAreAbortedOnce
         | PongsConfirmUnlogged
         | PositionIsForgotten
         | RevokesDoNotAsk

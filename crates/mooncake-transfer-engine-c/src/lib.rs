@@ -334,7 +334,9 @@ pub unsafe extern "C" fn installTransport(
             if !matrix.is_null() {
                 // SAFETY: as above.
                 let matrix = unsafe { text(matrix.cast(), "the matrix")? };
-                handle.engine.set_topology(Topology::parse(&matrix)?);
+                let matrix = Topology::parse(&matrix);
+                let matrix = matrix.map_err(|error| EngineError::InvalidArgument(format!("the topology: {error}")))?;
+                handle.engine.set_topology(matrix);
             }
             // Not null, and nothing that a caller could use.
             Ok(engine)

@@ -110,7 +110,7 @@ pub enum EngineError {
     Malformed {
         /// The peer.
         peer: String,
-        /// What it said.
+        /// What is wrong with it.
         reason: String,
     },
     /// The metadata service could not be asked, or does not know the name.
@@ -201,10 +201,8 @@ impl EngineError {
     pub(crate) fn blocking(peer: &str, what: &'static str) -> impl FnOnce(BlockingError) -> EngineError {
         move |error| match error {
             BlockingError::Wait(error) => EngineError::waiting(peer, what)(error),
-            BlockingError::Start(source) => {
-                EngineError::Socket { peer: peer.to_owned(), what: "start a thread", source }
-            }
-            BlockingError::Full(_) => EngineError::Timeout { peer: peer.to_owned(), what, waited: Duration::ZERO },
+            BlockingError::Start(source) => EngineError::Os { what: "start a thread", source },
+            BlockingError::Full(_) => unreachable!("the engine's pool refuses no work"),
             BlockingError::Panicked => EngineError::Panicked(format!("{peer}: {what}: {error}")),
         }
     }

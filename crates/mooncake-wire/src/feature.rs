@@ -1,5 +1,6 @@
-//! What version 1 of the protocol gained after its first form. A master says in its hello which of these it knows; what
-//! it does not know it would ignore, as unknown fields are, and answer as if it had done it.
+//! What version 1 of the protocol gained after its first form. Both sides say in their hellos which of these they know.
+//! A field that a master does not know it ignores, and answers as if it had done it; a request that it does not know it
+//! refuses without saying which.
 
 use crate::message::request::Body;
 

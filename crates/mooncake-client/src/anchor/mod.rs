@@ -334,7 +334,7 @@ impl Driver {
         shared.links.start_over();
     }
 
-    /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
+    /// A segment is Gone. A put session without another good replica is over; what it reserved elsewhere is aborted.
     fn leave_put_sessions(&self, uuid: SegmentUuid) {
         let is_on_it = |reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica| {
             place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)

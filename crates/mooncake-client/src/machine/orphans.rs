@@ -107,7 +107,7 @@ async fn attempt<D: CallDriver>(call: &D, session: &D::Session, orphan: Orphan) 
         Orphan::Known(abort) => {
             let mut request = Request { body: Some(request::Body::Abort(abort)), ..Request::default() };
             match finish_in(call, session, &mut request).await {
-                Err(failure) if !failure.is_final() && !mutant!(PlacementsAreGivenUpOnce) => None,
+                Err(failure) if !failure.is_final() && !mutant!(PlacementsAreAbortedOnce) => None,
                 _ => Some(None),
             }
         }
@@ -212,7 +212,7 @@ mod tests {
         let slot = PutSlot { replicas: vec![Replica { rid: 2, extents: Vec::new() }], ..PutSlot::default() };
         let reply = reply::Body::PutStart(PutStartReply { slots: vec![slot] });
         assert_eq!(orphans.done(placed(reply)), Some(5));
-        let Some((_, Orphan::Known(abort))) = orphans.first() else { panic!("nothing is given up") };
+        let Some((_, Orphan::Known(abort))) = orphans.first() else { panic!("nothing is aborted") };
         assert_eq!(abort, Abort { rids: vec![2], writer_done: true });
         assert_eq!((orphans.done(None), orphans.first().is_none(), orphans.running), (None, true, false));
     }

@@ -40,7 +40,7 @@ pub(crate) fn open_first(
                 }
             },
             Err(Unreached::Interrupted) => return Err(Cause::Interrupted.into()),
-            // A master with too many connections that have not identified themselves yet ends the newest.
+            // A master with too many connections that have not identified themselves yet ends the oldest.
             Err(Unreached::Cut(_)) if Instant::now() < cut_until => {
                 std::thread::sleep(RECONNECT);
                 continue;

@@ -30,7 +30,7 @@ impl Removal {
         Removal { cursor: RemoveAll::new(core, force), origin }
     }
 
-    /// Removes what is there in the next `budget` slots. True when it is through.
+    /// Removes what is there in the next `budget` slots. True when it is through or abandoned.
     pub fn take_all(&mut self, core: &mut Core, now: Time, budget: usize, effects: &mut Effects) -> bool {
         self.is_abandoned(core) || core.remove_all_slice(now, &mut self.cursor, budget, effects)
     }

@@ -161,14 +161,19 @@ impl UnresponsivePeers {
         while let Some(name) = self.next() {
             let closed = || self.state.lock().closed;
             if is_answering(&self.node, &name, &Deadline::after(ANSWER_TIMEOUT, &closed)) {
+                // A call that finds it silent from here on has found that out behind this answer.
                 self.answered(&name);
+                continue;
             }
-            if let Some(silent) = self.state.lock().peers.get_mut(&name) {
-                if silent.asked.is_none() {
+            let mut state = self.state.lock();
+            let is_over = state.closed;
+            if let Some(silent) = state.peers.get_mut(&name) {
+                if silent.asked.is_none() && !is_over {
                     tracing::info!(peer = name, "the peer does not answer; it is used again once it does");
                 }
                 (silent.busy, silent.asked) = (false, Some(Instant::now()));
             }
+            drop(state);
             self.changed.notify_all();
         }
     }

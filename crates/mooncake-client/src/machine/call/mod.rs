@@ -19,7 +19,7 @@ use crate::machine::sequences::Sequences;
 /// Pause between two tries to reach a master that refuses connections.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
-/// A reply that shows the master alive this recently keeps a long call waiting.
+/// A long call ends early once no pong has come for this long.
 const LONG_CALL_SILENCE: Duration = Duration::from_millis(1_200);
 
 /// What one call needs of its store.
@@ -75,7 +75,7 @@ pub trait CallDriver: Sized {
         call: &mut Call<'_, Self>,
     ) -> impl Future<Output = Result<(), NoReply<Self::Session, Self::Broken>>>;
 
-    /// No connection that there is now is used again. `broken`: what one of them ran into.
+    /// Closes the connections that no call holds. `broken`: what one of them ran into.
     fn drop_idle(&self, broken: Option<&Self::Broken>);
 
     /// Has the anchor ask for a pong now.
@@ -137,9 +137,9 @@ pub enum Failure<B> {
     Interrupted,
     /// The master has not answered for a while: calls fail at once until it does.
     Unreachable,
-    /// None came in time, and the master was not heard, or every try ran into something.
+    /// None came in time, and the master was not heard, or a try ran into something.
     NoAnswer {
-        /// What the last try ran into.
+        /// What a try ran into most recently; a later one may only have waited.
         last: Option<Obstacle<B>>,
         /// For how long it was tried.
         waited: Duration,
@@ -160,11 +160,12 @@ pub enum Failure<B> {
 }
 
 impl<B> Failure<B> {
-    /// Whether the same request need not be made again: its session is over, or the master has decided. One that has
+    /// Whether the same request need not be made again: its session is over, or the master has decided, or is
+    /// too old for it. One that has
     /// too much to do for now decides nothing.
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Over => true,
+            Self::Over | Self::TooOld(..) => true,
             Self::Refused(refusal) => refusal.kind() != refusal::Kind::Overloaded,
             _ => false,
         }
@@ -187,7 +188,7 @@ pub enum NoReply<S, B> {
     Session(S),
     /// The store is in another session than the one that the call belongs to.
     Elsewhere,
-    /// The master refuses connections.
+    /// The master refuses the request, or the connection for it.
     Refused(Refusal),
     /// See [`Failure::TooOld`].
     TooOld(Feature, String),
@@ -204,7 +205,7 @@ pub enum NoReply<S, B> {
 pub enum WaitEnded {
     /// The caller wants it no more.
     Interrupted,
-    /// It has taken long enough.
+    /// The wait is pointless: the deadline, a closed store, or a master that says nothing.
     Late,
 }
 
@@ -223,7 +224,9 @@ pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned:
     let mut call = Call::new(driver, request, None, true);
     let outcome = call.run().await;
     if let Err(failure) = outcome {
-        match (abandoned, call.sent_in) {
+        // A master that refuses the only try has carried nothing out: that is an answer as any other.
+        let is_answered = matches!(failure, Failure::Refused(_)) && call.last.is_none();
+        match (abandoned, call.sent_in.filter(|_| !is_answered)) {
             (Abandoned::AbortsPlacements, Some(session)) => {
                 driver.leave_behind(session, std::mem::take(request));
             }

@@ -377,6 +377,20 @@ fn what_a_former_session_left_behind_is_not_given_up_in_this_one() {
 }
 
 #[test]
+fn a_put_that_the_master_refuses_leaves_nothing_behind_unless_an_earlier_try_was_lost() {
+    for kind in [refusal::Kind::BadRequest, refusal::Kind::Overloaded] {
+        let script = Script::new([refuses(kind)]);
+        script.reach.pong(script.now.get());
+        assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
+        assert!(script.orphans.borrow_mut().first().is_none(), "{kind:?} is an answer");
+        assert_eq!(script.told_next(), (2, vec![]));
+        script.then([Try::Broken, refuses(kind)]);
+        assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
+        assert!(script.orphans.borrow_mut().first().is_some(), "the first try may have got through");
+    }
+}
+
+#[test]
 fn what_the_master_refuses_to_give_up_is_settled() {
     let script = Script::new([refuses(refusal::Kind::BadRequest)]);
     orphans::abort(&script, &1, vec![Rid(9)], true);
@@ -689,7 +703,7 @@ fn beyond_so_many_a_put_without_an_answer_is_settled_at_once() {
 fn their_mutants_are_noticed() {
     assert!(is_noticed_by(Mutant::SilentMastersAreWaitedFor, calls_fail_at_once_while_no_pong_comes));
     assert!(is_noticed_by(Mutant::ForkedChildrenCall, a_closed_store_and_a_forked_child_make_no_call));
-    assert!(is_noticed_by(Mutant::PlacementsAreGivenUpOnce, what_a_master_has_no_time_to_give_up_is_told_again));
+    assert!(is_noticed_by(Mutant::PlacementsAreAbortedOnce, what_a_master_has_no_time_to_give_up_is_told_again));
     assert!(is_noticed_by(
         Mutant::AbandonedMutationsAreNotTold,
         a_mutation_given_up_on_its_way_is_told_until_the_master_has_answered

@@ -1,8 +1,10 @@
-//! What a call asks for, and what it is told: the one place that says what each operation of the protocol means.
+//! What a call asks for, and how it is answered. Mass removals and queries have files of their own
+//! ([`removals`](super::removals), [`queries`](super::queries)).
 //!
 //! A request is read without the core's lock, carried out under it, and put into words again without it. Reading
-//! refuses what makes no sense. Some requests are not through with one step: a put may wait ([`PutStart`]), and what
-//! removes very many objects does so in slices ([`Removal`](super::removals::Removal)).
+//! refuses what makes no sense. Some requests are not through with one step: a put may wait ([`PutStart`]), what
+//! removes very many objects does so in slices ([`Removal`](super::removals::Removal)), and so does the end of a large
+//! session.
 
 use mooncake_core::{
     Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome, SegmentNo,
@@ -109,7 +111,7 @@ pub enum Outcome {
     /// Per put that was ended.
     PutEnd(Vec<EndOutcome>),
     /// What was pinned of each key, and whether one that was not is stored while its owners are away.
-    Pin(Vec<Option<Found>>, bool),
+    Pin { found: Vec<Option<Found>>, owners_away: bool },
     /// Per key.
     Remove(Vec<RemoveOutcome>),
     /// The segment's number.
@@ -160,8 +162,9 @@ pub fn note_settled(core: &mut Core, session: SessionId, request: &Request) {
 /// Reads a request; what is moved out of it is not there any more.
 pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<Asked<'_>, Bad> {
     use request::Body;
-    let body = request.body.as_mut().ok_or("the request has no body known here")?;
+    let body = request.body.as_mut().ok_or("this master does not know this request; upgrade it")?;
     let numbered = request.sequence != 0;
+    // Queries may be made twice, and so may what says the same each time: a bad replica, the end of a session.
     let needs_number = !matches!(
         body,
         Body::Exists(_)
@@ -265,8 +268,8 @@ impl Change<'_> {
             Change::Pin(keys) => match core.pin(now, origin, &keys, effects) {
                 Ok(found) => {
                     let mut missing = keys.iter().zip(&found).filter(|(_, found)| found.is_none());
-                    let away = missing.any(|(key, _)| core.owners_are_away(key));
-                    Outcome::Pin(found, away)
+                    let owners_away = missing.any(|(key, _)| core.owners_are_away(key));
+                    Outcome::Pin { found, owners_away }
                 }
                 Err(refused) => Outcome::Refused(refused, keys.len()),
             },
@@ -310,12 +313,12 @@ impl Outcome {
                 let outcomes = outcomes.into_iter().map(convert::end_outcome).collect();
                 CountedReply::counted(reply::Body::PutEnd(message::PutEndReply { outcomes }), tally)
             }
-            Outcome::Pin(found, away) => {
+            Outcome::Pin { found, owners_away } => {
                 let failed = found.iter().filter(|found| found.is_none()).count();
                 let hit_bytes = found.iter().flatten().map(|found| found.size).sum();
                 let tally = Tally { items: found.len(), failed, hit_bytes, ..Tally::default() };
                 let objects = found.iter().map(convert::pinned_object).collect();
-                CountedReply::counted(reply::Body::Lookup(message::LookupReply { objects, away }), tally)
+                CountedReply::counted(reply::Body::Lookup(message::LookupReply { objects, away: owners_away }), tally)
             }
             Outcome::Remove(outcomes) => {
                 let failed = outcomes.iter().filter(|outcome| **outcome != RemoveOutcome::Removed).count();
