@@ -5,8 +5,10 @@ mod granule;
 mod rid;
 mod segment_uuid;
 mod session_id;
+mod tier_uuid;
 
 pub use granule::{GRANULE, granules};
 pub use rid::Rid;
 pub use segment_uuid::{NotSegmentUuid, SegmentUuid};
 pub use session_id::SessionId;
+pub use tier_uuid::TierUuid;

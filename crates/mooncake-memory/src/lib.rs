@@ -14,6 +14,7 @@ mod device;
 mod error;
 mod file;
 mod lending;
+mod private_pages;
 mod range;
 mod segment;
 mod shared;
@@ -31,6 +32,7 @@ pub use copy::checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use device::wait_for_stream;
 pub use error::{CopyError, DeviceError, MemoryError, ReadError, RegisterError};
 pub use lending::Lending;
+pub use private_pages::PrivatePages;
 pub use range::ForeignRange;
 pub use segment::mapping::{Expect, Mapping, Verify};
 #[doc(hidden)]

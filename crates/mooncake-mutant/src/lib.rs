@@ -183,6 +183,21 @@ mutants! {
     DeafMastersCountSilence,
     /// A pong confirms what is not in the log yet.
     PongsConfirmUnlogged,
+    // -------------------------------------------------------------- tiers
+    /// A record counts as that of its place, whichever one lies there.
+    RecordsAreNotCompared,
+    /// The bytes of a record count as those that were written.
+    ChunksAreNotSummed,
+    /// A tier says that everything was synced, whatever is being written.
+    SyncedToIsTooHigh,
+    /// A write that ended behind the begin of a sync counts as synced by it.
+    LateWritesCountAsSynced,
+    /// What an earlier owner of a tier did not sync stays so.
+    EarlierWritesAreNotSynced,
+    /// The number of a file is used again.
+    FileNumbersAreUsedAgain,
+    /// A record begins behind the first number of its file.
+    RecordsBeginAnywhere,
 }
 
 #[cfg(feature = "switches")]

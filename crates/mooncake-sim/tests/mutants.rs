@@ -60,15 +60,19 @@ fn known(mutant: Mutant) -> Option<u64> {
         | BothEpochsAreTaken
         | DeafMastersCountSilence
         | DeathsAreToldOnce
+        | ChunksAreNotSummed
+        | EarlierWritesAreNotSynced
         | EndOfReaderIsNotTold
         | EndsDoNotWaitForWrites
         | EndsWithoutAMasterAreMissed
         | EpochIsKept
         | FactsAreToldOnce
+        | FileNumbersAreUsedAgain
         | GoodbyeIsSaidOnce
         | HeldPutsAreRenewedForEver
         | HeldWitnessVouches
         | HolesAreEnded
+        | LateWritesCountAsSynced
         | ListedMemoryIsGivenBack
         | LivingClientsAreReportedGone
         | MarksAreNotCompared
@@ -83,6 +87,8 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PlacementsAreAbortedOnce
         | PongsConfirmUnlogged
         | PositionIsForgotten
+        | RecordsAreNotCompared
+        | RecordsBeginAnywhere
         | RevokesDoNotAsk
         | SealedSessionsAreWritten
         | SessionsGoByName
@@ -90,6 +96,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | StaleSessionsStay
         | StalledMastersCountSilence
         | StrangersAreBelieved
+        | SyncedToIsTooHigh
         | TombstonesStayStampedOver
         | UnknownPinsBeginViews
         | UnwrittenCopiesAreGood

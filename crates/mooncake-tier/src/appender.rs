@@ -1,0 +1,671 @@
+//! Appends records to the files of one tier. Whoever owns the tier calls [`Appender::poll`] again and again; nothing
+//! here waits for a disk unless it is told to.
+//!
+//! Records are gathered into writes of a megabyte while others are under way; the first goes at once. A file whose
+//! records leave no room for the next one gets its footer, and the next file a higher number. Each second, and at each
+//! footer, what was written is synced, and the superblock says up to which address.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use mooncake_ids::Rid;
+use mooncake_memory::crc32c;
+use mooncake_mutant::mutant;
+
+use crate::address::{Address, BLOCK, FileNumber, Geometry};
+use crate::footer::Entries;
+use crate::medium::{Completion, Medium, Operation, Queue};
+use crate::record::{self, CHUNK, Layout, Record};
+use crate::slots::{Slot, Slots};
+use crate::superblock::{SUSPECTS_MAX, Superblock};
+
+/// Bytes of one write.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Writes under way at a time.
+const DEPTH: usize = 16;
+
+/// Between two syncs, while anything is written.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// Part of the file system that is left to others: one of so many.
+const LEFT_FREE: u64 = 20;
+
+/// Bytes of an object, wherever they lie now.
+pub trait Value: Send {
+    /// How many.
+    fn size(&self) -> u64;
+
+    /// Copies those from `at` on; false if they are not there any more.
+    fn copy(&self, at: u64, into: &mut [u8]) -> bool;
+}
+
+/// One object to be written.
+pub struct Order {
+    /// The placement that its record will be.
+    pub rid: Rid,
+    /// The object's id.
+    pub object_id: Rid,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Its bytes.
+    pub value: Box<dyn Value>,
+}
+
+/// What became of orders and files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// All of a record is written.
+    Written {
+        /// Whose.
+        rid: Rid,
+        /// Where.
+        address: Address,
+    },
+    /// A record came to nothing: no place names it.
+    Lost {
+        /// Whose.
+        rid: Rid,
+        /// Why.
+        why: Loss,
+    },
+    /// A file has its footer, and both are synced.
+    Sealed(FileNumber),
+    /// A write or a sync of a file failed. It is closed, and what it holds is to be read before it counts.
+    Suspect(FileNumber),
+}
+
+/// Why a record came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Its bytes were not there any more.
+    SourceGone,
+    /// There is no room for another file.
+    Full,
+    /// The disk failed.
+    Failed(ErrorKind),
+    /// No record has such a key, or so many bytes.
+    TooLarge,
+}
+
+/// The files of one tier, as its owner writes them.
+pub struct Appender<M: Medium> {
+    medium: M,
+    queue: M::Queue,
+    slots: Slots,
+    superblock: Superblock,
+    super_file: M::File,
+    /// Of the superblock's last copy.
+    sequence: u64,
+    /// Bytes that the tier's files may have.
+    capacity: u64,
+    /// Bytes of files by their first number.
+    files: BTreeMap<FileNumber, u64>,
+    waiting: VecDeque<Order>,
+    filling: Option<Filling>,
+    current: Option<Current<M::File>>,
+    /// The file of ordinary records while a large one gets a file of its own.
+    aside: Option<Current<M::File>>,
+    gathered: Option<Gathered>,
+    next_tag: u64,
+    writes: BTreeMap<u64, Write<M::File>>,
+    /// Records that are not written whole yet, by their addresses.
+    unfinished: BTreeMap<Address, Unfinished>,
+    /// Files whose writes have ended since the last sync of them began.
+    dirty: BTreeMap<FileNumber, M::File>,
+    /// Those of them that have their footers.
+    ending: BTreeSet<FileNumber>,
+    sync: Sync,
+    last_sync: Duration,
+    syncs_at_once: bool,
+    scratch: Vec<u8>,
+    events: Vec<Event>,
+}
+
+struct Current<F> {
+    number: FileNumber,
+    file: F,
+    bytes: u64,
+    /// Where the next record begins.
+    end: u64,
+    entries: Entries,
+    /// Its disk failed: nothing more goes there, and no footer.
+    is_suspect: bool,
+}
+
+/// Bytes of a record, or of a footer, on their way into writes.
+struct Filling {
+    head: Vec<u8>,
+    /// The value, and where in the image it begins.
+    value: Option<(Box<dyn Value>, u64)>,
+    is_gone: bool,
+    done: u64,
+    bytes: u64,
+    /// None for a footer.
+    address: Option<Address>,
+}
+
+/// A write that is not submitted yet.
+struct Gathered {
+    slot: Slot,
+    offset: u64,
+    len: usize,
+    records: Vec<Address>,
+}
+
+enum Write<F> {
+    Records { number: FileNumber, file: F, records: Vec<Address>, len: usize },
+    SyncOf { file: FileNumber, is_sealed: bool },
+    Superblock,
+    SyncOfSuperblock,
+}
+
+#[derive(Debug)]
+struct Unfinished {
+    rid: Rid,
+    writes: u32,
+    is_filled: bool,
+    loss: Option<Loss>,
+}
+
+/// How far the sync is that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    None,
+    /// Files that are being synced, and the address up to which everything is there then.
+    Files {
+        left: usize,
+        to: Address,
+    },
+    /// The superblock is to be written.
+    Due,
+    Superblock,
+}
+
+impl<M: Medium> Appender<M> {
+    /// For a tier as its superblock says it is. `files` are those that are there, by their first numbers, with their
+    /// bytes; `slots` are this writer's alone. Files that an earlier owner did not sync are synced with the first.
+    pub fn new(
+        medium: M,
+        slots: Slots,
+        (superblock, sequence): (Superblock, u64),
+        super_file: M::File,
+        capacity: u64,
+        files: BTreeMap<FileNumber, u64>,
+    ) -> io::Result<Appender<M>> {
+        let mut dirty = BTreeMap::new();
+        for (number, bytes) in &files {
+            // What an earlier owner wrote and did not sync any more.
+            let end = number.0 + superblock.geometry.numbers_for(*bytes);
+            let is_behind =
+                superblock.geometry.address(FileNumber(end), 0).is_none_or(|end| end > superblock.synced_to);
+            if is_behind && !mutant!(EarlierWritesAreNotSynced) {
+                dirty.insert(*number, medium.open(&number.name(), true)?);
+            }
+        }
+        Ok(Appender {
+            queue: medium.queue(DEPTH + 4)?,
+            medium,
+            slots,
+            superblock,
+            super_file,
+            sequence,
+            capacity,
+            files,
+            waiting: VecDeque::new(),
+            filling: None,
+            current: None,
+            aside: None,
+            gathered: None,
+            next_tag: 0,
+            writes: BTreeMap::new(),
+            unfinished: BTreeMap::new(),
+            dirty,
+            ending: BTreeSet::new(),
+            sync: Sync::None,
+            last_sync: Duration::ZERO,
+            syncs_at_once: false,
+            scratch: vec![0; CHUNK as usize],
+            events: Vec::new(),
+        })
+    }
+
+    /// What the superblock says, or will say next.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Files that are there, by their first numbers, with their bytes.
+    pub fn files(&self) -> &BTreeMap<FileNumber, u64> {
+        &self.files
+    }
+
+    /// The file that records are appended to.
+    pub fn current(&self) -> Option<FileNumber> {
+        self.current.as_ref().map(|current| current.number)
+    }
+
+    /// Takes an order. An event tells what becomes of it.
+    pub fn append(&mut self, order: Order) {
+        self.waiting.push_back(order);
+    }
+
+    /// From now on what was written is synced as soon as nothing is being written, and not once a second.
+    pub fn sync_at_once(&mut self) {
+        self.syncs_at_once = true;
+    }
+
+    /// Whether everything that was ordered is done, and synced.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+            && self.filling.is_none()
+            && self.gathered.is_none()
+            && self.writes.is_empty()
+            && self.dirty.is_empty()
+            && self.sync == Sync::None
+    }
+
+    /// Removes a file of which no record is live any more.
+    pub fn retire(&mut self, file: FileNumber) -> io::Result<()> {
+        debug_assert_ne!(self.current(), Some(file));
+        self.medium.remove(&file.name())?;
+        self.files.remove(&file);
+        self.superblock.suspects.retain(|suspect| *suspect != file);
+        Ok(())
+    }
+
+    /// Goes on. Waits so long at most for a disk where nothing else is to be done; not at all where nothing is under
+    /// way.
+    pub fn poll(&mut self, now: Duration, wait: Duration) -> Vec<Event> {
+        while let Some(ended) = self.queue.next(Duration::ZERO) {
+            self.ended(ended);
+        }
+        self.go_on(now);
+        if self.events.is_empty()
+            && let Some(ended) = self.queue.next(wait)
+        {
+            self.ended(ended);
+            self.go_on(now);
+        }
+        std::mem::take(&mut self.events)
+    }
+
+    fn go_on(&mut self, now: Duration) {
+        while self.fill() {}
+        self.sync(now);
+    }
+
+    /// One step: false if nothing can be done before an operation ends.
+    fn fill(&mut self) -> bool {
+        if self.filling.is_none() && !self.begin_next() {
+            // Nothing gathers any more: what there is goes once no write is under way that it could wait for.
+            return self.gathered.is_some() && !self.is_writing() && self.submit();
+        }
+        // A file may have to be finished first, and there may be no room for another one.
+        let Some(filling) = &mut self.filling else { return true };
+        let current = self.current.as_mut().expect("what is filled has its file");
+        let gathered = match &mut self.gathered {
+            Some(gathered) => gathered,
+            None => {
+                let Some(slot) = self.slots.take() else { return false };
+                let offset = filling.offset_in(current) + filling.done;
+                self.gathered.insert(Gathered { slot, offset, len: 0, records: Vec::new() })
+            }
+        };
+        let part = (filling.bytes - filling.done).min((WRITE_BYTES - gathered.len) as u64) as usize;
+        if part > 0 {
+            filling.copy(&mut gathered.slot[gathered.len..gathered.len + part]);
+            gathered.len += part;
+            if let Some(address) = filling.address {
+                gathered.records.push(address);
+                self.unfinished.get_mut(&address).expect("its record is unfinished").writes += 1;
+            }
+        }
+        let (is_filled, is_footer) = (filling.done == filling.bytes, filling.address.is_none());
+        let is_due = gathered.len == WRITE_BYTES || is_filled && is_footer;
+        if is_due && !self.submit() {
+            return false;
+        }
+        if is_filled {
+            self.filled();
+        }
+        true
+    }
+
+    /// All of a record, or of a footer, is on its way.
+    fn filled(&mut self) {
+        let filling = self.filling.take().expect("it was filled");
+        match filling.address {
+            Some(address) => {
+                let record = self.unfinished.get_mut(&address).expect("its record is unfinished");
+                record.is_filled = true;
+                if filling.is_gone {
+                    record.loss = Some(Loss::SourceGone);
+                }
+                self.finish(address);
+            }
+            None => {
+                let sealed = std::mem::replace(&mut self.current, self.aside.take());
+                self.ending.extend(sealed.map(|sealed| sealed.number));
+            }
+        }
+    }
+
+    fn is_writing(&self) -> bool {
+        self.writes.values().any(|write| matches!(write, Write::Records { .. }))
+    }
+
+    /// Begins the next record, or the footer that is due before it; false if there is nothing to begin.
+    fn begin_next(&mut self) -> bool {
+        if let Some(current) = &self.current {
+            // A file of several numbers has one record: every other would begin at an address of another number.
+            let is_large = current.bytes > self.superblock.geometry.file_bytes() && !mutant!(RecordsBeginAnywhere);
+            let is_full = current.end > 0 && is_large;
+            if is_full || current.is_suspect {
+                return self.leave_current();
+            }
+        }
+        let Some(order) = self.waiting.front() else { return false };
+        let layout = Layout::of(order.key.len(), order.value.size());
+        let Some(layout) = layout.filter(|layout| layout.header_bytes <= WRITE_BYTES as u64) else {
+            let rid = self.waiting.pop_front().expect("looked at above").rid;
+            self.events.push(Event::Lost { rid, why: Loss::TooLarge });
+            return true;
+        };
+        let key_bytes = order.key.len();
+        if let Some(current) = &self.current {
+            let needed = layout.record_bytes + current.entries.footer_bytes_with(key_bytes);
+            if current.end + needed <= current.bytes {
+                self.begin_record(layout);
+                return true;
+            }
+        }
+        let alone = layout.record_bytes + Entries::default().footer_bytes_with(key_bytes);
+        let is_large = alone > self.superblock.geometry.file_bytes();
+        if self.current.is_some() && !is_large {
+            return self.leave_current();
+        }
+        if self.gathered.is_some() && !self.submit() {
+            return false;
+        }
+        self.aside = self.current.take();
+        if let Err(error) = self.create_file(alone) {
+            self.current = self.aside.take();
+            let why = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Loss::Full,
+                kind => Loss::Failed(kind),
+            };
+            let rid = self.waiting.pop_front().expect("looked at above").rid;
+            self.events.push(Event::Lost { rid, why });
+        }
+        true
+    }
+
+    /// Ends the current file: with its footer, unless its disk failed. False if that has to wait.
+    fn leave_current(&mut self) -> bool {
+        // What was gathered belongs in front of whatever comes now.
+        if self.gathered.is_some() && !self.submit() {
+            return false;
+        }
+        let current = self.current.as_ref().expect("there is one to leave");
+        if current.is_suspect {
+            self.current = self.aside.take();
+            return true;
+        }
+        let head = current.entries.encode(self.superblock.tier, current.number, current.bytes);
+        let bytes = head.len() as u64;
+        self.filling = Some(Filling { head, value: None, is_gone: false, done: 0, bytes, address: None });
+        true
+    }
+
+    fn create_file(&mut self, needed: u64) -> io::Result<()> {
+        let geometry: Geometry = self.superblock.geometry;
+        let numbers = geometry.numbers_for(needed);
+        let bytes = numbers * geometry.file_bytes();
+        let room = self.medium.room()?;
+        let used: u64 = self.files.values().sum();
+        if used + bytes > self.capacity || room.free < bytes + room.total / LEFT_FREE {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let number = self.superblock.next_file;
+        let file = self.medium.create(&number.name(), bytes)?;
+        // Before the first record: a file that a loss of power takes leaves no place behind that names it.
+        self.medium.sync_folder()?;
+        self.superblock.next_file = FileNumber(number.0 + numbers);
+        self.files.insert(number, bytes);
+        self.dirty.insert(number, file.clone());
+        self.current = Some(Current { number, file, bytes, end: 0, entries: Entries::default(), is_suspect: false });
+        Ok(())
+    }
+
+    fn begin_record(&mut self, layout: Layout) {
+        let order = self.waiting.pop_front().expect("it was looked at");
+        let current = self.current.as_mut().expect("it has room for it");
+        let address = self.superblock.geometry.address(current.number, current.end).expect("numbers do not run out");
+        let (mut sums, mut is_gone, size) = (Vec::new(), false, order.value.size());
+        for at in (0..size).step_by(CHUNK as usize) {
+            let chunk = &mut self.scratch[..(size - at).min(CHUNK) as usize];
+            is_gone |= !order.value.copy(at, chunk);
+            sums.push(crc32c(chunk));
+        }
+        if is_gone {
+            self.events.push(Event::Lost { rid: order.rid, why: Loss::SourceGone });
+            return;
+        }
+        let Order { rid, object_id, key, value } = order;
+        let record = Record { tier: self.superblock.tier, address, rid, object_id, size, key: &key };
+        let mut head = Vec::with_capacity(layout.header_bytes as usize);
+        record::encode(&record, &sums, &mut head);
+        current.entries.push(address, rid, size, &key);
+        current.end += layout.record_bytes;
+        self.unfinished.insert(address, Unfinished { rid, writes: 0, is_filled: false, loss: None });
+        self.filling = Some(Filling {
+            head,
+            value: Some((value, layout.value_at)),
+            is_gone: false,
+            done: 0,
+            bytes: layout.record_bytes,
+            address: Some(address),
+        });
+    }
+
+    /// Submits what was gathered; false while as many operations are under way as may be.
+    fn submit(&mut self) -> bool {
+        if !self.queue.has_room() {
+            return false;
+        }
+        let Gathered { slot, offset, len, records } = self.gathered.take().expect("there is something");
+        let current = self.current.as_ref().expect("what was gathered has its file");
+        let (number, file) = (current.number, current.file.clone());
+        let write = Write::Records { number, file: file.clone(), records, len };
+        self.begin(write, Operation::Write { file, offset, slot, len });
+        true
+    }
+
+    fn begin(&mut self, write: Write<M::File>, operation: Operation<M::File>) {
+        self.next_tag += 1;
+        self.writes.insert(self.next_tag, write);
+        self.queue.submit(self.next_tag, operation);
+    }
+
+    fn ended(&mut self, Completion { tag, result, .. }: Completion) {
+        match self.writes.remove(&tag).expect("an operation of this queue") {
+            Write::Records { number, file, records, len } => {
+                // A sync that began before this end does not cover it.
+                if !(mutant!(LateWritesCountAsSynced) && matches!(self.sync, Sync::Files { .. })) {
+                    self.dirty.insert(number, file);
+                }
+                let result = result.and_then(|written| match written == len {
+                    true => Ok(()),
+                    false => Err(ErrorKind::WriteZero.into()),
+                });
+                let loss = result.err().map(|error| Loss::Failed(error.kind()));
+                if loss.is_some() {
+                    self.suspect(number);
+                }
+                for address in records {
+                    let record = self.unfinished.get_mut(&address).expect("its write was under way");
+                    record.writes -= 1;
+                    record.loss = record.loss.or(loss);
+                    self.finish(address);
+                }
+            }
+            Write::SyncOf { file, is_sealed } => {
+                match result {
+                    Ok(_) if is_sealed => self.events.push(Event::Sealed(file)),
+                    Ok(_) => {}
+                    Err(_) => self.suspect(file),
+                }
+                if let Sync::Files { left, to } = self.sync {
+                    self.sync = match left {
+                        1 => {
+                            self.superblock.synced_to = to.max(self.superblock.synced_to);
+                            Sync::Due
+                        }
+                        _ => Sync::Files { left: left - 1, to },
+                    };
+                }
+            }
+            Write::Superblock if result.is_ok() && self.queue.has_room() => {
+                let file = self.super_file.clone();
+                self.begin(Write::SyncOfSuperblock, Operation::Sync { file });
+            }
+            // The other copy is whole; the next sync writes this one again.
+            Write::Superblock | Write::SyncOfSuperblock => self.sync = Sync::None,
+        }
+    }
+
+    /// A record is over once all of it was filled and written.
+    fn finish(&mut self, address: Address) {
+        let record = &self.unfinished[&address];
+        if record.is_filled && record.writes == 0 {
+            let Unfinished { rid, loss, .. } = self.unfinished.remove(&address).expect("looked at above");
+            self.events.push(match loss {
+                None => Event::Written { rid, address },
+                Some(why) => Event::Lost { rid, why },
+            });
+        }
+    }
+
+    /// A file whose disk failed is written no more.
+    fn suspect(&mut self, file: FileNumber) {
+        self.ending.remove(&file);
+        for current in [&mut self.current, &mut self.aside].into_iter().flatten() {
+            current.is_suspect |= current.number == file;
+        }
+        if self.superblock.suspects.contains(&file) {
+            return;
+        }
+        if self.superblock.suspects.len() < SUSPECTS_MAX {
+            self.superblock.suspects.push(file);
+        }
+        self.events.push(Event::Suspect(file));
+    }
+
+    /// Syncs what was written, in three steps: files, the superblock, its file.
+    fn sync(&mut self, now: Duration) {
+        match self.sync {
+            Sync::None if !self.dirty.is_empty() && self.is_sync_due(now) && self.queue.has_room() => {
+                self.last_sync = now;
+                let (mut to, mut left) = (self.written_to(), 0);
+                for (number, file) in std::mem::take(&mut self.dirty) {
+                    if !self.queue.has_room() {
+                        // The next sync is soon enough for it: until then nothing that it has counts as synced.
+                        self.dirty.insert(number, file);
+                        to = Address(0);
+                        continue;
+                    }
+                    // Its footer may be written, and not have ended: then it was written behind this.
+                    let is_sealed = !self.is_being_written(number) && self.ending.remove(&number);
+                    if !is_sealed && self.ending.contains(&number) {
+                        self.dirty.insert(number, file.clone());
+                    }
+                    left += 1;
+                    self.begin(Write::SyncOf { file: number, is_sealed }, Operation::Sync { file });
+                }
+                self.sync = Sync::Files { left, to };
+            }
+            Sync::Due if self.queue.has_room() => {
+                let Some(mut slot) = self.slots.take() else { return };
+                self.sequence += 1;
+                let block = self.superblock.encode(self.sequence);
+                slot[..block.len()].copy_from_slice(&block);
+                let (file, offset) = (self.super_file.clone(), self.sequence % 2 * BLOCK);
+                self.sync = Sync::Superblock;
+                self.begin(Write::Superblock, Operation::Write { file, offset, slot, len: block.len() });
+            }
+            _ => {}
+        }
+    }
+
+    fn is_sync_due(&self, now: Duration) -> bool {
+        let is_sealed = self.ending.iter().any(|file| !self.is_being_written(*file));
+        let is_through = self.syncs_at_once && self.unfinished.is_empty() && !self.is_writing();
+        is_sealed || is_through || now.saturating_sub(self.last_sync) >= SYNC_EVERY
+    }
+
+    fn is_being_written(&self, number: FileNumber) -> bool {
+        self.writes.values().any(|write| matches!(write, Write::Records { number: other, .. } if *other == number))
+    }
+
+    /// Everything below has been written.
+    fn written_to(&self) -> Address {
+        let geometry = self.superblock.geometry;
+        let end = |current: &Current<M::File>| geometry.address(current.number, current.end);
+        let ends = [&self.current, &self.aside].into_iter().flatten().filter_map(end);
+        let next = geometry.address(self.superblock.next_file, 0);
+        let unfinished = self.unfinished.first_key_value().map(|(address, _)| *address);
+        let unfinished = unfinished.filter(|_| !mutant!(SyncedToIsTooHigh));
+        ends.chain(next).chain(unfinished).min().unwrap_or(Address(0))
+    }
+}
+
+impl Filling {
+    /// Where its image begins in the file.
+    fn offset_in<F>(&self, current: &Current<F>) -> u64 {
+        match self.address {
+            Some(_) => current.end - self.bytes,
+            None => current.bytes - self.bytes,
+        }
+    }
+
+    /// The next bytes of the image.
+    fn copy(&mut self, mut into: &mut [u8]) {
+        while !into.is_empty() {
+            let at = self.done;
+            let part = if at < self.head.len() as u64 {
+                let rest = &self.head[at as usize..];
+                let len = rest.len().min(into.len());
+                into[..len].copy_from_slice(&rest[..len]);
+                len
+            } else {
+                self.copy_behind_head(at, into)
+            };
+            self.done += part as u64;
+            into = &mut into[part..];
+        }
+    }
+
+    /// Bytes of the value, or zeros before and behind it.
+    fn copy_behind_head(&mut self, at: u64, into: &mut [u8]) -> usize {
+        let Some((value, value_at)) = &self.value else { unreachable!("a footer is a head alone") };
+        let (value_at, value_end) = (*value_at, value_at + value.size());
+        let until = |end: u64| (end - at).min(into.len() as u64) as usize;
+        if at < value_at {
+            let len = until(value_at);
+            into[..len].fill(0);
+            return len;
+        }
+        if at >= value_end {
+            into.fill(0);
+            return into.len();
+        }
+        let len = until(value_end);
+        if !value.copy(at - value_at, &mut into[..len]) {
+            self.is_gone = true;
+            into[..len].fill(0);
+        }
+        len
+    }
+}

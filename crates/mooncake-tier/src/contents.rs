@@ -1,0 +1,91 @@
+//! What a file holds: by its footer, or, of one that was never sealed, by its headers, looked for block by block.
+
+use std::io;
+
+use mooncake_ids::TierUuid;
+
+use crate::address::{BLOCK, FileNumber, Geometry};
+use crate::footer::{Entry, Tail};
+use crate::medium::{Medium, Operation};
+use crate::record::{Header, NotAHeader};
+use crate::slots::{SLOT_BYTES, Slots};
+use crate::tier::carry_out;
+
+/// Records of a file, in the order of their addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents {
+    /// The records.
+    pub entries: Vec<Entry>,
+    /// They were told by the footer: no header was looked at.
+    pub is_sealed: bool,
+}
+
+/// Reads what a file of that many bytes holds.
+pub fn contents<M: Medium>(
+    medium: &M,
+    (tier, geometry): (TierUuid, Geometry),
+    (number, bytes): (FileNumber, u64),
+    slots: &Slots,
+) -> io::Result<Contents> {
+    let file = medium.open(&number.name(), false)?;
+    let read = |offset: u64, into: &mut Vec<u8>| -> io::Result<()> {
+        let (mut at, end) = (offset, offset + into.len() as u64);
+        while at < end {
+            let slot = slots.take().ok_or(io::ErrorKind::OutOfMemory)?;
+            let len = (end - at).min(SLOT_BYTES as u64) as usize;
+            let (_, slot) = carry_out(medium, Operation::Read { file: file.clone(), offset: at, slot, len })?;
+            let slot = slot.expect("a read has a slot");
+            into[(at - offset) as usize..][..len].copy_from_slice(&slot[..len]);
+            at += len as u64;
+        }
+        Ok(())
+    };
+    let mut last = vec![0; BLOCK as usize];
+    read(bytes - BLOCK, &mut last)?;
+    if let Some(tail) = Tail::decode(&last, tier, number, bytes) {
+        let mut encoded = vec![0; tail.entries_bytes.next_multiple_of(BLOCK) as usize];
+        read(tail.entries_at, &mut encoded)?;
+        if let Some(entries) = tail.entries(&encoded[..tail.entries_bytes as usize]) {
+            return Ok(Contents { entries, is_sealed: true });
+        }
+    }
+    walk(read, (tier, geometry), (number, bytes)).map(|entries| Contents { entries, is_sealed: false })
+}
+
+fn walk(
+    read: impl Fn(u64, &mut Vec<u8>) -> io::Result<()>,
+    (tier, geometry): (TierUuid, Geometry),
+    (number, bytes): (FileNumber, u64),
+) -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let mut window = Vec::new();
+    let (mut window_at, mut at) = (0, 0);
+    // No record begins beyond the first number.
+    while at < geometry.file_bytes().min(bytes) {
+        if at < window_at || at + BLOCK > window_at + window.len() as u64 {
+            (window_at, window) = (at, vec![0; (bytes - at).min(1 << 20) as usize]);
+            read(window_at, &mut window)?;
+        }
+        let mut found = Header::decode(&window[(at - window_at) as usize..]);
+        let long;
+        if let Err(NotAHeader::Short(header_bytes)) = found
+            && header_bytes <= SLOT_BYTES as u64
+            && at + header_bytes <= bytes
+        {
+            let mut whole = vec![0; header_bytes.next_multiple_of(BLOCK) as usize];
+            read(at, &mut whole)?;
+            long = whole;
+            found = Header::decode(&long);
+        }
+        let address = geometry.address(number, at).expect("the file has it");
+        match found {
+            Ok(header) if (header.record.tier, header.record.address) == (tier, address) => {
+                let record = header.record;
+                entries.push(Entry { address, rid: record.rid, size: record.size, key: record.key.to_vec() });
+                at += header.layout().record_bytes;
+            }
+            _ => at += BLOCK,
+        }
+    }
+    Ok(entries)
+}

@@ -1,0 +1,20 @@
+//! Tiers: objects in append-only files of a folder.
+//!
+//! An address is written once, and a record proves by itself what it is: what the files hold is read as it is found,
+//! and the master's log alone says what exists.
+#![deny(unsafe_code)]
+
+pub mod address;
+pub mod appender;
+pub mod contents;
+pub mod footer;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_targets;
+#[cfg(test)]
+mod golden;
+pub mod medium;
+pub mod reader;
+pub mod record;
+pub mod slots;
+pub mod superblock;
+pub mod tier;

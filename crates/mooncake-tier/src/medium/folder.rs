@@ -1,0 +1,308 @@
+//! A folder of a real file system.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open, statvfs};
+use rustix::io::Errno;
+
+use super::ring::Ring;
+use super::threads::Threads;
+use super::{Completion, Listed, Medium, Operation, Queue, Room};
+use crate::address::BLOCK;
+use crate::slots::Slots;
+
+/// How long a disk has to show that io_uring works.
+const TRIAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// What carries operations out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// io_uring.
+    Ring,
+    /// Threads that wait for the disk.
+    Threads,
+}
+
+/// A folder of a file system.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    path: PathBuf,
+    engine: Engine,
+}
+
+impl Folder {
+    /// The folder of that path, made with access for its user alone if it is not there; its parents are. Operations go
+    /// by io_uring where a write and a read of it in the folder succeed, by threads otherwise.
+    pub fn new(path: impl Into<PathBuf>) -> io::Result<Folder> {
+        let folder = Folder::with_engine(path, Engine::Ring)?;
+        Ok(match folder.tries_out_well() {
+            Ok(()) => folder,
+            Err(error) => {
+                let path = folder.path.display();
+                tracing::debug!(%error, %path, "no io_uring for this folder: threads do its work");
+                Folder { engine: Engine::Threads, ..folder }
+            }
+        })
+    }
+
+    /// The same with a given engine.
+    pub fn with_engine(path: impl Into<PathBuf>, engine: Engine) -> io::Result<Folder> {
+        let path = path.into();
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Folder { path, engine })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What carries operations out.
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    fn tries_out_well(&self) -> io::Result<()> {
+        let mut ring = Ring::new(1)?;
+        let name = format!("trial-{}", std::process::id());
+        let file = self.create(&name, BLOCK)?;
+        let outcome = (|| {
+            let slots = Slots::new(1);
+            for is_write in [true, false] {
+                let mut slot = slots.take().ok_or(ErrorKind::OutOfMemory)?;
+                let (file, len) = (file.clone(), BLOCK as usize);
+                ring.submit(
+                    0,
+                    match is_write {
+                        true => {
+                            slot[..len].fill(7);
+                            Operation::Write { file, offset: 0, slot, len }
+                        }
+                        false => Operation::Read { file, offset: 0, slot, len },
+                    },
+                );
+                let end = ring.next(TRIAL_LIMIT).ok_or(ErrorKind::TimedOut)?;
+                if end.result? != len || end.slot.is_none_or(|slot| slot[..len] != [7; BLOCK as usize]) {
+                    return Err(ErrorKind::InvalidData.into());
+                }
+            }
+            Ok(())
+        })();
+        self.remove(&name)?;
+        outcome
+    }
+
+    /// Opened past the page cache, where the file system lets it.
+    fn open_direct(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let path = self.path.join(name);
+        let attempt = |more| open(&path, flags | more | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        match attempt(OFlags::DIRECT) {
+            Err(Errno::INVAL) => Ok(attempt(OFlags::empty())?.into()),
+            opened => Ok(opened?.into()),
+        }
+    }
+}
+
+impl Medium for Folder {
+    type File = Arc<File>;
+    type Queue = FolderQueue;
+    type Lock = File;
+
+    fn list(&self) -> io::Result<Vec<Listed>> {
+        let mut found = Vec::new();
+        for entry in self.path.read_dir()? {
+            let entry = entry?;
+            let (Ok(name), Ok(about)) = (entry.file_name().into_string(), entry.metadata()) else { continue };
+            if about.is_file() {
+                found.push(Listed { name, bytes: about.len() });
+            }
+        }
+        Ok(found)
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<File>> {
+        let file = self.open_direct(name, OFlags::CREATE | OFlags::EXCL | OFlags::RDWR)?;
+        if let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            // A file that is not there whole is not there.
+            let _ = self.remove(name);
+            return Err(error.into());
+        }
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, name: &str, writable: bool) -> io::Result<Arc<File>> {
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        self.open_direct(name, access).map(Arc::new)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let path = self.path.join(name);
+        let file = File::options().write(true).open(&path)?;
+        std::fs::remove_file(&path)?;
+        file.set_len(0)
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    fn room(&self) -> io::Result<Room> {
+        let about = statvfs(&self.path)?;
+        Ok(Room { free: about.f_bavail * about.f_frsize, total: about.f_blocks * about.f_frsize })
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<File>> {
+        let path = self.path.join(name);
+        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn queue(&self, depth: usize) -> io::Result<FolderQueue> {
+        match self.engine {
+            Engine::Ring => Ok(FolderQueue::Ring(Box::new(Ring::new(depth)?))),
+            Engine::Threads => Ok(FolderQueue::Threads(Threads::new(depth))),
+        }
+    }
+}
+
+/// Operations on a folder's files.
+#[derive(Debug)]
+pub enum FolderQueue {
+    /// By io_uring.
+    Ring(Box<Ring>),
+    /// By threads.
+    Threads(Threads),
+}
+
+impl Queue for FolderQueue {
+    type File = Arc<File>;
+
+    fn has_room(&self) -> bool {
+        match self {
+            FolderQueue::Ring(ring) => ring.has_room(),
+            FolderQueue::Threads(threads) => threads.has_room(),
+        }
+    }
+
+    fn submit(&mut self, tag: u64, operation: Operation<Arc<File>>) {
+        match self {
+            FolderQueue::Ring(ring) => ring.submit(tag, operation),
+            FolderQueue::Threads(threads) => threads.submit(tag, operation),
+        }
+    }
+
+    fn next(&mut self, wait: Duration) -> Option<Completion> {
+        match self {
+            FolderQueue::Ring(ring) => ring.next(wait),
+            FolderQueue::Threads(threads) => threads.next(wait),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The folder, with each engine that can be had here.
+    fn each_engine(test: impl Fn(Folder)) {
+        for engine in [Engine::Threads, Engine::Ring] {
+            let place = tempfile::tempdir().unwrap();
+            let folder = Folder::new(place.path().join("tier")).unwrap();
+            if engine == Engine::Ring && folder.engine() != engine {
+                return eprintln!("skipped: no io_uring here");
+            }
+            assert_eq!(folder.list().unwrap(), [], "nothing of the trial is left");
+            test(Folder::with_engine(place.path().join("tier"), engine).unwrap());
+        }
+    }
+
+    fn end(queue: &mut FolderQueue) -> Completion {
+        queue.next(Duration::from_secs(20)).expect("an operation ends")
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_a_removed_file_ends_short() {
+        each_engine(written_and_read);
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "as the others")]
+    fn written_and_read(folder: Folder) {
+        let slots = Slots::new(4);
+        let file = folder.create("one", 1 << 20).unwrap();
+        assert_eq!(folder.create("one", 1).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(folder.list().unwrap(), [Listed { name: "one".to_owned(), bytes: 1 << 20 }]);
+        let mut queue = folder.queue(3).unwrap();
+        for (tag, byte) in [(0, 7), (1, 8), (2, 9)] {
+            let mut slot = slots.take().unwrap();
+            slot[..8192].fill(byte);
+            queue.submit(tag, Operation::Write { file: file.clone(), offset: tag * 8192, slot, len: 8192 });
+        }
+        assert!(!queue.has_room());
+        let mut tags: Vec<u64> = (0..3).map(|_| end(&mut queue)).map(|end| (end.result.unwrap(), end.tag).1).collect();
+        tags.sort_unstable();
+        assert_eq!((tags, slots.free()), (vec![0, 1, 2], 4));
+        queue.submit(3, Operation::Sync { file: file.clone() });
+        end(&mut queue).result.unwrap();
+        let opened = folder.open("one", false).unwrap();
+        let read = |queue: &mut FolderQueue| {
+            let slot = slots.take().unwrap();
+            queue.submit(4, Operation::Read { file: opened.clone(), offset: 8192, slot, len: 16_384 });
+            let end = end(queue);
+            (end.result.unwrap(), end.slot.unwrap())
+        };
+        let (moved, slot) = read(&mut queue);
+        assert_eq!(moved, 16_384);
+        assert!(slot[..8192].iter().all(|byte| *byte == 8) && slot[8192..16_384].iter().all(|byte| *byte == 9));
+        drop(slot);
+        folder.remove("one").unwrap();
+        folder.sync_folder().unwrap();
+        assert_eq!(read(&mut queue).0, 0);
+        assert!(queue.next(Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn a_lock_is_had_by_one_at_a_time() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::new(place.path()).unwrap();
+        let lock = folder.lock("lock").unwrap();
+        assert!(lock.is_some() && folder.lock("lock").unwrap().is_none());
+        drop(lock);
+        assert!(folder.lock("lock").unwrap().is_some());
+        assert!(folder.room().unwrap().total > 0);
+    }
+
+    #[test]
+    fn a_queue_that_is_dropped_gives_its_slots_back() {
+        each_engine(dropped_amid_writes);
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "as the others")]
+    fn dropped_amid_writes(folder: Folder) {
+        let slots = Slots::new(8);
+        let file = folder.create("one", 16 << 20).unwrap();
+        let mut queue = folder.queue(8).unwrap();
+        for tag in 0..8 {
+            let slot = slots.take().unwrap();
+            queue.submit(tag, Operation::Write { file: file.clone(), offset: tag << 20, slot, len: 1 << 20 });
+        }
+        drop(queue);
+        let end = std::time::Instant::now() + Duration::from_secs(20);
+        while slots.free() < 8 {
+            assert!(std::time::Instant::now() < end, "{} slots are free", slots.free());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

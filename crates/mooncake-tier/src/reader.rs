@@ -1,0 +1,310 @@
+//! Reads records for whoever has their places. A read is good if the header equals the place and the checksum of every
+//! chunk that was touched is right; anything else is a miss, and no error of the caller's.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use mooncake_ids::{Rid, TierUuid};
+use mooncake_memory::crc32c;
+use mooncake_mutant::mutant;
+
+use crate::address::{Address, BLOCK, FileNumber, Geometry};
+use crate::medium::{Completion, Medium, Operation, Queue};
+use crate::record::{CHUNK, Header, Layout};
+use crate::slots::{SLOT_BYTES, Slot, Slots};
+
+/// Reads under way at a time.
+const DEPTH: usize = 32;
+
+/// Most files that are kept open.
+const OPEN_MAX: usize = 64;
+
+/// Chunks of one read.
+const CHUNKS_MAX: u64 = (1 << 20) / CHUNK;
+
+/// Where the log says that an object lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// In which tier.
+    pub tier: TierUuid,
+    /// At which address.
+    pub address: Address,
+    /// As which placement.
+    pub rid: Rid,
+    /// Bytes of the object.
+    pub size: u64,
+    /// Its key.
+    pub key: &'a [u8],
+}
+
+/// A part of an object to be read.
+pub struct Want<'a> {
+    /// Where the object lies.
+    pub place: Place<'a>,
+    /// The first byte of it that is wanted.
+    pub from: u64,
+    /// How many are.
+    pub len: u64,
+    /// Takes bytes, and where in the object they lie, in any order. What it was given counts once the read is good.
+    pub sink: &'a mut dyn FnMut(u64, &[u8]),
+}
+
+/// Why there are no bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Miss {
+    /// The file was retired, or never had so many bytes.
+    #[error("its file is not there any more")]
+    Gone,
+    /// What lies there is not what the log says: unless the place has changed meanwhile, the record is bad.
+    #[error("what lies there is another record, or damaged")]
+    Wrong,
+    /// The disk failed.
+    #[error("the disk failed: {0}")]
+    Failed(ErrorKind),
+    /// The disk did not answer in time.
+    #[error("the disk did not answer in time")]
+    Late,
+    /// All slots are in use.
+    #[error("all buffers for the disk are in use")]
+    NoSlot,
+    /// The place cannot be one, or the object has no such bytes.
+    #[error("the object has no such bytes")]
+    NoSuchBytes,
+}
+
+/// Reads of one thread.
+pub struct Reader<M: Medium> {
+    medium: M,
+    geometry: Geometry,
+    queue: M::Queue,
+    slots: Slots,
+    open: BTreeMap<FileNumber, M::File>,
+    next_tag: u64,
+    /// Which want a read belongs to; those of calls that have ended are not among them.
+    under_way: BTreeMap<u64, (usize, Piece)>,
+}
+
+/// Blocks of a record that are read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    /// Bytes from the start of the record on.
+    from: u64,
+    len: u64,
+    /// The header is in it.
+    has_header: bool,
+    /// Chunks of the value that are in it, whole.
+    chunks: (u64, u64),
+}
+
+struct Progress {
+    layout: Layout,
+    /// The next ones first.
+    pieces: Vec<Piece>,
+    left: usize,
+    header: Option<Vec<u8>>,
+    /// Read, and not looked at: the header has not come.
+    held: Vec<(Piece, Slot)>,
+    result: Option<Result<(), Miss>>,
+}
+
+impl<M: Medium> Reader<M> {
+    /// Reads of a tier with such files.
+    pub fn new(medium: M, geometry: Geometry, slots: Slots) -> io::Result<Reader<M>> {
+        let (queue, open, under_way) = (medium.queue(DEPTH)?, BTreeMap::new(), BTreeMap::new());
+        Ok(Reader { medium, geometry, queue, slots, open, next_tag: 0, under_way })
+    }
+
+    /// Reads all of them; what each came to, in their order. `time_left` is asked how long the disk may take.
+    pub fn read(&mut self, wants: &mut [Want<'_>], mut time_left: impl FnMut() -> Duration) -> Vec<Result<(), Miss>> {
+        // Reads of earlier calls that were too late: their slots are free now.
+        while self.queue.next(Duration::ZERO).is_some() {}
+        let mut all: Vec<Progress> = wants.iter().map(Progress::new).collect();
+        let mut next = 0;
+        loop {
+            while next < all.len() && self.submit_next(next, &mut all[next], &wants[next].place) {
+                next += usize::from(all[next].pieces.is_empty());
+            }
+            if self.under_way.is_empty() {
+                match next < all.len() {
+                    // Others have all slots, or late reads of this thread have its queue.
+                    true => {
+                        all[next].fail(Miss::NoSlot);
+                        next += 1;
+                    }
+                    false => break,
+                }
+                continue;
+            }
+            match self.queue.next(time_left()) {
+                Some(ended) => self.ended(ended, &mut all, wants),
+                None if time_left().is_zero() => {
+                    all.iter_mut().for_each(|progress| progress.fail(Miss::Late));
+                    // Their slots come back when the disk answers.
+                    self.under_way.clear();
+                    break;
+                }
+                None => {}
+            }
+        }
+        all.into_iter().map(|progress| progress.result.unwrap_or(Err(Miss::Late))).collect()
+    }
+
+    /// Begins the next read of a want; false if it has to wait.
+    fn submit_next(&mut self, nth: usize, progress: &mut Progress, place: &Place<'_>) -> bool {
+        let Some(piece) = progress.pieces.last().copied() else { return true };
+        if progress.result.is_some() {
+            progress.pieces.clear();
+            return true;
+        }
+        if !self.queue.has_room() {
+            return false;
+        }
+        let file = match self.file(self.geometry.file_of(place.address)) {
+            Ok(file) => file,
+            Err(error) => {
+                progress.fail(match error.kind() {
+                    ErrorKind::NotFound => Miss::Gone,
+                    kind => Miss::Failed(kind),
+                });
+                return true;
+            }
+        };
+        let Some(slot) = self.slots.take() else { return false };
+        progress.pieces.pop();
+        progress.left += 1;
+        self.next_tag += 1;
+        self.under_way.insert(self.next_tag, (nth, piece));
+        let offset = self.geometry.offset_of(place.address) + piece.from;
+        self.queue.submit(self.next_tag, Operation::Read { file, offset, slot, len: piece.len as usize });
+        true
+    }
+
+    fn file(&mut self, number: FileNumber) -> io::Result<M::File> {
+        if let Some(file) = self.open.get(&number) {
+            return Ok(file.clone());
+        }
+        let file = self.medium.open(&number.name(), false)?;
+        if self.open.len() >= OPEN_MAX {
+            self.open.pop_first();
+        }
+        self.open.insert(number, file.clone());
+        Ok(file)
+    }
+
+    fn ended(&mut self, ended: Completion, all: &mut [Progress], wants: &mut [Want<'_>]) {
+        // Of a call that has ended: its slot is free now.
+        let Some((nth, piece)) = self.under_way.remove(&ended.tag) else { return };
+        let (progress, want) = (&mut all[nth], &mut wants[nth]);
+        progress.left -= 1;
+        match ended.result {
+            Ok(read) if read as u64 == piece.len => progress.came(piece, ended.slot.expect("a read has a slot"), want),
+            Ok(_) => {
+                // Another file of that number may be there one day: it is opened anew.
+                self.open.remove(&self.geometry.file_of(want.place.address));
+                progress.fail(Miss::Gone);
+            }
+            Err(error) => progress.fail(Miss::Failed(error.kind())),
+        }
+        if progress.left == 0 && progress.pieces.is_empty() {
+            progress.result.get_or_insert(Ok(()));
+        }
+    }
+}
+
+impl Progress {
+    fn new(want: &Want<'_>) -> Progress {
+        let layout = Layout::of(want.place.key.len(), want.place.size);
+        let is_inside = want.from.checked_add(want.len).is_some_and(|end| end <= want.place.size);
+        let (layout, result) = match layout.filter(|layout| layout.header_bytes <= SLOT_BYTES as u64 && is_inside) {
+            Some(layout) => (layout, None),
+            None => (Layout { header_bytes: 0, value_at: 0, record_bytes: 0 }, Some(Err(Miss::NoSuchBytes))),
+        };
+        let mut pieces = match result {
+            None => pieces(layout, want.place.size, want.from, want.len),
+            Some(_) => Vec::new(),
+        };
+        pieces.reverse();
+        Progress { layout, pieces, left: 0, header: None, held: Vec::new(), result }
+    }
+
+    fn fail(&mut self, miss: Miss) {
+        self.result.get_or_insert(Err(miss));
+        self.pieces.clear();
+        self.held.clear();
+    }
+
+    fn came(&mut self, piece: Piece, slot: Slot, want: &mut Want<'_>) {
+        if self.result.is_some() {
+            return;
+        }
+        if piece.has_header {
+            let bytes = &slot[..self.layout.header_bytes as usize];
+            if !is_header_of(bytes, &want.place) {
+                return self.fail(Miss::Wrong);
+            }
+            self.header = Some(bytes.to_vec());
+        }
+        self.held.push((piece, slot));
+        let Some(header) = &self.header else { return };
+        let header = Header::decode(header).expect("it was decoded when it came");
+        for (piece, slot) in std::mem::take(&mut self.held) {
+            if !take_chunks(&header, self.layout, piece, &slot, want) {
+                return self.fail(Miss::Wrong);
+            }
+        }
+    }
+}
+
+fn is_header_of(bytes: &[u8], place: &Place<'_>) -> bool {
+    let Ok(Header { record, .. }) = Header::decode(bytes) else { return false };
+    let Place { tier, address, rid, size, key } = *place;
+    if mutant!(RecordsAreNotCompared) {
+        return (record.size, record.key.len()) == (size, key.len());
+    }
+    (record.tier, record.address, record.rid, record.size, record.key) == (tier, address, rid, size, key)
+}
+
+/// Gives the sink what it wants of a piece; false if a chunk is not what was written.
+fn take_chunks(header: &Header<'_>, layout: Layout, piece: Piece, slot: &[u8], want: &mut Want<'_>) -> bool {
+    let end = want.from + want.len;
+    for chunk in piece.chunks.0..piece.chunks.1 {
+        let (at, until) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(want.place.size));
+        let start = (layout.value_at + at - piece.from) as usize;
+        let bytes = &slot[start..start + (until - at) as usize];
+        if header.sum(chunk) != Some(crc32c(bytes)) && !mutant!(ChunksAreNotSummed) {
+            return false;
+        }
+        let (first, last) = (want.from.max(at), end.min(until));
+        if first < last {
+            (want.sink)(first, &bytes[(first - at) as usize..(last - at) as usize]);
+        }
+    }
+    true
+}
+
+/// What is to be read for a part of a value: the header first, then its chunks in their order.
+fn pieces(layout: Layout, size: u64, from: u64, len: u64) -> Vec<Piece> {
+    let chunks = match len {
+        0 => (0, 0),
+        _ => (from / CHUNK, (from + len).div_ceil(CHUNK)),
+    };
+    if !layout.value_at.is_multiple_of(BLOCK) || size == 0 {
+        // Header and value lie together.
+        return vec![Piece { from: 0, len: layout.record_bytes, has_header: true, chunks }];
+    }
+    let mut pieces = Vec::new();
+    let mut next = chunks.0;
+    if next > 0 || next == chunks.1 || layout.value_at + CHUNKS_MAX * CHUNK > SLOT_BYTES as u64 {
+        pieces.push(Piece { from: 0, len: layout.value_at, has_header: true, chunks: (0, 0) });
+    }
+    while next < chunks.1 {
+        let until = (next + CHUNKS_MAX).min(chunks.1);
+        let has_header = pieces.is_empty();
+        let start = if has_header { 0 } else { layout.value_at + next * CHUNK };
+        let end = (layout.value_at + (until * CHUNK).min(size)).next_multiple_of(BLOCK);
+        pieces.push(Piece { from: start, len: end - start, has_header, chunks: (next, until) });
+        next = until;
+    }
+    pieces
+}

@@ -1,0 +1,102 @@
+//! Slots: the only memory that a disk writes into. A slot goes into an operation and comes back with its end, whoever
+//! gave up meanwhile, so that what a disk still writes lands in no memory that has another use by then.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Weak};
+
+use mooncake_memory::PrivatePages;
+use parking_lot::Mutex;
+
+/// Bytes of a slot: a megabyte of a value, and what an unaligned piece has around it.
+pub const SLOT_BYTES: usize = (1 << 20) + (64 << 10);
+
+/// The slots of one process; made when they are first needed.
+#[derive(Debug, Clone)]
+pub struct Slots(Arc<Home>);
+
+#[derive(Debug)]
+struct Home {
+    count: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    idle: Vec<PrivatePages>,
+    made: usize,
+}
+
+impl Slots {
+    /// Up to so many slots.
+    pub fn new(count: usize) -> Slots {
+        Slots(Arc::new(Home { count, state: Mutex::default() }))
+    }
+
+    /// A slot with any content; none while all are in use, or if there is no memory for another one.
+    pub fn take(&self) -> Option<Slot> {
+        let mut state = self.0.state.lock();
+        let pages = match state.idle.pop() {
+            Some(pages) => pages,
+            None if state.made < self.0.count => {
+                let pages = PrivatePages::new(SLOT_BYTES).ok()?;
+                state.made += 1;
+                pages
+            }
+            None => return None,
+        };
+        Some(Slot { pages: Some(pages), home: Arc::downgrade(&self.0) })
+    }
+
+    /// How many can be taken now.
+    pub fn free(&self) -> usize {
+        let state = self.0.state.lock();
+        self.0.count - (state.made - state.idle.len())
+    }
+}
+
+/// One slot. It goes back when it is dropped.
+#[derive(Debug)]
+pub struct Slot {
+    pages: Option<PrivatePages>,
+    home: Weak<Home>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let (Some(home), Some(pages)) = (self.home.upgrade(), self.pages.take()) {
+            home.state.lock().idle.push(pages);
+        }
+    }
+}
+
+impl Deref for Slot {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.pages.as_ref().expect("it is taken at the drop only")
+    }
+}
+
+impl DerefMut for Slot {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.pages.as_mut().expect("it is taken at the drop only")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_slots_as_were_asked_for_and_each_comes_back() {
+        let slots = Slots::new(2);
+        let (one, two) = (slots.take().unwrap(), slots.take().unwrap());
+        assert_eq!((one.len(), slots.free()), (SLOT_BYTES, 0));
+        assert!(slots.take().is_none());
+        drop(one);
+        assert_eq!(slots.free(), 1);
+        let again = slots.take().unwrap();
+        drop(slots);
+        drop((two, again));
+    }
+}

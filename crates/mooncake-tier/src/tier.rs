@@ -1,0 +1,256 @@
+//! A tier's folder: who has it, what its superblock says, and which files there are.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use mooncake_ids::TierUuid;
+use mooncake_mutant::mutant;
+
+use crate::address::{Address, BLOCK, FILES_MIN, FileNumber, Geometry};
+use crate::medium::{Completion, Medium, Operation, Queue};
+use crate::slots::{Slot, Slots};
+use crate::superblock::{NotASuperblock, Superblock};
+
+const SUPER: &str = "super";
+const LOCK: &str = "lock";
+
+/// How long a disk has for the superblock.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Whose a tier is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The boot in which it runs.
+    pub boot_id: Vec<u8>,
+    /// Its process, as its session names it.
+    pub process: Vec<u8>,
+}
+
+/// What a new tier is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewTier {
+    /// Its UUID.
+    pub tier: TierUuid,
+    /// By which another session takes it over.
+    pub secret: [u8; 16],
+    /// The cluster that it belongs to.
+    pub cluster_id: String,
+    /// Bytes that its files may have.
+    pub capacity: u64,
+    /// How they are divided: [`Geometry::of_capacity`].
+    pub geometry: Geometry,
+}
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TierError {
+    /// Another process has it.
+    #[error("another process has the folder")]
+    InUse,
+    /// There is no superblock.
+    #[error(transparent)]
+    NotASuperblock(#[from] NotASuperblock),
+    /// Less room than a tier needs.
+    #[error("{capacity} bytes are too few for a tier: give it {needed} at least")]
+    TooSmall {
+        /// What was given.
+        capacity: u64,
+        /// What it needs.
+        needed: u64,
+    },
+    /// The file system says no.
+    #[error("{what}: {source}")]
+    Disk {
+        /// What was tried.
+        what: &'static str,
+        /// What it says.
+        source: io::Error,
+    },
+}
+
+fn disk(what: &'static str) -> impl FnOnce(io::Error) -> TierError {
+    move |source| TierError::Disk { what, source }
+}
+
+/// A folder that this process has, as long as this lives.
+#[derive(Debug)]
+pub struct Tier<M: Medium> {
+    /// Where it lies.
+    pub medium: M,
+    /// What its superblock says.
+    pub superblock: Superblock,
+    /// Of the superblock's last copy.
+    pub sequence: u64,
+    /// The superblock's file.
+    pub super_file: M::File,
+    /// The files that are there, by their first numbers, with their bytes.
+    pub files: BTreeMap<FileNumber, u64>,
+    lock: M::Lock,
+}
+
+impl<M: Medium> Tier<M> {
+    /// Makes one in an empty folder.
+    pub fn create(medium: M, new: NewTier, owner: Owner, slots: &Slots) -> Result<Tier<M>, TierError> {
+        let geometry = new.geometry;
+        let needed = FILES_MIN * geometry.file_bytes();
+        if new.capacity < needed {
+            return Err(TierError::TooSmall { capacity: new.capacity, needed });
+        }
+        let lock = medium.lock(LOCK).map_err(disk("lock the folder"))?.ok_or(TierError::InUse)?;
+        let super_file = medium.create(SUPER, 2 * BLOCK).map_err(disk("create the superblock"))?;
+        let superblock = Superblock {
+            tier: new.tier,
+            secret: new.secret,
+            log_id: 0,
+            geometry,
+            next_file: FileNumber(0),
+            synced_to: Address(0),
+            suspects: Vec::new(),
+            cluster_id: new.cluster_id,
+            boot_id: owner.boot_id,
+            process: owner.process,
+        };
+        let mut tier = Tier { medium, superblock, sequence: 0, super_file, files: BTreeMap::new(), lock };
+        tier.write_superblock(slots)?;
+        tier.medium.sync_folder().map_err(disk("sync the folder"))?;
+        Ok(tier)
+    }
+
+    /// Takes over the one that is in a folder, and says what its superblock said before.
+    pub fn open(medium: M, owner: Owner, slots: &Slots) -> Result<(Tier<M>, Superblock), TierError> {
+        let lock = medium.lock(LOCK).map_err(disk("lock the folder"))?.ok_or(TierError::InUse)?;
+        let super_file = medium.open(SUPER, true).map_err(disk("open the superblock"))?;
+        let slot = slots.take().ok_or_else(|| disk("take a buffer")(ErrorKind::OutOfMemory.into()))?;
+        let read = Operation::Read { file: super_file.clone(), offset: 0, slot, len: 2 * BLOCK as usize };
+        let (_, slot) = carry_out(&medium, read).map_err(disk("read the superblock"))?;
+        let slot = slot.expect("a read has a slot");
+        let (one, two) = slot[..2 * BLOCK as usize].split_at(BLOCK as usize);
+        let (before, sequence) = Superblock::decode([one, two])?;
+        drop(slot);
+        let files = files_of(&medium, before.geometry).map_err(disk("list the folder"))?;
+        let above = |(number, bytes): (&FileNumber, &u64)| number.0 + before.geometry.numbers_for(*bytes);
+        let mut next_file = files.iter().map(above).max().unwrap_or(0).max(before.next_file.0);
+        if mutant!(FileNumbersAreUsedAgain) {
+            next_file = (0..).find(|number| !files.contains_key(&FileNumber(*number))).expect("one is free");
+        }
+        let superblock = Superblock {
+            next_file: FileNumber(next_file),
+            boot_id: owner.boot_id,
+            process: owner.process,
+            ..before.clone()
+        };
+        let mut tier = Tier { medium, superblock, sequence, super_file, files, lock };
+        tier.write_superblock(slots)?;
+        Ok((tier, before))
+    }
+
+    /// Writes the superblock, and waits for the disk to have it.
+    pub fn write_superblock(&mut self, slots: &Slots) -> Result<(), TierError> {
+        let mut slot = slots.take().ok_or_else(|| disk("take a buffer")(ErrorKind::OutOfMemory.into()))?;
+        self.sequence += 1;
+        let block = self.superblock.encode(self.sequence);
+        slot[..block.len()].copy_from_slice(&block);
+        let (file, offset) = (self.super_file.clone(), self.sequence % 2 * BLOCK);
+        let write = Operation::Write { file, offset, slot, len: block.len() };
+        carry_out(&self.medium, write).map_err(disk("write the superblock"))?;
+        let file = self.super_file.clone();
+        carry_out(&self.medium, Operation::Sync { file }).map_err(disk("sync the superblock"))?;
+        Ok(())
+    }
+
+    /// What has to live as long as anything is written to the folder.
+    pub fn into_lock(self) -> M::Lock {
+        self.lock
+    }
+}
+
+/// Files of records, by their first numbers. What else lies there is not the tier's.
+fn files_of(medium: &impl Medium, geometry: Geometry) -> io::Result<BTreeMap<FileNumber, u64>> {
+    let files = medium.list()?.into_iter().filter_map(|listed| {
+        let number = FileNumber::of_name(&listed.name)?;
+        let is_whole = listed.bytes > 0 && listed.bytes.is_multiple_of(geometry.file_bytes());
+        if !is_whole {
+            tracing::warn!(
+                file = listed.name,
+                bytes = listed.bytes,
+                "a file of the tier has another length; it is left"
+            );
+        }
+        Some((number, listed.bytes))
+    });
+    Ok(files.collect())
+}
+
+/// One operation, waited for.
+pub(crate) fn carry_out<M: Medium>(medium: &M, operation: Operation<M::File>) -> io::Result<(usize, Option<Slot>)> {
+    let wanted = match &operation {
+        Operation::Read { len, .. } | Operation::Write { len, .. } => *len,
+        Operation::Sync { .. } => 0,
+    };
+    let mut queue = medium.queue(1)?;
+    queue.submit(0, operation);
+    let Some(Completion { result, slot, .. }) = queue.next(LIMIT) else { return Err(ErrorKind::TimedOut.into()) };
+    match result? {
+        moved if moved == wanted => Ok((moved, slot)),
+        _ => Err(ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::medium::faulty::{Faults, FaultyDisk};
+
+    fn owner(number: u8) -> Owner {
+        Owner { boot_id: vec![number; 16], process: vec![number; 40] }
+    }
+
+    fn new_tier(capacity: u64) -> NewTier {
+        NewTier {
+            tier: TierUuid([3; 16]),
+            secret: [4; 16],
+            cluster_id: "cluster".to_owned(),
+            capacity,
+            geometry: Geometry::of_capacity(capacity),
+        }
+    }
+
+    #[test]
+    fn a_tier_is_one_owners_and_the_next_one_knows_whose_it_was() {
+        let (disk, slots) = (FaultyDisk::new(1, Faults::default()), Slots::new(2));
+        let made = Tier::create(disk.clone(), new_tier(1 << 30), owner(1), &slots).unwrap();
+        assert!(matches!(Tier::open(disk.clone(), owner(2), &slots), Err(TierError::InUse)));
+        let superblock = made.superblock.clone();
+        drop(made.into_lock());
+        let (opened, before) = Tier::open(disk.clone(), owner(2), &slots).unwrap();
+        assert_eq!(before, superblock);
+        assert_eq!((opened.superblock.process.clone(), opened.superblock.tier), (vec![2; 40], TierUuid([3; 16])));
+        drop(opened);
+        disk.lose_power();
+        assert_eq!(Tier::open(disk, owner(3), &slots).unwrap().1.process, vec![2; 40]);
+    }
+
+    #[test]
+    fn numbers_go_on_above_every_file_that_is_there() {
+        let (disk, slots) = (FaultyDisk::new(1, Faults::default()), Slots::new(2));
+        drop(Tier::create(disk.clone(), new_tier(1 << 30), owner(1), &slots).unwrap());
+        // Made by an owner whose superblock was not written any more: one of them has three numbers.
+        disk.create(&FileNumber(7).name(), 3 * (16 << 20)).unwrap();
+        disk.create(&FileNumber(2).name(), 16 << 20).unwrap();
+        disk.create("notes.txt", 5).unwrap();
+        let (opened, _) = Tier::open(disk, owner(2), &slots).unwrap();
+        assert_eq!(opened.superblock.next_file, FileNumber(10));
+        assert_eq!(opened.files.keys().map(|file| file.0).collect::<Vec<_>>(), [2, 7]);
+    }
+
+    #[test]
+    fn a_folder_that_is_none_is_named() {
+        let (disk, slots) = (FaultyDisk::new(1, Faults::default()), Slots::new(2));
+        let few = Tier::create(disk.clone(), new_tier(100 << 20), owner(1), &slots).unwrap_err();
+        assert!(few.to_string().contains("134217728 at least"), "{few}");
+        assert!(matches!(Tier::open(disk.clone(), owner(1), &slots), Err(TierError::Disk { .. })));
+        disk.create(SUPER, 2 * BLOCK).unwrap();
+        assert!(matches!(Tier::open(disk, owner(1), &slots), Err(TierError::NotASuperblock(_))));
+    }
+}
