@@ -33,11 +33,12 @@ pub(crate) fn raise() {
     }
 }
 
-/// Says so where segments, which the words name, take more descriptors than there may be. Each time that they need
-/// twice as many as when it was said last.
-pub(crate) fn expect(segments: usize, what: &str, each: usize) {
-    static SAID: AtomicUsize = AtomicUsize::new(0);
-    if let Some(text) = too_few(segments, what, each, (descriptor_limit(), RAISED.load(Ordering::Relaxed)), &SAID) {
+/// Warns where segments, which the words name, take more descriptors than there may be. Each time that they need twice
+/// as many as when it was said last of their kind, which the count of descriptors of each is.
+pub(crate) fn warn_if_too_few(segments: usize, what: &str, each: usize) {
+    static SAID: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    let said = &SAID[usize::from(each == LENT)];
+    if let Some(text) = too_few(segments, what, each, (descriptor_limit(), RAISED.load(Ordering::Relaxed)), said) {
         tracing::warn!("{text}");
     }
 }

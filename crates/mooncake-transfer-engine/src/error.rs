@@ -125,7 +125,7 @@ pub enum EngineError {
         at: String,
     },
     /// Not done by its deadline.
-    #[error("{peer}: {what} took longer than {waited:?}")]
+    #[error("{peer}: {what} took longer than {waited:.1?}")]
     Timeout {
         /// The peer.
         peer: String,

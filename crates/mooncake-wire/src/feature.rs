@@ -12,7 +12,7 @@ pub enum Feature {
     Replace = 0,
     /// Groups of objects.
     Groups = 1,
-    /// Copies of objects, listed.
+    /// Replicas of objects, listed.
     Describe = 2,
     /// Removal by pattern.
     RemoveByRegex = 3,
@@ -55,7 +55,7 @@ impl Feature {
         match self {
             Feature::Replace => "puts that replace (upsert)",
             Feature::Groups => "groups of objects",
-            Feature::Describe => "lists of an object's copies",
+            Feature::Describe => "lists of an object's replicas",
             Feature::RemoveByRegex => "removal by pattern",
             Feature::UnmountGrace => "unmounting with a grace",
             Feature::SegmentEpochs => "epochs of single segments",

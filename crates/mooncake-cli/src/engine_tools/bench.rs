@@ -25,7 +25,13 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
         pause: Duration::ZERO,
     };
     let duration = seconds(&given, "duration")?;
-    let needed = load.bytes().ok_or_else(|| bad_value("block_size", given.text_or_default("block_size"), "less"))?;
+    let needed = load.bytes().ok_or_else(|| {
+        bad_value(
+            "block_size",
+            given.text_or_default("block_size"),
+            "less: times batch_size and threads it is beyond 2^64 bytes",
+        )
+    })?;
     let bytes = needed.max(size(&given, "buffer_size")?);
     let work = Work::of(&given, duration)?;
     let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;

@@ -122,7 +122,12 @@ impl Plan {
             let lends = engine.first_buffer(name)?;
             let first = lends.ok_or_else(|| bad_value("target_seg_name", name, "a target that lends memory"))?;
             let remote = first.checked_add(self.offset);
-            remotes.push((peer, remote.ok_or_else(|| bad_value("target_offset", &self.offset.to_string(), "less"))?));
+            remotes.push((
+                peer,
+                remote.ok_or_else(|| {
+                    bad_value("target_offset", &self.offset.to_string(), "an offset inside of what the target lends")
+                })?,
+            ));
         }
         // The near end's memory is as good as the far end's: registered.
         let memory = lend(engine, largest)?;
