@@ -49,7 +49,7 @@ pub fn fail(program: &str, error: &dyn std::error::Error) {
     if tracing::enabled!(tracing::Level::ERROR) {
         tracing::error!("{program}: {error}");
     } else {
-        complain(&format!("{program}: {error}\n"));
+        print_stderr(&format!("{program}: {error}\n"));
     }
 }
 
@@ -67,7 +67,7 @@ pub fn announce(line: &str) {
 }
 
 /// Writes to stderr what no log line tells. A reader that closed the pipe misses it.
-pub fn complain(text: &str) {
+pub fn print_stderr(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
@@ -98,7 +98,7 @@ fn level(program: &str, given: &Given) -> String {
         (None, None) if program == CLIENT.name => {
             let wanted = environment::variable("MC_LOG_LEVEL").unwrap_or_default();
             environment::log_level(&wanted).unwrap_or_else(|| {
-                complain(&format!(
+                print_stderr(&format!(
                     "MC_LOG_LEVEL={wanted:?} is none of TRACE, DEBUG, INFO, WARNING, ERROR, OFF; INFO is taken\n"
                 ));
                 "info"
@@ -122,7 +122,7 @@ impl Write for Lines {
             && let Err(error) = journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).write_line(line)
         {
             // The line itself follows on stderr.
-            complain(&format!("journal: {error}\n"));
+            print_stderr(&format!("journal: {error}\n"));
         }
         let _ = io::stderr().write_all(line);
         Ok(line.len())

@@ -76,18 +76,18 @@ fn main() -> ExitCode {
         "state" => match state::run(args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                logging::complain(&format!("mooncake state: {error}\n"));
+                logging::print_stderr(&format!("mooncake state: {error}\n"));
                 ExitCode::FAILURE
             }
         },
         "version" | "--version" | "-V" => alone("version", args, concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n")),
         "help" | "--help" | "-h" => alone("help", args, HELP),
         "" => {
-            logging::complain(HELP);
+            logging::print_stderr(HELP);
             ExitCode::from(2)
         }
         other => {
-            logging::complain(&format!("mooncake: no command {other:?}\n\n{HELP}"));
+            logging::print_stderr(&format!("mooncake: no command {other:?}\n\n{HELP}"));
             ExitCode::from(2)
         }
     }
@@ -101,7 +101,9 @@ fn alone(command: &str, mut words: impl Iterator<Item = String>, text: &str) -> 
     };
     let has_flag = HELP.contains(&format!("  mooncake {word} ")) && (command, &*word) != ("version", "state");
     let meant = if has_flag { format!("{word} --{command}") } else { command.to_owned() };
-    logging::complain(&format!("mooncake {command}: unexpected argument {word:?}; did you mean mooncake {meant}?\n"));
+    logging::print_stderr(&format!(
+        "mooncake {command}: unexpected argument {word:?}; did you mean mooncake {meant}?\n"
+    ));
     ExitCode::from(2)
 }
 

@@ -27,7 +27,7 @@ pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>
     };
     if given.boolean("check_config") {
         // What has to be seen does not stand below a table, nor in what scripts read.
-        settings.notes.iter().for_each(|note| logging::complain(&format!("note: {note}\n")));
+        settings.notes.iter().for_each(|note| logging::print_stderr(&format!("note: {note}\n")));
         say(&in_force(&given));
         return ExitCode::SUCCESS;
     }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, MutexGuard};
 
 /// Between two looks at what nothing tells of: short at first, as it is most likely over very soon.
-const LOOK_INTERVAL_MIN: Duration = Duration::from_micros(50);
-const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(5);
+const POLL_INTERVAL_MIN: Duration = Duration::from_micros(50);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(5);
 
 /// Until when a call may wait, and the hook of its caller.
 ///
@@ -108,7 +108,7 @@ impl<'a> Deadline<'a> {
                 }
                 asked = Some(now);
             }
-            std::thread::sleep((now.duration_since(began) / 8).clamp(LOOK_INTERVAL_MIN, LOOK_INTERVAL_MAX));
+            std::thread::sleep((now.duration_since(began) / 8).clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX));
         }
         true
     }

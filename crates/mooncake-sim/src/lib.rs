@@ -33,7 +33,7 @@ pub use memory::ledger::Ledger;
 pub use network::{Masters, Network};
 pub use pipe::{Closed, Receiver, Sender, pipe};
 pub use schedule::{Plan, Sum};
-pub use store::calls::{Abandoned, NoAnswer};
+pub use store::calls::{IfUnanswered, NoAnswer};
 pub use store::puts::{Item, Options};
 pub use store::views::Borrowed;
 pub use store::{Store, Tally};

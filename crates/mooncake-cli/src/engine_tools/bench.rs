@@ -38,17 +38,17 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let memory = lend(&engine, bytes)?;
     match work {
         Work::Target => lend_until_interrupted(&format!("transfer_engine_bench --segment_id={}\n", engine.name())),
-        Work::Initiator(work) => work.run(&engine, memory, &load),
+        Work::Measurement(work) => work.run(&engine, memory, &load),
     }
 }
 
 /// What is asked for, checked before anything is opened.
 enum Work<'a> {
     Target,
-    Initiator(Initiator<'a>),
+    Measurement(Measurement<'a>),
 }
 
-struct Initiator<'a> {
+struct Measurement<'a> {
     segment: &'a str,
     duration: Duration,
     unit: &'a str,
@@ -70,13 +70,13 @@ impl<'a> Work<'a> {
         }
         let (unit, per_byte) = unit(given.text_or_default("report_unit"))?;
         let digits = given.number_or_default("report_precision");
-        Ok(Work::Initiator(Initiator { segment, duration, unit, per_byte, digits }))
+        Ok(Work::Measurement(Measurement { segment, duration, unit, per_byte, digits }))
     }
 }
 
-impl Initiator<'_> {
+impl Measurement<'_> {
     fn run(&self, engine: &Engine, memory: ForeignRange, load: &Load) -> Result<(), ToolError> {
-        let Initiator { segment, duration, unit, per_byte, digits } = *self;
+        let Measurement { segment, duration, unit, per_byte, digits } = *self;
         let peer = engine.open(segment)?;
         let lends = engine.first_buffer(segment)?;
         let remote = lends.ok_or_else(|| bad_value("segment_id", segment, "a target that lends memory"))?;
@@ -86,7 +86,7 @@ impl Initiator<'_> {
         for link in engine.links() {
             tracing::info!(peer = link.peer, path = link.path, reason = link.reason, "link");
         }
-        crate::logging::complain(&format!(
+        crate::logging::print_stderr(&format!(
             "Test completed: duration {seconds:.2}, batch count {count}, throughput {rate:.digits$} {unit}/s\n"
         ));
         Ok(())

@@ -16,7 +16,7 @@ use crate::connection_error::ConnectionError;
 use crate::error::{Cause, StoreError};
 use crate::machine::orphans::abort;
 use crate::machine::put_session::{Aborted, PutSessions, Reserved};
-use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
+use crate::machine::session::{Anchor, Identity, Output, Outputs, Taking};
 use crate::segments::directory::{Directory, Places, place_of};
 use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
@@ -29,6 +29,9 @@ use crate::session::reservation_origin::ReservationOrigin;
 
 #[cfg(test)]
 mod tests;
+
+/// How long the master may take in none of what the anchor sends.
+const SEND_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the anchor looks after.
 #[derive(Debug)]
@@ -138,7 +141,7 @@ impl Driver {
     fn tell(&mut self) {
         let shared = self.shared.clone();
         let control = &shared.control;
-        self.send_by = Instant::now() + TRY;
+        self.send_by = Instant::now() + SEND_TIMEOUT;
         let owner = shared.owner.get();
         let reports = owner.is_some_and(|owner| owner.wants_to_report());
         let mut out = Outputs::new();
@@ -190,7 +193,7 @@ impl Driver {
                 }
                 Output::Goodbye(message) => {
                     // It does not come of `tell`, whose time may be over.
-                    self.send_by = Instant::now() + TRY;
+                    self.send_by = Instant::now() + SEND_TIMEOUT;
                     todo.push_front(Output::Send(message));
                 }
                 Output::HangUp { silent } => {

@@ -142,11 +142,11 @@ fn a_bell_that_was_heard_is_silent() {
         let (client, caller) = Client::connect();
         let _caller = (!ends).then_some(caller);
         let waker = &client.shared.control.waker;
-        let rings =
+        let wakes =
             || poll(&mut [PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)], Some(&timespec(Duration::ZERO)));
         for _ in 0..3 {
             waker.wake();
-            wait_for("the anchor hears it", || rings() == Ok(0));
+            wait_for("the anchor hears it", || wakes() == Ok(0));
         }
     }
 }
@@ -193,7 +193,7 @@ fn a_store_that_is_closed_waits_for_no_master() {
     let _next = client.master.next();
     let began = Instant::now();
     drop(client);
-    assert!(began.elapsed() < TRY / 2, "{:?}", began.elapsed());
+    assert!(began.elapsed() < SEND_TIMEOUT / 2, "{:?}", began.elapsed());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use mooncake_wire::pack_keys;
 use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
 use crate::key::check_key;
-use crate::machine::call::Abandoned;
+use crate::machine::call::IfUnanswered;
 use crate::machine::rounds::{REMOVED_KEYS, rounds};
 
 /// Keys asked about with one request.
@@ -112,7 +112,7 @@ impl Inner {
             let mut outcomes = Vec::new();
             if !valid.is_empty() {
                 let body = ask(pack_keys(&valid));
-                outcomes = match control.mutate(what, body, control.lookup_timeout * 2, Abandoned::Stays)?.body {
+                outcomes = match control.mutate(what, body, control.lookup_timeout * 2, IfUnanswered::Stays)?.body {
                     reply::Body::Remove(reply) if reply.outcomes.len() == valid.len() => reply.outcomes,
                     _ => return Err(control.confused(what)),
                 };
@@ -139,7 +139,7 @@ impl Inner {
         const WHAT: &str = "remove_all";
         let control = &self.shared.control;
         let body = request::Body::RemoveAll(RemoveAll { force });
-        match control.mutate(WHAT, body, REMOVE_ALL, Abandoned::Stays)?.body {
+        match control.mutate(WHAT, body, REMOVE_ALL, IfUnanswered::Stays)?.body {
             reply::Body::RemoveAll(reply) => Ok(reply.removed),
             _ => Err(control.confused(WHAT)),
         }
@@ -149,12 +149,13 @@ impl Inner {
         const WHAT: &str = "remove_by_regex";
         let control = &self.shared.control;
         let body = request::Body::RemoveByRegex(RemoveByRegex { pattern: pattern.to_owned(), force });
-        let reply = control.mutate(WHAT, body, REMOVE_ALL, Abandoned::Stays).map_err(|error| match error.cause() {
-            Cause::BadRequest { reason, .. } => {
-                Cause::BadPattern { pattern: pattern.to_owned(), reason: reason.clone() }.into()
-            }
-            _ => error,
-        })?;
+        let reply =
+            control.mutate(WHAT, body, REMOVE_ALL, IfUnanswered::Stays).map_err(|error| match error.cause() {
+                Cause::BadRequest { reason, .. } => {
+                    Cause::BadPattern { pattern: pattern.to_owned(), reason: reason.clone() }.into()
+                }
+                _ => error,
+            })?;
         match reply.body {
             reply::Body::RemoveAll(reply) => Ok(reply.removed),
             _ => Err(control.confused(WHAT)),

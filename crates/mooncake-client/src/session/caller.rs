@@ -300,7 +300,7 @@ impl Control {
         what: &'static str,
         body: request::Body,
         timeout: Duration,
-        abandoned: call::Abandoned,
+        abandoned: call::IfUnanswered,
     ) -> Result<SessionReply, StoreError> {
         let (caller, mut request) = (Caller::new(self, timeout), request(body));
         ready(call::mutate(&caller, &mut request, abandoned)).map_err(|failure| caller.error(what, failure))

@@ -168,7 +168,7 @@ struct Queue {
 }
 
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { lines: VecDeque::new(), lost: 0, taken: false, busy: false });
-static BELL: Condvar = Condvar::new();
+static QUEUED: Condvar = Condvar::new();
 
 fn say(said: Said) {
     // A child has no thread that takes lines, and may have the lock held for ever.
@@ -185,7 +185,7 @@ fn say(said: Said) {
         return;
     }
     queue.lines.push_back(said);
-    BELL.notify_all();
+    QUEUED.notify_all();
 }
 
 /// Starts the thread, once, and asks Python to have what is left said at its exit.
@@ -205,9 +205,9 @@ fn hand_over() {
     loop {
         let mut queue = QUEUE.lock();
         queue.busy = false;
-        BELL.notify_all();
+        QUEUED.notify_all();
         while queue.lines.is_empty() {
-            let waited = BELL.wait_for(&mut queue, POLL_INTERVAL);
+            let waited = QUEUED.wait_for(&mut queue, POLL_INTERVAL);
             if queue.lines.is_empty() && waited.timed_out() && !queue.taken && ended() {
                 return;
             }
@@ -255,7 +255,7 @@ fn end(py: Python<'_>) {
         let mut queue = QUEUE.lock();
         queue.taken = false;
         if queue.busy {
-            BELL.wait_for(&mut queue, POLL_INTERVAL);
+            QUEUED.wait_for(&mut queue, POLL_INTERVAL);
         }
         std::mem::take(&mut queue.lines)
     });

@@ -64,7 +64,7 @@ struct Inner {
     world: World,
     process: ProcessId,
     state: RefCell<State>,
-    bell: Slot<()>,
+    wake: Slot<()>,
     stopped: Cell<bool>,
     events: Box<dyn Fn(Event)>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Served {
     removed: Cell<bool>,
     insiders: RefCell<Insiders>,
     inside: RefCell<BTreeMap<u64, Weak<Inside>>>,
-    bell: Slot<()>,
+    wake: Slot<()>,
 }
 
 /// What a store of the owner's process has there, until it is dropped.
@@ -106,7 +106,7 @@ impl Server {
             world: world.clone(),
             process,
             state: RefCell::default(),
-            bell: Slot::new(world),
+            wake: Slot::new(world),
             stopped: Cell::new(false),
             events: Box::new(events),
         };
@@ -131,7 +131,7 @@ impl Server {
             removed: Cell::new(false),
             insiders: RefCell::new(Insiders::new(epoch)),
             inside: RefCell::default(),
-            bell: self.inner.bell.clone(),
+            wake: self.inner.wake.clone(),
             memory: memory.clone(),
         };
         memory.has_taken(epoch.number);
@@ -174,7 +174,7 @@ impl Server {
             world.sleep_micros(5_000).await;
             served.gate.borrow().retain_active(&mut writing);
         }
-        self.inner.bell.set(());
+        self.inner.wake.set(());
         for rid in over {
             (self.inner.events)(Event::Fenced(uuid, rid));
         }
@@ -183,7 +183,7 @@ impl Server {
     /// Serves nothing more, and lets no process in.
     pub async fn shut_down(&self) {
         self.inner.stopped.set(true);
-        self.inner.bell.set(());
+        self.inner.wake.set(());
         let uuids: Vec<SegmentUuid> = self.inner.state.borrow().owner.uuids().collect();
         for uuid in uuids {
             self.remove(uuid).await;
@@ -198,7 +198,7 @@ impl Server {
         let done = state.owner.fence(self.inner.world.now(), fence, &mut out);
         self.carry_out(state, out);
         if !done {
-            self.inner.bell.set(());
+            self.inner.wake.set(());
         }
         done
     }
@@ -209,7 +209,7 @@ impl Server {
         let mut out = Vec::new();
         let taken = state.owner.take_epoch(self.inner.world.now(), asked, &mut out);
         self.carry_out(state, out);
-        self.inner.bell.set(());
+        self.inner.wake.set(());
         taken.ok()
     }
 
@@ -217,7 +217,7 @@ impl Server {
         let world = self.inner.world.clone();
         while !self.inner.stopped.get() {
             let next = self.inner.state.borrow().owner.next_cut();
-            world.until(next.unwrap_or(world.now() + Duration::from_secs(5)), self.inner.bell.get()).await;
+            world.until(next.unwrap_or(world.now() + Duration::from_secs(5)), self.inner.wake.get()).await;
             let mut state = self.inner.state.borrow_mut();
             let mut out = Vec::new();
             state.owner.settle(world.now(), &mut out);
@@ -324,7 +324,7 @@ impl Server {
             self.with_owner(|owner, out| owner.heard(id, &frame, out));
         }
         lost(&mut self.inner.state.borrow_mut(), id);
-        self.inner.bell.set(());
+        self.inner.wake.set(());
     }
 
     fn with_owner(&self, ask: impl FnOnce(&mut Owner<InBook>, &mut Vec<Output>)) {
@@ -332,7 +332,7 @@ impl Server {
         let mut out = Vec::new();
         ask(&mut state.owner, &mut out);
         self.carry_out(state, out);
-        self.inner.bell.set(());
+        self.inner.wake.set(());
     }
 }
 
@@ -378,7 +378,7 @@ impl Inside {
 
     pub fn confirm(&self, epoch: Epoch) {
         self.served.insiders.borrow_mut().confirm(self.number, epoch);
-        self.served.bell.set(());
+        self.served.wake.set(());
     }
 }
 
@@ -386,7 +386,7 @@ impl Drop for Inside {
     fn drop(&mut self) {
         self.served.insiders.borrow_mut().leave(self.number);
         self.served.inside.borrow_mut().remove(&self.number);
-        self.served.bell.set(());
+        self.served.wake.set(());
     }
 }
 
@@ -394,7 +394,7 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let tell = self.served.gate.borrow_mut().ended(self.id);
         if tell {
-            self.served.bell.set(());
+            self.served.wake.set(());
         }
     }
 }

@@ -12,7 +12,7 @@ use mooncake_wire::pack_keys;
 use crate::master::identity_of;
 use crate::memory::Memory;
 use crate::store::Store;
-use crate::store::calls::{Abandoned, LOOKUP_TIMEOUT};
+use crate::store::calls::{IfUnanswered, LOOKUP_TIMEOUT};
 use crate::store::puts::{Item, Options};
 use crate::world::Slot;
 
@@ -220,7 +220,7 @@ impl Store {
                 0 => request::Body::ClearReplicas(ClearReplicas { keys, segment: String::new() }),
                 _ => request::Body::Remove(Remove { keys, force: true }),
             };
-            let _ = self.mutate(body, 2 * LOOKUP_TIMEOUT, Abandoned::Stays).await;
+            let _ = self.mutate(body, 2 * LOOKUP_TIMEOUT, IfUnanswered::Stays).await;
         }
     }
 

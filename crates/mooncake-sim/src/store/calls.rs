@@ -17,7 +17,7 @@ use crate::master::{FromMaster, ToMaster};
 use crate::store::{Session, Store};
 use crate::world::World;
 
-pub use mooncake_client::machine::call::Abandoned;
+pub use mooncake_client::machine::call::IfUnanswered;
 
 /// For how long a look-up waits.
 pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_millis(500);
@@ -69,7 +69,7 @@ impl Store {
         &self,
         body: request::Body,
         timeout: Duration,
-        abandoned: Abandoned,
+        abandoned: IfUnanswered,
     ) -> Result<SessionReply, NoAnswer> {
         Ok(call::mutate(&self.caller(timeout), &mut request(body), abandoned).await?)
     }

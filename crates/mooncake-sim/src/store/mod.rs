@@ -77,7 +77,7 @@ pub(crate) struct Inner {
     up: RefCell<Vec<AnchorUp>>,
     pub reach: Reachability,
     pub wants: Wants,
-    bell: Slot<()>,
+    wake: Slot<()>,
     /// Its process is a forked child of the store's.
     pub is_forked: bool,
     pub closed: Cell<bool>,
@@ -285,16 +285,16 @@ impl Store {
 
     pub(crate) fn resume(&self) {
         self.inner.wants.resume();
-        self.inner.bell.set(());
+        self.inner.wake.set(());
     }
 
     pub(crate) fn ping(&self) {
         self.inner.wants.ping();
-        self.inner.bell.set(());
+        self.inner.wake.set(());
     }
 
     pub(crate) fn ring(&self) {
-        self.inner.bell.set(());
+        self.inner.wake.set(());
     }
 
     pub(crate) fn server(&self) -> Server {
@@ -457,7 +457,7 @@ impl Inner {
             up: RefCell::default(),
             reach: Reachability::default(),
             wants: Wants::default(),
-            bell: Slot::new(world),
+            wake: Slot::new(world),
             is_forked: false,
             closed: Cell::new(false),
             stopped: Cell::new(false),
@@ -507,12 +507,12 @@ impl Driver {
     /// One round: waits for something to do, hears the master, tells it.
     async fn turn(&mut self, until: Duration) {
         let world = self.store.inner.world.clone();
-        let bell = self.store.inner.bell.clone();
+        let wake = self.store.inner.wake.clone();
         let Some((_, down)) = &mut self.connection else {
-            world.until(until, bell.get()).await;
+            world.until(until, wake.get()).await;
             return;
         };
-        let (heard, rung) = (RefCell::new(None), bell.get());
+        let (heard, rung) = (RefCell::new(None), wake.get());
         world.until(until, world.race(async { *heard.borrow_mut() = Some(down.next().await) }, rung)).await;
         let mut next = heard.into_inner();
         while let Some(message) = next {
@@ -639,6 +639,6 @@ impl Driver {
 impl Store {
     pub(crate) fn tell(&self, body: anchor_up::Body) {
         self.inner.up.borrow_mut().push(AnchorUp { body: Some(body) });
-        self.inner.bell.set(());
+        self.inner.wake.set(());
     }
 }

@@ -12,7 +12,7 @@ use mooncake_wire::pack_keys;
 
 use crate::memory::ledger::{checksum, word};
 use crate::server::lane::Unwritten;
-use crate::store::calls::{Abandoned, LOOKUP_TIMEOUT, NoAnswer};
+use crate::store::calls::{IfUnanswered, LOOKUP_TIMEOUT, NoAnswer};
 use crate::store::links::{Address, Piece};
 use crate::store::{Session, Store};
 
@@ -118,7 +118,7 @@ impl PutDriver for Driver<'_> {
             groups: None,
         };
         let timeout = LOOKUP_TIMEOUT + if wait { PARK_TIME_MAX } else { Duration::ZERO };
-        let asked = self.store.mutate(request::Body::PutStart(start), timeout, Abandoned::AbortsPlacements).await;
+        let asked = self.store.mutate(request::Body::PutStart(start), timeout, IfUnanswered::AbortsPlacements).await;
         let reply = asked.map_err(|error| error_of(&error))?;
         let reply::Body::PutStart(started) = reply.body else { unreachable!("a put was started") };
         Ok((started.slots, ReservationOrigin { numbering: reply.numbering, session: reply.session }))

@@ -14,7 +14,7 @@ use mooncake_wire::pack_keys;
 
 use crate::memory::ledger::checksum;
 use crate::store::Store;
-use crate::store::calls::{Abandoned, LOOKUP_TIMEOUT};
+use crate::store::calls::{IfUnanswered, LOOKUP_TIMEOUT};
 use crate::store::links::{self, Link};
 use crate::store::puts::error_of;
 
@@ -63,7 +63,7 @@ impl ViewDriver for Store {
 
     async fn pin(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
         let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
-        let asked = self.mutate(body, LOOKUP_TIMEOUT, Abandoned::VoidsPins).await;
+        let asked = self.mutate(body, LOOKUP_TIMEOUT, IfUnanswered::VoidsPins).await;
         let reply = asked.map_err(|error| error_of(&error))?;
         let reply::Body::Lookup(found) = reply.body else { unreachable!("a pin is answered by what it found") };
         Ok((found.objects, reply.numbering))

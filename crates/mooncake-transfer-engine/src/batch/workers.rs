@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -186,7 +187,11 @@ impl Workers {
                 }
                 false => {
                     let deadline = Deadline { began: Instant::now(), until: work.deadline, interrupted: &|| false };
-                    initiator.transfer(peer, &requests, &deadline)
+                    let transfer = || initiator.transfer(peer, &requests, &deadline);
+                    // Whoever waits for the batch is told, whatever happens.
+                    catch_unwind(AssertUnwindSafe(transfer)).unwrap_or_else(|_| {
+                        Err(EngineError::Panicked(format!("{}: a transfer", initiator.peer_name(peer))))
+                    })
                 }
             };
             if let Err(error) = &result {

@@ -15,7 +15,7 @@ use crate::call::fan_out::{fan_out, threads_for};
 use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
 use crate::key::check_key;
-use crate::machine::call::Abandoned;
+use crate::machine::call::IfUnanswered;
 use crate::machine::orphans::abort;
 use crate::machine::put::{CopyFailure, Placed, PutDriver, PutOutcome, Written, put, write_key};
 use crate::machine::ready;
@@ -137,7 +137,7 @@ impl PutDriver for Driver<'_> {
         };
         let timeout = control.lookup_timeout + if wait { PARK_TIME_MAX } else { Duration::ZERO };
         let body = request::Body::PutStart(start);
-        let reply = control.mutate(WHAT, body, timeout, Abandoned::AbortsPlacements)?;
+        let reply = control.mutate(WHAT, body, timeout, IfUnanswered::AbortsPlacements)?;
         match reply.body {
             reply::Body::PutStart(started) if started.slots.len() == indices.len() => {
                 Ok((started.slots, ReservationOrigin { numbering: reply.numbering, session: reply.session }))

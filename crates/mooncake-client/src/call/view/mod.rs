@@ -15,7 +15,7 @@ use crate::call::get::unread;
 use crate::call::query::OWNER_AWAY;
 use crate::error::StoreError;
 use crate::inner::Inner;
-use crate::machine::call::Abandoned;
+use crate::machine::call::IfUnanswered;
 use crate::machine::get::Unread;
 use crate::machine::numbering::Numbering;
 use crate::machine::pins::Pins;
@@ -111,7 +111,7 @@ impl ViewDriver for Inner {
         const WHAT: &str = "a pin";
         let control = &self.shared.control;
         let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
-        let reply = control.mutate(WHAT, body, control.lookup_timeout, Abandoned::VoidsPins)?;
+        let reply = control.mutate(WHAT, body, control.lookup_timeout, IfUnanswered::VoidsPins)?;
         match reply.body {
             reply::Body::Lookup(found) if found.objects.len() == keys.len() => {
                 if found.away {

@@ -88,7 +88,7 @@ pub trait CallDriver: Sized {
     fn pause(&self, time: Duration) -> impl Future<Output = ()>;
 
     /// Waits until the store is in another session, as long as [`keep_waiting`] says and the deadline allows.
-    fn another_session(&self, lost: &Self::Session, heed: bool) -> impl Future<Output = ()>;
+    fn another_session(&self, lost: &Self::Session, is_interruptible: bool) -> impl Future<Output = ()>;
 
     /// Has the placements aborted that the master may have given for a request of this session:
     /// [`crate::machine::orphans::add`].
@@ -117,7 +117,7 @@ pub struct SessionReply<S> {
 
 /// What becomes of a mutation whose answer never came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Abandoned {
+pub enum IfUnanswered {
     /// Whatever it did may stay; what it has not done yet, it is not to do behind the calls that follow.
     Stays,
     /// Placements that it may have been given are found out and aborted.
@@ -211,15 +211,15 @@ pub enum WaitEnded {
 
 type Outcome<D> = Result<SessionReply<<D as CallDriver>::Session>, Failure<<D as CallDriver>::Broken>>;
 
-/// Makes a call that changes nothing, or that may be made twice. `heed`: the caller may interrupt it.
-pub async fn query<D: CallDriver>(driver: &D, request: &mut Request, heed: bool) -> Outcome<D> {
-    let mut call = Call::new(driver, request, None, heed);
+/// Makes a call that changes nothing, or that may be made twice. `is_interruptible`: the caller may interrupt it.
+pub async fn query<D: CallDriver>(driver: &D, request: &mut Request, is_interruptible: bool) -> Outcome<D> {
+    let mut call = Call::new(driver, request, None, is_interruptible);
     call.run().await?;
     call.reply()
 }
 
 /// Makes a call that changes something: made once, however often it is sent.
-pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned: Abandoned) -> Outcome<D> {
+pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned: IfUnanswered) -> Outcome<D> {
     let sequence = begin(driver, request);
     let mut call = Call::new(driver, request, None, true);
     let outcome = call.run().await;
@@ -227,19 +227,19 @@ pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned:
         // A master that refuses the only try has carried nothing out: that is an answer as any other.
         let is_answered = matches!(failure, Failure::Refused(_)) && call.last.is_none();
         match (abandoned, call.sent_in.filter(|_| !is_answered)) {
-            (Abandoned::AbortsPlacements, Some(session)) => {
+            (IfUnanswered::AbortsPlacements, Some(session)) => {
                 driver.leave_behind(session, std::mem::take(request));
             }
-            (Abandoned::VoidsPins, Some(_)) => {
+            (IfUnanswered::VoidsPins, Some(_)) => {
                 driver.sequences().abandoned(sequence);
                 driver.resume_anew();
             }
-            (Abandoned::Stays, Some(_)) => driver.sequences().abandoned(sequence),
+            (IfUnanswered::Stays, Some(_)) => driver.sequences().abandoned(sequence),
             (_, None) => driver.sequences().answered(sequence),
         }
         return Err(failure);
     }
-    if abandoned != Abandoned::VoidsPins || driver.pins().may_settle(sequence) {
+    if abandoned != IfUnanswered::VoidsPins || driver.pins().may_settle(sequence) {
         driver.sequences().answered(sequence);
     }
     call.reply()
@@ -296,9 +296,9 @@ pub async fn repeat<D: CallDriver>(driver: &D, session: &D::Session, request: &m
     }
 }
 
-/// Whether a wait of a call goes on; to be asked at every slice of it. `heed`: the caller may interrupt it.
-pub fn keep_waiting<D: CallDriver>(driver: &D, heed: bool) -> Result<(), WaitEnded> {
-    if heed && driver.is_interrupted() {
+/// Whether a wait of a call goes on; to be asked at every slice of it. `is_interruptible`: the caller may interrupt it.
+pub fn keep_waiting<D: CallDriver>(driver: &D, is_interruptible: bool) -> Result<(), WaitEnded> {
+    if is_interruptible && driver.is_interrupted() {
         return Err(WaitEnded::Interrupted);
     }
     if driver.is_stopped() || driver.reach().is_unreachable() {
@@ -326,7 +326,7 @@ pub struct Call<'a, D: CallDriver> {
     /// What it is about belongs to this session: it is made there or not at all.
     bound_to: Option<&'a D::Session>,
     /// The caller may interrupt it.
-    heed: bool,
+    is_interruptible: bool,
     asked_anew: bool,
     /// The master may have got it, in this session.
     sent_in: Option<D::Session>,
@@ -335,7 +335,7 @@ pub struct Call<'a, D: CallDriver> {
 }
 
 /// What comes before the next try.
-enum Rest<S> {
+enum BeforeRetry<S> {
     None,
     Pause,
     /// The wait for another session.
@@ -343,8 +343,8 @@ enum Rest<S> {
 }
 
 impl<'a, D: CallDriver> Call<'a, D> {
-    fn new(driver: &'a D, request: &'a mut Request, bound_to: Option<&'a D::Session>, heed: bool) -> Self {
-        Call { driver, request, bound_to, heed, asked_anew: false, sent_in: None, heard: None, last: None }
+    fn new(driver: &'a D, request: &'a mut Request, bound_to: Option<&'a D::Session>, is_interruptible: bool) -> Self {
+        Call { driver, request, bound_to, is_interruptible, asked_anew: false, sent_in: None, heard: None, last: None }
     }
 
     /// What is asked.
@@ -354,7 +354,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
 
     /// Whether the caller may interrupt it.
     pub fn heeds(&self) -> bool {
-        self.heed
+        self.is_interruptible
     }
 
     /// A try has a connection of this session; it is sent over it unless an error says what is in the way. `lacks`:
@@ -419,12 +419,12 @@ impl<'a, D: CallDriver> Call<'a, D> {
                 Err(failure) => break Err(failure),
             };
             match rest {
-                Rest::None => {}
-                Rest::Pause => driver.pause(RETRY_PAUSE).await,
-                Rest::Session(lost) => driver.another_session(&lost, self.heed).await,
+                BeforeRetry::None => {}
+                BeforeRetry::Pause => driver.pause(RETRY_PAUSE).await,
+                BeforeRetry::Session(lost) => driver.another_session(&lost, self.is_interruptible).await,
             }
             if driver.now() >= driver.deadline() {
-                break Err(self.expired());
+                break Err(self.fail_at_deadline());
             }
         };
         driver.ended(self.request);
@@ -456,7 +456,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
     }
 
     /// What comes before the next try, if there is one.
-    fn judge(&mut self, lost: NoReply<D::Session, D::Broken>) -> Result<Rest<D::Session>, Failure<D::Broken>> {
+    fn judge(&mut self, lost: NoReply<D::Session, D::Broken>) -> Result<BeforeRetry<D::Session>, Failure<D::Broken>> {
         match lost {
             NoReply::Session(lost) => self.session_lost(lost),
             NoReply::Elsewhere => Err(Failure::Over),
@@ -465,16 +465,16 @@ impl<'a, D: CallDriver> Call<'a, D> {
             NoReply::TooOld(..) if !self.asked_anew => {
                 self.asked_anew = true;
                 self.driver.drop_idle(None);
-                Ok(Rest::None)
+                Ok(BeforeRetry::None)
             }
             NoReply::TooOld(feature, software) => Err(Failure::TooOld(feature, software)),
             NoReply::Ended(WaitEnded::Interrupted) => Err(Failure::Interrupted),
-            NoReply::Ended(WaitEnded::Late) => Err(self.expired()),
+            NoReply::Ended(WaitEnded::Late) => Err(self.fail_at_deadline()),
             NoReply::Broken(broken) => {
                 self.driver.drop_idle(Some(&broken));
                 self.last = Some(Obstacle::Broken(broken));
                 self.driver.ping();
-                Ok(Rest::Pause)
+                Ok(BeforeRetry::Pause)
             }
             NoReply::Confused => Err(Failure::Confused),
         }
@@ -482,7 +482,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
 
     /// Has the anchor find out that the session is over, if it does not know. What was bound to it ends; other calls
     /// are made in another one.
-    fn session_lost(&mut self, lost: D::Session) -> Result<Rest<D::Session>, Failure<D::Broken>> {
+    fn session_lost(&mut self, lost: D::Session) -> Result<BeforeRetry<D::Session>, Failure<D::Broken>> {
         let is_current = self.driver.is_current(&lost);
         if is_current {
             self.driver.resume_anew();
@@ -491,10 +491,10 @@ impl<'a, D: CallDriver> Call<'a, D> {
             return Err(Failure::Over);
         }
         self.last = Some(Obstacle::SessionLost);
-        Ok(if is_current { Rest::Session(lost) } else { Rest::None })
+        Ok(if is_current { BeforeRetry::Session(lost) } else { BeforeRetry::None })
     }
 
-    fn expired(&mut self) -> Failure<D::Broken> {
+    fn fail_at_deadline(&mut self) -> Failure<D::Broken> {
         let driver = self.driver;
         if driver.is_stopped() {
             return Failure::Closed;

@@ -122,7 +122,7 @@ impl Script {
         ready(query(&self.call(), &mut ping(), true))
     }
 
-    fn mutate(&self, abandoned: Abandoned) -> Result<SessionReply<u64>, Failure<&'static str>> {
+    fn mutate(&self, abandoned: IfUnanswered) -> Result<SessionReply<u64>, Failure<&'static str>> {
         ready(mutate(&self.call(), &mut ping(), abandoned))
     }
 
@@ -322,7 +322,7 @@ fn placed(rid: Rid) -> Try {
 #[test]
 fn a_mutation_keeps_its_sequence_over_its_tries() {
     let script = Script::new([Try::Broken, Try::NotSent, Try::Broken, done()]);
-    let reply = script.mutate(Abandoned::Stays).unwrap();
+    let reply = script.mutate(IfUnanswered::Stays).unwrap();
     assert_eq!(reply.numbering, Numbering { log_id: 7, instance: [5; 16] });
     assert_eq!(reply.session, 1);
     let numbers: Vec<_> = script.sent.borrow().iter().map(|(_, request)| (request.sequence, request.id)).collect();
@@ -339,15 +339,15 @@ fn a_mutation_keeps_its_sequence_over_its_tries() {
 #[test]
 fn placements_of_a_put_without_an_answer_are_left_behind_only_if_it_was_sent() {
     let script = Script::new([]);
-    assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
+    assert!(ready(mutate(&script.call(), &mut put_start(), IfUnanswered::AbortsPlacements)).is_err());
     assert!(script.orphans.borrow_mut().first().is_none());
     assert_eq!(script.told_next(), (2, vec![]), "what was not sent is settled");
     script.reach.pong(script.now.get());
     script.then([Try::TooOld, Try::TooOld]);
-    assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
+    assert!(ready(mutate(&script.call(), &mut put_start(), IfUnanswered::AbortsPlacements)).is_err());
     assert!(script.orphans.borrow_mut().first().is_none() && script.told_next().0 == 3);
     script.then([Try::Broken]);
-    assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
+    assert!(ready(mutate(&script.call(), &mut put_start(), IfUnanswered::AbortsPlacements)).is_err());
     assert_eq!(script.told.borrow().last(), Some(&"worker"));
     assert_eq!(script.told_next(), (3, vec![]), "its answer is still to come");
 
@@ -381,11 +381,11 @@ fn a_put_that_the_master_refuses_leaves_nothing_behind_unless_an_earlier_try_was
     for kind in [refusal::Kind::BadRequest, refusal::Kind::Overloaded] {
         let script = Script::new([refuses(kind)]);
         script.reach.pong(script.now.get());
-        assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
+        assert!(ready(mutate(&script.call(), &mut put_start(), IfUnanswered::AbortsPlacements)).is_err());
         assert!(script.orphans.borrow_mut().first().is_none(), "{kind:?} is an answer");
         assert_eq!(script.told_next(), (2, vec![]));
         script.then([Try::Broken, refuses(kind)]);
-        assert!(ready(mutate(&script.call(), &mut put_start(), Abandoned::AbortsPlacements)).is_err());
+        assert!(ready(mutate(&script.call(), &mut put_start(), IfUnanswered::AbortsPlacements)).is_err());
         assert!(script.orphans.borrow_mut().first().is_some(), "the first try may have got through");
     }
 }
@@ -420,14 +420,14 @@ fn what_a_master_has_no_time_to_give_up_is_told_again() {
 fn a_mutation_given_up_on_its_way_is_told_until_the_master_has_answered() {
     let script = Script::new([Try::Silence]);
     script.is_heard.set(true);
-    assert!(matches!(script.mutate(Abandoned::Stays), Err(Failure::Late { .. })));
+    assert!(matches!(script.mutate(IfUnanswered::Stays), Err(Failure::Late { .. })));
     assert_eq!(script.told_next(), (2, vec![1]));
     script.then([Try::Broken, done()]);
     script.query().unwrap();
     assert!(script.sent.borrow().iter().all(|(_, request)| request.abandoned == [1]));
     assert_eq!(script.told_next(), (2, vec![]));
     script.then([]);
-    assert!(script.mutate(Abandoned::Stays).is_err());
+    assert!(script.mutate(IfUnanswered::Stays).is_err());
     assert_eq!(script.told_next(), (3, vec![]), "what was not sent cannot be carried out");
     script.then([Try::Broken]);
     assert!(ready(finish(&script.call(), &mut ping())).is_err());
@@ -444,10 +444,10 @@ fn a_mutation_given_up_on_its_way_is_told_until_the_master_has_answered() {
 fn pins_that_may_have_been_given_without_an_answer_are_voided_by_a_fresh_list() {
     let script = Script::new([]);
     script.is_heard.set(true);
-    assert!(script.mutate(Abandoned::VoidsPins).is_err());
+    assert!(script.mutate(IfUnanswered::VoidsPins).is_err());
     assert!(!script.told.borrow().contains(&"resume"), "none was asked for");
     script.then([Try::Broken]);
-    assert!(script.mutate(Abandoned::VoidsPins).is_err());
+    assert!(script.mutate(IfUnanswered::VoidsPins).is_err());
     assert!(script.told.borrow().contains(&"resume"));
     assert_eq!(script.told_next(), (3, vec![2]));
 }
@@ -455,10 +455,10 @@ fn pins_that_may_have_been_given_without_an_answer_are_voided_by_a_fresh_list() 
 #[test]
 fn pins_given_while_a_list_is_on_its_way_are_not_settled_before_it_has_arrived() {
     let script = Script::new([done(), done()]);
-    script.mutate(Abandoned::VoidsPins).unwrap();
+    script.mutate(IfUnanswered::VoidsPins).unwrap();
     assert_eq!(script.told_next().0, 2);
     script.pins.borrow_mut().list();
-    script.mutate(Abandoned::VoidsPins).unwrap();
+    script.mutate(IfUnanswered::VoidsPins).unwrap();
     assert_eq!(script.told_next().0, 2);
     assert_eq!(script.pins.borrow_mut().arrived(), [2]);
 }
@@ -513,7 +513,7 @@ fn a_call_of_a_session_that_the_master_does_not_know_is_made_in_the_next_one() {
     for unknown in [refuses(refusal::Kind::UnknownSession), Try::Refused(refusal::Kind::UnknownSession)] {
         let script = Script::new([unknown, done()]);
         script.next_session.set(2);
-        assert_eq!(script.mutate(Abandoned::Stays).unwrap().session, 2);
+        assert_eq!(script.mutate(IfUnanswered::Stays).unwrap().session, 2);
         assert_eq!((script.sent.borrow().last().unwrap().0, script.waited()), (2, SLICE));
         assert_eq!(*script.told.borrow(), ["resume", "wait", "ended"]);
     }
@@ -575,7 +575,7 @@ fn a_long_call_waits_for_a_master_that_is_heard_and_ends_early_otherwise() {
 fn an_interrupt_ends_calls_but_those_that_end_something() {
     let script = Script::new([Try::Silence]);
     script.is_interrupted.set(true);
-    assert!(matches!(script.mutate(Abandoned::Stays), Err(Failure::Interrupted)));
+    assert!(matches!(script.mutate(IfUnanswered::Stays), Err(Failure::Interrupted)));
     assert_eq!((script.waited(), script.told_next()), (SLICE, (2, vec![1])));
     script.is_heard.set(true);
     let calls: [fn(&Script) -> Failed; 3] = [
@@ -650,7 +650,9 @@ fn what_is_answered_is_settled_whatever_kind_of_mutation_it_was() {
     ready(finish_now(&script.call(), &mut ping())).unwrap();
     assert_eq!(script.told_next(), (2, vec![]));
     script.pins.borrow_mut().list();
-    for (abandoned, below) in [(Abandoned::Stays, 3), (Abandoned::AbortsPlacements, 4), (Abandoned::VoidsPins, 4)] {
+    for (abandoned, below) in
+        [(IfUnanswered::Stays, 3), (IfUnanswered::AbortsPlacements, 4), (IfUnanswered::VoidsPins, 4)]
+    {
         script.then([done()]);
         script.mutate(abandoned).unwrap();
         assert_eq!(script.told_next(), (below, vec![]), "{abandoned:?}");

@@ -6,10 +6,10 @@
 //! every process of the writer's session that may write the memory directly has
 //! said so over its attach connection or has ended. A closed connection proves nothing.
 
+#[cfg(test)]
+mod any_order_tests;
 mod attachment;
 mod fence_list;
-#[cfg(test)]
-mod orders;
 mod promises;
 #[cfg(test)]
 mod tests;
