@@ -74,6 +74,7 @@ def test_sizes_are_powers_of_1024(tmp_path, text, size):
         ("protocol", ""),
         ("protocol", "  "),
         ("protocol", 7),
+        ("protocol", None),
         ("client_http_port", "x"),
         ("local_hostname", ""),
         ("master_server_address", None),
@@ -119,6 +120,15 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
     path = written(tmp_path)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert MooncakeConfig.from_file(path) == MooncakeConfig.from_file(written(tmp_path))
+
+
+@pytest.mark.parametrize("given", ["", "  "])
+def test_a_protocol_that_is_set_to_nothing_is_none(monkeypatch, given):
+    monkeypatch.setenv("MOONCAKE_MASTER", "m:1")
+    assert MooncakeConfig.load_from_env().protocol == "tcp"
+    monkeypatch.setenv("MOONCAKE_PROTOCOL", given)
+    with pytest.raises(ValueError, match="protocol"):
+        MooncakeConfig.load_from_env()
 
 
 def test_an_unknown_protocol_is_only_a_warning_of_the_modules_logger(tmp_path, caplog):

@@ -601,7 +601,7 @@ impl World {
             Asked::Abort { rid, done } => assert_eq!(core.abort(now, origin, &[rid], done, fx), Ok(())),
             Asked::Pin { key, told } => {
                 let found = core.pin(now, origin, &[key.as_bytes()], fx).unwrap();
-                assert_eq!(found[0].as_ref().and_then(|found| Some(found.replicas.first()?.rid)), told);
+                assert_eq!(found[0].as_ref().ok().and_then(|found| Some(found.replicas.first()?.rid)), told);
             }
             Asked::Unpin(rid) => assert_eq!(core.unpin(now, origin, &[rid], fx), Ok(())),
             Asked::Remove { key, force, told } => {

@@ -3,7 +3,7 @@
 mod pool;
 
 use mooncake_core::{
-    EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP_OBJECTS, SegmentState,
+    Absent, EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP_OBJECTS, SegmentState,
 };
 use mooncake_ids::SessionId;
 use pool::{KIB, Pool, is_full, secret, uuid};
@@ -15,6 +15,9 @@ fn objects_of_an_absent_owner_are_hidden_not_forgotten() {
     pool.put(a, "k", KIB);
     pool.anchor_lost(a);
     assert!(!pool.exists("k") && pool.get("k").is_none() && pool.keys().is_empty());
+    let origin = pool.origin(b);
+    let asked = pool.core.pin(pool.now, origin, &[b"k", b"no"], &mut pool.fx);
+    assert_eq!(asked, Ok(vec![Err(Absent::OwnersAway), Err(Absent::Unknown)]), "stored, and not to be had now");
     assert_eq!((pool.core.stats().keys, pool.core.stats().capacity_bytes), (0, 0));
     assert_eq!(pool.core.segments().next().unwrap().state, SegmentState::Hidden);
     assert!(matches!(pool.slot(b, "l", KIB), PutSlot::Full(_)), "nothing is placed there");
@@ -590,7 +593,7 @@ fn a_session_on_which_much_hangs_ends_in_steps_and_a_log_that_is_cut_behind_any_
     let keys: Vec<String> = (0..MANY).map(|n| format!("viewed{n}")).collect();
     let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
     let origin = pool.origin(reader);
-    assert!(pool.core.pin(pool.now, origin, &keys, &mut pool.fx).unwrap().iter().all(Option::is_some));
+    assert!(pool.core.pin(pool.now, origin, &keys, &mut pool.fx).unwrap().iter().all(Result::is_ok));
     put(&mut pool, "unfinished");
     pool.collect();
     let stats = pool.core.stats();

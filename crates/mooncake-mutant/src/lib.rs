@@ -203,7 +203,7 @@ mutants! {
 #[cfg(feature = "switches")]
 mod switches {
     use std::cell::Cell;
-    use std::panic::catch_unwind;
+    use std::panic::{UnwindSafe, catch_unwind};
 
     use super::Mutant;
 
@@ -239,7 +239,7 @@ mod switches {
     }
 
     /// Whether a test that goes right without it fails where it is alive.
-    pub fn is_noticed_by(mutant: Mutant, test: fn()) -> bool {
+    pub fn is_noticed_by(mutant: Mutant, test: impl FnOnce() + UnwindSafe) -> bool {
         with(mutant, || catch_unwind(test)).is_err()
     }
 }

@@ -119,6 +119,8 @@ pub struct Appender<M: Medium> {
     sync: Sync,
     last_sync: Duration,
     syncs_at_once: bool,
+    /// More files are suspect than the superblock has room for.
+    is_beyond_suspects: bool,
     scratch: Vec<u8>,
     events: Vec<Event>,
 }
@@ -226,6 +228,7 @@ impl<M: Medium> Appender<M> {
             sync: Sync::None,
             last_sync: Duration::ZERO,
             syncs_at_once: false,
+            is_beyond_suspects: false,
             scratch: vec![0; CHUNK as usize],
             events: Vec::new(),
         })
@@ -520,7 +523,9 @@ impl<M: Medium> Appender<M> {
                 if let Sync::Files { left, to } = self.sync {
                     self.sync = match left {
                         1 => {
-                            self.superblock.synced_to = to.max(self.superblock.synced_to);
+                            if !self.is_beyond_suspects {
+                                self.superblock.synced_to = to.max(self.superblock.synced_to);
+                            }
                             Sync::Due
                         }
                         _ => Sync::Files { left: left - 1, to },
@@ -557,8 +562,10 @@ impl<M: Medium> Appender<M> {
         if self.superblock.suspects.contains(&file) {
             return;
         }
-        if self.superblock.suspects.len() < SUSPECTS_MAX {
-            self.superblock.suspects.push(file);
+        match self.superblock.suspects.len() < SUSPECTS_MAX {
+            true => self.superblock.suspects.push(file),
+            // No list names it: nothing more counts as synced, so that its records are read after a loss of power.
+            false => self.is_beyond_suspects = true,
         }
         self.events.push(Event::Suspect(file));
     }

@@ -22,7 +22,7 @@ use mooncake_memory::crc32c;
 
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
 
-/// Most files that are suspect at a time. With one more the tier is degraded.
+/// Most files that are listed as suspect. With one more, `synced_to` stays where it is.
 pub const SUSPECTS_MAX: usize = 16;
 
 /// Longest cluster id, boot id and process identity.

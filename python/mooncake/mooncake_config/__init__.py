@@ -97,7 +97,8 @@ class MooncakeConfig:
                 raise ValueError(f"Missing required config field: {required} (in {name})")
         known = [field.name for field in fields(cls)]
         _tell_others(name, [key for key in found if key not in known], known)
-        given = {key: found[key] for key in known if found.get(key) is not None}
+        # A protocol that is there has to be one; null is as good as absent for the others.
+        given = {key: found[key] for key in known if found.get(key) is not None or (key == "protocol" and key in found)}
         try:
             return cls(**{**_DEFAULTS, **given})
         except ValueError as reason:
@@ -116,7 +117,10 @@ class MooncakeConfig:
                 "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set. "
                 "The latter is host:port of the master"
             )
-        return cls(**{name: value if value.strip() else _REGISTRY[name][1] for name, value in found.items()})
+        given = {name: value if value.strip() else _REGISTRY[name][1] for name, value in found.items()}
+        # As in a file: one that is set to nothing is no protocol.
+        given["protocol"] = os.environ.get(_REGISTRY["protocol"][0], given["protocol"])
+        return cls(**given)
 
 
 def _tell_others(file: str, keys: list[str], known: list[str]) -> None:

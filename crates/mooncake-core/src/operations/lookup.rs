@@ -135,11 +135,6 @@ impl Core {
         });
     }
 
-    /// Whether an object of that key is stored whose owners are all away.
-    pub fn owners_are_away(&self, key: &[u8]) -> bool {
-        self.seen(self.objects.hash(key), key) == Err(Absent::OwnersAway)
-    }
-
     /// What an operator looks at: changes nothing, and is not counted.
     pub fn peek(&self, key: &[u8]) -> Option<FoundRef<'_>> {
         let slot = self.visible(self.objects.hash(key), key)?;
@@ -173,14 +168,14 @@ impl Core {
     /// Takes a view over the first replica of each object found, which nothing but [`unpin`](Core::unpin) or the end of
     /// the session takes away. A segment whose owner does not obey the current epoch has none: a writer of an earlier
     /// epoch may still write there, by a reservation that the lost end of the log had. An object that has no other
-    /// replica is found without any.
+    /// replica is found without any. In order, as the keys are.
     pub fn pin(
         &mut self,
         now: Time,
         origin: Origin,
         keys: &[&[u8]],
         fx: &mut Effects,
-    ) -> Result<Vec<Option<Found>>, Refused> {
+    ) -> Result<Vec<Result<Found, Absent>>, Refused> {
         let repeated = match self.admit_sized(origin, keys.len())? {
             None => None,
             Some(Remembered::Pin(found)) => Some(found),
@@ -190,15 +185,19 @@ impl Core {
         let host = self.sessions.known(session)?.host;
         if let Some(found) = repeated {
             // What was not pinned is not remembered: it may be there, to be copied.
-            let again = |(key, found): (&&[u8], Option<Found>)| found.or_else(|| self.found_unpinned(key, host));
+            let again =
+                |(key, found): (&&[u8], Option<Found>)| found.map_or_else(|| self.found_unpinned(key, host), Ok);
             return Ok(keys.iter().zip(found).map(again).collect());
         }
         let mut all = Vec::with_capacity(keys.len());
         self.for_each_key(keys.iter().copied(), |core, key, hash| {
             core.counts.lookup_keys += 1;
-            let Some(slot) = core.visible(hash, key) else {
-                core.counts.lookup_then_miss += u64::from(core.recently_evicted.contains(hash));
-                return all.push(None);
+            let slot = match core.seen(hash, key) {
+                Ok(slot) => slot,
+                Err(absent) => {
+                    core.counts.lookup_then_miss += u64::from(core.recently_evicted.contains(hash));
+                    return all.push(Err(absent));
+                }
             };
             core.counts.lookup_hits += 1;
             core.objects.touch(now, slot);
@@ -208,19 +207,20 @@ impl Core {
                 core.log(now, Record::Pinned { session, rid, extent, key: Some(key.into()) }, fx);
                 core.counts.pins_taken += 1;
             }
-            all.push(Some(found));
+            all.push(Ok(found));
         });
         // Masters of earlier versions read this, to which a pin has a replica.
-        let is_pinned = |found: &Option<Found>| found.clone().filter(|found| !found.replicas.is_empty());
-        self.remember(origin, Remembered::Pin(all.iter().map(is_pinned).collect()), fx);
+        let pinned =
+            |found: &Result<Found, Absent>| found.as_ref().ok().filter(|found| !found.replicas.is_empty()).cloned();
+        self.remember(origin, Remembered::Pin(all.iter().map(pinned).collect()), fx);
         Ok(all)
     }
 
     /// The object as it is told to a reader that holds no pin on it: to be copied.
-    fn found_unpinned(&self, key: &[u8], host: Option<u32>) -> Option<Found> {
-        let slot = self.visible(self.objects.hash(key), key)?;
+    fn found_unpinned(&self, key: &[u8], host: Option<u32>) -> Result<Found, Absent> {
+        let slot = self.seen(self.objects.hash(key), key)?;
         let found = FoundRef::new(self.objects.object(slot), &self.segments, host).to_found();
-        Some(Found { replicas: SmallVec::new(), ..found })
+        Ok(Found { replicas: SmallVec::new(), ..found })
     }
 
     /// Views ended: a rid once per view. One that the session does not hold is no harm.

@@ -296,7 +296,7 @@ impl Pool {
         let mut found = self.core.pin(self.now, origin, &[key.as_bytes()], &mut self.fx).unwrap();
         self.collect();
         // Without a replica it is there, and not pinned.
-        found.remove(0).filter(|found| !found.replicas.is_empty())
+        found.remove(0).ok().filter(|found| !found.replicas.is_empty())
     }
 
     pub fn unpin(&mut self, session: SessionId, rid: Rid) {

@@ -303,7 +303,7 @@ mod tests {
         /// Takes a view, if there is something to see.
         fn pin(&mut self, key: &[u8]) -> bool {
             let origin = self.origin();
-            self.core(|core, now, effects| core.pin(now, origin, &[key], effects).unwrap()[0].is_some())
+            self.core(|core, now, effects| core.pin(now, origin, &[key], effects).unwrap()[0].is_ok())
         }
 
         /// Comes back on another connection without a view. Of its mutations it waits for the answer to one alone.

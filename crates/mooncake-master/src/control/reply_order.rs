@@ -98,7 +98,7 @@ impl Master {
         let ended = Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 1, stays: false };
         self.core(|core, now, effects| {
             core.put_end(now, end, &[ended], effects).unwrap();
-            assert!(core.pin(now, pin, &[b"k"], effects).unwrap()[0].is_some());
+            assert!(core.pin(now, pin, &[b"k"], effects).unwrap()[0].is_ok());
         });
         rid
     }

@@ -74,6 +74,8 @@ impl Folder {
     fn tries_out_well(&self) -> io::Result<()> {
         let mut ring = Ring::new(1)?;
         let name = format!("trial-{}", std::process::id());
+        // Of a process of that number that was killed in the midst of its trial.
+        let _ = self.remove(&name);
         let file = self.create(&name, BLOCK)?;
         let outcome = (|| {
             let slots = Slots::new(1);

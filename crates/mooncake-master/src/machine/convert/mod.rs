@@ -175,8 +175,8 @@ pub fn object(found: Option<FoundRef<'_>>) -> message::Object {
 }
 
 /// What a pin found.
-pub fn pinned_object(found: &Option<Found>) -> message::Object {
-    found.as_ref().map_or_else(message::Object::default, |found| message::Object {
+pub fn pinned_object(found: Option<&Found>) -> message::Object {
+    found.map_or_else(message::Object::default, |found| message::Object {
         size: found.size,
         crc32c: found.crc32c,
         replicas: found.replicas.iter().copied().map(replica).collect(),

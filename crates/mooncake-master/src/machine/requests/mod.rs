@@ -7,8 +7,8 @@
 //! session.
 
 use mooncake_core::{
-    Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome, SegmentNo,
-    SegmentSpec, Time,
+    Absent, Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome,
+    SegmentNo, SegmentSpec, Time,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_wire::message::{self, Request, reply, request};
@@ -110,8 +110,8 @@ pub struct PutStart<'m> {
 pub enum Outcome {
     /// Per put that was ended.
     PutEnd(Vec<EndOutcome>),
-    /// What was pinned of each key, and whether one that was not is stored while its owners are away.
-    Pin { found: Vec<Option<Found>>, owners_away: bool },
+    /// Per key: what is viewed.
+    Pin(Vec<Result<Found, Absent>>),
     /// Per key.
     Remove(Vec<RemoveOutcome>),
     /// The segment's number.
@@ -266,11 +266,7 @@ impl Change<'_> {
                 done(rids.len(), core.abort(now, origin, &rids, writer_done, effects))
             }
             Change::Pin(keys) => match core.pin(now, origin, &keys, effects) {
-                Ok(found) => {
-                    let mut missing = keys.iter().zip(&found).filter(|(_, found)| found.is_none());
-                    let owners_away = missing.any(|(key, _)| core.owners_are_away(key));
-                    Outcome::Pin { found, owners_away }
-                }
+                Ok(found) => Outcome::Pin(found),
                 Err(refused) => Outcome::Refused(refused, keys.len()),
             },
             Change::Unpin(rids) => done(rids.len(), core.unpin(now, origin, &rids, effects)),
@@ -313,12 +309,13 @@ impl Outcome {
                 let outcomes = outcomes.into_iter().map(convert::end_outcome).collect();
                 CountedReply::counted(reply::Body::PutEnd(message::PutEndReply { outcomes }), tally)
             }
-            Outcome::Pin { found, owners_away } => {
-                let failed = found.iter().filter(|found| found.is_none()).count();
+            Outcome::Pin(found) => {
+                let failed = found.iter().filter(|found| found.is_err()).count();
                 let hit_bytes = found.iter().flatten().map(|found| found.size).sum();
                 let tally = Tally { items: found.len(), failed, hit_bytes, ..Tally::default() };
-                let objects = found.iter().map(convert::pinned_object).collect();
-                CountedReply::counted(reply::Body::Lookup(message::LookupReply { objects, away: owners_away }), tally)
+                let away = found.contains(&Err(Absent::OwnersAway));
+                let objects = found.iter().map(|found| convert::pinned_object(found.as_ref().ok())).collect();
+                CountedReply::counted(reply::Body::Lookup(message::LookupReply { objects, away }), tally)
             }
             Outcome::Remove(outcomes) => {
                 let failed = outcomes.iter().filter(|outcome| **outcome != RemoveOutcome::Removed).count();
