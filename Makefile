@@ -91,6 +91,7 @@ test-python: $(VENV)/.wheel ## Python tests against the wheel
 test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, rounds of faults, versions beside the wheel of OLD
 	MOONCAKE_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test schedules -- --nocapture
 	MOONCAKE_TIER_SEEDS=$(SCHEDULES) MOONCAKE_TIER_KILLS=200 cargo test --locked -p mooncake-tier --tests -- --nocapture
+	MOONCAKE_TIER_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test tiers_serve_what_the_log_says -- --nocapture
 	old=$$(PYTHON=$(PYTHON) packaging/wheel_of.sh $(OLD)); MOONCAKE_OLD_WHEEL=$$old $(PY) -m pytest -rP -m 'long or slow or mixed'
 
 clean: ## remove what was built

@@ -33,6 +33,12 @@ pub struct Config {
     pub evict_soft_pinned: bool,
     /// Longest soft pin.
     pub soft_pin_ttl_max_ms: u64,
+    /// How objects come to tiers.
+    pub offload: Offload,
+    /// Time that a tier is Hidden after which it is Gone.
+    pub tier_retention_ms: u64,
+    /// Most records of objects that one tier has.
+    pub tier_records_max: u64,
     /// Most memory for what operations change beside a snapshot that has not come to it, bytes. With more the snapshot
     /// is given up; operations never wait for one.
     pub snapshot_aside_max: usize,
@@ -59,6 +65,9 @@ impl Default for Config {
             eviction_share: 0.05,
             evict_soft_pinned: true,
             soft_pin_ttl_max_ms: 24 * 3600 * 1000,
+            offload: Offload::default(),
+            tier_retention_ms: 7 * 24 * 3600 * 1000,
+            tier_records_max: 10_000_000,
             snapshot_aside_max: 64 << 20,
             seed: 0x6d6f_6f6e_6361_6b65,
             epoch_seed: 0x7265_6967_6e73_0001,
@@ -77,6 +86,15 @@ impl Config {
     pub(crate) fn full_wait_of(&self, put: &PutConfig) -> u64 {
         self.full_wait_ms + put.first_rid.map_or(0, |_| renewal_ms(self.lookup_protect_ms))
     }
+}
+
+/// How objects come to tiers, where there are any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offload {
+    /// Only what would be evicted soon is written; else everything, in order of commit.
+    pub on_evict: bool,
+    /// A put that needs room waits for no disk.
+    pub force_evict: bool,
 }
 
 /// `--allocation_strategy`.

@@ -23,6 +23,7 @@ use crate::state::segment::Segments;
 use crate::state::session::{GoneTold, RECENTLY_GONE, Sessions};
 use crate::state::snapshot_walk::SnapshotWalk;
 use crate::state::tellings::Tellings;
+use crate::state::tier::Tiers;
 use crate::state::waiting_put::WaitQueue;
 use crate::state::watermark::Watermark;
 use crate::touched::Touched;
@@ -37,6 +38,7 @@ pub struct Core {
     pub(crate) counter: u64,
     pub(crate) sessions: Sessions,
     pub(crate) segments: Segments,
+    pub(crate) tiers: Tiers,
     pub(crate) objects: Objects,
     pub(crate) reservations: Reservations,
     pub(crate) quarantine: Quarantine,
@@ -94,6 +96,7 @@ impl Core {
             counter: 0,
             sessions: Sessions::default(),
             segments: Segments::default(),
+            tiers: Tiers::default(),
             objects: Objects::new(config.evict_soft_pinned),
             reservations: Reservations::new(config.reservation_ms),
             quarantine: Quarantine::default(),
@@ -158,6 +161,7 @@ impl Core {
         }
         self.objects.restart_soft_pins(now);
         self.segments.restart_graces(now);
+        self.tiers.restart_hidden(now);
         self.reservations.renew_all(now);
         // The process before this one may have been ended in the middle of it.
         self.older_puts = Some(0);

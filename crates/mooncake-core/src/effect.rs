@@ -5,7 +5,7 @@ use crate::epoch::Epoch;
 use crate::ids::{Extent, Replica, SegmentNo, Ticket};
 use crate::record::Record;
 use crate::request::PutSlot;
-use mooncake_ids::{SegmentUuid, SessionId};
+use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 
 /// Everything that one operation did beyond its reply.
 #[derive(Debug, Default)]
@@ -71,4 +71,37 @@ pub enum Push {
     },
     /// To a session: it is over.
     SessionOver(String),
+    /// To an owner: write this object to a tier, and answer with where it lies.
+    TierOrder {
+        /// The tier.
+        tier: TierUuid,
+        /// Rid of the record.
+        rid: Rid,
+        /// The object's key.
+        key: Box<[u8]>,
+        /// See [`Record::TierAdded`].
+        object_id: Rid,
+        /// CRC-32C that the value must have.
+        crc32c: u32,
+        /// Where it lies in memory.
+        source: Replica,
+    },
+    /// To an owner: no object needs these files.
+    TierRetire {
+        /// The tier.
+        tier: TierUuid,
+        /// The epoch: an owner obeys the highest alone.
+        epoch: u16,
+        /// Their numbers.
+        files: Vec<u64>,
+    },
+    /// To an owner: is this record what it should be?
+    TierRecheck {
+        /// The tier.
+        tier: TierUuid,
+        /// Which.
+        replica: Replica,
+        /// Key of its object.
+        key: Box<[u8]>,
+    },
 }

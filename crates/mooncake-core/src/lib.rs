@@ -77,7 +77,7 @@ mod state;
 mod touched;
 mod work;
 
-pub use config::{Config, PlacementStrategy};
+pub use config::{Config, Offload, PlacementStrategy};
 pub use core::Core;
 pub use durable::error::ReplayError;
 pub use durable::snapshot_walk::{AsideFull, SnapshotSlice};
@@ -86,14 +86,16 @@ pub use epoch::Epoch;
 pub use eviction::EvictionPolicy;
 pub use eviction::lru::Lru;
 pub use ids::{Extent, Replica, SegmentNo, Ticket, Time};
+pub use operations::demote::{OrdersAnswered, Written};
 pub use operations::listed_views::ListedViews;
 pub use operations::lookup::{Absent, FoundRef};
 pub use operations::remove::{Candidate, KeysCursor, RemoveAll};
 pub use operations::stats::Stats;
+pub use operations::tiers::{TierMount, TierMounted, TierView};
 pub use record::{Record, RecordRef};
 pub use request::{
     EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,
-    RemoveOutcome, Resumed, SegmentSpec, SessionSpec,
+    RemoveOutcome, Resumed, SegmentSpec, SessionSpec, Sight, TierSpec, Verdict,
 };
 pub use slab::{Link, Links, List};
 pub use state::counters::Counters;
@@ -101,4 +103,5 @@ pub use state::departure::Departure;
 pub use state::extents::{ExtentError, Extents};
 pub use state::segment::{SegmentState, SegmentView};
 pub use state::snapshot_walk::{SnapshotPart, SnapshotWalk};
+pub use state::tier::{FileCounts, TierProof};
 pub use work::{REMOVAL_SLOTS, STEP_OBJECTS};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use smallvec::SmallVec;
 
 use crate::ids::{Extent, Replica, SegmentNo};
-use crate::request::{PinKind, Remembered, SegmentSpec, SessionSpec};
+use crate::request::{PinKind, Remembered, SegmentSpec, SessionSpec, TierSpec};
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
 /// One change of durable state. Replaying the records of a log in order on an
@@ -227,6 +227,55 @@ pub enum Record<K = Box<[u8]>> {
         session: SessionId,
         /// Each replica's rid.
         rids: Vec<Rid>,
+    },
+    /// A tier was mounted, for the first time or again.
+    TierSeen {
+        /// Its number, among those of segments.
+        number: SegmentNo,
+        /// The session that has it from now on.
+        session: SessionId,
+        /// What it is.
+        spec: TierSpec,
+        /// Above the numbers of all its files that the log has heard of.
+        head: u64,
+    },
+    /// These rids are for orders to owners, which no log has.
+    TierRids {
+        /// The first.
+        from: Rid,
+        /// How many.
+        count: u32,
+    },
+    /// An object is on a tier from now on, and nowhere else on one.
+    TierAdded {
+        /// Its key.
+        #[serde(serialize_with = "as_bytes")]
+        key: K,
+        /// The lowest rid with which it was committed.
+        object_id: Rid,
+        /// Where: the offset is that from the tier's first file.
+        replica: Replica,
+    },
+    /// Snapshots only: as `GroupedObject`, of one that is on a tier, or has lost the place that gave it its id.
+    TieredObject {
+        /// Its key.
+        #[serde(serialize_with = "as_bytes")]
+        key: K,
+        /// Its size, bytes.
+        size: u64,
+        /// CRC-32C of it.
+        crc32c: u32,
+        /// Its pin.
+        pin: PinKind,
+        /// Its replicas in memory.
+        replicas: SmallVec<[Replica; 1]>,
+        /// Its group, empty for none.
+        #[serde(serialize_with = "as_bytes")]
+        group: K,
+        /// The lowest rid with which it was committed.
+        object_id: Rid,
+        /// The one on a tier.
+        tier: Option<Replica>,
     },
 }
 

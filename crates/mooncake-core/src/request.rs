@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::ids::{Replica, SegmentNo};
-use mooncake_ids::{Rid, SegmentUuid, SessionId};
+use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 
 /// Identifies one mutation of a session, so that a retry gets the same reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,16 @@ pub enum PinKind {
     Hard,
     /// Of a replacement: without the soft pin that the value had, where [`PinKind::None`] keeps it.
     Cleared,
+}
+
+/// What a client can be told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sight {
+    /// Replicas in memory: its version knows no others.
+    #[default]
+    Memory,
+    /// Those on tiers, too.
+    Tiers,
 }
 
 /// How a put wants to be placed.
@@ -174,6 +184,34 @@ pub struct SegmentSpec {
     pub endpoint: Vec<u8>,
 }
 
+/// A tier as its owner mounts it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierSpec {
+    /// UUID of its folder.
+    pub uuid: TierUuid,
+    /// By which another session takes it over.
+    pub secret: [u8; 16],
+    /// Name of its owner.
+    pub name: String,
+    /// Bytes that its files may have.
+    pub bytes: u64,
+    /// Blocks of a file of one number; an address divided by them is the number of its file.
+    pub file_blocks: u64,
+    /// How readers reach it: the shell's business, kept verbatim.
+    pub endpoint: Vec<u8>,
+}
+
+/// What becomes of a record in a file of a tier that is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// No object has it.
+    Dead,
+    /// Its object is on the tier no more.
+    Dropped,
+    /// It is to be written once more, with this rid, and answered like an order.
+    Keep(Rid),
+}
+
 /// How far a segment is populated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Populated {
@@ -256,6 +294,20 @@ pub enum Refused {
         /// The sequence of the request.
         sequence: u64,
     },
+    /// A folder with records that this log knows nothing of: it is of another log, or was forgotten.
+    #[error(
+        "tier {0} has records and is not of this log; it is not mounted, and deleted when it has been free for a day"
+    )]
+    TierUnknown(TierUuid),
+    /// Mounted already by another session.
+    #[error("tier {0} is mounted by session {1}")]
+    TierTaken(TierUuid, u64),
+    /// Its folder's secret is not the one that this log knows.
+    #[error("the secret of tier {0} is not the one that this log knows: its folder is a copy of an earlier one")]
+    TierSecret(TierUuid),
+    /// Sizes that make no sense.
+    #[error("tier {0} of {1} bytes, {2} blocks a file: one block a file is the least, 65,536 the most")]
+    TierSize(TierUuid, u64, u64),
 }
 
 /// A remembered reply to a mutation.
@@ -271,10 +323,12 @@ pub enum Remembered {
     Remove(Vec<RemoveOutcome>),
     /// Of `remove_all`: number removed.
     RemoveAll(u64),
-    /// Of `mount`.
+    /// Of `mount` and `mount_tier`.
     Mount(SegmentNo),
     /// Of abort, unpin, unmount.
     Done,
     /// It was refused.
     Refused(Refused),
+    /// Of `reclaim`.
+    Reclaim(Vec<Verdict>),
 }

@@ -640,7 +640,8 @@ impl World {
         assert!(stats.replaced_bytes >= bytes && (stats.replaced_bytes == 0 || !self.replacing.is_empty()));
         for record in core.snapshot() {
             if let Record::Object { key, size, crc32c, replicas, .. }
-            | Record::GroupedObject { key, size, crc32c, replicas, .. } = record
+            | Record::GroupedObject { key, size, crc32c, replicas, .. }
+            | Record::TieredObject { key, size, crc32c, replicas, .. } = record
             {
                 let value = &self.model[std::str::from_utf8(&key).unwrap()];
                 assert_eq!((value.size, value.crc32c, value.replicas.as_slice()), (size, crc32c, replicas.as_slice()));
@@ -660,6 +661,7 @@ fn granules_on(record: &Record, segment: SegmentNo) -> u64 {
     match record {
         Record::Object { replicas, .. }
         | Record::GroupedObject { replicas, .. }
+        | Record::TieredObject { replicas, .. }
         | Record::Reserved { replicas, .. }
         | Record::ReservedWith { replicas, .. } => replicas.iter().map(|replica| of(&replica.extent)).sum(),
         Record::Quarantined { replica, .. } => of(&replica.extent),

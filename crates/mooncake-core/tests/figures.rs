@@ -2,7 +2,8 @@
 //! figures -- --ignored --nocapture`.
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, RemoveAll, SegmentSpec, SessionSpec, Time,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, RemoveAll, SegmentSpec, SessionSpec, Sight,
+    Time,
 };
 use mooncake_ids::SegmentUuid;
 
@@ -113,7 +114,8 @@ fn figures_of_a_million_objects() {
     for _ in 0..2 {
         let start = Busy::now();
         for _ in 0..3000 {
-            run.core.exists(Time(2), hot.iter().map(|name| name.as_bytes()), |size| assert!(size.is_ok()));
+            run.core
+                .exists(Time(2), Sight::Tiers, hot.iter().map(|name| name.as_bytes()), |size| assert!(size.is_ok()));
         }
         println!("exists of 1000 hot keys: {:.0} ns a key", start.elapsed().as_nanos() as f64 / 3_000_000.0);
         let start = Busy::now();
@@ -127,7 +129,9 @@ fn figures_of_a_million_objects() {
     for at in [Time(2), Time(3), Time(3_000_000)] {
         let start = Busy::now();
         let mut found = 0;
-        run.core.exists(at, names.iter().map(|name| name.as_bytes()), |size| found += u64::from(size.is_ok()));
+        run.core.exists(at, Sight::Tiers, names.iter().map(|name| name.as_bytes()), |size| {
+            found += u64::from(size.is_ok())
+        });
         println!("exists: {:.0} ns a key, {found} found", start.elapsed().as_nanos() as f64 / OBJECTS as f64);
     }
     let start = Busy::now();

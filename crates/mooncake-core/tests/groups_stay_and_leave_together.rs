@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{Config, PutConfig, PutSlot, Record};
+use mooncake_core::{Config, PutConfig, PutSlot, Record, Sight};
 use mooncake_ids::SessionId;
 use pool::{KIB, Pool, is_full, placed, plain};
 
@@ -186,7 +186,7 @@ fn of_many_large_groups_that_one_query_finds_some_are_protected_at_once_and_the_
         (0..400).for_each(|n| put(&mut pool, session, &format!("{group}{n}"), group));
     }
     let keys = groups.map(|group| format!("{group}7"));
-    pool.core.exists(pool.now, keys.iter().map(|key| key.as_bytes()), |size| assert!(size.is_ok()));
+    pool.core.exists(pool.now, Sight::Tiers, keys.iter().map(|key| key.as_bytes()), |size| assert!(size.is_ok()));
     let protected = |pool: &Pool| pool.core.stats().protected_objects;
     assert_eq!(protected(&pool), 3 * 400 + 1, "there is time for 1,024 and what the last of them has beside");
     // One that has left meanwhile says nothing of its group any more.
@@ -197,7 +197,7 @@ fn of_many_large_groups_that_one_query_finds_some_are_protected_at_once_and_the_
     assert_eq!(protected(&pool), 3 * 400 + 1, "it has been protected a moment ago, as far as it knows");
     pool.pass(300);
     let keys = groups.map(|group| format!("{group}8"));
-    pool.core.exists(pool.now, keys.iter().map(|key| key.as_bytes()), |_| {});
+    pool.core.exists(pool.now, Sight::Tiers, keys.iter().map(|key| key.as_bytes()), |_| {});
     pool.pass(20);
     assert_eq!(protected(&pool), 3 * 400 + 399);
     pool.check();

@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{PutConfig, RemoveAll};
+use mooncake_core::{PutConfig, RemoveAll, Sight};
 use pool::{KIB, Pool, placed, plain};
 
 fn filled(keys: u32) -> (Pool, mooncake_ids::SessionId) {
@@ -82,7 +82,7 @@ fn what_is_put_meanwhile_stays() {
 fn a_replica_listing_protects_what_it_finds() {
     let (mut pool, a) = filled(4);
     let mut found = Vec::new();
-    pool.core.describe(pool.now, [&b"even/0"[..], b"none"].into_iter(), |object| {
+    pool.core.describe(pool.now, Sight::Tiers, [&b"even/0"[..], b"none"].into_iter(), |object| {
         found.push(object.map(|object| object.replicas().count()));
     });
     assert_eq!(found, [Some(1), None]);

@@ -1,7 +1,10 @@
-//! The unit in which space is given out and stamped.
+//! The units in which space is given out: in memory, where it is stamped too, and on tiers.
 
 /// Unit of allocation and of stamps, bytes.
 pub const GRANULE: u64 = 1024;
+
+/// Unit in which the addresses of a tier count, bytes. Records begin at whole ones.
+pub const TIER_BLOCK: u64 = 4 << 10;
 
 /// Granules that so many bytes take.
 #[inline]

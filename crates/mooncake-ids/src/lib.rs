@@ -7,7 +7,7 @@ mod segment_uuid;
 mod session_id;
 mod tier_uuid;
 
-pub use granule::{GRANULE, granules};
+pub use granule::{GRANULE, TIER_BLOCK, granules};
 pub use rid::Rid;
 pub use segment_uuid::{NotSegmentUuid, SegmentUuid};
 pub use session_id::SessionId;

@@ -196,6 +196,10 @@ mutants! {
     EarlierWritesAreNotSynced,
     /// The number of a file is used again.
     FileNumbersAreUsedAgain,
+    /// An owner looks at the stamps of what it writes before, and not behind it.
+    StampsAreReadOnce,
+    /// What an earlier owner had written counts, though the host has lost power since.
+    LostWritesAreTrusted,
     /// A record begins behind the first number of its file.
     RecordsBeginAnywhere,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mooncake_core::{
     Config, Core, Effects, Ended, Origin, Push, PutConfig, PutSlot, PutStarted, STEP_OBJECTS, SegmentSpec, SessionSpec,
-    Ticket, Time, To,
+    Sight, Ticket, Time, To,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use mooncake_master::log::{Folder, Log, LogError, Sink};
@@ -292,7 +292,7 @@ impl Pool {
     pub fn protect_all(&mut self) {
         for from in (0..self.keys).step_by(REQUEST) {
             let keys: Vec<[u8; KEY]> = (from..from + REQUEST as u64).map(key).collect();
-            self.quietly(|core, now, _| core.exists(now, keys.iter().map(|key| &key[..]), |_| {}));
+            self.quietly(|core, now, _| core.exists(now, Sight::Tiers, keys.iter().map(|key| &key[..]), |_| {}));
         }
     }
 

@@ -74,6 +74,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | HolesAreEnded
         | LateWritesCountAsSynced
         | ListedMemoryIsGivenBack
+        | LostWritesAreTrusted
         | LivingClientsAreReportedGone
         | MarksAreNotCompared
         | MovedPutsAreNotRenewed
@@ -93,6 +94,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | SealedSessionsAreWritten
         | SessionsGoByName
         | SilentMastersAreWaitedFor
+        | StampsAreReadOnce
         | StaleSessionsStay
         | StalledMastersCountSilence
         | StrangersAreBelieved

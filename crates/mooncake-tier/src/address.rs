@@ -1,7 +1,7 @@
 //! Where a record lies in a tier. An address is written once, and names its file by itself.
 
 /// Bytes of a block, in which addresses count and to which records are aligned.
-pub const BLOCK: u64 = 4 << 10;
+pub const BLOCK: u64 = mooncake_ids::TIER_BLOCK;
 
 /// Blocks since the tier's first file. Never used again, whatever becomes of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use mooncake_ids::Rid;
-use mooncake_memory::crc32c;
+use mooncake_memory::{crc32c, crc32c_combine};
 use mooncake_mutant::mutant;
 
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
@@ -49,6 +49,8 @@ pub struct Order {
     pub object_id: Rid,
     /// Its key.
     pub key: Vec<u8>,
+    /// CRC-32C that its bytes must have, if that is known.
+    pub crc32c: Option<u32>,
     /// Its bytes.
     pub value: Box<dyn Value>,
 }
@@ -81,6 +83,8 @@ pub enum Event {
 pub enum Loss {
     /// Its bytes were not there any more.
     SourceGone,
+    /// Its bytes are not those of the object.
+    WrongSum,
     /// There is no room for another file.
     Full,
     /// The disk failed.
@@ -249,6 +253,22 @@ impl<M: Medium> Appender<M> {
         self.current.as_ref().map(|current| current.number)
     }
 
+    /// Whether a file's records go on.
+    pub fn is_appended(&self, file: FileNumber) -> bool {
+        [&self.current, &self.aside].into_iter().flatten().any(|current| current.number == file)
+    }
+
+    /// Whether anything of a file is still to be written, or told.
+    pub fn is_busy(&self, file: FileNumber) -> bool {
+        let has_unfinished = self.unfinished.keys().any(|address| self.superblock.geometry.file_of(*address) == file);
+        self.is_appended(file) || has_unfinished || self.is_being_written(file)
+    }
+
+    /// New files have this number at least.
+    pub fn begin_above(&mut self, head: FileNumber) {
+        self.superblock.next_file = self.superblock.next_file.max(head);
+    }
+
     /// Takes an order. An event tells what becomes of it.
     pub fn append(&mut self, order: Order) {
         self.waiting.push_back(order);
@@ -271,7 +291,7 @@ impl<M: Medium> Appender<M> {
 
     /// Removes a file of which no record is live any more.
     pub fn retire(&mut self, file: FileNumber) -> io::Result<()> {
-        debug_assert_ne!(self.current(), Some(file));
+        debug_assert!(!self.is_appended(file));
         self.medium.remove(&file.name())?;
         self.files.remove(&file);
         self.superblock.suspects.retain(|suspect| *suspect != file);
@@ -446,17 +466,21 @@ impl<M: Medium> Appender<M> {
         let order = self.waiting.pop_front().expect("it was looked at");
         let current = self.current.as_mut().expect("it has room for it");
         let address = self.superblock.geometry.address(current.number, current.end).expect("numbers do not run out");
-        let (mut sums, mut is_gone, size) = (Vec::new(), false, order.value.size());
+        let (mut sums, mut sum, mut is_gone, size) = (Vec::new(), 0, false, order.value.size());
         for at in (0..size).step_by(CHUNK as usize) {
             let chunk = &mut self.scratch[..(size - at).min(CHUNK) as usize];
             is_gone |= !order.value.copy(at, chunk);
-            sums.push(crc32c(chunk));
+            let of_chunk = crc32c(chunk);
+            sum = crc32c_combine(sum, of_chunk, chunk.len() as u64);
+            sums.push(of_chunk);
         }
-        if is_gone {
-            self.events.push(Event::Lost { rid: order.rid, why: Loss::SourceGone });
+        let is_wrong = order.crc32c.is_some_and(|right| right != sum);
+        if is_gone || is_wrong {
+            let why = if is_gone { Loss::SourceGone } else { Loss::WrongSum };
+            self.events.push(Event::Lost { rid: order.rid, why });
             return;
         }
-        let Order { rid, object_id, key, value } = order;
+        let Order { rid, object_id, key, value, .. } = order;
         let record = Record { tier: self.superblock.tier, address, rid, object_id, size, key: &key };
         let mut head = Vec::with_capacity(layout.header_bytes as usize);
         record::encode(&record, &sums, &mut head);

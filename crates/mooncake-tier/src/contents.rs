@@ -2,9 +2,9 @@
 
 use std::io;
 
-use mooncake_ids::TierUuid;
+use mooncake_ids::{Rid, TierUuid};
 
-use crate::address::{BLOCK, FileNumber, Geometry};
+use crate::address::{Address, BLOCK, FileNumber, Geometry};
 use crate::footer::{Entry, Tail};
 use crate::medium::{Medium, Operation};
 use crate::record::{Header, NotAHeader};
@@ -40,8 +40,10 @@ pub fn contents<M: Medium>(
         }
         Ok(())
     };
+    // A loss of power may leave the name of a file, and nothing of it.
+    let Some(last_at) = bytes.checked_sub(BLOCK) else { return Ok(Contents { entries: Vec::new(), is_sealed: false }) };
     let mut last = vec![0; BLOCK as usize];
-    read(bytes - BLOCK, &mut last)?;
+    read(last_at, &mut last)?;
     if let Some(tail) = Tail::decode(&last, tier, number, bytes) {
         let mut encoded = vec![0; tail.entries_bytes.next_multiple_of(BLOCK) as usize];
         read(tail.entries_at, &mut encoded)?;
@@ -50,6 +52,33 @@ pub fn contents<M: Medium>(
         }
     }
     walk(read, (tier, geometry), (number, bytes)).map(|entries| Contents { entries, is_sealed: false })
+}
+
+/// The id of the object whose record lies at an address; none where none does.
+pub fn object_id<M: Medium>(
+    medium: &M,
+    (tier, geometry): (TierUuid, Geometry),
+    (number, address): (FileNumber, Address),
+    slots: &Slots,
+) -> io::Result<Option<Rid>> {
+    let file = medium.open(&number.name(), false)?;
+    let mut len = BLOCK;
+    loop {
+        let slot = slots.take().ok_or(io::ErrorKind::OutOfMemory)?;
+        let read = Operation::Read { file: file.clone(), offset: geometry.offset_of(address), slot, len: len as usize };
+        let (_, slot) = carry_out(medium, read)?;
+        let slot = slot.expect("a read has a slot");
+        match Header::decode(&slot[..len as usize]) {
+            Ok(header) => {
+                let is_it = (header.record.tier, header.record.address) == (tier, address);
+                return Ok(is_it.then_some(header.record.object_id));
+            }
+            Err(NotAHeader::Short(bytes)) if bytes > len && bytes <= SLOT_BYTES as u64 => {
+                len = bytes.next_multiple_of(BLOCK);
+            }
+            Err(_) => return Ok(None),
+        }
+    }
 }
 
 fn walk(

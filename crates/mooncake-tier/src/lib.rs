@@ -13,6 +13,7 @@ pub mod fuzz_targets;
 #[cfg(test)]
 mod golden;
 pub mod medium;
+pub mod owner;
 pub mod reader;
 pub mod record;
 pub mod slots;

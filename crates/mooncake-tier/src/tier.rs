@@ -10,7 +10,7 @@ use mooncake_mutant::mutant;
 use crate::address::{Address, BLOCK, FILES_MIN, FileNumber, Geometry};
 use crate::medium::{Completion, Medium, Operation, Queue};
 use crate::slots::{Slot, Slots};
-use crate::superblock::{NotASuperblock, Superblock};
+use crate::superblock::{NotASuperblock, SUSPECTS_MAX, Superblock};
 
 const SUPER: &str = "super";
 const LOCK: &str = "lock";
@@ -134,6 +134,7 @@ impl<M: Medium> Tier<M> {
         if mutant!(FileNumbersAreUsedAgain) {
             next_file = (0..).find(|number| !files.contains_key(&FileNumber(*number))).expect("one is free");
         }
+        let has_lost_power = owner.boot_id != before.boot_id && !mutant!(LostWritesAreTrusted);
         let superblock = Superblock {
             next_file: FileNumber(next_file),
             boot_id: owner.boot_id,
@@ -141,8 +142,35 @@ impl<M: Medium> Tier<M> {
             ..before.clone()
         };
         let mut tier = Tier { medium, superblock, sequence, super_file, files, lock };
+        if has_lost_power {
+            tier.suspect_unsynced().map_err(disk("remove a file that was not synced"))?;
+        }
         tier.write_superblock(slots)?;
         Ok((tier, before))
+    }
+
+    /// The host has lost power since files were written that were not synced: what they have counts once it is read
+    /// back, in this life of the tier and in every later one. Files that no list has room for are given up.
+    fn suspect_unsynced(&mut self) -> io::Result<()> {
+        let Superblock { geometry, synced_to, .. } = self.superblock;
+        let is_behind = |(file, bytes): (&FileNumber, &u64)| {
+            let end = geometry.address(FileNumber(file.0 + geometry.numbers_for(*bytes)), 0);
+            end.is_none_or(|end| end > synced_to).then_some(*file)
+        };
+        let behind: Vec<FileNumber> = self.files.iter().filter_map(is_behind).collect();
+        for file in behind {
+            if self.superblock.suspects.contains(&file) {
+                continue;
+            }
+            if self.superblock.suspects.len() < SUSPECTS_MAX {
+                self.superblock.suspects.push(file);
+                continue;
+            }
+            tracing::warn!(file = file.0, "a file of the tier was not synced when its host lost power; it is given up");
+            self.medium.remove(&file.name())?;
+            self.files.remove(&file);
+        }
+        Ok(())
     }
 
     /// Writes the superblock, and waits for the disk to have it.

@@ -28,11 +28,13 @@ pub enum Feature {
     EpochIds = 8,
     /// Replicas dropped by request.
     ClearReplicas = 9,
+    /// Tiers behind the memory.
+    Tiers = 10,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 10] = [
+    pub const ALL: [Feature; 11] = [
         Feature::Replace,
         Feature::Groups,
         Feature::Describe,
@@ -43,6 +45,7 @@ impl Feature {
         Feature::ReaderGone,
         Feature::EpochIds,
         Feature::ClearReplicas,
+        Feature::Tiers,
     ];
 
     /// Its bit.
@@ -63,6 +66,7 @@ impl Feature {
             Feature::ReaderGone => "the ends of readers, told by owners",
             Feature::EpochIds => "ids of epochs",
             Feature::ClearReplicas => "replicas that are dropped by request (batch_replica_clear)",
+            Feature::Tiers => "tiers of storage behind the memory",
         }
     }
 
@@ -84,6 +88,7 @@ impl Feature {
             Body::Describe(_) => Feature::Describe,
             Body::RemoveByRegex(_) => Feature::RemoveByRegex,
             Body::ClearReplicas(_) => Feature::ClearReplicas,
+            Body::TierMount(_) | Body::TierLeave(_) | Body::TierReclaim(_) => Feature::Tiers,
             _ => return None,
         };
         (features & needed.bit() == 0).then_some(needed)
@@ -108,8 +113,8 @@ mod tests {
 
     #[test]
     fn bits_are_what_they_were_when_they_were_first_sent() {
-        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
-        assert_eq!(FEATURES, 1023);
+        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]);
+        assert_eq!(FEATURES, 2047);
     }
 
     #[test]

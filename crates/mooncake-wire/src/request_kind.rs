@@ -45,11 +45,17 @@ pub enum RequestKind {
     Ping,
     /// A beat of an anchor.
     Beat,
+    /// Mounting a tier.
+    TierMount,
+    /// Leaving a tier.
+    TierLeave,
+    /// Judging the records of a tier's file.
+    TierReclaim,
 }
 
 impl RequestKind {
     /// All of them, in the order of their numbers.
-    pub const ALL: [RequestKind; 20] = [
+    pub const ALL: [RequestKind; 23] = [
         RequestKind::Exists,
         RequestKind::Describe,
         RequestKind::Lookup,
@@ -70,6 +76,9 @@ impl RequestKind {
         RequestKind::CloseSession,
         RequestKind::Ping,
         RequestKind::Beat,
+        RequestKind::TierMount,
+        RequestKind::TierLeave,
+        RequestKind::TierReclaim,
     ];
 
     /// What a request asks for.
@@ -94,6 +103,9 @@ impl RequestKind {
             Body::BadReplica(_) => RequestKind::BadReplica,
             Body::CloseSession(_) => RequestKind::CloseSession,
             Body::Ping(_) => RequestKind::Ping,
+            Body::TierMount(_) => RequestKind::TierMount,
+            Body::TierLeave(_) => RequestKind::TierLeave,
+            Body::TierReclaim(_) => RequestKind::TierReclaim,
         }
     }
 
@@ -125,6 +137,9 @@ impl RequestKind {
             RequestKind::CloseSession => "close_session",
             RequestKind::Ping => "ping",
             RequestKind::Beat => "beat",
+            RequestKind::TierMount => "tier_mount",
+            RequestKind::TierLeave => "tier_leave",
+            RequestKind::TierReclaim => "tier_reclaim",
         }
     }
 }

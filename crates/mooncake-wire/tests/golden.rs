@@ -75,7 +75,8 @@ fn segment() -> Segment {
         process: process(),
     };
     let (uuid, name) = (uuid(0x51), "segment".into());
-    Segment { number: 1025, uuid, name, bytes: 1 << 36, session: 1 << 32, endpoint: Some(endpoint) }
+    let (session, endpoint, tier_file_blocks) = (1 << 32, Some(endpoint), 0);
+    Segment { number: 1025, uuid, name, bytes: 1 << 36, session, endpoint, tier_file_blocks }
 }
 
 fn hello(role: hello::Role) -> Hello {
@@ -147,6 +148,8 @@ fn anchors_are_what_they_were() {
     let populated = Populated { uuid: uuid(0x61), bytes: 1 << 33, failed: true };
     let beat =
         Beat { number: 300, moved: vec![2, 4], populated: vec![populated], unpin: vec![6, 8], unpin_sequence: 1 << 33 };
+    let (rids, addresses, sealed) = (vec![2, 4], vec![0, 1 << 40], vec![7, 1 << 33]);
+    let written = TierWritten { tier: uuid(0x81), rids, addresses, window: 16 << 20, sealed };
     let all = bodies!(Up {
         Beat(beat),
         FenceDone(FenceDone { uuid: uuid(0x61), rids: vec![2, 4] }),
@@ -155,6 +158,7 @@ fn anchors_are_what_they_were() {
         PeerGone(PeerGone { uuid: uuid(0x61) }),
         Goodbye(Goodbye {}),
         ReaderGone(ReaderGone { session: 1 << 32, uuid: uuid(0x61), mark: 0x1112_1314_1516_1718 }),
+        TierWritten(written),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("up.{name}"), &AnchorUp { body: Some(full) });
@@ -163,6 +167,8 @@ fn anchors_are_what_they_were() {
     frame(&mut golden, "up.empty", &AnchorUp::default());
 
     let fence = Fence { uuid: uuid(0x61), rid: 2, offset: 1 << 34, length: 5000, writer: 1 << 32, writer_done: true };
+    let (object_id, crc32c, source) = (2, 0xdead_beef, Some(replica()));
+    let order = TierOrder { tier: uuid(0x81), rid: 6, key: "key".into(), object_id, crc32c, source };
     let all = bodies!(Down {
         Pong(Pong { number: 300, position: position(), unpin_sequence: 1 << 33 }),
         Fence(fence),
@@ -171,6 +177,9 @@ fn anchors_are_what_they_were() {
         SegmentGone(SegmentGone { uuid: uuid(0x61), number: 1025, pinned: vec![extent()] }),
         SessionOver(SessionOver { reason: "over".into() }),
         ReaderGoneTaken(ReaderGoneTaken { session: 1 << 32, uuid: uuid(0x61) }),
+        TierOrder(order),
+        TierRetire(TierRetire { tier: uuid(0x81), epoch: 300, files: vec![7, 1 << 33] }),
+        TierRecheck(TierRecheck { tier: uuid(0x81), replica: Some(replica()), key: "key".into() }),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("down.{name}"), &AnchorDown { body: Some(full) });
@@ -197,6 +206,22 @@ fn requests_are_what_they_were() {
     };
     let (sizes, groups) = (vec![1, 200, 1 << 33], Some(pack_keys(&["", "g", ""])));
     let replicas = vec![ReplicaOutcome { rid: 2, good: true }, ReplicaOutcome { rid: 4, good: false }];
+    let mount = TierMount {
+        tier: Some(Tier {
+            uuid: uuid(0x81),
+            secret: uuid(0x91),
+            name: "host:1".into(),
+            bytes: 1 << 40,
+            file_blocks: 65_536,
+            endpoint: segment().endpoint,
+        }),
+        is_new: true,
+        head: 9,
+        files: vec![7, 8],
+        appended: vec![8],
+        suspects: vec![7],
+        proven: vec![2, 4],
+    };
     let bad = |key: &'static str, more| BadReplica { key: key.into(), rid: 2, reason: "bad".into(), more };
     let all = bodies!(Body {
         Exists(Exists { keys: keys(), sizes: true }),
@@ -217,6 +242,9 @@ fn requests_are_what_they_were() {
         RemoveByRegex(RemoveByRegex { pattern: "a.*".into(), force: true }),
         Describe(Describe { keys: keys() }),
         ClearReplicas(ClearReplicas { keys: keys(), segment: "host:1".into() }),
+        TierMount(mount),
+        TierLeave(TierLeave { uuid: uuid(0x81) }),
+        TierReclaim(TierReclaim { tier: uuid(0x81), file: 7, keys: keys(), rids: vec![2, 4, 6], last: true }),
     });
     let (answered_below, abandoned, settled_below, unsettled) = (299, vec![290, 291], 310, vec![301, 1 << 35]);
     for ((name, full), (_, empty)) in all {
@@ -243,6 +271,7 @@ fn replies_are_what_they_were() {
         PutSlot { kind: SlotKind::Placed as i32, replicas: vec![replica()], reason: String::new() },
         PutSlot { kind: SlotKind::Full as i32, replicas: vec![], reason: "full".into() },
     ];
+    let files = vec![TierFile { number: 7, records: 3, bytes: 1 << 33 }];
     let names = vec![SegmentName { number: 1025, name: "segment".into() }];
     let all = bodies!(Body {
         Refusal(refusal()),
@@ -256,11 +285,16 @@ fn replies_are_what_they_were() {
         Mount(MountReply { number: 1025 }),
         Segments(SegmentsReply { segments: vec![segment(), Segment::default()] }),
         Describe(DescribeReply { objects: vec![object()], segments: names }),
+        TierMount(TierMountReply { number: 1025, head: 9, files }),
+        TierReclaim(TierReclaimReply { rids: vec![0, 8] }),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("reply.{name}"), &Reply { body: Some(full), ..Reply::default() });
         frame(&mut golden, format!("reply.{name}.empty"), &Reply { body: Some(empty), ..Reply::default() });
     }
+    let tier = Segment { tier_file_blocks: 65_536, ..segment() };
+    let segments = Some(Body::Segments(SegmentsReply { segments: vec![tier] }));
+    frame(&mut golden, "reply.Segments.of_a_tier", &Reply { body: segments, ..Reply::default() });
     frame(&mut golden, "reply.empty", &Reply::default());
     frame(&mut golden, "reply.numbered", &Reply { id: 300, position: position(), body: None });
 

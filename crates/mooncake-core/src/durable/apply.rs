@@ -8,13 +8,14 @@ use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::record::Record;
 use crate::request::PinKind;
 use crate::state::gone_segments::GoneSegment;
-use crate::state::object::{Hold, Object, Place, REPLICAS_MAX};
+use crate::state::object::{Hold, Mark, Object, Place, Places, REPLICAS_MAX, TierPlace};
 use crate::state::objects::ObjectSlot;
 use crate::state::objects::SoftPin;
 use crate::state::quarantine::Quarantined;
 use crate::state::reservation::ReservationSlot;
 use crate::state::reservation::{PutTerms, Reservation};
 use crate::state::segment::HeldBy;
+use crate::state::tier::{Mounted, Tier};
 use crate::work::Work;
 use mooncake_ids::granules;
 use mooncake_ids::{GRANULE, Rid, SessionId};
@@ -86,6 +87,10 @@ impl Core {
                 self.open_or_close(*number);
                 Ok(())
             }
+            Record::SegmentGone(number) if self.tiers.get(*number).is_some() => {
+                self.apply_tier_gone(*number);
+                Ok(())
+            }
             Record::SegmentGone(number) => self.apply_segment_gone(now, *number),
             Record::SegmentForgotten { uuid, number } => {
                 // Why it went is not in a snapshot. Of one that is Gone already a log says so when its views are
@@ -124,7 +129,7 @@ impl Core {
             }
             Record::ReplicaDropped { key, rid } => {
                 let slot = self.object_with(key.as_ref(), *rid, "ReplicaDropped")?;
-                self.drop_places(now, slot, |place| place.rid == *rid)
+                self.drop_places(now, slot, |other, _| other == *rid)
             }
             Record::Pinned { session, rid, extent, key } => {
                 self.apply_pinned(*session, *rid, *extent, key.as_ref().map(AsRef::as_ref))
@@ -150,11 +155,15 @@ impl Core {
                 Ok(())
             }
             Record::Object { key, size, crc32c, pin, replicas } => {
-                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, EvictionTerms::of(now, *pin))
+                check_number(replicas, "object")?;
+                let places = places_of_new(replicas);
+                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, places, EvictionTerms::of(now, *pin))
             }
             Record::GroupedObject { key, size, crc32c, pin, replicas, group } => {
+                check_number(replicas, "object")?;
                 let kept = EvictionTerms { group: group.as_ref().into(), ..EvictionTerms::of(now, *pin) };
-                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, kept)
+                let places = places_of_new(replicas);
+                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, places, kept)
             }
             Record::Quarantined { replica, writer, writer_done } => {
                 self.take(replica)?;
@@ -163,6 +172,33 @@ impl Core {
                     self.quarantine.set_writer_done(replica.rid);
                 }
                 Ok(())
+            }
+            Record::TierSeen { number, session, spec, head } => {
+                let other = self.tiers.by_uuid(spec.uuid).unwrap_or(*number);
+                let has_another = self.tiers.get(*number).is_some_and(|tier| tier.spec.uuid != spec.uuid);
+                if other != *number || has_another || self.segments.get(*number).is_some() {
+                    return Err(ReplayError::Twice { what: "tier", id: number.0.into() });
+                }
+                let host = self.sessions.get(*session).and_then(|session| session.host);
+                self.tiers.seen(now, *number, *session, host, spec.clone(), *head);
+                self.segments.set_last(number.0);
+                Ok(())
+            }
+            Record::TierRids { from, count } => {
+                if from.epoch() == self.epoch.number {
+                    let last = from.counter() + u64::from(*count).saturating_sub(1);
+                    self.counter = self.counter.max(last);
+                }
+                Ok(())
+            }
+            Record::TierAdded { key, object_id, replica } => {
+                self.apply_tier_added(now, key.as_ref(), *object_id, replica)
+            }
+            Record::TieredObject { key, size, crc32c, pin, replicas, group, object_id, tier } => {
+                let kept = EvictionTerms { group: group.as_ref().into(), ..EvictionTerms::of(now, *pin) };
+                let memory: SmallVec<[Place; 2]> = replicas.iter().map(Place::of).collect();
+                let places = Places::new(*object_id, &memory, tier.as_ref().map(TierPlace::of));
+                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, places, kept)
             }
             Record::Counters { rid, session, segment, .. } => {
                 self.epoch = self.epoch.after(record);
@@ -281,7 +317,8 @@ impl Core {
         for replica in bad {
             self.quarantine_replica(now, replica, reservation.session);
         }
-        self.link_object(now, hash, key, reservation.size, crc32c, good, kept);
+        let slot = self.link_object(now, hash, key, reservation.size, crc32c, good, places_of_new(good), kept);
+        self.is_to_be_written(slot);
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
             for replica in good {
                 writer.remember_committed(replica.rid);
@@ -291,12 +328,72 @@ impl Core {
         Ok(())
     }
 
-    /// Whether any segment that an object lies on is still there, in reach or not.
+    /// Whether any segment or tier that an object lies on is still there, in reach or not.
     pub(crate) fn lies_somewhere(&self, slot: ObjectSlot) -> bool {
-        let there = |place: &Place| self.segments.get(place.segment).is_some();
-        self.objects.object(slot).places.as_slice().iter().any(there)
+        self.objects.object(slot).places.segments().any(|number| self.is_there(number))
     }
 
+    /// Whether a segment or tier is not Gone.
+    pub(crate) fn is_there(&self, number: SegmentNo) -> bool {
+        self.segments.get(number).is_some() || self.tiers.get(number).is_some()
+    }
+
+    /// What lay on it is dropped lazily: nothing finds it any more.
+    fn apply_tier_gone(&mut self, number: SegmentNo) {
+        self.hide_tier(Time(0), number);
+        self.tiers.remove(number);
+        self.purge_again = self.purge.is_some();
+        self.purge.get_or_insert(0);
+    }
+
+    /// A tier's session has it no more, or is yet to say what its folder proves.
+    pub(crate) fn hide_tier(&mut self, now: Time, number: SegmentNo) {
+        self.set_tier_mounted(number, Mounted::Hidden(now));
+    }
+
+    pub(crate) fn set_tier_mounted(&mut self, number: SegmentNo, mounted: Mounted) {
+        let was_ordered = self.tiers.set_mounted(number, mounted);
+        was_ordered.into_iter().for_each(|slot| _ = self.objects.set_mark(slot, Mark::Ordered, false));
+        let is_live = self.tiers.get(number).is_some_and(Tier::is_live);
+        if self.segments.set_tier_live(number, is_live) {
+            self.objects.segments_changed(&self.segments);
+        }
+    }
+
+    fn apply_tier_added(
+        &mut self,
+        now: Time,
+        key: &[u8],
+        object_id: Rid,
+        replica: &Replica,
+    ) -> Result<(), ReplayError> {
+        let found = self.objects.find(self.objects.hash(key), key);
+        let slot = found.filter(|slot| self.objects.object(*slot).id() == object_id);
+        let unknown = ReplayError::UnknownObject { record: "TierAdded", key_len: key.len(), rid: object_id.0 };
+        let slot = slot.ok_or(unknown)?;
+        if self.tiers.get(replica.extent.segment).is_none() {
+            return Err(ReplayError::UnknownSegment(replica.extent.segment.0));
+        }
+        self.put_aside_object(slot);
+        let place = TierPlace::of(replica);
+        let object = self.objects.object(slot);
+        let (size, before) = (object.size, object.places.tier());
+        let places = Places::new(object_id, object.places.memory(), Some(place));
+        if let Some(before) = before {
+            self.tiers.drop_place(&before, size);
+        }
+        self.tiers.add_place(&place, size);
+        self.objects.set_places(now, slot, places, &self.segments);
+        self.objects.set_mark(slot, Mark::Read, false);
+        // What is on a tier can leave memory without loss.
+        self.changes.room = true;
+        Ok(())
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is another thing that is known of one object; a struct of them would serve this one call"
+    )]
     fn apply_object(
         &mut self,
         now: Time,
@@ -304,17 +401,20 @@ impl Core {
         size: u64,
         crc32c: u32,
         replicas: &[Replica],
+        places: Places,
         kept: EvictionTerms,
     ) -> Result<(), ReplayError> {
-        check_number(replicas, "object")?;
         let hash = self.objects.hash(key);
         if self.objects.find(hash, key).is_some() {
-            return Err(ReplayError::Twice { what: "object with rid", id: replicas[0].rid.0 });
+            return Err(ReplayError::Twice { what: "object with id", id: places.object_id().0 });
+        }
+        if places.rids().next().is_none() {
+            return Err(ReplayError::Empty("object"));
         }
         for replica in replicas {
             self.take(replica)?;
         }
-        self.link_object(now, hash, key, size, crc32c, replicas, kept);
+        self.link_object(now, hash, key, size, crc32c, replicas, places, kept);
         Ok(())
     }
 
@@ -425,9 +525,9 @@ impl Core {
         size: u64,
         crc32c: u32,
         replicas: &[Replica],
+        places: Places,
         kept: EvictionTerms,
-    ) {
-        let places: SmallVec<[Place; 2]> = replicas.iter().map(Place::of).collect();
+    ) -> ObjectSlot {
         let EvictionTerms { hold, soft, protected, group } = kept;
         if hold == Hold::Hard {
             for replica in replicas {
@@ -435,21 +535,28 @@ impl Core {
                 self.count_held(replica.extent, HeldBy::HardPin, true);
             }
         }
-        let slot = self.objects.insert(now, hash, key, Object::new(size, crc32c, &places, hold), soft, &self.segments);
+        if let Some(place) = places.tier() {
+            self.tiers.add_place(&place, size);
+        }
+        let slot = self.objects.insert(now, hash, key, Object::new(size, crc32c, places, hold), soft, &self.segments);
         self.is_no_matter_of_a_snapshot(slot);
         self.objects.join(slot, &group);
         if protected {
             self.objects.protect(now, slot, self.config.lookup_protect_ms);
         }
         self.changes.room = true;
+        slot
     }
 
     /// Takes an object out and gives its space back, but for what views hold.
     pub(crate) fn unlink(&mut self, slot: ObjectSlot) -> Result<(), ReplayError> {
         self.put_aside_object(slot);
         let object = self.objects.remove(slot);
-        for place in object.places.as_slice() {
+        for place in object.places.memory() {
             self.drop_place(place, object.size, object.hold == Hold::Hard)?;
+        }
+        if let Some(place) = object.places.tier() {
+            self.tiers.drop_place(&place, object.size);
         }
         self.changes.room = true;
         Ok(())
@@ -460,22 +567,28 @@ impl Core {
         &mut self,
         now: Time,
         slot: ObjectSlot,
-        which: impl Fn(&Place) -> bool,
+        which: impl Fn(Rid, SegmentNo) -> bool,
     ) -> Result<(), ReplayError> {
         self.put_aside_object(slot);
         let object = self.objects.object(slot);
         let (drop, keep): (SmallVec<[Place; 2]>, SmallVec<[Place; 2]>) =
-            object.places.as_slice().iter().copied().partition(which);
-        if keep.is_empty() {
+            object.places.memory().iter().copied().partition(|place| which(place.rid, place.segment));
+        let on_tier = object.places.tier();
+        let dropped_tier = on_tier.filter(|place| which(place.rid, place.tier));
+        let places = Places::new(object.id(), &keep, on_tier.filter(|_| dropped_tier.is_none()));
+        if places.rids().next().is_none() {
             return self.unlink(slot);
         }
         let (size, hard) = (object.size, object.hold == Hold::Hard);
+        if let Some(place) = dropped_tier {
+            self.tiers.drop_place(&place, size);
+        }
         for place in &drop {
             if self.drop_place(place, size, hard)? {
                 self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
             }
         }
-        self.objects.set_places(slot, &keep, &self.segments);
+        self.objects.set_places(now, slot, places, &self.segments);
         self.changes.room = true;
         Ok(())
     }
@@ -572,6 +685,12 @@ impl EvictionTerms {
             (self.hold, self.soft) = (old.hold, soft);
         }
     }
+}
+
+/// Of replicas in memory that a commit or a snapshot has, of which there is one at least.
+fn places_of_new(replicas: &[Replica]) -> Places {
+    let memory: SmallVec<[Place; 2]> = replicas.iter().map(Place::of).collect();
+    Places::of_new(&memory)
 }
 
 fn check_number(replicas: &[Replica], of: &'static str) -> Result<(), ReplayError> {

@@ -108,6 +108,8 @@ impl Core {
             | Record::SegmentPopulated { number, .. }
             | Record::SegmentEnds { number, .. }
             | Record::SegmentLeaves { number, .. } => vec![Unit::Segment(*number)],
+            Record::TierSeen { number, .. } => vec![Unit::Tier(*number)],
+            Record::SegmentGone(number) if self.tiers.get(*number).is_some() => vec![Unit::Tier(*number)],
             Record::SegmentGone(number) => {
                 // What lay on it is put aside when it is cleared away.
                 vec![Unit::Segment(*number), Unit::Gone(self.segments.gone().forgotten())]
@@ -135,7 +137,7 @@ impl Core {
     fn note_former_keys(&self, walk: &mut SnapshotWalk, slot: ObjectSlot) {
         let object = self.objects.object(slot);
         let viewed = |rid: &Rid| self.pins.get(*rid).is_some_and(|pin| pin.object.is_some());
-        let rids: SmallVec<[Rid; 2]> = object.places.as_slice().iter().map(|place| place.rid).filter(viewed).collect();
+        let rids: SmallVec<[Rid; 2]> = object.places.memory().iter().map(|place| place.rid).filter(viewed).collect();
         for rid in rids {
             if !walk.former_keys.contains_key(&rid) {
                 let key: Box<[u8]> = self.objects.key(slot).into();

@@ -28,9 +28,12 @@ impl Core {
     pub fn foresee<K: AsRef<[u8]>>(&self, records: &[Record<K>]) {
         for record in records {
             let key = match record {
-                Record::Object { key, .. } | Record::GroupedObject { key, .. } | Record::Removed { key, .. } => {
-                    key.as_ref()
-                }
+                Record::Object { key, .. }
+                | Record::GroupedObject { key, .. }
+                | Record::TieredObject { key, .. }
+                | Record::TierAdded { key, .. }
+                | Record::ReplicaDropped { key, .. }
+                | Record::Removed { key, .. } => key.as_ref(),
                 Record::Committed { reservation, .. } => match self.reservations.by_rid(*reservation) {
                     Some(slot) => self.reservations.get(slot).key.as_slice(),
                     None => continue,

@@ -13,6 +13,7 @@ use crate::state::quarantine::Quarantined;
 use crate::state::reservation::Reservation;
 use crate::state::segment::Segment;
 use crate::state::session::Session;
+use crate::state::tier::Tier;
 use mooncake_ids::{GRANULE, Rid, SessionId};
 
 impl Core {
@@ -20,7 +21,7 @@ impl Core {
     /// [slices](Core::snapshot_slice) of the same moment come to.
     #[doc(hidden)]
     pub fn snapshot(&self) -> impl Iterator<Item = Record> + '_ {
-        let there = |number: SegmentNo| self.segments.get(number).is_some();
+        let there = |number: SegmentNo| self.is_there(number);
         let reserved = self.reservations.iter().filter_map(move |(_, put)| reserved(put, there));
         let pinned = self.sessions.iter().flat_map(move |(session, entry)| {
             entry.pins.keys().flat_map(move |rid| self.pinned(session, *rid, None, there))
@@ -33,6 +34,7 @@ impl Core {
             .chain(self.sessions.iter().map(|(session, entry)| opened(session, entry)))
             .chain(self.segments.gone().iter().map(forgotten))
             .chain(self.segments.iter().flat_map(mounted))
+            .chain(self.tiers.iter().map(|(number, tier)| seen(number, tier)))
             .chain(self.objects.iter().filter_map(move |(slot, _)| self.whole_object(slot, there)))
             .chain(reserved)
             .chain(self.quarantine.iter().map(quarantined))
@@ -46,7 +48,9 @@ impl Core {
         let object: &Object = self.objects.object(slot);
         let there = |replica: &Replica| there(replica.extent.segment);
         let replicas: SmallVec<[Replica; 1]> = object.replicas().into_iter().filter(there).collect();
-        if replicas.is_empty() {
+        let tier = object.places.tier().map(|place| place.replica(object.size)).filter(there);
+        let lowest = replicas.iter().map(|replica| replica.rid).min();
+        if lowest.is_none() && tier.is_none() {
             return None;
         }
         let pin = match object.hold {
@@ -57,6 +61,10 @@ impl Core {
         let key = self.objects.key(slot).into();
         let (size, crc32c) = (object.size, object.crc32c);
         let group: Box<[u8]> = self.objects.group_of(slot).into();
+        let object_id = object.id();
+        if tier.is_some() || lowest != Some(object_id) {
+            return Some(Record::TieredObject { key, size, crc32c, pin, replicas, group, object_id, tier });
+        }
         Some(match group.is_empty() {
             true => Record::Object { key, size, crc32c, pin, replicas },
             false => Record::GroupedObject { key, size, crc32c, pin, replicas, group },
@@ -100,6 +108,10 @@ pub(crate) fn opened(session: SessionId, entry: &Session) -> Record {
 
 pub(crate) fn forgotten(gone: GoneSegment) -> Record {
     Record::SegmentForgotten { uuid: gone.uuid, number: gone.number }
+}
+
+pub(crate) fn seen(number: SegmentNo, tier: &Tier) -> Record {
+    Record::TierSeen { number, session: tier.session, spec: tier.spec.clone(), head: tier.head }
 }
 
 pub(crate) fn mounted(segment: &Segment) -> impl Iterator<Item = Record> + use<> {

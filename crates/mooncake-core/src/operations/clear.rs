@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::Effects;
-use crate::ids::Time;
+use crate::ids::{SegmentNo, Time};
 use crate::record::Record;
-use crate::request::{Origin, Refused, RemoveOutcome};
-use crate::state::object::{Hold, Object, Place};
+use crate::request::{Origin, Refused, RemoveOutcome, Sight};
+use crate::state::object::{Hold, Object};
 use mooncake_ids::Rid;
 
 impl Core {
@@ -29,23 +29,25 @@ impl Core {
 
     fn clear_one(&mut self, now: Time, key: &[u8], segment: &str, fx: &mut Effects) -> RemoveOutcome {
         let unfinished = self.unfinished_by_key(now, key, fx).is_some();
-        let slot = self.visible(self.objects.hash(key), key);
+        let slot = self.visible(self.objects.hash(key), key, Sight::Tiers);
         let Some(slot) = slot.filter(|_| !unfinished) else {
             return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
         };
         let object = self.objects.object(slot);
-        if object.replacing {
+        if object.is_replaced() {
             return RemoveOutcome::Busy;
         }
-        let places = object.places.as_slice();
-        let is_on_it = |place: &&Place| {
-            segment.is_empty() || self.segments.get(place.segment).is_some_and(|it| it.spec.name == segment)
+        let name_of = |number: SegmentNo| {
+            let of_segment = self.segments.get(number).map(|it| &it.spec.name);
+            of_segment.or_else(|| self.tiers.get(number).map(|it| &it.spec.name))
         };
-        let rids: SmallVec<[Rid; 2]> = places.iter().filter(is_on_it).map(|place| place.rid).collect();
+        let is_on_it = |number: SegmentNo| segment.is_empty() || name_of(number).is_some_and(|name| name == segment);
+        let places = || object.places.rids().zip(object.places.segments());
+        let rids: SmallVec<[Rid; 2]> = places().filter(|(_, number)| is_on_it(*number)).map(|(rid, _)| rid).collect();
         match rids.len() {
             0 => return RemoveOutcome::Missing,
             _ if is_in_use(object, now) => return RemoveOutcome::Protected,
-            all if all == places.len() => self.remove_object(now, slot, fx),
+            all if all == places().count() => self.remove_object(now, slot, fx),
             _ => {
                 for rid in rids {
                     self.log(now, Record::ReplicaDropped { key: key.into(), rid }, fx);

@@ -54,6 +54,7 @@ impl Core {
             entry.away.get_or_insert(now);
             let segments = entry.segments.clone();
             self.set_live(&segments, false);
+            self.hide_tiers_of(now, session);
             if !has_left {
                 self.note_departure(session, ending);
             }

@@ -166,7 +166,7 @@ impl Core {
                 let end = self.objects.bound().min(views.next.saturating_add(budget as u32));
                 for slot in (views.next..end).map(ObjectSlot) {
                     let Some(object) = self.objects.get(slot) else { continue };
-                    for place in object.places.as_slice() {
+                    for place in object.places.memory() {
                         if views.differing.lost.binary_search_by_key(&place.rid, |(rid, _)| *rid).is_ok() {
                             views.slots.insert(place.rid, slot);
                         }
@@ -336,7 +336,7 @@ impl Core {
                 let Some(slot) = listed.slots.get(&rid).copied() else { return false };
                 // It may have left since it was found.
                 let object = self.objects.get(slot);
-                let place = object.and_then(|object| object.places.as_slice().iter().find(|place| place.rid == rid));
+                let place = object.and_then(|object| object.places.memory().iter().find(|place| place.rid == rid));
                 let (Some(object), Some(place)) = (object, place) else { return false };
                 if self.segments.get(place.segment).is_none() {
                     return false;

@@ -4,13 +4,14 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::Effects;
-use crate::ids::{Replica, Time};
+use crate::ids::{Replica, SegmentNo, Time};
 use crate::record::Record;
-use crate::request::{Found, Origin, Refused, Remembered};
-use crate::state::object::{Object, Place};
+use crate::request::{Found, Origin, Refused, Remembered, Sight};
+use crate::state::object::{Object, Place, TierPlace};
 use crate::state::objects::AHEAD;
 use crate::state::objects::ObjectSlot;
 use crate::state::segment::Segments;
+use crate::state::session::Session;
 use mooncake_ids::{Rid, SessionId};
 
 /// A lookup's answer, borrowed from the core.
@@ -19,24 +20,33 @@ pub struct FoundRef<'a> {
     pub size: u64,
     /// CRC-32C of the whole object.
     pub crc32c: u32,
-    places: &'a [Place],
+    memory: &'a [Place],
+    tier: Option<TierPlace>,
     segments: &'a Segments,
     host: Option<u32>,
 }
 
 impl<'a> FoundRef<'a> {
-    fn new(object: &'a Object, segments: &'a Segments, host: Option<u32>) -> Self {
-        FoundRef { size: object.size, crc32c: object.crc32c, places: object.places.as_slice(), segments, host }
+    fn new(object: &'a Object, segments: &'a Segments, host: Option<u32>, sight: Sight) -> Self {
+        let tier = object.places.tier().filter(|place| sight == Sight::Tiers && segments.is_live(place.tier));
+        let memory = object.places.memory();
+        FoundRef { size: object.size, crc32c: object.crc32c, memory, tier, segments, host }
     }
 
-    /// Live replicas, those on the reader's host first.
+    /// Live replicas: those in memory on the reader's host, the others in memory, that on a tier.
     pub fn replicas(&self) -> impl Iterator<Item = Replica> + '_ {
-        let live = self.places.iter().filter(|place| self.segments.is_live(place.segment));
+        let live = self.memory.iter().filter(|place| self.segments.is_live(place.segment));
         // One replica has no order; it saves the look at its host.
-        let several = self.places.len() > 1;
+        let several = self.memory.len() > 1;
         let local = live.clone().filter(move |place| several && self.is_local(place));
         let others = live.filter(move |place| !several || !self.is_local(place));
-        local.chain(others).map(|place| place.replica(self.size))
+        let memory = local.chain(others).map(|place| place.replica(self.size));
+        memory.chain(self.tier.map(|place| place.replica(self.size)))
+    }
+
+    /// Number of the tier that it is on, if that is Live.
+    pub fn tier(&self) -> Option<SegmentNo> {
+        self.tier.map(|place| place.tier)
     }
 
     /// The same as a value.
@@ -59,22 +69,45 @@ pub enum Absent {
 }
 
 impl Core {
+    /// A client has said what its version knows of. No log has it: it says so with each hello.
+    pub fn set_sight(&mut self, session: SessionId, sight: Sight) {
+        if let Some(entry) = self.sessions.get_mut(session) {
+            entry.sight = sight;
+        }
+    }
+
+    /// What a client can be told of.
+    pub fn sight(&self, session: SessionId) -> Sight {
+        self.sessions.get(session).map_or_else(Sight::default, |entry| entry.sight)
+    }
+
     /// The slot of an object that can be seen.
     #[inline]
-    pub(crate) fn visible(&self, hash: u64, key: &[u8]) -> Option<ObjectSlot> {
-        self.seen(hash, key).ok()
+    pub(crate) fn visible(&self, hash: u64, key: &[u8], sight: Sight) -> Option<ObjectSlot> {
+        self.seen(hash, key, sight).ok()
     }
 
     #[inline]
-    fn seen(&self, hash: u64, key: &[u8]) -> Result<ObjectSlot, Absent> {
+    fn seen(&self, hash: u64, key: &[u8], sight: Sight) -> Result<ObjectSlot, Absent> {
         let slot = self.objects.find(hash, key).ok_or(Absent::Unknown)?;
-        if self.is_visible(slot) { Ok(slot) } else { Err(Absent::OwnersAway) }
+        match self.is_visible(slot, sight) {
+            true => Ok(slot),
+            false if self.is_visible(slot, Sight::Tiers) => Err(Absent::Unknown),
+            false => Err(Absent::OwnersAway),
+        }
     }
 
     #[inline]
-    pub(crate) fn is_visible(&self, slot: ObjectSlot) -> bool {
-        let places = self.objects.object(slot).places.as_slice();
-        places.iter().any(|place| self.segments.is_live(place.segment))
+    pub(crate) fn is_visible(&self, slot: ObjectSlot, sight: Sight) -> bool {
+        let places = &self.objects.object(slot).places;
+        let is_in_memory = places.memory().iter().any(|place| self.segments.is_live(place.segment));
+        is_in_memory || sight == Sight::Tiers && self.is_on_live_tier(slot)
+    }
+
+    /// Whether it can leave memory without loss.
+    #[inline]
+    pub(crate) fn is_on_live_tier(&self, slot: ObjectSlot) -> bool {
+        self.objects.object(slot).places.tier().is_some_and(|place| self.segments.is_live(place.tier))
     }
 
     /// Looks at each of many keys, with its hash. What they are to find is on its way from memory by then.
@@ -104,12 +137,13 @@ impl Core {
     pub fn exists<'k>(
         &mut self,
         now: Time,
+        sight: Sight,
         keys: impl Iterator<Item = &'k [u8]>,
         mut found: impl FnMut(Result<u64, Absent>),
     ) {
         self.for_each_key(keys, |core, key, hash| {
             core.counts.exists_keys += 1;
-            let slot = match core.seen(hash, key) {
+            let slot = match core.seen(hash, key, sight) {
                 Ok(slot) => slot,
                 Err(absent) => return found(Err(absent)),
             };
@@ -123,22 +157,23 @@ impl Core {
     pub fn describe<'k>(
         &mut self,
         now: Time,
+        sight: Sight,
         keys: impl Iterator<Item = &'k [u8]>,
         mut found: impl FnMut(Option<FoundRef<'_>>),
     ) {
         self.for_each_key(keys, |core, key, hash| {
             core.counts.exists_keys += 1;
-            let Some(slot) = core.visible(hash, key) else { return found(None) };
+            let Some(slot) = core.visible(hash, key, sight) else { return found(None) };
             core.counts.exists_hits += 1;
             core.objects.protect(now, slot, core.config.lookup_protect_ms);
-            found(Some(FoundRef::new(core.objects.object(slot), &core.segments, None)));
+            found(Some(FoundRef::new(core.objects.object(slot), &core.segments, None, sight)));
         });
     }
 
     /// What an operator looks at: changes nothing, and is not counted.
     pub fn peek(&self, key: &[u8]) -> Option<FoundRef<'_>> {
-        let slot = self.visible(self.objects.hash(key), key)?;
-        Some(FoundRef::new(self.objects.object(slot), &self.segments, None))
+        let slot = self.visible(self.objects.hash(key), key, Sight::Tiers)?;
+        Some(FoundRef::new(self.objects.object(slot), &self.segments, None, Sight::Tiers))
     }
 
     /// The lookup inside a get: refreshes recency, protects nothing.
@@ -149,10 +184,10 @@ impl Core {
         keys: impl Iterator<Item = &'k [u8]>,
         mut found: impl FnMut(Result<FoundRef<'_>, Absent>),
     ) {
-        let host = self.sessions.get(session).and_then(|session| session.host);
+        let (host, sight) = self.sessions.get(session).map_or_else(Default::default, |entry| (entry.host, entry.sight));
         self.for_each_key(keys, |core, key, hash| {
             core.counts.lookup_keys += 1;
-            let slot = match core.seen(hash, key) {
+            let slot = match core.seen(hash, key, sight) {
                 Ok(slot) => slot,
                 Err(absent) => {
                     core.counts.lookup_then_miss += u64::from(core.recently_evicted.contains(hash));
@@ -161,7 +196,7 @@ impl Core {
             };
             core.counts.lookup_hits += 1;
             core.objects.touch(now, slot);
-            found(Ok(FoundRef::new(core.objects.object(slot), &core.segments, host)));
+            found(Ok(FoundRef::new(core.objects.object(slot), &core.segments, host, sight)));
         });
     }
 
@@ -182,17 +217,17 @@ impl Core {
             Some(other) => return Err(other.refusal(origin)),
         };
         let session = origin.session;
-        let host = self.sessions.known(session)?.host;
+        let Session { host, sight, .. } = *self.sessions.known(session)?;
         if let Some(found) = repeated {
             // What was not pinned is not remembered: it may be there, to be copied.
             let again =
-                |(key, found): (&&[u8], Option<Found>)| found.map_or_else(|| self.found_unpinned(key, host), Ok);
+                |(key, found): (&&[u8], Option<Found>)| found.map_or_else(|| self.found_unpinned(key, host, sight), Ok);
             return Ok(keys.iter().zip(found).map(again).collect());
         }
         let mut all = Vec::with_capacity(keys.len());
         self.for_each_key(keys.iter().copied(), |core, key, hash| {
             core.counts.lookup_keys += 1;
-            let slot = match core.seen(hash, key) {
+            let slot = match core.seen(hash, key, sight) {
                 Ok(slot) => slot,
                 Err(absent) => {
                     core.counts.lookup_then_miss += u64::from(core.recently_evicted.contains(hash));
@@ -201,7 +236,8 @@ impl Core {
             };
             core.counts.lookup_hits += 1;
             core.objects.touch(now, slot);
-            let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host).to_found();
+            // A view is over memory: what only a tier has is found without a replica that it could be over.
+            let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host, Sight::Memory).to_found();
             found.replicas.retain(|replica| core.segments.obeys(replica.extent.segment, core.epoch.number));
             if let Some(Replica { rid, extent }) = found.replicas.first().copied() {
                 core.log(now, Record::Pinned { session, rid, extent, key: Some(key.into()) }, fx);
@@ -217,9 +253,9 @@ impl Core {
     }
 
     /// The object as it is told to a reader that holds no pin on it: to be copied.
-    fn found_unpinned(&self, key: &[u8], host: Option<u32>) -> Result<Found, Absent> {
-        let slot = self.seen(self.objects.hash(key), key)?;
-        let found = FoundRef::new(self.objects.object(slot), &self.segments, host).to_found();
+    fn found_unpinned(&self, key: &[u8], host: Option<u32>, sight: Sight) -> Result<Found, Absent> {
+        let slot = self.seen(self.objects.hash(key), key, sight)?;
+        let found = FoundRef::new(self.objects.object(slot), &self.segments, host, sight).to_found();
         Ok(Found { replicas: SmallVec::new(), ..found })
     }
 

@@ -181,6 +181,7 @@ impl Core {
         self.counts.sessions_lost += 1;
         let segments = entry.segments.clone();
         self.set_live(&segments, false);
+        self.hide_tiers_of(now, session);
         self.yields_its_keys(session);
     }
 
@@ -217,10 +218,8 @@ impl Core {
             fx.pushes.push((To::Session(owner), Push::TakeEpoch(self.epoch)));
         }
         for recheck in self.touched.each(self.rechecks.values()) {
-            let Some(segment) = self.segments.get(recheck.replica.extent.segment) else { continue };
-            if segment.session == owner {
-                let (uuid, replica, crc32c) = (segment.spec.uuid, recheck.replica, recheck.crc32c);
-                fx.pushes.push((To::Session(owner), Push::Recheck { uuid, replica, crc32c }));
+            if self.owner_of(recheck.replica.extent.segment) == Some(owner) {
+                fx.pushes.extend(self.recheck_of(recheck).map(|push| (To::Session(owner), push)));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod clear;
 pub(crate) mod clearing;
+pub(crate) mod demote;
 pub(crate) mod departure;
 pub(crate) mod ending;
 pub(crate) mod epochs;
@@ -13,10 +14,12 @@ pub(crate) mod once;
 pub(crate) mod owner;
 pub(crate) mod put_end;
 pub(crate) mod put_start;
+pub(crate) mod reclaim;
 pub(crate) mod remove;
 pub(crate) mod room;
 pub(crate) mod stats;
 pub(crate) mod telling;
 pub(crate) mod tick;
+pub(crate) mod tiers;
 pub(crate) mod waiting;
 pub(crate) mod why_full;

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{SegmentNo, Time};
 use crate::record::Record;
-use crate::request::{EndOutcome, Origin, Refused, Remembered, RemoveOutcome};
+use crate::request::{EndOutcome, Origin, Refused, Remembered, RemoveOutcome, Verdict};
 use crate::work::Work;
 use mooncake_ids::SessionId;
 
@@ -188,12 +188,23 @@ impl Reply for Vec<RemoveOutcome> {
     }
 }
 
+impl Reply for Vec<Verdict> {
+    fn remembered(self) -> Remembered {
+        Remembered::Reclaim(self)
+    }
+
+    fn recall(reply: Remembered) -> Result<Self, Remembered> {
+        if let Remembered::Reclaim(verdicts) = reply { Ok(verdicts) } else { Err(reply) }
+    }
+}
+
 impl Remembered {
     /// What it is of: keys or views.
     fn things(&self) -> usize {
         match self {
             Remembered::PutStart(slots) => slots.len(),
             Remembered::Pin(found) => found.len(),
+            Remembered::Reclaim(verdicts) => verdicts.len(),
             _ => 1,
         }
     }

@@ -18,28 +18,45 @@ impl Core {
         self.counts.replicas_reported += 1;
         let slot = self.objects.find(self.objects.hash(key), key);
         let object = slot.map(|slot| self.objects.object(slot));
-        let place = object.and_then(|object| object.places.as_slice().iter().find(|place| place.rid == rid));
-        let (Some(object), Some(place)) = (object, place) else {
+        let replica = object.and_then(|object| {
+            let memory = object.places.memory().iter().map(|place| place.replica(object.size));
+            memory.chain(object.places.tier().map(|place| place.replica(object.size))).find(|other| other.rid == rid)
+        });
+        let (Some(object), Some(replica)) = (object, replica) else {
             self.counts.stale_messages += 1;
             return;
         };
-        let Some(segment) = self.segments.get(place.segment) else { return };
+        let Some(owner) = self.owner_of(replica.extent.segment) else { return };
         let full = self.rechecks.len() >= RECHECKS_MAX;
         if self.sessions.get(session).is_none() || full || self.rechecks.contains_key(&rid) {
             return;
         }
-        let (replica, crc32c) = (place.replica(object.size), object.crc32c);
-        let (owner, uuid) = (segment.session, segment.spec.uuid);
-        self.rechecks.insert(rid, Recheck { key: key.into(), replica, crc32c });
-        self.push(owner, Push::Recheck { uuid, replica, crc32c }, fx);
+        let recheck = Recheck { key: key.into(), replica, crc32c: object.crc32c };
+        let push = self.recheck_of(&recheck);
+        self.rechecks.insert(rid, recheck);
+        push.into_iter().for_each(|push| self.push(owner, push, fx));
+    }
+
+    /// The session that has a segment or a tier, or had the tier last.
+    pub(crate) fn owner_of(&self, number: SegmentNo) -> Option<SessionId> {
+        let of_segment = self.segments.get(number).map(|segment| segment.session);
+        of_segment.or_else(|| self.tiers.get(number).map(|tier| tier.session))
+    }
+
+    /// What its owner is asked.
+    pub(crate) fn recheck_of(&self, recheck: &Recheck) -> Option<Push> {
+        let Recheck { key, replica, crc32c } = recheck;
+        let number = replica.extent.segment;
+        if let Some(segment) = self.segments.get(number) {
+            return Some(Push::Recheck { uuid: segment.spec.uuid, replica: *replica, crc32c: *crc32c });
+        }
+        let tier = self.tiers.get(number)?.spec.uuid;
+        Some(Push::TierRecheck { tier, replica: *replica, key: key.clone() })
     }
 
     /// The owner has looked at a replica. A bad one is dropped, and its object with the last.
     pub fn rechecked(&mut self, now: Time, owner: SessionId, rid: Rid, good: bool, fx: &mut Effects) {
-        let asked = |recheck: &Recheck| {
-            let segment = self.segments.get(recheck.replica.extent.segment);
-            segment.is_some_and(|segment| segment.session == owner)
-        };
+        let asked = |recheck: &Recheck| self.owner_of(recheck.replica.extent.segment) == Some(owner);
         let Some(Recheck { key, .. }) =
             self.rechecks.get(&rid).is_some_and(asked).then(|| self.rechecks.remove(&rid)).flatten()
         else {

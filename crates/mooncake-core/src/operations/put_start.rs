@@ -8,7 +8,7 @@ use crate::effect::Effects;
 use crate::ids::{SegmentNo, Time};
 use crate::operations::room::{NoRoom, RoomMode, RoomSearch};
 use crate::operations::why_full::{BusyWith, NO_SEGMENT, Reasons};
-use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
+use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered, Sight};
 use crate::state::objects::{AHEAD, SameCall};
 use crate::state::placement::{Preference, Wishes};
 use crate::state::waiting_put::{WaitingPut, WaitsFor};
@@ -18,6 +18,9 @@ use mooncake_ids::{Rid, SessionId};
 
 /// Objects that its call has stored itself, which one look at a request passes over in search of others.
 const OWN_PASSES: usize = 512;
+
+/// How long a put waits for tiers to have what would be lost.
+pub(crate) const TIER_WAIT_MS: u64 = 250;
 
 /// One look at all keys of a request.
 pub(crate) struct Attempt {
@@ -54,6 +57,8 @@ pub(crate) struct PutContext<'a> {
     pub pin: PinKind,
     /// Rids from here on are this request's own.
     pub first: Rid,
+    /// What counts as being there.
+    pub sight: Sight,
 }
 
 impl Core {
@@ -82,7 +87,8 @@ impl Core {
             None => (None, now),
         };
         let room = !self.tickets.any_for_room_before(place);
-        let mode = RoomMode { room, force: false, newcomer: place.is_none() };
+        let spares_unwritten = wait && now < since.plus_ms(TIER_WAIT_MS);
+        let mode = RoomMode { room, force: false, newcomer: place.is_none(), spares_unwritten };
         let keys = entries.iter().copied();
         let Attempt { slots, any, waits, cut, reasons } =
             self.evaluate(now, origin, keys, config, mode, &mut Work::operation(), fx);
@@ -135,6 +141,7 @@ impl Core {
                 other => other,
             },
             first: Rid::new(self.epoch.number, self.counter + 1),
+            sight: self.sight(origin.session),
         };
         let protect_ms = self.config.lookup_protect_ms;
         let promise_kept_until = now.plus_ms(protect_ms / 2 - renewal_ms(protect_ms));
@@ -195,7 +202,7 @@ impl Core {
             let reason = format!("a key of {} bytes and a value of {size} bytes: both need one", key.len());
             return PutSlot::Refused(reason.into());
         }
-        let old = self.visible(hash, key);
+        let old = self.visible(hash, key, context.sight);
         if let Some(slot) = old
             && !context.config.replace
         {
@@ -266,7 +273,7 @@ impl Core {
                 let need = granules(size) as u32;
                 waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
             }
-            NoRoom::Full(_) | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
+            NoRoom::Full(_) | NoRoom::Writing | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
             NoRoom::Populating => (waits.room, waits.population) = (true, true),
             NoRoom::PopulatingMore => (waits.same_call, waits.population) = (true, true),
         }

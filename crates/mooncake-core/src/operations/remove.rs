@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::Time;
 use crate::record::Record;
-use crate::request::{Origin, Refused, RemoveOutcome};
+use crate::request::{Origin, Refused, RemoveOutcome, Sight};
 use crate::state::objects::AHEAD;
 use crate::state::objects::ObjectSlot;
 use crate::state::removals_under_way::UnderWay;
@@ -35,8 +35,8 @@ impl RemoveAll {
 #[derive(Debug, Clone)]
 pub struct Candidate {
     slot: ObjectSlot,
-    /// Of all its places: any of them may go meanwhile.
-    rids: SmallVec<[Rid; 2]>,
+    /// Its places may go and come meanwhile; this stays.
+    object_id: Rid,
 }
 
 /// How far a listing of keys is.
@@ -84,7 +84,7 @@ impl Core {
         let Some(slot) = self.objects.find(self.objects.hash(key), key) else {
             return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
         };
-        if !self.is_visible(slot) {
+        if !self.is_visible(slot, Sight::Tiers) {
             // No reader can see it. It must not come back with its owner (docs/safety.md, rule 10).
             self.remove_object(now, slot, fx);
             return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
@@ -99,10 +99,11 @@ impl Core {
 
     /// Unlinks an object, noting it unless nothing of it can come back anyway.
     pub(crate) fn remove_object(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) {
-        let object = self.objects.object(slot);
-        match object.places.as_slice().iter().find(|place| self.segments.get(place.segment).is_some()) {
-            Some(place) => {
-                let record = Record::Removed { key: self.objects.key(slot).into(), rid: place.rid };
+        let places = &self.objects.object(slot).places;
+        let there = places.rids().zip(places.segments()).find(|(_, number)| self.is_there(*number));
+        match there.map(|(rid, _)| rid) {
+            Some(rid) => {
+                let record = Record::Removed { key: self.objects.key(slot).into(), rid };
                 self.log(now, record, fx);
             }
             None => self.unlink(slot).expect("nothing of it is left to give back"),
@@ -144,10 +145,9 @@ impl Core {
             let slot = ObjectSlot(cursor.next);
             cursor.next += 1;
             if self.may_take(now, cursor, slot) {
-                let (key, object) = (self.objects.key(slot), self.objects.object(slot));
+                let (key, object_id) = (self.objects.key(slot), self.objects.object(slot).id());
                 shown += key.len();
-                let rids = object.places.as_slice().iter().map(|place| place.rid).collect();
-                out(Candidate { slot, rids }, key);
+                out(Candidate { slot, object_id }, key);
             }
         }
         cursor.next >= self.objects.bound()
@@ -155,8 +155,8 @@ impl Core {
 
     /// Removes those of the candidates that were chosen and are still there.
     pub fn remove_chosen(&mut self, now: Time, cursor: &mut RemoveAll, chosen: &[Candidate], fx: &mut Effects) {
-        for Candidate { slot, rids } in chosen {
-            let same = self.objects.get(*slot).is_some_and(|object| rids.contains(&object.rid()));
+        for Candidate { slot, object_id } in chosen {
+            let same = self.objects.get(*slot).is_some_and(|object| object.id() == *object_id);
             if same && self.may_take(now, cursor, *slot) {
                 self.take_object(now, cursor, *slot, fx);
             }
@@ -166,14 +166,14 @@ impl Core {
 
     fn may_take(&self, now: Time, cursor: &RemoveAll, slot: ObjectSlot) -> bool {
         self.objects.get(slot).is_some_and(|object| {
-            let rid = object.rid();
+            // Copies have younger rids (`docs/safety.md`, rule T7).
             let spared = !cursor.force && object.protected_until > now;
-            self.removals.was_there(&cursor.begun, rid) && !spared
+            self.removals.was_there(&cursor.begun, object.id()) && !spared
         })
     }
 
     fn take_object(&mut self, now: Time, cursor: &mut RemoveAll, slot: ObjectSlot, fx: &mut Effects) {
-        let visible = self.is_visible(slot);
+        let visible = self.is_visible(slot, Sight::Tiers);
         self.remove_object(now, slot, fx);
         cursor.removed += u64::from(visible);
         self.counts.removed_objects += u64::from(visible);
@@ -190,7 +190,7 @@ impl Core {
     pub fn keys_slice(&self, cursor: &mut KeysCursor, budget: usize, mut out: impl FnMut(&[u8])) -> bool {
         let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
         for slot in (cursor.next..end).map(ObjectSlot) {
-            if self.objects.get(slot).is_some() && self.is_visible(slot) {
+            if self.objects.get(slot).is_some() && self.is_visible(slot, Sight::Tiers) {
                 out(self.objects.key(slot));
             }
         }

@@ -7,7 +7,8 @@ use crate::effect::Effects;
 use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::operations::put_start::{Entry, PutContext};
 use crate::operations::why_full::Why;
-use crate::state::object::REPLICAS_MAX;
+use crate::record::Record;
+use crate::state::object::{Mark, REPLICAS_MAX};
 use crate::state::objects::ObjectSlot;
 use crate::state::objects::{Reach, SameCall};
 use crate::state::placement::{self, Alone, Wishes};
@@ -15,13 +16,22 @@ use crate::state::reservation;
 use crate::state::segment::Segment;
 use crate::work::{EVICTED_AS, EVICTED_AS_BESIDE_A_SNAPSHOT, key_as};
 use mooncake_ids::granules;
-use mooncake_ids::{GRANULE, SessionId};
+use mooncake_ids::{GRANULE, Rid, SessionId};
 
 /// Objects evicted for a further replica before the put does with fewer.
 const EVICTED_MORE: usize = 64;
 
 /// Segments that cost as much as one object, where they are only looked at.
 const SEGMENTS_AS_ONE: usize = 32;
+
+/// Objects on no tier that one look at a request passes over in search of one that a tier has.
+const UNWRITTEN_PASSES: usize = 512;
+
+/// A tier that has answered no order for so long is not waited for.
+const TIER_SILENT_MS: u64 = 100;
+
+/// What is under order is passed over for so long.
+const ORDER_SPARED_MS: u64 = 500;
 
 /// A populator without progress for so long has failed.
 const POPULATION_STALLED_MS: u64 = 3_000;
@@ -35,6 +45,8 @@ pub(crate) struct RoomMode {
     pub newcomer: bool,
     /// Its deadline has come: protected objects go too, and no populator is waited for.
     pub force: bool,
+    /// It waits a little for a tier to have what would be lost.
+    pub spares_unwritten: bool,
 }
 
 /// Why a key was not placed.
@@ -56,6 +68,8 @@ pub(crate) enum NoRoom {
     /// Room for a further replica comes from the populator, without an eviction. The put waits without blocking puts
     /// that need no more than there is.
     PopulatingMore,
+    /// Room comes from owners that are writing to their tiers what eviction would lose.
+    Writing,
     /// This session has too much unfinished already. The put waits without blocking those of others.
     Capped(Why),
 }
@@ -65,6 +79,7 @@ impl NoRoom {
         match self {
             NoRoom::Full(why) | NoRoom::Capped(why) => *why,
             NoRoom::Populating | NoRoom::PopulatingMore => Why::Populating,
+            NoRoom::Writing => Why::Writing,
             NoRoom::TooLarge | NoRoom::NoSegment | NoRoom::SameCall | NoRoom::Held => Why::Held,
         }
     }
@@ -81,12 +96,23 @@ struct Need<'a> {
     evictions: usize,
 }
 
+/// What leaves next, so that as little as can be is lost.
+pub(crate) enum Victim {
+    Slot(ObjectSlot),
+    /// What the order of eviction says: no tier has anything of it.
+    Any,
+    /// All that was looked at would be lost, and owners are writing.
+    Wait,
+}
+
 /// What one look at a request has learnt about room.
 pub(crate) struct RoomSearch {
     /// What it may still do, in replicas that it places.
     pub left: usize,
     /// Each object that it evicts takes as long as so many.
     evicted_as: usize,
+    /// Objects that are on no tier and that it may still pass over.
+    passes: usize,
     /// Objects that are on their way from memory to be evicted.
     foreseen: usize,
     /// A writer that is away and has more keys for it than it has time for.
@@ -120,6 +146,7 @@ impl RoomSearch {
         RoomSearch {
             left,
             evicted_as: if beside_a_snapshot { EVICTED_AS_BESIDE_A_SNAPSHOT } else { EVICTED_AS },
+            passes: UNWRITTEN_PASSES,
             foreseen: 0,
             yielding: None,
             same_call,
@@ -194,7 +221,8 @@ impl Core {
                 None if nth == 0 => self.make_room(now, wanted, search, fx)?,
                 None if !mode.force && need <= self.to_come(now, &used, search) => return Err(NoRoom::PopulatingMore),
                 None => {
-                    let wanted = Need { mode: RoomMode { force: false, ..mode }, evictions: EVICTED_MORE, ..wanted };
+                    let mode = RoomMode { force: false, spares_unwritten: false, ..mode };
+                    let wanted = Need { mode, evictions: EVICTED_MORE, ..wanted };
                     match self.make_room(now, wanted, search, fx) {
                         Ok(number) => number,
                         // Another look has the time to evict for it.
@@ -255,7 +283,7 @@ impl Core {
         let room = self.search_room(now, need, search, fx);
         // What waits for a populator says nothing of larger keys, for which another segment may be.
         if used.is_empty()
-            && let Err(denied @ (NoRoom::Full(_) | NoRoom::SameCall | NoRoom::Held)) = &room
+            && let Err(denied @ (NoRoom::Full(_) | NoRoom::Writing | NoRoom::SameCall | NoRoom::Held)) = &room
         {
             search.found_none(granules, denied);
         }
@@ -297,7 +325,17 @@ impl Core {
                 search.foreseen = self.objects.foresee_victims(search.evictions(), reach);
             }
             let before = left;
-            let victim = self.objects.victim(now, &self.segments, reach, search.same_call.as_mut(), &mut left);
+            let spared = self.spare_the_unwritten(now, &mut search.passes);
+            if matches!(spared, Victim::Wait) && mode.spares_unwritten {
+                return Err(NoRoom::Writing);
+            }
+            let victim = match spared {
+                Victim::Slot(slot) if left > 0 => {
+                    left -= 1;
+                    Some(slot)
+                }
+                _ => self.objects.victim(now, &self.segments, reach, search.same_call.as_mut(), &mut left),
+            };
             search.foreseen = search.foreseen.saturating_sub(before - left);
             search.left -= (before - left) * search.evicted_as;
             let Some(victim) = victim else { break };
@@ -324,6 +362,34 @@ impl Core {
             _ => NoRoom::Full(Why::Held),
         };
         Err(denied)
+    }
+
+    /// Where a tier is Live, the coldest object that it has; else one that no owner is about to write. `passes` bounds
+    /// the search.
+    pub(crate) fn spare_the_unwritten(&self, now: Time, passes: &mut usize) -> Victim {
+        if !self.tiers.any_live() {
+            return Victim::Any;
+        }
+        let within = |since: Option<Time>, ms: u64| since.is_some_and(|since| now <= since.plus_ms(ms));
+        let spares_ordered = within(self.tiers.oldest_order(), ORDER_SPARED_MS);
+        let (mut next, mut unwritten) = (self.objects.coldest(), None);
+        while let Some(slot) = next.filter(|_| *passes > 0) {
+            let object = self.objects.object(slot);
+            if object.places.memory().iter().any(|place| self.segments.is_open(place.segment)) {
+                if self.is_on_live_tier(slot) {
+                    return Victim::Slot(slot);
+                }
+                if !(spares_ordered && object.marks.has(Mark::Ordered)) {
+                    unwritten.get_or_insert(slot);
+                }
+            }
+            *passes -= 1;
+            next = self.objects.after_in_turn(slot);
+        }
+        if within(self.tiers.answered_at(), TIER_SILENT_MS) && !self.config.offload.force_evict {
+            return Victim::Wait;
+        }
+        unwritten.map_or(Victim::Any, Victim::Slot)
     }
 
     /// Granules that eviction alone can gain where the populator gets on.
@@ -360,17 +426,42 @@ impl Core {
     /// Evicts one object; the segments that have more room now.
     pub(crate) fn evict(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) -> SmallVec<[SegmentNo; 2]> {
         let object = self.objects.object(slot);
-        let changed = object.places.as_slice().iter().map(|place| place.segment).collect();
+        let changed = object.places.memory().iter().map(|place| place.segment).collect();
+        let bytes = object.bytes();
         self.counts.evicted_objects += 1;
-        self.counts.evicted_bytes += object.size * object.places.as_slice().len() as u64;
+        self.counts.evicted_bytes += bytes;
+        self.objects.is_evicted(slot);
+        let object = self.objects.object(slot);
+        if self.is_on_live_tier(slot) {
+            self.counts.evicted_clean_objects += 1;
+            self.drop_from_memory(now, slot, fx);
+            return changed;
+        }
         let broken = object.protected_until > now;
         self.counts.protection_broken += u64::from(broken);
         if object.protected_until > Time(0) {
             let hash = self.objects.hash(self.objects.key(slot));
             self.recently_evicted.add(hash);
         }
-        self.objects.is_evicted(slot);
-        self.remove_object(now, slot, fx);
+        if self.tiers.any_live() {
+            self.counts.evicted_unwritten_objects += 1;
+            self.counts.evicted_unwritten_bytes += bytes;
+        }
+        // A tier that is Hidden may come back with it.
+        match object.places.tier().is_some_and(|place| self.tiers.get(place.tier).is_some()) {
+            true => self.drop_from_memory(now, slot, fx),
+            false => self.remove_object(now, slot, fx),
+        }
         changed
+    }
+
+    /// Of an object that a tier has.
+    fn drop_from_memory(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) {
+        let object = self.objects.object(slot);
+        let rids: SmallVec<[Rid; 2]> = object.places.memory().iter().map(|place| place.rid).collect();
+        for rid in rids {
+            let key = self.objects.key(slot).into();
+            self.log(now, Record::ReplicaDropped { key, rid }, fx);
+        }
     }
 }

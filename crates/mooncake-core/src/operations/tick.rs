@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{SegmentNo, Time};
+use crate::operations::room::Victim;
 use crate::state::endings::Ending;
 use crate::state::objects::ObjectSlot;
 use crate::state::objects::Reach;
@@ -31,13 +32,17 @@ const LOOKED_AT_AS_ONE: usize = 8;
 const GIVEN_BACK_AS: usize = 32;
 
 /// What is done in the background, as far as there is any of it. What makes room comes first.
-const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 15] = [
+const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 19] = [
     Core::end_sessions,
     Core::expire_reservations,
     Core::clear_away,
     Core::end_graces,
     Core::lapse,
     Core::renew_groups,
+    Core::check_mounted,
+    Core::order_writes,
+    Core::drop_given_up,
+    Core::retire,
     Core::evict_to_watermark,
     Core::pass_on_changes,
     Core::serve_due_tickets,
@@ -54,7 +59,7 @@ impl Core {
     pub fn tick(&mut self, now: Time, fx: &mut Effects) {
         self.watch_sessions(now);
         // A populator may have given up.
-        self.changes.room |= self.tickets.any_for_population();
+        self.changes.room |= self.tickets.any_for_population() || self.tiers.any_live();
         self.changes.begin_same_call();
         if self.config.high_watermark < 1.0 && self.watermark == Watermark::Below {
             self.watermark = Watermark::Unknown;
@@ -139,12 +144,12 @@ impl Core {
         let goal = total as f64 * (self.config.high_watermark - self.config.eviction_share).max(0.0);
         let mut left = used;
         let most = work.left(STEP_OBJECTS) / EVICTED_AS;
-        let mut steps = most;
+        let (mut steps, mut passes) = (most, most * LOOKED_AT_AS_ONE);
         while left as f64 > goal
-            && let Some(victim) = self.objects.victim(now, &self.segments, Reach::Unprotected, None, &mut steps)
+            && let Some(victim) = self.next_to_watermark(now, &mut steps, &mut passes)
         {
             let object = self.objects.object(victim);
-            let freed = object.size.next_multiple_of(GRANULE) * object.places.as_slice().len() as u64;
+            let freed = object.size.next_multiple_of(GRANULE) * object.places.memory().len() as u64;
             left = left.saturating_sub(freed);
             steps = steps.saturating_sub(key_as(self.objects.key(victim).len()));
             self.evict(now, victim, fx);
@@ -152,6 +157,18 @@ impl Core {
         work.did((most - steps) * EVICTED_AS);
         let goes_on = left as f64 > goal && steps == 0;
         self.watermark = if goes_on { Watermark::Evicting } else { Watermark::Below };
+    }
+
+    /// Nothing that would be lost as long as owners are writing to their tiers.
+    fn next_to_watermark(&mut self, now: Time, steps: &mut usize, passes: &mut usize) -> Option<ObjectSlot> {
+        match self.spare_the_unwritten(now, passes) {
+            Victim::Wait => None,
+            Victim::Slot(slot) => {
+                *steps = steps.checked_sub(1)?;
+                Some(slot)
+            }
+            Victim::Any => self.objects.victim(now, &self.segments, Reach::Unprotected, None, steps),
+        }
     }
 
     /// Ends protection and soft pins whose time has come.
@@ -201,10 +218,10 @@ impl Core {
             let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
             for slot in (next..end).map(ObjectSlot) {
                 let Some(object) = self.objects.get(slot) else { continue };
-                let gone = object.places.as_slice().iter().map(|place| place.segment);
-                let gone: SmallVec<[SegmentNo; 2]> = gone.filter(|segment| self.segments.is_gone(*segment)).collect();
+                let lies_on = object.places.segments();
+                let gone: SmallVec<[SegmentNo; 2]> = lies_on.filter(|number| !self.is_there(*number)).collect();
                 if !gone.is_empty() {
-                    let dropped = self.drop_places(now, slot, |place| gone.contains(&place.segment));
+                    let dropped = self.drop_places(now, slot, |_, number| gone.contains(&number));
                     dropped.expect("nothing on a Gone segment is given back");
                 }
             }

@@ -3,9 +3,9 @@
 use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{SegmentNo, Ticket, Time};
-use crate::operations::put_start::Attempt;
+use crate::operations::put_start::{Attempt, TIER_WAIT_MS};
 use crate::operations::room::RoomMode;
-use crate::request::{PutSlot, Remembered};
+use crate::request::{PutSlot, Remembered, Sight};
 use crate::state::changes::Changes;
 use crate::state::reservation::ReservationSlot;
 use crate::state::waiting_put::{Position, WaitingPut};
@@ -129,7 +129,7 @@ impl Core {
             let (hash, next) = (*hash, self.tickets.next_for_key(*hash, *after));
             // The first in line has it. Each of the others would find that and no more.
             let taken = self.reservations.by_key(key).filter(|slot| !self.is_yielded(*slot));
-            let taken = taken.filter(|_| self.visible(hash, key).is_none());
+            let taken = taken.filter(|_| self.visible(hash, key, Sight::Tiers).is_none());
             let Some(position) = next.filter(|_| taken.is_none()) else {
                 if let Some(slot) = taken {
                     self.reservations.set_awaited(slot);
@@ -240,7 +240,8 @@ impl Core {
         work.did((parked.waits.keys.len() / AWAITED_AS_ONE).min(AWAITED_MAX));
         let blocked = self.tickets.any_for_room_before(Some(position));
         let late = last && !parked.impatient;
-        let mode = RoomMode { room: late || !blocked, force: late, newcomer: false };
+        let spares_unwritten = !last && !parked.impatient && now < parked.since.plus_ms(TIER_WAIT_MS);
+        let mode = RoomMode { room: late || !blocked, force: late, newcomer: false, spares_unwritten };
         let keys = parked.entries.iter().map(|(key, size)| (&**key, *size));
         let Attempt { slots, any, waits, cut, reasons } =
             self.evaluate(now, parked.origin, keys, &parked.config, mode, work, fx);

@@ -27,6 +27,7 @@ pub(crate) enum Why {
     Held,
     OthersWait,
     Populating,
+    Writing,
     Unfinished {
         bytes: u64,
         cap: u64,
@@ -97,6 +98,9 @@ impl Core {
         match why {
             Why::Held => self.what_holds_space(replaced),
             Why::OthersWait => format!("others wait for room already; {}", self.what_holds_space(replaced)),
+            Why::Writing => {
+                format!("what is stored is being written to a tier first; {}", self.what_holds_space(replaced))
+            }
             // Clients know it by its first words (`mooncake_wire::STILL_POPULATED`).
             Why::Populating => format!("memory is still being populated; {}", self.what_holds_space(replaced)),
             Why::Unfinished { bytes, cap } => {

@@ -41,6 +41,24 @@ pub struct Counters {
     pub evicted_objects: u64,
     /// Bytes of their replicas.
     pub evicted_bytes: u64,
+    /// Objects that left memory without loss: a Live tier had them.
+    pub evicted_clean_objects: u64,
+    /// Objects that were lost to eviction, though there was a tier: not written in time.
+    pub evicted_unwritten_objects: u64,
+    /// Bytes of their replicas.
+    pub evicted_unwritten_bytes: u64,
+    /// Objects that owners were asked to write to a tier.
+    pub tier_orders: u64,
+    /// Orders that were not given, as the tier has as many records as it may have.
+    pub tier_orders_refused: u64,
+    /// Objects that came to a tier.
+    pub tier_written_objects: u64,
+    /// Their bytes.
+    pub tier_written_bytes: u64,
+    /// Objects that left a tier as their file was given up.
+    pub tier_dropped_objects: u64,
+    /// Their bytes.
+    pub tier_dropped_bytes: u64,
     /// Objects removed by request.
     pub removed_objects: u64,
     /// Objects of which replicas were dropped by request.

@@ -1,12 +1,12 @@
 //! One committed object, as small as it gets: a pool holds tens of millions.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use smallvec::SmallVec;
 
 use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::slab::{Link, Linked};
-use mooncake_ids::{GRANULE, Rid};
+use mooncake_ids::{GRANULE, Rid, TIER_BLOCK};
 
 /// Longest key that is kept without memory of its own: most keys of engines are shorter.
 const INLINE: usize = 78;
@@ -74,28 +74,100 @@ impl Place {
     }
 }
 
-/// Nearly always one; a box only for more, with a short pointer to it.
-#[derive(Clone)]
+/// A record on a tier, without its length, which is the object's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TierPlace {
+    pub rid: Rid,
+    pub tier: SegmentNo,
+    /// Its first block and one more, so that none takes no room of its own.
+    above: NonZeroU64,
+}
+
+impl TierPlace {
+    pub fn new(rid: Rid, tier: SegmentNo, address: u64) -> TierPlace {
+        TierPlace { rid, tier, above: NonZeroU64::MIN.saturating_add(address) }
+    }
+
+    /// Of a replica on a tier.
+    pub fn of(replica: &Replica) -> TierPlace {
+        TierPlace::new(replica.rid, replica.extent.segment, replica.extent.offset / TIER_BLOCK)
+    }
+
+    /// Blocks since the tier's first file.
+    pub fn address(&self) -> u64 {
+        self.above.get() - 1
+    }
+
+    pub fn replica(&self, size: u64) -> Replica {
+        let extent = Extent { segment: self.tier, offset: self.address() * TIER_BLOCK, length: size };
+        Replica { rid: self.rid, extent }
+    }
+}
+
+/// Where an object lies. Nearly always in memory, once; a box only for anything else, with a short pointer to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Places {
+    /// One place in memory, by whose rid the object is known.
     One(Place),
-    #[expect(clippy::box_collection, reason = "a pointer of eight bytes, where a vector takes 24 in each object")]
-    Many(Box<Vec<Place>>),
+    More(Box<MorePlaces>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MorePlaces {
+    object_id: Rid,
+    memory: SmallVec<[Place; 1]>,
+    tier: Option<TierPlace>,
 }
 
 impl Places {
-    pub fn new(places: &[Place]) -> Places {
-        match places {
-            [place] => Places::One(*place),
-            places => Places::Many(Box::new(places.to_vec())),
+    pub fn new(object_id: Rid, memory: &[Place], tier: Option<TierPlace>) -> Places {
+        match (memory, tier) {
+            ([place], None) if place.rid == object_id => Places::One(*place),
+            _ => Places::More(Box::new(MorePlaces { object_id, memory: SmallVec::from_slice(memory), tier })),
         }
     }
 
+    /// Of a new object: the lowest rid is its id.
+    pub fn of_new(memory: &[Place]) -> Places {
+        let lowest = memory.iter().map(|place| place.rid).min();
+        Places::new(lowest.expect("an object lies somewhere"), memory, None)
+    }
+
+    /// Those in memory.
     #[inline]
-    pub fn as_slice(&self) -> &[Place] {
+    pub fn memory(&self) -> &[Place] {
         match self {
             Places::One(place) => std::slice::from_ref(place),
-            Places::Many(places) => places,
+            Places::More(more) => &more.memory,
         }
+    }
+
+    /// The one on a tier.
+    #[inline]
+    pub fn tier(&self) -> Option<TierPlace> {
+        match self {
+            Places::One(_) => None,
+            Places::More(more) => more.tier,
+        }
+    }
+
+    /// The lowest rid with which the object was committed. It stays while places come and go.
+    #[inline]
+    pub fn object_id(&self) -> Rid {
+        match self {
+            Places::One(place) => place.rid,
+            Places::More(more) => more.object_id,
+        }
+    }
+
+    /// Segments and the tier that it lies on.
+    pub fn segments(&self) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.memory().iter().map(|place| place.segment).chain(self.tier().map(|place| place.tier))
+    }
+
+    /// Rids of all places.
+    pub fn rids(&self) -> impl Iterator<Item = Rid> + '_ {
+        self.memory().iter().map(|place| place.rid).chain(self.tier().map(|place| place.rid))
     }
 }
 
@@ -170,16 +242,46 @@ pub(crate) struct Object {
     pub readers: u8,
     pub hold: Hold,
     pub listed_in: ListedIn,
+    pub marks: Marks,
+}
+
+/// What else is known of an object, a bit each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Marks(u8);
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Mark {
     /// A replacement is being written: it stays until that ends.
-    pub replacing: bool,
+    Replacing = 1,
+    /// An owner has the order to write it to its tier.
+    Ordered = 2,
+    /// It was read since it was written to its tier.
+    Read = 4,
+}
+
+impl Marks {
+    #[inline]
+    pub fn has(self, mark: Mark) -> bool {
+        self.0 & mark as u8 != 0
+    }
+
+    /// Whether it was set before.
+    #[inline]
+    pub fn set(&mut self, mark: Mark, on: bool) -> bool {
+        let had = self.has(mark);
+        self.0 = if on { self.0 | mark as u8 } else { self.0 & !(mark as u8) };
+        had
+    }
 }
 
 impl Object {
-    /// In no list, without protection and views, and with no replacement under way.
-    pub fn new(size: u64, crc32c: u32, places: &[Place], hold: Hold) -> Object {
+    /// In no list, without protection, views and marks.
+    pub fn new(size: u64, crc32c: u32, places: Places, hold: Hold) -> Object {
         Object {
             size,
-            places: Places::new(places),
+            places,
             link: Link::default(),
             crc32c,
             protected_until: Time(0).into(),
@@ -187,25 +289,34 @@ impl Object {
             readers: 0,
             hold,
             listed_in: ListedIn::None,
-            replacing: false,
+            marks: Marks::default(),
         }
     }
 
+    /// A replacement is being written.
+    #[inline]
+    pub fn is_replaced(&self) -> bool {
+        self.marks.has(Mark::Replacing)
+    }
+
+    /// Those in memory.
     pub fn replicas(&self) -> SmallVec<[Replica; 1]> {
-        self.places.as_slice().iter().map(|place| place.replica(self.size)).collect()
+        self.places.memory().iter().map(|place| place.replica(self.size)).collect()
     }
 
-    /// Of all replicas.
+    /// Of all replicas in memory.
     pub fn bytes(&self) -> u64 {
-        self.size * self.places.as_slice().len() as u64
+        self.size * self.places.memory().len() as u64
     }
 
-    pub fn rid(&self) -> Rid {
-        self.places.as_slice()[0].rid
+    /// See [`Places::object_id`].
+    #[inline]
+    pub fn id(&self) -> Rid {
+        self.places.object_id()
     }
 
     pub fn has(&self, rid: Rid) -> bool {
-        self.places.as_slice().iter().any(|place| place.rid == rid)
+        self.places.rids().any(|other| other == rid)
     }
 }
 
@@ -237,8 +348,43 @@ mod tests {
             assert_eq!((place.rid, place.segment, place.granule()), (Rid::new(3, 4), SegmentNo(5), granule));
             assert_eq!(Place::of(&place.replica(7)), place);
             for count in 1..5 {
-                assert_eq!(Places::new(&vec![place; count]).as_slice(), vec![place; count]);
+                assert_eq!(Places::of_new(&vec![place; count]).memory(), vec![place; count]);
             }
+        }
+        for address in [0, 1, (1 << 52) - 1] {
+            let place = TierPlace::new(Rid::new(3, 6), SegmentNo(7), address);
+            assert_eq!((place.rid, place.tier, place.address()), (Rid::new(3, 6), SegmentNo(7), address));
+            assert_eq!(TierPlace::of(&place.replica(9)), place);
+        }
+    }
+
+    #[test]
+    fn an_object_keeps_its_id_while_places_come_and_go() {
+        let (one, other) = (Place::new(Rid::new(1, 4), SegmentNo(1), 0), Place::new(Rid::new(1, 3), SegmentNo(2), 8));
+        let on_tier = TierPlace::new(Rid::new(1, 9), SegmentNo(3), 40);
+        let both = Places::of_new(&[one, other]);
+        assert_eq!(both.object_id(), other.rid);
+        assert!(matches!(Places::of_new(&[one]), Places::One(_)), "most objects need no box");
+        // The place that gave the id goes, then memory altogether, and a copy comes back.
+        let left = Places::new(both.object_id(), &[one], None);
+        assert_eq!((left.object_id(), left.memory(), left.tier()), (other.rid, &[one][..], None));
+        let written = Places::new(left.object_id(), left.memory(), Some(on_tier));
+        let cold = Places::new(written.object_id(), &[], written.tier());
+        assert_eq!((cold.object_id(), cold.memory(), cold.tier()), (other.rid, &[][..], Some(on_tier)));
+        let rids: Vec<Rid> = written.rids().collect();
+        assert_eq!(rids, [one.rid, on_tier.rid]);
+        let lies_on: Vec<SegmentNo> = written.segments().collect();
+        assert_eq!(lies_on, [SegmentNo(1), SegmentNo(3)]);
+    }
+
+    #[test]
+    fn marks_are_set_one_by_one() {
+        let all = [Mark::Replacing, Mark::Ordered, Mark::Read];
+        for mark in all {
+            let mut marks = Marks::default();
+            assert!(!marks.set(mark, true) && marks.set(mark, true));
+            assert!(all.iter().all(|other| marks.has(*other) == (*other == mark)));
+            assert!(marks.set(mark, false) && marks == Marks::default());
         }
     }
 

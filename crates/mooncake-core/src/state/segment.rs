@@ -212,6 +212,8 @@ pub(crate) struct Segments {
     live_counts: LiveCounts,
     /// How many that are not Live each session has that has one.
     hidden: BTreeMap<SessionId, u32>,
+    /// Tiers that are Live, which have numbers too.
+    tiers: BTreeSet<SegmentNo>,
     last: u32,
     /// Of those that are Gone, yet to be freed.
     remains: Vec<Remains>,
@@ -276,6 +278,7 @@ impl Segments {
         self.touched.each(from).take_while(move |(other, _)| *other == name).map(|(_, number)| *number)
     }
 
+    /// Of a segment, or of a tier.
     #[inline]
     pub fn is_live(&self, number: SegmentNo) -> bool {
         self.live.get(number.0 as usize).copied().unwrap_or(false)
@@ -407,6 +410,8 @@ impl Segments {
         let index = number.0 as usize;
         if self.table.len() <= index {
             self.table.resize_with(index + 1, || None);
+        }
+        if self.live.len() <= index {
             self.live.resize(index + 1, false);
         }
         self.last = self.last.max(number.0);
@@ -476,6 +481,20 @@ impl Segments {
         }
         self.live_counts.recount(segment);
         std::mem::replace(&mut self.live[number.0 as usize], live) != live
+    }
+
+    /// Whether a tier's objects can be read. True if that changed anything. It has a number like a segment.
+    pub fn set_tier_live(&mut self, number: SegmentNo, live: bool) -> bool {
+        let index = number.0 as usize;
+        if self.live.len() <= index {
+            self.live.resize(index + 1, false);
+        }
+        self.last = self.last.max(number.0);
+        match live {
+            true => self.tiers.insert(number),
+            false => self.tiers.remove(&number),
+        };
+        std::mem::replace(&mut self.live[index], live) != live
     }
 
     /// Whether those that are there and not Live are of one session at most.
@@ -641,6 +660,11 @@ impl Segments {
             open += usize::from(takes);
         }
         ensure!(open == self.open.len(), "{open} are open, and listed {}", self.open.len());
+        for (index, _) in self.live.iter().enumerate().filter(|(_, live)| **live) {
+            let number = SegmentNo(index as u32);
+            let is_one = self.get(number).is_some() != self.tiers.contains(&number);
+            ensure!(is_one, "{index} is Live, and neither a segment nor a tier, or both");
+        }
         let bytes: u64 = self.open.iter().map(|open| u64::from(open.total) * GRANULE).sum();
         ensure!(bytes == self.open_bytes, "the open ones have {bytes} bytes, and counted {}", self.open_bytes);
         let mut sessions = BTreeMap::new();

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::ensure::ensure;
 use crate::ids::{SegmentNo, Time};
-use crate::request::{Origin, Refused, Remembered, SessionSpec};
+use crate::request::{Origin, Refused, Remembered, SessionSpec, Sight};
 use crate::state::comparing::Comparing;
 use crate::touched::Touched;
 use mooncake_ids::{Rid, SessionId};
@@ -25,6 +25,8 @@ pub(crate) const RECENTLY_GONE: u64 = 256;
 pub(crate) struct Session {
     pub spec: SessionSpec,
     pub host: Option<u32>,
+    /// What its client can be told of. No log has it: it is said again.
+    pub sight: Sight,
     /// Since when it is away.
     pub away: Option<Time>,
     pub last_heard: Time,
@@ -215,6 +217,7 @@ impl Sessions {
             Session {
                 spec,
                 host,
+                sight: Sight::default(),
                 away: None,
                 last_heard: now,
                 answered_below: 0,

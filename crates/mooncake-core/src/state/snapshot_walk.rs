@@ -20,6 +20,7 @@ pub(crate) enum Unit {
     /// The how manieth segment that has gone, as far as this process knows.
     Gone(u64),
     Segment(SegmentNo),
+    Tier(SegmentNo),
     Reserved(ReservationSlot),
     Quarantined(Rid),
     /// Views of a session over one placement.
@@ -33,15 +34,16 @@ pub(crate) enum Unit {
 }
 
 /// Kinds of units, and objects behind them.
-pub(crate) const KINDS: usize = 9;
+pub(crate) const KINDS: usize = 10;
 /// The kind that objects are.
-pub(crate) const OBJECTS: usize = 8;
+pub(crate) const OBJECTS: usize = 9;
 
 /// Before the first unit of each kind.
 pub(crate) const STARTS: [Unit; KINDS] = [
     Unit::Session(SessionId(0)),
     Unit::Gone(0),
     Unit::Segment(SegmentNo(0)),
+    Unit::Tier(SegmentNo(0)),
     Unit::Reserved(ReservationSlot(0)),
     Unit::Quarantined(Rid(0)),
     Unit::Pinned(SessionId(0), Rid(0)),
@@ -56,19 +58,20 @@ impl Unit {
             Unit::Session(_) => 0,
             Unit::Gone(_) => 1,
             Unit::Segment(_) => 2,
-            Unit::Reserved(_) => 3,
-            Unit::Quarantined(_) => 4,
-            Unit::Pinned(..) => 5,
-            Unit::Committed(_) => 6,
-            Unit::Replied(..) => 7,
+            Unit::Tier(_) => 3,
+            Unit::Reserved(_) => 4,
+            Unit::Quarantined(_) => 5,
+            Unit::Pinned(..) => 6,
+            Unit::Committed(_) => 7,
+            Unit::Replied(..) => 8,
             Unit::Through => OBJECTS,
         }
     }
 
     pub fn part(self) -> SnapshotPart {
         match self.kind() {
-            0..=2 => SnapshotPart::Members,
-            3..=7 => SnapshotPart::Unfinished,
+            0..=3 => SnapshotPart::Members,
+            4..=8 => SnapshotPart::Unfinished,
             _ => SnapshotPart::Objects,
         }
     }
@@ -78,6 +81,7 @@ impl Unit {
             Unit::Session(session) => Unit::Session(SessionId(session.0 + 1)),
             Unit::Gone(count) => Unit::Gone(count + 1),
             Unit::Segment(number) => Unit::Segment(SegmentNo(number.0 + 1)),
+            Unit::Tier(number) => Unit::Tier(SegmentNo(number.0 + 1)),
             Unit::Reserved(slot) => Unit::Reserved(ReservationSlot(slot.0 + 1)),
             Unit::Quarantined(rid) => Unit::Quarantined(Rid(rid.0 + 1)),
             Unit::Pinned(session, rid) => Unit::Pinned(session, Rid(rid.0 + 1)),
@@ -91,7 +95,7 @@ impl Unit {
 /// Where in its file a record of a snapshot belongs. The file has the parts in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SnapshotPart {
-    /// Counters, sessions, segments.
+    /// Counters, sessions, segments, tiers.
     Members,
     /// Objects.
     Objects,
@@ -208,6 +212,7 @@ fn bytes_of(record: &Record) -> usize {
         Record::CommittedBy { rids, .. } => size_of_val(&rids[..]),
         Record::Replied { reply: Remembered::PutStart(slots), .. } => slots.len() * size_of::<PutSlot>(),
         Record::Replied { reply: Remembered::Pin(found), .. } => size_of_val(&found[..]),
+        Record::Replied { reply: Remembered::Reclaim(verdicts), .. } => size_of_val(&verdicts[..]),
         _ => 0,
     };
     size_of::<Record>() + lists + keys_of(record)
@@ -217,7 +222,9 @@ fn bytes_of(record: &Record) -> usize {
 pub(crate) fn keys_of(record: &Record) -> usize {
     match record {
         Record::Object { key, .. } | Record::Reserved { key, .. } => key.len(),
-        Record::GroupedObject { key, group, .. } | Record::ReservedWith { key, group, .. } => key.len() + group.len(),
+        Record::GroupedObject { key, group, .. }
+        | Record::ReservedWith { key, group, .. }
+        | Record::TieredObject { key, group, .. } => key.len() + group.len(),
         Record::Pinned { key, .. } => key.as_ref().map_or(0, |key| key.len()),
         _ => 0,
     }

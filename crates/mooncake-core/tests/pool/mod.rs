@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mooncake_core::{
     Config, Core, Effects, EndOutcome, Ended, Found, ListedViews, Origin, Push, PutConfig, PutSlot, PutStarted, Record,
     Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, STEP_OBJECTS, SegmentNo, SegmentSpec, SessionSpec,
-    SnapshotPart, SnapshotSlice, Ticket, Time, To,
+    Sight, SnapshotPart, SnapshotSlice, Ticket, Time, To,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
@@ -158,6 +158,7 @@ impl Pool {
             process: Vec::new(),
         };
         let session = self.core.open_session(self.now, spec, &mut self.fx).unwrap();
+        self.core.set_sight(session, Sight::Tiers);
         self.here.insert(session);
         self.collect();
         session
@@ -279,7 +280,7 @@ impl Pool {
 
     pub fn exists(&mut self, key: &str) -> bool {
         let mut there = false;
-        self.core.exists(self.now, [key.as_bytes()].into_iter(), |size| there = size.is_ok());
+        self.core.exists(self.now, Sight::Tiers, [key.as_bytes()].into_iter(), |size| there = size.is_ok());
         there
     }
 
@@ -383,6 +384,7 @@ impl Pool {
         self.compare(session, &mut views, 1);
         let result = self.core.resume_session(self.now, session, secret(session), &segments, views, &mut self.fx);
         if result.is_ok() {
+            self.core.set_sight(session, Sight::Tiers);
             self.here.insert(session);
         }
         self.collect();

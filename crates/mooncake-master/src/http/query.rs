@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use mooncake_core::{Found, SegmentState};
+use mooncake_core::{Found, SegmentState, Sight};
 use mooncake_http::reply::{INVALID_PARAMS, as_json, failed, text, with_type};
 use serde_json::{Map, Value, json};
 
@@ -29,7 +29,7 @@ pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -
     let mut inspected = Inspected::default();
     shared.read(|core, now| {
         let key = if core.peek(key.as_bytes()).is_some() { key.as_bytes() } else { &decoded[..] };
-        core.describe(now, std::iter::once(key), |_| {});
+        core.describe(now, Sight::Tiers, std::iter::once(key), |_| {});
         inspected.add(core, key);
     });
     match &inspected.found[0] {

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use mooncake_core::{
     EndOutcome, Epoch, Extent, Found, PinKind, PutSlot, Record, RecordRef, Refused, Remembered, RemoveOutcome, Replica,
-    SegmentNo, SegmentSpec, SessionSpec,
+    SegmentNo, SegmentSpec, SessionSpec, TierSpec, Verdict,
 };
-use mooncake_ids::{Rid, SegmentUuid, SessionId};
+use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_test_support::{Golden, every};
 
 use super::frame;
@@ -58,6 +58,9 @@ fn records_are_what_they_were() {
     let group = || b"group".as_slice().into();
     let (name, boot_id, process) = (String::from("host:1"), vec![0x41; 16], vec![0x42; 3]);
     let spec = SessionSpec { secret: 0x3132_3334_3536_3738, name, boot_id, process };
+    let (tier_name, endpoint) = (String::from("host:1"), vec![0x43; 3]);
+    let (uuid, secret, bytes, file_blocks) = (TierUuid(UUID.0), [0x44; 16], 1 << 40, 65_536);
+    let tier = TierSpec { uuid, secret, name: tier_name, bytes, file_blocks, endpoint };
     let segment = SegmentSpec { uuid: UUID, name: "segment".into(), bytes: 1 << 36, endpoint: vec![0x43; 3] };
     for (name, one) in every!(Record {
         Epoch(300),
@@ -90,6 +93,13 @@ fn records_are_what_they_were() {
         },
         SegmentLeaves { number: SEGMENT, grace_ms: 5000 },
         CommittedBy { session: SESSION, rids: vec![RID, OTHER] },
+        TierSeen { number: SEGMENT, session: SESSION, spec: tier, head: 9 },
+        TierRids { from: RID, count: 4_096 },
+        TierAdded { key: key(), object_id: RID, replica: replica(OTHER) },
+        TieredObject {
+            key: key(), size: size, crc32c: crc32c, pin: pin, replicas: replicas(), group: group(), object_id: RID,
+            tier: Some(replica(OTHER))
+        },
     }) {
         record(&mut golden, format!("record.{name}"), &one);
     }
@@ -118,6 +128,7 @@ fn remembered_replies_are_what_they_were() {
         Mount(SEGMENT),
         Done,
         Refused(Refused::UnknownSession(1 << 33)),
+        Reclaim(vec![Verdict::Dead, Verdict::Dropped, Verdict::Keep(RID)]),
     }) {
         record(&mut golden, format!("reply.{name}"), &replied(reply));
     }
@@ -149,6 +160,10 @@ fn remembered_replies_are_what_they_were() {
         Refused::TooManyUnanswered(1 << 33, 1025, 1024),
         Refused::TooManySessions(1025),
         Refused::Abandoned { sequence: 300 },
+        Refused::TierUnknown(TierUuid(UUID.0)),
+        Refused::TierTaken(TierUuid(UUID.0), 1 << 33),
+        Refused::TierSecret(TierUuid(UUID.0)),
+        Refused::TierSize(TierUuid(UUID.0), 1 << 40, 0),
     ];
     // No match outside of the core is one without a wildcard: so there is no further one that could be read.
     let next = [&[refused.len() as u8][..], &[0; 64]].concat();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mooncake_core::{Core, Effects, ListedViews, Resumed, STEP_OBJECTS, SessionSpec, Time};
+use mooncake_core::{Core, Effects, ListedViews, Resumed, STEP_OBJECTS, SessionSpec, Sight, Time};
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
@@ -52,6 +52,8 @@ pub struct Standing {
 pub struct Asked {
     highest: Option<Shown>,
     role: Role,
+    /// What the client's version knows of.
+    sight: Sight,
 }
 
 #[derive(Debug)]
@@ -157,7 +159,8 @@ impl Asked {
             Some(hello::Role::Attach(attach)) => Role::Attach(attach),
             None => return Err(bad_request("the hello asks for no role known here".to_owned())),
         };
-        Ok(Asked { highest, role })
+        let sight = if Feature::Tiers.is_in(features) { Sight::Tiers } else { Sight::Memory };
+        Ok(Asked { highest, role, sight })
     }
 
     /// Looks for views that the client lists and the books do not have, before it is admitted. That may take long, and
@@ -233,7 +236,10 @@ impl Asked {
         };
         let replaced = match kind {
             Kind::Attached => None,
-            _ => anchors.lend(|anchors| anchors.set(session, queue.clone())),
+            _ => {
+                core.set_sight(session, self.sight);
+                anchors.lend(|anchors| anchors.set(session, queue.clone()))
+            }
         };
         Ok(Admitted { session, kind, replaced })
     }

@@ -81,16 +81,19 @@ impl<'m> Query<'m> {
     /// Asks the core, which others have between two steps.
     pub fn run<D: CoreDriver>(self, driver: &D, session: SessionId) -> CountedReply {
         match self {
-            Query::Exists(exists) => exists.run(driver),
+            Query::Exists(exists) => exists.run(driver, session),
             Query::Lookup(asked) => lookup(asked, driver, session),
-            Query::Describe(asked) => describe(asked, driver),
+            Query::Describe(asked) => describe(asked, driver, session),
             Query::Segments(numbers) => {
                 let numbers: Vec<u32> = numbers.into_iter().collect();
                 let mut segments = Vec::with_capacity(numbers.len());
                 for some in numbers.chunks(SLICE) {
                     driver.read(|core, _| {
-                        let known = some.iter().filter_map(|number| core.segment(SegmentNo(*number)));
-                        segments.extend(known.map(|view| convert::segment(&view)));
+                        let known = |number: SegmentNo| {
+                            let segment = core.segment(number).map(|view| convert::segment(&view));
+                            segment.or_else(|| core.tier(number).map(|view| convert::tier(&view)))
+                        };
+                        segments.extend(some.iter().filter_map(|number| known(SegmentNo(*number))));
                     });
                 }
                 CountedReply { body: reply::Body::Segments(message::SegmentsReply { segments }), tally: None }
@@ -101,13 +104,13 @@ impl<'m> Query<'m> {
 }
 
 impl Exists<'_> {
-    fn run<D: CoreDriver>(self, driver: &D) -> CountedReply {
+    fn run<D: CoreDriver>(self, driver: &D, session: SessionId) -> CountedReply {
         let Exists { keys, mut found, mut sizes } = self;
         let tally = Tally { items: keys.len(), ..Tally::default() };
         let mut away = false;
         in_slices(keys, |some| {
             driver.read(|core, now| {
-                core.exists(now, some, |size| {
+                core.exists(now, core.sight(session), some, |size| {
                     away |= size == Err(Absent::OwnersAway);
                     found.push(u8::from(size.is_ok()));
                     if let Some(sizes) = &mut sizes {
@@ -142,17 +145,20 @@ fn lookup<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -> 
     CountedReply::counted(reply::Body::Lookup(message::LookupReply { objects, away }), tally)
 }
 
-fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D) -> CountedReply {
+fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -> CountedReply {
     let Objects { keys, found: mut objects } = asked;
     let tally = Tally { items: keys.len(), ..Tally::default() };
     let mut segments: BTreeMap<u32, Option<String>> = BTreeMap::new();
     in_slices(keys, |some| {
         driver.read(|core, now| {
             let from = objects.len();
-            core.describe(now, some, |found| objects.push(convert::object(found)));
+            core.describe(now, core.sight(session), some, |found| objects.push(convert::object(found)));
             let extents = objects[from..].iter().flat_map(|object| &object.replicas).flat_map(|it| &it.extents);
             for number in extents.map(|extent| extent.segment) {
-                let name = || core.segment(SegmentNo(number)).map(|view| view.name.to_owned());
+                let name = || {
+                    let segment = core.segment(SegmentNo(number)).map(|view| view.name.to_owned());
+                    segment.or_else(|| core.tier(SegmentNo(number)).map(|view| view.spec.name.clone()))
+                };
                 segments.entry(number).or_insert_with(name);
             }
         });

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 
-use mooncake_core::{Core, Effects, KeysCursor, REMOVAL_SLOTS, Time};
+use mooncake_core::{Core, Effects, KeysCursor, REMOVAL_SLOTS, Sight, Time};
 use mooncake_ids::SessionId;
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::convert::SoftPinTtl;
@@ -159,7 +159,7 @@ pub fn groups(pool: &mut Pool) {
     }
     let asked: Vec<_> = first.into_iter().map(crate::pool::key).collect();
     pool.hold("exists, 512 keys of large groups", |core, now, _| {
-        core.exists(now, asked.iter().map(|key| &key[..]), |_| {});
+        core.exists(now, Sight::Tiers, asked.iter().map(|key| &key[..]), |_| {});
     });
     pool.hold("lookup, 512 keys of large groups", |core, now, _| {
         core.lookup(now, SessionId(1), asked.iter().map(|key| &key[..]), |_| {});

@@ -1,6 +1,6 @@
 //! What happens to a large pool on a bad day.
 
-use mooncake_core::{ListedViews, Origin, PutConfig, REMOVAL_SLOTS, RemoveAll, STEP_OBJECTS};
+use mooncake_core::{ListedViews, Origin, PutConfig, REMOVAL_SLOTS, RemoveAll, STEP_OBJECTS, Sight};
 use mooncake_ids::{GRANULE, Rid, SessionId};
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::hello::SEARCHED;
@@ -95,7 +95,9 @@ fn queries(pool: &mut Pool) {
     for asked in scattered(pool, 2 * 65_536).chunks(2 * SLICE) {
         // Each finds objects that the other has not brought into the caches.
         let (asked, read) = asked.split_at(SLICE);
-        pool.hold("exists, a slice", |core, now, _| core.exists(now, asked.iter().map(|key| &key[..]), |_| {}));
+        pool.hold("exists, a slice", |core, now, _| {
+            core.exists(now, Sight::Tiers, asked.iter().map(|key| &key[..]), |_| {})
+        });
         pool.hold("lookup, a slice", |core, now, _| {
             core.lookup(now, SessionId(1), read.iter().map(|key| &key[..]), |_| {});
         });
@@ -131,7 +133,7 @@ fn eviction(pool: &mut Pool) {
 fn protection_lapses(pool: &mut Pool) {
     for from in (0..pool.size().objects.min(1_000_000)).step_by(REQUEST) {
         let asked = keys(from, REQUEST as u64);
-        pool.quietly(|core, now, _| core.exists(now, asked.iter().map(|key| &key[..]), |_| {}));
+        pool.quietly(|core, now, _| core.exists(now, Sight::Tiers, asked.iter().map(|key| &key[..]), |_| {}));
     }
     pool.pass(3_000, |_| false);
     pool.tick("tick, 1,000,000 objects' protection lapses");

@@ -256,6 +256,10 @@ impl Anchor {
                 parts.wants.resume();
             }
             Some(anchor_down::Body::ReaderGoneTaken(taken)) => parts.deaths.taken(taken.session, &taken.uuid),
+            // A master sends them to clients that know of tiers alone.
+            Some(
+                anchor_down::Body::TierOrder(_) | anchor_down::Body::TierRetire(_) | anchor_down::Body::TierRecheck(_),
+            ) => {}
             // Something newer than this client.
             None => {}
         }

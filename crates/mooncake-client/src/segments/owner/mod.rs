@@ -323,6 +323,7 @@ impl SegmentOwner {
                 access_key,
                 process: Some(wire_process(&self.process)),
             }),
+            tier_file_blocks: 0,
         };
         let held = Arc::new(Held {
             backing,

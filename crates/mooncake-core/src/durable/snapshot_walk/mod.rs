@@ -165,7 +165,7 @@ impl Core {
     /// Whether a segment was there at the cut. What lay on one that was Gone counted for nothing, though some of it may
     /// be yet to be cleared away.
     fn there_at_cut(&self, walk: &SnapshotWalk) -> impl Fn(SegmentNo) -> bool {
-        |number| self.segments.get(number).is_some() || walk.gone.contains(&number)
+        |number| self.is_there(number) || walk.gone.contains(&number)
     }
 
     /// The first of its kind from here on, which may have nothing to tell.
@@ -178,6 +178,7 @@ impl Core {
                 (next < self.segments.gone().count()).then_some(Unit::Gone(next))
             }
             Unit::Segment(number) => self.segments.numbers_from(number).next().map(Unit::Segment),
+            Unit::Tier(number) => self.tiers.from(number).map(|(number, _)| number).next().map(Unit::Tier),
             Unit::Reserved(ReservationSlot(slot)) => {
                 let end = self.reservations.bound().min(slot.saturating_add(PASSED_OVER));
                 let found = (slot..end).find(|slot| self.reservations.at(ReservationSlot(*slot)).is_some());
@@ -218,6 +219,9 @@ impl Core {
             Unit::Segment(number) if number <= segment => {
                 into.extend(self.segments.get(number).into_iter().flat_map(snapshot::mounted));
             }
+            Unit::Tier(number) if number <= segment => {
+                into.extend(self.tiers.get(number).map(|tier| snapshot::seen(number, tier)));
+            }
             Unit::Reserved(slot) => {
                 let of_cut = self.reservations.at(slot).filter(|put| put.rid() <= rid);
                 into.extend(of_cut.and_then(|put| snapshot::reserved(put, self.there_at_cut(walk))));
@@ -241,7 +245,7 @@ impl Core {
                 });
                 into.extend(of_cut);
             }
-            Unit::Gone(_) | Unit::Segment(_) | Unit::Through => {}
+            Unit::Gone(_) | Unit::Segment(_) | Unit::Tier(_) | Unit::Through => {}
         }
     }
 }

@@ -236,7 +236,7 @@ fn what_is_only_noted_of_changes_counts_too() {
     core.walk.as_mut().unwrap().aside_max = 20_000;
     for number in 1..=500 {
         let slot = core.objects.find(core.objects.hash(&key(number)), &key(number)).unwrap();
-        let place = core.objects.object(slot).places.as_slice()[0];
+        let place = core.objects.object(slot).places.memory()[0];
         let (session, key) = (SessionId(1), Some(key(number)));
         core.log(Time(1), Record::Pinned { session, rid: place.rid, extent: place.extent(GRANULE), key }, &mut fx);
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use crate::core::Core;
 use crate::ensure::ensure;
 use crate::ids::SegmentNo;
+use crate::state::object::Mark;
 use crate::state::objects::ObjectSlot;
 use mooncake_ids::granules;
 use mooncake_ids::{GRANULE, Rid, SessionId};
@@ -33,6 +34,7 @@ impl Core {
         self.check_views().map_err(of("views"))?;
         self.pins.check_invariants().map_err(of("views"))?;
         self.check_space().map_err(of("space"))?;
+        self.check_tiers().map_err(of("tiers"))?;
         self.check_rechecks().map_err(of("rechecks"))?;
         self.check_waiters().map_err(of("parked requests"))?;
         self.check_slots_counted()
@@ -94,7 +96,7 @@ impl Core {
             let key = self.objects.key(slot);
             let put = self.reservations.by_key(key).map(|slot| self.reservations.get(slot));
             let replaces = put.map(|put| put.terms.replaces);
-            let (key, replacing) = (key.escape_ascii(), object.replacing);
+            let (key, replacing) = (key.escape_ascii(), object.is_replaced());
             ensure!(
                 replacing == (replaces == Some(true)),
                 "{key} is being replaced: {replacing}, and its unfinished put replaces: {replaces:?}"
@@ -159,12 +161,44 @@ impl Core {
         Ok(())
     }
 
+    /// Each file of a tier has the records that objects have there; what is marked as ordered is under order.
+    fn check_tiers(&self) -> Result<(), String> {
+        let on_tiers = self.objects.iter().filter_map(|(_, object)| Some((object.places.tier()?, object.size)));
+        let places: Vec<_> = on_tiers.collect();
+        self.tiers.check_invariants(&places, |number| self.segments.is_live(number))?;
+        let last = Rid::new(self.epoch.number, self.counter);
+        for (place, _) in &places {
+            let is_one = place.rid.0 & 1 == 0 && place.rid <= last;
+            ensure!(is_one, "{:?} is on a tier, above the last rid {last:?} or none", place.rid);
+            let is_gone = !self.is_there(place.tier);
+            ensure!(
+                !is_gone || self.purge.is_some(),
+                "{:?} lies on {:?}, which is Gone, and stays",
+                place.rid,
+                place.tier
+            );
+        }
+        let mut ordered: Vec<ObjectSlot> = Vec::new();
+        for (rid, order) in &self.tiers.orders {
+            let object = self.objects.get(order.slot).filter(|object| object.id() == order.object_id);
+            ensure!(*rid <= last, "order {rid:?} is above the last rid {last:?}");
+            ordered.extend(object.map(|_| order.slot));
+        }
+        ordered.sort_unstable();
+        let twice = ordered.windows(2).find(|pair| pair[0] == pair[1]);
+        ensure!(twice.is_none(), "{twice:?} is under order twice");
+        let marked = self.objects.iter().filter(|(_, object)| object.marks.has(Mark::Ordered)).map(|(slot, _)| slot);
+        let marked: Vec<ObjectSlot> = marked.collect();
+        ensure!(marked == ordered, "{marked:?} are marked as ordered, and {ordered:?} are under order");
+        Ok(())
+    }
+
     /// An owner is asked only about what lies on a segment that is there.
     fn check_rechecks(&self) -> Result<(), String> {
         for (rid, recheck) in &self.rechecks {
             let replica = recheck.replica;
             ensure!(*rid == replica.rid, "{rid:?} is asked about as {:?}", replica.rid);
-            let there = self.segments.get(replica.extent.segment).is_some();
+            let there = self.is_there(replica.extent.segment);
             ensure!(there, "{rid:?} is asked about on {:?}, which is Gone", replica.extent.segment);
         }
         Ok(())

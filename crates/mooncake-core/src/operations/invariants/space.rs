@@ -60,8 +60,8 @@ impl Core {
     fn held_by_objects(&self, all: &mut Vec<Held>) -> Result<(), String> {
         for (slot, object) in self.objects.iter() {
             let key = self.objects.key(slot).escape_ascii();
-            let mut owners = Vec::with_capacity(object.places.as_slice().len());
-            for place in object.places.as_slice() {
+            let mut owners = Vec::with_capacity(object.places.memory().len());
+            for place in object.places.memory() {
                 let (replica, pin) = (place.replica(object.size), self.pins.get(place.rid));
                 let (of, extent) = (pin.and_then(|pin| pin.object), pin.map(|pin| pin.extent));
                 ensure!(

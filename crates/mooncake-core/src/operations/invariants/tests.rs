@@ -103,7 +103,7 @@ fn session(core: &mut Core) -> &mut Session {
 
 /// The granules that an object's first replica takes.
 fn place_of(core: &Core, key: &str) -> (SegmentNo, u32) {
-    let place = object(core, key).places.as_slice()[0];
+    let place = object(core, key).places.memory()[0];
     (place.segment, place.granule())
 }
 
@@ -155,7 +155,7 @@ fn two_holders_of_one_place_are_named() {
     let overlap = |core: &mut Core| {
         let mut entry = *core.quarantine.iter().next().unwrap();
         core.counter += 1;
-        let extent = object(core, "hard").places.as_slice()[0].extent(SIZE);
+        let extent = object(core, "hard").places.memory()[0].extent(SIZE);
         entry.replica = Replica { rid: Rid::new(core.epoch.number, core.counter), extent };
         core.quarantine.insert(entry);
     };
@@ -163,7 +163,7 @@ fn two_holders_of_one_place_are_named() {
     let same_rid = |core: &mut Core| {
         let mut entry = *core.quarantine.iter().next().unwrap();
         core.quarantine.remove(entry.replica.rid);
-        entry.replica.rid = object(core, "hard").rid();
+        entry.replica.rid = object(core, "hard").id();
         core.quarantine.insert(entry);
     };
     names(same_rid, "a rid has two placements");

@@ -3,7 +3,7 @@
 use super::{ObjectSlot, Objects};
 use crate::ensure::ensure;
 use crate::ids::SegmentNo;
-use crate::state::object::{Hold, ListedIn, Object};
+use crate::state::object::{Hold, ListedIn, Object, Places};
 use crate::state::segment::Segments;
 
 impl Objects {
@@ -33,7 +33,7 @@ impl Objects {
                 key.escape_ascii(),
                 slot.0
             );
-            ensure!(!object.places.as_slice().is_empty(), "{} lies nowhere", key.escape_ascii());
+            ensure!(object.places.rids().next().is_some(), "{} lies nowhere", key.escape_ascii());
         }
         let (indexed, all) = (self.index.len(), self.slab.len());
         ensure!(indexed == all, "there are {all}, and {indexed} in the index");
@@ -46,7 +46,7 @@ impl Objects {
         for (slot, object) in self.iter() {
             let key = self.key(slot).escape_ascii();
             let (readers, replacing, hold, listed_in) =
-                (object.readers, object.replacing, object.hold, object.listed_in);
+                (object.readers, object.is_replaced(), object.hold, object.listed_in);
             let held = self.is_held(object);
             ensure!(
                 held == (listed_in == ListedIn::None),
@@ -120,8 +120,8 @@ impl Objects {
         let mut singles: Vec<SegmentNo> = Vec::new();
         for (_, object) in self.slab.iter() {
             hard += u64::from(object.hold == Hold::Hard);
-            replaced += if object.replacing { object.bytes() } else { 0 };
-            if let [place] = object.places.as_slice() {
+            replaced += if object.is_replaced() { object.bytes() } else { 0 };
+            if let Places::One(place) = &object.places {
                 singles.push(place.segment);
             }
         }
@@ -149,7 +149,7 @@ mod tests {
     const KEPT: u64 = 2_000;
 
     fn object(hold: Hold) -> Object {
-        Object::new(1, 0, &[Place::new(Rid::new(1, 1), SegmentNo(0), 0)], hold)
+        Object::new(1, 0, Places::of_new(&[Place::new(Rid::new(1, 1), SegmentNo(0), 0)]), hold)
     }
 
     /// Two in the policy's order, two protected, two set aside, the last with a soft pin, which lapses.
@@ -232,11 +232,14 @@ mod tests {
     fn a_wrong_count_of_segments_or_groups_is_named() {
         let one_segment = |objects: &mut Objects| {
             let two = [0, 1].map(|segment| Place::new(Rid::new(1, 1), SegmentNo(segment), 0));
-            objects.slab[0].places = Places::new(&two);
+            objects.slab[0].places = Places::of_new(&two);
         };
         names(one_segment, "k0 on several segments can be seen: false");
-        names(|objects| objects.several.add(0, false), "k0 lies on one segment, and counts as one on several");
-        names(|objects| objects.several.add(99, true), "(0, 0) lie on several segments and unseen, and counted (1, 0)");
+        names(|objects| objects.several.add(0, 2, false), "k0 lies on one segment, and counts as one on several");
+        names(
+            |objects| objects.several.add(99, 2, true),
+            "(0, 0, 0) lie on several segments, with one owner at most and unseen, and counted (1, 0, 0)",
+        );
         let strange = |objects: &mut Objects| objects.groups.join(b"h", 0);
         names(strange, "slot 0 is a member of");
     }

@@ -18,7 +18,7 @@ use crate::ids::Time;
 use crate::slab::{List, Slab};
 use crate::state::group::Groups;
 use crate::state::index::{self, Index};
-use crate::state::object::{Hold, ListedIn, Object, Place, Places};
+use crate::state::object::{Hold, ListedIn, Mark, Object, Places};
 use crate::state::segment::Segments;
 use mooncake_ids::Rid;
 
@@ -84,7 +84,7 @@ pub(crate) struct Objects {
     soft_pins: SoftPins,
     /// Soft pinned objects are evicted when nothing else is left.
     evict_soft: bool,
-    /// Objects of one replica, by segment number.
+    /// Objects of one replica and no place on a tier, by segment number.
     singles: Vec<u64>,
     several: Several,
     pub hard_pinned: u64,
@@ -207,7 +207,7 @@ impl Objects {
         assert!(was_there, "an object is in the index");
         let object = self.slab.remove(slot);
         self.groups.leave(slot);
-        if object.replacing {
+        if object.is_replaced() {
             self.replaced_bytes -= object.bytes();
         }
         if matches!(object.hold, Hold::Soft | Hold::Lapsed) {
@@ -220,36 +220,49 @@ impl Objects {
         object
     }
 
-    /// Gives an object fewer places; it must keep one.
-    pub fn set_places(&mut self, ObjectSlot(slot): ObjectSlot, places: &[Place], segments: &Segments) {
-        debug_assert!(!places.is_empty());
+    /// Gives an object other places; it must have one.
+    pub fn set_places(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, places: Places, segments: &Segments) {
+        debug_assert!(places.rids().next().is_some());
         let object = &mut self.slab[slot];
-        if object.replacing {
+        if object.is_replaced() {
             self.replaced_bytes -= object.bytes();
-            self.replaced_bytes += object.size * places.len() as u64;
+            self.replaced_bytes += object.size * places.memory().len() as u64;
         }
-        let old = std::mem::replace(&mut object.places, Places::new(places));
+        let old = std::mem::replace(&mut object.places, places);
+        let was_in_memory = !old.memory().is_empty();
         self.discount(slot, &old);
         self.count(slot, segments);
+        // What has nothing in memory is in no list: nothing of it can be evicted.
+        if was_in_memory == self.slab[slot].places.memory().is_empty() {
+            self.relist(now, slot);
+        }
+    }
+
+    /// Whether it was set before.
+    pub fn set_mark(&mut self, ObjectSlot(slot): ObjectSlot, mark: Mark, on: bool) -> bool {
+        self.slab.get_mut(slot).is_some_and(|object| object.marks.set(mark, on))
     }
 
     fn count(&mut self, slot: u32, segments: &Segments) {
-        match self.slab[slot].places.as_slice() {
-            [place] => {
+        match &self.slab[slot].places {
+            Places::One(place) => {
                 let index = place.segment.0 as usize;
                 if self.singles.len() <= index {
                     self.singles.resize(index + 1, 0);
                 }
                 self.singles[index] += 1;
             }
-            places => self.several.add(slot, places.iter().any(|place| segments.is_live(place.segment))),
+            places @ Places::More(_) => {
+                let owners = places.memory().len();
+                self.several.add(slot, owners, places.segments().any(|number| segments.is_live(number)));
+            }
         }
     }
 
     fn discount(&mut self, slot: u32, places: &Places) {
-        match places.as_slice() {
-            [place] => self.singles[place.segment.0 as usize] -= 1,
-            _ => self.several.remove(slot),
+        match places {
+            Places::One(place) => self.singles[place.segment.0 as usize] -= 1,
+            places @ Places::More(_) => self.several.remove(slot, places.memory().len()),
         }
     }
 
@@ -263,10 +276,11 @@ impl Objects {
     // ------------------------------------------------------------------ lists
 
     /// Whether eviction must not touch it (docs/safety.md, rule 12): views are over it, it is hard pinned, or it is
-    /// being replaced. So is a soft pinned one where those are not evicted.
+    /// being replaced. So is a soft pinned one where those are not evicted. Of one that only a tier has there is
+    /// nothing to evict.
     fn is_held(&self, object: &Object) -> bool {
         let pinned = object.hold == Hold::Hard || object.hold == Hold::Soft && !self.evict_soft;
-        object.readers > 0 || object.replacing || pinned
+        object.readers > 0 || object.is_replaced() || pinned || object.places.memory().is_empty()
     }
 
     /// Puts an object that is in no list where it belongs.
@@ -365,7 +379,11 @@ impl Objects {
 
     #[inline]
     fn touch_one(&mut self, now: Time, slot: u32) {
-        match self.slab[slot].listed_in {
+        let object = &mut self.slab[slot];
+        if matches!(object.places, Places::More(_)) {
+            object.marks.set(Mark::Read, true);
+        }
+        match object.listed_in {
             ListedIn::Policy => self.policy.touch(&mut self.slab, slot),
             ListedIn::Soft => self.soft.move_to_back(&mut self.slab, slot),
             ListedIn::SetAside => self.relist(now, slot),
@@ -402,7 +420,7 @@ impl Objects {
     /// A replacement of it is being written, which may fail.
     pub fn hold(&mut self, ObjectSlot(slot): ObjectSlot) {
         let object = &mut self.slab[slot];
-        if !std::mem::replace(&mut object.replacing, true) {
+        if !object.marks.set(Mark::Replacing, true) {
             self.replaced_bytes += object.bytes();
             self.unlist(slot);
         }
@@ -411,7 +429,7 @@ impl Objects {
     /// No replacement of it is being written after all: there was no room for one.
     pub fn unhold(&mut self, now: Time, ObjectSlot(slot): ObjectSlot) {
         let object = &mut self.slab[slot];
-        if std::mem::replace(&mut object.replacing, false) {
+        if object.marks.set(Mark::Replacing, false) {
             self.replaced_bytes -= object.bytes();
             self.relist(now, slot);
         }
@@ -420,7 +438,7 @@ impl Objects {
     /// The replacement has ended and this is still there. Protection as when the last reader leaves.
     pub fn release(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, protect_ms: u64) {
         let object = &mut self.slab[slot];
-        if object.replacing && object.protected_until > now {
+        if object.is_replaced() && object.protected_until > now {
             object.protected_until = now.plus_ms(protect_ms).into();
         }
         self.unhold(now, ObjectSlot(slot));
@@ -534,14 +552,14 @@ impl Objects {
                         looked_up.filter(|slot| self.slab[*slot].protected_until <= call.promise_kept_until);
                     let same_call_too = reach >= Reach::Protected || looked_up.is_none();
                     let mut others = [self.coldest_other(call), lapsed, soft].into_iter().flatten();
-                    let other = others.find(|slot| self.slab[*slot].rid() < call.first).or(promise_kept_until);
+                    let other = others.find(|slot| self.slab[*slot].id() < call.first).or(promise_kept_until);
                     other
                         .or_else(|| unprotected.into_iter().flatten().next().filter(|_| same_call_too))
                         .or(protected)?
                 }
             };
             // An object on no open segment frees nothing that a put can have. Each is a step: there may be very many.
-            if self.slab[slot].places.as_slice().iter().any(|place| segments.is_open(place.segment)) {
+            if self.slab[slot].places.memory().iter().any(|place| segments.is_open(place.segment)) {
                 return Some(ObjectSlot(slot));
             }
             self.unlist(slot);
@@ -551,12 +569,22 @@ impl Objects {
         None
     }
 
+    /// The one that leaves first of those that nothing speaks for.
+    pub fn coldest(&self) -> Option<ObjectSlot> {
+        self.policy.victim(&self.slab).map(ObjectSlot)
+    }
+
+    /// The one that leaves after another of those.
+    pub fn after_in_turn(&self, ObjectSlot(slot): ObjectSlot) -> Option<ObjectSlot> {
+        self.policy.after(&self.slab, slot).map(ObjectSlot)
+    }
+
     /// The first of the policy's that is not the call's own. What was read since the call stored something comes behind
     /// that; once it is found there, what was passed over counts as just used and is not passed again.
     fn coldest_other(&mut self, call: &mut SameCall) -> Option<u32> {
         let mut next = self.policy.victim(&self.slab);
         let mut passed = 0;
-        while let Some(slot) = next.filter(|slot| self.slab[*slot].rid() >= call.first) {
+        while let Some(slot) = next.filter(|slot| self.slab[*slot].id() >= call.first) {
             // Bounded for one look at a request: a call may have stored very many, and the core's lock is held. Behind
             // the bound no other is looked for.
             call.passes = call.passes.checked_sub(1)?;

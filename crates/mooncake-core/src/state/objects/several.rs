@@ -1,8 +1,8 @@
-//! Objects of several replicas: how many there are, and of which of them no segment is Live. That changes with segments
-//! that come and go; it is looked at in steps then, which need no list of the objects on each segment.
+//! Objects of several places: how many there are, and of which of them no segment and no tier is Live. That changes
+//! with those that come and go; it is looked at in steps then, which need no list of the objects on each of them.
 
 use super::{ObjectSlot, Objects};
-use crate::state::object::Object;
+use crate::state::object::{Object, Places};
 use crate::state::segment::Segments;
 
 /// So many objects are looked at in no time, as long as they are not scattered over more slots than this.
@@ -12,6 +12,8 @@ const FEW_SLOTS: u32 = 4_096;
 #[derive(Default)]
 pub(crate) struct Several {
     len: u64,
+    /// Those of them that fewer than two owners have in memory.
+    lone: u64,
     /// A bit for each slot: no reader can see the object there.
     dark: Vec<u64>,
     dark_len: u64,
@@ -41,13 +43,16 @@ impl Several {
         }
     }
 
-    pub fn add(&mut self, slot: u32, visible: bool) {
+    /// One that so many owners have in memory.
+    pub fn add(&mut self, slot: u32, owners: usize, visible: bool) {
         self.len += 1;
+        self.lone += u64::from(owners < 2);
         self.set_dark(slot, !visible);
     }
 
-    pub fn remove(&mut self, slot: u32) {
+    pub fn remove(&mut self, slot: u32, owners: usize) {
         self.len -= 1;
+        self.lone -= u64::from(owners < 2);
         self.set_dark(slot, false);
     }
 
@@ -58,7 +63,11 @@ impl Several {
 
 /// Of one whose place is known to be of several.
 fn is_visible(object: &Object, segments: &Segments) -> bool {
-    object.places.as_slice().iter().any(|place| segments.is_live(place.segment))
+    object.places.segments().any(|number| segments.is_live(number))
+}
+
+fn is_of_several(object: &Object) -> bool {
+    matches!(object.places, Places::More(_))
 }
 
 impl Objects {
@@ -76,7 +85,7 @@ impl Objects {
     }
 
     fn look_at_all(&mut self, segments: &Segments) {
-        for (slot, object) in self.slab.iter().filter(|(_, object)| object.places.as_slice().len() > 1) {
+        for (slot, object) in self.slab.iter().filter(|(_, object)| is_of_several(object)) {
             self.several.set_dark(slot, !is_visible(object, segments));
         }
         (self.several.next, self.several.again) = (None, false);
@@ -87,14 +96,15 @@ impl Objects {
     pub fn look_at_several(&mut self, segments: &Segments, purging: bool, most: usize) -> usize {
         let mut looked = 0;
         while let Some(next) = self.several.next.filter(|_| looked < most) {
-            // Each lies with several owners.
-            if next == 0 && !purging && segments.few_are_hidden() {
-                self.several = Several { len: self.several.len, ..Several::default() };
+            // Each lies with several owners, but for the lone ones.
+            let (len, lone) = (self.several.len, self.several.lone);
+            if next == 0 && !purging && lone == 0 && segments.few_are_hidden() {
+                self.several = Several { len, lone, ..Several::default() };
                 break;
             }
             let end = self.slab.bound().min(next.saturating_add((most - looked) as u32));
             for slot in next..end {
-                if let Some(object) = self.slab.get(slot).filter(|object| object.places.as_slice().len() > 1) {
+                if let Some(object) = self.slab.get(slot).filter(|object| is_of_several(object)) {
                     self.several.set_dark(slot, !is_visible(object, segments));
                 }
             }
@@ -110,22 +120,23 @@ impl Objects {
     /// Those of several replicas are counted; which of them can be seen, too, once all have been looked at.
     pub(super) fn check_several(&self, segments: &Segments) -> Result<(), String> {
         use crate::ensure::ensure;
-        let (mut there, mut dark) = (0, 0);
+        let (mut there, mut lone, mut dark) = (0, 0, 0);
         for (slot, object) in self.slab.iter() {
-            let (several, is_dark) = (object.places.as_slice().len() > 1, self.several.is_dark(slot));
+            let (several, is_dark) = (is_of_several(object), self.several.is_dark(slot));
             let key = self.key(ObjectSlot(slot)).escape_ascii();
             ensure!(several || !is_dark, "{key} lies on one segment, and counts as one on several that nobody sees");
             let right = self.several.next.is_some() || !several || is_dark != is_visible(object, segments);
             let visible = !is_dark;
             ensure!(right, "{key} on several segments can be seen: {}, and counts as the contrary", !visible);
             there += u64::from(several);
+            lone += u64::from(several && object.places.memory().len() < 2);
             dark += u64::from(is_dark);
         }
-        let counted = (self.several.len, self.several.dark_len);
+        let counted = (self.several.len, self.several.lone, self.several.dark_len);
         ensure!(
-            (there, dark) == counted,
-            "{:?} lie on several segments and unseen, and counted {counted:?}",
-            (there, dark)
+            (there, lone, dark) == counted,
+            "{:?} lie on several segments, with one owner at most and unseen, and counted {counted:?}",
+            (there, lone, dark)
         );
         Ok(())
     }

@@ -246,6 +246,9 @@ fn op_of(asked: RequestKind) -> Option<Op> {
         RequestKind::Mount => Op::MountSegment,
         RequestKind::Unmount => Op::UnmountSegment,
         RequestKind::Segments
+        | RequestKind::TierMount
+        | RequestKind::TierLeave
+        | RequestKind::TierReclaim
         | RequestKind::BadReplica
         | RequestKind::CloseSession
         | RequestKind::Ping

@@ -1,4 +1,4 @@
-use mooncake_core::{Core, Effects, PutConfig, REMOVAL_SLOTS, SegmentSpec, SessionSpec};
+use mooncake_core::{Core, Effects, PutConfig, REMOVAL_SLOTS, SegmentSpec, SessionSpec, Sight};
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_wire::message::put_slot;
 use mooncake_wire::{FRAME_BYTES_MAX, FrameReader, pack_keys};
@@ -255,7 +255,7 @@ async fn a_removal_goes_through_all_of_very_many_objects() {
 async fn a_removal_spares_what_was_looked_up_a_moment_ago_unless_it_is_forced() {
     let (shared, session) = with_memory(1 << 20);
     store(&shared, session, ["a", "b"].map(str::to_owned));
-    shared.read(|core, now| core.exists(now, [&b"a"[..]].into_iter(), |_| ()));
+    shared.read(|core, now| core.exists(now, Sight::Tiers, [&b"a"[..]].into_iter(), |_| ()));
     let mut calls = Caller::new(&shared, session);
     let [_, forced] = removals();
     let gentle = [

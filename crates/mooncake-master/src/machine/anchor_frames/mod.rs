@@ -1,8 +1,8 @@
 //! What a client says on its session's anchor, and what the master does about it: beats, what an owner has done, and
 //! whose end a process has seen.
 
-use mooncake_core::{Core, Effects, Origin, Populated, Refused, SegmentNo, Time};
-use mooncake_ids::{Rid, SegmentUuid, SessionId};
+use mooncake_core::{Core, Effects, OrdersAnswered, Origin, Populated, Refused, SegmentNo, Time};
+use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Beat, LogPosition, Pong, ProcessIdentity, ReaderGone, ReaderGoneTaken, anchor_down, anchor_up,
@@ -46,6 +46,13 @@ pub enum Said {
     },
     /// The session closes.
     Goodbye,
+    /// An owner has answered orders for its tier.
+    TierWritten {
+        /// The tier.
+        tier: TierUuid,
+        /// What it says of them.
+        answered: OrdersAnswered,
+    },
 }
 
 /// What a beat says.
@@ -124,6 +131,9 @@ impl Said {
                 Said::ReaderGone { reader: SessionId(session), uuid: convert::uuid(&uuid)?, mark }
             }
             Body::Goodbye(_) => Said::Goodbye,
+            Body::TierWritten(said) => {
+                Said::TierWritten { tier: convert::tier_uuid(&said.tier)?, answered: convert::orders_answered(said)? }
+            }
         }))
     }
 
@@ -143,6 +153,7 @@ impl Said {
         }
         match self {
             Said::Beat(beat) => return Ok(beat.obey(core, now, session, effects)),
+            Said::TierWritten { tier, answered } => core.orders_answered(now, session, tier, &answered, effects),
             Said::FenceDone(rids) => core.fence_done(now, session, &rids, effects),
             Said::Rechecked { rid, good } => core.rechecked(now, session, rid, good, effects),
             Said::EpochTaken { epoch, segments } => core.epoch_taken(now, session, epoch, &segments, effects),

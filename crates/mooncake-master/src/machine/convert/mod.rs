@@ -1,10 +1,11 @@
 //! Between the messages of the protocol and the types of the core.
 
 use mooncake_core::{
-    EndOutcome, Ended, Epoch, Extent, Found, FoundRef, PinKind, Push, PutConfig, PutSlot, Refused, RemoveOutcome,
-    Replica, SegmentSpec, SegmentView,
+    EndOutcome, Ended, Epoch, Extent, FileCounts, Found, FoundRef, OrdersAnswered, PinKind, Push, PutConfig, PutSlot,
+    Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, TierMount, TierMounted, TierProof, TierSpec, TierView,
+    Written,
 };
-use mooncake_ids::{Rid, SegmentUuid};
+use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_wire::message::{self, anchor_down, reply};
 use prost::Message;
 
@@ -82,6 +83,17 @@ pub fn put_config(
     })
 }
 
+/// What an owner says of orders.
+pub fn orders_answered(said: message::TierWritten) -> Result<OrdersAnswered, Bad> {
+    let message::TierWritten { rids, addresses, window, sealed, .. } = said;
+    if rids.len() != addresses.len() {
+        return Err(format!("{} rids but {} addresses", rids.len(), addresses.len()));
+    }
+    let all = rids.into_iter().zip(addresses);
+    let written = all.map(|(rid, above)| Written { rid: Rid(rid), address: above.checked_sub(1) }).collect();
+    Ok(OrdersAnswered { written, window, sealed })
+}
+
 /// What a writer says of its reservations.
 pub fn ended(ask: &message::PutEnd) -> Vec<Ended> {
     ask.ended
@@ -97,14 +109,19 @@ pub fn ended(ask: &message::PutEnd) -> Vec<Ended> {
 /// A segment as its owner mounts it.
 pub fn segment_spec(segment: Option<message::Segment>) -> Result<SegmentSpec, Bad> {
     let segment = segment.ok_or("no segment named")?;
-    let endpoint = segment.endpoint.ok_or("the segment has no endpoint")?.encode_to_vec();
-    if endpoint.len() > ENDPOINT_MAX {
-        return Err(format!("the segment's endpoint has {} bytes, the limit is {ENDPOINT_MAX}", endpoint.len()));
-    }
+    let endpoint = encoded(segment.endpoint.ok_or("the segment has no endpoint")?, "segment")?;
     if segment.name.is_empty() || segment.name.len() > NAME_MAX {
         return Err(format!("a segment's name has 1 to {NAME_MAX} bytes, not {}", segment.name.len()));
     }
     Ok(SegmentSpec { uuid: uuid(&segment.uuid)?, name: segment.name, bytes: segment.bytes, endpoint })
+}
+
+fn encoded(endpoint: message::Endpoint, of: &str) -> Result<Vec<u8>, Bad> {
+    let endpoint = endpoint.encode_to_vec();
+    match endpoint.len() > ENDPOINT_MAX {
+        true => Err(format!("the {of}'s endpoint has {} bytes, the limit is {ENDPOINT_MAX}", endpoint.len())),
+        false => Ok(endpoint),
+    }
 }
 
 /// A segment for a client that wants to reach it.
@@ -116,12 +133,68 @@ pub fn segment(view: &SegmentView<'_>) -> message::Segment {
         bytes: view.bytes,
         session: view.session.0,
         endpoint: endpoint(view),
+        tier_file_blocks: 0,
     }
 }
 
 /// How to reach a segment, as its owner said.
 pub fn endpoint(view: &SegmentView<'_>) -> Option<message::Endpoint> {
     message::Endpoint::decode(view.endpoint).ok()
+}
+
+/// A UUID of a tier.
+pub fn tier_uuid(bytes: &[u8]) -> Result<TierUuid, Bad> {
+    TierUuid::try_from(bytes).map_err(|_| format!("a tier's UUID has 16 bytes, not {}", bytes.len()))
+}
+
+/// A tier as its owner mounts it.
+pub fn tier_mount(ask: &mut message::TierMount) -> Result<TierMount, Bad> {
+    let tier = ask.tier.take().ok_or("no tier named")?;
+    let endpoint = encoded(tier.endpoint.ok_or("the tier has no endpoint")?, "tier")?;
+    let secret: [u8; 16] =
+        tier.secret[..].try_into().map_err(|_| format!("a tier's secret has 16 bytes, not {}", tier.secret.len()))?;
+    if tier.name.is_empty() || tier.name.len() > NAME_MAX {
+        return Err(format!("a tier's name has 1 to {NAME_MAX} bytes, not {}", tier.name.len()));
+    }
+    let spec = TierSpec {
+        uuid: tier_uuid(&tier.uuid)?,
+        secret,
+        name: tier.name,
+        bytes: tier.bytes,
+        file_blocks: tier.file_blocks,
+        endpoint,
+    };
+    let proof = TierProof {
+        files: ask.files.iter().copied().collect(),
+        appended: ask.appended.iter().copied().collect(),
+        suspects: ask.suspects.iter().copied().collect(),
+        proven: ask.proven.iter().copied().map(Rid).collect(),
+    };
+    Ok(TierMount { spec, is_new: ask.is_new, head: ask.head, proof })
+}
+
+/// What its owner is told.
+pub fn tier_mounted(mounted: TierMounted) -> message::TierMountReply {
+    let TierMounted { number, head, files } = mounted;
+    let file = |(number, counts): (u64, FileCounts)| message::TierFile {
+        number,
+        records: counts.records,
+        bytes: counts.bytes,
+    };
+    message::TierMountReply { number: number.0, head, files: files.into_iter().map(file).collect() }
+}
+
+/// A tier for a client that wants to reach its owner.
+pub fn tier(view: &TierView<'_>) -> message::Segment {
+    message::Segment {
+        number: view.number.0,
+        uuid: view.spec.uuid.0.to_vec().into(),
+        name: view.spec.name.clone(),
+        bytes: view.spec.bytes,
+        session: view.session.0,
+        endpoint: message::Endpoint::decode(&view.spec.endpoint[..]).ok(),
+        tier_file_blocks: view.spec.file_blocks,
+    }
 }
 
 /// A put's slot.
@@ -218,6 +291,22 @@ pub fn push(push: Push) -> message::AnchorDown {
             pinned: by_offset(pinned),
         }),
         Push::SessionOver(reason) => Body::SessionOver(message::SessionOver { reason }),
+        Push::TierOrder { tier, rid, key, object_id, crc32c, source } => Body::TierOrder(message::TierOrder {
+            tier: tier.0.to_vec().into(),
+            rid: rid.0,
+            key: key.into_vec().into(),
+            object_id: object_id.0,
+            crc32c,
+            source: Some(self::replica(source)),
+        }),
+        Push::TierRetire { tier, epoch, files } => {
+            Body::TierRetire(message::TierRetire { tier: tier.0.to_vec().into(), epoch: epoch.into(), files })
+        }
+        Push::TierRecheck { tier, replica, key } => Body::TierRecheck(message::TierRecheck {
+            tier: tier.0.to_vec().into(),
+            replica: Some(self::replica(replica)),
+            key: key.into_vec().into(),
+        }),
     };
     message::AnchorDown { body: Some(body) }
 }

@@ -8,9 +8,9 @@
 
 use mooncake_core::{
     Absent, Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome,
-    SegmentNo, SegmentSpec, Time,
+    SegmentNo, SegmentSpec, TierMount, TierMounted, Time, Verdict,
 };
-use mooncake_ids::{Rid, SegmentUuid, SessionId};
+use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_wire::message::{self, Request, reply, request};
 use mooncake_wire::{KeysError, unpack_groups, unpack_keys};
 
@@ -90,6 +90,21 @@ pub enum Change<'m> {
     },
     /// Reports bad replicas.
     BadReplica(&'m message::BadReplica),
+    /// Mounts a tier.
+    MountTier(Box<TierMount>),
+    /// Leaves a tier, whose records stay.
+    LeaveTier(TierUuid),
+    /// Judges records of a tier's file.
+    Reclaim {
+        /// The tier.
+        tier: TierUuid,
+        /// The file.
+        file: u64,
+        /// Keys and rids, as the file names them.
+        records: Vec<(&'m [u8], Rid)>,
+        /// All have been judged: what objects still have there, they have no more.
+        last: bool,
+    },
     /// Ends the session.
     CloseSession,
 }
@@ -116,6 +131,10 @@ pub enum Outcome {
     Remove(Vec<RemoveOutcome>),
     /// The segment's number.
     Mount(SegmentNo),
+    /// A tier's number and files.
+    MountTier(TierMounted),
+    /// Per record.
+    Reclaim(Vec<Verdict>),
     /// Done, to so many things; `None` where that is not counted.
     Done(Option<usize>),
     /// The session is over: its anchor ends when everything on it is sent.
@@ -164,7 +183,7 @@ pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<Asked<'_>, Ba
     use request::Body;
     let body = request.body.as_mut().ok_or("this master does not know this request; upgrade it")?;
     let numbered = request.sequence != 0;
-    // Queries may be made twice, and so may what says the same each time: a bad replica, the end of a session.
+    // Queries may be made twice, and so may what says the same each time: a bad replica, a tier, the end of a session.
     let needs_number = !matches!(
         body,
         Body::Exists(_)
@@ -173,6 +192,8 @@ pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<Asked<'_>, Ba
             | Body::Segments(_)
             | Body::Ping(_)
             | Body::BadReplica(_)
+            | Body::TierMount(_)
+            | Body::TierLeave(_)
             | Body::CloseSession(_)
     );
     if needs_number && !numbered {
@@ -210,6 +231,21 @@ pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<Asked<'_>, Ba
                 return Err(format!("{count} bad replicas at a time, the limit is {BAD_REPLICAS_MAX}"));
             }
             Asked::Change(Change::BadReplica(ask))
+        }
+        Body::TierMount(ask) => Asked::Change(Change::MountTier(Box::new(convert::tier_mount(ask)?))),
+        Body::TierLeave(ask) => Asked::Change(Change::LeaveTier(convert::tier_uuid(&ask.uuid)?)),
+        Body::TierReclaim(ask) => {
+            let keys = unpack_keys(&ask.keys).map_err(bad_keys)?;
+            if keys.len() != ask.rids.len() {
+                return Err(format!("{} keys but {} rids", keys.len(), ask.rids.len()));
+            }
+            let records = keys.zip(convert::rids(&ask.rids)).collect();
+            Asked::Change(Change::Reclaim {
+                tier: convert::tier_uuid(&ask.tier)?,
+                file: ask.file,
+                records,
+                last: ask.last,
+            })
         }
         Body::CloseSession(_) => Asked::Change(Change::CloseSession),
     })
@@ -291,6 +327,25 @@ impl Change<'_> {
                 }
                 Outcome::Done(None)
             }
+            Change::MountTier(mount) => match core.mount_tier(now, origin.session, *mount, effects) {
+                Ok(mounted) => Outcome::MountTier(mounted),
+                Err(refused) => Outcome::Refused(refused, 1),
+            },
+            Change::LeaveTier(tier) => {
+                core.leave_tier(now, origin.session, tier);
+                Outcome::Done(None)
+            }
+            Change::Reclaim { tier, file, records, last } => {
+                let verdicts = core.reclaim(now, origin, tier, file, &records, effects);
+                let ended = |verdicts| match last {
+                    true => core.reclaimed(origin.session, tier, file).map(|()| verdicts),
+                    false => Ok(verdicts),
+                };
+                match verdicts.and_then(ended) {
+                    Ok(verdicts) => Outcome::Reclaim(verdicts),
+                    Err(refused) => Outcome::Refused(refused, records.len()),
+                }
+            }
             Change::CloseSession => match core.close_session(now, origin.session, effects) {
                 true => Outcome::Closed,
                 false => Outcome::Closes,
@@ -326,6 +381,16 @@ impl Outcome {
             Outcome::Mount(number) => {
                 let tally = Tally { items: 1, ..Tally::default() };
                 CountedReply::counted(reply::Body::Mount(message::MountReply { number: number.0 }), tally)
+            }
+            Outcome::MountTier(mounted) => {
+                let tally = Tally { items: 1, ..Tally::default() };
+                CountedReply::counted(reply::Body::TierMount(convert::tier_mounted(mounted)), tally)
+            }
+            Outcome::Reclaim(verdicts) => {
+                let rids = verdicts.iter().map(|verdict| if let Verdict::Keep(rid) = verdict { rid.0 } else { 0 });
+                let reply = message::TierReclaimReply { rids: rids.collect() };
+                let tally = Tally { items: verdicts.len(), ..Tally::default() };
+                CountedReply::counted(reply::Body::TierReclaim(reply), tally)
             }
             Outcome::Done(items) => CountedReply {
                 body: reply::Body::Done(message::Done {}),

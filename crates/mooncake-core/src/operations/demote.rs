@@ -1,0 +1,212 @@
+//! Objects that are written to tiers: which, in which order, and what their owners answer.
+//!
+//! New ones are written in order of commit, so that nearly all of what must leave memory is on a tier by then; and what
+//! would leave first is looked through again and again, for what is not. Nothing waits behind the window of a tier:
+//! what has no place there now is found later, among the coldest.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::{Effects, Push};
+use crate::ids::{Extent, Replica, SegmentNo, Time};
+use crate::record::Record;
+use crate::state::object::Mark;
+use crate::state::objects::ObjectSlot;
+use crate::state::tier::{Order, Tier, WINDOW_MAX, WINDOW_MIN};
+use crate::work::{STEP_OBJECTS, Work};
+use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
+
+/// The coldest of so many are kept on a tier: one in ten.
+const COLD_PART: usize = 10;
+
+/// Of a full segment: this share of it below the watermark.
+const COLD_FROM: f64 = 0.1;
+
+/// Objects that cost as much as one, where they are only looked at.
+const LOOKED_AT_AS_ONE: usize = 8;
+
+/// Part of a segment that may be under order.
+const SEGMENT_PART: u64 = 8;
+
+/// Part of a tier that its largest object may have.
+const OBJECT_PART: u64 = 8;
+
+/// The last block that an address can have.
+const ADDRESS_MAX: u64 = u64::MAX / TIER_BLOCK - 1;
+
+/// What became of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Its rid.
+    pub rid: Rid,
+    /// First block of the record; none if there is none that can be read.
+    pub address: Option<u64>,
+}
+
+/// What an owner says of orders.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OrdersAnswered {
+    /// Those that are answered.
+    pub written: Vec<Written>,
+    /// Bytes that it writes in half a second.
+    pub window: u64,
+    /// Files that it appends no more.
+    pub sealed: Vec<u64>,
+}
+
+/// Whether an object has been given to an owner.
+enum Ordered {
+    Yes,
+    /// The tier has too much under order, or its segment has.
+    NotNow,
+    /// It is on a tier or on its way there, has left, or fits none.
+    No,
+}
+
+impl Core {
+    /// Has owners write what they have room for.
+    pub(crate) fn order_writes(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        if !self.tiers.any_live() {
+            return;
+        }
+        self.order_cold(now, work, fx);
+        let numbers: SmallVec<[SegmentNo; 8]> =
+            self.tiers.iter().filter(|(_, tier)| tier.is_live()).map(|(number, _)| number).collect();
+        for number in numbers {
+            while !work.is_used_up()
+                && let Some((slot, object_id)) = self.tiers.get(number).and_then(|tier| tier.fresh.front().copied())
+            {
+                let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
+                let ordered = if is_it { self.order_one(now, slot, fx) } else { Ordered::No };
+                work.did(1);
+                if matches!(ordered, Ordered::NotNow) {
+                    break;
+                }
+                self.tiers.get_mut(number).expect("it is there").fresh.pop_front();
+            }
+        }
+    }
+
+    /// Those that leave first, on segments that are nearly full.
+    fn order_cold(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        let most = (work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE).min(self.objects.len().div_ceil(COLD_PART));
+        let mut next = self.objects.coldest();
+        for looked in 0..most {
+            let Some(slot) = next else { break };
+            next = self.objects.after_in_turn(slot);
+            if looked % LOOKED_AT_AS_ONE == 0 {
+                work.did(1);
+            }
+            let object = self.objects.object(slot);
+            let is_written = object.marks.has(Mark::Ordered) || self.is_on_live_tier(slot);
+            if !is_written && self.is_nearly_full(slot) && matches!(self.order_one(now, slot, fx), Ordered::NotNow) {
+                break;
+            }
+        }
+    }
+
+    fn is_nearly_full(&self, slot: ObjectSlot) -> bool {
+        let share = self.config.high_watermark - COLD_FROM;
+        let opens = self.objects.object(slot).places.memory().iter();
+        let mut opens = opens.filter_map(|place| self.segments.open_one_of(place.segment));
+        opens.any(|open| f64::from(open.used) >= f64::from(open.total) * share)
+    }
+
+    /// An object was committed: it is written in its turn.
+    pub(crate) fn is_to_be_written(&mut self, slot: ObjectSlot) {
+        if !self.tiers.any_live() || self.config.offload.on_evict {
+            return;
+        }
+        let object = self.objects.object(slot);
+        let (id, source) = (object.id(), object.places.memory().first().map(|place| place.segment));
+        let near = source.and_then(|number| self.tier_near(number, object.size));
+        if let Some(tier) = near.and_then(|number| self.tiers.get_mut(number)) {
+            tier.add_fresh(slot, id);
+        }
+    }
+
+    /// The tier for what lies on a segment: of its session, of which the one with most room in its window; else of its
+    /// host.
+    fn tier_near(&self, number: SegmentNo, size: u64) -> Option<SegmentNo> {
+        let segment = self.segments.get(number)?;
+        let has_room = |tier: &Tier| size <= tier.spec.bytes / OBJECT_PART;
+        let near = self.tiers.near(segment.session, segment.host).filter_map(|number| {
+            let tier = self.tiers.get(number)?;
+            has_room(tier).then_some((tier.session != segment.session, tier.ordered_bytes, number))
+        });
+        near.min().map(|(.., number)| number)
+    }
+
+    fn order_one(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) -> Ordered {
+        let object = self.objects.object(slot);
+        if object.marks.has(Mark::Ordered) || self.is_on_live_tier(slot) {
+            return Ordered::No;
+        }
+        let (size, object_id, crc32c) = (object.size, object.id(), object.crc32c);
+        let live = object.places.memory().iter().filter(|place| self.segments.is_live(place.segment));
+        let near = live.filter_map(|place| {
+            let number = self.tier_near(place.segment, size)?;
+            let of_session = self.segments.get(place.segment)?.session == self.tiers.get(number)?.session;
+            Some((!of_session, number, place.replica(size)))
+        });
+        let Some((_, number, source)) = near.min_by_key(|(is_foreign, ..)| *is_foreign) else { return Ordered::No };
+        let tier = self.tiers.get(number).expect("it is Live");
+        if tier.records >= self.config.tier_records_max {
+            self.counts.tier_orders_refused += 1;
+            return Ordered::No;
+        }
+        let of_segment = self.segments.get(source.extent.segment).map_or(0, |segment| segment.spec.bytes);
+        let on_segment = self.tiers.ordered_on(source.extent.segment);
+        if !tier.takes(size) || on_segment > 0 && on_segment + size > of_segment / SEGMENT_PART {
+            return Ordered::NotNow;
+        }
+        let (owner, uuid) = (tier.session, tier.spec.uuid);
+        let rid = self.next_order_rid(now, fx);
+        let order =
+            Order { tier: number, slot, object_id, source: Some(source.extent.segment), bytes: size, since: now };
+        self.tiers.insert_order(rid, order);
+        self.objects.set_mark(slot, Mark::Ordered, true);
+        self.counts.tier_orders += 1;
+        let key = self.objects.key(slot).into();
+        self.push(owner, Push::TierOrder { tier: uuid, rid, key, object_id, crc32c, source }, fx);
+        Ordered::Yes
+    }
+
+    /// An owner has answered orders: what was written is there from now on, if it is still what the object is.
+    pub fn orders_answered(
+        &mut self,
+        now: Time,
+        owner: SessionId,
+        uuid: TierUuid,
+        answered: &OrdersAnswered,
+        fx: &mut Effects,
+    ) {
+        let Some(number) =
+            self.tier_of(owner, uuid).filter(|number| self.tiers.get(*number).is_some_and(Tier::is_live))
+        else {
+            self.counts.stale_messages += 1;
+            return;
+        };
+        for Written { rid, address } in answered.written.iter().copied() {
+            let Some(order) = self.tiers.take_order(now, rid, number) else {
+                self.counts.stale_messages += 1;
+                continue;
+            };
+            let object = self.objects.get(order.slot).filter(|object| object.id() == order.object_id);
+            let Some(size) = object.map(|object| object.size) else { continue };
+            self.objects.set_mark(order.slot, Mark::Ordered, false);
+            let Some(address) = address.filter(|address| *address <= ADDRESS_MAX) else { continue };
+            let extent = Extent { segment: number, offset: address * TIER_BLOCK, length: size };
+            let key = self.objects.key(order.slot).into();
+            let replica = Replica { rid, extent };
+            self.log(now, Record::TierAdded { key, object_id: order.object_id, replica }, fx);
+            self.counts.tier_written_objects += 1;
+            self.counts.tier_written_bytes += size;
+        }
+        let tier = self.tiers.get_mut(number).expect("it is Live");
+        tier.window = answered.window.clamp(WINDOW_MIN, WINDOW_MAX);
+        answered.sealed.iter().for_each(|file| tier.seal(*file));
+        self.changes.room = true;
+        self.serve_waiting(now, fx);
+    }
+}

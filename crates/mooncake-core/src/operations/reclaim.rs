@@ -1,0 +1,114 @@
+//! A tier that is full: its oldest file is given up, but for what is worth to be written once more.
+
+use crate::core::Core;
+use crate::effect::Effects;
+use crate::ids::{SegmentNo, Time};
+use crate::request::{Origin, Refused, Verdict};
+use crate::state::object::{Hold, Mark};
+use crate::state::objects::ObjectSlot;
+use crate::state::tier::{Mounted, Order, Tier};
+use crate::work::Work;
+use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
+
+/// Of what a file has, this part at most is written once more because it was read.
+const KEPT_PART: u64 = 2;
+
+impl Core {
+    /// Judges records of a file that its owner wants to give up, as the file's footer names them.
+    pub fn reclaim(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        uuid: TierUuid,
+        file: u64,
+        records: &[(&[u8], Rid)],
+        fx: &mut Effects,
+    ) -> Result<Vec<Verdict>, Refused> {
+        self.once(origin, records.len(), fx, |core, fx| {
+            let number = core.live_tier_of(origin.session, uuid)?;
+            Ok(records.iter().map(|(key, rid)| core.judge(now, number, file, key, *rid, fx)).collect())
+        })
+    }
+
+    /// All records of a file have been judged: what objects still have there, and is not about to be moved, they have
+    /// no more.
+    pub fn reclaimed(&mut self, owner: SessionId, uuid: TierUuid, file: u64) -> Result<(), Refused> {
+        let number = self.live_tier_of(owner, uuid)?;
+        let tier = self.tiers.get_mut(number).expect("it is Live");
+        tier.seal(file);
+        (tier.kept_of, tier.kept_bytes) = (None, 0);
+        if tier.files().contains_key(&file) {
+            tier.given_up.insert(file, 0);
+        }
+        Ok(())
+    }
+
+    fn live_tier_of(&self, owner: SessionId, uuid: TierUuid) -> Result<SegmentNo, Refused> {
+        let number = self.tier_of(owner, uuid).ok_or(Refused::TierUnknown(uuid))?;
+        let is_live = self.tiers.get(number).is_some_and(|tier| matches!(tier.mounted, Mounted::Live));
+        is_live.then_some(number).ok_or(Refused::TierUnknown(uuid))
+    }
+
+    fn judge(&mut self, now: Time, number: SegmentNo, file: u64, key: &[u8], rid: Rid, fx: &mut Effects) -> Verdict {
+        let found = self.objects.find(self.objects.hash(key), key);
+        let Some(slot) = found.filter(|slot| self.lies_in(*slot, number, file, Some(rid))) else {
+            return Verdict::Dead;
+        };
+        let object = self.objects.object(slot);
+        let (size, object_id) = (object.size, object.id());
+        let is_pinned = matches!(object.hold, Hold::Soft | Hold::Hard) || object.protected_until > now;
+        let tier = self.tiers.get_mut(number).expect("it is Live");
+        if tier.kept_of != Some(file) {
+            (tier.kept_of, tier.kept_bytes) = (Some(file), 0);
+        }
+        let may_keep = tier.kept_bytes + size <= tier.spec.file_blocks * TIER_BLOCK / KEPT_PART;
+        let is_kept = is_pinned || may_keep && object.marks.has(Mark::Read);
+        if !is_kept {
+            self.counts.tier_dropped_objects += 1;
+            self.counts.tier_dropped_bytes += size;
+            self.drop_tier_place(now, slot, fx);
+            return Verdict::Dropped;
+        }
+        if object.marks.has(Mark::Ordered) {
+            // It is on its way to another place already.
+            return Verdict::Dead;
+        }
+        tier.kept_bytes += if is_pinned { 0 } else { size };
+        let rid = self.next_order_rid(now, fx);
+        let order = Order { tier: number, slot, object_id, source: None, bytes: size, since: now };
+        self.tiers.insert_order(rid, order);
+        self.objects.set_mark(slot, Mark::Ordered, true);
+        Verdict::Keep(rid)
+    }
+
+    /// Whether an object lies in a file of a tier, with that rid if one is given.
+    fn lies_in(&self, slot: ObjectSlot, number: SegmentNo, file: u64, rid: Option<Rid>) -> bool {
+        let place = self.objects.get(slot).and_then(|object| object.places.tier());
+        let in_file = |tier: &Tier, address| tier.file_of(address) == file;
+        place.is_some_and(|place| {
+            let tier = self.tiers.get(number).filter(|_| place.tier == number);
+            rid.is_none_or(|rid| rid == place.rid) && tier.is_some_and(|tier| in_file(tier, place.address()))
+        })
+    }
+
+    /// Goes on dropping what is left in files that are given up.
+    pub(crate) fn drop_given_up(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while !work.is_used_up()
+            && let Some((number, file, next)) = self.tiers.given_up()
+        {
+            let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
+            for slot in (next..end).map(ObjectSlot) {
+                let moves = self.objects.get(slot).is_some_and(|object| object.marks.has(Mark::Ordered));
+                if !moves && self.lies_in(slot, number, file, None) {
+                    self.drop_tier_place(now, slot, fx);
+                }
+            }
+            work.did((end - next) as usize);
+            let tier = self.tiers.get_mut(number).expect("it is there");
+            match end < self.objects.bound() && tier.files().contains_key(&file) {
+                true => _ = tier.given_up.insert(file, end),
+                false => _ = tier.given_up.remove(&file),
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Tiers and their owners: which come, prove what they have, are away and go.
+
+use crate::core::Core;
+use crate::effect::{Effects, Push};
+use crate::ids::{SegmentNo, Time};
+use crate::record::Record;
+use crate::request::{Refused, TierSpec};
+use crate::state::objects::ObjectSlot;
+use crate::state::tier::{FileCounts, Mounted, Tier, TierProof};
+use crate::work::Work;
+use mooncake_ids::{Rid, SessionId, TierUuid};
+
+/// Blocks that a file of one number has at most.
+const FILE_BLOCKS_MAX: u64 = 1 << 16;
+
+/// Files that one message retires at most.
+const RETIRED_MAX: usize = 1_024;
+
+/// A tier as its owner mounts it.
+#[derive(Debug, Clone)]
+pub struct TierMount {
+    /// What it is.
+    pub spec: TierSpec,
+    /// Nothing was ever written there.
+    pub is_new: bool,
+    /// Above the numbers of all files that its folder had.
+    pub head: u64,
+    /// What its folder proves.
+    pub proof: TierProof,
+}
+
+/// What its owner is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierMounted {
+    /// Its number, among those of segments.
+    pub number: SegmentNo,
+    /// Above the numbers of all its files that the log has heard of: a new one has that, or a higher one.
+    pub head: u64,
+    /// What objects have in its files.
+    pub files: Vec<(u64, FileCounts)>,
+}
+
+/// What the shell may know of a tier.
+#[derive(Debug, Clone, Copy)]
+pub struct TierView<'a> {
+    /// Its number, among those of segments.
+    pub number: SegmentNo,
+    /// What it is.
+    pub spec: &'a TierSpec,
+    /// The session that has it, or had it last.
+    pub session: SessionId,
+    /// Its objects can be read.
+    pub live: bool,
+    /// Records that objects have there.
+    pub records: u64,
+    /// Bytes of these objects.
+    pub bytes: u64,
+    /// Bytes that it may have under order.
+    pub window: u64,
+    /// Bytes that it has under order.
+    pub ordered: u64,
+}
+
+impl Core {
+    /// A session has a tier: new, taken over, or again after its anchor was away. What the folder does not prove is
+    /// dropped before it is Live.
+    pub fn mount_tier(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        mount: TierMount,
+        fx: &mut Effects,
+    ) -> Result<TierMounted, Refused> {
+        let TierMount { spec, is_new, head, proof } = mount;
+        self.sessions.known(session)?;
+        if !(1..=FILE_BLOCKS_MAX).contains(&spec.file_blocks) {
+            return Err(Refused::TierSize(spec.uuid, spec.bytes, spec.file_blocks));
+        }
+        let known = self.tiers.by_uuid(spec.uuid);
+        let number = match known.and_then(|number| Some((number, self.tiers.get(number)?))) {
+            None if !is_new => return Err(Refused::TierUnknown(spec.uuid)),
+            None => SegmentNo(self.segments.last() + 1),
+            Some((_, tier)) if tier.spec.secret != spec.secret => return Err(Refused::TierSecret(spec.uuid)),
+            Some((_, tier)) if tier.spec.file_blocks != spec.file_blocks => {
+                return Err(Refused::TierSize(spec.uuid, spec.bytes, spec.file_blocks));
+            }
+            Some((_, tier)) if tier.session != session && !matches!(tier.mounted, Mounted::Hidden(_)) => {
+                return Err(Refused::TierTaken(spec.uuid, tier.session.0));
+            }
+            Some((number, _)) => number,
+        };
+        if known.is_some() {
+            self.hide_tier(now, number);
+        }
+        let head = head.max(self.tiers.get(number).map_or(0, |tier| tier.head));
+        self.log(now, Record::TierSeen { number, session, spec, head }, fx);
+        let tier = self.tiers.get(number).expect("it was seen");
+        let files = tier.files().iter().map(|(file, counts)| (*file, *counts)).collect();
+        let mounted = match has_unproven(tier, &proof) {
+            true => Mounted::Checking { proof: Box::new(proof.clone()), next: 0 },
+            false => Mounted::Live,
+        };
+        self.set_tier_mounted(number, mounted);
+        let tier = self.tiers.get_mut(number).expect("it was seen");
+        proof.files.difference(&proof.appended).for_each(|file| tier.seal(*file));
+        self.changes.room = true;
+        self.serve_waiting(now, fx);
+        Ok(TierMounted { number, head, files })
+    }
+
+    /// Its session leaves a tier, whose records stay. One that the session does not have is no harm.
+    pub fn leave_tier(&mut self, now: Time, session: SessionId, uuid: TierUuid) {
+        match self.tier_of(session, uuid) {
+            Some(number) => self.hide_tier(now, number),
+            None => self.counts.stale_messages += 1,
+        }
+    }
+
+    /// An operator, or time, says that a tier never comes back. False if it is not known.
+    pub fn forget_tier(&mut self, now: Time, uuid: TierUuid, fx: &mut Effects) -> bool {
+        let Some(number) = self.tiers.by_uuid(uuid) else { return false };
+        self.log(now, Record::SegmentGone(number), fx);
+        self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);
+        true
+    }
+
+    /// All that are not Gone, by number.
+    pub fn tiers(&self) -> impl Iterator<Item = TierView<'_>> {
+        self.tiers.iter().map(|(number, tier)| view(number, tier))
+    }
+
+    /// One that is not Gone.
+    pub fn tier(&self, number: SegmentNo) -> Option<TierView<'_>> {
+        Some(view(number, self.tiers.get(number)?))
+    }
+
+    /// The tier of that UUID, if the session has it mounted.
+    pub(crate) fn tier_of(&self, session: SessionId, uuid: TierUuid) -> Option<SegmentNo> {
+        let number = self.tiers.by_uuid(uuid)?;
+        let tier = self.tiers.get(number)?;
+        (tier.session == session && !matches!(tier.mounted, Mounted::Hidden(_))).then_some(number)
+    }
+
+    /// A session is away, or ends.
+    pub(crate) fn hide_tiers_of(&mut self, now: Time, session: SessionId) {
+        if !self.tiers.is_empty() {
+            self.tiers.mounted_by(session).into_iter().for_each(|number| self.hide_tier(now, number));
+        }
+    }
+
+    /// Goes on dropping what folders do not prove.
+    pub(crate) fn check_mounted(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while !work.is_used_up()
+            && let Some(number) = self.tiers.checking()
+        {
+            let tier = self.tiers.get_mut(number).expect("it was found");
+            let blocks = tier.spec.file_blocks;
+            let Mounted::Checking { proof, next } = &mut tier.mounted else { return };
+            let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
+            let is_lost = |slot: &u32| {
+                let place = self.objects.get(ObjectSlot(*slot)).and_then(|object| object.places.tier());
+                let place = place.filter(|place| place.tier == number);
+                place.is_some_and(|place| !proof.proves(&place, place.address() / blocks))
+            };
+            let lost: Vec<ObjectSlot> = (*next..end).filter(is_lost).map(ObjectSlot).collect();
+            work.did((end - *next) as usize);
+            *next = end;
+            for slot in lost {
+                self.drop_tier_place(now, slot, fx);
+            }
+            if end >= self.objects.bound() {
+                self.set_tier_mounted(number, Mounted::Live);
+                self.changes.room = true;
+            }
+        }
+    }
+
+    /// Of an object that has one.
+    pub(crate) fn drop_tier_place(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) {
+        let Some(place) = self.objects.object(slot).places.tier() else { return };
+        let key = self.objects.key(slot).into();
+        self.log(now, Record::ReplicaDropped { key, rid: place.rid }, fx);
+    }
+
+    /// Tells owners of files that no object needs, and gives up tiers that were Hidden for too long.
+    pub(crate) fn retire(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        let epoch = self.epoch.number;
+        let numbers: Vec<SegmentNo> = self.tiers.iter().map(|(number, _)| number).collect();
+        for number in numbers {
+            let tier = self.tiers.get_mut(number).expect("it is there");
+            if tier.is_live() && !tier.unneeded.is_empty() && !work.is_used_up() {
+                let files: Vec<u64> = tier.unneeded.iter().copied().take(RETIRED_MAX).collect();
+                files.iter().for_each(|file| _ = tier.unneeded.remove(file));
+                let (owner, uuid) = (tier.session, tier.spec.uuid);
+                work.did(files.len());
+                self.push(owner, Push::TierRetire { tier: uuid, epoch, files }, fx);
+            }
+        }
+        let retention_us = self.config.tier_retention_ms.saturating_mul(1_000);
+        let old = now.0.checked_sub(retention_us).and_then(|time| self.tiers.hidden_since(Time(time)));
+        if let Some(uuid) = old.and_then(|number| Some(self.tiers.get(number)?.spec.uuid)) {
+            self.forget_tier(now, uuid, fx);
+        }
+    }
+
+    /// The next rid of an order, which no log has: the log sets them aside in blocks, so that none comes twice.
+    pub(crate) fn next_order_rid(&mut self, now: Time, fx: &mut Effects) -> Rid {
+        let (next, end) = self.tiers.rids;
+        let is_of_epoch = Rid(next).epoch() == self.epoch.number;
+        if next >= end || !is_of_epoch {
+            let from = Rid::new(self.epoch.number, self.counter + 1);
+            self.log(now, Record::TierRids { from, count: ORDER_RIDS }, fx);
+            let end = Rid::new(self.epoch.number, self.counter + 1);
+            self.tiers.rids = (from.0, end.0);
+        }
+        let rid = Rid(self.tiers.rids.0);
+        self.tiers.rids.0 = Rid::new(rid.epoch(), rid.counter() + 1).0;
+        rid
+    }
+}
+
+/// Rids that the log sets aside for orders at a time.
+const ORDER_RIDS: u32 = 4_096;
+
+fn view(number: SegmentNo, tier: &Tier) -> TierView<'_> {
+    TierView {
+        number,
+        spec: &tier.spec,
+        session: tier.session,
+        live: tier.is_live(),
+        records: tier.records,
+        bytes: tier.bytes,
+        window: tier.window,
+        ordered: tier.ordered_bytes,
+    }
+}
+
+/// Whether some record that objects have may be one that the folder does not prove.
+fn has_unproven(tier: &Tier, proof: &TierProof) -> bool {
+    let is_unproven = |file: &u64| !proof.files.contains(file) || proof.suspects.contains(file);
+    tier.files().keys().any(is_unproven)
+}

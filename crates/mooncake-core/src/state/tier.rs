@@ -1,0 +1,456 @@
+//! Tiers: which there are and whose, how much of what the log knows lies in which of their files, and what their owners
+//! have been asked to write.
+//!
+//! *Live*: its session is there and has mounted it. *Checking*: mounted, while places that its folder no longer proves
+//! are dropped. *Hidden*: its session is away or over, or has left it. *Gone*: no entry any more.
+//!
+//! States: `docs/safety.md`, table of the tier.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::ensure::ensure;
+use crate::ids::{SegmentNo, Time};
+use crate::request::TierSpec;
+use crate::state::object::TierPlace;
+use crate::state::objects::ObjectSlot;
+use mooncake_ids::{Rid, SessionId, TierUuid};
+
+/// Bytes that a tier may have under order before its owner has said how fast it writes.
+pub(crate) const WINDOW_MIN: u64 = 16 << 20;
+
+/// Bytes that a tier may have under order at most.
+pub(crate) const WINDOW_MAX: u64 = 256 << 20;
+
+/// Orders that a tier may have unanswered.
+pub(crate) const ORDERS_MAX: usize = 4_096;
+
+/// New objects that wait to be written; of more of them the oldest are left to the search for cold ones.
+const FRESH_MAX: usize = 1 << 20;
+
+/// What the log knows of one file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FileCounts {
+    /// Records that objects have there.
+    pub records: u32,
+    /// Bytes of these objects.
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tier {
+    pub spec: TierSpec,
+    /// That has it mounted, or had it last.
+    pub session: SessionId,
+    /// Number of that session's host.
+    pub host: Option<u32>,
+    pub mounted: Mounted,
+    /// Number above those of all files that the log has heard of.
+    pub head: u64,
+    files: BTreeMap<u64, FileCounts>,
+    pub records: u64,
+    pub bytes: u64,
+    /// Files that are appended no more and that no object needs: their owner is yet to be told.
+    pub unneeded: BTreeSet<u64>,
+    /// Files that their owner says it appends no more.
+    sealed: BTreeSet<u64>,
+    /// Bytes that may be under order.
+    pub window: u64,
+    pub ordered_bytes: u64,
+    pub ordered: usize,
+    pub answered_at: Option<Time>,
+    /// New objects in order of commit.
+    pub fresh: VecDeque<(ObjectSlot, Rid)>,
+    /// Bytes kept of the file that is given up at present because they were read.
+    pub kept_of: Option<u64>,
+    pub kept_bytes: u64,
+    /// Files that are given up, and how far the search is for what objects still have there.
+    pub given_up: BTreeMap<u64, u32>,
+}
+
+/// Whether and how its session has it.
+#[derive(Debug)]
+pub(crate) enum Mounted {
+    /// Since then it is not.
+    Hidden(Time),
+    /// Objects before slot `next` have been looked at.
+    Checking {
+        proof: Box<TierProof>,
+        next: u32,
+    },
+    Live,
+}
+
+/// What a folder proves when it is mounted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TierProof {
+    /// Numbers of the files that are there.
+    pub files: BTreeSet<u64>,
+    /// Those of them that its owner goes on appending.
+    pub appended: BTreeSet<u64>,
+    /// What lies in these files is there only if `proven` has it.
+    pub suspects: BTreeSet<u64>,
+    /// Rids of records that were read back and are whole.
+    pub proven: BTreeSet<Rid>,
+}
+
+impl TierProof {
+    /// Whether a place is one that the folder proves, where `file` is the number of its file.
+    pub(crate) fn proves(&self, place: &TierPlace, file: u64) -> bool {
+        self.files.contains(&file) && (!self.suspects.contains(&file) || self.proven.contains(&place.rid))
+    }
+}
+
+/// What an owner has been asked to write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Order {
+    pub tier: SegmentNo,
+    pub slot: ObjectSlot,
+    pub object_id: Rid,
+    /// The segment that it is read from; none if it is moved from another file.
+    pub source: Option<SegmentNo>,
+    pub bytes: u64,
+    pub since: Time,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tiers {
+    table: BTreeMap<SegmentNo, Tier>,
+    by_uuid: BTreeMap<TierUuid, SegmentNo>,
+    /// Those that are Live.
+    live: BTreeSet<(SessionId, SegmentNo)>,
+    live_on_host: BTreeSet<(u32, SegmentNo)>,
+    pub orders: BTreeMap<Rid, Order>,
+    /// Bytes of segments that are under order.
+    ordered_on: BTreeMap<SegmentNo, u64>,
+    /// Rids that the log has set aside for orders: the next one, and the end.
+    pub rids: (u64, u64),
+}
+
+impl Tier {
+    /// The number of the file in which an address lies.
+    pub fn file_of(&self, address: u64) -> u64 {
+        address / self.spec.file_blocks
+    }
+
+    pub fn is_live(&self) -> bool {
+        matches!(self.mounted, Mounted::Live)
+    }
+
+    pub fn files(&self) -> &BTreeMap<u64, FileCounts> {
+        &self.files
+    }
+
+    /// Whether one more object of that size may be under order.
+    pub fn takes(&self, bytes: u64) -> bool {
+        self.ordered == 0 || self.ordered < ORDERS_MAX && self.ordered_bytes + bytes <= self.window
+    }
+
+    /// A new object is to be written in its turn.
+    pub fn add_fresh(&mut self, slot: ObjectSlot, object_id: Rid) {
+        if self.fresh.len() == FRESH_MAX {
+            self.fresh.pop_front();
+        }
+        self.fresh.push_back((slot, object_id));
+    }
+
+    /// Its owner appends a file no more.
+    pub fn seal(&mut self, file: u64) {
+        match self.files.contains_key(&file) {
+            true => _ = self.sealed.insert(file),
+            false => _ = self.unneeded.insert(file),
+        }
+    }
+
+    fn count(&mut self, place: &TierPlace, bytes: u64) {
+        let file = self.file_of(place.address());
+        self.head = self.head.max(file + 1);
+        let counts = self.files.entry(file).or_default();
+        *counts = FileCounts { records: counts.records + 1, bytes: counts.bytes + bytes };
+        self.records += 1;
+        self.bytes += bytes;
+    }
+
+    fn discount(&mut self, place: &TierPlace, bytes: u64) {
+        let file = self.file_of(place.address());
+        self.records -= 1;
+        self.bytes -= bytes;
+        let counts = self.files.get_mut(&file).expect("it was counted");
+        *counts = FileCounts { records: counts.records - 1, bytes: counts.bytes - bytes };
+        if counts.records == 0 {
+            self.files.remove(&file);
+            if self.sealed.remove(&file) {
+                self.unneeded.insert(file);
+            }
+        }
+    }
+}
+
+impl Tiers {
+    pub fn get(&self, number: SegmentNo) -> Option<&Tier> {
+        self.table.get(&number)
+    }
+
+    pub fn get_mut(&mut self, number: SegmentNo) -> Option<&mut Tier> {
+        self.table.get_mut(&number)
+    }
+
+    pub fn by_uuid(&self, uuid: TierUuid) -> Option<SegmentNo> {
+        self.by_uuid.get(&uuid).copied()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (SegmentNo, &Tier)> {
+        self.table.iter().map(|(number, tier)| (*number, tier))
+    }
+
+    pub fn from(&self, number: SegmentNo) -> impl Iterator<Item = (SegmentNo, &Tier)> {
+        self.table.range(number..).map(|(number, tier)| (*number, tier))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    #[inline]
+    pub fn any_live(&self) -> bool {
+        !self.live.is_empty()
+    }
+
+    /// Live ones of a session, then the others of its host.
+    pub fn near(&self, session: SessionId, host: Option<u32>) -> impl Iterator<Item = SegmentNo> + '_ {
+        let own = self.live.range((session, SegmentNo(0))..=(session, SegmentNo(u32::MAX))).map(|(_, number)| *number);
+        let hosts = host.into_iter().flat_map(|host| {
+            self.live_on_host.range((host, SegmentNo(0))..=(host, SegmentNo(u32::MAX))).map(|(_, number)| *number)
+        });
+        own.chain(hosts.filter(move |number| self.table[number].session != session))
+    }
+
+    /// Those that a session has mounted.
+    pub fn mounted_by(&self, session: SessionId) -> Vec<SegmentNo> {
+        let its =
+            |(_, tier): &(SegmentNo, &Tier)| tier.session == session && !matches!(tier.mounted, Mounted::Hidden(_));
+        self.iter().filter(its).map(|(number, _)| number).collect()
+    }
+
+    /// A session has said what it is: a new one, or again.
+    pub fn seen(
+        &mut self,
+        now: Time,
+        number: SegmentNo,
+        session: SessionId,
+        host: Option<u32>,
+        spec: TierSpec,
+        head: u64,
+    ) {
+        self.by_uuid.insert(spec.uuid, number);
+        if let Some(tier) = self.table.get_mut(&number) {
+            (tier.session, tier.host, tier.spec, tier.head) = (session, host, spec, tier.head.max(head));
+            return;
+        }
+        let tier = Tier {
+            spec,
+            session,
+            host,
+            mounted: Mounted::Hidden(now),
+            head,
+            files: BTreeMap::new(),
+            records: 0,
+            bytes: 0,
+            unneeded: BTreeSet::new(),
+            sealed: BTreeSet::new(),
+            window: WINDOW_MIN,
+            ordered_bytes: 0,
+            ordered: 0,
+            answered_at: None,
+            fresh: VecDeque::new(),
+            kept_of: None,
+            kept_bytes: 0,
+            given_up: BTreeMap::new(),
+        };
+        self.table.insert(number, tier);
+    }
+
+    pub fn remove(&mut self, number: SegmentNo) -> Option<Tier> {
+        let tier = self.table.remove(&number)?;
+        self.by_uuid.remove(&tier.spec.uuid);
+        self.unlist(number, &tier);
+        Some(tier)
+    }
+
+    fn unlist(&mut self, number: SegmentNo, tier: &Tier) {
+        self.live.remove(&(tier.session, number));
+        tier.host.map(|host| self.live_on_host.remove(&(host, number)));
+    }
+
+    /// Whether its session has it from now on. What was under order there is given up by both sides; the objects of
+    /// these orders.
+    pub fn set_mounted(&mut self, number: SegmentNo, mounted: Mounted) -> Vec<ObjectSlot> {
+        let Some(tier) = self.table.get_mut(&number) else { return Vec::new() };
+        tier.mounted = mounted;
+        let (session, host) = (tier.session, tier.host);
+        match tier.is_live() {
+            true => {
+                self.live.insert((session, number));
+                host.map(|host| self.live_on_host.insert((host, number)));
+                return Vec::new();
+            }
+            false => {
+                self.live.remove(&(session, number));
+                host.map(|host| self.live_on_host.remove(&(host, number)));
+            }
+        }
+        (tier.window, tier.answered_at, tier.kept_of) = (WINDOW_MIN, None, None);
+        tier.fresh.clear();
+        tier.sealed.clear();
+        tier.unneeded.clear();
+        tier.given_up.clear();
+        let of_tier = self.orders.iter().filter(|(_, order)| order.tier == number);
+        let ended: Vec<Rid> = of_tier.map(|(rid, _)| *rid).collect();
+        ended.into_iter().filter_map(|rid| self.remove_order(rid)).map(|order| order.slot).collect()
+    }
+
+    /// An object has that place from now on. Nothing is counted of one that is Gone.
+    pub fn add_place(&mut self, place: &TierPlace, bytes: u64) {
+        if let Some(tier) = self.table.get_mut(&place.tier) {
+            tier.count(place, bytes);
+        }
+    }
+
+    /// An object has that place no more.
+    pub fn drop_place(&mut self, place: &TierPlace, bytes: u64) {
+        if let Some(tier) = self.table.get_mut(&place.tier) {
+            tier.discount(place, bytes);
+        }
+    }
+
+    pub fn insert_order(&mut self, rid: Rid, order: Order) {
+        let tier = self.table.get_mut(&order.tier).expect("it takes orders");
+        tier.ordered += 1;
+        tier.ordered_bytes += order.bytes;
+        if let Some(source) = order.source {
+            *self.ordered_on.entry(source).or_default() += order.bytes;
+        }
+        self.orders.insert(rid, order);
+    }
+
+    fn remove_order(&mut self, rid: Rid) -> Option<Order> {
+        let order = self.orders.remove(&rid)?;
+        let tier = self.table.get_mut(&order.tier).expect("it has orders");
+        tier.ordered -= 1;
+        tier.ordered_bytes -= order.bytes;
+        if let Some(source) = order.source {
+            let bytes = self.ordered_on.get_mut(&source).expect("it was counted");
+            *bytes -= order.bytes;
+            if *bytes == 0 {
+                self.ordered_on.remove(&source);
+            }
+        }
+        Some(order)
+    }
+
+    /// Bytes of a segment that are under order.
+    pub fn ordered_on(&self, segment: SegmentNo) -> u64 {
+        self.ordered_on.get(&segment).copied().unwrap_or(0)
+    }
+
+    /// A file that is given up, and how far the search for what is left there is.
+    pub fn given_up(&self) -> Option<(SegmentNo, u64, u32)> {
+        self.iter()
+            .find_map(|(number, tier)| tier.given_up.first_key_value().map(|(file, next)| (number, *file, *next)))
+    }
+
+    /// An order that a tier's owner has answered.
+    pub fn take_order(&mut self, now: Time, rid: Rid, tier: SegmentNo) -> Option<Order> {
+        self.orders.get(&rid).filter(|order| order.tier == tier)?;
+        self.table.get_mut(&tier).expect("it has orders").answered_at = Some(now);
+        self.remove_order(rid)
+    }
+
+    /// When an order was answered last.
+    pub fn answered_at(&self) -> Option<Time> {
+        self.live.iter().filter_map(|(_, number)| self.table[number].answered_at).max()
+    }
+
+    /// When the oldest order that is under way was given.
+    pub fn oldest_order(&self) -> Option<Time> {
+        self.orders.values().next().map(|order| order.since)
+    }
+
+    /// One of which it is looked at what its folder proves.
+    pub fn checking(&self) -> Option<SegmentNo> {
+        let mut checking = self.iter().filter(|(_, tier)| matches!(tier.mounted, Mounted::Checking { .. }));
+        checking.next().map(|(number, _)| number)
+    }
+
+    /// Those that have been Hidden since a time or longer.
+    pub fn hidden_since(&self, time: Time) -> Option<SegmentNo> {
+        let is_old = |tier: &Tier| matches!(tier.mounted, Mounted::Hidden(since) if since <= time);
+        self.iter().find(|(_, tier)| is_old(tier)).map(|(number, _)| number)
+    }
+
+    /// The time that they are Hidden begins anew.
+    pub fn restart_hidden(&mut self, now: Time) {
+        for tier in self.table.values_mut() {
+            if let Mounted::Hidden(since) = &mut tier.mounted {
+                *since = now;
+            }
+        }
+    }
+
+    /// Counts are those of `places`, which are all there are; what is Live is listed as that; orders are counted.
+    pub fn check_invariants(
+        &self,
+        places: &[(TierPlace, u64)],
+        is_live: impl Fn(SegmentNo) -> bool,
+    ) -> Result<(), String> {
+        let mut counted: BTreeMap<SegmentNo, BTreeMap<u64, FileCounts>> = BTreeMap::new();
+        for (place, bytes) in places {
+            let Some(tier) = self.get(place.tier) else { continue };
+            let of_file = counted.entry(place.tier).or_default().entry(tier.file_of(place.address())).or_default();
+            *of_file = FileCounts { records: of_file.records + 1, bytes: of_file.bytes + bytes };
+        }
+        for (number, tier) in self.iter() {
+            let right = counted.remove(&number).unwrap_or_default();
+            ensure!(right == tier.files, "{number:?} has {right:?} in its files, and counted {:?}", tier.files);
+            let (records, bytes) = tier
+                .files
+                .values()
+                .fold((0, 0), |(records, bytes), counts| (records + u64::from(counts.records), bytes + counts.bytes));
+            let noted = (tier.records, tier.bytes);
+            ensure!(
+                (records, bytes) == noted,
+                "{number:?} has {records} records, {bytes} bytes, and counted {noted:?}"
+            );
+            let above = tier.files.keys().next_back().map_or(0, |last| last + 1);
+            ensure!(above <= tier.head, "{number:?} has file {above} less one, and its head is {}", tier.head);
+            let listed = self.live.contains(&(tier.session, number));
+            ensure!(
+                tier.is_live() == listed && listed == is_live(number),
+                "{number:?} is {:?}, listed as Live: {listed}, read from: {}",
+                tier.mounted,
+                is_live(number)
+            );
+            let on_host = tier.host.is_some_and(|host| self.live_on_host.contains(&(host, number)));
+            ensure!(on_host == (listed && tier.host.is_some()), "{number:?} is Live: {listed}, on its host: {on_host}");
+            let orders = self.orders.values().filter(|order| order.tier == number);
+            let (orders, bytes) = orders.fold((0, 0), |(count, bytes), order| (count + 1, bytes + order.bytes));
+            let noted = (tier.ordered, tier.ordered_bytes);
+            ensure!((orders, bytes) == noted, "{number:?} has {orders} orders, {bytes} bytes, and counted {noted:?}");
+            ensure!(orders == 0 || listed, "{number:?} has {orders} orders, and is not Live");
+            let unneeded = tier.unneeded.iter().find(|file| tier.files.contains_key(file));
+            ensure!(unneeded.is_none(), "{number:?} is to retire {unneeded:?}, which objects need");
+            let found = self.by_uuid(tier.spec.uuid);
+            ensure!(found == Some(number), "{number:?} is found by its UUID as {found:?}");
+        }
+        let mut ordered_on: BTreeMap<SegmentNo, u64> = BTreeMap::new();
+        for order in self.orders.values() {
+            order.source.into_iter().for_each(|source| *ordered_on.entry(source).or_default() += order.bytes);
+        }
+        let counted = &self.ordered_on;
+        ensure!(ordered_on == *counted, "segments have {ordered_on:?} bytes under order, and counted {counted:?}");
+        let stray = self.orders.iter().find(|(_, order)| self.get(order.tier).is_none());
+        ensure!(stray.is_none(), "{stray:?} is an order of a tier that is Gone");
+        let numbers = (self.table.len(), self.by_uuid.len());
+        ensure!(numbers.0 == numbers.1, "(tiers, found by UUID) are {numbers:?}");
+        Ok(())
+    }
+}

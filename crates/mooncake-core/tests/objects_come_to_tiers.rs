@@ -1,0 +1,463 @@
+//! What is on a tier outlives its place in memory, its owner and the master; what was removed does not come back.
+
+mod pool;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mooncake_core::{
+    Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome,
+    Replica, SegmentNo, Sight, TierMount, TierMounted, TierProof, TierSpec, Verdict, Written,
+};
+use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
+use pool::{KIB, Pool, placed, plain};
+
+/// Blocks of a file in these tests.
+const FILE_BLOCKS: u64 = 8;
+
+fn tier_uuid(number: u8) -> TierUuid {
+    TierUuid([number; 16])
+}
+
+fn spec(number: u8) -> TierSpec {
+    TierSpec {
+        uuid: tier_uuid(number),
+        secret: [number; 16],
+        name: format!("tier-{number}"),
+        bytes: 1 << 20,
+        file_blocks: FILE_BLOCKS,
+        endpoint: Vec::new(),
+    }
+}
+
+/// A folder whose files with these numbers are there and prove all that they have.
+fn whole(files: impl IntoIterator<Item = u64>) -> TierProof {
+    TierProof { files: files.into_iter().collect(), ..TierProof::default() }
+}
+
+/// An order as its owner gets it.
+#[derive(Debug, Clone)]
+struct Order {
+    rid: Rid,
+    key: String,
+    object_id: Rid,
+    source: Replica,
+}
+
+trait WithTiers {
+    fn mount_tier(
+        &mut self,
+        session: SessionId,
+        number: u8,
+        is_new: bool,
+        proof: TierProof,
+    ) -> Result<TierMounted, Refused>;
+    fn orders(&mut self, session: SessionId) -> Vec<Order>;
+    fn written(&mut self, session: SessionId, number: u8, written: &[(Rid, Option<u64>)]);
+    fn seal(&mut self, session: SessionId, number: u8, file: u64);
+    fn write_all(&mut self, session: SessionId, number: u8, from: u64) -> u64;
+    fn replicas(&mut self, key: &str) -> Vec<Replica>;
+    fn retired(&mut self) -> Vec<u64>;
+    fn exists_for(&mut self, key: &str, sight: Sight) -> bool;
+}
+
+impl WithTiers for Pool {
+    fn mount_tier(
+        &mut self,
+        session: SessionId,
+        number: u8,
+        is_new: bool,
+        proof: TierProof,
+    ) -> Result<TierMounted, Refused> {
+        let mount = TierMount { spec: spec(number), is_new, head: 0, proof };
+        let mounted = self.core.mount_tier(self.now, session, mount, &mut self.fx);
+        self.collect();
+        mounted
+    }
+
+    fn orders(&mut self, session: SessionId) -> Vec<Order> {
+        let mut orders = Vec::new();
+        self.pushes.retain(|(to, push)| match push {
+            Push::TierOrder { rid, key, object_id, source, .. } if *to == session => {
+                let key = String::from_utf8(key.to_vec()).unwrap();
+                orders.push(Order { rid: *rid, key, object_id: *object_id, source: *source });
+                false
+            }
+            _ => true,
+        });
+        orders
+    }
+
+    fn written(&mut self, session: SessionId, number: u8, written: &[(Rid, Option<u64>)]) {
+        let written: Vec<Written> =
+            written.iter().map(|(rid, address)| Written { rid: *rid, address: *address }).collect();
+        let answered = OrdersAnswered { written, ..OrdersAnswered::default() };
+        self.core.orders_answered(self.now, session, tier_uuid(number), &answered, &mut self.fx);
+        self.collect();
+    }
+
+    fn seal(&mut self, session: SessionId, number: u8, file: u64) {
+        let answered = OrdersAnswered { sealed: vec![file], ..OrdersAnswered::default() };
+        self.core.orders_answered(self.now, session, tier_uuid(number), &answered, &mut self.fx);
+        self.collect();
+    }
+
+    /// Answers all orders with addresses from one on, a block each; how many there were.
+    fn write_all(&mut self, session: SessionId, number: u8, from: u64) -> u64 {
+        let orders = self.orders(session);
+        let written: Vec<(Rid, Option<u64>)> =
+            orders.iter().zip(from..).map(|(order, at)| (order.rid, Some(at))).collect();
+        self.written(session, number, &written);
+        written.len() as u64
+    }
+
+    fn replicas(&mut self, key: &str) -> Vec<Replica> {
+        self.get(key).map_or_else(Vec::new, |found| found.replicas.to_vec())
+    }
+
+    fn retired(&mut self) -> Vec<u64> {
+        let mut retired = Vec::new();
+        self.pushes.retain(|(_, push)| match push {
+            Push::TierRetire { files, .. } => {
+                retired.extend_from_slice(files);
+                false
+            }
+            _ => true,
+        });
+        retired
+    }
+
+    fn exists_for(&mut self, key: &str, sight: Sight) -> bool {
+        let mut there = false;
+        self.core.exists(self.now, sight, [key.as_bytes()].into_iter(), |size| there = size.is_ok());
+        there
+    }
+}
+
+/// One owner of 64 KiB of memory and a new tier.
+fn pool(config: Config) -> (Pool, SessionId, SegmentNo) {
+    let mut pool = Pool::with(config);
+    let session = pool.session(1);
+    pool.mount(session, 1, 64 * KIB);
+    let number = pool.mount_tier(session, 1, true, whole([])).unwrap().number;
+    (pool, session, number)
+}
+
+#[test]
+fn what_is_committed_is_written_in_order_and_read_from_the_tier_once_memory_is_gone() {
+    let (mut pool, session, tier) = pool(Config::default());
+    let first = pool.put(session, "a", 4 * KIB)[0];
+    pool.put(session, "b", 4 * KIB);
+    pool.pass(20);
+    let orders = pool.orders(session);
+    assert_eq!(orders.iter().map(|order| &order.key[..]).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!((orders[0].object_id, orders[0].source), (first.rid, first));
+    assert_eq!(pool.replicas("a").len(), 1, "an order is not a record");
+    pool.written(session, 1, &[(orders[0].rid, Some(3)), (orders[1].rid, None)]);
+    let [in_memory, on_tier] = pool.replicas("a")[..] else { panic!("it is in memory and on a tier") };
+    assert_eq!(in_memory, first, "memory comes first");
+    assert_eq!((on_tier.extent.segment, on_tier.extent.offset), (tier, 3 * TIER_BLOCK));
+    assert_eq!(pool.replicas("b").len(), 1, "the owner could not write it");
+    // What needs all of the memory leaves the one that is written to the tier, and loses the other.
+    pool.put(session, "large", 60 * KIB);
+    assert_eq!((pool.replicas("a"), pool.exists("b")), (vec![on_tier], false));
+    let counters = pool.core.stats().counters;
+    assert_eq!((counters.evicted_clean_objects, counters.evicted_unwritten_objects), (1, 1));
+    pool.check();
+    pool.restart(None);
+    assert!(!pool.exists("a"), "its owner is away");
+    pool.resume(session, &[1], &[], 1).unwrap();
+    assert!(!pool.exists("a"), "the tier is not mounted again");
+    let mounted = pool.mount_tier(session, 1, false, whole([0])).unwrap();
+    assert_eq!((mounted.number, mounted.head, mounted.files.len()), (tier, 1, 1));
+    assert_eq!(pool.replicas("a"), [on_tier]);
+    pool.check();
+}
+
+#[test]
+fn clients_that_know_no_tiers_see_what_is_in_memory_and_replace_the_rest() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "k", 4 * KIB);
+    pool.pass(20);
+    assert_eq!(pool.write_all(session, 1, 0), 1);
+    pool.put(session, "large", 64 * KIB);
+    assert_eq!([Sight::Tiers, Sight::Memory].map(|sight| pool.exists_for("k", sight)), [true, false]);
+    assert_eq!(pool.slot(session, "k", 4 * KIB), PutSlot::Exists);
+    let older = pool.session(2);
+    pool.core.set_sight(older, Sight::Memory);
+    let again = pool.put(older, "k", 8 * KIB);
+    assert_eq!(pool.replicas("k"), again, "the one on the tier has gone with its object");
+    pool.seal(session, 1, 0);
+    pool.pass(20);
+    assert_eq!(pool.retired(), [0]);
+    pool.check();
+}
+
+#[test]
+fn an_answer_to_what_is_not_the_object_any_more_leaves_dead_bytes() {
+    let (mut pool, session, _) = pool(Config::default());
+    for (key, then) in [("removed", 0), ("replaced", 1), ("removed and put again", 2)] {
+        pool.put(session, key, KIB);
+        pool.pass(20);
+        let order = pool.orders(session).remove(0);
+        if then != 1 {
+            assert_eq!(pool.remove(session, key, true), RemoveOutcome::Removed);
+        }
+        if then > 0 {
+            pool.put_with(session, key, KIB, &PutConfig { replace: true, ..plain() });
+        }
+        pool.written(session, 1, &[(order.rid, Some(0))]);
+        assert_eq!(pool.replicas(key).len(), usize::from(then > 0), "{key}");
+        pool.pass(20);
+        pool.orders(session);
+    }
+    // Orders end with the anchor on both sides: an answer to one of before is to none.
+    pool.put(session, "away", KIB);
+    pool.pass(20);
+    let order = pool.orders(session).remove(0);
+    pool.anchor_lost(session);
+    pool.resume(session, &[1], &[], 1).unwrap();
+    pool.mount_tier(session, 1, false, whole([])).unwrap();
+    let stale = pool.core.stats().counters.stale_messages;
+    pool.written(session, 1, &[(order.rid, Some(0))]);
+    assert_eq!((pool.replicas("away").len(), pool.core.stats().counters.stale_messages), (1, stale + 1));
+    pool.check();
+}
+
+#[test]
+fn rids_of_orders_are_never_used_again_though_no_log_has_them() {
+    let (mut pool, session, _) = pool(Config::default());
+    let mut seen = BTreeSet::new();
+    for round in 0..3 {
+        let key = format!("k{round}");
+        let put = pool.put(session, &key, KIB)[0].rid;
+        pool.pass(20);
+        let order = pool.orders(session).remove(0).rid;
+        assert!(seen.insert(put) && seen.insert(order), "{put:?} or {order:?} came twice");
+        pool.restart(None);
+        pool.resume(session, &[1], &[], 1).unwrap();
+        pool.mount_tier(session, 1, false, whole([])).unwrap();
+    }
+}
+
+#[test]
+fn removals_take_what_was_there_by_the_rid_of_its_first_commit() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "old", KIB);
+    pool.pass(20);
+    let mut removal = mooncake_core::RemoveAll::new(&mut pool.core, true);
+    // The record's rid is younger than the removal, the object is not.
+    assert_eq!(pool.write_all(session, 1, 0), 1);
+    let younger = pool.put(session, "young", KIB);
+    pool.put(session, "large", 62 * KIB);
+    while !pool.core.remove_all_slice(pool.now, &mut removal, 7, &mut pool.fx) {}
+    pool.collect();
+    assert!(!pool.exists("old"), "it was there when the removal began");
+    assert!(pool.exists("large") && younger[0].rid > Rid(0));
+    pool.check();
+}
+
+#[test]
+fn what_a_folder_does_not_prove_is_dropped_before_it_is_live() {
+    let (mut pool, session, tier) = pool(Config::default());
+    let keys: Vec<String> = (0..6).map(|nth| format!("k{nth}")).collect();
+    let mut rids = BTreeMap::new();
+    for (key, address) in keys.iter().zip([0, 1, 8, 16, 17, 24]) {
+        pool.put(session, key, KIB);
+        pool.pass(20);
+        let order = pool.orders(session).remove(0);
+        rids.insert(key.clone(), order.rid);
+        pool.written(session, 1, &[(order.rid, Some(address))]);
+    }
+    pool.put(session, "large", 64 * KIB);
+    pool.close(session);
+    assert!(keys.iter().all(|key| !pool.exists(key)));
+    let next = pool.session(1);
+    // File 1 is not there, and files 2 and 3 are suspect.
+    let proof = TierProof {
+        files: BTreeSet::from([0, 2, 3]),
+        suspects: BTreeSet::from([2, 3]),
+        proven: BTreeSet::from([rids["k4"]]),
+        ..TierProof::default()
+    };
+    let wrong =
+        TierMount { spec: TierSpec { secret: [0; 16], ..spec(1) }, is_new: false, head: 4, proof: proof.clone() };
+    let refused = pool.core.mount_tier(pool.now, next, wrong, &mut pool.fx);
+    assert!(matches!(refused, Err(Refused::TierSecret(_))), "{refused:?}");
+    let mounted = pool.mount_tier(next, 1, false, proof).unwrap();
+    assert_eq!(
+        (mounted.number, mounted.files.iter().map(|(file, _)| *file).collect::<Vec<_>>()),
+        (tier, vec![0, 1, 2, 3])
+    );
+    assert!(!pool.exists("k0"), "nothing is read there before all is looked at");
+    pool.pass(20);
+    let there: Vec<bool> = keys.iter().map(|key| pool.exists(key)).collect();
+    assert_eq!(there, [true, true, false, false, true, false]);
+    assert_eq!(pool.retired(), [3], "a file that no object needs");
+    pool.check();
+    // Another session has it now, and a folder that this log does not know is no tier of it.
+    let late = pool.session(2);
+    assert!(
+        matches!(pool.mount_tier(late, 1, false, whole([])), Err(Refused::TierTaken(_, holder)) if holder == next.0)
+    );
+    assert!(matches!(pool.mount_tier(late, 2, false, whole([])), Err(Refused::TierUnknown(_))));
+    assert_ne!(pool.mount_tier(late, 2, true, whole([])).unwrap().number, tier);
+}
+
+#[test]
+fn a_put_waits_a_little_for_the_tier_to_have_what_it_would_lose() {
+    let (mut pool, session, _) = pool(Config::default());
+    for nth in 0..16 {
+        pool.put(session, &format!("k{nth}"), 4 * KIB);
+    }
+    pool.pass(20);
+    let orders = pool.orders(session);
+    // One eighth of a segment may be under order.
+    assert_eq!(orders.len(), 2, "{orders:?}");
+    pool.written(session, 1, &[(orders[0].rid, None)]);
+    let ticket = pool.park(session, &[("new", 4 * KIB)]);
+    pool.pass(20);
+    assert!(pool.woken.is_empty(), "the owner answers");
+    pool.written(session, 1, &[(orders[1].rid, Some(0))]);
+    let slots = pool.woken.remove(&ticket).expect("the second one can leave");
+    assert!(matches!(slots[0], PutSlot::Placed(_)) && pool.exists("k1") && pool.exists("k0"));
+    let PutSlot::Placed(replicas) = &slots[0] else { panic!() };
+    assert_eq!(pool.commit(session, replicas), EndOutcome::Committed);
+    // No put fails because of a disk: a tier that answers nothing good is waited for a quarter of a second.
+    let ticket = pool.park(session, &[("newer", 4 * KIB)]);
+    let mut waited = 0;
+    while pool.woken.is_empty() {
+        let orders: Vec<(Rid, Option<u64>)> = pool.orders(session).iter().map(|order| (order.rid, None)).collect();
+        pool.written(session, 1, &orders);
+        pool.pass(20);
+        waited += 20;
+    }
+    assert!((240..=300).contains(&waited), "{waited} ms");
+    assert!(matches!(pool.woken.remove(&ticket).unwrap()[0], PutSlot::Placed(_)));
+    assert_eq!(pool.core.stats().counters.evicted_unwritten_objects, 1);
+    pool.check();
+}
+
+#[test]
+fn with_offload_on_evict_only_the_coldest_of_a_full_segment_are_written() {
+    let offload = Offload { on_evict: true, force_evict: true };
+    let (mut pool, session, _) = pool(Config { offload, ..Config::default() });
+    for nth in 0..16 {
+        pool.put(session, &format!("k{nth}"), 2 * KIB);
+    }
+    pool.pass(100);
+    assert!(pool.orders(session).is_empty(), "half of the segment is free");
+    for nth in 16..31 {
+        pool.put(session, &format!("k{nth}"), 2 * KIB);
+    }
+    pool.pass(20);
+    let cold: Vec<String> = pool.orders(session).into_iter().map(|order| order.key).collect();
+    assert_eq!(cold, ["k0", "k1", "k2", "k3"], "one in ten");
+    // A put that needs room waits for no disk.
+    let started = pool.start(session, &[("new", 8 * KIB)], &plain(), true);
+    let PutStarted::Now(slots) = started else { panic!("it waits") };
+    assert!(matches!(slots[0], PutSlot::Placed(_)));
+    pool.check();
+}
+
+#[test]
+fn a_full_tier_keeps_what_is_pinned_and_half_a_file_of_what_was_read() {
+    let (mut pool, session, _) = pool(Config::default());
+    let read: Vec<String> = (0..6).map(|nth| format!("read{nth}")).collect();
+    let pinned = PutConfig { pin: PinKind::Hard, ..plain() };
+    pool.put_with(session, "pinned", KIB, &pinned);
+    pool.put(session, "cold", 4 * KIB);
+    for key in &read {
+        pool.put(session, key, 4 * KIB);
+    }
+    let mut orders = Vec::new();
+    while orders.len() < 8 {
+        pool.pass(20);
+        let some = pool.orders(session);
+        let from = orders.len() as u64;
+        let answers: Vec<(Rid, Option<u64>)> =
+            some.iter().zip(from..).map(|(order, at)| (order.rid, Some(at))).collect();
+        pool.written(session, 1, &answers);
+        orders.extend(some);
+    }
+    read.iter().for_each(|key| assert!(pool.get(key).is_some()));
+    let footer: Vec<(&[u8], Rid)> = orders.iter().map(|order| (order.key.as_bytes(), order.rid)).collect();
+    let stranger = [(&b"cold"[..], Rid(2)), (&b"nothing"[..], Rid(4))];
+    let now = pool.now;
+    let origin = pool.origin(session);
+    let dead = pool.core.reclaim(now, origin, tier_uuid(1), 0, &stranger, &mut pool.fx).unwrap();
+    assert_eq!(dead, [Verdict::Dead; 2]);
+    let origin = pool.origin(session);
+    let mut judged = || pool.core.reclaim(now, origin, tier_uuid(1), 0, &footer, &mut pool.fx).unwrap();
+    let verdicts = judged();
+    assert_eq!(judged(), verdicts, "a repeat is answered as it was");
+    pool.collect();
+    let kept: Vec<Rid> = verdicts
+        .iter()
+        .filter_map(|verdict| if let Verdict::Keep(rid) = verdict { Some(*rid) } else { None })
+        .collect();
+    assert_eq!(kept.len(), 1 + 4, "half of a file of eight blocks, and what is pinned: {verdicts:?}");
+    assert_eq!(verdicts[1], Verdict::Dropped);
+    assert_eq!(pool.replicas("cold").len(), 1, "it is in memory alone");
+    pool.core.reclaimed(session, tier_uuid(1), 0).unwrap();
+    pool.pass(20);
+    assert!(pool.retired().is_empty(), "what is kept is yet to be written");
+    let moved: Vec<(Rid, Option<u64>)> = kept.iter().zip(8..).map(|(rid, at)| (*rid, Some(at))).collect();
+    pool.written(session, 1, &moved);
+    pool.pass(20);
+    assert_eq!(pool.retired(), [0]);
+    assert_eq!(pool.replicas("pinned")[1].extent.offset, 8 * TIER_BLOCK);
+    pool.check();
+}
+
+#[test]
+fn a_tier_is_gone_when_it_was_hidden_for_its_retention_or_is_forgotten() {
+    let (mut pool, session, _) = pool(Config { tier_retention_ms: 60_000, ..Config::default() });
+    pool.put(session, "k", KIB);
+    pool.pass(20);
+    assert_eq!(pool.write_all(session, 1, 0), 1);
+    pool.put(session, "large", 64 * KIB);
+    pool.core.leave_tier(pool.now, session, tier_uuid(1));
+    assert!(!pool.exists("k"));
+    pool.pass(59_000);
+    pool.mount_tier(session, 1, false, whole([0])).unwrap();
+    assert!(pool.exists("k"));
+    pool.core.leave_tier(pool.now, session, tier_uuid(1));
+    pool.pass(61_000);
+    assert!(matches!(pool.mount_tier(session, 1, false, whole([0])), Err(Refused::TierUnknown(_))));
+    assert_eq!((pool.core.tiers().count(), pool.core.objects()), (0, 1));
+    pool.check();
+}
+
+#[test]
+fn a_bad_record_is_looked_at_by_its_owner_and_dropped() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "k", KIB);
+    pool.pass(20);
+    let order = pool.orders(session).remove(0);
+    pool.written(session, 1, &[(order.rid, Some(5))]);
+    pool.core.bad_replica(pool.now, session, b"k", order.rid, &mut pool.fx);
+    pool.collect();
+    let asked = pool.pushes.iter().find_map(|(to, push)| match push {
+        Push::TierRecheck { tier, replica, key } => Some((*to, *tier, replica.rid, key.to_vec())),
+        _ => None,
+    });
+    assert_eq!(asked, Some((session, tier_uuid(1), order.rid, b"k".to_vec())));
+    pool.core.rechecked(pool.now, session, order.rid, false, &mut pool.fx);
+    pool.collect();
+    assert_eq!(pool.replicas("k").len(), 1);
+    pool.check();
+}
+
+#[test]
+fn views_are_over_memory_alone() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "k", KIB);
+    pool.pass(20);
+    assert_eq!(pool.write_all(session, 1, 0), 1);
+    let view = pool.pin(session, "k").unwrap();
+    assert_eq!(view.replicas.len(), 1);
+    assert_eq!(placed(&pool.slot(session, "large", 62 * KIB)).len(), 1, "what is under a view stays");
+    pool.unpin(session, view.replicas[0].rid);
+    assert!(matches!(pool.slot(session, "larger", 63 * KIB), PutSlot::Full(_)));
+    pool.check();
+}

@@ -1,0 +1,659 @@
+//! A master's core and log, an owner with its memory and its tier, on a disk that fails as disks do; each of them is
+//! killed, cut off or loses power. Always: a read gives the value that was committed last under its key, or is a miss;
+//! what was removed is not there; where no disk failed, what the log has on a tier is read from it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooncake_core::{
+    Config, Core, Effects, EndOutcome, Ended, ListedViews, Offload, OrdersAnswered, Origin, Push, PutConfig, PutSlot,
+    PutStarted, Record, RemoveAll, Replica, STEP_OBJECTS, SegmentSpec, SessionSpec, Sight, TierMount, TierProof,
+    TierSpec, Time, To, Verdict, Written,
+};
+use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
+use mooncake_memory::crc32c;
+use mooncake_mutant::{Mutant, is_noticed_by};
+use mooncake_tier::address::{Address, BLOCK, Geometry};
+use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
+use mooncake_tier::owner::{Source, TierOwner, ToMaster};
+use mooncake_tier::reader::{Place, Reader, Want};
+use mooncake_tier::slots::Slots;
+use mooncake_tier::tier::{NewTier, Owner, Tier};
+use parking_lot::Mutex;
+
+const TIER: TierUuid = TierUuid([3; 16]);
+const SECRET: [u8; 16] = [4; 16];
+const KEYS: u64 = 48;
+/// Bytes of the owner's memory, of a file and of the tier.
+const MEMORY: u64 = 96 << 10;
+const FILE: u64 = 64 << 10;
+const CAPACITY: u64 = 8 * FILE;
+const LARGEST: u64 = 20 << 10;
+const STEPS: u64 = 600;
+
+/// How many schedules: `MOONCAKE_TIER_SEEDS` says so for long runs.
+fn seeds() -> u64 {
+    std::env::var("MOONCAKE_TIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(150)
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % bound
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// What was put: its bytes follow from its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Value {
+    number: u64,
+    size: u64,
+}
+
+impl Value {
+    fn bytes(self) -> Vec<u8> {
+        (0..self.size)
+            .map(|at| (self.number.wrapping_mul(0x9e37_79b9) >> 5) as u8 ^ at as u8 ^ (at >> 8) as u8)
+            .collect()
+    }
+}
+
+/// Memory with its stamps.
+struct Memory {
+    bytes: Vec<u8>,
+    stamps: Vec<Rid>,
+}
+
+impl Memory {
+    fn new() -> Memory {
+        Memory { bytes: vec![0; MEMORY as usize], stamps: vec![Rid(0); (MEMORY / GRANULE) as usize] }
+    }
+
+    fn granules(replica: &Replica) -> std::ops::Range<usize> {
+        let start = (replica.extent.offset / GRANULE) as usize;
+        start..start + replica.extent.length.div_ceil(GRANULE) as usize
+    }
+
+    fn stamp(&mut self, replica: &Replica, rid: Rid) {
+        self.stamps[Memory::granules(replica)].fill(rid);
+    }
+
+    fn carries(&self, replica: &Replica) -> bool {
+        self.stamps[Memory::granules(replica)].iter().all(|stamp| *stamp == replica.rid)
+    }
+
+    fn at(&self, replica: &Replica) -> &[u8] {
+        &self.bytes[replica.extent.offset as usize..][..replica.extent.length as usize]
+    }
+}
+
+struct Extent {
+    memory: Arc<Mutex<Memory>>,
+    replica: Replica,
+}
+
+impl Source for Extent {
+    fn size(&self) -> u64 {
+        self.replica.extent.length
+    }
+
+    fn copy(&self, at: u64, into: &mut [u8]) -> bool {
+        into.copy_from_slice(&self.memory.lock().at(&self.replica)[at as usize..][..into.len()]);
+        true
+    }
+
+    fn is_same(&self) -> bool {
+        self.memory.lock().carries(&self.replica)
+    }
+}
+
+/// A process that lends memory and has the tier.
+struct Process {
+    session: SessionId,
+    sequence: u64,
+    uuid: SegmentUuid,
+    memory: Arc<Mutex<Memory>>,
+    tier: TierOwner<FaultyDisk>,
+    /// On its way to the master.
+    said: Vec<ToMaster>,
+}
+
+struct World {
+    random: Random,
+    disk: FaultyDisk,
+    calm: Faults,
+    faults: Faults,
+    core: Core,
+    now: Time,
+    fx: Effects,
+    log: Vec<Record>,
+    /// So many records outlive a loss of the master's power.
+    synced: usize,
+    /// What was committed and removed, each with the length of the log then.
+    history: Vec<(usize, u64, Option<Value>)>,
+    process: Option<Process>,
+    boots: u8,
+    processes: u8,
+    next_value: u64,
+    /// A disk has failed, or unsynced writes were lost: a record may not be readable.
+    is_damaged: bool,
+    seen: Seen,
+}
+
+/// What schedules have met.
+#[derive(Debug, Default)]
+struct Seen {
+    records_read: u64,
+    files_given_up: u64,
+    records_kept: u64,
+    records_dropped: u64,
+    clean_evictions: u64,
+    unwritten_evictions: u64,
+}
+
+impl Seen {
+    fn add(&mut self, other: &Seen) {
+        self.records_read += other.records_read;
+        self.files_given_up += other.files_given_up;
+        self.records_kept += other.records_kept;
+        self.records_dropped += other.records_dropped;
+        self.clean_evictions += other.clean_evictions;
+        self.unwritten_evictions += other.unwritten_evictions;
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut chance = |most: u64| if random.one_in(2) { 0 } else { random.below(most) as u32 };
+        let (failing, misdirected, flipped) = (chance(8), chance(4), chance(8));
+        let slowest = Duration::from_micros(1 + random.below(20_000));
+        let calm = Faults { slowest, capacity: 2 * CAPACITY, ..Faults::default() };
+        let faults = Faults { failing, misdirected, flipped, ..calm };
+        let offload = Offload { on_evict: random.one_in(3), force_evict: random.one_in(3) };
+        let mut world = World {
+            disk: FaultyDisk::new(seed, calm),
+            calm,
+            faults,
+            core: Core::new(World::config(offload)),
+            random,
+            now: Time(1_000_000),
+            fx: Effects::default(),
+            log: Vec::new(),
+            synced: 0,
+            history: Vec::new(),
+            process: None,
+            boots: 1,
+            processes: 0,
+            next_value: 0,
+            is_damaged: false,
+            seen: Seen::default(),
+        };
+        world.core.begin(world.now, None, &mut world.fx);
+        world.collect();
+        world.synced = world.log.len();
+        world
+    }
+
+    fn config(offload: Offload) -> Config {
+        Config { offload, high_watermark: 0.95, ..Config::default() }
+    }
+
+    fn is_calm(&self) -> bool {
+        !self.is_damaged && (self.faults.failing, self.faults.misdirected, self.faults.flipped) == (0, 0, 0)
+    }
+
+    fn origin(&mut self) -> Origin {
+        let process = self.process.as_mut().expect("a process that asks");
+        process.sequence += 1;
+        Origin { session: process.session, sequence: process.sequence, answered_below: process.sequence }
+    }
+
+    /// Logs, and carries messages out that came down the anchor.
+    fn collect(&mut self) {
+        loop {
+            self.log.append(&mut self.fx.records);
+            let pushes = std::mem::take(&mut self.fx.pushes);
+            if pushes.is_empty() {
+                break;
+            }
+            for (to, push) in pushes {
+                let Some(process) = &mut self.process else { continue };
+                if to != To::Session(process.session) {
+                    continue;
+                }
+                match push {
+                    Push::TierOrder { rid, key, object_id, crc32c, source, .. } => {
+                        let extent = Arc::new(Extent { memory: process.memory.clone(), replica: source });
+                        process.tier.order(rid, object_id, key.into_vec(), crc32c, extent);
+                    }
+                    Push::TierRetire { epoch, files, .. } => process.tier.retire(epoch, &files),
+                    Push::Fence { replica, .. } => {
+                        process.memory.lock().stamp(&replica, Rid(replica.rid.tombstone()));
+                        let session = process.session;
+                        self.core.fence_done(self.now, session, &[replica.rid], &mut self.fx);
+                    }
+                    Push::TakeEpoch(epoch) => {
+                        let (session, uuid) = (process.session, process.uuid);
+                        self.core.epoch_taken(self.now, session, epoch.number, &[uuid], &mut self.fx);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.fx.woken.clear();
+    }
+
+    /// A new process: with memory of its own, and the folder as it is.
+    fn begin_process(&mut self) {
+        self.disk.set_faults(self.calm);
+        self.processes += 1;
+        let (boot_id, process) = (vec![self.boots; 16], vec![self.processes; 40]);
+        let spec = SessionSpec {
+            secret: u64::from(self.processes),
+            name: "owner:1".into(),
+            boot_id: boot_id.clone(),
+            process: process.clone(),
+        };
+        let session = self.core.open_session(self.now, spec, &mut self.fx).unwrap();
+        self.core.set_sight(session, Sight::Tiers);
+        let owner = Owner { boot_id: boot_id.clone(), process };
+        let slots = Slots::new(2);
+        let (tier, is_new) = match Tier::open(self.disk.clone(), owner.clone(), &slots) {
+            Ok((tier, _)) => (tier, false),
+            Err(_) => {
+                let geometry = Geometry::of_file_blocks(FILE / BLOCK).unwrap();
+                let new = NewTier { tier: TIER, secret: SECRET, cluster_id: "c".into(), capacity: CAPACITY, geometry };
+                (Tier::create(self.disk.clone(), new, owner, &slots).unwrap(), true)
+            }
+        };
+        let tier = TierOwner::new(tier, is_new, CAPACITY).unwrap();
+        let (uuid, memory) = (SegmentUuid([self.processes; 16]), Arc::new(Mutex::new(Memory::new())));
+        self.process = Some(Process { session, sequence: 0, uuid, memory, tier, said: Vec::new() });
+        let origin = self.origin();
+        let spec = SegmentSpec { uuid, name: "owner:1".into(), bytes: MEMORY, endpoint: Vec::new() };
+        self.core.mount(self.now, origin, spec, MEMORY, &mut self.fx).unwrap();
+        self.collect();
+        self.mount_tier();
+        self.disk.set_faults(self.faults);
+    }
+
+    fn mount_tier(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let proof = process.tier.proof(|| Duration::from_secs(10));
+        let file_blocks = FILE / BLOCK;
+        let spec = TierSpec {
+            uuid: TIER,
+            secret: SECRET,
+            name: "owner:1".into(),
+            bytes: CAPACITY,
+            file_blocks,
+            endpoint: Vec::new(),
+        };
+        let core_proof =
+            TierProof { files: proof.files, appended: proof.appended, suspects: proof.suspects, proven: proof.proven };
+        let mount = TierMount { spec, is_new: proof.is_new, head: proof.head, proof: core_proof };
+        let mounted = self.core.mount_tier(self.now, process.session, mount, &mut self.fx);
+        match mounted {
+            Ok(mounted) => process.tier.mounted(mounted.head),
+            // The log has lost that there is such a tier: its owner makes another one, in another folder.
+            Err(_) => {
+                assert!(!self.log.iter().any(|record| matches!(record, Record::TierSeen { .. })), "it is known");
+                self.process = None;
+                self.disk.kill_process();
+                self.disk = FaultyDisk::new(self.random.below(1 << 40), self.calm);
+                self.is_damaged = false;
+            }
+        }
+        self.collect();
+    }
+
+    fn truth(&self, key: u64) -> Option<Value> {
+        self.history.iter().rev().find(|(_, other, _)| *other == key).and_then(|(.., value)| *value)
+    }
+
+    fn name(key: u64) -> Vec<u8> {
+        format!("key-{key}").into_bytes()
+    }
+
+    fn put(&mut self) {
+        if self.process.is_none() {
+            return;
+        }
+        let (key, replace) = (self.random.below(KEYS), self.random.one_in(3));
+        let value = Value { number: self.next_value, size: 1 + self.random.below(LARGEST) };
+        self.next_value += 1;
+        let (name, origin, config) = (World::name(key), self.origin(), PutConfig { replace, ..PutConfig::default() });
+        let entries: [(&[u8], u64); 1] = [(&name, value.size)];
+        let started = self.core.put_start(self.now, origin, &entries, &config, false, &mut self.fx).unwrap();
+        let slots = match started {
+            PutStarted::Now(slots) => slots,
+            PutStarted::Parked(ticket) => loop {
+                self.log.append(&mut self.fx.records);
+                if let Some(at) = self.fx.woken.iter().position(|(other, _)| *other == ticket) {
+                    break self.fx.woken.remove(at).1;
+                }
+                self.core.background(self.now, STEP_OBJECTS, &mut self.fx);
+            },
+        };
+        self.collect();
+        let PutSlot::Placed(replicas) = &slots[0] else {
+            assert!(slots[0] != PutSlot::Exists || self.truth(key).is_some(), "{key} is there, and was removed");
+            return;
+        };
+        let process = self.process.as_mut().expect("it puts");
+        let bytes = value.bytes();
+        let mut memory = process.memory.lock();
+        for replica in replicas {
+            memory.stamp(replica, replica.rid);
+            memory.bytes[replica.extent.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        drop(memory);
+        if self.random.one_in(20) {
+            // It is left to its deadline.
+            return;
+        }
+        let ended = Ended {
+            replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(),
+            crc32c: crc32c(&bytes),
+            stays: false,
+        };
+        let origin = self.origin();
+        let rid = replicas[0].rid;
+        let outcome = self.core.put_end(self.now, origin, &[ended], &mut self.fx).unwrap();
+        self.collect();
+        if outcome == [EndOutcome::Committed] {
+            let is_it =
+                |record: &Record| matches!(record, Record::Committed { reservation, .. } if *reservation == rid);
+            let at = self.log.iter().rposition(is_it).expect("it was logged");
+            self.history.push((at + 1, key, Some(value)));
+        }
+    }
+
+    fn get(&mut self) {
+        let key = self.random.below(KEYS);
+        let Some(process) = &self.process else { return };
+        let (name, session, memory) = (World::name(key), process.session, process.memory.clone());
+        let mut found = None;
+        self.core.lookup(self.now, session, [&name[..]].into_iter(), |object| {
+            found = object.ok().map(|object| object.to_found());
+        });
+        let Some(found) = found else { return };
+        let truth = self.truth(key);
+        let value = truth.unwrap_or_else(|| panic!("key {key} was removed, and is there: {found:?}"));
+        assert_eq!(found.size, value.size, "key {key} has another value than {value:?}");
+        for replica in &found.replicas {
+            match self.core.tier(replica.extent.segment).is_some() {
+                true => self.read_record(key, &name, value, replica),
+                false => {
+                    let memory = memory.lock();
+                    // What a log lost may have been stored over since.
+                    if memory.carries(replica) {
+                        assert!(memory.at(replica) == value.bytes(), "wrong bytes of {key} in memory, {replica:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_record(&mut self, key: u64, name: &[u8], value: Value, replica: &Replica) {
+        let geometry = Geometry::of_file_blocks(FILE / BLOCK).unwrap();
+        let mut reader = Reader::new(self.disk.clone(), geometry, Slots::new(4)).unwrap();
+        let mut bytes = vec![0; value.size as usize];
+        let mut sink = |at: u64, some: &[u8]| bytes[at as usize..][..some.len()].copy_from_slice(some);
+        let address = Address(replica.extent.offset / TIER_BLOCK);
+        let place = Place { tier: TIER, address, rid: replica.rid, size: value.size, key: name };
+        let want = Want { place, from: 0, len: value.size, sink: &mut sink };
+        match reader.read(&mut [want], || Duration::from_secs(10)).remove(0) {
+            Ok(()) => {
+                assert!(bytes == value.bytes(), "wrong bytes of {key} on the tier, {replica:?}");
+                self.seen.records_read += 1;
+            }
+            Err(miss) => assert!(!self.is_calm(), "key {key} is on a Live tier at {replica:?}, and not read: {miss}"),
+        }
+    }
+
+    fn remove(&mut self) {
+        if self.process.is_none() {
+            return;
+        }
+        if self.random.one_in(8) {
+            let mut removal = RemoveAll::new(&mut self.core, true);
+            while !self.core.remove_all_slice(self.now, &mut removal, 7, &mut self.fx) {
+                self.collect();
+                if self.random.one_in(2) {
+                    self.hear_one();
+                }
+            }
+            self.collect();
+            // Before the reply (`docs/safety.md`, rule T10).
+            self.synced = self.log.len();
+            (0..KEYS).for_each(|key| self.history.push((self.log.len(), key, None)));
+            return;
+        }
+        let (key, origin, before) = (self.random.below(KEYS), self.origin(), self.log.len());
+        let name = World::name(key);
+        self.core.remove(self.now, origin, &[&name], true, &mut self.fx).unwrap();
+        self.collect();
+        let is_it = |record: &Record| matches!(record, Record::Removed { key, .. } if **key == name[..]);
+        let at = self.log[before..].iter().position(is_it).map_or(before, |at| before + at + 1);
+        self.history.push((at, key, None));
+    }
+
+    /// The next word of the owner comes to the master.
+    fn hear_one(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        if process.said.is_empty() {
+            return;
+        }
+        let session = process.session;
+        match process.said.remove(0) {
+            ToMaster::Written { written, window, sealed } => {
+                let written =
+                    written.iter().map(|(rid, address)| Written { rid: *rid, address: address.map(|at| at.0) });
+                let sealed = sealed.iter().map(|file| file.0).collect();
+                let answered = OrdersAnswered { written: written.collect(), window, sealed };
+                self.core.orders_answered(self.now, session, TIER, &answered, &mut self.fx);
+            }
+            ToMaster::Reclaim { file, records } => {
+                let origin = self.origin();
+                let records: Vec<(&[u8], Rid)> = records.iter().map(|(key, rid)| (&key[..], *rid)).collect();
+                let verdicts = self.core.reclaim(self.now, origin, TIER, file.0, &records, &mut self.fx);
+                let process = self.process.as_mut().expect("it asks");
+                match verdicts {
+                    Ok(verdicts) => {
+                        let count =
+                            |is: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| is(verdict)).count() as u64;
+                        self.seen.records_kept += count(|verdict| matches!(verdict, Verdict::Keep(_)));
+                        self.seen.records_dropped += count(|verdict| *verdict == Verdict::Dropped);
+                        let rid = |verdict: &Verdict| if let Verdict::Keep(rid) = verdict { *rid } else { Rid(0) };
+                        process.tier.judged(&verdicts.iter().map(rid).collect::<Vec<_>>());
+                    }
+                    Err(_) => process.tier.not_judged(),
+                }
+            }
+            ToMaster::Reclaimed(file) => {
+                self.seen.files_given_up += 1;
+                if self.core.reclaimed(session, TIER, file.0).is_err() {
+                    process.tier.not_judged();
+                }
+            }
+        }
+        self.collect();
+    }
+
+    fn go_on(&mut self) {
+        let wait = Duration::from_micros(self.random.below(4_000));
+        let is_lame = self.random.one_in(6);
+        if let Some(process) = &mut self.process {
+            let said = process.tier.poll(self.disk.now(), wait);
+            process.said.extend(said);
+            if !is_lame {
+                while self.process.as_ref().is_some_and(|process| !process.said.is_empty()) {
+                    self.hear_one();
+                }
+            }
+        }
+        let ms = 20 * (1 + self.random.below(20));
+        let pause = Duration::from_millis(self.random.below(ms));
+        self.disk.pass(pause);
+        self.now = self.now.plus_ms(ms);
+        if let Some(process) = &self.process {
+            self.core.beat(self.now, process.session, &[], &[], &mut self.fx);
+        }
+        self.core.tick(self.now, &mut self.fx);
+        while self.core.background(self.now, STEP_OBJECTS, &mut self.fx) {}
+        self.collect();
+        // The disk of the log syncs now and then.
+        if self.random.one_in(4) {
+            self.synced = self.log.len();
+        }
+        self.core.check_invariants().unwrap();
+    }
+
+    fn resume(&mut self, epoch_taken: u16) {
+        let Some(process) = &mut self.process else { return };
+        let (session, uuid) = (process.session, process.uuid);
+        let secret = u64::from(uuid.0[0]);
+        let (views, segments) = (ListedViews::default(), [(uuid, epoch_taken)]);
+        let resumed = self.core.resume_session(self.now, session, secret, &segments, views, &mut self.fx);
+        if resumed.as_ref().is_ok_and(|resumed| resumed.gone.is_empty()) {
+            self.core.set_sight(session, Sight::Tiers);
+            self.collect();
+            self.mount_tier();
+        } else {
+            // The log has lost its session, or its memory: it begins anew, with its folder.
+            self.end_process(false);
+        }
+    }
+
+    fn end_process(&mut self, power_lost: bool) {
+        let Some(process) = self.process.take() else { return };
+        drop(process.tier.into_lock());
+        match power_lost {
+            false => self.disk.kill_process(),
+            true => {
+                self.disk.lose_power();
+                self.boots += 1;
+            }
+        }
+        self.core.process_gone(self.now, process.session, &mut self.fx);
+        while self.core.background(self.now, STEP_OBJECTS, &mut self.fx) {}
+        self.collect();
+    }
+
+    fn restart_master(&mut self, power_lost: bool) {
+        let epoch = self.core.epoch().number;
+        if power_lost {
+            let kept = self.synced + self.random.below((self.log.len() - self.synced) as u64 + 1) as usize;
+            self.log.truncate(kept);
+            // A place that was dropped may be back, because its bytes were lost with the power of the owner's host.
+            self.is_damaged |= self.boots > 1;
+            self.history.retain(|(length, ..)| *length <= kept);
+        }
+        self.note_evictions();
+        let config = World::config(Offload { on_evict: self.random.one_in(3), force_evict: false });
+        let mut core = Core::new(config);
+        self.log.iter().for_each(|record| core.replay(record.clone()).unwrap());
+        self.core = core;
+        self.fx = Effects::default();
+        if let Some(process) = &mut self.process {
+            process.said.clear();
+            process.tier.anchor_lost();
+        }
+        let raised = power_lost.then_some(epoch + 1);
+        self.core.begin(self.now, raised, &mut self.fx);
+        self.collect();
+        self.synced = self.log.len();
+        self.resume(if power_lost { 0 } else { epoch });
+    }
+
+    fn note_evictions(&mut self) {
+        let counters = self.core.stats().counters;
+        self.seen.clean_evictions += counters.evicted_clean_objects;
+        self.seen.unwritten_evictions += counters.evicted_unwritten_objects;
+    }
+
+    fn trouble(&mut self) {
+        match self.random.below(6) {
+            0 => self.end_process(false),
+            1 => self.end_process(true),
+            2 => self.restart_master(false),
+            3 => self.restart_master(true),
+            4 => {
+                let Some(process) = &mut self.process else { return };
+                process.said.clear();
+                process.tier.anchor_lost();
+                let session = process.session;
+                self.core.anchor_lost(self.now, session, &mut self.fx);
+                self.collect();
+                self.resume(self.core.epoch().number);
+            }
+            _ => {
+                // A new core from a snapshot of this one.
+                let mut core = Core::new(World::config(Offload::default()));
+                self.core.snapshot().for_each(|record| core.replay(record).unwrap());
+                let state = |core: &Core| {
+                    let mut records: Vec<String> = core.snapshot().map(|record| format!("{record:?}")).collect();
+                    records.sort();
+                    records
+                };
+                assert_eq!(state(&core), state(&self.core), "a snapshot makes another state");
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..STEPS {
+            if self.process.is_none() {
+                self.begin_process();
+            }
+            match self.random.below(80) {
+                0..28 => self.put(),
+                28..50 => self.get(),
+                50..52 => self.remove(),
+                52 => self.trouble(),
+                _ => self.go_on(),
+            }
+        }
+        self.note_evictions();
+    }
+}
+
+#[test]
+fn a_read_gives_the_value_last_committed_or_is_a_miss_and_what_was_removed_stays_so() {
+    let first = std::env::var("MOONCAKE_TIER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let mut seen = Seen::default();
+    for seed in first..first + seeds() {
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        world.run();
+        seen.add(&world.seen);
+    }
+    println!("{} schedules from {first} on: {seen:?}", seeds());
+    let Seen { records_read, files_given_up, records_kept, records_dropped, clean_evictions, unwritten_evictions } =
+        seen;
+    let all = [records_read, files_given_up, records_kept, records_dropped, clean_evictions, unwritten_evictions];
+    assert!(all.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+#[test]
+fn each_mutant_is_noticed() {
+    use Mutant::*;
+    std::panic::set_hook(Box::new(|_| {}));
+    let noticed = [LostWritesAreTrusted, FileNumbersAreUsedAgain, RecordsAreNotCompared].map(|mutant| {
+        let seed = (0..300).find(|seed| is_noticed_by(mutant, || World::new(*seed).run()));
+        println!("{mutant:?}: seed {seed:?}");
+        (mutant, seed)
+    });
+    _ = std::panic::take_hook();
+    assert!(noticed.iter().all(|(_, seed)| seed.is_some()), "{noticed:?}");
+}

@@ -1,0 +1,522 @@
+//! What the owner of a tier does: it writes what the master orders and answers where that lies, says what its folder
+//! proves, and gives up its oldest file where there is no room.
+//!
+//! The master alone says what exists: an owner has no index. What it is told comes in by calls, what it says comes out
+//! of [`TierOwner::poll`], for a driver to carry over the session's anchor and calls.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooncake_ids::Rid;
+use mooncake_mutant::mutant;
+
+use crate::address::{Address, FileNumber, Geometry};
+use crate::appender::{Appender, Event, Loss, Order, Value};
+use crate::contents::{contents, object_id};
+use crate::footer::Entry;
+use crate::medium::Medium;
+use crate::reader::{Miss, Place, Reader, Want};
+use crate::slots::Slots;
+use crate::superblock::Superblock;
+use crate::tier::{Tier, TierError};
+
+/// Records that one request names.
+const NAMED_MAX: usize = 1_000;
+
+/// Files that are to be free before an order needs them: the next one, and one for what is kept of a full one.
+const FILES_AHEAD: u64 = 2;
+
+/// Bytes of one object that is written once more; more of them wait for each other.
+const MOVED_MAX: u64 = 64 << 20;
+
+/// What it may have under order before it has measured how fast it writes.
+const WINDOW_FIRST: u64 = 16 << 20;
+
+/// Time that a window is for.
+const WINDOW_TIME: Duration = Duration::from_millis(500);
+
+/// Buffers of the writer, and for what it reads itself.
+const WRITER_SLOTS: usize = 4;
+const READER_SLOTS: usize = 4;
+
+/// Bytes of an object in memory, from which its placement may go at any time.
+pub trait Source: Send + Sync {
+    /// How many.
+    fn size(&self) -> u64;
+
+    /// Copies those from `at` on; false if they cannot be reached any more.
+    fn copy(&self, at: u64, into: &mut [u8]) -> bool;
+
+    /// Whether all that was copied so far was the placement's: its stamps are there still.
+    fn is_same(&self) -> bool;
+}
+
+/// Something for the master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToMaster {
+    /// Orders are answered. Those without an address left nothing that can be read.
+    Written {
+        /// By rid.
+        written: Vec<(Rid, Option<Address>)>,
+        /// Bytes that are written in half a second.
+        window: u64,
+        /// Files that are appended no more.
+        sealed: Vec<FileNumber>,
+    },
+    /// Records of a file that is given up are to be judged; [`TierOwner::judged`] takes the answer.
+    Reclaim {
+        /// The file.
+        file: FileNumber,
+        /// Keys and rids.
+        records: Vec<(Vec<u8>, Rid)>,
+    },
+    /// All of them have been, and what was kept is written.
+    Reclaimed(FileNumber),
+}
+
+/// What the folder proves when the tier is mounted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Proof {
+    /// Nothing was ever written there.
+    pub is_new: bool,
+    /// Above the numbers of all files that it had.
+    pub head: u64,
+    /// The files that are there: all numbers of each.
+    pub files: BTreeSet<u64>,
+    /// Those that go on.
+    pub appended: BTreeSet<u64>,
+    /// What lies in these is there only if it is among the proven.
+    pub suspects: BTreeSet<u64>,
+    /// Records that were read back and are whole.
+    pub proven: BTreeSet<Rid>,
+}
+
+/// A tier that this process has.
+pub struct TierOwner<M: Medium> {
+    medium: M,
+    appender: Appender<M>,
+    reader: Reader<M>,
+    slots: Slots,
+    lock: M::Lock,
+    geometry: Geometry,
+    capacity: u64,
+    is_new: bool,
+    /// What was ordered and is not answered.
+    ordered: BTreeMap<Rid, Ordered>,
+    answers: Vec<(Rid, Option<Address>)>,
+    /// Files in which nothing is written any more, and whose records have all been answered.
+    over: BTreeSet<FileNumber>,
+    /// Files that the disk failed to write, and of which something may be under way.
+    failed: BTreeSet<FileNumber>,
+    /// Those that are over since the master was told of others.
+    sealed: Vec<FileNumber>,
+    /// The highest epoch that was seen.
+    epoch: u16,
+    rate: Rate,
+    giving_up: Option<GivingUp>,
+    /// Giving up the oldest file gained next to nothing: not tried again before.
+    stuck_until: Duration,
+}
+
+enum Ordered {
+    Source(Arc<dyn Source>),
+    /// A record that is written once more.
+    Moved(u64),
+}
+
+/// A file that is given up.
+struct GivingUp {
+    file: FileNumber,
+    entries: Vec<Entry>,
+    /// Before this one all have been named.
+    next: usize,
+    /// Those named in the request that is under way.
+    asked: Option<std::ops::Range<usize>>,
+    /// To be written once more, with their new rids.
+    keep: Vec<(usize, Rid)>,
+    moving: BTreeSet<Rid>,
+    moving_bytes: u64,
+    /// The master knows that nothing more of it is to be kept.
+    is_told: bool,
+    /// What there is to be kept was found to be worth it.
+    is_weighed: bool,
+}
+
+/// How fast it writes, measured while it does.
+struct Rate {
+    since: Option<Duration>,
+    bytes: u64,
+    window: u64,
+}
+
+impl Rate {
+    fn wrote(&mut self, now: Duration, bytes: u64, goes_on: bool) {
+        let since = *self.since.get_or_insert(now);
+        self.bytes += bytes;
+        let time = now.saturating_sub(since);
+        if time >= WINDOW_TIME {
+            let measured = u128::from(self.bytes) * WINDOW_TIME.as_nanos() / time.as_nanos();
+            self.window = u64::try_from(measured).unwrap_or(u64::MAX);
+            (self.since, self.bytes) = (Some(now), 0);
+        }
+        // Time in which nothing is ordered says nothing of the disk.
+        if !goes_on {
+            (self.since, self.bytes) = (None, 0);
+        }
+    }
+}
+
+/// Gives an appender what a source has.
+struct FromSource(Arc<dyn Source>);
+
+impl Value for FromSource {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn copy(&self, at: u64, into: &mut [u8]) -> bool {
+        self.0.copy(at, into)
+    }
+}
+
+/// A record that was read to be written once more.
+struct FromRecord(Vec<u8>);
+
+impl Value for FromRecord {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn copy(&self, at: u64, into: &mut [u8]) -> bool {
+        into.copy_from_slice(&self.0[at as usize..][..into.len()]);
+        true
+    }
+}
+
+impl<M: Medium> TierOwner<M> {
+    /// Of a tier that was created, or taken over.
+    pub fn new(tier: Tier<M>, is_new: bool, capacity: u64) -> Result<Self, TierError> {
+        let disk = |what: &'static str| move |source: io::Error| TierError::Disk { what, source };
+        let slots = Slots::new(WRITER_SLOTS);
+        let geometry = tier.superblock.geometry;
+        let (medium, files) = (tier.medium.clone(), tier.files.clone());
+        let (superblock, super_file) = ((tier.superblock.clone(), tier.sequence), tier.super_file.clone());
+        let lock = tier.into_lock();
+        // None of those that an earlier owner has left is appended.
+        let over = files.keys().copied().collect();
+        let appender = Appender::new(medium.clone(), slots, superblock, super_file, capacity, files)
+            .map_err(disk("open its files"))?;
+        let reading = Slots::new(READER_SLOTS);
+        let reader = Reader::new(medium.clone(), geometry, reading.clone()).map_err(disk("read its files"))?;
+        Ok(TierOwner {
+            medium,
+            appender,
+            reader,
+            slots: reading,
+            lock,
+            geometry,
+            capacity,
+            is_new,
+            ordered: BTreeMap::new(),
+            answers: Vec::new(),
+            over,
+            failed: BTreeSet::new(),
+            sealed: Vec::new(),
+            epoch: 0,
+            rate: Rate { since: None, bytes: 0, window: WINDOW_FIRST },
+            giving_up: None,
+            stuck_until: Duration::ZERO,
+        })
+    }
+
+    /// The superblock as it is.
+    pub fn superblock(&self) -> &Superblock {
+        self.appender.superblock()
+    }
+
+    /// What the folder proves now. Reads all of what an earlier owner may not have brought to the disk before its host
+    /// lost power, and of files that the disk failed to write.
+    pub fn proof(&mut self, mut time_left: impl FnMut() -> Duration) -> Proof {
+        let superblock = self.appender.superblock().clone();
+        let all: Vec<(FileNumber, u64)> = self.appender.files().iter().map(|(file, bytes)| (*file, *bytes)).collect();
+        let numbers = |(file, bytes): (FileNumber, u64)| file.0..file.0 + self.geometry.numbers_for(bytes);
+        let files: BTreeSet<u64> = all.iter().flat_map(|file| numbers(*file)).collect();
+        let appended = all.iter().map(|(file, _)| file.0).filter(|file| self.appender.is_appended(FileNumber(*file)));
+        let appended: BTreeSet<u64> = appended.collect();
+        let suspects: BTreeSet<u64> = superblock.suspects.iter().map(|file| file.0).collect();
+        let mut proven = BTreeSet::new();
+        for (file, bytes) in all.into_iter().filter(|(file, _)| suspects.contains(&file.0)) {
+            match contents(&self.medium, (superblock.tier, self.geometry), (file, bytes), &self.slots) {
+                Ok(found) => proven.extend(self.whole(&superblock, &found.entries, &mut time_left)),
+                Err(error) => {
+                    tracing::warn!(file = file.0, %error, "a file of the tier cannot be read; what it had is lost");
+                }
+            }
+        }
+        let is_new = self.is_new && files.is_empty();
+        Proof { is_new, head: superblock.next_file.0, files, appended, suspects, proven }
+    }
+
+    /// Which of these are whole.
+    fn whole(
+        &mut self,
+        superblock: &Superblock,
+        entries: &[Entry],
+        time_left: &mut impl FnMut() -> Duration,
+    ) -> Vec<Rid> {
+        let mut good = Vec::new();
+        for some in entries.chunks(32) {
+            let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, _: &[u8]| ()).collect();
+            let wants = some.iter().zip(&mut sinks).map(|(entry, sink)| Want {
+                place: place_of(superblock, entry),
+                from: 0,
+                len: entry.size,
+                sink,
+            });
+            let mut wants: Vec<Want<'_>> = wants.collect();
+            let results = self.reader.read(&mut wants, &mut *time_left);
+            good.extend(some.iter().zip(results).filter(|(_, result)| result.is_ok()).map(|(entry, _)| entry.rid));
+        }
+        good
+    }
+
+    /// The master has mounted the tier: new files have this number at least.
+    pub fn mounted(&mut self, head: u64) {
+        self.appender.begin_above(FileNumber(head));
+    }
+
+    /// Orders and questions of before are over, on both sides.
+    pub fn anchor_lost(&mut self) {
+        self.ordered.clear();
+        self.answers.clear();
+        self.sealed.clear();
+        self.giving_up = None;
+    }
+
+    /// The master orders an object to be written, of that checksum.
+    pub fn order(&mut self, rid: Rid, object_id: Rid, key: Vec<u8>, crc32c: u32, source: Arc<dyn Source>) {
+        let value = Box::new(FromSource(source.clone()));
+        self.ordered.insert(rid, Ordered::Source(source));
+        self.appender.append(Order { rid, object_id, key, crc32c: Some(crc32c), value });
+    }
+
+    /// An order that cannot be carried out: the object is not where the master says.
+    pub fn refuse(&mut self, rid: Rid) {
+        self.answers.push((rid, None));
+    }
+
+    /// No object needs these files, as a master of that epoch says.
+    pub fn retire(&mut self, epoch: u16, files: &[u64]) {
+        if epoch < self.epoch {
+            return;
+        }
+        self.epoch = epoch;
+        for file in files.iter().copied().map(FileNumber) {
+            if self.appender.is_appended(file) || !self.appender.files().contains_key(&file) {
+                continue;
+            }
+            if let Err(error) = self.appender.retire(file) {
+                tracing::warn!(file = file.0, %error, "a file that nothing needs cannot be removed from the tier");
+            }
+            self.over.remove(&file);
+            self.giving_up.take_if(|up| up.file == file);
+        }
+    }
+
+    /// The master has judged what [`ToMaster::Reclaim`] named: a new rid for each that is kept, 0 for the others.
+    pub fn judged(&mut self, rids: &[Rid]) {
+        let Some(up) = &mut self.giving_up else { return };
+        let Some(asked) = up.asked.take() else { return };
+        let kept = asked.zip(rids).filter(|(_, rid)| rid.0 != 0);
+        up.keep.extend(kept.map(|(at, rid)| (at, *rid)));
+    }
+
+    /// The master did not judge: the file stays, and is tried again.
+    pub fn not_judged(&mut self) {
+        self.giving_up = None;
+    }
+
+    /// Whether everything that was ordered is answered and synced.
+    pub fn is_idle(&self) -> bool {
+        self.ordered.is_empty() && self.answers.is_empty() && self.appender.is_idle()
+    }
+
+    /// From now on what was written is synced as soon as it can be.
+    pub fn sync_at_once(&mut self) {
+        self.appender.sync_at_once();
+    }
+
+    /// What has to live as long as anything is written to the folder.
+    pub fn into_lock(self) -> M::Lock {
+        self.lock
+    }
+
+    /// Goes on; waits so long at most for a disk. What is to be said to the master.
+    pub fn poll(&mut self, now: Duration, wait: Duration) -> Vec<ToMaster> {
+        let events = self.appender.poll(now, wait);
+        let mut bytes = 0;
+        for event in events {
+            match event {
+                Event::Written { rid, address } => bytes += self.written(rid, address),
+                Event::Lost { rid, why } => self.lost(rid, why),
+                Event::Sealed(file) => self.is_over(file),
+                Event::Suspect(file) => {
+                    tracing::warn!(file = file.0, "the disk failed to write a file of the tier; it is closed");
+                    self.failed.insert(file);
+                }
+            }
+        }
+        let still: Vec<FileNumber> = self.failed.extract_if(.., |file| !self.appender.is_busy(*file)).collect();
+        still.into_iter().for_each(|file| self.is_over(file));
+        self.rate.wrote(now, bytes, !self.ordered.is_empty());
+        let mut said = Vec::new();
+        if !self.answers.is_empty() || !self.sealed.is_empty() {
+            let (written, sealed) = (std::mem::take(&mut self.answers), std::mem::take(&mut self.sealed));
+            said.push(ToMaster::Written { written, window: self.rate.window, sealed });
+        }
+        said.extend(self.make_room(now));
+        said
+    }
+
+    fn is_over(&mut self, file: FileNumber) {
+        self.over.insert(file);
+        self.sealed.push(file);
+    }
+
+    /// Bytes of the object.
+    fn written(&mut self, rid: Rid, address: Address) -> u64 {
+        let Some(ordered) = self.ordered.remove(&rid) else { return 0 };
+        let (bytes, is_good) = match &ordered {
+            Ordered::Source(source) => (source.size(), source.is_same() || mutant!(StampsAreReadOnce)),
+            Ordered::Moved(bytes) => (*bytes, true),
+        };
+        self.answers.push((rid, is_good.then_some(address)));
+        self.has_moved(rid, bytes);
+        bytes
+    }
+
+    fn lost(&mut self, rid: Rid, why: Loss) {
+        tracing::debug!(rid = format_args!("{:#x}", rid.0), ?why, "an object was not written to its tier");
+        let Some(ordered) = self.ordered.remove(&rid) else { return };
+        self.answers.push((rid, None));
+        if let Ordered::Moved(bytes) = ordered {
+            self.has_moved(rid, bytes);
+        }
+    }
+
+    fn has_moved(&mut self, rid: Rid, bytes: u64) {
+        if let Some(up) = &mut self.giving_up
+            && up.moving.remove(&rid)
+        {
+            up.moving_bytes -= bytes;
+        }
+    }
+
+    /// Goes on giving up the oldest file, or begins to where there is no room for the next ones.
+    fn make_room(&mut self, now: Duration) -> Option<ToMaster> {
+        if self.giving_up.is_none() {
+            let used: u64 = self.appender.files().values().sum();
+            let has_room = used + FILES_AHEAD * self.geometry.file_bytes() <= self.capacity;
+            if has_room || now < self.stuck_until {
+                return None;
+            }
+            self.begin_giving_up()?;
+        }
+        let up = self.giving_up.as_mut().expect("it has begun");
+        if up.asked.is_some() {
+            return None;
+        }
+        if up.next < up.entries.len() {
+            let asked = up.next..up.entries.len().min(up.next + NAMED_MAX);
+            let named = up.entries[asked.clone()].iter().map(|entry| (entry.key.clone(), entry.rid));
+            let records = named.collect();
+            up.next = asked.end;
+            up.asked = Some(asked);
+            return Some(ToMaster::Reclaim { file: up.file, records });
+        }
+        let kept: u64 = up.keep.iter().map(|(at, _)| up.entries[*at].size).sum();
+        if !std::mem::replace(&mut up.is_weighed, true) && kept > self.geometry.file_bytes() / 10 * 9 {
+            let (file, keep) = (up.file.0, std::mem::take(&mut up.keep));
+            tracing::warn!(file, "a full tier gains next to nothing: most of its oldest file is pinned or looked up");
+            self.answers.extend(keep.into_iter().map(|(_, rid)| (rid, None)));
+            (self.giving_up, self.stuck_until) = (None, now + STUCK);
+            return None;
+        }
+        self.move_kept();
+        let up = self.giving_up.as_mut().expect("it goes on");
+        let is_through = up.keep.is_empty() && up.moving.is_empty() && self.answers.is_empty();
+        if !is_through || std::mem::replace(&mut up.is_told, true) {
+            return None;
+        }
+        Some(ToMaster::Reclaimed(up.file))
+    }
+
+    /// Writes once more what is kept of the file that is given up.
+    fn move_kept(&mut self) {
+        let superblock = self.appender.superblock().clone();
+        let Some(up) = &mut self.giving_up else { return };
+        while up.moving_bytes < MOVED_MAX
+            && let Some((at, rid)) = up.keep.pop()
+        {
+            let entry = &up.entries[at];
+            let mut bytes = vec![0; entry.size as usize];
+            let mut sink = |at: u64, some: &[u8]| bytes[at as usize..][..some.len()].copy_from_slice(some);
+            let want = Want { place: place_of(&superblock, entry), from: 0, len: entry.size, sink: &mut sink };
+            let read = self.reader.read(&mut [want], || READ_LIMIT).pop();
+            let of = (superblock.tier, self.geometry);
+            let id = object_id(&self.medium, of, (up.file, entry.address), &self.slots);
+            match (read, id) {
+                (Some(Ok(())), Ok(Some(object_id))) => {
+                    let (key, size) = (entry.key.clone(), entry.size);
+                    up.moving.insert(rid);
+                    up.moving_bytes += size;
+                    self.ordered.insert(rid, Ordered::Moved(size));
+                    let value = Box::new(FromRecord(bytes));
+                    self.appender.append(Order { rid, object_id, key, crc32c: None, value });
+                }
+                (read, _) => {
+                    let why = read.and_then(Result::err).unwrap_or(Miss::Wrong);
+                    tracing::warn!(file = up.file.0, %why, "a record that was to be kept cannot be read");
+                    self.answers.push((rid, None));
+                }
+            }
+        }
+    }
+
+    fn begin_giving_up(&mut self) -> Option<()> {
+        let file = *self.over.first()?;
+        let bytes = self.appender.files().get(&file).copied().unwrap_or(0);
+        let tier = self.appender.superblock().tier;
+        let entries = match contents(&self.medium, (tier, self.geometry), (file, bytes), &self.slots) {
+            Ok(found) => found.entries,
+            Err(error) => {
+                tracing::warn!(file = file.0, %error, "the oldest file of the tier cannot be read; it is given up");
+                Vec::new()
+            }
+        };
+        self.giving_up = Some(GivingUp {
+            file,
+            entries,
+            next: 0,
+            asked: None,
+            keep: Vec::new(),
+            moving: BTreeSet::new(),
+            moving_bytes: 0,
+            is_told: false,
+            is_weighed: false,
+        });
+        Some(())
+    }
+}
+
+/// Between two tries to give up a file of which nearly all is kept.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// Time that a disk has for a record that is to be kept.
+const READ_LIMIT: Duration = Duration::from_secs(3);
+
+fn place_of<'a>(superblock: &Superblock, entry: &'a Entry) -> Place<'a> {
+    Place { tier: superblock.tier, address: entry.address, rid: entry.rid, size: entry.size, key: &entry.key }
+}
