@@ -98,7 +98,7 @@ def test_a_stray_word_starts_nothing(command, word, tmp_path):
         (["--global_segment_size=4 XB"], "4 XB"),
         (["--global_segment_size=0"], "global_segment_size"),
         (["--globalsegmentsize=1"], "did you mean"),
-        (["--enable_offload"], "enable_offload"),
+        (["--offload=true"], "did you mean"),
         (["--master_server_address=nowhere:99999"], '"nowhere:99999" is not host:port'),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_storage_node_refuses_what_it_cannot_do(args, said):
 
 def test_flags_without_a_meaning_are_accepted_with_one_line(cluster):
     c = cluster(nodes=0)
-    flags = ["--threads=4", "--tenant_id", "default", "--noenable_offload", "--device_names="]
+    flags = ["--threads=4", "--tenant_id", "default", "--start_offload_rpc_server", "--device_names="]
     node = c.add_node(16 << 20, flags)
     assert node.output().count("flag --threads has no effect") == 1
     assert c.segments() == [node.segment]

@@ -63,13 +63,13 @@ def test_calls_take_what_has_a_truth_value(store):
     assert store.batch_get_into_multi_buffers([], [], [], None) == []
 
 
-def test_setup_takes_what_has_a_truth_value(shared_cluster):
+def test_setup_takes_what_has_a_truth_value(shared_cluster, tmp_path):
     address = shared_cluster.master.addr
     s = MooncakeDistributedStore()
     required = ("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", address)
     for flag in (1, None, np.False_):
         http = {"enable_client_http_server": flag, "client_http_port": free_port()}
-        assert s.setup(*required, enable_ssd_offload=flag, **http) == 0, s.last_error()
+        assert s.setup(*required, enable_ssd_offload=flag, ssd_offload_path=str(tmp_path), **http) == 0, s.last_error()
     with pytest.raises(TypeError, match="enable_ssd_offload"):
         s.setup(*required, enable_ssd_offload="no")
     s.close()

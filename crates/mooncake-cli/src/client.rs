@@ -224,6 +224,9 @@ fn options(given: &Given, ended: &Arc<AtomicBool>) -> Result<StoreOptions, Clien
     }
     options.local_buffer_size = size(given, "local_buffer_size")?;
     options.bind_address = options.bind_address.or(bind);
+    if given.boolean("enable_offload") {
+        options = options.with_tier("")?;
+    }
     let ended = Arc::clone(ended);
     options.interrupted = Some(Arc::new(move || ended.load(Ordering::Relaxed)));
     Ok(options)

@@ -16,12 +16,13 @@ use crate::error::{Cause, StoreError};
 use crate::machine::get_session::GetSessions;
 use crate::machine::numbering::Numbering;
 use crate::metrics::{Metrics, Timer};
-use crate::options::StoreOptions;
+use crate::options::{StoreOptions, TierOptions};
 use crate::segment_id::SegmentId;
 use crate::segments::directory::Places;
 use crate::segments::owner::{Backing, Ownership, SegmentOwner};
 use crate::segments::owner_events::OwnerEvents;
 use crate::segments::server::serve;
+use crate::tier::{StoreTier, Surroundings};
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -87,6 +88,14 @@ impl Inner {
         };
         let owner = SegmentOwner::prepare(self.shared.control.clone(), ownership)?;
         Ok(self.shared.owner.get_or_init(|| owner).clone())
+    }
+
+    /// Has this store keep a tier from now on.
+    pub(crate) fn start_tier(&self, options: &TierOptions) -> Result<(), StoreError> {
+        let (control, owner) = (self.shared.control.clone(), self.owner()?);
+        let tier = StoreTier::start(options, Surroundings { control, owner, reach: self.shared.clone() })?;
+        _ = self.shared.tier.set(tier);
+        Ok(())
     }
 
     pub(crate) fn timer(&self) -> Option<Timer<'_>> {

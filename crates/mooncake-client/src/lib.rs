@@ -64,6 +64,7 @@ mod segments;
 mod session;
 mod size;
 mod store;
+mod tier;
 mod transfer_error;
 
 pub use call::describe::{ReplicaDescriptor, ReplicaKind, ReplicaStatus};
@@ -81,7 +82,7 @@ pub use machine::put::PutOutcome;
 pub use metrics::reference_page as metrics_page;
 pub use mooncake_memory::{ForeignRange, Registry, RunsOut, Source, Target};
 pub use mooncake_segment::{LinkReport, Path};
-pub use options::{InterruptHook, PinKind, PutOptions, StoreOptions};
+pub use options::{InterruptHook, PinKind, PutOptions, StoreOptions, TierOptions};
 pub use segment_id::SegmentId;
 pub use size::{SizeError, parse_size};
 pub use store::{Health, Store};

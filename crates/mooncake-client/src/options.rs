@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,9 +55,34 @@ pub struct StoreOptions {
     pub metric_bandwidth: bool,
     /// Told with all metrics. `MC_STORE_CLUSTER_ID`.
     pub cluster_id: Option<String>,
+    /// A folder behind the memory.
+    pub tier: Option<TierOptions>,
     /// Ends calls that wait.
     pub interrupted: Option<InterruptHook>,
 }
+
+/// Where a store's tier lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierOptions {
+    /// Made if it is not there; the tier has a folder of its own in it.
+    pub path: PathBuf,
+    /// Most bytes of its files; none: nine tenths of the file system.
+    pub bytes: Option<u64>,
+    /// Bytes of one file; none: a 64th of all, 16 to 256 MiB.
+    pub file_bytes: Option<u64>,
+    /// Folders of other clusters are left as they are.
+    pub cluster_id: String,
+}
+
+impl TierOptions {
+    /// Below that path, with the defaults for all else.
+    pub fn new(path: impl Into<PathBuf>) -> TierOptions {
+        TierOptions { path: path.into(), bytes: None, file_bytes: None, cluster_id: String::new() }
+    }
+}
+
+/// Where a tier lies of which nothing says where.
+const TIER_PATH: &str = "/data/file_storage";
 
 impl StoreOptions {
     /// The defaults for a client of a master.
@@ -80,6 +106,7 @@ impl StoreOptions {
             metric_interval: None,
             metric_bandwidth: false,
             cluster_id: None,
+            tier: None,
             interrupted: None,
         }
     }
@@ -87,6 +114,22 @@ impl StoreOptions {
     /// The environment over these settings. A value that means nothing is an error that names it.
     pub fn from_env(self) -> Result<Self, StoreError> {
         self.overlaid(variable)
+    }
+
+    /// With a tier: below that path, or, if it is empty, where `MOONCAKE_OFFLOAD_FILE_STORAGE_PATH` says; of
+    /// `MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES` at most.
+    pub fn with_tier(self, path: &str) -> Result<Self, StoreError> {
+        self.with_tier_of(path, variable)
+    }
+
+    fn with_tier_of(mut self, path: &str, var: impl Fn(&str) -> Option<String>) -> Result<Self, StoreError> {
+        let named = var("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH").filter(|path| !path.is_empty());
+        let path = if path.is_empty() { named.unwrap_or_else(|| TIER_PATH.to_owned()) } else { path.to_owned() };
+        let mut tier = TierOptions::new(path);
+        tier.bytes = parsed::<u64>("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", &var)?;
+        tier.cluster_id = self.cluster_id.clone().unwrap_or_default();
+        self.tier = Some(tier);
+        Ok(self)
     }
 
     fn overlaid(mut self, var: impl Fn(&str) -> Option<String>) -> Result<Self, StoreError> {
@@ -259,6 +302,26 @@ mod tests {
         }
         let error = with(&[("MC_STORE_CLIENT_BIND_ADDRESS", "256.1.1.1")]).unwrap_err().to_string();
         assert_eq!(error, "MC_STORE_CLIENT_BIND_ADDRESS=\"256.1.1.1\": expected an IP address, as in 10.0.0.5 or ::1");
+    }
+
+    #[test]
+    fn a_tier_lies_where_the_caller_says_or_the_environment_does() {
+        let tier_of = |path: &str, pairs: &[(&str, &str)]| {
+            let pairs: Vec<(String, String)> = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let mut options = StoreOptions::new("localhost", "localhost:50051");
+            options.cluster_id = Some("c".into());
+            options
+                .with_tier_of(path, |name| pairs.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone()))
+                .map(|options| options.tier.unwrap())
+        };
+        const PATH: (&str, &str) = ("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "/b");
+        assert_eq!(tier_of("/a", &[PATH]).unwrap().path, PathBuf::from("/a"));
+        assert_eq!(tier_of("", &[PATH]).unwrap().path, PathBuf::from("/b"));
+        assert_eq!(tier_of("", &[]).unwrap().path, PathBuf::from(TIER_PATH));
+        let limited = tier_of("/a", &[("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", "1000")]).unwrap();
+        assert_eq!((limited.bytes, limited.cluster_id.as_str()), (Some(1000), "c"));
+        let error = tier_of("/a", &[("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", "1 GB")]).unwrap_err();
+        assert!(error.to_string().contains("TOTAL_SIZE_LIMIT"), "{error}");
     }
 
     #[test]

@@ -304,6 +304,7 @@ impl Client {
             links,
             directory,
             owner,
+            tier: OnceLock::new(),
             put_sessions: Mutex::default(),
             name: "host:1".into(),
             process,

@@ -33,6 +33,8 @@ pub struct Config {
     pub evict_soft_pinned: bool,
     /// Longest soft pin.
     pub soft_pin_ttl_max_ms: u64,
+    /// Clients may keep tiers.
+    pub tiers_allowed: bool,
     /// How objects come to tiers.
     pub offload: Offload,
     /// Time that a tier is Hidden after which it is Gone.
@@ -65,6 +67,7 @@ impl Default for Config {
             eviction_share: 0.05,
             evict_soft_pinned: true,
             soft_pin_ttl_max_ms: 24 * 3600 * 1000,
+            tiers_allowed: true,
             offload: Offload::default(),
             tier_retention_ms: 7 * 24 * 3600 * 1000,
             tier_records_max: 10_000_000,

@@ -308,6 +308,9 @@ pub enum Refused {
     /// Sizes that make no sense.
     #[error("tier {0} of {1} bytes, {2} blocks a file: one block a file is the least, 65,536 the most")]
     TierSize(TierUuid, u64, u64),
+    /// The operator wants none.
+    #[error("the master takes no tiers: it was started with --enable_offload=false")]
+    TiersNotAllowed,
 }
 
 /// A remembered reply to a mutation.

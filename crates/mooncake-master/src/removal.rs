@@ -31,11 +31,7 @@ pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin
         }
         tokio::task::yield_now().await;
     }
-    shared.metrics.count(Op::RemoveAll, 1, 0);
-    if let Some(freed) = shared.identity.after_bulk_free {
-        // Takes its time with a large heap.
-        let _ = tokio::task::spawn_blocking(freed).await;
-    }
+    end(shared, Op::RemoveAll).await?;
     Ok(removal.removed())
 }
 
@@ -73,10 +69,23 @@ pub async fn remove_matching(
         }
         tokio::task::yield_now().await;
     }
-    shared.metrics.count(Op::RemoveByRegex, 1, 0);
+    end(shared, Op::RemoveByRegex).await?;
+    Ok(removal.removed())
+}
+
+/// What is left to do once all of it is removed.
+async fn end(shared: &Arc<Shared>, op: Op) -> Result<(), LogClosed> {
+    shared.metrics.count(op, 1, 0);
+    if shared.read(|core, _| core.tiers().next().is_some()) {
+        // What was removed lies on disks that survive a power loss, so that its removal does as well
+        // (`docs/safety.md`, rule T10).
+        let log = shared.log.clone();
+        // A task that did not end is one of a master that stops.
+        tokio::task::spawn_blocking(move || log.sync()).await.unwrap_or(Err(LogClosed))?;
+    }
     if let Some(freed) = shared.identity.after_bulk_free {
         // Takes its time with a large heap.
         let _ = tokio::task::spawn_blocking(freed).await;
     }
-    Ok(removal.removed())
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use mooncake_core::{Config, PlacementStrategy};
+use mooncake_core::{Config, Offload, PlacementStrategy};
 use mooncake_settings::{Given, SettingError};
 
 use crate::connections::Limits;
@@ -153,6 +153,9 @@ impl Settings {
                 given.label("eviction_ratio")
             ));
         }
+        self.core.offload =
+            Offload { on_evict: given.boolean("offload_on_evict"), force_evict: given.boolean("offload_force_evict") };
+        self.core.tiers_allowed = given.boolean("enable_offload");
         self.core.placement = match given.text("allocation_strategy").unwrap_or("random") {
             "random" => PlacementStrategy::Random,
             "free_ratio_first" => PlacementStrategy::FreeRatioFirst,

@@ -39,9 +39,19 @@ fn messages_are_what_they_were() {
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         golden.bytes(format!("hello.{name}"), hello.encode());
     }
-    for (name, op) in
-        every!(Op { Read, Write, Upgrade, Upgraded, Quiesce, Quiesced, TakeEpoch, EpochTaken, Detached, Introduce })
-    {
+    for (name, op) in every!(Op {
+        Read,
+        Write,
+        Upgrade,
+        Upgraded,
+        Quiesce,
+        Quiesced,
+        TakeEpoch,
+        EpochTaken,
+        Detached,
+        Introduce,
+        Record
+    }) {
         let (rid, offset, len) = (0x0102_1314_1516_1718, 0x2122_2324_2526_2728, 0x3132_3334_3536_3738);
         let frame = Frame { op, epoch: 0x0102, rid, offset, len, sequence: 0x4142_4344_4546_4748 };
         assert_eq!(Frame::decode(&frame.encode()), Some(frame));

@@ -33,12 +33,14 @@ mod protocol;
 pub mod machine;
 mod rate;
 mod readiness;
+mod records;
 mod server;
 
 pub use epoch::Epoch;
 pub use error::{LinkError, ServerError, TransferError, TwoEpochs, WriteError};
-pub use link::{Link, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
+pub use link::{Link, LinkOptions, LinkReport, Links, Path, Paths, RecordLinks, SegmentAddress, View};
 pub use link_events::{EpochQuestion, LinkEvents};
 pub use protocol::frames::Status;
 pub use rate::RATE_MIN;
+pub use records::{Record, RecordError, Records};
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};

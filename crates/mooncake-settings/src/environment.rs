@@ -64,7 +64,24 @@ pub const VARIABLES: &[Setting] = &[
         "seconds between two log lines about what was counted; 0: none",
     ),
     Setting::supported("MC_STORE_CLIENT_METRIC_BANDWIDTH", Type::Bool, "0", "those lines say bytes a second too"),
-    Setting::supported("MC_STORE_CLUSTER_ID", Type::Text, "", "label `cluster_id` of a client's metrics"),
+    Setting::supported(
+        "MC_STORE_CLUSTER_ID",
+        Type::Text,
+        "",
+        "label `cluster_id` of a client's metrics; a tier of another cluster is left as it is",
+    ),
+    Setting::supported(
+        "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",
+        Type::Text,
+        "/data/file_storage",
+        "folder in which a client keeps its tier, where it keeps one; made if it is not there",
+    ),
+    Setting::supported(
+        "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES",
+        Type::Whole(1, u64::MAX as i128),
+        "",
+        "most bytes of a tier's files; none: nine tenths of the file system",
+    ),
     Setting::no_effect(
         "MC_RPC_TIMEOUT_MS",
         Type::Text,

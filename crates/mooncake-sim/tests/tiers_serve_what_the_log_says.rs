@@ -410,7 +410,7 @@ impl World {
         let mut bytes = vec![0; value.size as usize];
         let mut sink = |at: u64, some: &[u8]| bytes[at as usize..][..some.len()].copy_from_slice(some);
         let address = Address(replica.extent.offset / TIER_BLOCK);
-        let place = Place { tier: TIER, address, rid: replica.rid, size: value.size, key: name };
+        let place = Place { tier: TIER, address, rid: replica.rid, size: value.size, key_bytes: name.len() };
         let want = Want { place, from: 0, len: value.size, sink: &mut sink };
         match reader.read(&mut [want], || Duration::from_secs(10)).remove(0) {
             Ok(()) => {

@@ -179,7 +179,7 @@ fn read(folder: &Folder, geometry: Geometry, written: &[Written], size: usize, b
             .zip(&keys)
             .zip(&mut sinks)
             .map(|(((address, rid), key), sink)| {
-                let place = Place { tier: TIER, address: *address, rid: *rid, size: size as u64, key };
+                let place = Place { tier: TIER, address: *address, rid: *rid, size: size as u64, key_bytes: key.len() };
                 Want { place, from: 0, len: size as u64, sink }
             })
             .collect();

@@ -517,6 +517,12 @@ const STUCK: Duration = Duration::from_secs(60);
 /// Time that a disk has for a record that is to be kept.
 const READ_LIMIT: Duration = Duration::from_secs(3);
 
-fn place_of<'a>(superblock: &Superblock, entry: &'a Entry) -> Place<'a> {
-    Place { tier: superblock.tier, address: entry.address, rid: entry.rid, size: entry.size, key: &entry.key }
+fn place_of(superblock: &Superblock, entry: &Entry) -> Place {
+    Place {
+        tier: superblock.tier,
+        address: entry.address,
+        rid: entry.rid,
+        size: entry.size,
+        key_bytes: entry.key.len(),
+    }
 }

@@ -25,7 +25,7 @@ const CHUNKS_MAX: u64 = (1 << 20) / CHUNK;
 
 /// Where the log says that an object lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct Place {
     /// In which tier.
     pub tier: TierUuid,
     /// At which address.
@@ -34,14 +34,14 @@ pub struct Place<'a> {
     pub rid: Rid,
     /// Bytes of the object.
     pub size: u64,
-    /// Its key.
-    pub key: &'a [u8],
+    /// Bytes of its key, which say where in the record the value begins.
+    pub key_bytes: usize,
 }
 
 /// A part of an object to be read.
 pub struct Want<'a> {
     /// Where the object lies.
-    pub place: Place<'a>,
+    pub place: Place,
     /// The first byte of it that is wanted.
     pub from: u64,
     /// How many are.
@@ -151,7 +151,7 @@ impl<M: Medium> Reader<M> {
     }
 
     /// Begins the next read of a want; false if it has to wait.
-    fn submit_next(&mut self, nth: usize, progress: &mut Progress, place: &Place<'_>) -> bool {
+    fn submit_next(&mut self, nth: usize, progress: &mut Progress, place: &Place) -> bool {
         let Some(piece) = progress.pieces.last().copied() else { return true };
         if progress.result.is_some() {
             progress.pieces.clear();
@@ -214,7 +214,7 @@ impl<M: Medium> Reader<M> {
 
 impl Progress {
     fn new(want: &Want<'_>) -> Progress {
-        let layout = Layout::of(want.place.key.len(), want.place.size);
+        let layout = Layout::of(want.place.key_bytes, want.place.size);
         let is_inside = want.from.checked_add(want.len).is_some_and(|end| end <= want.place.size);
         let (layout, result) = match layout.filter(|layout| layout.header_bytes <= SLOT_BYTES as u64 && is_inside) {
             Some(layout) => (layout, None),
@@ -256,13 +256,14 @@ impl Progress {
     }
 }
 
-fn is_header_of(bytes: &[u8], place: &Place<'_>) -> bool {
+fn is_header_of(bytes: &[u8], place: &Place) -> bool {
     let Ok(Header { record, .. }) = Header::decode(bytes) else { return false };
-    let Place { tier, address, rid, size, key } = *place;
+    let Place { tier, address, rid, size, key_bytes } = *place;
     if mutant!(RecordsAreNotCompared) {
-        return (record.size, record.key.len()) == (size, key.len());
+        return (record.size, record.key.len()) == (size, key_bytes);
     }
-    (record.tier, record.address, record.rid, record.size, record.key) == (tier, address, rid, size, key)
+    let has_lengths = (record.size, record.key.len()) == (size, key_bytes);
+    has_lengths && (record.tier, record.address, record.rid) == (tier, address, rid)
 }
 
 /// Gives the sink what it wants of a piece; false if a chunk is not what was written.

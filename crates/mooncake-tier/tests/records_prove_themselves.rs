@@ -131,7 +131,7 @@ impl World {
         let mut place = one.place();
         match self.random.below(3) {
             0 => place.rid = Rid(one.rid.0 + 2),
-            1 => place.key = b"another key, which no object has",
+            1 => place.key_bytes += 1,
             _ => place.size += 1,
         }
         let Place { size, .. } = place;

@@ -26,6 +26,7 @@ use crate::session::connection::Connection;
 use crate::session::control::Control;
 use crate::session::opening::{Opened, open_at};
 use crate::session::reservation_origin::ReservationOrigin;
+use crate::tier::{Reach, StoreTier, Word};
 
 #[cfg(test)]
 mod tests;
@@ -40,9 +41,20 @@ pub(crate) struct Shared {
     pub links: LinkSet,
     pub directory: Directory,
     pub owner: OnceLock<Arc<SegmentOwner>>,
+    pub tier: OnceLock<Arc<StoreTier>>,
     pub put_sessions: Mutex<PutSessions<ReservationOrigin, Places>>,
     pub name: String,
     pub process: ProcessIdentity,
+}
+
+impl Reach for Shared {
+    fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    fn links(&self) -> &LinkSet {
+        &self.links
+    }
 }
 
 /// Starts the thread.
@@ -235,6 +247,9 @@ impl Driver {
                         owner.recheck(recheck);
                     }
                 }
+                Output::TierOrder(order) => self.tell_tier(Word::Order(order)),
+                Output::TierRetire(retire) => self.tell_tier(Word::Retire(retire)),
+                Output::TierRecheck(recheck) => self.tell_tier(Word::Recheck(recheck)),
                 Output::TakeEpoch(epoch) => {
                     // An owner takes an epoch number with one id only (docs/safety.md, rule 18).
                     let taking = match owner {
@@ -264,6 +279,12 @@ impl Driver {
             self.lose(&error, unsent);
         }
         until
+    }
+
+    fn tell_tier(&self, word: Word) {
+        if let Some(tier) = self.shared.tier.get() {
+            tier.hear(word);
+        }
     }
 
     fn send(&mut self, message: &AnchorUp, until: Instant) -> Result<(), ConnectionError> {
@@ -313,6 +334,7 @@ impl Driver {
             owner.report_again();
             owner.list_answered(|uuid| gone.contains(uuid));
         }
+        self.tell_tier(Word::Mount);
     }
 
     /// Another session has begun.
@@ -335,6 +357,7 @@ impl Driver {
         // (docs/safety.md, rule 6).
         shared.put_sessions.lock().session_over(|origin| origin.session.is(&session));
         shared.links.start_over();
+        self.tell_tier(Word::Mount);
     }
 
     /// A segment is Gone. A put session without another good replica is over; what it reserved elsewhere is aborted.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{Target, total_of_targets};
-use mooncake_segment::{LinkError, SegmentAddress, TransferError};
+use mooncake_segment::{LinkError, Record, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -72,17 +72,19 @@ impl GetDriver for Inner {
         suspects::add(control, Suspect { key: key.to_vec(), rid, reason, confirmed });
     }
 
-    /// This process first, then this host, then the others.
+    /// This process first, then this host, then the others; memory before tiers.
     fn rank(&self, replica: &Replica, numbering: Numbering) -> u8 {
         let extent = replica.extents.first();
         let address = extent.and_then(|extent| self.shared.directory.find(numbering, extent.segment));
         let own = &self.shared.process;
-        match address {
-            Some(address) if address.process.as_ref() == Some(own) => 0,
-            Some(address) if address.boot_id == own.boot_id => 1,
-            Some(_) => 2,
-            None => 3,
-        }
+        let behind = if address.as_ref().is_some_and(|address| address.is_tier) { 4 } else { 0 };
+        behind
+            + match address {
+                Some(address) if address.process.as_ref() == Some(own) => 0,
+                Some(address) if address.boot_id == own.boot_id => 1,
+                Some(_) => 2,
+                None => 3,
+            }
     }
 
     fn next_turn(&self) -> usize {
@@ -189,14 +191,14 @@ impl Inner {
         }
         ready(read_any_replica(self, key, object, numbering, lost, async |replica| {
             let part = Part { offset: 0, targets: &mut trimmed(targets, object.size) };
-            self.read_replica(object, replica, numbering, part, interrupted)
+            self.read_replica((key, object), replica, numbering, part, interrupted)
         }))
     }
 
     /// Reads into all targets from a byte of the object on. The whole of it is verified by its checksum.
     pub(crate) fn read_replica(
         &self,
-        object: &Object,
+        object: (&[u8], &Object),
         replica: &Replica,
         numbering: Numbering,
         part: Part<'_, '_>,
@@ -204,13 +206,23 @@ impl Inner {
     ) -> Result<(), Unread> {
         let segment = replica.extents.first().map(|extent| extent.segment);
         let address = segment.and_then(|segment| self.shared.directory.find(numbering, segment));
-        self.read_replica_at(object, replica, address.as_ref(), part, interrupted)
+        let Some(address) = address.as_ref().filter(|address| address.is_tier) else {
+            return self.read_replica_at(object, replica, address.as_ref(), part, interrupted);
+        };
+        let Part { offset, targets } = part;
+        let first = self.read_replica_at(object, replica, Some(address), Part { offset, targets }, interrupted);
+        let Err(Unread { doubt: Doubt::None, .. }) = first else { return first };
+        // Its owner may have been started again (docs/safety.md, rule T9).
+        match self.shared.directory.renew(&self.shared.control, numbering, replica, address) {
+            Some(other) => self.read_replica_at(object, replica, Some(&other), Part { offset, targets }, interrupted),
+            None => first,
+        }
     }
 
     /// [`Inner::read_replica`] of a replica whose segment was met there, if it was.
     pub(crate) fn read_replica_at(
         &self,
-        object: &Object,
+        (key, object): (&[u8], &Object),
         replica: &Replica,
         address: Option<&Arc<SegmentAddress>>,
         Part { offset, targets }: Part<'_, '_>,
@@ -223,10 +235,16 @@ impl Inner {
             return Err(no_doubt(gone.into()));
         };
         let deadline = self.transfer_deadline(object.size, interrupted);
-        let unreached = |error: LinkError| Unread { passing: error.is_passing(), ..no_doubt(link_error(&error)) };
-        let link = self.shared.links.link(address, &deadline).map_err(unreached)?;
         let whole = offset == 0 && total_of_targets(targets) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
+        if address.is_tier {
+            let (rid, key_bytes) = (Rid(replica.rid), key.len() as u32);
+            let record = Record { rid, address: extent.offset, size: object.size, key_bytes };
+            let records = self.shared.links.records();
+            return records.read(address, &record, offset, targets, crc, &deadline).map_err(unread);
+        }
+        let unreached = |error: LinkError| Unread { passing: error.is_passing(), ..no_doubt(link_error(&error)) };
+        let link = self.shared.links.link(address, &deadline).map_err(unreached)?;
         link.read(Rid(replica.rid), extent.offset + offset, targets, crc, &deadline).map_err(unread)
     }
 }

@@ -102,7 +102,7 @@ impl Inner {
                     }
                 };
                 let part = Part { offset, targets };
-                self.read_replica_at(object, replica, address, part, interrupted)?;
+                self.read_replica_at((key, object), replica, address, part, interrupted)?;
                 rest = others;
             }
             Ok(())

@@ -58,7 +58,7 @@ impl Inner {
                     }
                     let part = Part { offset: range.offset, targets: &mut [range.target.reborrow()] };
                     let interrupted = || self.is_interrupted();
-                    self.read_replica(object, replica, numbering, part, &interrupted)?;
+                    self.read_replica((item.key, object), replica, numbering, part, &interrupted)?;
                     done += 1;
                 }
                 Ok(())

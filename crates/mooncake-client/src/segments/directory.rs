@@ -1,11 +1,13 @@
 //! Where segments are: the numbers of placements, resolved once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
 use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{Replica, Segment, Segments, reply, request};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::descriptors::{self, MAPPED, REACHED};
 use crate::error::StoreError;
@@ -18,7 +20,12 @@ use crate::session::control::Control;
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     known: RwLock<machine::Directory<Arc<SegmentAddress>>>,
+    /// Tiers that did not answer, and when the master was asked about them.
+    asked_anew: Mutex<BTreeMap<u32, Instant>>,
 }
+
+/// Between two questions where a tier is that does not answer.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Rids of replicas, each with its segment where that has been met.
 pub(crate) type Places = Vec<(Rid, Option<Arc<SegmentAddress>>)>;
@@ -66,6 +73,33 @@ impl Directory {
         Ok(())
     }
 
+    /// Asks the master anew where a tier is that does not answer at an address: another process may have it by now. Not
+    /// more often than once a second. `None` if it is where it was.
+    pub fn renew(
+        &self,
+        control: &Arc<Control>,
+        numbering: Numbering,
+        replica: &Replica,
+        former: &SegmentAddress,
+    ) -> Option<Arc<SegmentAddress>> {
+        let number = replica.extents.first()?.segment;
+        let is_other = |found: &Arc<SegmentAddress>| **found != *former;
+        if let Some(found) = self.find(numbering, number).filter(is_other) {
+            return Some(found);
+        }
+        let mut asked = self.asked_anew.lock();
+        let now = Instant::now();
+        asked.retain(|_, at| now.duration_since(*at) < RENEWAL_PAUSE);
+        if asked.contains_key(&number) {
+            return None;
+        }
+        asked.insert(number, now);
+        drop(asked);
+        self.known.write().forget(number);
+        self.meet(control, numbering, std::iter::once(replica)).ok()?;
+        self.find(numbering, number).filter(is_other)
+    }
+
     /// The segment is Gone.
     pub fn forget(&self, number: u32) {
         self.known.write().forget(number);
@@ -88,6 +122,7 @@ fn address(segment: Segment) -> Option<SegmentAddress> {
         tcp: endpoint.tcp,
         access_key: endpoint.access_key,
         process: endpoint.process.and_then(process),
+        is_tier: segment.tier_file_blocks != 0,
     })
 }
 

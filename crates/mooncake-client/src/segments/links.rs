@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use mooncake_ids::SegmentUuid;
-use mooncake_os::Deadline;
+use mooncake_os::{Deadline, ProcessIdentity};
 use mooncake_segment::{
-    Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress,
-    ServerError,
+    Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, RecordLinks,
+    SegmentAddress, ServerError,
 };
 use mooncake_wire::message::{PeerGone, anchor_up};
 use parking_lot::{Mutex, RwLock};
@@ -23,6 +23,7 @@ pub(crate) struct LinkSet {
     current: RwLock<Arc<Links>>,
     former: Mutex<Vec<Arc<Links>>>,
     questions: Arc<Mutex<Questions<EpochQuestion>>>,
+    records: RecordLinks,
 }
 
 impl LinkSet {
@@ -37,12 +38,20 @@ impl LinkSet {
         let questions = Arc::new(Mutex::new(Questions::new(epoch)));
         let current = make(&template, &control, &questions)?;
         current.drain_epoch(epoch.number);
-        Ok(Self { control, template, current: RwLock::new(current), former: Mutex::default(), questions })
+        let process = ProcessIdentity::current()
+            .map_err(|source| ServerError::Os { what: "name this process", source: std::io::Error::other(source) })?;
+        let records = RecordLinks::new(template.clone(), process);
+        Ok(Self { control, template, current: RwLock::new(current), former: Mutex::default(), questions, records })
     }
 
     pub fn link(&self, address: &SegmentAddress, deadline: &Deadline<'_>) -> Result<Arc<Link>, LinkError> {
         let links = self.current.read().clone();
         links.link(address, deadline)
+    }
+
+    /// Ways to tiers.
+    pub fn records(&self) -> &RecordLinks {
+        &self.records
     }
 
     /// The link for a placement that was reserved in that session: see [`Links::link_to_write`].
@@ -168,6 +177,7 @@ pub(crate) fn address_of(
         tcp: Vec::new(),
         access_key: 1,
         process: None,
+        is_tier: false,
     }
 }
 
@@ -347,6 +357,7 @@ mod tests {
             tcp: Vec::new(),
             access_key: 1,
             process: Some(process),
+            is_tier: false,
         };
         let links = LinkSet::over_shared_memory(Control::alone());
         let view = links.link(&address, &soon()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();

@@ -94,6 +94,7 @@ impl Store {
             links,
             directory: Directory::default(),
             owner: OnceLock::new(),
+            tier: OnceLock::new(),
             put_sessions: Mutex::default(),
             name: name.clone(),
             process,
@@ -106,6 +107,9 @@ impl Store {
             let owner = SegmentOwner::prepare(control, ownership)?;
             let owner = shared.owner.get_or_init(|| owner);
             owner.mount(Backing::Memory(inner.settings.global_segment_size))?;
+        }
+        if let Some(tier) = &inner.settings.tier {
+            inner.start_tier(tier)?;
         }
         let inner = Arc::new(inner);
         if let Some(every) = inner.settings.metric_interval.filter(|_| inner.settings.metrics) {

@@ -26,6 +26,7 @@ impl Core {
     ) -> Result<Vec<Verdict>, Refused> {
         self.once(origin, records.len(), fx, |core, fx| {
             let number = core.live_tier_of(origin.session, uuid)?;
+            core.tiers.get_mut(number).expect("it is Live").judged.insert(file);
             Ok(records.iter().map(|(key, rid)| core.judge(now, number, file, key, *rid, fx)).collect())
         })
     }

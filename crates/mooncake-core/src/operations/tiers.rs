@@ -73,6 +73,9 @@ impl Core {
     ) -> Result<TierMounted, Refused> {
         let TierMount { spec, is_new, head, proof } = mount;
         self.sessions.known(session)?;
+        if !self.config.tiers_allowed {
+            return Err(Refused::TiersNotAllowed);
+        }
         if !(1..=FILE_BLOCKS_MAX).contains(&spec.file_blocks) {
             return Err(Refused::TierSize(spec.uuid, spec.bytes, spec.file_blocks));
         }
@@ -190,7 +193,7 @@ impl Core {
             let tier = self.tiers.get_mut(number).expect("it is there");
             if tier.is_live() && !tier.unneeded.is_empty() && !work.is_used_up() {
                 let files: Vec<u64> = tier.unneeded.iter().copied().take(RETIRED_MAX).collect();
-                files.iter().for_each(|file| _ = tier.unneeded.remove(file));
+                files.iter().for_each(|file| _ = (tier.unneeded.remove(file), tier.judged.remove(file)));
                 let (owner, uuid) = (tier.session, tier.spec.uuid);
                 work.did(files.len());
                 self.push(owner, Push::TierRetire { tier: uuid, epoch, files }, fx);

@@ -63,6 +63,8 @@ pub(crate) struct Tier {
     /// Bytes kept of the file that is given up at present because they were read.
     pub kept_of: Option<u64>,
     pub kept_bytes: u64,
+    /// Files of which records were judged: an answer that comes late names nothing there.
+    pub judged: BTreeSet<u64>,
     /// Files that are given up, and how far the search is for what objects still have there.
     pub given_up: BTreeMap<u64, u32>,
 }
@@ -264,6 +266,7 @@ impl Tiers {
             fresh: VecDeque::new(),
             kept_of: None,
             kept_bytes: 0,
+            judged: BTreeSet::new(),
             given_up: BTreeMap::new(),
         };
         self.table.insert(number, tier);
@@ -303,6 +306,7 @@ impl Tiers {
         tier.sealed.clear();
         tier.unneeded.clear();
         tier.given_up.clear();
+        tier.judged.clear();
         let of_tier = self.orders.iter().filter(|(_, order)| order.tier == number);
         let ended: Vec<Rid> = of_tier.map(|(rid, _)| *rid).collect();
         ended.into_iter().filter_map(|rid| self.remove_order(rid)).map(|order| order.slot).collect()

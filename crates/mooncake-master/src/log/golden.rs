@@ -164,6 +164,7 @@ fn remembered_replies_are_what_they_were() {
         Refused::TierTaken(TierUuid(UUID.0), 1 << 33),
         Refused::TierSecret(TierUuid(UUID.0)),
         Refused::TierSize(TierUuid(UUID.0), 1 << 40, 0),
+        Refused::TiersNotAllowed,
     ];
     // No match outside of the core is one without a wildcard: so there is no further one that could be read.
     let next = [&[refused.len() as u8][..], &[0; 64]].concat();

@@ -54,6 +54,8 @@ pub struct Setup {
     pub master: String,
     /// Port of this client's HTTP server, where one is wanted.
     pub http_port: Option<u64>,
+    /// Folder of this client's tier, where one is wanted; empty: the environment says which.
+    pub tier: Option<String>,
 }
 
 impl Setup {
@@ -64,7 +66,10 @@ impl Setup {
         options.global_segment_size = self.global_segment_size;
         options.local_buffer_size = self.local_buffer_size;
         options.interrupted = Some(Arc::new(interrupt::requested));
-        Ok(options)
+        match self.tier {
+            Some(path) => options.with_tier(&path),
+            None => Ok(options),
+        }
     }
 }
 
@@ -198,15 +203,15 @@ fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parse
         local_buffer_size: number(3)?,
         master: text(6)?.unwrap_or_default(),
         http_port: switch(11)?.then_some(http_port),
+        tier: if switch(8)? { Some(text(9)?.unwrap_or_default()) } else { None },
     };
     if slots[7].as_ref().is_some_and(|engine| !engine.is_none()) {
         warn_engine();
     }
-    for unused in [5, 9] {
-        text(unused)?;
-    }
+    // Looked at for its type alone.
+    text(5)?;
     warn_unneeded(&text(1)?.unwrap_or_default(), &text(4)?.unwrap_or_default());
-    warn_ignored_arguments(switch(8)?, text(10)?.as_deref().unwrap_or("default"));
+    warn_ignored_tenant(text(10)?.as_deref().unwrap_or("default"));
     Ok(check(setup))
 }
 
@@ -255,7 +260,7 @@ fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
     }
     warn_unneeded(&metadata_server, &value(&["protocol"])?.unwrap_or_default());
     let tenant = value(&["tenant_id"])?.unwrap_or_else(|| "default".into());
-    warn_ignored_arguments(switch("enable_ssd_offload")?, &tenant);
+    warn_ignored_tenant(&tenant);
     let http_port = match value(&["client_http_port"])? {
         None => HTTP_PORT,
         Some(port) => match port.trim().parse() {
@@ -269,6 +274,10 @@ fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
         local_buffer_size: buffer,
         master: value(&["master_server_addr", "master_server_address"])?.unwrap_or_else(|| "127.0.0.1:50051".into()),
         http_port: switch("enable_client_http_server")?.then_some(http_port),
+        tier: match switch("enable_ssd_offload")? {
+            true => Some(value(&["ssd_offload_path"])?.unwrap_or_default()),
+            false => None,
+        },
     }))
 }
 
@@ -330,10 +339,7 @@ fn warn_unneeded(metadata_server: &str, protocol: &str) {
     }
 }
 
-fn warn_ignored_arguments(ssd: bool, tenant: &str) {
-    if ssd {
-        say_once("enable_ssd_offload: there is no SSD tier, objects stay in memory only");
-    }
+fn warn_ignored_tenant(tenant: &str) {
     if tenant != "default" && !tenant.is_empty() {
         say_once(&format!("tenant_id {tenant:?}: tenants are not kept apart, all clients see the same keys"));
     }

@@ -42,6 +42,7 @@ pub fn owner(
         tcp: Vec::new(),
         access_key: 1,
         process: None,
+        is_tier: false,
     };
     (server, memory, address)
 }

@@ -26,6 +26,8 @@ pub struct SegmentAddress {
     pub access_key: u64,
     /// The owner's process.
     pub process: Option<ProcessIdentity>,
+    /// It is a tier: its records are read over lanes of their own.
+    pub is_tier: bool,
 }
 
 impl SegmentAddress {

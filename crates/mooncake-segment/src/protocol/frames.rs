@@ -186,9 +186,12 @@ pub enum Op {
     Detached,
     /// Attach, to the owner: the rid is the mark of this session's process, by which its master believes its end.
     Introduce,
+    /// Lane of a tier: the next reads are of this record. The offset is its address in bytes, the length that of the
+    /// object, the epoch the length of its key less one.
+    Record,
 }
 
-const OPS: [Op; 10] = [
+const OPS: [Op; 11] = [
     Op::Read,
     Op::Write,
     Op::Upgrade,
@@ -199,6 +202,7 @@ const OPS: [Op; 10] = [
     Op::EpochTaken,
     Op::Detached,
     Op::Introduce,
+    Op::Record,
 ];
 
 /// A request on a lane, a message on an attach connection. Bytes 32 to 48 are

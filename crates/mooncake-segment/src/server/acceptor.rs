@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::Shared;
 use super::callers::Callers;
 use super::pending::{Caller, Progress};
+use super::record_lane::{self, ServedTier};
 use super::tcp_lane;
 use crate::epoch::Epoch;
 use crate::local::Served;
@@ -255,11 +256,28 @@ impl Acceptor {
 /// Lets a caller with a good hello in; otherwise tells it why not.
 fn admit(shared: &Arc<Shared>, caller: Caller, hello: &Hello) -> Result<(), Status> {
     let served = find(shared, hello);
+    if matches!(served, Err(Status::UnknownSegment)) {
+        let tier = shared.tiers.lock().get(&hello.uuid).cloned();
+        if let Some(tier) = tier {
+            return admit_to_tier(shared, caller, hello, tier);
+        }
+    }
     match (caller, hello.purpose, served) {
         (Caller::Tcp(stream, peer), Purpose::Lane, Ok(served)) => tcp_lane::open(shared, stream, peer, hello, served),
         (Caller::Unix(stream), Purpose::Attach, Ok(served)) => shared.attach(stream, hello, &served),
         (Caller::Tcp(stream, _), _, served) => refuse(&*stream, hello, served.err().unwrap_or(Status::Unsupported)),
         (Caller::Unix(stream), _, served) => refuse(&*stream, hello, served.err().unwrap_or(Status::Unsupported)),
+    }
+}
+
+fn admit_to_tier(shared: &Arc<Shared>, caller: Caller, hello: &Hello, tier: Arc<ServedTier>) -> Result<(), Status> {
+    let status = if tier.access_key == hello.access_key { Status::Unsupported } else { Status::WrongKey };
+    match caller {
+        Caller::Tcp(stream, _) if hello.purpose == Purpose::Lane && status == Status::Unsupported => {
+            record_lane::open(stream, hello, tier, shared.options.data_timeout)
+        }
+        Caller::Tcp(stream, _) => refuse(&*stream, hello, status),
+        Caller::Unix(stream) => refuse(&*stream, hello, status),
     }
 }
 

@@ -7,6 +7,7 @@ mod carry;
 mod fences;
 mod lanes;
 mod pending;
+mod record_lane;
 mod stall_timer;
 mod tcp_lane;
 
@@ -30,6 +31,7 @@ use crate::error::ServerError;
 use crate::local::{self, Served};
 use crate::machine::Owner;
 use crate::readiness::Readiness;
+use crate::records::Records;
 use mooncake_os::{Waker, thread};
 
 pub use crate::machine::{Fence, ProcessGone};
@@ -37,6 +39,7 @@ pub use crate::machine::{Fence, ProcessGone};
 use acceptor::Acceptor;
 use attach::Attached;
 use lanes::Lanes;
+use record_lane::ServedTier;
 
 /// How a server listens.
 #[derive(Debug, Clone)]
@@ -95,6 +98,7 @@ pub(crate) struct Shared {
     stopping: AtomicBool,
     state: Mutex<State>,
     lanes: Arc<Lanes>,
+    tiers: Mutex<HashMap<SegmentUuid, Arc<ServedTier>>>,
 }
 
 #[derive(Default)]
@@ -129,6 +133,7 @@ impl SegmentServer {
             stopping: AtomicBool::new(false),
             state: Mutex::default(),
             lanes,
+            tiers: Mutex::default(),
         });
         let acceptor = Acceptor::new(shared.clone(), tcp, unix).map_err(os("epoll_ctl"))?;
         let builder = std::thread::Builder::new().name("mooncake-door".into());
@@ -143,6 +148,20 @@ impl SegmentServer {
         let served = Arc::new(Served::new(memory, access_key, state.owner.epoch().number, waker));
         local::announce(&served);
         state.owner.add(served.memory.uuid(), served);
+    }
+
+    /// Serves the records of a tier to peers that show its access key. It has a UUID like a segment.
+    pub fn add_tier(&self, uuid: SegmentUuid, bytes: u64, access_key: u64, records: Arc<dyn Records>) {
+        let withdrawn = AtomicBool::new(false);
+        let served = Arc::new(ServedTier { access_key, bytes, records, withdrawn });
+        self.shared.tiers.lock().insert(uuid, served);
+    }
+
+    /// Serves a tier no more.
+    pub fn remove_tier(&self, uuid: SegmentUuid) {
+        if let Some(served) = self.shared.tiers.lock().remove(&uuid) {
+            served.withdrawn.store(true, Ordering::Release);
+        }
     }
 
     /// A master knows the segment since this epoch: a process that maps it from here on is told so.
@@ -236,6 +255,9 @@ impl SegmentServer {
         let uuids: Vec<SegmentUuid> = self.shared.state.lock().owner.uuids().collect();
         for uuid in uuids {
             self.remove(uuid);
+        }
+        for (_, tier) in self.shared.tiers.lock().drain() {
+            tier.withdrawn.store(true, Ordering::Release);
         }
         self.shared.lanes.stop();
         let acceptor = self.acceptor.lock().take();

@@ -3,7 +3,6 @@
 use crate::setting::{Setting, Type};
 
 const LOGS: &str = "log lines go to stderr";
-const SSD: &str = "the SSD tier";
 
 /// Flags in the order of `--help`.
 pub(crate) const SETTINGS: &[Setting] = &[
@@ -81,6 +80,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::no_effect("stop_logging_if_full_disk", Type::Bool, "false", LOGS),
     Setting::no_effect("log_link", Type::Text, "", LOGS),
     Setting::no_effect("log_file_mode", Type::Text, "", LOGS),
-    Setting::inactive("start_offload_rpc_server", Type::Bool, "true", SSD),
-    Setting::refused("enable_offload", Type::Bool, "false", SSD),
+    Setting::no_effect("start_offload_rpc_server", Type::Bool, "true", "a tier is served where memory is"),
+    Setting::supported(
+        "enable_offload",
+        Type::Bool,
+        "false",
+        "keep a tier in the folder MOONCAKE_OFFLOAD_FILE_STORAGE_PATH (docs/tiers.md)",
+    ),
 ];

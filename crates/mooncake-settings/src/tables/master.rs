@@ -145,16 +145,31 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::inactive("oplog_poll_interval_ms", Type::I32, "1000", "a hot standby"),
     Setting::inactive("oplog_batch_max_entries", Type::U32, "1024", "a hot standby"),
     Setting::inactive("batch_oplog_retry_timeout_sec", Type::U32, "180", "a hot standby"),
-    // SSD tier.
-    Setting::refused("enable_offload", Type::Bool, "false", "the SSD tier"),
-    Setting::refused("offload_on_evict", Type::Bool, "false", "the SSD tier"),
-    Setting::refused("offload_force_evict", Type::Bool, "false", "the SSD tier"),
-    Setting::inactive("offloading_queue_limit", Type::U64, "50000", "the SSD tier"),
-    Setting::inactive("offload_cap_ratio", Type::Ratio, "0.5", "the SSD tier"),
-    Setting::refused("promotion_on_hit", Type::Bool, "false", "the SSD tier"),
-    Setting::inactive("promotion_admission_threshold", Type::U32, "2", "the SSD tier"),
-    Setting::inactive("promotion_queue_limit", Type::U32, "50000", "the SSD tier"),
-    Setting::inactive("promotion_max_per_heartbeat", Type::U32, "1", "the SSD tier"),
+    // Tiers.
+    Setting::supported(
+        "enable_offload",
+        Type::Bool,
+        "true",
+        "clients may keep tiers: folders behind their memory (docs/tiers.md)",
+    ),
+    Setting::supported(
+        "offload_on_evict",
+        Type::Bool,
+        "false",
+        "write to tiers only what would leave memory soon, not everything in order of commit",
+    ),
+    Setting::supported(
+        "offload_force_evict",
+        Type::Bool,
+        "false",
+        "a put that needs room does not wait for a tier to have what it evicts",
+    ),
+    Setting::no_effect("offloading_queue_limit", Type::U64, "50000", "orders have a window that the disk's rate gives"),
+    Setting::no_effect("offload_cap_ratio", Type::Ratio, "0.5", "orders have a window that the disk's rate gives"),
+    Setting::refused("promotion_on_hit", Type::Bool, "false", "promotion from a tier to memory"),
+    Setting::inactive("promotion_admission_threshold", Type::U32, "2", "promotion from a tier to memory"),
+    Setting::inactive("promotion_queue_limit", Type::U32, "50000", "promotion from a tier to memory"),
+    Setting::inactive("promotion_max_per_heartbeat", Type::U32, "1", "promotion from a tier to memory"),
     // Replication of hot objects.
     Setting {
         name: "dynamic_replication_mode",

@@ -11,8 +11,6 @@ pub struct ConfigValue {
     pub variable: Setting,
 }
 
-const SSD: &str = "the SSD tier";
-
 /// Names the file.
 pub const CONFIG_PATH: Setting =
     Setting::supported("MOONCAKE_CONFIG_PATH", Type::Text, "", "a mooncake.json, which then says everything");
@@ -54,8 +52,14 @@ pub const VALUES: &[ConfigValue] = &[
         "master_server_address",
         Setting::supported("MOONCAKE_MASTER", Type::Text, "", "host:port of the master; must be given"),
     ),
-    value("enable_ssd_offload", Setting::inactive("MOONCAKE_OFFLOAD_ENABLED", Type::Bool, "false", SSD)),
-    value("ssd_offload_path", Setting::inactive("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", Type::Text, "", SSD)),
+    value(
+        "enable_ssd_offload",
+        Setting::supported("MOONCAKE_OFFLOAD_ENABLED", Type::Bool, "false", "keep a tier: a folder behind the memory"),
+    ),
+    value(
+        "ssd_offload_path",
+        Setting::supported("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", Type::Text, "", "folder of that tier"),
+    ),
     value(
         "tenant_id",
         Setting::no_effect(

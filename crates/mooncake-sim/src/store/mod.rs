@@ -608,6 +608,9 @@ impl Driver {
                     store.forget_links(uuid, &pinned);
                 }
                 Output::Recheck(recheck) => store.recheck(recheck),
+                Output::TierOrder(_) | Output::TierRetire(_) | Output::TierRecheck(_) => {
+                    unreachable!("no store of a schedule has a tier")
+                }
                 Output::Obey(epoch) => store.obey(epoch),
                 Output::StartOver => store.inner.directory.borrow_mut().start_over(),
                 Output::Ended { .. } => {}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_os::Guarded;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open, statvfs};
 use rustix::io::Errno;
 
@@ -117,7 +118,8 @@ impl Folder {
 impl Medium for Folder {
     type File = Arc<File>;
     type Queue = FolderQueue;
-    type Lock = File;
+    /// Closed in forked children, which are no owner (`docs/safety.md`, rule T1).
+    type Lock = Guarded<File>;
 
     fn list(&self) -> io::Result<Vec<Listed>> {
         let mut found = Vec::new();
@@ -162,10 +164,10 @@ impl Medium for Folder {
         Ok(Room { free: about.f_bavail * about.f_frsize, total: about.f_blocks * about.f_frsize })
     }
 
-    fn lock(&self, name: &str) -> io::Result<Option<File>> {
+    fn lock(&self, name: &str) -> io::Result<Option<Guarded<File>>> {
         let path = self.path.join(name);
-        let file = File::options().create(true).truncate(false).write(true).open(path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        let file = Guarded::new(File::options().create(true).truncate(false).write(true).open(path)?);
+        match flock(&*file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(file)),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),

@@ -256,10 +256,9 @@ impl Anchor {
                 parts.wants.resume();
             }
             Some(anchor_down::Body::ReaderGoneTaken(taken)) => parts.deaths.taken(taken.session, &taken.uuid),
-            // A master sends them to clients that know of tiers alone.
-            Some(
-                anchor_down::Body::TierOrder(_) | anchor_down::Body::TierRetire(_) | anchor_down::Body::TierRecheck(_),
-            ) => {}
+            Some(anchor_down::Body::TierOrder(order)) => out.push(Output::TierOrder(order)),
+            Some(anchor_down::Body::TierRetire(retire)) => out.push(Output::TierRetire(retire)),
+            Some(anchor_down::Body::TierRecheck(recheck)) => out.push(Output::TierRecheck(recheck)),
             // Something newer than this client.
             None => {}
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_segment::{Epoch, Fence};
-use mooncake_wire::message::{AnchorUp, LogPosition, hello};
+use mooncake_wire::message::{AnchorUp, LogPosition, TierOrder, TierRecheck, TierRetire, hello};
 
 /// A replica in this store's memory that a reader could not verify.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +54,12 @@ pub enum Output {
     Fence(Fence),
     /// The master asks the owner to look at a replica.
     Recheck(Recheck),
+    /// The master orders an object to be written to this store's tier.
+    TierOrder(TierOrder),
+    /// The master needs files of this store's tier no more.
+    TierRetire(TierRetire),
+    /// The master asks the owner to look at a record of its tier.
+    TierRecheck(TierRecheck),
     /// The master asks the owner to take an epoch: [`super::Anchor::epoch_asked`] with what it says.
     TakeEpoch(Epoch),
     /// This store's own master is in this epoch: its links obey it, and the owners that asked hear so.

@@ -132,6 +132,40 @@ impl SegmentOwner {
         ready(lending::unmount(self, id, grace))
     }
 
+    fn endpoint(&self, access_key: u64, unix_socket: String) -> Endpoint {
+        let towards_master = self.control.session().local_ip.unwrap_or(self.server.tcp_addr().ip());
+        Endpoint {
+            boot_id: self.process.boot_id.to_vec().into(),
+            unix_socket,
+            tcp: self.advertised.texts(towards_master),
+            access_key,
+            process: Some(wire_process(&self.process)),
+        }
+    }
+
+    // --------------------------------------------------------- for the tier
+
+    /// What serves this store's segments, and its tier.
+    pub fn server(&self) -> &SegmentServer {
+        &self.server
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How readers reach its tier.
+    pub fn tier_endpoint(&self, access_key: u64) -> Endpoint {
+        self.endpoint(access_key, String::new())
+    }
+
+    /// A segment that this store lends.
+    pub fn memory(&self, uuid: SegmentUuid) -> Option<Arc<SegmentMemory>> {
+        let state = self.state.lock();
+        let held = state.memories().find(|held| held.memory.uuid() == uuid);
+        held.map(|held| held.memory.clone())
+    }
+
     // ------------------------------------------------------- for the anchor
 
     /// The segments that are held, each with the highest epoch that it has taken.
@@ -308,21 +342,15 @@ impl SegmentOwner {
         let access_key = random_key().map_err(|error| setup("making an access key")(error.to_string()))?;
         self.server.add(memory.clone(), access_key);
         let session = self.control.session();
-        let towards_master = session.local_ip.unwrap_or(self.server.tcp_addr().ip());
+        // No process is to ask for memory that its owner alone may map (docs/safety.md, rule 21).
+        let unix_socket = if memory.is_sealed() { self.server.unix_name().to_owned() } else { String::new() };
         let segment = Segment {
             number: 0,
             uuid: memory.uuid().0.to_vec().into(),
             name: self.name.clone(),
             bytes: memory.bytes(),
             session: session.id,
-            endpoint: Some(Endpoint {
-                boot_id: self.process.boot_id.to_vec().into(),
-                // No process is to ask for memory that its owner alone may map (docs/safety.md, rule 21).
-                unix_socket: if memory.is_sealed() { self.server.unix_name().to_owned() } else { String::new() },
-                tcp: self.advertised.texts(towards_master),
-                access_key,
-                process: Some(wire_process(&self.process)),
-            }),
+            endpoint: Some(self.endpoint(access_key, unix_socket)),
             tier_file_blocks: 0,
         };
         let held = Arc::new(Held {

@@ -92,7 +92,7 @@ impl Connection {
         let hello = Hello {
             version_min: VERSION,
             version_max: VERSION,
-            features: FEATURES & !Feature::Tiers.bit(),
+            features: FEATURES,
             software: concat!("mooncake-client ", env!("CARGO_PKG_VERSION")).into(),
             token: Default::default(),
             highest: Some(highest),

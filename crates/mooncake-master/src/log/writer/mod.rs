@@ -273,7 +273,12 @@ impl Sink {
     fn sync_all(&self) -> io::Result<()> {
         for kind in [FileKind::Snapshot, FileKind::Segment] {
             for (_, path) in segment_file::list(&self.folder.current(), kind)? {
-                sync(Step::Synced, &File::open(&path)?, &path)?;
+                match File::open(&path) {
+                    Ok(file) => sync(Step::Synced, &file, &path)?,
+                    // Covered by a snapshot since, which is on the disk.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         self.folder.sync();
@@ -500,6 +505,21 @@ impl Log {
         spare.frames.clear();
         if spare.frames.capacity() > BUFFER_KEPT {
             spare.frames = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Has every byte that was committed so far on the disk, whatever each commit waits for. What a tier has survives
+    /// a power loss, so that what removes it in bulk does as well (`docs/safety.md`, rule T10).
+    pub fn sync(&self) -> Result<(), LogClosed> {
+        let mut writer = self.writer.lock();
+        let Writer { sink, lost, .. } = &mut *writer;
+        let Some(open) = sink else { return Ok(()) };
+        let began = Instant::now();
+        match open.sync_all() {
+            Ok(()) => self.timing.fsync.since(began),
+            // What a disk does not take, it may not have (`docs/safety.md`, rule 19).
+            Err(error) => self.lose(sink, lost, &error)?,
         }
         Ok(())
     }

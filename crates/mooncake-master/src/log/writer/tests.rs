@@ -109,6 +109,31 @@ fn a_raise_is_on_the_disk_before_the_witness_vouches_for_it() {
 }
 
 #[test]
+fn a_log_is_on_the_disk_whole_where_it_is_asked_to() {
+    let scratch = Scratch::new();
+    let log = scratch.log(4, None, false);
+    commit(&log, &mut dropped());
+    log.rotate().unwrap();
+    commit(&log, &mut dropped());
+    let synced = Rc::new(RefCell::new(Vec::new()));
+    let seen = synced.clone();
+    watch::with(move |step, path| {
+        matches!(step, Step::Synced | Step::FolderSynced)
+            .then(|| seen.borrow_mut().push(path.file_name().unwrap().to_owned()));
+        Ok(())
+    });
+    log.sync().unwrap();
+    let all = ["log-0000000000000005.wal", "log-0000000000000006.wal", "current", "log"];
+    assert_eq!(*synced.borrow(), all);
+    watch::with(|_, _| Err(io::ErrorKind::StorageFull.into()));
+    log.sync().unwrap();
+    watch::with(|_, _| Ok(()));
+    assert!(log.is_lost(), "a disk that fails to sync has no log");
+    log.close();
+    log.sync().unwrap();
+}
+
+#[test]
 fn a_witness_that_cannot_be_written_is_gone() {
     let scratch = Scratch::new();
     let mut witness = scratch.witness();

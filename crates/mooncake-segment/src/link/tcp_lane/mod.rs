@@ -20,6 +20,7 @@ use crate::error::TransferError;
 use crate::protocol::frames::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
 };
+use crate::records::Record;
 
 /// Bytes received between two steps of their checksum: they are still in the cache.
 const RECV_CHUNK: u64 = 256 << 10;
@@ -167,6 +168,23 @@ impl Lane {
                 Outcome::new(Err(TransferError::Stale { peer: self.peer.to_string(), rid: span.rid.0 }), true, true)
             }
             None => Outcome::new(Err(self.nonsense("its bytes do not end as a read does")), false, true),
+        }
+    }
+
+    /// Reads a part of a tier's record.
+    pub(super) fn read_record(
+        &mut self,
+        record: &Record,
+        span: Span,
+        pieces: &mut [Target<'_>],
+        checksum: bool,
+        deadline: &Deadline<'_>,
+    ) -> Outcome<u32> {
+        self.sequence += 1;
+        let name = record.frame(self.sequence).encode();
+        match self.send_bytes(&name, &mut StallTimer::new(self, deadline)) {
+            Ok(()) => self.read(span, pieces, checksum, deadline),
+            Err(e) => Outcome::new(Err(e), false, true),
         }
     }
 

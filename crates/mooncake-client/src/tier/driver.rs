@@ -1,0 +1,265 @@
+//! The thread that has the folder: it mounts the tier with each session, writes what is ordered, and carries words
+//! between [`mooncake_tier::owner`] and the master.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_ids::{Rid, SegmentUuid, TierUuid};
+use mooncake_memory::Target;
+use mooncake_os::{Deadline, forked};
+use mooncake_segment::{Record, Records};
+use mooncake_tier::owner::ToMaster;
+use mooncake_wire::message::{
+    Rechecked, Replica, Tier, TierLeave, TierMount, TierOrder, TierRecheck, TierReclaim, TierWritten, anchor_up, reply,
+    request,
+};
+use mooncake_wire::pack_keys;
+
+use super::folder::TierFolder;
+use super::records::FolderRecords;
+use super::source::{Copied, OwnExtent};
+use super::{StoreTier, Surroundings, Word};
+use crate::error::{ErrorKind, StoreError};
+use crate::machine::numbering::Numbering;
+use crate::segments::owner::random_key;
+
+/// How long it waits for words while nothing is on its way to the disk.
+const REST: Duration = Duration::from_millis(50);
+
+/// How long it waits for the disk before it looks for words.
+const DISK_WAIT: Duration = Duration::from_millis(1);
+
+/// Between two tries to mount.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Time for what was ordered to come to the disk when the store closes.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time that the disk has for what is read back when the tier is mounted.
+const PROOF_LIMIT: Duration = Duration::from_secs(60);
+
+/// Time for a copy of another process's memory.
+const COPY_LIMIT: Duration = Duration::from_secs(3);
+
+pub(super) fn run(tier: &StoreTier, folder: TierFolder, surroundings: &Surroundings) {
+    let records = Arc::new(FolderRecords::new(folder.folder.clone(), folder.uuid, folder.geometry));
+    let access_key = random_key().unwrap_or(1);
+    let served: Arc<dyn Records> = records.clone();
+    surroundings.owner.server().add_tier(segment_uuid(folder.uuid), folder.capacity, access_key, served);
+    let mut driver =
+        Driver { folder, records, access_key, surroundings, began: Instant::now(), mount_at: None, mounted: false };
+    let control = &surroundings.control;
+    let mut closing = None;
+    while !forked() && (closing.is_some() || !control.is_stopped()) {
+        let rest = if driver.folder.tier.is_idle() { REST } else { Duration::ZERO };
+        for word in tier.heard(rest) {
+            match word {
+                Word::Close => closing = closing.or(Some(Instant::now() + CLOSE_LIMIT)),
+                word => driver.obey(word),
+            }
+        }
+        driver.go_on(closing.is_none());
+        if let Some(until) = closing {
+            driver.folder.tier.sync_at_once();
+            if driver.folder.tier.is_idle() || Instant::now() >= until {
+                break;
+            }
+        }
+    }
+    driver.leave();
+}
+
+struct Driver<'a> {
+    folder: TierFolder,
+    records: Arc<FolderRecords>,
+    access_key: u64,
+    surroundings: &'a Surroundings,
+    began: Instant,
+    /// The tier is to be mounted then.
+    mount_at: Option<Instant>,
+    mounted: bool,
+}
+
+impl Driver<'_> {
+    fn obey(&mut self, word: Word) {
+        match word {
+            Word::Mount => {
+                self.folder.tier.anchor_lost();
+                (self.mounted, self.mount_at) = (false, Some(Instant::now()));
+            }
+            // What comes while it is not mounted is of a session before.
+            Word::Order(order) if self.mounted => self.order(order),
+            Word::Retire(retire) if self.mounted => {
+                let epoch = u16::try_from(retire.epoch).unwrap_or(u16::MAX);
+                self.folder.tier.retire(epoch, &retire.files);
+            }
+            Word::Recheck(recheck) => self.recheck(&recheck),
+            Word::Order(_) | Word::Retire(_) | Word::Close => {}
+        }
+    }
+
+    fn go_on(&mut self, takes_more: bool) {
+        if takes_more && self.mount_at.is_some_and(|at| at <= Instant::now()) {
+            self.mount();
+        }
+        let wait = if self.folder.tier.is_idle() { Duration::ZERO } else { DISK_WAIT };
+        for said in self.folder.tier.poll(self.began.elapsed(), wait) {
+            if self.mounted {
+                self.say(said);
+            }
+        }
+    }
+
+    fn mount(&mut self) {
+        let control = &self.surroundings.control;
+        let until = Instant::now() + PROOF_LIMIT;
+        let proof = self.folder.tier.proof(|| until.saturating_duration_since(Instant::now()));
+        let session = control.session();
+        let endpoint = self.surroundings.owner.tier_endpoint(self.access_key);
+        let mount = TierMount {
+            tier: Some(Tier {
+                uuid: self.folder.uuid.0.to_vec().into(),
+                secret: self.folder.secret.to_vec().into(),
+                name: self.surroundings.owner.name().to_owned(),
+                bytes: self.folder.capacity,
+                file_blocks: self.folder.geometry.file_blocks(),
+                endpoint: Some(endpoint),
+            }),
+            is_new: proof.is_new,
+            head: proof.head,
+            files: proof.files.into_iter().collect(),
+            appended: proof.appended.into_iter().collect(),
+            suspects: proof.suspects.into_iter().collect(),
+            proven: proof.proven.iter().map(|rid| rid.0).collect(),
+        };
+        const WHAT: &str = "mounting the tier";
+        let answer = control.query_on_any_thread(WHAT, request::Body::TierMount(mount), control.lookup_timeout * 4);
+        let path = self.folder.path.display();
+        match answer.map(|answer| answer.body) {
+            Ok(reply::Body::TierMount(mounted)) => {
+                self.folder.tier.mounted(mounted.head);
+                (self.mounted, self.mount_at) = (true, None);
+                let records: u64 = mounted.files.iter().map(|file| u64::from(file.records)).sum();
+                tracing::info!(%path, session = session.id, records, "tier mounted");
+            }
+            other => {
+                let error = other.err().unwrap_or_else(|| control.confused(WHAT));
+                self.mount_at = Some(Instant::now() + RETRY_PAUSE);
+                if error.kind() != ErrorKind::Closed {
+                    tracing::warn!(%path, %error, "the tier is not mounted yet");
+                }
+            }
+        }
+    }
+
+    fn order(&mut self, order: TierOrder) {
+        let (rid, object_id) = (Rid(order.rid), Rid(order.object_id));
+        let source = order.source.as_ref().and_then(|source| self.source(source, order.crc32c));
+        match source {
+            Some(source) => self.folder.tier.order(rid, object_id, order.key.to_vec(), order.crc32c, source),
+            None => self.folder.tier.refuse(rid),
+        }
+    }
+
+    /// Where the bytes are that are to be written.
+    fn source(&self, replica: &Replica, crc32c: u32) -> Option<Arc<dyn mooncake_tier::owner::Source>> {
+        let Surroundings { control, owner, reach } = self.surroundings;
+        let [extent] = &replica.extents[..] else { return None };
+        let instance = control.session().instance[..].try_into().unwrap_or_default();
+        let numbering = Numbering { log_id: control.position().log_id, instance };
+        reach.directory().meet(control, numbering, std::iter::once(replica)).ok()?;
+        let address = reach.directory().find(numbering, extent.segment)?;
+        let (rid, offset, len) = (Rid(replica.rid), extent.offset, extent.length);
+        if let Some(memory) = owner.memory(address.uuid) {
+            return Some(Arc::new(OwnExtent { memory, rid, offset, len }));
+        }
+        let never = || false;
+        let deadline = Deadline::after(COPY_LIMIT, &never);
+        let link = reach.links().link(&address, &deadline).ok()?;
+        let mut bytes = vec![0; usize::try_from(len).ok()?];
+        link.read(rid, offset, &mut [Target::new(&mut bytes)], Some(crc32c), &deadline).ok()?;
+        Some(Arc::new(Copied(bytes)))
+    }
+
+    fn recheck(&self, recheck: &TierRecheck) {
+        let Some(replica) = &recheck.replica else { return };
+        let [extent] = &replica.extents[..] else { return };
+        let key_bytes = u32::try_from(recheck.key.len()).unwrap_or(u32::MAX);
+        let record = Record { rid: Rid(replica.rid), address: extent.offset, size: extent.length, key_bytes };
+        const PART: u64 = 4 << 20;
+        let mut buffer = vec![0; extent.length.min(PART) as usize];
+        let is_good = (0..extent.length.max(1)).step_by(PART as usize).all(|from| {
+            let len = (extent.length - from).min(PART) as usize;
+            self.records.read(&record, from, &mut buffer[..len]).is_ok()
+        });
+        if !is_good {
+            tracing::warn!(rid = format_args!("{:#x}", replica.rid), "a record of this tier is bad");
+        }
+        let rechecked = Rechecked { uuid: recheck.tier.clone(), rid: replica.rid, good: is_good };
+        self.surroundings.control.tell(anchor_up::Body::Rechecked(rechecked));
+    }
+
+    fn say(&mut self, said: ToMaster) {
+        let tier = || self.folder.uuid.0.to_vec().into();
+        let control = &self.surroundings.control;
+        match said {
+            ToMaster::Written { written, window, sealed } => {
+                let written = TierWritten {
+                    tier: tier(),
+                    rids: written.iter().map(|(rid, _)| rid.0).collect(),
+                    addresses: written.iter().map(|(_, address)| address.map_or(0, |address| address.0 + 1)).collect(),
+                    window,
+                    sealed: sealed.iter().map(|file| file.0).collect(),
+                };
+                control.tell(anchor_up::Body::TierWritten(written));
+            }
+            ToMaster::Reclaim { file, records } => {
+                let keys: Vec<&[u8]> = records.iter().map(|(key, _)| &key[..]).collect();
+                let rids = records.iter().map(|(_, rid)| rid.0).collect();
+                let body = TierReclaim { tier: tier(), file: file.0, keys: Some(pack_keys(&keys)), rids, last: false };
+                match self.reclaim(body) {
+                    Ok(rids) => self.folder.tier.judged(&rids.into_iter().map(Rid).collect::<Vec<_>>()),
+                    Err(error) => {
+                        tracing::debug!(%error, "a file of the tier is not given up yet");
+                        self.folder.tier.not_judged();
+                    }
+                }
+            }
+            ToMaster::Reclaimed(file) => {
+                let body = TierReclaim { tier: tier(), file: file.0, last: true, ..TierReclaim::default() };
+                if let Err(error) = self.reclaim(body) {
+                    tracing::debug!(%error, "a file of the tier is not given up yet");
+                    self.folder.tier.not_judged();
+                }
+            }
+        }
+    }
+
+    fn reclaim(&self, body: TierReclaim) -> Result<Vec<u64>, StoreError> {
+        const WHAT: &str = "giving up a file of the tier";
+        let control = &self.surroundings.control;
+        let timeout = control.lookup_timeout * 4;
+        match control.finish(WHAT, request::Body::TierReclaim(body), timeout)?.body {
+            reply::Body::TierReclaim(judged) => Ok(judged.rids),
+            _ => Err(control.confused(WHAT)),
+        }
+    }
+
+    fn leave(self) {
+        let Surroundings { control, owner, .. } = self.surroundings;
+        owner.server().remove_tier(segment_uuid(self.folder.uuid));
+        if self.mounted {
+            let leave = request::Body::TierLeave(TierLeave { uuid: self.folder.uuid.0.to_vec().into() });
+            if let Err(error) = control.finish("leaving the tier", leave, control.lookup_timeout) {
+                tracing::debug!(%error, "the master learns by the end of this session that the tier is left");
+            }
+        }
+        // The next process may have the folder from here on.
+        drop(self.folder.tier.into_lock());
+    }
+}
+
+/// A tier is named on a lane as a segment is.
+fn segment_uuid(uuid: TierUuid) -> SegmentUuid {
+    SegmentUuid(uuid.0)
+}

@@ -1,0 +1,100 @@
+//! This store's tier: a folder behind its memory, which it writes as the master orders and serves to others.
+//!
+//! A thread of its own has the folder. Words of the master come to it by the anchor; what it says goes back there, or
+//! by calls. Its readers are on threads of their lanes.
+
+mod driver;
+mod folder;
+mod records;
+mod source;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use mooncake_wire::message::{TierOrder, TierRecheck, TierRetire};
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Cause, StoreError};
+use crate::options::TierOptions;
+use crate::segments::directory::Directory;
+use crate::segments::links::LinkSet;
+use crate::segments::owner::SegmentOwner;
+use crate::session::control::Control;
+
+pub(crate) use folder::TierFolder;
+
+/// Something for the thread that has the folder.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// A session has begun or goes on: what was ordered before is over.
+    Mount,
+    Order(TierOrder),
+    Retire(TierRetire),
+    Recheck(TierRecheck),
+    /// The store closes.
+    Close,
+}
+
+/// A store's tier, as the rest of the store knows it.
+#[derive(Debug)]
+pub(crate) struct StoreTier {
+    words: Mutex<Vec<Word>>,
+    changed: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread needs of the store.
+pub(crate) struct Surroundings {
+    pub control: Arc<Control>,
+    pub owner: Arc<SegmentOwner>,
+    /// How it reaches memory of others on this host.
+    pub reach: Arc<dyn Reach>,
+}
+
+/// Ways to segments, for what is to be written and lies with another process.
+pub(crate) trait Reach: Send + Sync {
+    fn directory(&self) -> &Directory;
+    fn links(&self) -> &LinkSet;
+}
+
+impl StoreTier {
+    /// Takes or makes a folder below the path, and begins to look after it.
+    pub fn start(options: &TierOptions, surroundings: Surroundings) -> Result<Arc<StoreTier>, StoreError> {
+        let folder = TierFolder::take(options, &surroundings.control)?;
+        let tier = Arc::new(StoreTier {
+            words: Mutex::new(vec![Word::Mount]),
+            changed: Condvar::new(),
+            thread: Mutex::default(),
+        });
+        let inside = tier.clone();
+        let builder = std::thread::Builder::new().name("mooncake-tier".into());
+        let started = mooncake_os::thread::start(builder, move || driver::run(&inside, folder, &surroundings));
+        let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
+        *tier.thread.lock() = Some(thread);
+        Ok(tier)
+    }
+
+    pub fn hear(&self, word: Word) {
+        self.words.lock().push(word);
+        self.changed.notify_one();
+    }
+
+    /// Has it bring to the disk what there is, and leaves the folder to the next owner.
+    pub fn close(&self) {
+        self.hear(Word::Close);
+        if let Some(thread) = self.thread.lock().take() {
+            // It only panics if one of its invariants is broken; that has been reported.
+            let _ = thread.join();
+        }
+    }
+
+    /// What has come, waited for so long at most if nothing has.
+    fn heard(&self, wait: Duration) -> Vec<Word> {
+        let mut words = self.words.lock();
+        if words.is_empty() && !wait.is_zero() {
+            self.changed.wait_for(&mut words, wait);
+        }
+        std::mem::take(&mut words)
+    }
+}

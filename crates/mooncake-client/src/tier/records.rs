@@ -1,0 +1,83 @@
+//! Reads of this store's tier, for the lanes of others.
+
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+
+use mooncake_ids::TierUuid;
+use mooncake_segment::{Record, RecordError, Records};
+use mooncake_tier::address::{Address, BLOCK, Geometry};
+use mooncake_tier::medium::folder::Folder;
+use mooncake_tier::reader::{Miss, Place, Reader, Want};
+use mooncake_tier::slots::Slots;
+use parking_lot::Mutex;
+
+/// Buffers of all readers together, each of a megabyte and a little.
+const SLOTS: usize = 32;
+
+/// Readers that are kept while no lane needs them.
+const IDLE_MAX: usize = 16;
+
+/// Time that the disk has for a read.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// The records of one folder.
+pub(super) struct FolderRecords {
+    folder: Folder,
+    uuid: TierUuid,
+    geometry: Geometry,
+    slots: Slots,
+    idle: Mutex<Vec<Reader<Folder>>>,
+}
+
+impl FolderRecords {
+    pub fn new(folder: Folder, uuid: TierUuid, geometry: Geometry) -> FolderRecords {
+        FolderRecords { folder, uuid, geometry, slots: Slots::new(SLOTS), idle: Mutex::default() }
+    }
+
+    fn reader(&self) -> io::Result<Reader<Folder>> {
+        let idle = self.idle.lock().pop();
+        idle.map_or_else(|| Reader::new(self.folder.clone(), self.geometry, self.slots.clone()), Ok)
+    }
+}
+
+impl Records for FolderRecords {
+    fn read(&self, record: &Record, from: u64, into: &mut [u8]) -> Result<(), RecordError> {
+        if !record.address.is_multiple_of(BLOCK) {
+            return Err(RecordError::Wrong);
+        }
+        let mut reader = self.reader().map_err(|error| {
+            tracing::warn!(%error, "the tier cannot be read");
+            RecordError::Failed
+        })?;
+        let place = Place {
+            tier: self.uuid,
+            address: Address(record.address / BLOCK),
+            rid: record.rid,
+            size: record.size,
+            key_bytes: record.key_bytes as usize,
+        };
+        let len = into.len() as u64;
+        let mut sink = |at: u64, bytes: &[u8]| into[(at - from) as usize..][..bytes.len()].copy_from_slice(bytes);
+        let until = Instant::now() + LIMIT;
+        let time_left = || until.saturating_duration_since(Instant::now());
+        let read = reader.read(&mut [Want { place, from, len, sink: &mut sink }], time_left).pop();
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_MAX {
+            idle.push(reader);
+        }
+        drop(idle);
+        read.unwrap_or(Err(Miss::Late)).map_err(|miss| match miss {
+            Miss::Gone => RecordError::Gone,
+            Miss::Wrong | Miss::NoSuchBytes => RecordError::Wrong,
+            Miss::NoSlot => RecordError::Busy,
+            Miss::Failed(_) | Miss::Late => RecordError::Failed,
+        })
+    }
+}
+
+impl fmt::Debug for FolderRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FolderRecords").field("uuid", &self.uuid).finish_non_exhaustive()
+    }
+}

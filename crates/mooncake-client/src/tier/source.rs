@@ -1,0 +1,48 @@
+//! What is to be written to a tier: bytes in this process's own memory, or read from another one's.
+
+use std::sync::Arc;
+
+use mooncake_ids::Rid;
+use mooncake_memory::{SegmentMemory, Target, Verify};
+use mooncake_tier::owner::Source;
+
+/// An extent of a segment that this store lends.
+pub(super) struct OwnExtent {
+    pub memory: Arc<SegmentMemory>,
+    pub rid: Rid,
+    pub offset: u64,
+    pub len: u64,
+}
+
+impl Source for OwnExtent {
+    fn size(&self) -> u64 {
+        self.len
+    }
+
+    fn copy(&self, at: u64, into: &mut [u8]) -> bool {
+        let mut target = [Target::new(into)];
+        self.memory.mapping().read(self.rid, self.offset + at, &mut target, Verify::Skip).is_ok()
+    }
+
+    fn is_same(&self) -> bool {
+        matches!(self.memory.mapping().check_stamps(self.rid, self.offset, self.len), Ok(true))
+    }
+}
+
+/// A copy, which was the placement's when it was made.
+pub(super) struct Copied(pub Vec<u8>);
+
+impl Source for Copied {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn copy(&self, at: u64, into: &mut [u8]) -> bool {
+        into.copy_from_slice(&self.0[at as usize..][..into.len()]);
+        true
+    }
+
+    fn is_same(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,56 @@
+//! Records of a tier, as lanes carry them: named by a frame of its own, then read in any parts.
+
+use std::fmt;
+
+use mooncake_ids::Rid;
+
+use crate::protocol::frames::{Frame, Op};
+
+/// Where a master says that an object lies on a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// The placement.
+    pub rid: Rid,
+    /// Its first byte, from the tier's first file on.
+    pub address: u64,
+    /// Bytes of the object.
+    pub size: u64,
+    /// Bytes of its key, 1 to 65,536.
+    pub key_bytes: u32,
+}
+
+impl Record {
+    /// The frame that names it: the epoch's place has the length of the key, less one.
+    pub(crate) fn frame(&self, sequence: u64) -> Frame {
+        let epoch = self.key_bytes.wrapping_sub(1) as u16;
+        Frame { op: Op::Record, epoch, rid: self.rid.0, offset: self.address, len: self.size, sequence }
+    }
+
+    pub(crate) fn of(frame: &Frame) -> Option<Record> {
+        let (rid, key_bytes) = (Rid(frame.rid), u32::from(frame.epoch) + 1);
+        rid.is_placement().then_some(Record { rid, address: frame.offset, size: frame.len, key_bytes })
+    }
+}
+
+/// Why a record was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Its file is not there any more.
+    #[error("its file is not there any more")]
+    Gone,
+    /// Another record lies there, or a damaged one.
+    #[error("what lies there is another record, or damaged")]
+    Wrong,
+    /// All buffers are in use.
+    #[error("all buffers of the tier are in use")]
+    Busy,
+    /// The disk failed, or did not answer in time.
+    #[error("the disk of the tier failed, or did not answer in time")]
+    Failed,
+}
+
+/// An owner's tier. Called on the threads of its lanes.
+pub trait Records: Send + Sync + fmt::Debug {
+    /// Fills all of `into` with bytes of the record from one on. What it gives has proven itself.
+    fn read(&self, record: &Record, from: u64, into: &mut [u8]) -> Result<(), RecordError>;
+}
