@@ -65,6 +65,9 @@ pub struct PutConfig {
     /// The lowest rid that the same call has been given so far; none in its first request. What was stored since then
     /// leaves after what has had the second that a look-up promises, so that a call does not evict its own keys.
     pub first_rid: Option<Rid>,
+    /// What is not placed now the caller asks for once more, and waits then: nothing is evicted for it that an owner
+    /// can still write to its tier.
+    pub comes_again: bool,
 }
 
 impl Default for PutConfig {
@@ -78,6 +81,7 @@ impl Default for PutConfig {
             replace: false,
             groups: Vec::new(),
             first_rid: None,
+            comes_again: false,
         }
     }
 }

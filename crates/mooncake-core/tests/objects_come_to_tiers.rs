@@ -338,6 +338,29 @@ fn a_put_waits_a_little_for_the_tier_to_have_what_it_would_lose() {
 }
 
 #[test]
+fn a_tier_of_which_nothing_was_asked_is_asked_before_anything_is_lost() {
+    let offload = Offload { on_evict: true, force_evict: false };
+    let (mut pool, session, _) = pool(Config { offload, ..Config::default() });
+    for nth in 0..32 {
+        pool.put(session, &format!("k{nth}"), 2 * KIB);
+    }
+    let ticket = pool.park(session, &[("new", 2 * KIB)]);
+    assert!(pool.woken.is_empty(), "memory is full before the first tick");
+    pool.pass(20);
+    assert!(pool.write_all(session, 1, 0) > 0);
+    assert!(matches!(pool.woken.remove(&ticket).unwrap()[0], PutSlot::Placed(_)));
+    assert_eq!(pool.core.stats().counters.evicted_unwritten_objects, 0);
+    // One that has answered nothing for a while is waited for no longer.
+    pool.pass(600);
+    assert!(!pool.orders(session).is_empty());
+    let started = pool.start(session, &[("newer", 16 * KIB)], &plain(), true);
+    let PutStarted::Now(slots) = started else { panic!("it waits") };
+    assert!(matches!(slots[0], PutSlot::Placed(_)));
+    assert!(pool.core.stats().counters.evicted_unwritten_objects > 0);
+    pool.check();
+}
+
+#[test]
 fn with_offload_on_evict_only_the_coldest_of_a_full_segment_are_written() {
     let offload = Offload { on_evict: true, force_evict: true };
     let (mut pool, session, _) = pool(Config { offload, ..Config::default() });

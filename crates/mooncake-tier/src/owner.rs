@@ -287,6 +287,12 @@ impl<M: Medium> TierOwner<M> {
         self.appender.begin_above(FileNumber(head));
     }
 
+    /// A master of that log knows the tier, which is looked for by it when the next process takes a folder. To be said
+    /// now and then: a log that is begun anew has another id.
+    pub fn is_of_log(&mut self, log_id: u64) {
+        self.appender.set_log_id(log_id);
+    }
+
     /// Orders and questions of before are over, on both sides.
     pub fn anchor_lost(&mut self) {
         self.ordered.clear();

@@ -89,6 +89,52 @@ pub struct Tier<M: Medium> {
     lock: M::Lock,
 }
 
+/// A folder that is locked, and in which nothing was changed.
+#[derive(Debug)]
+pub struct FoundTier<M: Medium> {
+    /// What its superblock says.
+    pub superblock: Superblock,
+    medium: M,
+    sequence: u64,
+    super_file: M::File,
+    lock: M::Lock,
+}
+
+impl<M: Medium> FoundTier<M> {
+    /// Locks a folder, and reads what it is.
+    pub fn find(medium: M, slots: &Slots) -> Result<FoundTier<M>, TierError> {
+        let lock = medium.lock(LOCK).map_err(disk("lock the folder"))?.ok_or(TierError::InUse)?;
+        let super_file = medium.open(SUPER, true).map_err(disk("open the superblock"))?;
+        let slot = slots.take().ok_or_else(|| disk("take a buffer")(ErrorKind::OutOfMemory.into()))?;
+        let read = Operation::Read { file: super_file.clone(), offset: 0, slot, len: 2 * BLOCK as usize };
+        let (_, slot) = carry_out(&medium, read).map_err(disk("read the superblock"))?;
+        let slot = slot.expect("a read has a slot");
+        let (one, two) = slot[..2 * BLOCK as usize].split_at(BLOCK as usize);
+        let (superblock, sequence) = Superblock::decode([one, two])?;
+        Ok(FoundTier { superblock, medium, sequence, super_file, lock })
+    }
+
+    /// Takes it over.
+    pub fn take(self, owner: Owner, slots: &Slots) -> Result<Tier<M>, TierError> {
+        let FoundTier { superblock: before, medium, sequence, super_file, lock } = self;
+        let files = files_of(&medium, before.geometry).map_err(disk("list the folder"))?;
+        let above = |(number, bytes): (&FileNumber, &u64)| number.0 + before.geometry.numbers_for(*bytes);
+        let mut next_file = files.iter().map(above).max().unwrap_or(0).max(before.next_file.0);
+        if mutant!(FileNumbersAreUsedAgain) {
+            next_file = (0..).find(|number| !files.contains_key(&FileNumber(*number))).expect("one is free");
+        }
+        let has_lost_power = owner.boot_id != before.boot_id && !mutant!(LostWritesAreTrusted);
+        let superblock =
+            Superblock { next_file: FileNumber(next_file), boot_id: owner.boot_id, process: owner.process, ..before };
+        let mut tier = Tier { medium, superblock, sequence, super_file, files, lock };
+        if has_lost_power {
+            tier.suspect_unsynced().map_err(disk("remove a file that was not synced"))?;
+        }
+        tier.write_superblock(slots)?;
+        Ok(tier)
+    }
+}
+
 impl<M: Medium> Tier<M> {
     /// Makes one in an empty folder.
     pub fn create(medium: M, new: NewTier, owner: Owner, slots: &Slots) -> Result<Tier<M>, TierError> {
@@ -119,34 +165,9 @@ impl<M: Medium> Tier<M> {
 
     /// Takes over the one that is in a folder, and says what its superblock said before.
     pub fn open(medium: M, owner: Owner, slots: &Slots) -> Result<(Tier<M>, Superblock), TierError> {
-        let lock = medium.lock(LOCK).map_err(disk("lock the folder"))?.ok_or(TierError::InUse)?;
-        let super_file = medium.open(SUPER, true).map_err(disk("open the superblock"))?;
-        let slot = slots.take().ok_or_else(|| disk("take a buffer")(ErrorKind::OutOfMemory.into()))?;
-        let read = Operation::Read { file: super_file.clone(), offset: 0, slot, len: 2 * BLOCK as usize };
-        let (_, slot) = carry_out(&medium, read).map_err(disk("read the superblock"))?;
-        let slot = slot.expect("a read has a slot");
-        let (one, two) = slot[..2 * BLOCK as usize].split_at(BLOCK as usize);
-        let (before, sequence) = Superblock::decode([one, two])?;
-        drop(slot);
-        let files = files_of(&medium, before.geometry).map_err(disk("list the folder"))?;
-        let above = |(number, bytes): (&FileNumber, &u64)| number.0 + before.geometry.numbers_for(*bytes);
-        let mut next_file = files.iter().map(above).max().unwrap_or(0).max(before.next_file.0);
-        if mutant!(FileNumbersAreUsedAgain) {
-            next_file = (0..).find(|number| !files.contains_key(&FileNumber(*number))).expect("one is free");
-        }
-        let has_lost_power = owner.boot_id != before.boot_id && !mutant!(LostWritesAreTrusted);
-        let superblock = Superblock {
-            next_file: FileNumber(next_file),
-            boot_id: owner.boot_id,
-            process: owner.process,
-            ..before.clone()
-        };
-        let mut tier = Tier { medium, superblock, sequence, super_file, files, lock };
-        if has_lost_power {
-            tier.suspect_unsynced().map_err(disk("remove a file that was not synced"))?;
-        }
-        tier.write_superblock(slots)?;
-        Ok((tier, before))
+        let found = FoundTier::find(medium, slots)?;
+        let before = found.superblock.clone();
+        Ok((found.take(owner, slots)?, before))
     }
 
     /// The host has lost power since files were written that were not synced: what they have counts once it is read

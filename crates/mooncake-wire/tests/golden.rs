@@ -203,6 +203,7 @@ fn requests_are_what_they_were() {
         replace: true,
         soft_pin_clear: true,
         first_rid: 0x0001_0000_0000_0002,
+        comes_again: true,
     };
     let (sizes, groups) = (vec![1, 200, 1 << 33], Some(pack_keys(&["", "g", ""])));
     let replicas = vec![ReplicaOutcome { rid: 2, good: true }, ReplicaOutcome { rid: 4, good: false }];
@@ -285,7 +286,7 @@ fn replies_are_what_they_were() {
         Mount(MountReply { number: 1025 }),
         Segments(SegmentsReply { segments: vec![segment(), Segment::default()] }),
         Describe(DescribeReply { objects: vec![object()], segments: names }),
-        TierMount(TierMountReply { number: 1025, head: 9, files }),
+        TierMount(TierMountReply { number: 1025, head: 9, files, unknown: "of another log".into() }),
         TierReclaim(TierReclaimReply { rids: vec![0, 8] }),
     });
     for ((name, full), (_, empty)) in all {

@@ -1,6 +1,7 @@
 //! The thread that has the folder: it mounts the tier with each session, writes what is ordered, and carries words
 //! between [`mooncake_tier::owner`] and the master.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,12 +16,13 @@ use mooncake_wire::message::{
 };
 use mooncake_wire::pack_keys;
 
-use super::folder::TierFolder;
+use super::folder::{TierFolder, delete_unknown};
 use super::records::FolderRecords;
 use super::source::{Copied, OwnExtent};
 use super::{StoreTier, Surroundings, Word};
 use crate::error::{ErrorKind, StoreError};
 use crate::machine::numbering::Numbering;
+use crate::options::TierOptions;
 use crate::segments::owner::random_key;
 
 /// How long it waits for words while nothing is on its way to the disk.
@@ -41,13 +43,24 @@ const PROOF_LIMIT: Duration = Duration::from_secs(60);
 /// Time for a copy of another process's memory.
 const COPY_LIMIT: Duration = Duration::from_secs(3);
 
-pub(super) fn run(tier: &StoreTier, folder: TierFolder, surroundings: &Surroundings) {
-    let records = Arc::new(FolderRecords::new(folder.folder.clone(), folder.uuid, folder.geometry));
-    let access_key = random_key().unwrap_or(1);
-    let served: Arc<dyn Records> = records.clone();
-    surroundings.owner.server().add_tier(segment_uuid(folder.uuid), folder.capacity, access_key, served);
-    let mut driver =
-        Driver { folder, records, access_key, surroundings, began: Instant::now(), mount_at: None, mounted: false };
+/// How often it looks for folders that no log of this pool knows.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: TierFolder, surroundings: &Surroundings) {
+    let (records, access_key) = (records_of(&folder), random_key().unwrap_or(1));
+    let mut driver = Driver {
+        options,
+        folder,
+        records,
+        access_key,
+        surroundings,
+        began: Instant::now(),
+        mount_at: None,
+        mounted: false,
+        useless: Vec::new(),
+        looked_at: None,
+    };
+    driver.serve();
     let control = &surroundings.control;
     let mut closing = None;
     while !forked() && (closing.is_some() || !control.is_stopped()) {
@@ -70,6 +83,7 @@ pub(super) fn run(tier: &StoreTier, folder: TierFolder, surroundings: &Surroundi
 }
 
 struct Driver<'a> {
+    options: TierOptions,
     folder: TierFolder,
     records: Arc<FolderRecords>,
     access_key: u64,
@@ -78,9 +92,45 @@ struct Driver<'a> {
     /// The tier is to be mounted then.
     mount_at: Option<Instant>,
     mounted: bool,
+    /// Folders that the master does not know.
+    useless: Vec<PathBuf>,
+    /// When it looked for such folders of earlier processes.
+    looked_at: Option<Instant>,
+}
+
+fn records_of(folder: &TierFolder) -> Arc<FolderRecords> {
+    Arc::new(FolderRecords::new(folder.folder.clone(), folder.uuid, folder.geometry))
 }
 
 impl Driver<'_> {
+    fn serve(&self) {
+        let (uuid, served): (_, Arc<dyn Records>) = (segment_uuid(self.folder.uuid), self.records.clone());
+        self.surroundings.owner.server().add_tier(uuid, self.folder.capacity, self.access_key, served);
+    }
+
+    fn serve_no_more(&self) {
+        self.surroundings.owner.server().remove_tier(segment_uuid(self.folder.uuid));
+    }
+
+    /// Nothing in the folder is of the master's log, and will be: another one is begun.
+    fn begin_another(&mut self) {
+        self.useless.push(self.folder.path.clone());
+        match TierFolder::take(&self.options, &self.surroundings.control, &self.useless) {
+            Ok(folder) => {
+                self.serve_no_more();
+                self.records = records_of(&folder);
+                drop(std::mem::replace(&mut self.folder, folder).tier.into_lock());
+                self.serve();
+                self.mount_at = Some(Instant::now());
+            }
+            Err(error) => {
+                self.useless.pop();
+                self.mount_at = Some(Instant::now() + LOOK_EVERY);
+                tracing::warn!(%error, "no folder for another tier; it is tried again in a minute");
+            }
+        }
+    }
+
     fn obey(&mut self, word: Word) {
         match word {
             Word::Mount => {
@@ -101,6 +151,14 @@ impl Driver<'_> {
     fn go_on(&mut self, takes_more: bool) {
         if takes_more && self.mount_at.is_some_and(|at| at <= Instant::now()) {
             self.mount();
+        }
+        if self.mounted {
+            let log_id = self.surroundings.control.position().log_id;
+            self.folder.tier.is_of_log(log_id);
+            if self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+                self.looked_at = Some(Instant::now());
+                delete_unknown(&self.options, log_id, &self.useless);
+            }
         }
         let wait = if self.folder.tier.is_idle() { Duration::ZERO } else { DISK_WAIT };
         for said in self.folder.tier.poll(self.began.elapsed(), wait) {
@@ -136,6 +194,10 @@ impl Driver<'_> {
         let answer = control.query_on_any_thread(WHAT, request::Body::TierMount(mount), control.lookup_timeout * 4);
         let path = self.folder.path.display();
         match answer.map(|answer| answer.body) {
+            Ok(reply::Body::TierMount(mounted)) if !mounted.unknown.is_empty() => {
+                tracing::warn!(%path, reason = mounted.unknown, "another folder is begun");
+                self.begin_another();
+            }
             Ok(reply::Body::TierMount(mounted)) => {
                 self.folder.tier.mounted(mounted.head);
                 (self.mounted, self.mount_at) = (true, None);
@@ -246,8 +308,8 @@ impl Driver<'_> {
     }
 
     fn leave(self) {
-        let Surroundings { control, owner, .. } = self.surroundings;
-        owner.server().remove_tier(segment_uuid(self.folder.uuid));
+        self.serve_no_more();
+        let control = &self.surroundings.control;
         if self.mounted {
             let leave = request::Body::TierLeave(TierLeave { uuid: self.folder.uuid.0.to_vec().into() });
             if let Err(error) = control.finish("leaving the tier", leave, control.lookup_timeout) {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use mooncake_ids::TierUuid;
 use mooncake_os::{ProcessIdentity, random_bytes};
@@ -10,7 +11,8 @@ use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::owner::TierOwner;
 use mooncake_tier::slots::Slots;
-use mooncake_tier::tier::{NewTier, Owner, Tier, TierError};
+use mooncake_tier::superblock::Superblock;
+use mooncake_tier::tier::{FoundTier, NewTier, Owner, Tier, TierError};
 
 use crate::error::{Cause, StoreError};
 use crate::options::TierOptions;
@@ -20,6 +22,18 @@ use crate::session::control::Control;
 const SHARE: (u64, u64) = (9, 10);
 
 const PREFIX: &str = "mooncake-";
+
+/// A file in a folder that no log of this pool knows: its age says for how long that was seen.
+const UNKNOWN: &str = "unknown";
+
+/// A folder is deleted when it was unknown for so long.
+const KEPT_UNKNOWN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// One whose room is needed.
+const KEPT_UNKNOWN_SHORT: Duration = Duration::from_secs(60 * 60);
+
+/// Room is short if less than that part of the file system is free.
+const SHORT_PART: u64 = 20;
 
 /// A tier that this process has.
 pub(crate) struct TierFolder {
@@ -33,8 +47,8 @@ pub(crate) struct TierFolder {
 }
 
 impl TierFolder {
-    /// Takes a free one of this pool and this log over, or makes one.
-    pub fn take(options: &TierOptions, control: &Control) -> Result<TierFolder, StoreError> {
+    /// Takes a free one of this pool and this log over, or makes one; none of those that are known to be of no use.
+    pub fn take(options: &TierOptions, control: &Control, useless: &[PathBuf]) -> Result<TierFolder, StoreError> {
         let unusable = |reason: String| -> StoreError {
             Cause::Setup {
                 what: "using the folder of the tier",
@@ -47,7 +61,8 @@ impl TierFolder {
         let log_id = control.position().log_id;
         let owner = Owner { boot_id: process.boot_id.to_vec(), process: named(&process) };
         let slots = Slots::new(2);
-        for path in folders(&options.path).map_err(|error| unusable(error.to_string()))? {
+        let below = folders(&options.path).map_err(|error| unusable(error.to_string()))?;
+        for path in below.into_iter().filter(|path| !useless.contains(path)) {
             match take_over(&path, options, log_id, &owner, &slots) {
                 Ok(Some(taken)) => return Ok(taken),
                 Ok(None) => {}
@@ -93,22 +108,68 @@ fn take_over(
 ) -> Result<Option<TierFolder>, TierError> {
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let folder = Folder::new(path).map_err(disk("open the folder"))?;
-    let mut tier = match Tier::open(folder.clone(), owner.clone(), slots) {
-        Ok((tier, _)) => tier,
+    let found = match FoundTier::find(folder.clone(), slots) {
+        Ok(found) => found,
         Err(TierError::InUse) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let (of_log, of_cluster) = (tier.superblock.log_id, tier.superblock.cluster_id.clone());
-    if of_cluster != options.cluster_id || of_log != log_id && of_log != 0 {
+    let Superblock { log_id: of_log, cluster_id: of_cluster, .. } = &found.superblock;
+    if *of_cluster != options.cluster_id || ![0, log_id].contains(of_log) {
         tracing::info!(path = %path.display(), cluster_id = of_cluster, "a tier of another pool is left as it is");
         return Ok(None);
     }
+    let of_log = *of_log;
+    let mut tier = found.take(owner.clone(), slots)?;
+    _ = fs::remove_file(path.join(UNKNOWN));
     if of_log == 0 {
         tier.superblock.log_id = log_id;
         tier.write_superblock(slots)?;
     }
     let capacity = capacity_of(options, &folder, tier.files.values().sum()).map_err(disk("measure the file system"))?;
     into_folder(path, folder, tier, false, capacity).map(Some)
+}
+
+/// Deletes folders of this cluster that have been seen to be of no log that this pool has, for long enough
+/// (`docs/safety.md`, rule T11). `useless` are those that the master does not know.
+pub(super) fn delete_unknown(options: &TierOptions, log_id: u64, useless: &[PathBuf]) {
+    let Ok(below) = folders(&options.path) else { return };
+    for path in below {
+        if let Err(error) = delete_if_unknown(&path, options, log_id, useless.contains(&path)) {
+            tracing::debug!(path = %path.display(), %error, "a folder that may be of no use is left as it is");
+        }
+    }
+}
+
+fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless: bool) -> Result<(), TierError> {
+    let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
+    let folder = Folder::new(path).map_err(disk("open the folder"))?;
+    // Locked for as long as it is there: no process takes it over meanwhile.
+    let found = match FoundTier::find(folder.clone(), &Slots::new(1)) {
+        Ok(found) => found,
+        Err(TierError::InUse) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let is_known = found.superblock.log_id == log_id && !is_useless || found.superblock.log_id == 0;
+    if found.superblock.cluster_id != options.cluster_id || is_known {
+        return Ok(());
+    }
+    let mark = path.join(UNKNOWN);
+    let Ok(about) = fs::metadata(&mark) else {
+        return fs::write(&mark, "").map_err(disk("mark the folder"));
+    };
+    let age = about.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
+    let room = folder.room().map_err(disk("measure the file system"))?;
+    let kept = if room.free < room.total / SHORT_PART { KEPT_UNKNOWN_SHORT } else { KEPT_UNKNOWN };
+    if age < kept {
+        return Ok(());
+    }
+    tracing::info!(path = %path.display(), "a tier that no log of this pool knows is deleted");
+    let is_ours = |name: &str| name.ends_with(".records") || ["super", "lock", UNKNOWN].contains(&name);
+    for file in folder.list().map_err(disk("list the folder"))?.iter().filter(|file| is_ours(&file.name)) {
+        folder.remove(&file.name).map_err(disk("delete the folder"))?;
+    }
+    // It stays if there is anything else in it.
+    fs::remove_dir(path).map_err(disk("delete the folder"))
 }
 
 fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Result<TierFolder, TierError> {

@@ -61,15 +61,15 @@ pub(crate) trait Reach: Send + Sync {
 impl StoreTier {
     /// Takes or makes a folder below the path, and begins to look after it.
     pub fn start(options: &TierOptions, surroundings: Surroundings) -> Result<Arc<StoreTier>, StoreError> {
-        let folder = TierFolder::take(options, &surroundings.control)?;
+        let folder = TierFolder::take(options, &surroundings.control, &[])?;
         let tier = Arc::new(StoreTier {
             words: Mutex::new(vec![Word::Mount]),
             changed: Condvar::new(),
             thread: Mutex::default(),
         });
-        let inside = tier.clone();
+        let (inside, options) = (tier.clone(), options.clone());
         let builder = std::thread::Builder::new().name("mooncake-tier".into());
-        let started = mooncake_os::thread::start(builder, move || driver::run(&inside, folder, &surroundings));
+        let started = mooncake_os::thread::start(builder, move || driver::run(&inside, options, folder, &surroundings));
         let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
         *tier.thread.lock() = Some(thread);
         Ok(tier)

@@ -137,6 +137,15 @@ impl Core {
         near.min().map(|(.., number)| number)
     }
 
+    /// Whether the next tick orders it, as one of the coldest of a full segment.
+    pub(crate) fn is_to_be_ordered(&self, slot: ObjectSlot) -> bool {
+        let object = self.objects.object(slot);
+        let mut near = object.places.memory().iter().filter_map(|place| self.tier_near(place.segment, object.size));
+        let records_max = self.config.tier_records_max;
+        self.is_nearly_full(slot)
+            && near.any(|number| self.tiers.get(number).is_some_and(|tier| tier.records < records_max))
+    }
+
     fn order_one(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) -> Ordered {
         let object = self.objects.object(slot);
         if object.marks.has(Mark::Ordered) || self.is_on_live_tier(slot) {

@@ -87,7 +87,7 @@ impl Core {
             None => (None, now),
         };
         let room = !self.tickets.any_for_room_before(place);
-        let spares_unwritten = wait && now < since.plus_ms(TIER_WAIT_MS);
+        let spares_unwritten = (wait || config.comes_again) && now < since.plus_ms(TIER_WAIT_MS);
         let mode = RoomMode { room, force: false, newcomer: place.is_none(), spares_unwritten };
         let keys = entries.iter().copied();
         let Attempt { slots, any, waits, cut, reasons } =

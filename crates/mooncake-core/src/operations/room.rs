@@ -386,7 +386,13 @@ impl Core {
             *passes -= 1;
             next = self.objects.after_in_turn(slot);
         }
-        if within(self.tiers.answered_at(), TIER_SILENT_MS) && !self.config.offload.force_evict {
+        if self.config.offload.force_evict {
+            return unwritten.map_or(Victim::Any, Victim::Slot);
+        }
+        let oldest = self.tiers.oldest_order();
+        let is_writing = [self.tiers.answered_at(), oldest].into_iter().any(|at| within(at, TIER_SILENT_MS));
+        // Owners of whom nothing is asked are not silent: what would be lost is ordered next.
+        if is_writing || oldest.is_none() && unwritten.is_some_and(|slot| self.is_to_be_ordered(slot)) {
             return Victim::Wait;
         }
         unwritten.map_or(Victim::Any, Victim::Slot)

@@ -37,6 +37,18 @@ pub struct Stats {
     pub segments_hidden: u64,
     /// Live segments whose owner has yet to obey the epoch.
     pub segments_closed: u64,
+    /// Tiers whose objects can be read.
+    pub tiers_live: u64,
+    /// Tiers whose owner is away.
+    pub tiers_hidden: u64,
+    /// Most bytes of the Live tiers' files.
+    pub tier_capacity_bytes: u64,
+    /// Objects that Live tiers have.
+    pub tier_objects: u64,
+    /// Bytes of these objects.
+    pub tier_bytes: u64,
+    /// Bytes that their owners were asked to write and have not answered.
+    pub tier_ordered_bytes: u64,
     /// Views over objects.
     pub pins: u64,
     /// Objects that an existence query found a moment ago.
@@ -72,6 +84,17 @@ impl Core {
         stats.unfinished_puts = self.reservations.len() as u64;
         stats.sessions = self.sessions.len() as u64;
         stats.sessions_away = self.sessions.iter().filter(|(_, session)| session.away.is_some()).count() as u64;
+        for tier in self.tiers() {
+            if !tier.live {
+                stats.tiers_hidden += 1;
+                continue;
+            }
+            stats.tiers_live += 1;
+            stats.tier_capacity_bytes += tier.spec.bytes;
+            stats.tier_objects += tier.records;
+            stats.tier_bytes += tier.bytes;
+            stats.tier_ordered_bytes += tier.ordered;
+        }
         stats.pins = self.pins.views();
         stats.protected_objects = self.objects.protected_len().into();
         stats.soft_pinned_objects = self.objects.soft_len() as u64;

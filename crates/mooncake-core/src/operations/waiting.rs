@@ -240,7 +240,8 @@ impl Core {
         work.did((parked.waits.keys.len() / AWAITED_AS_ONE).min(AWAITED_MAX));
         let blocked = self.tickets.any_for_room_before(Some(position));
         let late = last && !parked.impatient;
-        let spares_unwritten = !last && !parked.impatient && now < parked.since.plus_ms(TIER_WAIT_MS);
+        let comes_again = !parked.impatient || parked.config.comes_again;
+        let spares_unwritten = !last && comes_again && now < parked.since.plus_ms(TIER_WAIT_MS);
         let mode = RoomMode { room: late || !blocked, force: late, newcomer: false, spares_unwritten };
         let keys = parked.entries.iter().map(|(key, size)| (&**key, *size));
         let Attempt { slots, any, waits, cut, reasons } =

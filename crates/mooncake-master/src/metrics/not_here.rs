@@ -52,9 +52,6 @@ const COUNTERS: &[(&str, &str)] = &[
 const GAUGES: &[(&str, &str)] = &[
     ("master_nof_allocated_bytes", "bytes taken in NVMe-oF segments"),
     ("master_total_nof_capacity_bytes", "bytes of NVMe-oF segments"),
-    ("master_allocated_file_size_bytes", "bytes of objects on file systems"),
-    ("master_total_file_capacity_bytes", "bytes that file systems may take"),
-    ("file_cache_nums_", "objects on disks"),
     ("master_promotion_in_flight", "copies from disks to memory under way"),
 ];
 

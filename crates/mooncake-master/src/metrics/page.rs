@@ -72,6 +72,7 @@ impl Reading {
         self.tell_cache(out);
         self.tell_puts(out);
         self.tell_evictions(out);
+        self.tell_tiers(out);
         self.tell_requests(out);
         self.tell_latencies(out);
         self.tell_safety(out);
@@ -87,7 +88,7 @@ impl Reading {
         out.gauge("master_allocated_bytes", "bytes taken in all live segments", s.used_bytes);
         out.gauge("master_total_capacity_bytes", "bytes of all live segments", s.capacity_bytes);
         out.gauge("master_key_count", "objects that can be read now", s.keys);
-        out.gauge("mem_cache_nums_", "objects that can be read now, all of them in memory", s.keys);
+        out.gauge("mem_cache_nums_", "objects that can be read now, in memory or from a tier", s.keys);
         let used = self.segments.iter().map(|(name, used, _)| (name.as_str(), *used));
         out.labelled(Kind::Gauge, "segment_allocated_bytes", "segment", "bytes taken in a live segment", used);
         let bytes = self.segments.iter().map(|(name, _, bytes)| (name.as_str(), *bytes));
@@ -170,6 +171,50 @@ impl Reading {
         );
         out.gauge("mooncake_unfinished_puts", "puts under way", s.unfinished_puts);
         out.gauge("mooncake_parked_puts", "requests that wait for room or for another put", s.tickets);
+    }
+
+    fn tell_tiers(&self, out: &mut Page) {
+        let (s, counters) = (&self.stats, &self.stats.counters);
+        out.section("Tiers");
+        out.gauge("mooncake_tiers_live", "tiers that can be read", s.tiers_live);
+        out.gauge("mooncake_tiers_hidden", "tiers whose owner is away: not read, nothing forgotten", s.tiers_hidden);
+        out.gauge("master_total_file_capacity_bytes", "bytes that live tiers may take", s.tier_capacity_bytes);
+        out.gauge("master_allocated_file_size_bytes", "bytes of objects on live tiers", s.tier_bytes);
+        out.gauge("file_cache_nums_", "objects on live tiers, in memory too or not", s.tier_objects);
+        out.gauge("mooncake_tier_ordered_bytes", "bytes that are to be written to tiers now", s.tier_ordered_bytes);
+        out.counter("mooncake_tier_orders_total", "objects that owners were asked to write", counters.tier_orders);
+        out.counter(
+            "mooncake_tier_orders_refused_total",
+            "objects not written, as the tier has as many records as it may have",
+            counters.tier_orders_refused,
+        );
+        out.counter(
+            "mooncake_tier_written_objects_total",
+            "objects that came to a tier",
+            counters.tier_written_objects,
+        );
+        out.counter("mooncake_tier_written_bytes_total", "bytes of these objects", counters.tier_written_bytes);
+        out.counter(
+            "mooncake_tier_dropped_objects_total",
+            "objects that left a tier as the file that they were in was given up",
+            counters.tier_dropped_objects,
+        );
+        out.counter("mooncake_tier_dropped_bytes_total", "bytes of these objects", counters.tier_dropped_bytes);
+        out.counter(
+            "mooncake_evicted_clean_objects_total",
+            "objects evicted from memory that a tier has",
+            counters.evicted_clean_objects,
+        );
+        out.counter(
+            "mooncake_evicted_unwritten_objects_total",
+            "objects evicted before a tier had them, though there was one",
+            counters.evicted_unwritten_objects,
+        );
+        out.counter(
+            "mooncake_evicted_unwritten_bytes_total",
+            "bytes of these objects",
+            counters.evicted_unwritten_bytes,
+        );
     }
 
     fn tell_evictions(&self, out: &mut Page) {

@@ -128,7 +128,11 @@ impl PutDriver for Driver<'_> {
         let start = PutStart {
             keys: Some(pack_keys(&keys)),
             sizes: indices.iter().map(|&index| self.sizes[index]).collect(),
-            config: Some(PutConfig { first_rid: first_rid.0, ..config(self.options) }),
+            config: Some(PutConfig {
+                first_rid: first_rid.0,
+                comes_again: !wait && !self.store.settings.put_timeout.is_zero(),
+                ..config(self.options)
+            }),
             wait,
             groups: (!self.options.groups.is_empty()).then(|| {
                 let groups: Vec<&str> = indices.iter().map(|&index| self.options.groups[index].as_str()).collect();
@@ -297,5 +301,6 @@ fn config(options: &PutOptions) -> PutConfig {
         replace: options.replace,
         soft_pin_clear: matches!(options.pin, PinKind::Cleared | PinKind::Soft { ttl_ms: Some(0) }),
         first_rid: 0,
+        comes_again: false,
     }
 }

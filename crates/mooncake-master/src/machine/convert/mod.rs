@@ -80,6 +80,7 @@ pub fn put_config(
         replace: config.replace,
         groups,
         first_rid: (config.first_rid != 0).then_some(Rid(config.first_rid)),
+        comes_again: config.comes_again,
     })
 }
 
@@ -181,7 +182,8 @@ pub fn tier_mounted(mounted: TierMounted) -> message::TierMountReply {
         records: counts.records,
         bytes: counts.bytes,
     };
-    message::TierMountReply { number: number.0, head, files: files.into_iter().map(file).collect() }
+    let files = files.into_iter().map(file).collect();
+    message::TierMountReply { number: number.0, head, files, unknown: String::new() }
 }
 
 /// A tier for a client that wants to reach its owner.

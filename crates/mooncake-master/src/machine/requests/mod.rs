@@ -133,6 +133,8 @@ pub enum Outcome {
     Mount(SegmentNo),
     /// A tier's number and files.
     MountTier(TierMounted),
+    /// Nothing that the tier has is of this log, and why.
+    UnknownTier(String),
     /// Per record.
     Reclaim(Vec<Verdict>),
     /// Done, to so many things; `None` where that is not counted.
@@ -329,6 +331,9 @@ impl Change<'_> {
             }
             Change::MountTier(mount) => match core.mount_tier(now, origin.session, *mount, effects) {
                 Ok(mounted) => Outcome::MountTier(mounted),
+                Err(refused @ (Refused::TierUnknown(_) | Refused::TierSecret(_))) => {
+                    Outcome::UnknownTier(refused.to_string())
+                }
                 Err(refused) => Outcome::Refused(refused, 1),
             },
             Change::LeaveTier(tier) => {
@@ -385,6 +390,11 @@ impl Outcome {
             Outcome::MountTier(mounted) => {
                 let tally = Tally { items: 1, ..Tally::default() };
                 CountedReply::counted(reply::Body::TierMount(convert::tier_mounted(mounted)), tally)
+            }
+            Outcome::UnknownTier(unknown) => {
+                let tally = Tally { items: 1, failed: 1, ..Tally::default() };
+                let reply = message::TierMountReply { unknown, ..message::TierMountReply::default() };
+                CountedReply::counted(reply::Body::TierMount(reply), tally)
             }
             Outcome::Reclaim(verdicts) => {
                 let rids = verdicts.iter().map(|verdict| if let Verdict::Keep(rid) = verdict { rid.0 } else { 0 });

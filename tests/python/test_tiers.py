@@ -1,0 +1,290 @@
+"""A tier: what memory has no room for lies on a disk, is read from there, and outlives every process of the pool."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from contents import value, version_of
+
+from pool import wait_for
+
+pytestmark = pytest.mark.timeout(90)
+
+KIB, MIB = 1 << 10, 1 << 20
+MEMORY = 32 * MIB
+
+
+@pytest.fixture
+def tiered(cluster, tmp_path):
+    """Starts a master, and a node of 32 MiB whose tier lies in the folder that is given with it."""
+
+    def start(limit: int = 1 << 30, nodes: int = 1, master_flags: list[str] | None = None):
+        folder = tmp_path / "tiers"
+        env = {
+            "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(folder),
+            "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": str(limit),
+        }
+        pool = cluster(
+            nodes=nodes, node_bytes=MEMORY, node_flags=["--enable_offload"], env=env, master_flags=master_flags
+        )
+        return pool, folder
+
+    return start
+
+
+def put_all(store, keys, size: int, version: int = 0) -> None:
+    for key in keys:
+        assert store.put(key, value(key, size, version)) == 0, f"{key}: {store.last_error()}"
+
+
+def versions(store, keys) -> list[int | None]:
+    """What is read of each: a version, None for wrong bytes, and -1 for no object."""
+    return [version_of(key, got) if (got := store.get(key)) else -1 for key in keys]
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("mooncake-*/*.records"))
+
+
+def wait_read(store, keys, timeout: float = 15.0) -> None:
+    """Until all of them are there again."""
+    wait_for(f"{len(keys)} objects", lambda: store.batch_is_exist(keys) == [1] * len(keys), timeout)
+
+
+@pytest.mark.parametrize("flags", [[], ["--offload_on_evict"]])
+def test_five_times_what_memory_holds_is_put_without_a_refusal_and_read_right(tiered, flags):
+    pool, _ = tiered(master_flags=flags)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(160)]
+    put_all(store, keys, MIB)
+    assert versions(store, keys) == [0] * len(keys)
+    # In every way that there is to read.
+    assert [version_of(key, got) for key, got in zip(keys, store.get_batch(keys), strict=True)] == [0] * len(keys)
+    view = store.get_buffer(keys[0])
+    assert version_of(keys[0], memoryview(view)) == 0
+    assert store.get_size(keys[1]) == MIB
+    assert store.batch_is_exist(keys) == [1] * len(keys)
+    assert pool.metric("mooncake_evicted_clean_objects_total") >= 160 - MEMORY // MIB
+    assert pool.metric("mooncake_evicted_unwritten_objects_total") == 0
+
+
+def test_batches_larger_than_memory_has_room_for_lose_nothing(tiered):
+    pool, _ = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(160)]
+    for start in range(0, len(keys), 20):
+        some = keys[start : start + 20]
+        assert store.put_batch(some, [value(key, MIB) for key in some]) == 0, store.last_error()
+    assert pool.metric("mooncake_evicted_unwritten_objects_total") == 0
+    assert versions(store, keys) == [0] * len(keys)
+
+
+def test_objects_of_every_size_are_read_right_from_a_tier(tiered):
+    pool, _ = tiered()
+    store = pool.store()
+    sizes = [16, 4096, 32 * KIB, 32 * KIB + 8, 64 * KIB, 64 * KIB - 8, MIB + 8, 3 * MIB, 9 * MIB, 17 * MIB]
+    odd = {f"odd{number}/{size}": size for number in range(8) for size in sizes}
+    for key, size in odd.items():
+        assert store.put(key, value(key, size)) == 0, store.last_error()
+    long = "l" * 4000
+    put_all(store, [long], 8 * KIB)
+    put_all(store, [f"cold{number}" for number in range(40)], MIB)
+    assert versions(store, [*odd, long]) == [0] * (len(odd) + 1)
+
+
+def test_a_killed_owner_and_a_killed_master_lose_nothing_that_a_tier_has(tiered):
+    pool, _ = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(120)]
+    put_all(store, keys, MIB)
+    cold, warm = keys[:80], keys[80:]
+    wait_read(store, cold)
+    pool.nodes[0].kill()
+    pool.nodes[0].start()
+    wait_read(store, cold)
+    assert versions(store, cold) == [0] * len(cold)
+    assert set(versions(store, warm)) <= {0, -1}
+    pool.master.kill()
+    pool.master.start()
+    wait_read(store, cold)
+    assert versions(store, cold) == [0] * len(cold)
+    # Both at once.
+    pool.master.kill()
+    pool.nodes[0].kill()
+    pool.master.start()
+    pool.nodes[0].start()
+    wait_read(store, cold)
+    assert versions(store, cold) == [0] * len(cold)
+    assert store.put("new", value("new", MIB)) == 0
+    assert versions(store, ["new"]) == [0]
+
+
+def test_an_owner_that_leaves_in_order_leaves_everything_to_the_next(tiered):
+    pool, folder = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(20)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    assert pool.nodes[0].terminate() == 0
+    assert store.get(keys[0]) == b""
+    pool.nodes[0].start()
+    wait_read(store, keys)
+    assert versions(store, keys) == [0] * len(keys)
+    assert len(list(folder.glob("mooncake-*"))) == 1, "the folder is taken over"
+
+
+def test_what_was_removed_or_replaced_does_not_come_back(tiered):
+    pool, folder = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(100)]
+    put_all(store, keys, MIB)
+    removed, replaced, kept = keys[:20], keys[20:40], keys[40:80]
+    for key in removed:
+        assert store.remove(key, True) == 0, store.last_error()
+    for key in replaced:
+        assert store.upsert(key, value(key, 64 * KIB, 1)) == 0, store.last_error()
+    put_all(store, [f"more{number}" for number in range(40)], MIB)
+    for process in (pool.nodes[0], pool.master):
+        process.kill()
+        process.start()
+        wait_read(store, kept)
+        assert versions(store, removed) == [-1] * len(removed)
+        assert set(versions(store, replaced)) <= {1, -1}
+        assert versions(store, kept) == [0] * len(kept)
+    assert store.remove_all(True) > 0
+    assert set(versions(store, keys)) == {-1}
+    # Their files are given back, all but those that are written next.
+    wait_for("files to be given back", lambda: len(files(folder)) <= 4)
+    for process in (pool.nodes[0], pool.master):
+        process.kill()
+        process.start()
+        assert set(versions(store, keys)) == {-1}
+
+
+def test_a_full_tier_gives_up_its_oldest_file_and_never_a_wrong_byte(tiered):
+    limit = 192 * MIB
+    pool, folder = tiered(limit=limit)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(500)]
+    for start in range(0, len(keys), 50):
+        put_all(store, keys[start : start + 50], MIB)
+        assert sum(file.stat().st_size for file in files(folder)) <= limit
+    read = versions(store, keys)
+    assert None not in read
+    assert read[-50:] == [0] * 50, "what was put last is there"
+    assert read.count(0) >= 100, "most of the tier is in use"
+    assert read[:100].count(0) < 100, "it has room for less"
+
+
+def test_a_byte_that_flips_on_the_disk_is_a_miss_and_never_an_answer(tiered):
+    pool, folder = tiered()
+    pool.spoils_replicas = True
+    store = pool.store()
+    keys = [f"k{number}" for number in range(100)]
+    put_all(store, keys, MIB)
+    store.put("last", value("last", MIB))
+    for file in files(folder):
+        with file.open("r+b") as spoilt:
+            # One byte in each record, of about a megabyte each, but for every third.
+            for number, at in enumerate(range(MIB // 2, file.stat().st_size, MIB + 8 * KIB)):
+                if number % 3:
+                    spoilt.seek(at)
+                    byte = spoilt.read(1)
+                    spoilt.seek(at)
+                    spoilt.write(bytes([byte[0] ^ 0x40]))
+            os.fsync(spoilt.fileno())
+    read = versions(store, keys)
+    assert None not in read
+    assert read.count(-1) >= 20, "the flipped bytes were seen"
+    assert read.count(0) >= 20
+    # What is known to be bad is gone, and can be put again.
+    bad = [key for key, version in zip(keys, read, strict=True) if version == -1]
+    wait_for("bad replicas to be dropped", lambda: store.batch_is_exist(bad) == [0] * len(bad))
+    put_all(store, bad, MIB, version=1)
+    assert versions(store, bad) == [1] * len(bad)
+
+
+def test_two_stores_with_one_path_have_a_folder_each_and_the_next_takes_one_that_is_free(tiered):
+    pool, folder = tiered(nodes=2)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(160)]
+    put_all(store, keys, MIB)
+    made = sorted(folder.glob("mooncake-*"))
+    assert len(made) == 2
+    assert versions(store, keys) == [0] * len(keys)
+    pool.nodes[0].kill()
+    # What the killed one had in memory alone is gone; what the other has is there.
+    assert None not in versions(store, keys)
+    pool.nodes[0].start()
+    wait_for("the killed one's records", lambda: versions(store, keys).count(0) >= 100)
+    assert sorted(folder.glob("mooncake-*")) == made
+
+
+def test_without_a_log_a_tier_lasts_as_long_as_the_master_and_another_one_is_begun(tiered):
+    pool, folder = tiered(master_flags=["--wal=off"])
+    store = pool.store()
+    keys = [f"k{number}" for number in range(80)]
+    put_all(store, keys, MIB)
+    assert versions(store, keys) == [0] * len(keys)
+    pool.master.kill()
+    pool.master.start()
+    pool.wait_segments(1)
+    assert set(versions(store, keys)) == {-1}
+    wait_for("another tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+    again = [f"again{number}" for number in range(80)]
+    put_all(store, again, MIB)
+    assert versions(store, again) == [0] * len(again)
+    assert set(versions(store, keys)) == {-1}
+    assert len(list(folder.glob("mooncake-*"))) == 2
+
+
+def test_a_folder_that_no_log_knows_is_deleted_after_a_day_and_one_of_another_cluster_never(tiered):
+    pool, folder = tiered(master_flags=["--wal=off"])
+    store = pool.store()
+    put_all(store, [f"k{number}" for number in range(60)], MIB)
+    unknown = next(folder.glob("mooncake-*"))
+    pool.nodes[0].terminate()
+    pool.master.kill()
+    pool.master.start()
+    pool.nodes[0].start()
+    mark = unknown / "unknown"
+    wait_for("the folder to be marked", mark.exists)
+    pool.nodes[0].terminate()
+    assert (unknown / "super").exists()
+    day_ago = time.time() - 25 * 3600
+    os.utime(mark, (day_ago, day_ago))
+    spoilt = folder / "mooncake-of-something-else"
+    spoilt.mkdir()
+    (spoilt / "super").write_text("no superblock")
+    pool.nodes[0].start()
+    wait_for("the folder to be deleted", lambda: not unknown.exists())
+    assert (spoilt / "super").read_text() == "no superblock"
+
+
+def test_a_master_may_allow_no_tiers_and_memory_works_as_without(tiered):
+    pool, _ = tiered(master_flags=["--enable_offload=false"])
+    store = pool.store()
+    keys = [f"k{number}" for number in range(80)]
+    put_all(store, keys, MIB)
+    read = versions(store, keys)
+    assert read[-8:] == [0] * 8
+    assert read.count(-1) >= 80 - MEMORY // MIB
+    assert "enable_offload" in pool.nodes[0].output()
+
+
+def test_a_folder_that_cannot_be_used_is_named_when_the_store_is_set_up(shared_cluster, tmp_path):
+    from mooncake.store import MooncakeDistributedStore
+
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    store = MooncakeDistributedStore()
+    code = store.setup(
+        "127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", shared_cluster.master.addr,
+        enable_ssd_offload=True, ssd_offload_path=str(in_the_way),
+    )  # fmt: skip
+    assert code != 0
+    assert str(in_the_way) in store.last_error()
+    store.close()
