@@ -136,6 +136,21 @@ def test_an_owner_that_leaves_in_order_leaves_everything_to_the_next(tiered):
     assert len(list(folder.glob("mooncake-*"))) == 1, "the folder is taken over"
 
 
+def test_a_store_that_is_set_up_before_the_last_one_has_ended_takes_its_folder(tiered):
+    pool, folder = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(80)]
+    put_all(store, keys, MIB)
+    wait_for("most to be written", lambda: pool.metric("file_cache_nums_") >= 60)
+    there = pool.metric("file_cache_nums_")
+    env = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(folder)}
+    pool.add_node(MEMORY, ["--enable_offload"], env)
+    pool.nodes[0].kill()
+    wait_for("the tier", lambda: pool.metric("file_cache_nums_") >= there)
+    assert versions(store, keys).count(0) >= there
+    assert len(list(folder.glob("mooncake-*"))) == 1
+
+
 def test_what_was_removed_or_replaced_does_not_come_back(tiered):
     pool, folder = tiered()
     store = pool.store()
@@ -210,10 +225,13 @@ def test_a_byte_that_flips_on_the_disk_is_a_miss_and_never_an_answer(tiered):
 def test_two_stores_with_one_path_have_a_folder_each_and_the_next_takes_one_that_is_free(tiered):
     pool, folder = tiered(nodes=2)
     store = pool.store()
+    # The second one waits for the first, which may be about to end.
+    wait_for("two tiers", lambda: pool.metric("mooncake_tiers_live") == 2)
     keys = [f"k{number}" for number in range(160)]
     put_all(store, keys, MIB)
     made = sorted(folder.glob("mooncake-*"))
     assert len(made) == 2
+    assert pool.metric("mooncake_tiers_live") == 2
     assert versions(store, keys) == [0] * len(keys)
     pool.nodes[0].kill()
     # What the killed one had in memory alone is gone; what the other has is there.

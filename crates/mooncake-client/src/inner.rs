@@ -93,9 +93,9 @@ impl Inner {
     /// Has this store keep a tier from now on.
     pub(crate) fn start_tier(&self, options: &TierOptions) -> Result<(), StoreError> {
         let (control, owner) = (self.shared.control.clone(), self.owner()?);
-        let tier = StoreTier::start(options, Surroundings { control, owner, reach: self.shared.clone() })?;
-        _ = self.shared.tier.set(tier);
-        Ok(())
+        // It hears what the anchor says from before it is mounted on.
+        let tier = self.shared.tier.get_or_init(StoreTier::new);
+        tier.start(options, Surroundings { control, owner, reach: self.shared.clone() })
     }
 
     pub(crate) fn timer(&self) -> Option<Timer<'_>> {

@@ -31,7 +31,7 @@ pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin
         }
         tokio::task::yield_now().await;
     }
-    end(shared, Op::RemoveAll).await?;
+    end(shared, Op::RemoveAll, removal.removed()).await?;
     Ok(removal.removed())
 }
 
@@ -69,14 +69,14 @@ pub async fn remove_matching(
         }
         tokio::task::yield_now().await;
     }
-    end(shared, Op::RemoveByRegex).await?;
+    end(shared, Op::RemoveByRegex, removal.removed()).await?;
     Ok(removal.removed())
 }
 
 /// What is left to do once all of it is removed.
-async fn end(shared: &Arc<Shared>, op: Op) -> Result<(), LogClosed> {
+async fn end(shared: &Arc<Shared>, op: Op, removed: u64) -> Result<(), LogClosed> {
     shared.metrics.count(op, 1, 0);
-    if shared.read(|core, _| core.tiers().next().is_some()) {
+    if removed > 0 && shared.read(|core, _| core.tiers().next().is_some()) {
         // What was removed lies on disks that survive a power loss, so that its removal does as well
         // (`docs/safety.md`, rule T10).
         let log = shared.log.clone();

@@ -288,7 +288,7 @@ impl World {
 
     fn mount_tier(&mut self) {
         let Some(process) = &mut self.process else { return };
-        let proof = process.tier.proof(|| Duration::from_secs(10));
+        let proof = process.tier.proof(|| Duration::from_secs(10)).expect("the disk answers");
         let file_blocks = FILE / BLOCK;
         let spec = TierSpec {
             uuid: TIER,

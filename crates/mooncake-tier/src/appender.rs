@@ -297,6 +297,12 @@ impl<M: Medium> Appender<M> {
             && self.sync == Sync::None
     }
 
+    /// Whether nothing is to be done before the next sync, and the disk has nothing to answer.
+    pub fn is_resting(&self) -> bool {
+        let has_work = !self.waiting.is_empty() || self.filling.is_some() || self.gathered.is_some();
+        !has_work && self.writes.is_empty() && self.sync == Sync::None && !self.syncs_at_once
+    }
+
     /// Removes a file of which no record is live any more.
     pub fn retire(&mut self, file: FileNumber) -> io::Result<()> {
         debug_assert!(!self.is_appended(file));
@@ -460,10 +466,14 @@ impl<M: Medium> Appender<M> {
             return Err(ErrorKind::StorageFull.into());
         }
         let number = self.superblock.next_file;
+        // No number is used twice, whatever became of its file.
+        self.superblock.next_file = FileNumber(number.0 + numbers);
         let file = self.medium.create(&number.name(), bytes)?;
         // Before the first record: a file that a loss of power takes leaves no place behind that names it.
-        self.medium.sync_folder()?;
-        self.superblock.next_file = FileNumber(number.0 + numbers);
+        if let Err(error) = self.medium.sync_folder() {
+            let _ = self.medium.remove(&number.name());
+            return Err(error);
+        }
         self.files.insert(number, bytes);
         self.dirty.insert(number, file.clone());
         self.current = Some(Current { number, file, bytes, end: 0, entries: Entries::default(), is_suspect: false });

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
 use mooncake_mutant::mutant;
@@ -116,6 +116,10 @@ pub struct TierOwner<M: Medium> {
     epoch: u16,
     rate: Rate,
     giving_up: Option<GivingUp>,
+    /// The master has mounted the tier since its anchor began: it answers what it is asked.
+    is_mounted: bool,
+    /// Records that were read back whole, of files that are suspect; none of them is read twice.
+    proven: BTreeMap<FileNumber, Vec<Rid>>,
     /// Giving up the oldest file gained next to nothing: not tried again before.
     stuck_until: Duration,
 }
@@ -227,6 +231,8 @@ impl<M: Medium> TierOwner<M> {
             epoch: 0,
             rate: Rate { since: None, bytes: 0, window: WINDOW_FIRST },
             giving_up: None,
+            is_mounted: false,
+            proven: BTreeMap::new(),
             stuck_until: Duration::ZERO,
         })
     }
@@ -238,7 +244,9 @@ impl<M: Medium> TierOwner<M> {
 
     /// What the folder proves now. Reads all of what an earlier owner may not have brought to the disk before its host
     /// lost power, and of files that the disk failed to write.
-    pub fn proof(&mut self, mut time_left: impl FnMut() -> Duration) -> Proof {
+    ///
+    /// None if the disk had no time for it: what it does not answer is not lost, and the tier is mounted later.
+    pub fn proof(&mut self, mut time_left: impl FnMut() -> Duration) -> Option<Proof> {
         let superblock = self.appender.superblock().clone();
         let all: Vec<(FileNumber, u64)> = self.appender.files().iter().map(|(file, bytes)| (*file, *bytes)).collect();
         let numbers = |(file, bytes): (FileNumber, u64)| file.0..file.0 + self.geometry.numbers_for(bytes);
@@ -248,24 +256,36 @@ impl<M: Medium> TierOwner<M> {
         let suspects: BTreeSet<u64> = superblock.suspects.iter().map(|file| file.0).collect();
         let mut proven = BTreeSet::new();
         for (file, bytes) in all.into_iter().filter(|(file, _)| suspects.contains(&file.0)) {
-            match contents(&self.medium, (superblock.tier, self.geometry), (file, bytes), &self.slots) {
-                Ok(found) => proven.extend(self.whole(&superblock, &found.entries, &mut time_left)),
+            // One that is being written has more of them later.
+            let is_busy = self.appender.is_busy(file);
+            if let Some(known) = self.proven.get(&file).filter(|_| !is_busy) {
+                proven.extend(known.iter().copied());
+                continue;
+            }
+            let whole = match contents(&self.medium, (superblock.tier, self.geometry), (file, bytes), &self.slots) {
+                Ok(found) => self.whole(&superblock, &found.entries, &mut time_left)?,
+                Err(error) if is_for_now(&error) => return None,
                 Err(error) => {
                     tracing::warn!(file = file.0, %error, "a file of the tier cannot be read; what it had is lost");
+                    Vec::new()
                 }
+            };
+            proven.extend(whole.iter().copied());
+            if !is_busy {
+                self.proven.insert(file, whole);
             }
         }
         let is_new = self.is_new && files.is_empty();
-        Proof { is_new, head: superblock.next_file.0, files, appended, suspects, proven }
+        Some(Proof { is_new, head: superblock.next_file.0, files, appended, suspects, proven })
     }
 
-    /// Which of these are whole.
+    /// Which of these are whole; none if the disk did not say.
     fn whole(
         &mut self,
         superblock: &Superblock,
         entries: &[Entry],
         time_left: &mut impl FnMut() -> Duration,
-    ) -> Vec<Rid> {
+    ) -> Option<Vec<Rid>> {
         let mut good = Vec::new();
         for some in entries.chunks(32) {
             let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, _: &[u8]| ()).collect();
@@ -277,13 +297,17 @@ impl<M: Medium> TierOwner<M> {
             });
             let mut wants: Vec<Want<'_>> = wants.collect();
             let results = self.reader.read(&mut wants, &mut *time_left);
+            if results.iter().any(|result| matches!(result, Err(Miss::Late | Miss::NoSlot))) {
+                return None;
+            }
             good.extend(some.iter().zip(results).filter(|(_, result)| result.is_ok()).map(|(entry, _)| entry.rid));
         }
-        good
+        Some(good)
     }
 
     /// The master has mounted the tier: new files have this number at least.
     pub fn mounted(&mut self, head: u64) {
+        self.is_mounted = true;
         self.appender.begin_above(FileNumber(head));
     }
 
@@ -298,7 +322,7 @@ impl<M: Medium> TierOwner<M> {
         self.ordered.clear();
         self.answers.clear();
         self.sealed.clear();
-        self.giving_up = None;
+        (self.giving_up, self.is_mounted) = (None, false);
     }
 
     /// The master orders an object to be written, of that checksum.
@@ -320,14 +344,20 @@ impl<M: Medium> TierOwner<M> {
         }
         self.epoch = epoch;
         for file in files.iter().copied().map(FileNumber) {
-            if self.appender.is_appended(file) || !self.appender.files().contains_key(&file) {
+            if self.appender.is_appended(file) {
                 continue;
             }
-            if let Err(error) = self.appender.retire(file) {
+            if self.appender.files().contains_key(&file)
+                && let Err(error) = self.appender.retire(file)
+            {
                 tracing::warn!(file = file.0, %error, "a file that nothing needs cannot be removed from the tier");
             }
             self.over.remove(&file);
-            self.giving_up.take_if(|up| up.file == file);
+            self.failed.remove(&file);
+            self.proven.remove(&file);
+            if self.giving_up.as_ref().is_some_and(|up| up.file == file) {
+                self.leave_off();
+            }
         }
     }
 
@@ -341,12 +371,25 @@ impl<M: Medium> TierOwner<M> {
 
     /// The master did not judge: the file stays, and is tried again.
     pub fn not_judged(&mut self) {
-        self.giving_up = None;
+        self.leave_off();
+    }
+
+    /// What was to be kept of the file that is given up is not written once more.
+    fn leave_off(&mut self) {
+        if let Some(up) = self.giving_up.take() {
+            self.answers.extend(up.keep.into_iter().map(|(_, rid)| (rid, None)));
+        }
     }
 
     /// Whether everything that was ordered is answered and synced.
     pub fn is_idle(&self) -> bool {
         self.ordered.is_empty() && self.answers.is_empty() && self.appender.is_idle()
+    }
+
+    /// Whether nothing is to be done before the next sync, and the disk has nothing to answer.
+    pub fn is_resting(&self) -> bool {
+        let is_waiting = self.giving_up.as_ref().is_none_or(|up| up.is_told);
+        is_waiting && self.answers.is_empty() && self.appender.is_resting()
     }
 
     /// From now on what was written is synced as soon as it can be.
@@ -387,6 +430,10 @@ impl<M: Medium> TierOwner<M> {
     }
 
     fn is_over(&mut self, file: FileNumber) {
+        // It may have been retired while its last sync was under way.
+        if !self.appender.files().contains_key(&file) {
+            return;
+        }
         self.over.insert(file);
         self.sealed.push(file);
     }
@@ -422,13 +469,16 @@ impl<M: Medium> TierOwner<M> {
 
     /// Goes on giving up the oldest file, or begins to where there is no room for the next ones.
     fn make_room(&mut self, now: Duration) -> Option<ToMaster> {
+        if !self.is_mounted {
+            return None;
+        }
         if self.giving_up.is_none() {
             let used: u64 = self.appender.files().values().sum();
             let has_room = used + FILES_AHEAD * self.geometry.file_bytes() <= self.capacity;
             if has_room || now < self.stuck_until {
                 return None;
             }
-            self.begin_giving_up()?;
+            self.begin_giving_up(now)?;
         }
         let up = self.giving_up.as_mut().expect("it has begun");
         if up.asked.is_some() {
@@ -470,7 +520,8 @@ impl<M: Medium> TierOwner<M> {
             let mut bytes = vec![0; entry.size as usize];
             let mut sink = |at: u64, some: &[u8]| bytes[at as usize..][..some.len()].copy_from_slice(some);
             let want = Want { place: place_of(&superblock, entry), from: 0, len: entry.size, sink: &mut sink };
-            let read = self.reader.read(&mut [want], || READ_LIMIT).pop();
+            let until = Instant::now() + READ_LIMIT;
+            let read = self.reader.read(&mut [want], || until.saturating_duration_since(Instant::now())).pop();
             let of = (superblock.tier, self.geometry);
             let id = object_id(&self.medium, of, (up.file, entry.address), &self.slots);
             match (read, id) {
@@ -491,12 +542,17 @@ impl<M: Medium> TierOwner<M> {
         }
     }
 
-    fn begin_giving_up(&mut self) -> Option<()> {
+    fn begin_giving_up(&mut self, now: Duration) -> Option<()> {
         let file = *self.over.first()?;
         let bytes = self.appender.files().get(&file).copied().unwrap_or(0);
         let tier = self.appender.superblock().tier;
         let entries = match contents(&self.medium, (tier, self.geometry), (file, bytes), &self.slots) {
             Ok(found) => found.entries,
+            Err(error) if is_for_now(&error) => {
+                tracing::warn!(file = file.0, %error, "the oldest file of the tier cannot be read now");
+                self.stuck_until = now + STUCK;
+                return None;
+            }
             Err(error) => {
                 tracing::warn!(file = file.0, %error, "the oldest file of the tier cannot be read; it is given up");
                 Vec::new()
@@ -515,6 +571,12 @@ impl<M: Medium> TierOwner<M> {
         });
         Some(())
     }
+}
+
+/// Whether a disk, or a process that is short of something, may answer otherwise later.
+fn is_for_now(error: &io::Error) -> bool {
+    let is_short = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::EINTR));
+    is_short || matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory)
 }
 
 /// Between two tries to give up a file of which nearly all is kept.

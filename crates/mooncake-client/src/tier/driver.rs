@@ -1,6 +1,7 @@
 //! The thread that has the folder: it mounts the tier with each session, writes what is ordered, and carries words
 //! between [`mooncake_tier::owner`] and the master.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_memory::Target;
 use mooncake_os::{Deadline, forked};
-use mooncake_segment::{Record, Records};
-use mooncake_tier::owner::ToMaster;
+use mooncake_segment::{Record, RecordError, Records, SegmentAddress};
+use mooncake_tier::owner::{Source, ToMaster};
 use mooncake_wire::message::{
     Rechecked, Replica, Tier, TierLeave, TierMount, TierOrder, TierRecheck, TierReclaim, TierWritten, anchor_up, reply,
     request,
@@ -46,35 +47,72 @@ const COPY_LIMIT: Duration = Duration::from_secs(3);
 /// How often it looks for folders that no log of this pool knows.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: TierFolder, surroundings: &Surroundings) {
+/// How long a process of before may take to leave its folder, before another one is made.
+const LEAVING_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often it looks whether one has.
+const LEFT_EVERY: Duration = Duration::from_millis(100);
+
+/// The folder that a process of before leaves, or a new one; none if the store closes before.
+fn waited_for(tier: &StoreTier, options: &TierOptions, surroundings: &Surroundings) -> Option<TierFolder> {
+    let (control, until) = (&surroundings.control, Instant::now() + LEAVING_LIMIT);
+    loop {
+        // What is said of a session is said again when the tier is mounted.
+        if tier.heard(LEFT_EVERY).iter().any(|word| matches!(word, Word::Close)) || control.is_stopped() || forked() {
+            return None;
+        }
+        match TierFolder::take_or_wait(options, control, &[], Instant::now() < until) {
+            Ok(Some(folder)) => return Some(folder),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(%error, "no folder for a tier: this store keeps none");
+                return None;
+            }
+        }
+    }
+}
+
+pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFolder>, surroundings: &Surroundings) {
+    let Some(folder) = folder.or_else(|| waited_for(tier, &options, surroundings)) else { return };
     let (records, access_key) = (records_of(&folder), random_key().unwrap_or(1));
     let mut driver = Driver {
+        tier,
         options,
         folder,
         records,
         access_key,
         surroundings,
         began: Instant::now(),
-        mount_at: None,
+        mount_at: Some(Instant::now()),
         mounted: false,
         useless: Vec::new(),
         looked_at: None,
+        unreachable: None,
     };
     driver.serve();
     let control = &surroundings.control;
-    let mut closing = None;
+    let (mut closing, mut waiting) = (None, VecDeque::new());
     while !forked() && (closing.is_some() || !control.is_stopped()) {
-        let rest = if driver.folder.tier.is_idle() { REST } else { Duration::ZERO };
+        let rest = if waiting.is_empty() && driver.is_resting() { REST } else { Duration::ZERO };
         for word in tier.heard(rest) {
             match word {
                 Word::Close => closing = closing.or(Some(Instant::now() + CLOSE_LIMIT)),
-                word => driver.obey(word),
+                Word::Mount => {
+                    // The others are of a session before.
+                    waiting.retain(|word| matches!(word, Word::Recheck(_)));
+                    driver.forget_session();
+                }
+                word => waiting.push_back(word),
             }
         }
+        // One that waits for another process is enough: whatever else has come is not to wait as long.
+        while let Some(word) = waiting.pop_front()
+            && !driver.obey(word)
+        {}
         driver.go_on(closing.is_none());
         if let Some(until) = closing {
             driver.folder.tier.sync_at_once();
-            if driver.folder.tier.is_idle() || Instant::now() >= until {
+            if waiting.is_empty() && driver.folder.tier.is_idle() || Instant::now() >= until {
                 break;
             }
         }
@@ -82,7 +120,15 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: TierFolder, su
     driver.leave();
 }
 
+/// Where an object lies that is to be written.
+enum Place {
+    Own(Arc<dyn Source>),
+    /// With another process.
+    Of(Arc<SegmentAddress>),
+}
+
 struct Driver<'a> {
+    tier: &'a StoreTier,
     options: TierOptions,
     folder: TierFolder,
     records: Arc<FolderRecords>,
@@ -96,6 +142,8 @@ struct Driver<'a> {
     useless: Vec<PathBuf>,
     /// When it looked for such folders of earlier processes.
     looked_at: Option<Instant>,
+    /// The segment of another process that could not be read, and until when it is not tried again.
+    unreachable: Option<(u32, Instant)>,
 }
 
 fn records_of(folder: &TierFolder) -> Arc<FolderRecords> {
@@ -131,21 +179,30 @@ impl Driver<'_> {
         }
     }
 
-    fn obey(&mut self, word: Word) {
+    /// Nothing is to be done before a word comes, or some time has passed.
+    fn is_resting(&self) -> bool {
+        let is_due = self.mount_at.is_some_and(|at| at <= Instant::now());
+        !is_due && (self.folder.tier.is_idle() || self.folder.tier.is_resting())
+    }
+
+    fn forget_session(&mut self) {
+        self.folder.tier.anchor_lost();
+        (self.mounted, self.mount_at) = (false, Some(Instant::now()));
+    }
+
+    /// True if it waited for another process.
+    fn obey(&mut self, word: Word) -> bool {
         match word {
-            Word::Mount => {
-                self.folder.tier.anchor_lost();
-                (self.mounted, self.mount_at) = (false, Some(Instant::now()));
-            }
             // What comes while it is not mounted is of a session before.
-            Word::Order(order) if self.mounted => self.order(order),
+            Word::Order(order) if self.mounted => return self.order(order),
             Word::Retire(retire) if self.mounted => {
                 let epoch = u16::try_from(retire.epoch).unwrap_or(u16::MAX);
                 self.folder.tier.retire(epoch, &retire.files);
             }
             Word::Recheck(recheck) => self.recheck(&recheck),
-            Word::Order(_) | Word::Retire(_) | Word::Close => {}
+            Word::Order(_) | Word::Retire(_) | Word::Mount | Word::Close => {}
         }
+        false
     }
 
     fn go_on(&mut self, takes_more: bool) {
@@ -171,7 +228,16 @@ impl Driver<'_> {
     fn mount(&mut self) {
         let control = &self.surroundings.control;
         let until = Instant::now() + PROOF_LIMIT;
-        let proof = self.folder.tier.proof(|| until.saturating_duration_since(Instant::now()));
+        let time_left = || match control.is_stopped() || self.tier.is_closing() {
+            true => Duration::ZERO,
+            false => until.saturating_duration_since(Instant::now()),
+        };
+        let Some(proof) = self.folder.tier.proof(time_left) else {
+            self.mount_at = Some(Instant::now() + RETRY_PAUSE);
+            let path = self.folder.path.display();
+            tracing::warn!(%path, "the disk does not answer what the tier has; it is asked again");
+            return;
+        };
         let session = control.session();
         let endpoint = self.surroundings.owner.tier_endpoint(self.access_key);
         let mount = TierMount {
@@ -214,17 +280,35 @@ impl Driver<'_> {
         }
     }
 
-    fn order(&mut self, order: TierOrder) {
+    /// True if it waited for another process.
+    fn order(&mut self, order: TierOrder) -> bool {
         let (rid, object_id) = (Rid(order.rid), Rid(order.object_id));
-        let source = order.source.as_ref().and_then(|source| self.source(source, order.crc32c));
+        let (source, waited) = match order.source.as_ref().and_then(|replica| Some((replica, self.own(replica)?))) {
+            None => (None, false),
+            Some((_, Place::Own(source))) => (Some(source), false),
+            Some((replica, Place::Of(address))) => {
+                let segment = replica.extents[0].segment;
+                let is_unreachable = |(of, until): (u32, Instant)| of == segment && Instant::now() < until;
+                if self.unreachable.is_some_and(is_unreachable) {
+                    (None, false)
+                } else {
+                    let copied = self.copied(replica, &address, order.crc32c);
+                    if copied.is_none() {
+                        self.unreachable = Some((segment, Instant::now() + RETRY_PAUSE));
+                    }
+                    (copied, true)
+                }
+            }
+        };
         match source {
             Some(source) => self.folder.tier.order(rid, object_id, order.key.to_vec(), order.crc32c, source),
             None => self.folder.tier.refuse(rid),
         }
+        waited
     }
 
     /// Where the bytes are that are to be written.
-    fn source(&self, replica: &Replica, crc32c: u32) -> Option<Arc<dyn mooncake_tier::owner::Source>> {
+    fn own(&self, replica: &Replica) -> Option<Place> {
         let Surroundings { control, owner, reach } = self.surroundings;
         let [extent] = &replica.extents[..] else { return None };
         let instance = control.session().instance[..].try_into().unwrap_or_default();
@@ -232,12 +316,19 @@ impl Driver<'_> {
         reach.directory().meet(control, numbering, std::iter::once(replica)).ok()?;
         let address = reach.directory().find(numbering, extent.segment)?;
         let (rid, offset, len) = (Rid(replica.rid), extent.offset, extent.length);
-        if let Some(memory) = owner.memory(address.uuid) {
-            return Some(Arc::new(OwnExtent { memory, rid, offset, len }));
-        }
+        Some(match owner.memory(address.uuid) {
+            Some(memory) => Place::Own(Arc::new(OwnExtent { memory, rid, offset, len })),
+            None => Place::Of(address),
+        })
+    }
+
+    /// A copy of another process's memory.
+    fn copied(&self, replica: &Replica, address: &SegmentAddress, crc32c: u32) -> Option<Arc<dyn Source>> {
+        let [extent] = &replica.extents[..] else { return None };
+        let (rid, offset, len, reach) = (Rid(replica.rid), extent.offset, extent.length, &self.surroundings.reach);
         let never = || false;
         let deadline = Deadline::after(COPY_LIMIT, &never);
-        let link = reach.links().link(&address, &deadline).ok()?;
+        let link = reach.links().link(address, &deadline).ok()?;
         let mut bytes = vec![0; usize::try_from(len).ok()?];
         link.read(rid, offset, &mut [Target::new(&mut bytes)], Some(crc32c), &deadline).ok()?;
         Some(Arc::new(Copied(bytes)))
@@ -250,10 +341,16 @@ impl Driver<'_> {
         let record = Record { rid: Rid(replica.rid), address: extent.offset, size: extent.length, key_bytes };
         const PART: u64 = 4 << 20;
         let mut buffer = vec![0; extent.length.min(PART) as usize];
-        let is_good = (0..extent.length.max(1)).step_by(PART as usize).all(|from| {
+        let parts = (0..extent.length.max(1)).step_by(PART as usize);
+        let read = parts.into_iter().try_for_each(|from| {
             let len = (extent.length - from).min(PART) as usize;
-            self.records.read(&record, from, &mut buffer[..len]).is_ok()
+            self.records.read(&record, from, &mut buffer[..len])
         });
+        // A disk that has no time says nothing of the record. Its next reader asks once more.
+        if matches!(read, Err(RecordError::Busy)) {
+            return;
+        }
+        let is_good = read.is_ok();
         if !is_good {
             tracing::warn!(rid = format_args!("{:#x}", replica.rid), "a record of this tier is bad");
         }

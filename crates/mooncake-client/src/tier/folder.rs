@@ -49,6 +49,18 @@ pub(crate) struct TierFolder {
 impl TierFolder {
     /// Takes a free one of this pool and this log over, or makes one; none of those that are known to be of no use.
     pub fn take(options: &TierOptions, control: &Control, useless: &[PathBuf]) -> Result<TierFolder, StoreError> {
+        let taken = TierFolder::take_or_wait(options, control, useless, false)?;
+        Ok(taken.expect("where none is free, one is made"))
+    }
+
+    /// [`TierFolder::take`]; if `waits`, none while other processes have all that there are: one of them may be about
+    /// to end.
+    pub fn take_or_wait(
+        options: &TierOptions,
+        control: &Control,
+        useless: &[PathBuf],
+        waits: bool,
+    ) -> Result<Option<TierFolder>, StoreError> {
         let unusable = |reason: String| -> StoreError {
             Cause::Setup {
                 what: "using the folder of the tier",
@@ -62,10 +74,12 @@ impl TierFolder {
         let owner = Owner { boot_id: process.boot_id.to_vec(), process: named(&process) };
         let slots = Slots::new(2);
         let below = folders(&options.path).map_err(|error| unusable(error.to_string()))?;
+        let mut in_use = 0;
         for path in below.into_iter().filter(|path| !useless.contains(path)) {
             match take_over(&path, options, log_id, &owner, &slots) {
-                Ok(Some(taken)) => return Ok(taken),
+                Ok(Some(taken)) => return Ok(Some(taken)),
                 Ok(None) => {}
+                Err(TierError::InUse) => in_use += 1,
                 Err(error) => {
                     tracing::warn!(
                         path = %path.display(), %error,
@@ -74,7 +88,10 @@ impl TierFolder {
                 }
             }
         }
-        make(options, log_id, owner, &slots).map_err(|error| unusable(error.to_string()))
+        if waits && in_use > 0 {
+            return Ok(None);
+        }
+        make(options, log_id, owner, &slots).map(Some).map_err(|error| unusable(error.to_string()))
     }
 }
 
@@ -98,7 +115,7 @@ fn folders(below: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// None if another process has it, or if it is of another cluster or log.
+/// None if it is of another cluster or log.
 fn take_over(
     path: &Path,
     options: &TierOptions,
@@ -108,11 +125,7 @@ fn take_over(
 ) -> Result<Option<TierFolder>, TierError> {
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let folder = Folder::new(path).map_err(disk("open the folder"))?;
-    let found = match FoundTier::find(folder.clone(), slots) {
-        Ok(found) => found,
-        Err(TierError::InUse) => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    let found = FoundTier::find(folder.clone(), slots)?;
     let Superblock { log_id: of_log, cluster_id: of_cluster, .. } = &found.superblock;
     if *of_cluster != options.cluster_id || ![0, log_id].contains(of_log) {
         tracing::info!(path = %path.display(), cluster_id = of_cluster, "a tier of another pool is left as it is");
@@ -164,9 +177,11 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless
         return Ok(());
     }
     tracing::info!(path = %path.display(), "a tier that no log of this pool knows is deleted");
-    let is_ours = |name: &str| name.ends_with(".records") || ["super", "lock", UNKNOWN].contains(&name);
-    for file in folder.list().map_err(disk("list the folder"))?.iter().filter(|file| is_ours(&file.name)) {
-        folder.remove(&file.name).map_err(disk("delete the folder"))?;
+    // Whoever ends in between leaves a folder that says what it is, until nothing else is left.
+    let records = folder.list().map_err(disk("list the folder"))?.into_iter().map(|file| file.name);
+    let records: Vec<String> = records.filter(|name| name.ends_with(".records")).collect();
+    for name in records.iter().map(String::as_str).chain([UNKNOWN, "super", "lock"]) {
+        folder.remove(name).map_err(disk("delete the folder"))?;
     }
     // It stays if there is anything else in it.
     fs::remove_dir(path).map_err(disk("delete the folder"))

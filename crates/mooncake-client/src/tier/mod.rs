@@ -59,20 +59,21 @@ pub(crate) trait Reach: Send + Sync {
 }
 
 impl StoreTier {
+    /// One that hears, and does nothing yet.
+    pub fn new() -> Arc<StoreTier> {
+        Arc::new(StoreTier { words: Mutex::default(), changed: Condvar::new(), thread: Mutex::default() })
+    }
+
     /// Takes or makes a folder below the path, and begins to look after it.
-    pub fn start(options: &TierOptions, surroundings: Surroundings) -> Result<Arc<StoreTier>, StoreError> {
-        let folder = TierFolder::take(options, &surroundings.control, &[])?;
-        let tier = Arc::new(StoreTier {
-            words: Mutex::new(vec![Word::Mount]),
-            changed: Condvar::new(),
-            thread: Mutex::default(),
-        });
-        let (inside, options) = (tier.clone(), options.clone());
+    pub fn start(self: &Arc<Self>, options: &TierOptions, surroundings: Surroundings) -> Result<(), StoreError> {
+        // A path that cannot be used fails here. Where others have what is there, the thread waits for it.
+        let folder = TierFolder::take_or_wait(options, &surroundings.control, &[], true)?;
+        let (inside, options) = (self.clone(), options.clone());
         let builder = std::thread::Builder::new().name("mooncake-tier".into());
         let started = mooncake_os::thread::start(builder, move || driver::run(&inside, options, folder, &surroundings));
         let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
-        *tier.thread.lock() = Some(thread);
-        Ok(tier)
+        *self.thread.lock() = Some(thread);
+        Ok(())
     }
 
     pub fn hear(&self, word: Word) {
@@ -87,6 +88,11 @@ impl StoreTier {
             // It only panics if one of its invariants is broken; that has been reported.
             let _ = thread.join();
         }
+    }
+
+    /// The store wants to close, and its thread has yet to hear of it.
+    fn is_closing(&self) -> bool {
+        self.words.lock().iter().any(|word| matches!(word, Word::Close))
     }
 
     /// What has come, waited for so long at most if nothing has.

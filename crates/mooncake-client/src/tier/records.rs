@@ -62,16 +62,19 @@ impl Records for FolderRecords {
         let until = Instant::now() + LIMIT;
         let time_left = || until.saturating_duration_since(Instant::now());
         let read = reader.read(&mut [Want { place, from, len, sink: &mut sink }], time_left).pop();
-        let mut idle = self.idle.lock();
-        if idle.len() < IDLE_MAX {
-            idle.push(reader);
+        let read = read.unwrap_or(Err(Miss::Late));
+        // One that the disk owes an answer gives its slots back as it goes.
+        if !matches!(read, Err(Miss::Late | Miss::NoSlot)) {
+            let mut idle = self.idle.lock();
+            if idle.len() < IDLE_MAX {
+                idle.push(reader);
+            }
         }
-        drop(idle);
-        read.unwrap_or(Err(Miss::Late)).map_err(|miss| match miss {
+        read.map_err(|miss| match miss {
             Miss::Gone => RecordError::Gone,
             Miss::Wrong | Miss::NoSuchBytes => RecordError::Wrong,
-            Miss::NoSlot => RecordError::Busy,
-            Miss::Failed(_) | Miss::Late => RecordError::Failed,
+            Miss::NoSlot | Miss::Late => RecordError::Busy,
+            Miss::Failed(_) => RecordError::Failed,
         })
     }
 }

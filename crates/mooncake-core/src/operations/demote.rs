@@ -203,10 +203,13 @@ impl Core {
             };
             let object = self.objects.get(order.slot).filter(|object| object.id() == order.object_id);
             let Some(size) = object.map(|object| object.size) else { continue };
-            self.objects.set_mark(order.slot, Mark::Ordered, false);
             let tier = self.tiers.get(number).expect("it is Live");
             let is_one = |address: &u64| *address <= ADDRESS_MAX && !tier.judged.contains(&tier.file_of(*address));
-            let Some(address) = address.filter(is_one) else { continue };
+            let Some(address) = address.filter(is_one) else {
+                self.order_failed(now, order.slot, fx);
+                continue;
+            };
+            self.objects.set_mark(order.slot, Mark::Ordered, false);
             let extent = Extent { segment: number, offset: address * TIER_BLOCK, length: size };
             let key = self.objects.key(order.slot).into();
             let replica = Replica { rid, extent };

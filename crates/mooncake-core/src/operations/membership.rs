@@ -218,9 +218,8 @@ impl Core {
             fx.pushes.push((To::Session(owner), Push::TakeEpoch(self.epoch)));
         }
         for recheck in self.touched.each(self.rechecks.values()) {
-            if self.owner_of(recheck.replica.extent.segment) == Some(owner) {
-                fx.pushes.extend(self.recheck_of(recheck).map(|push| (To::Session(owner), push)));
-            }
+            let of_owner = self.recheck_of(recheck).filter(|(other, _)| *other == owner);
+            fx.pushes.extend(of_owner.map(|(owner, push)| (To::Session(owner), push)));
         }
     }
 

@@ -26,15 +26,14 @@ impl Core {
             self.counts.stale_messages += 1;
             return;
         };
-        let Some(owner) = self.owner_of(replica.extent.segment) else { return };
         let full = self.rechecks.len() >= RECHECKS_MAX;
         if self.sessions.get(session).is_none() || full || self.rechecks.contains_key(&rid) {
             return;
         }
         let recheck = Recheck { key: key.into(), replica, crc32c: object.crc32c };
-        let push = self.recheck_of(&recheck);
+        let Some((owner, push)) = self.recheck_of(&recheck) else { return };
         self.rechecks.insert(rid, recheck);
-        push.into_iter().for_each(|push| self.push(owner, push, fx));
+        self.push(owner, push, fx);
     }
 
     /// The session that has a segment or a tier, or had the tier last.
@@ -43,15 +42,16 @@ impl Core {
         of_segment.or_else(|| self.tiers.get(number).map(|tier| tier.session))
     }
 
-    /// What its owner is asked.
-    pub(crate) fn recheck_of(&self, recheck: &Recheck) -> Option<Push> {
+    /// Its owner, and what that is asked.
+    pub(crate) fn recheck_of(&self, recheck: &Recheck) -> Option<(SessionId, Push)> {
         let Recheck { key, replica, crc32c } = recheck;
         let number = replica.extent.segment;
         if let Some(segment) = self.segments.get(number) {
-            return Some(Push::Recheck { uuid: segment.spec.uuid, replica: *replica, crc32c: *crc32c });
+            let uuid = segment.spec.uuid;
+            return Some((segment.session, Push::Recheck { uuid, replica: *replica, crc32c: *crc32c }));
         }
-        let tier = self.tiers.get(number)?.spec.uuid;
-        Some(Push::TierRecheck { tier, replica: *replica, key: key.clone() })
+        let tier = self.tiers.get(number)?;
+        Some((tier.session, Push::TierRecheck { tier: tier.spec.uuid, replica: *replica, key: key.clone() }))
     }
 
     /// The owner has looked at a replica. A bad one is dropped, and its object with the last.

@@ -13,6 +13,9 @@ use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
 /// Of what a file has, this part at most is written once more because it was read.
 const KEPT_PART: u64 = 2;
 
+/// Time that an owner has for an order.
+const ORDER_MS: u64 = 30_000;
+
 impl Core {
     /// Judges records of a file that its owner wants to give up, as the file's footer names them.
     pub fn reclaim(
@@ -40,6 +43,7 @@ impl Core {
         (tier.kept_of, tier.kept_bytes) = (None, 0);
         if tier.files().contains_key(&file) {
             tier.given_up.insert(file, 0);
+            tier.told.insert(file);
         }
         Ok(())
     }
@@ -71,15 +75,45 @@ impl Core {
             return Verdict::Dropped;
         }
         if object.marks.has(Mark::Ordered) {
-            // It is on its way to another place already.
-            return Verdict::Dead;
+            // The owner asks once more: it has not heard that it was to move it.
+            let Some(former) = self.tiers.move_of(number, slot, object_id) else {
+                // It is on its way from memory to another place already.
+                return Verdict::Dead;
+            };
+            self.tiers.take_order(now, former, number);
+            self.objects.set_mark(slot, Mark::Ordered, false);
         }
+        let tier = self.tiers.get_mut(number).expect("it is Live");
         tier.kept_bytes += if is_pinned { 0 } else { size };
         let rid = self.next_order_rid(now, fx);
         let order = Order { tier: number, slot, object_id, source: None, bytes: size, since: now };
         self.tiers.insert_order(rid, order);
         self.objects.set_mark(slot, Mark::Ordered, true);
         Verdict::Keep(rid)
+    }
+
+    /// An order came to nothing. What its object has in a file that is given up, it has no more.
+    pub(crate) fn order_failed(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) {
+        self.objects.set_mark(slot, Mark::Ordered, false);
+        let Some(place) = self.objects.object(slot).places.tier() else { return };
+        let is_told = |tier: &Tier| tier.told.contains(&tier.file_of(place.address()));
+        if self.tiers.get(place.tier).is_some_and(is_told) {
+            self.drop_tier_place(now, slot, fx);
+        }
+    }
+
+    /// Orders that an owner has not answered for long are over: what it writes later leaves dead bytes.
+    pub(crate) fn expire_orders(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while !work.is_used_up()
+            && let Some((rid, order)) = self.tiers.oldest().filter(|(_, order)| order.since.plus_ms(ORDER_MS) < now)
+        {
+            work.did(1);
+            self.counts.tier_orders_expired += 1;
+            self.tiers.expire_order(rid);
+            if self.objects.get(order.slot).is_some_and(|object| object.id() == order.object_id) {
+                self.order_failed(now, order.slot, fx);
+            }
+        }
     }
 
     /// Whether an object lies in a file of a tier, with that rid if one is given.

@@ -193,7 +193,11 @@ impl Core {
             let tier = self.tiers.get_mut(number).expect("it is there");
             if tier.is_live() && !tier.unneeded.is_empty() && !work.is_used_up() {
                 let files: Vec<u64> = tier.unneeded.iter().copied().take(RETIRED_MAX).collect();
-                files.iter().for_each(|file| _ = (tier.unneeded.remove(file), tier.judged.remove(file)));
+                for file in &files {
+                    tier.unneeded.remove(file);
+                    tier.judged.remove(file);
+                    tier.told.remove(file);
+                }
                 let (owner, uuid) = (tier.session, tier.spec.uuid);
                 work.did(files.len());
                 self.push(owner, Push::TierRetire { tier: uuid, epoch, files }, fx);

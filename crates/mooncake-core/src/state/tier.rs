@@ -65,6 +65,8 @@ pub(crate) struct Tier {
     pub kept_bytes: u64,
     /// Files of which records were judged: an answer that comes late names nothing there.
     pub judged: BTreeSet<u64>,
+    /// Files of which nothing is moved any more: whatever objects still have there is dropped.
+    pub told: BTreeSet<u64>,
     /// Files that are given up, and how far the search is for what objects still have there.
     pub given_up: BTreeMap<u64, u32>,
 }
@@ -267,6 +269,7 @@ impl Tiers {
             kept_of: None,
             kept_bytes: 0,
             judged: BTreeSet::new(),
+            told: BTreeSet::new(),
             given_up: BTreeMap::new(),
         };
         self.table.insert(number, tier);
@@ -307,6 +310,7 @@ impl Tiers {
         tier.unneeded.clear();
         tier.given_up.clear();
         tier.judged.clear();
+        tier.told.clear();
         let of_tier = self.orders.iter().filter(|(_, order)| order.tier == number);
         let ended: Vec<Rid> = of_tier.map(|(rid, _)| *rid).collect();
         ended.into_iter().filter_map(|rid| self.remove_order(rid)).map(|order| order.slot).collect()
@@ -367,6 +371,23 @@ impl Tiers {
         self.orders.get(&rid).filter(|order| order.tier == tier)?;
         self.table.get_mut(&tier).expect("it has orders").answered_at = Some(now);
         self.remove_order(rid)
+    }
+
+    /// The oldest order that is not answered.
+    pub fn oldest(&self) -> Option<(Rid, Order)> {
+        self.orders.first_key_value().map(|(rid, order)| (*rid, *order))
+    }
+
+    /// It is over, and no answer of its owner's.
+    pub fn expire_order(&mut self, rid: Rid) {
+        self.remove_order(rid);
+    }
+
+    /// The order by which an object is moved within a tier.
+    pub fn move_of(&self, tier: SegmentNo, slot: ObjectSlot, object_id: Rid) -> Option<Rid> {
+        let is_it =
+            |order: &Order| (order.tier, order.slot, order.object_id, order.source) == (tier, slot, object_id, None);
+        self.orders.iter().find(|(_, order)| is_it(order)).map(|(rid, _)| *rid)
     }
 
     /// When an order was answered last.

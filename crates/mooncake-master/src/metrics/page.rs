@@ -189,17 +189,30 @@ impl Reading {
             counters.tier_orders_refused,
         );
         out.counter(
+            "mooncake_tier_orders_expired_total",
+            "orders that their owners did not answer within 30 s",
+            counters.tier_orders_expired,
+        );
+        out.counter(
             "mooncake_tier_written_objects_total",
             "objects that came to a tier",
             counters.tier_written_objects,
         );
-        out.counter("mooncake_tier_written_bytes_total", "bytes of these objects", counters.tier_written_bytes);
+        out.counter(
+            "mooncake_tier_written_bytes_total",
+            "bytes of objects that came to a tier",
+            counters.tier_written_bytes,
+        );
         out.counter(
             "mooncake_tier_dropped_objects_total",
             "objects that left a tier as the file that they were in was given up",
             counters.tier_dropped_objects,
         );
-        out.counter("mooncake_tier_dropped_bytes_total", "bytes of these objects", counters.tier_dropped_bytes);
+        out.counter(
+            "mooncake_tier_dropped_bytes_total",
+            "bytes of objects that left a tier with their file",
+            counters.tier_dropped_bytes,
+        );
         out.counter(
             "mooncake_evicted_clean_objects_total",
             "objects evicted from memory that a tier has",
@@ -212,7 +225,7 @@ impl Reading {
         );
         out.counter(
             "mooncake_evicted_unwritten_bytes_total",
-            "bytes of these objects",
+            "bytes of objects evicted before a tier had them",
             counters.evicted_unwritten_bytes,
         );
     }

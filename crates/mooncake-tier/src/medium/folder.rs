@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,15 @@ impl Folder {
         let path = path.into();
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {
+                let about = std::fs::symlink_metadata(&path)?;
+                let is_own = about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
+                if !is_own || about.mode() & 0o022 != 0 {
+                    let path = path.display();
+                    let why = format!("{path} is another user's, a link, or may be written by others: it is not used");
+                    return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+                }
+            }
             Err(error) => return Err(error),
         }
         Ok(Folder { path, engine })
@@ -74,40 +82,34 @@ impl Folder {
 
     fn tries_out_well(&self) -> io::Result<()> {
         let mut ring = Ring::new(1)?;
-        let name = format!("trial-{}", std::process::id());
-        // Of a process of that number that was killed in the midst of its trial.
-        let _ = self.remove(&name);
-        let file = self.create(&name, BLOCK)?;
-        let outcome = (|| {
-            let slots = Slots::new(1);
-            for is_write in [true, false] {
-                let mut slot = slots.take().ok_or(ErrorKind::OutOfMemory)?;
-                let (file, len) = (file.clone(), BLOCK as usize);
-                ring.submit(
-                    0,
-                    match is_write {
-                        true => {
-                            slot[..len].fill(7);
-                            Operation::Write { file, offset: 0, slot, len }
-                        }
-                        false => Operation::Read { file, offset: 0, slot, len },
-                    },
-                );
-                let end = ring.next(TRIAL_LIMIT).ok_or(ErrorKind::TimedOut)?;
-                if end.result? != len || end.slot.is_none_or(|slot| slot[..len] != [7; BLOCK as usize]) {
-                    return Err(ErrorKind::InvalidData.into());
-                }
+        // Without a name: whoever has the folder sees nothing of it.
+        let file = Arc::new(self.open_direct(".", OFlags::TMPFILE | OFlags::RDWR)?);
+        let slots = Slots::new(1);
+        for is_write in [true, false] {
+            let mut slot = slots.take().ok_or(ErrorKind::OutOfMemory)?;
+            let (file, len) = (file.clone(), BLOCK as usize);
+            ring.submit(
+                0,
+                match is_write {
+                    true => {
+                        slot[..len].fill(7);
+                        Operation::Write { file, offset: 0, slot, len }
+                    }
+                    false => Operation::Read { file, offset: 0, slot, len },
+                },
+            );
+            let end = ring.next(TRIAL_LIMIT).ok_or(ErrorKind::TimedOut)?;
+            if end.result? != len || end.slot.is_none_or(|slot| slot[..len] != [7; BLOCK as usize]) {
+                return Err(ErrorKind::InvalidData.into());
             }
-            Ok(())
-        })();
-        self.remove(&name)?;
-        outcome
+        }
+        Ok(())
     }
 
     /// Opened past the page cache, where the file system lets it.
     fn open_direct(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let path = self.path.join(name);
-        let attempt = |more| open(&path, flags | more | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        let attempt = |more| open(&path, flags | more | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
         match attempt(OFlags::DIRECT) {
             Err(Errno::INVAL) => Ok(attempt(OFlags::empty())?.into()),
             opened => Ok(opened?.into()),
@@ -150,7 +152,7 @@ impl Medium for Folder {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let path = self.path.join(name);
-        let file = File::options().write(true).open(&path)?;
+        let file: File = open(&path, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?.into();
         std::fs::remove_file(&path)?;
         file.set_len(0)
     }
@@ -166,7 +168,8 @@ impl Medium for Folder {
 
     fn lock(&self, name: &str) -> io::Result<Option<Guarded<File>>> {
         let path = self.path.join(name);
-        let file = Guarded::new(File::options().create(true).truncate(false).write(true).open(path)?);
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = Guarded::new(File::from(open(path, flags, Mode::RUSR | Mode::WUSR)?));
         match flock(&*file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(file)),
             Err(Errno::WOULDBLOCK) => Ok(None),

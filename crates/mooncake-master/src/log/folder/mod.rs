@@ -188,13 +188,12 @@ impl Folder {
 
     /// Makes entries of this folder durable, as far as the file system can.
     pub fn sync(&self) {
-        for path in [self.current(), self.root.clone()] {
-            if let Ok(folder) = File::open(&path)
-                && let Err(error) = sync(Step::FolderSynced, &folder, &path)
-            {
-                tracing::warn!(path = %path.display(), %error, "folder not synced");
-            }
-        }
+        sync_folders(&self.folders());
+    }
+
+    /// Those whose entries are its files, and theirs.
+    pub fn folders(&self) -> [PathBuf; 2] {
+        [self.current(), self.root.clone()]
     }
 
     fn remove_oldest(&self) {
@@ -240,6 +239,17 @@ fn numbers(name: &str) -> Option<(u64, u32)> {
         .into_iter()
         .all(|(digits, length)| digits.len() == length && digits.bytes().all(|digit| digit.is_ascii_digit()));
     given.then(|| Some((seconds.parse().ok()?, attempt.parse().ok()?))).flatten()
+}
+
+/// Makes entries of folders durable, as far as the file system can.
+pub fn sync_folders(folders: &[PathBuf]) {
+    for path in folders {
+        if let Ok(folder) = File::open(path)
+            && let Err(error) = sync(Step::FolderSynced, &folder, path)
+        {
+            tracing::warn!(path = %path.display(), %error, "folder not synced");
+        }
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use mooncake_metrics::{Distribution, Histogram, Unit};
 use mooncake_wire::message::LogPosition;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::folder::{Folder, Locked};
+use super::folder::{Folder, Locked, sync_folders};
 use super::recovery::Recovered;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
 use super::step::{Step, step, sync};
@@ -271,18 +271,25 @@ impl Sink {
 
     /// Every byte of the log so far, and the names of its files, reach the disk.
     fn sync_all(&self) -> io::Result<()> {
+        sync_files(&self.files()?)?;
+        self.folder.sync();
+        Ok(())
+    }
+
+    /// Those of the log so far, open.
+    fn files(&self) -> io::Result<Vec<(File, PathBuf)>> {
+        let mut files = Vec::new();
         for kind in [FileKind::Snapshot, FileKind::Segment] {
             for (_, path) in segment_file::list(&self.folder.current(), kind)? {
                 match File::open(&path) {
-                    Ok(file) => sync(Step::Synced, &file, &path)?,
+                    Ok(file) => files.push((file, path)),
                     // Covered by a snapshot since, which is on the disk.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(error),
                 }
             }
         }
-        self.folder.sync();
-        Ok(())
+        Ok(files)
     }
 }
 
@@ -292,6 +299,10 @@ impl Log {
     pub fn write_to(&self, file: File) {
         self.writer.lock().sink.as_mut().expect("there is a log").file = file;
     }
+}
+
+fn sync_files(files: &[(File, PathBuf)]) -> io::Result<()> {
+    files.iter().try_for_each(|(file, path)| sync(Step::Synced, file, path))
 }
 
 /// Snapshots that were being written when a master died.
@@ -511,15 +522,23 @@ impl Log {
 
     /// Has every byte that was committed so far on the disk, whatever each commit waits for. What a tier has survives
     /// a power loss, so that what removes it in bulk does as well (`docs/safety.md`, rule T10).
+    ///
+    /// Calls that append go on meanwhile.
     pub fn sync(&self) -> Result<(), LogClosed> {
-        let mut writer = self.writer.lock();
-        let Writer { sink, lost, .. } = &mut *writer;
-        let Some(open) = sink else { return Ok(()) };
+        if self.is_fsync() {
+            return Ok(());
+        }
         let began = Instant::now();
-        match open.sync_all() {
+        let all = self.writer.lock().sink.as_ref().map(|open| (open.files(), open.folder.folders()));
+        let Some((files, folders)) = all else { return Ok(()) };
+        match files.and_then(|files| sync_files(&files)).map(|()| sync_folders(&folders)) {
             Ok(()) => self.timing.fsync.since(began),
             // What a disk does not take, it may not have (`docs/safety.md`, rule 19).
-            Err(error) => self.lose(sink, lost, &error)?,
+            Err(error) => {
+                let mut writer = self.writer.lock();
+                let Writer { sink, lost, .. } = &mut *writer;
+                self.lose(sink, lost, &error)?;
+            }
         }
         Ok(())
     }
