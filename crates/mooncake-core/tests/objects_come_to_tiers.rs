@@ -304,6 +304,50 @@ fn what_a_folder_does_not_prove_is_dropped_before_it_is_live() {
 }
 
 #[test]
+fn an_order_that_nobody_answers_ends_and_its_late_answer_leaves_dead_bytes() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "k", KIB);
+    pool.pass(20);
+    let [order] = &pool.orders(session)[..] else { panic!("one is ordered") };
+    pool.pass(29_000);
+    assert!(pool.orders(session).is_empty() && pool.core.stats().tier_ordered_bytes > 0);
+    pool.pass(2_000);
+    let stats = pool.core.stats();
+    assert_eq!((stats.tier_ordered_bytes, stats.counters.tier_orders_expired), (0, 1));
+    pool.written(session, 1, &[(order.rid, Some(0))]);
+    assert_eq!(pool.replicas("k").len(), 1, "memory alone has it");
+    pool.check();
+}
+
+#[test]
+fn an_owner_that_has_not_heard_what_to_keep_is_told_so_again() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "k", KIB);
+    pool.pass(20);
+    assert_eq!(pool.write_all(session, 1, 0), 1);
+    pool.seal(session, 1, 0);
+    assert!(pool.get("k").is_some());
+    let rid = pool.replicas("k")[1].rid;
+    let mut judge = || {
+        let origin = pool.origin(session);
+        let records: [(&[u8], Rid); 1] = [(b"k", rid)];
+        let verdicts = pool.core.reclaim(pool.now, origin, tier_uuid(1), 0, &records, &mut pool.fx).unwrap();
+        pool.collect();
+        verdicts[0]
+    };
+    let (Verdict::Keep(first), Verdict::Keep(second)) = (judge(), judge()) else { panic!("it was read") };
+    assert_ne!(first, second);
+    // Its owner could not move it: with the file it is gone from the tier, and from nowhere else.
+    pool.core.reclaimed(session, tier_uuid(1), 0).unwrap();
+    pool.pass(100);
+    pool.written(session, 1, &[(second, None)]);
+    pool.pass(100);
+    assert_eq!(pool.replicas("k").len(), 1);
+    assert_eq!(pool.retired(), [0]);
+    pool.check();
+}
+
+#[test]
 fn a_put_waits_a_little_for_the_tier_to_have_what_it_would_lose() {
     let (mut pool, session, _) = pool(Config::default());
     for nth in 0..16 {
