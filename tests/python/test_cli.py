@@ -98,7 +98,7 @@ def test_a_stray_word_starts_nothing(command, word, tmp_path):
         (["--global_segment_size=4 XB"], "4 XB"),
         (["--global_segment_size=0"], "global_segment_size"),
         (["--globalsegmentsize=1"], "did you mean"),
-        (["--offload=true"], "did you mean"),
+        (["--enable_offlod"], "did you mean --enable_offload"),
         (["--master_server_address=nowhere:99999"], '"nowhere:99999" is not host:port'),
     ],
 )
