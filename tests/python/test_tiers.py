@@ -145,8 +145,9 @@ def test_a_store_that_is_set_up_before_the_last_one_has_ended_takes_its_folder(t
     there = pool.metric("file_cache_nums_")
     env = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(folder)}
     pool.add_node(MEMORY, ["--enable_offload"], env)
+    assert "tier mounted" not in pool.nodes[1].output(), "it waits"
     pool.nodes[0].kill()
-    wait_for("the tier", lambda: pool.metric("file_cache_nums_") >= there)
+    wait_for("the tier", lambda: "tier mounted" in pool.nodes[1].output())
     assert versions(store, keys).count(0) >= there
     assert len(list(folder.glob("mooncake-*"))) == 1
 
@@ -279,6 +280,7 @@ def test_a_folder_that_no_log_knows_is_deleted_after_a_day_and_one_of_another_cl
     (spoilt / "super").write_text("no superblock")
     pool.nodes[0].start()
     wait_for("the folder to be deleted", lambda: not unknown.exists())
+    assert [file.name for file in spoilt.iterdir()] == ["super"], "nothing is left in it"
     assert (spoilt / "super").read_text() == "no superblock"
 
 
@@ -290,7 +292,46 @@ def test_a_master_may_allow_no_tiers_and_memory_works_as_without(tiered):
     read = versions(store, keys)
     assert read[-8:] == [0] * 8
     assert read.count(-1) >= 80 - MEMORY // MIB
-    assert "enable_offload" in pool.nodes[0].output()
+    said = pool.nodes[0].output()
+    assert said.count("enable_offload=false") == 1, "it is said once, however often it is tried"
+
+
+def test_a_store_of_a_program_keeps_a_tier_leaves_it_and_its_reads_are_counted(tiered, tmp_path):
+    from mooncake.store import MooncakeDistributedStore
+
+    pool, _ = tiered()
+    pool.nodes[0].terminate()
+    path = tmp_path / "of-the-program"
+
+    def own() -> MooncakeDistributedStore:
+        made = MooncakeDistributedStore()
+        code = made.setup(
+            "127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", pool.master.addr,
+            enable_ssd_offload=True, ssd_offload_path=str(path),
+        )  # fmt: skip
+        assert code == 0, made.last_error()
+        wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+        return made
+
+    keeper, reader = own(), pool.store()
+    keys = [f"k{number}" for number in range(80)]
+    put_all(reader, keys, MIB)
+    assert reader.get_offload_rpc_read_count() == 0
+    assert versions(reader, keys[:10]) == [0] * 10
+    assert reader.get_offload_rpc_read_count() == 10
+    assert keeper.get_offload_rpc_read_count() == 0
+    wait_for("memory to be written", lambda: pool.metric("file_cache_nums_") >= 60)
+    began = time.monotonic()
+    assert keeper.unmount_local_disk_segment(1) == 0, keeper.last_error()
+    assert time.monotonic() - began >= 1
+    assert versions(reader, keys[:10]) == [-1] * 10
+    assert pool.metric("mooncake_tiers_live") == 0
+    assert keeper.unmount_local_disk_segment() == 0
+    keeper.close()
+    keeper = own()
+    assert versions(reader, keys[:10]) == [0] * 10
+    assert len(list(path.glob("mooncake-*"))) == 1
+    keeper.close()
 
 
 def test_a_folder_that_cannot_be_used_is_named_when_the_store_is_set_up(shared_cluster, tmp_path):

@@ -41,11 +41,11 @@ pub enum RecordError {
     /// Another record lies there, or a damaged one.
     #[error("what lies there is another record, or damaged")]
     Wrong,
-    /// All buffers are in use.
-    #[error("all buffers of the tier are in use")]
+    /// All buffers are in use, or the disk did not answer in time.
+    #[error("all buffers of the tier are in use, or its disk did not answer in time")]
     Busy,
-    /// The disk failed, or did not answer in time.
-    #[error("the disk of the tier failed, or did not answer in time")]
+    /// The disk failed.
+    #[error("the disk of the tier failed")]
     Failed,
 }
 

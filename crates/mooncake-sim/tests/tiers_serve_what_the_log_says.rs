@@ -13,6 +13,7 @@ use mooncake_core::{
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_memory::crc32c;
 use mooncake_mutant::{Mutant, is_noticed_by};
+use mooncake_sim::Dice;
 use mooncake_tier::address::{Address, BLOCK, Geometry};
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{Source, TierOwner, ToMaster};
@@ -34,21 +35,6 @@ const STEPS: u64 = 600;
 /// How many schedules: `MOONCAKE_TIER_SEEDS` says so for long runs.
 fn seeds() -> u64 {
     std::env::var("MOONCAKE_TIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(150)
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % bound
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
 }
 
 /// What was put: its bytes follow from its number.
@@ -127,7 +113,7 @@ struct Process {
 }
 
 struct World {
-    random: Random,
+    random: Dice,
     disk: FaultyDisk,
     calm: Faults,
     faults: Faults,
@@ -172,13 +158,13 @@ impl Seen {
 
 impl World {
     fn new(seed: u64) -> World {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let mut chance = |most: u64| if random.one_in(2) { 0 } else { random.below(most) as u32 };
+        let mut random = Dice::new(seed);
+        let mut chance = |most: u64| if random.below(2) == 0 { 0 } else { random.below(most) as u32 };
         let (failing, misdirected, flipped) = (chance(8), chance(4), chance(8));
         let slowest = Duration::from_micros(1 + random.below(20_000));
         let calm = Faults { slowest, capacity: 2 * CAPACITY, ..Faults::default() };
         let faults = Faults { failing, misdirected, flipped, ..calm };
-        let offload = Offload { on_evict: random.one_in(3), force_evict: random.one_in(3) };
+        let offload = Offload { on_evict: random.below(3) == 0, force_evict: random.below(3) == 0 };
         let mut world = World {
             disk: FaultyDisk::new(seed, calm),
             calm,
@@ -328,7 +314,7 @@ impl World {
         if self.process.is_none() {
             return;
         }
-        let (key, replace) = (self.random.below(KEYS), self.random.one_in(3));
+        let (key, replace) = (self.random.below(KEYS), self.random.below(3) == 0);
         let value = Value { number: self.next_value, size: 1 + self.random.below(LARGEST) };
         self.next_value += 1;
         let (name, origin, config) = (World::name(key), self.origin(), PutConfig { replace, ..PutConfig::default() });
@@ -357,7 +343,7 @@ impl World {
             memory.bytes[replica.extent.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
         }
         drop(memory);
-        if self.random.one_in(20) {
+        if self.random.below(20) == 0 {
             // It is left to its deadline.
             return;
         }
@@ -425,11 +411,11 @@ impl World {
         if self.process.is_none() {
             return;
         }
-        if self.random.one_in(8) {
+        if self.random.below(8) == 0 {
             let mut removal = RemoveAll::new(&mut self.core, true);
             while !self.core.remove_all_slice(self.now, &mut removal, 7, &mut self.fx) {
                 self.collect();
-                if self.random.one_in(2) {
+                if self.random.below(2) == 0 {
                     self.hear_one();
                 }
             }
@@ -477,13 +463,13 @@ impl World {
                         let rid = |verdict: &Verdict| if let Verdict::Keep(rid) = verdict { *rid } else { Rid(0) };
                         process.tier.judged(&verdicts.iter().map(rid).collect::<Vec<_>>());
                     }
-                    Err(_) => process.tier.not_judged(),
+                    Err(_) => process.tier.leave_off(),
                 }
             }
             ToMaster::Reclaimed(file) => {
                 self.seen.files_given_up += 1;
                 if self.core.reclaimed(session, TIER, file.0).is_err() {
-                    process.tier.not_judged();
+                    process.tier.leave_off();
                 }
             }
         }
@@ -492,7 +478,7 @@ impl World {
 
     fn go_on(&mut self) {
         let wait = Duration::from_micros(self.random.below(4_000));
-        let is_lame = self.random.one_in(6);
+        let is_lame = self.random.below(6) == 0;
         if let Some(process) = &mut self.process {
             let said = process.tier.poll(self.disk.now(), wait);
             process.said.extend(said);
@@ -513,7 +499,7 @@ impl World {
         while self.core.background(self.now, STEP_OBJECTS, &mut self.fx) {}
         self.collect();
         // The disk of the log syncs now and then.
-        if self.random.one_in(4) {
+        if self.random.below(4) == 0 {
             self.synced = self.log.len();
         }
         self.core.check_invariants().unwrap();
@@ -560,7 +546,7 @@ impl World {
             self.history.retain(|(length, ..)| *length <= kept);
         }
         self.note_evictions();
-        let config = World::config(Offload { on_evict: self.random.one_in(3), force_evict: false });
+        let config = World::config(Offload { on_evict: self.random.below(3) == 0, force_evict: false });
         let mut core = Core::new(config);
         self.log.iter().for_each(|record| core.replay(record.clone()).unwrap());
         self.core = core;

@@ -369,13 +369,9 @@ impl<M: Medium> TierOwner<M> {
         up.keep.extend(kept.map(|(at, rid)| (at, *rid)));
     }
 
-    /// The master did not judge: the file stays, and is tried again.
-    pub fn not_judged(&mut self) {
-        self.leave_off();
-    }
-
-    /// What was to be kept of the file that is given up is not written once more.
-    fn leave_off(&mut self) {
+    /// The file that is being given up stays, and is tried again: the master did not judge. What was to be kept of it
+    /// is not written once more.
+    pub fn leave_off(&mut self) {
         if let Some(up) = self.giving_up.take() {
             self.answers.extend(up.keep.into_iter().map(|(_, rid)| (rid, None)));
         }

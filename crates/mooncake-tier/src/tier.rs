@@ -94,29 +94,25 @@ pub struct Tier<M: Medium> {
 pub struct FoundTier<M: Medium> {
     /// What its superblock says.
     pub superblock: Superblock,
-    medium: M,
     sequence: u64,
     super_file: M::File,
     lock: M::Lock,
 }
 
 impl<M: Medium> FoundTier<M> {
-    /// Locks a folder, and reads what it is.
-    pub fn find(medium: M, slots: &Slots) -> Result<FoundTier<M>, TierError> {
-        let lock = medium.lock(LOCK).map_err(disk("lock the folder"))?.ok_or(TierError::InUse)?;
+    /// Locks a folder, and reads what it is. In one that is no tier it leaves nothing, and no lock either.
+    pub fn find(medium: &M, slots: &Slots) -> Result<FoundTier<M>, TierError> {
         let super_file = medium.open(SUPER, true).map_err(disk("open the superblock"))?;
-        let slot = slots.take().ok_or_else(|| disk("take a buffer")(ErrorKind::OutOfMemory.into()))?;
-        let read = Operation::Read { file: super_file.clone(), offset: 0, slot, len: 2 * BLOCK as usize };
-        let (_, slot) = carry_out(&medium, read).map_err(disk("read the superblock"))?;
-        let slot = slot.expect("a read has a slot");
-        let (one, two) = slot[..2 * BLOCK as usize].split_at(BLOCK as usize);
-        let (superblock, sequence) = Superblock::decode([one, two])?;
-        Ok(FoundTier { superblock, medium, sequence, super_file, lock })
+        read_superblock(medium, &super_file, slots)?;
+        let lock = medium.lock(LOCK).map_err(disk("lock the folder"))?.ok_or(TierError::InUse)?;
+        // Its last owner may have written it since.
+        let (superblock, sequence) = read_superblock(medium, &super_file, slots)?;
+        Ok(FoundTier { superblock, sequence, super_file, lock })
     }
 
-    /// Takes it over.
-    pub fn take(self, owner: Owner, slots: &Slots) -> Result<Tier<M>, TierError> {
-        let FoundTier { superblock: before, medium, sequence, super_file, lock } = self;
+    /// Takes it over, with the medium that it is to be used by.
+    pub fn take(self, medium: M, owner: Owner, slots: &Slots) -> Result<Tier<M>, TierError> {
+        let FoundTier { superblock: before, sequence, super_file, lock } = self;
         let files = files_of(&medium, before.geometry).map_err(disk("list the folder"))?;
         let above = |(number, bytes): (&FileNumber, &u64)| number.0 + before.geometry.numbers_for(*bytes);
         let mut next_file = files.iter().map(above).max().unwrap_or(0).max(before.next_file.0);
@@ -133,6 +129,16 @@ impl<M: Medium> FoundTier<M> {
         tier.write_superblock(slots)?;
         Ok(tier)
     }
+}
+
+/// The superblock, and the sequence of its last copy.
+fn read_superblock<M: Medium>(medium: &M, file: &M::File, slots: &Slots) -> Result<(Superblock, u64), TierError> {
+    let slot = slots.take().ok_or_else(|| disk("take a buffer")(ErrorKind::OutOfMemory.into()))?;
+    let read = Operation::Read { file: file.clone(), offset: 0, slot, len: 2 * BLOCK as usize };
+    let (_, slot) = carry_out(medium, read).map_err(disk("read the superblock"))?;
+    let slot = slot.expect("a read has a slot");
+    let (one, two) = slot[..2 * BLOCK as usize].split_at(BLOCK as usize);
+    Ok(Superblock::decode([one, two])?)
 }
 
 impl<M: Medium> Tier<M> {
@@ -165,9 +171,9 @@ impl<M: Medium> Tier<M> {
 
     /// Takes over the one that is in a folder, and says what its superblock said before.
     pub fn open(medium: M, owner: Owner, slots: &Slots) -> Result<(Tier<M>, Superblock), TierError> {
-        let found = FoundTier::find(medium, slots)?;
+        let found = FoundTier::find(&medium, slots)?;
         let before = found.superblock.clone();
-        Ok((found.take(owner, slots)?, before))
+        Ok((found.take(medium, owner, slots)?, before))
     }
 
     /// The host has lost power since files were written that were not synced: what they have counts once it is read

@@ -414,8 +414,9 @@ class MooncakeDistributedStore:
         """0, or a negative code. An earlier setup of this object is closed first, also when this one then fails.
 
         `local_hostname` is how peers reach this process, `global_segment_size` what it lends to the pool, in bytes, and
-        `local_buffer_size` bounds what it borrows; 0: it only lends. `master_server_addr` is "host:port". The other
-        arguments are accepted for Mooncake's sake. A dict, or a `MooncakeConfig`, may have all of it.
+        `local_buffer_size` bounds what it borrows; 0: it only lends. `master_server_addr` is "host:port". With
+        `enable_ssd_offload` the store keeps a tier below `ssd_offload_path`: docs/tiers.md. The other arguments are
+        accepted for Mooncake's sake. A dict, or a `MooncakeConfig`, may have all of it.
 
         With `enable_client_http_server` this client serves /health, /metrics and /metrics/summary on 127.0.0.1, at
         `client_http_port`, from 1 to 65535. A port that is taken is a warning of the logger `mooncake`, and no failure.
@@ -489,9 +490,9 @@ class MooncakeDistributedStore:
     def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
         """As `unmount_segment`, of what `allocate_and_mount_segment` gave."""
     def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
-        """0: there is no tier of SSDs."""
+        """Waits for the grace, then leaves this store's tier, if it has one: 0 or a code. What lies there stays."""
     def get_offload_rpc_read_count(self) -> int:
-        """Reads that SSDs of other clients have served: 0."""
+        """Reads of this store that tiers, which are folders on disks, have answered."""
     def batch_replica_clear(self, keys: Sequence[str | bytes], segment_name: str = "") -> list[str | bytes]:
         """Drops the copies of these objects on the segment of that name, or all of them without one.
 

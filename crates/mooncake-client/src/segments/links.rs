@@ -132,6 +132,7 @@ impl LinkSet {
         for links in self.all() {
             links.close();
         }
+        self.records.close();
     }
 
     /// Makes the links that could not be made when their session began, and parts with what is over.

@@ -4,7 +4,7 @@ use std::path::Path as FilePath;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_ids::GRANULE;
 use mooncake_memory::{ForeignRange, Registry, Source, total_of_sources};
@@ -36,6 +36,9 @@ use crate::segments::owner_events::OwnerEvents;
 use crate::segments::server::claim;
 use crate::session::control::Control;
 use crate::session::opening;
+
+/// A call that waits looks so often whether it is to end.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Smallest segment.
 const SEGMENT_MIN: u64 = GRANULE;
@@ -458,6 +461,28 @@ impl Store {
             Some(owner) => owner.unmount(id, grace),
             None => Err(Cause::NoSuchSegment { id: id.to_string() }.into()),
         }
+    }
+
+    /// Leaves this store's tier when the grace is over, for which the call waits: what lies there is read no more, and
+    /// is there again when a process takes the folder. Without a tier it returns at once.
+    pub fn leave_tier(&self, grace: Duration) -> Result<(), StoreError> {
+        self.inner.check()?;
+        let Some(tier) = self.inner.shared.tier.get() else { return Ok(()) };
+        let began = Instant::now();
+        while began.elapsed() < grace {
+            self.inner.check()?;
+            if self.inner.is_interrupted() {
+                return Err(Cause::Interrupted.into());
+            }
+            thread::sleep(LOOK_INTERVAL.min(grace.saturating_sub(began.elapsed())));
+        }
+        tier.close();
+        Ok(())
+    }
+
+    /// Reads of objects, and of parts of them, that tiers have answered.
+    pub fn tier_reads(&self) -> u64 {
+        self.inner.shared.links.records().reads()
     }
 
     /// What this store has counted, as Prometheus reads it; `None` with [`StoreOptions::metrics`] off. See

@@ -85,6 +85,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         began: Instant::now(),
         mount_at: Some(Instant::now()),
         mounted: false,
+        refused: None,
         useless: Vec::new(),
         looked_at: None,
         unreachable: None,
@@ -120,11 +121,12 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
     driver.leave();
 }
 
-/// Where an object lies that is to be written.
-enum Place {
+/// Who has what is to be written.
+enum Holder {
+    /// This store.
     Own(Arc<dyn Source>),
-    /// With another process.
-    Of(Arc<SegmentAddress>),
+    /// Another process.
+    Other(Arc<SegmentAddress>),
 }
 
 struct Driver<'a> {
@@ -138,6 +140,8 @@ struct Driver<'a> {
     /// The tier is to be mounted then.
     mount_at: Option<Instant>,
     mounted: bool,
+    /// Why it is not, as was said.
+    refused: Option<String>,
     /// Folders that the master does not know.
     useless: Vec<PathBuf>,
     /// When it looked for such folders of earlier processes.
@@ -266,15 +270,18 @@ impl Driver<'_> {
             }
             Ok(reply::Body::TierMount(mounted)) => {
                 self.folder.tier.mounted(mounted.head);
-                (self.mounted, self.mount_at) = (true, None);
+                (self.mounted, self.mount_at, self.refused) = (true, None, None);
                 let records: u64 = mounted.files.iter().map(|file| u64::from(file.records)).sum();
                 tracing::info!(%path, session = session.id, records, "tier mounted");
             }
             other => {
                 let error = other.err().unwrap_or_else(|| control.confused(WHAT));
                 self.mount_at = Some(Instant::now() + RETRY_PAUSE);
-                if error.kind() != ErrorKind::Closed {
+                // Once, however often it is tried, as long as the reason is the same.
+                let reason = error.to_string();
+                if error.kind() != ErrorKind::Closed && self.refused.as_ref() != Some(&reason) {
                     tracing::warn!(%path, %error, "the tier is not mounted yet");
+                    self.refused = Some(reason);
                 }
             }
         }
@@ -283,10 +290,10 @@ impl Driver<'_> {
     /// True if it waited for another process.
     fn order(&mut self, order: TierOrder) -> bool {
         let (rid, object_id) = (Rid(order.rid), Rid(order.object_id));
-        let (source, waited) = match order.source.as_ref().and_then(|replica| Some((replica, self.own(replica)?))) {
+        let (source, waited) = match order.source.as_ref().and_then(|replica| Some((replica, self.holder(replica)?))) {
             None => (None, false),
-            Some((_, Place::Own(source))) => (Some(source), false),
-            Some((replica, Place::Of(address))) => {
+            Some((_, Holder::Own(source))) => (Some(source), false),
+            Some((replica, Holder::Other(address))) => {
                 let segment = replica.extents[0].segment;
                 let is_unreachable = |(of, until): (u32, Instant)| of == segment && Instant::now() < until;
                 if self.unreachable.is_some_and(is_unreachable) {
@@ -307,8 +314,8 @@ impl Driver<'_> {
         waited
     }
 
-    /// Where the bytes are that are to be written.
-    fn own(&self, replica: &Replica) -> Option<Place> {
+    /// None if the object is nowhere that this store knows.
+    fn holder(&self, replica: &Replica) -> Option<Holder> {
         let Surroundings { control, owner, reach } = self.surroundings;
         let [extent] = &replica.extents[..] else { return None };
         let instance = control.session().instance[..].try_into().unwrap_or_default();
@@ -317,8 +324,8 @@ impl Driver<'_> {
         let address = reach.directory().find(numbering, extent.segment)?;
         let (rid, offset, len) = (Rid(replica.rid), extent.offset, extent.length);
         Some(match owner.memory(address.uuid) {
-            Some(memory) => Place::Own(Arc::new(OwnExtent { memory, rid, offset, len })),
-            None => Place::Of(address),
+            Some(memory) => Holder::Own(Arc::new(OwnExtent { memory, rid, offset, len })),
+            None => Holder::Other(address),
         })
     }
 
@@ -380,7 +387,7 @@ impl Driver<'_> {
                     Ok(rids) => self.folder.tier.judged(&rids.into_iter().map(Rid).collect::<Vec<_>>()),
                     Err(error) => {
                         tracing::debug!(%error, "a file of the tier is not given up yet");
-                        self.folder.tier.not_judged();
+                        self.folder.tier.leave_off();
                     }
                 }
             }
@@ -388,7 +395,7 @@ impl Driver<'_> {
                 let body = TierReclaim { tier: tier(), file: file.0, last: true, ..TierReclaim::default() };
                 if let Err(error) = self.reclaim(body) {
                     tracing::debug!(%error, "a file of the tier is not given up yet");
-                    self.folder.tier.not_judged();
+                    self.folder.tier.leave_off();
                 }
             }
         }

@@ -124,15 +124,15 @@ fn take_over(
     slots: &Slots,
 ) -> Result<Option<TierFolder>, TierError> {
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
-    let folder = Folder::new(path).map_err(disk("open the folder"))?;
-    let found = FoundTier::find(folder.clone(), slots)?;
+    let found = FoundTier::find(&Folder::to_look_at(path).map_err(disk("look at the folder"))?, slots)?;
     let Superblock { log_id: of_log, cluster_id: of_cluster, .. } = &found.superblock;
     if *of_cluster != options.cluster_id || ![0, log_id].contains(of_log) {
         tracing::info!(path = %path.display(), cluster_id = of_cluster, "a tier of another pool is left as it is");
         return Ok(None);
     }
     let of_log = *of_log;
-    let mut tier = found.take(owner.clone(), slots)?;
+    let folder = Folder::new(path).map_err(disk("open the folder"))?;
+    let mut tier = found.take(folder.clone(), owner.clone(), slots)?;
     _ = fs::remove_file(path.join(UNKNOWN));
     if of_log == 0 {
         tier.superblock.log_id = log_id;
@@ -155,9 +155,9 @@ pub(super) fn delete_unknown(options: &TierOptions, log_id: u64, useless: &[Path
 
 fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless: bool) -> Result<(), TierError> {
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
-    let folder = Folder::new(path).map_err(disk("open the folder"))?;
+    let folder = Folder::to_look_at(path).map_err(disk("look at the folder"))?;
     // Locked for as long as it is there: no process takes it over meanwhile.
-    let found = match FoundTier::find(folder.clone(), &Slots::new(1)) {
+    let found = match FoundTier::find(&folder, &Slots::new(1)) {
         Ok(found) => found,
         Err(TierError::InUse) => return Ok(()),
         Err(error) => return Err(error),

@@ -9,6 +9,7 @@ mod records;
 mod source;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub(crate) struct StoreTier {
     words: Mutex<Vec<Word>>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// No thread hears any more.
+    is_over: AtomicBool,
 }
 
 /// What the thread needs of the store.
@@ -61,7 +64,12 @@ pub(crate) trait Reach: Send + Sync {
 impl StoreTier {
     /// One that hears, and does nothing yet.
     pub fn new() -> Arc<StoreTier> {
-        Arc::new(StoreTier { words: Mutex::default(), changed: Condvar::new(), thread: Mutex::default() })
+        Arc::new(StoreTier {
+            words: Mutex::default(),
+            changed: Condvar::new(),
+            thread: Mutex::default(),
+            is_over: AtomicBool::new(false),
+        })
     }
 
     /// Takes or makes a folder below the path, and begins to look after it.
@@ -70,15 +78,20 @@ impl StoreTier {
         let folder = TierFolder::take_or_wait(options, &surroundings.control, &[], true)?;
         let (inside, options) = (self.clone(), options.clone());
         let builder = std::thread::Builder::new().name("mooncake-tier".into());
-        let started = mooncake_os::thread::start(builder, move || driver::run(&inside, options, folder, &surroundings));
+        let started = mooncake_os::thread::start(builder, move || {
+            driver::run(&inside, options, folder, &surroundings);
+            inside.is_over.store(true, Ordering::Release);
+        });
         let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }
 
     pub fn hear(&self, word: Word) {
-        self.words.lock().push(word);
-        self.changed.notify_one();
+        if !self.is_over.load(Ordering::Acquire) {
+            self.words.lock().push(word);
+            self.changed.notify_one();
+        }
     }
 
     /// Has it bring to the disk what there is, and leaves the folder to the next owner.

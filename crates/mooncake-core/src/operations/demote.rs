@@ -206,7 +206,7 @@ impl Core {
             let tier = self.tiers.get(number).expect("it is Live");
             let is_one = |address: &u64| *address <= ADDRESS_MAX && !tier.judged.contains(&tier.file_of(*address));
             let Some(address) = address.filter(is_one) else {
-                self.order_failed(now, order.slot, fx);
+                self.order_failed(now, &order, fx);
                 continue;
             };
             self.objects.set_mark(order.slot, Mark::Ordered, false);

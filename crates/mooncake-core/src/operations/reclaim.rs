@@ -59,8 +59,14 @@ impl Core {
         let Some(slot) = found.filter(|slot| self.lies_in(*slot, number, file, Some(rid))) else {
             return Verdict::Dead;
         };
+        let object_id = self.objects.object(slot).id();
+        // The owner asks once more: it has not heard that it was to move it.
+        if let Some((former, order)) = self.tiers.move_of(number, slot, object_id) {
+            self.tiers.end_order(former);
+            self.not_moved(slot, &order);
+        }
         let object = self.objects.object(slot);
-        let (size, object_id) = (object.size, object.id());
+        let size = object.size;
         let is_pinned = matches!(object.hold, Hold::Soft | Hold::Hard) || object.protected_until > now;
         let tier = self.tiers.get_mut(number).expect("it is Live");
         if tier.kept_of != Some(file) {
@@ -75,15 +81,9 @@ impl Core {
             return Verdict::Dropped;
         }
         if object.marks.has(Mark::Ordered) {
-            // The owner asks once more: it has not heard that it was to move it.
-            let Some(former) = self.tiers.move_of(number, slot, object_id) else {
-                // It is on its way from memory to another place already.
-                return Verdict::Dead;
-            };
-            self.tiers.take_order(now, former, number);
-            self.objects.set_mark(slot, Mark::Ordered, false);
+            // It is on its way from memory to another place already.
+            return Verdict::Dead;
         }
-        let tier = self.tiers.get_mut(number).expect("it is Live");
         tier.kept_bytes += if is_pinned { 0 } else { size };
         let rid = self.next_order_rid(now, fx);
         let order = Order { tier: number, slot, object_id, source: None, bytes: size, since: now };
@@ -93,12 +93,21 @@ impl Core {
     }
 
     /// An order came to nothing. What its object has in a file that is given up, it has no more.
-    pub(crate) fn order_failed(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) {
-        self.objects.set_mark(slot, Mark::Ordered, false);
+    pub(crate) fn order_failed(&mut self, now: Time, order: &Order, fx: &mut Effects) {
+        let slot = order.slot;
+        self.not_moved(slot, order);
         let Some(place) = self.objects.object(slot).places.tier() else { return };
         let is_told = |tier: &Tier| tier.told.contains(&tier.file_of(place.address()));
         if self.tiers.get(place.tier).is_some_and(is_told) {
             self.drop_tier_place(now, slot, fx);
+        }
+    }
+
+    /// What an object was to have by an order it does not have, and of what is kept of its file it is no part.
+    fn not_moved(&mut self, slot: ObjectSlot, order: &Order) {
+        self.objects.set_mark(slot, Mark::Ordered, false);
+        if let Some(tier) = self.tiers.get_mut(order.tier).filter(|_| order.source.is_none()) {
+            tier.kept_bytes = tier.kept_bytes.saturating_sub(order.bytes);
         }
     }
 
@@ -109,9 +118,9 @@ impl Core {
         {
             work.did(1);
             self.counts.tier_orders_expired += 1;
-            self.tiers.expire_order(rid);
+            self.tiers.end_order(rid);
             if self.objects.get(order.slot).is_some_and(|object| object.id() == order.object_id) {
-                self.order_failed(now, order.slot, fx);
+                self.order_failed(now, &order, fx);
             }
         }
     }

@@ -124,6 +124,8 @@ pub(crate) struct Tiers {
     live: BTreeSet<(SessionId, SegmentNo)>,
     live_on_host: BTreeSet<(u32, SegmentNo)>,
     pub orders: BTreeMap<Rid, Order>,
+    /// Those of them by which an object is moved within its tier.
+    moves: BTreeMap<ObjectSlot, Rid>,
     /// Bytes of segments that are under order.
     ordered_on: BTreeMap<SegmentNo, u64>,
     /// Rids that the log has set aside for orders: the next one, and the end.
@@ -334,8 +336,9 @@ impl Tiers {
         let tier = self.table.get_mut(&order.tier).expect("it takes orders");
         tier.ordered += 1;
         tier.ordered_bytes += order.bytes;
-        if let Some(source) = order.source {
-            *self.ordered_on.entry(source).or_default() += order.bytes;
+        match order.source {
+            Some(source) => *self.ordered_on.entry(source).or_default() += order.bytes,
+            None => _ = self.moves.insert(order.slot, rid),
         }
         self.orders.insert(rid, order);
     }
@@ -345,12 +348,17 @@ impl Tiers {
         let tier = self.table.get_mut(&order.tier).expect("it has orders");
         tier.ordered -= 1;
         tier.ordered_bytes -= order.bytes;
-        if let Some(source) = order.source {
-            let bytes = self.ordered_on.get_mut(&source).expect("it was counted");
-            *bytes -= order.bytes;
-            if *bytes == 0 {
-                self.ordered_on.remove(&source);
+        let Some(source) = order.source else {
+            // The slot may have another object since, which is moved too.
+            if self.moves.get(&order.slot) == Some(&rid) {
+                self.moves.remove(&order.slot);
             }
+            return Some(order);
+        };
+        let bytes = self.ordered_on.get_mut(&source).expect("it was counted");
+        *bytes -= order.bytes;
+        if *bytes == 0 {
+            self.ordered_on.remove(&source);
         }
         Some(order)
     }
@@ -378,16 +386,16 @@ impl Tiers {
         self.orders.first_key_value().map(|(rid, order)| (*rid, *order))
     }
 
-    /// It is over, and no answer of its owner's.
-    pub fn expire_order(&mut self, rid: Rid) {
+    /// An order is over without an answer of its owner's.
+    pub fn end_order(&mut self, rid: Rid) {
         self.remove_order(rid);
     }
 
     /// The order by which an object is moved within a tier.
-    pub fn move_of(&self, tier: SegmentNo, slot: ObjectSlot, object_id: Rid) -> Option<Rid> {
-        let is_it =
-            |order: &Order| (order.tier, order.slot, order.object_id, order.source) == (tier, slot, object_id, None);
-        self.orders.iter().find(|(_, order)| is_it(order)).map(|(rid, _)| *rid)
+    pub fn move_of(&self, tier: SegmentNo, slot: ObjectSlot, object_id: Rid) -> Option<(Rid, Order)> {
+        let rid = *self.moves.get(&slot)?;
+        let order = self.orders[&rid];
+        ((order.tier, order.object_id) == (tier, object_id)).then_some((rid, order))
     }
 
     /// When an order was answered last.

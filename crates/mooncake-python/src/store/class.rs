@@ -67,6 +67,11 @@ impl MooncakeDistributedStore {
         self.of_live(name, |live| live.client.clone())
     }
 
+    /// None when it was not set up, which is no failure.
+    pub(crate) fn live_client(&self) -> Option<Store> {
+        self.live.read().as_ref().map(|live| live.client.clone())
+    }
+
     /// What `setup` was given, in bytes; None when it was not set up.
     pub(crate) fn local_buffer_size(&self) -> Option<u64> {
         self.live.read().as_ref().map(|live| live.local_buffer_size)
@@ -585,14 +590,26 @@ impl MooncakeDistributedStore {
 
     #[doc = doc!(unmount_local_disk_segment)]
     #[pyo3(signature = (grace_period_seconds=None), text_signature = "($self, grace_period_seconds=0)")]
-    fn unmount_local_disk_segment(&self, grace_period_seconds: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
-        grace_period_seconds.map_or(Ok(0), |seconds| unsigned(seconds, "grace_period_seconds"))?;
-        entry(&self.errors, "unmount_local_disk_segment", |code| code, || Ok(OK))
+    fn unmount_local_disk_segment(
+        &self,
+        py: Python<'_>,
+        grace_period_seconds: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<i64> {
+        const NAME: &str = "unmount_local_disk_segment";
+        entry(
+            &self.errors,
+            NAME,
+            |code| code,
+            || {
+                let grace = grace_period_seconds.map_or(Ok(0), |seconds| unsigned(seconds, "grace_period_seconds"))?;
+                Ok(self.leave_tier(py, grace))
+            },
+        )
     }
 
     #[doc = doc!(get_offload_rpc_read_count)]
-    fn get_offload_rpc_read_count(&self) -> i64 {
-        0
+    fn get_offload_rpc_read_count(&self) -> u64 {
+        self.live_client().map_or(0, |client| client.tier_reads())
     }
 
     #[doc = doc!(batch_replica_clear)]

@@ -63,6 +63,13 @@ impl MooncakeDistributedStore {
     }
 
     /// Takes segments out of the pool; the first failure of all.
+    /// A store that is not set up has no tier, either.
+    pub(crate) fn leave_tier(&self, py: Python<'_>, grace: u64) -> i64 {
+        let Some(client) = self.live_client() else { return OK };
+        let left = py.detach(|| client.leave_tier(Duration::from_secs(grace)));
+        left.map_or_else(|error| failed(self.errors(), &error), |()| OK)
+    }
+
     pub(crate) fn take_back(&self, py: Python<'_>, name: &str, ids: &[String], grace: u64) -> i64 {
         let Some(client) = self.client(name) else { return INVALID_PARAMS };
         let grace = Duration::from_secs(grace);

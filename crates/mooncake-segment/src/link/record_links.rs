@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use mooncake_ids::SegmentUuid;
@@ -24,12 +25,13 @@ pub struct RecordLinks {
     options: LinkOptions,
     process: ProcessIdentity,
     idle: Mutex<HashMap<SegmentUuid, Vec<(Lane, Instant)>>>,
+    reads: AtomicU64,
 }
 
 impl RecordLinks {
     /// None yet.
     pub fn new(options: LinkOptions, process: ProcessIdentity) -> RecordLinks {
-        RecordLinks { options, process, idle: Mutex::default() }
+        RecordLinks { options, process, idle: Mutex::default(), reads: AtomicU64::new(0) }
     }
 
     /// Fills the pieces with bytes of a record from one on. The owner proves each of them; with `crc` all of them
@@ -60,8 +62,21 @@ impl RecordLinks {
                 expected,
                 actual: found,
             }),
-            _ => Ok(()),
+            _ => {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
         }
+    }
+
+    /// Reads that gave what was asked for.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Ends those that are kept.
+    pub fn close(&self) {
+        self.idle.lock().clear();
     }
 
     fn take_idle(&self, uuid: SegmentUuid) -> Option<Lane> {

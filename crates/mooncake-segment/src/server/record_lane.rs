@@ -36,6 +36,23 @@ pub(super) struct ServedTier {
 /// How many lanes there are.
 static LANES: AtomicUsize = AtomicUsize::new(0);
 
+/// One of them, for as long as it lives, however it ends.
+struct Counted;
+
+impl Counted {
+    fn one_more() -> Option<Counted> {
+        let counted =
+            LANES.fetch_update(Ordering::AcqRel, Ordering::Acquire, |lanes| (lanes < LANES_MAX).then_some(lanes + 1));
+        counted.is_ok().then_some(Counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        LANES.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Answers a good hello, and serves the lane until it ends.
 pub(super) fn open(
     stream: Guarded<TcpStream>,
@@ -43,10 +60,9 @@ pub(super) fn open(
     tier: Arc<ServedTier>,
     data_timeout: Duration,
 ) -> Result<(), Status> {
-    if LANES.fetch_add(1, Ordering::AcqRel) >= LANES_MAX {
-        LANES.fetch_sub(1, Ordering::AcqRel);
+    let Some(counted) = Counted::one_more() else {
         return super::acceptor::refuse(&*stream, hello, Status::Overloaded);
-    }
+    };
     let reply = HelloReply {
         version: LANE_VERSION,
         status: Status::Ok,
@@ -57,17 +73,14 @@ pub(super) fn open(
     };
     let builder = std::thread::Builder::new().name("mooncake-records".into());
     let serve = move || {
+        let _counted = counted;
         let mut lane = Lane { stream, tier, data_timeout, named: None, buffer: Vec::new() };
         let ended = lane.begin(&reply).and_then(|()| lane.serve());
         if let Err(error) = ended {
             tracing::debug!(%error, "a lane to a tier ended");
         }
-        LANES.fetch_sub(1, Ordering::AcqRel);
     };
-    thread::start(builder, serve).map(drop).map_err(|_| {
-        LANES.fetch_sub(1, Ordering::AcqRel);
-        Status::Overloaded
-    })
+    thread::start(builder, serve).map(drop).map_err(|_| Status::Overloaded)
 }
 
 struct Lane {

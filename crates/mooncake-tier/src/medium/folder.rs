@@ -55,19 +55,25 @@ impl Folder {
     pub fn with_engine(path: impl Into<PathBuf>, engine: Engine) -> io::Result<Folder> {
         let path = path.into();
         match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {
-                let about = std::fs::symlink_metadata(&path)?;
-                let is_own = about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
-                if !is_own || about.mode() & 0o022 != 0 {
-                    let path = path.display();
-                    let why = format!("{path} is another user's, a link, or may be written by others: it is not used");
-                    return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-                }
+            Ok(()) => Ok(Folder { path, engine }),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Folder::to_look_at(path).map(|folder| Folder { engine, ..folder })
             }
-            Err(error) => return Err(error),
+            Err(error) => Err(error),
         }
-        Ok(Folder { path, engine })
+    }
+
+    /// The folder of that path, which is there and is tried out for nothing: threads do its work.
+    pub fn to_look_at(path: impl Into<PathBuf>) -> io::Result<Folder> {
+        let path = path.into();
+        let about = std::fs::symlink_metadata(&path)?;
+        let is_own = about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
+        if !is_own || about.mode() & 0o022 != 0 {
+            let path = path.display();
+            let why = format!("{path} is another user's, a link, or may be written by others: it is not used");
+            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+        }
+        Ok(Folder { path, engine: Engine::Threads })
     }
 
     /// Where it is.
