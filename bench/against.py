@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import shutil
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +12,8 @@ from pathlib import Path
 import proxy_cells
 
 BEFORE, BEFORE_TCP = "before", "before-tcp"
+# Of a timed cell, measured in turn: what a noisy neighbour takes for a tenth of a second, it takes from both.
+SLICES = 8
 # Of today's wheel against the earlier one, medians of one run. Other cells are shown without a verdict.
 RATES = ("GB/s", "ops/s", "keys/s", "objects/s", "1/s")
 RATE_KEPT = 0.95
@@ -90,6 +93,18 @@ def kept(cell, unit, ratio):
     return None, None
 
 
+def ratio_of(ours, before):
+    """Ours to the earlier wheel's: the median of the ratios of neighbours in time, if each sample has its neighbour.
+
+    A machine that is fast for one half of a run and slow for the other has a median anywhere between.
+    """
+    if not ours or not all(before):
+        return None
+    if len(ours) == len(before):
+        return statistics.median(one / other for one, other in zip(ours, before, strict=True))
+    return statistics.median(ours) / statistics.median(before) if before else None
+
+
 def judge(cells, figures, again=None):
     """One row per cell that was measured with both wheels; of `cells`, expectations by name.
 
@@ -102,7 +117,7 @@ def judge(cells, figures, again=None):
         ours, before = (counts.median(name, cell) for name in names)
         if ours is None and before is None:
             continue
-        ratio = ours / before if ours is not None and before else None
+        ratio = ratio_of(*(counts.all.get(name, {}).get(cell, []) for name in names))
         # What the earlier wheel cannot do is compared with nothing.
         must, met = (None, None) if before is None else kept(cell, expected.unit, ratio)
         samples = min(len(counts.all.get(name, {}).get(cell, [])) for name in names)

@@ -108,16 +108,18 @@ class Session:
     Each part yields behind each of its cells, so that two sessions can be measured cell by cell in turn: while one of
     them is measured, the other's processes wait for their next command. Parts that measure the whole host (`Shmem`,
     cores that a proxy has for itself) yield at their end only. With `only`, a part measures these cells and what they
-    need; it may measure others beside them.
+    need; it may measure others beside them. Each timed cell is cut into so many slices, each a figure of its own with a
+    yield behind it: the shorter the turns, the more alike is the machine that both find.
     """
 
-    def __init__(self, implementation, seconds, record, small_objects, only=None, full=False):
+    def __init__(self, implementation, seconds, record, small_objects, only=None, full=False, slices=1):
         self.implementation = implementation
         self.seconds = seconds
         self.record = record
         self.small_objects = small_objects
         self.only = only
         self.full = full
+        self.slices = slices
 
     def _wants(self, *cells):
         return self.only is None or not self.only.isdisjoint(cells)
@@ -128,19 +130,33 @@ class Session:
             raise RigError(f"{name}: {result['failed']} calls failed, {result['wrong']} results were wrong")
         return result
 
+    def _samples(self, client, name, op, record, most=1 << 30, **how):
+        """The slices of a timed cell; `record` takes the result of each. How many operations there were in all."""
+        done = 0
+        for _ in range(self.slices):
+            each = {"seconds": self.seconds / self.slices, "most": max(1, most // self.slices), "first": done}
+            result = self._timed(client, name, op, **how | each)
+            record(result)
+            done += result["count"]
+            yield
+        return done
+
+    def _rate(self, cell):
+        return lambda result: self.record(cell, result["moved"] / 1e9 / result["seconds"])
+
+    def _p50(self, cell):
+        return lambda result: self.record(cell, result["p50_us"])
+
     def _pair(self, client, put, get, mib, suffix=""):
         """A put cell of new keys, then a get cell over the same keys."""
         size, prefix = mib * MIB, f"{put}{mib}{suffix}"
         put_cell, get_cell = (f"{op} {mib} MiB{suffix}" for op in (put, get))
         if not self._wants(put_cell, get_cell):
             return
-        stored = self._timed(client, put, put, prefix=prefix, size=size, most=CELL_BYTES // size)
-        self.record(put_cell, stored["moved"] / 1e9 / stored["seconds"])
-        yield
+        how = {"prefix": prefix, "size": size}
+        stored = yield from self._samples(client, put, put, self._rate(put_cell), most=CELL_BYTES // size, **how)
         if self._wants(get_cell):
-            loaded = self._timed(client, get, get, prefix=prefix, size=size, keys=stored["count"])
-            self.record(get_cell, loaded["moved"] / 1e9 / loaded["seconds"])
-            yield
+            yield from self._samples(client, get, get, self._rate(get_cell), keys=stored, **how)
         client.ask("remove_all")
 
     def _warm_up(self, client):
@@ -170,12 +186,10 @@ class Session:
     def _small(self, client):
         if not self._wants("put 4 KiB, p50", "get 4 KiB, p50"):
             return
-        small = self._timed(client, "put 4 KiB", "put", prefix="small", size=4096, most=20_000)
-        self.record("put 4 KiB, p50", small["p50_us"])
-        yield
-        small = self._timed(client, "get 4 KiB", "get", prefix="small", size=4096, keys=small["count"])
-        self.record("get 4 KiB, p50", small["p50_us"])
-        yield
+        put, get = "put 4 KiB, p50", "get 4 KiB, p50"
+        how = {"prefix": "small", "size": 4096}
+        stored = yield from self._samples(client, put, "put", self._p50(put), most=20_000, **how)
+        yield from self._samples(client, get, "get", self._p50(get), keys=stored, **how)
         client.ask("remove_all")
 
     def _many_readers(self, rig, client):
@@ -185,17 +199,16 @@ class Session:
         stored = self._timed(client, "put_from", "put_from", prefix="many", size=MIB, most=256)
         how = {"op": "get_into", "prefix": "many", "size": MIB, "keys": stored["count"]}
         for threads in (4, 8):
-            result = self._timed(client, f"{threads} threads", threads=threads, **how)
-            self.record(f"get_into 1 MiB, {threads} threads", result["moved"] / 1e9 / result["seconds"])
-            yield
+            cell = f"get_into 1 MiB, {threads} threads"
+            yield from self._samples(client, cell, record=self._rate(cell), threads=threads, **how)
         readers = [client] + [rig.client(f"reader-{n}", buffer_bytes=64 << 20) for n in range(3)]
         for reader in readers:
             # Their own first look at the memory is not part of the cell.
             reader.ask("run", seconds=5, most=256, **how)
         yield
-        result = rig.together(readers, seconds=self.seconds, **how)
-        self.record("get_into 1 MiB, 4 processes", result["moved"] / 1e9 / result["seconds"])
-        yield
+        for _ in range(self.slices):
+            self._rate("get_into 1 MiB, 4 processes")(rig.together(readers, seconds=self.seconds / self.slices, **how))
+            yield
         client.ask("remove_all")
 
     def _queries(self, rig, client):
@@ -203,14 +216,15 @@ class Session:
         if not self._wants("put_batch of 64 B", "is_exist, p50", "batch_is_exist(1000)", many):
             return
         count = 20_000
-        made = client.ask("put_small", prefix="query", count=count, size=64, batch=500)
-        if made["failed"]:
-            raise RigError(f"put_batch: {made['failed']} batches failed")
-        self.record("put_batch of 64 B", count / made["seconds"])
-        yield
-        asked = self._timed(client, "is_exist", "is_exist", prefix="query", keys=count)
-        self.record("is_exist, p50", asked["p50_us"])
-        yield
+        each = count // self.slices
+        for first in range(0, each * self.slices, each):
+            made = client.ask("put_small", prefix="query", count=each, size=64, batch=500, first=first)
+            if made["failed"]:
+                raise RigError(f"put_batch: {made['failed']} batches failed")
+            self.record("put_batch of 64 B", each / made["seconds"])
+            yield
+        one = "is_exist, p50"
+        yield from self._samples(client, one, "is_exist", self._p50(one), prefix="query", keys=count)
         # One sample says little: with client and master on two cores the rate of the same wheel halves and doubles.
         for _ in range(BATCH_QUERY_SAMPLES):
             asked = self._timed(client, "batch_is_exist", "batch_is_exist", prefix="query", keys=count, batch=1_000)
@@ -221,9 +235,10 @@ class Session:
         askers = [one for one in rig.clients if one is not rig.owner]
         askers += [rig.client(f"asker-{n}", buffer_bytes=16 << 20) for n in range(8 - len(askers))]
         yield
-        asked = rig.together(askers, op="is_exist", seconds=self.seconds, prefix="query", keys=count)
-        self.record(many, asked["count"] / asked["seconds"])
-        yield
+        for _ in range(self.slices):
+            asked = rig.together(askers, op="is_exist", seconds=self.seconds / self.slices, prefix="query", keys=count)
+            self.record(many, asked["count"] / asked["seconds"])
+            yield
 
     def scale(self):
         """A pool of very many objects, of 10 M if all of it is asked for."""
@@ -243,14 +258,12 @@ class Session:
                 if not self._wants(f"put_multi {shape}", f"get_multi {shape}", *layers):
                     continue
                 how = {"prefix": f"multi{kib}", "size": size, "batch": BLOCKS}
-                stored = self._timed(client, shape, "put_multi", most=CELL_BYTES // (size * BLOCKS), **how)
-                self.record(f"put_multi {shape}", stored["moved"] / 1e9 / stored["seconds"])
-                yield
-                loaded = self._timed(client, shape, "get_multi", keys=stored["count"], **how)
-                self.record(f"get_multi {shape}", loaded["moved"] / 1e9 / loaded["seconds"])
-                yield
+                put, get = f"put_multi {shape}", f"get_multi {shape}"
+                most = CELL_BYTES // (size * BLOCKS)
+                stored = yield from self._samples(client, put, "put_multi", self._rate(put), most=most, **how)
+                yield from self._samples(client, get, "get_multi", self._rate(get), keys=stored, **how)
                 if kib == 64:
-                    yield from self._layers(client, shape, stored["count"], how)
+                    yield from self._layers(client, shape, stored, how)
                 client.ask("remove_all")
             if client.ask("has_torch")["torch"]:
                 yield from self._pair(client, "put_tensor", "get_tensor", 64)
@@ -289,7 +302,7 @@ class Session:
 
     def engine_transfers(self):
         """The transfer engine, without a pool."""
-        yield from engine_cells.measure(self.implementation, self.seconds, self.record, self._wants)
+        yield from engine_cells.measure(self.implementation, self.seconds, self.record, self._wants, self.slices)
 
     def proxy(self):
         """The proxy before mock instances, beside one in Python."""

@@ -9,8 +9,9 @@ measured in turn, repeat by repeat, and the table shows medians: figures of
 different runs, or of different machines, do not compare.
 
 With --against, an earlier wheel of ours ("before") is measured in the same run.
-Both pools are there at once and are measured cell by cell in turn; who is first
-changes from repeat to repeat. The parts processes, memory and proxy measure the
+Both pools are there at once and are measured in turn, an eighth of a cell at a
+time; who is first changes from repeat to repeat, and a ratio is the median of
+those of neighbours in time. The parts processes, memory and proxy measure the
 whole host and are run one after the other. A second table says of each rate
 whether it is at least 0.95 of the earlier wheel's, and of the p50 of put and
 get of 4 KiB and of is_exist whether it is at most 1.05 of it. Cells that miss
@@ -116,7 +117,9 @@ def _part(options, part, implementations, figures, only):
             if only is None or cell in only:
                 figures.add(name, cell, value, part)
 
-        steps[one.name] = getattr(Session(one, options.seconds, record, options.objects, only, options.full), part)()
+        slices = against.SLICES if options.against else 1
+        session = Session(one, options.seconds, record, options.objects, only, options.full, slices)
+        steps[one.name] = getattr(session, part)()
 
     def failed(name, error):
         if not isinstance(error, PoolError):

@@ -57,8 +57,11 @@ def expectations(expected):
     return cells
 
 
-def measure(implementation, seconds, record, wants):
-    """The cells of one implementation that are wanted; `record` takes each figure. Yields behind each."""
+def measure(implementation, seconds, record, wants, slices=1):
+    """The cells of one implementation that are wanted; `record` takes each figure.
+
+    Each cell is cut into so many slices, with a yield behind each.
+    """
     suffix = ", TCP" if implementation.by_tcp else ""
     with _pair(implementation) as (initiator, target):
         for number, (shape, how) in enumerate(SHAPES.items()):
@@ -66,30 +69,42 @@ def measure(implementation, seconds, record, wants):
                 cell = f"engine {op} {shape}"
                 if not wants(f"{cell}{suffix}", f"{cell}, CPU{suffix}", f"{cell}, p50{suffix}"):
                     continue
-                result = _cell(initiator, target, op, how, seconds, seed=number)
-                if result["failed"] or not result["same"]:
-                    raise RigError(f"{cell}: {result['failed']} calls failed, or bytes differ")
-                record(f"{cell}{suffix}", result["moved"] / 1e9 / result["seconds"])
-                record(f"{cell}, CPU{suffix}", result["cpu_s"] / (result["moved"] / 1e9))
-                if shape in SHORT:
-                    record(f"{cell}, p50{suffix}", result["p50_us"])
-                yield
+
+                def sample(result, cell=cell, shape=shape):
+                    if result["failed"]:
+                        raise RigError(f"{cell}: {result['failed']} calls failed")
+                    record(f"{cell}{suffix}", result["moved"] / 1e9 / result["seconds"])
+                    if shape in SHORT:
+                        record(f"{cell}, p50{suffix}", result["p50_us"])
+
+                whole = yield from _cell(initiator, target, op, how, seconds, slices, sample, seed=number)
+                if not whole["same"]:
+                    raise RigError(f"{cell}: bytes differ")
+                record(f"{cell}, CPU{suffix}", whole["cpu_s"] / (whole["moved"] / 1e9))
 
 
-def _cell(initiator, target, op, how, seconds, seed):
+def _cell(initiator, target, op, how, seconds, slices, sample, seed):
+    """One cell, slice by slice; `sample` takes the result of each. What all of them moved, and whether it is right."""
     size, batch, threads = how
     source, sink = (initiator, target) if op == "write" else (target, initiator)
     source.ask("fill", seed=seed)
     sink.ask("fill", seed=1_000 + seed)
-    before = _cpu_s(target.pid)
-    result = initiator.ask("run", op=op, size=size, batch=batch, threads=threads, seconds=seconds)
-    result["cpu_s"] += _cpu_s(target.pid) - before
+    count, whole = 0, {"moved": 0, "cpu_s": 0.0}
+    for _ in range(slices):
+        before = _cpu_s(target.pid)
+        arguments = {"op": op, "size": size, "batch": batch, "threads": threads, "seconds": seconds / slices}
+        result = initiator.ask("run", first=count // threads, **arguments)
+        count += result["count"]
+        whole["moved"] += result["moved"]
+        whole["cpu_s"] += result["cpu_s"] + _cpu_s(target.pid) - before
+        sample(result)
+        yield
     # Of several threads, only the first request of each is known to have been made.
     span = size * batch
-    whole = span if threads > 1 else min(result["moved"], WINDOW // span * span)
-    places = [{"at": thread * (WINDOW // threads), "size": whole} for thread in range(threads)]
-    result["same"] = all(source.ask("checksum", **place) == sink.ask("checksum", **place) for place in places)
-    return result
+    right = span if threads > 1 else min(whole["moved"], WINDOW // span * span)
+    places = [{"at": thread * (WINDOW // threads), "size": right} for thread in range(threads)]
+    whole["same"] = all(source.ask("checksum", **place) == sink.ask("checksum", **place) for place in places)
+    return whole
 
 
 @contextlib.contextmanager

@@ -168,17 +168,17 @@ class Worker:
             "p99_us": latencies[int(len(latencies) * 0.99)] / 1e3 if latencies else None,
         }
 
-    def loop(self, op, thread, threads, seconds, prefix, size=0, keys=0, most=1 << 30, batch=1):
-        """The timed loop of one thread, ready to be started."""
+    def loop(self, op, thread, threads, seconds, prefix, size=0, keys=0, most=1 << 30, batch=1, first=0):
+        """The timed loop of one thread, ready to be started: at most so many operations, from number `first` on."""
         call, good, check = getattr(self, f"op_{op}")(thread, threads, prefix, size, keys, batch)
 
         def timed():
-            latencies, moved, failed, index = [], 0, 0, 0
+            latencies, moved, failed, index = [], 0, 0, first
             now = time.monotonic_ns
             started = now()
             deadline = started + int(seconds * 1e9)
             ended = started
-            while index < most and ended < deadline:
+            while index < first + most and ended < deadline:
                 begin = now()
                 result = call(index)
                 ended = now()

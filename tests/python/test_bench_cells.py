@@ -177,3 +177,29 @@ def test_the_phases_of_a_pools_life_are_those_that_the_program_tells():
     for name in names:
         assert f'"{name}"' in source, name
     assert set(scale_cells.memory_cells(told)) < set(compare.expectations())
+
+
+def test_a_machine_that_changes_its_speed_in_the_middle_of_a_run_does_not_change_a_ratio():
+    slow_and_fast = [10.0, 10.0, 10.0, 20.0, 20.0]
+    found = compare.Figures()
+    for value in slow_and_fast:
+        found.add("before", "put 1 MiB", value)
+        found.add("ours", "put 1 MiB", value * 1.02)
+    assert judged(found)["put 1 MiB"]["ratio"] == 1.02
+    # One that failed in the middle has no neighbours to be compared with.
+    found.add("before", "put 1 MiB", 20.0)
+    assert judged(found)["put 1 MiB"]["ratio"] == 10.2 / 15
+
+
+def test_a_cell_that_is_cut_into_slices_has_a_figure_and_a_turn_for_each_and_no_key_twice():
+    asked, said = [], []
+
+    class Client:
+        def ask(self, do, **how):
+            asked.append(how)
+            return {"failed": 0, "wrong": 0, "count": how["most"], "moved": 80, "seconds": 1}
+
+    session = Session(None, 0.5, lambda cell, value: said.append(cell), 0, slices=8)
+    turns = list(session._samples(Client(), "put", "put", session._rate("put 1 MiB"), most=64))
+    assert (len(turns), len(said)) == (8, 8)
+    assert [(how["first"], how["most"], how["seconds"]) for how in asked] == [(at, 8, 0.0625) for at in range(0, 64, 8)]
