@@ -7,6 +7,7 @@ from pathlib import Path
 import engine_cells
 import proxy_cells
 import scale_cells
+import tier_cells
 from floors import MEMCPY, STREAM
 from rig import Rig, RigError, memory_kib
 from worker import LAYERS
@@ -98,7 +99,7 @@ def expectations():
     cells["close with 1 GiB"] = Expected("ms", limit=100, lower_is_better=True)
     cells["close until memory is back"] = Expected("ms", limit=200, lower_is_better=True)
     cells["master start"] = Expected("ms", limit=100, lower_is_better=True)
-    parts = (engine_cells, proxy_cells, scale_cells)
+    parts = (engine_cells, proxy_cells, scale_cells, tier_cells)
     return cells | {cell: mark for part in parts for cell, mark in part.expectations(Expected).items()}
 
 
@@ -244,6 +245,10 @@ class Session:
         """A pool of very many objects, of 10 M if all of it is asked for."""
         scale_cells.measure(self.implementation, self.record, self.full)
         yield
+
+    def tier(self):
+        """A tier behind the memory, beside its disk."""
+        yield from tier_cells.measure(self.implementation, self.seconds, self.record, self.full)
 
     def engines(self):
         """The calls of inference engines: vLLM's multi-buffer batches, tensors, asyncio."""

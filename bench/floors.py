@@ -33,11 +33,15 @@ def memcpy_gbps(seconds=0.4, size=64 << 20):
 
 
 def iperf3():
-    """The path of iperf3, which is installed if it is not there."""
-    if found := shutil.which("iperf3"):
+    return installed("iperf3", "the floor of one TCP stream")
+
+
+def installed(program, purpose):
+    """The path of a program, which is installed if it is not there."""
+    if found := shutil.which(program):
         return found
-    print("iperf3, for the floor of one TCP stream, is not there: installing Debian's", flush=True)
-    command = ["apt-get", "install", "-y", "-q", "iperf3"]
+    print(f"{program}, for {purpose}, is not there: installing Debian's", flush=True)
+    command = ["apt-get", "install", "-y", "-q", program]
     try:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         subprocess.run(
@@ -46,11 +50,11 @@ def iperf3():
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
         raise NoFloor(
-            f"no floor for TCP: `{' '.join(command)}` failed, install iperf3 by hand ({' '.join(said)})"
+            f"not measured, {purpose}: `{' '.join(command)}` failed, install {program} by hand ({' '.join(said)})"
         ) from None
-    if found := shutil.which("iperf3"):
+    if found := shutil.which(program):
         return found
-    raise NoFloor("no floor for TCP: iperf3 is installed and not on the PATH")
+    raise NoFloor(f"not measured, {purpose}: {program} is installed and not on the PATH")
 
 
 def stream_gbps(program, port, size=MOST_AT_ONCE, seconds=1.0):

@@ -97,8 +97,10 @@ class Client:
 class Rig:
     """A running master with one owner; clients are added as cells ask for them."""
 
-    def __init__(self, implementation, segment_bytes=0, buffer_bytes=512 << 20):
+    def __init__(self, implementation, segment_bytes=0, buffer_bytes=512 << 20, tier=None):
+        """With `tier`, a folder, the owner keeps a tier there."""
         self.implementation = implementation
+        self.tier = tier
         self.folder = Path(tempfile.mkdtemp(prefix="mooncake-bench-"))
         self.buffer_bytes = buffer_bytes
         self.clients = []
@@ -107,7 +109,7 @@ class Rig:
         try:
             self.start_s = self._start_master()
             if segment_bytes:
-                self.owner = self.client("owner", segment_bytes, 64 << 20)
+                self.owner = self.client("owner", segment_bytes, 64 << 20, tier=bool(tier))
                 self._settle()
         except BaseException:
             self.stop()
@@ -115,7 +117,8 @@ class Rig:
 
     def _start_master(self):
         one = self.implementation
-        self.master = Master(self.folder, [], one.environment, one.installation, ends_with_parent=True)
+        flags = ["--enable_offload=true"] if self.tier else []
+        self.master = Master(self.folder, flags, one.environment, one.installation, ends_with_parent=True)
         # Of each implementation alike, since their lines differ.
         self.master.ready = self.master.port
         return self._run_master()
@@ -140,12 +143,12 @@ class Rig:
             before = now
             time.sleep(0.4)
 
-    def client(self, name, segment_bytes=0, buffer_bytes=None):
-        """A further client, set up."""
+    def client(self, name, segment_bytes=0, buffer_bytes=None, tier=False):
+        """A further client, set up; with `tier` it keeps the rig's."""
         one = self.bare_client(name)
-        one.setup_s = one.ask(
-            "setup", master=self.master.addr, segment=segment_bytes, buffer=buffer_bytes or self.buffer_bytes
-        )["seconds"]
+        how = {"tier": str(self.tier)} if tier else {}
+        buffer = buffer_bytes or self.buffer_bytes
+        one.setup_s = one.ask("setup", master=self.master.addr, segment=segment_bytes, buffer=buffer, **how)["seconds"]
         return one
 
     def bare_client(self, name):

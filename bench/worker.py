@@ -54,12 +54,13 @@ class Worker:
 
     # ---- commands
 
-    def setup(self, master, segment, buffer, host="127.0.0.1"):
+    def setup(self, master, segment, buffer, host="127.0.0.1", tier=None):
         from mooncake.store import MooncakeDistributedStore
 
         self.store = MooncakeDistributedStore()
+        kept = (None, True, tier) if tier else ()
         start = time.perf_counter()
-        code = self.store.setup(host, "P2PHANDSHAKE", segment, buffer, "tcp", "", master)
+        code = self.store.setup(host, "P2PHANDSHAKE", segment, buffer, "tcp", "", master, *kept)
         seconds = time.perf_counter() - start
         if code != 0:
             raise RuntimeError(f"setup returned {code}")
@@ -128,6 +129,17 @@ class Worker:
             failed += code != 0
         return {"seconds": spent, "failed": failed, "count": count}
 
+    def fill(self, prefix, size, count, seconds):
+        """Puts so many objects, each again until it is taken; how many are left when the time is over."""
+        values, put, end, refused = self.values(size), self.store.put, time.monotonic() + seconds, 0
+        for i in range(count):
+            while put(f"{prefix}-{i}", values[i % VARIANTS]) != 0:
+                refused += 1
+                if time.monotonic() > end:
+                    return {"left": count - i, "refused": refused}
+                time.sleep(0.02)
+        return {"left": 0, "refused": refused}
+
     def read_small(self, prefix, numbers, size):
         """How many of these objects that put_small has stored have their values."""
         values = self.values(size)
@@ -168,8 +180,11 @@ class Worker:
             "p99_us": latencies[int(len(latencies) * 0.99)] / 1e3 if latencies else None,
         }
 
-    def loop(self, op, thread, threads, seconds, prefix, size=0, keys=0, most=1 << 30, batch=1, first=0):
-        """The timed loop of one thread, ready to be started: at most so many operations, from number `first` on."""
+    def loop(self, op, thread, threads, seconds, prefix, size=0, keys=0, most=1 << 30, batch=1, first=0, pause=0):
+        """The timed loop of one thread, ready to be started: at most so many operations, from number `first` on.
+
+        Between two of them it rests for `pause` seconds, which no latency has in it.
+        """
         call, good, check = getattr(self, f"op_{op}")(thread, threads, prefix, size, keys, batch)
 
         def timed():
@@ -188,6 +203,8 @@ class Worker:
                 else:
                     failed += 1
                 index += 1
+                if pause:
+                    time.sleep(pause)
             return {
                 "latencies": latencies,
                 "moved": moved,
@@ -298,15 +315,21 @@ class Worker:
         return lambda i: get(names), lambda values: all(len(value) == size for value in values), lambda n: 0
 
     def op_batch_get_into(self, thread, threads, prefix, size, keys, batch):
-        """The keys of `op_get_batch`, to memory that the caller keeps."""
-        names, places, get = [f"{prefix}-{i}" for i in range(batch)], self.slots(size, batch), self.store.batch_get_into
+        """The keys of `op_get_batch`, to memory that the caller keeps; of more keys one batch after the other."""
+        batches = [[f"{prefix}-{at + i}" for i in range(batch)] for at in range(0, max(keys, batch), batch)]
+        places, sizes, get = self.slots(size, batch), [size] * batch, self.store.batch_get_into
         values = self.values(size)
 
         def wrong(done):
-            wants = (np.frombuffer(values[i % VARIANTS], dtype=np.uint8) for i in range(batch if done else 0))
+            first = (done - 1) % len(batches) * batch
+            wants = (np.frombuffer(values[(first + i) % VARIANTS], dtype=np.uint8) for i in range(batch if done else 0))
             return sum(not np.array_equal(self.slot(size, i), want) for i, want in enumerate(wants))
 
-        return lambda i: get(names, places, [size] * batch), lambda sizes: all(one == size for one in sizes), wrong
+        return (
+            lambda i: get(batches[i % len(batches)], places, sizes),
+            lambda sizes: all(o == size for o in sizes),
+            wrong,
+        )
 
     def op_put_tensor(self, thread, threads, prefix, size, keys, batch):
         import torch

@@ -1,0 +1,246 @@
+"""The cells of a tier: what its disk can do by fio, and what writes to it, reads of it and a restart make of that.
+
+Everything lies on the file system of this checkout: of a disk that is slower or faster elsewhere, `BENCH_TIER` names a
+folder there. An implementation without tiers of its own is left out.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import floors
+from rig import ROOT, Rig, RigError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+# Small, so that most of what is put lies on the disk alone.
+MEMORY = 512 * MIB
+# What is read: objects of a size, keys of a batch.
+SHAPES = {"32 x 1 MiB": (MIB, 32), "256 x 64 KiB": (64 * KIB, 256)}
+READ_BYTES = 2 * GIB
+# Seconds of writing, and bytes of a tier that is taken over; the second of each with --full.
+WRITING = {False: 8, True: 60}
+TAKEN_OVER = {False: (GIB, 4 * GIB), True: (8 * GIB, 32 * GIB)}
+# Puts a second that leave the disk and both processors time, for what demotion costs those that do not wait for it.
+PACED = 200
+WRITE, READ_MIB, READ_KIB = "disk write 1 MiB, QD 8", "disk read 1 MiB, QD 32", "disk read 64 KiB, QD 32"
+ONE, ONE_P99 = "disk read 1 MiB, QD 1, p50", "disk read 1 MiB, QD 1, p99"
+# What the fastest tier adds to a read: a copy, two messages, two sums.
+ADDED_US = 250
+
+
+def expectations(expected):
+    """What each cell has to reach; `expected` makes one."""
+    cells = {cell: expected("GB/s") for cell in (WRITE, READ_MIB, READ_KIB)}
+    cells |= {cell: expected("us", lower_is_better=True) for cell in (ONE, ONE_P99)}
+    cells["tier demotion 1 MiB"] = expected("GB/s", floor=WRITE, share=0.80)
+    cells["tier demotion, objects lost unwritten"] = expected("", limit=0, lower_is_better=True)
+    for shape, floor, share in (("32 x 1 MiB", READ_MIB, 0.80), ("256 x 64 KiB", READ_KIB, 0.70)):
+        cells[f"tier batch get {shape}"] = expected("GB/s", rival=2, floor=floor, share=share)
+        cells[f"tier batch get {shape}, TCP"] = expected("GB/s", floor=floor, share=0.65)
+    cells["tier get 1 MiB, p50"] = expected("us", lower_is_better=True)
+    cells["tier get 1 MiB, p50 beyond the disk's"] = expected("us", limit=ADDED_US, lower_is_better=True)
+    cells["tier get 1 MiB, p99"] = expected("us", floor=ONE_P99, share=2, lower_is_better=True)
+    for op in ("put", "get"):
+        plain = f"{op} 1 MiB, {PACED} puts/s, p50"
+        cells[plain] = expected("us", lower_is_better=True)
+        cells[f"{plain}, demoting"] = expected("us", floor=plain, share=1.15, lower_is_better=True)
+    for size in sorted({*TAKEN_OVER[False], *TAKEN_OVER[True]}):
+        cells[_back(size)] = expected("s", limit=1, lower_is_better=True)
+    return cells
+
+
+def _back(size):
+    return f"tier of {size // GIB} GiB back after a kill"
+
+
+def measure(implementation, seconds, record, full):
+    """All cells of one implementation; `record` takes each figure. Yields behind each group."""
+    if implementation.by_tcp:
+        with _folder() as folder:
+            yield from _reads(implementation, seconds, record, folder)
+        return
+    with _folder() as folder:
+        ours = implementation.installation.is_ours
+        disk = _disk(folder, record) if ours else {}
+        yield
+        yield from _reads(implementation, seconds, record, folder, disk)
+    if not ours:
+        return
+    with _folder() as folder:
+        _demotion(implementation, record, folder, WRITING[full])
+        yield
+    for tier in (False, True):
+        with _folder() as folder:
+            _paced(implementation, record, folder if tier else None)
+            yield
+    for size in TAKEN_OVER[full]:
+        with _folder() as folder:
+            _taken_over(implementation, record, folder, size)
+            yield
+
+
+@contextlib.contextmanager
+def _folder():
+    above = Path(os.environ.get("BENCH_TIER", ROOT / "target" / "bench"))
+    above.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="tier-", dir=above))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _disk(folder, record):
+    """The disk by itself, past the page cache, in a file that was preallocated; each figure by its cell."""
+    try:
+        program = floors.installed("fio", "the floor of a disk")
+    except floors.NoFloor as reason:
+        print(f"  {reason}", flush=True)
+        return {}
+    file, figures = folder / "fio", {}
+
+    def run(rw, size, depth):
+        command = [program, "--name=floor", f"--filename={file}", "--size=2G", "--direct=1", "--ioengine=libaio"]
+        command += ["--fallocate=native", "--output-format=json", f"--rw={rw}", f"--bs={size}", f"--iodepth={depth}"]
+        command += [] if rw == "write" else ["--time_based", "--runtime=2"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if done.returncode != 0:
+            raise RigError(f"fio: {done.stderr.strip()[-400:]}")
+        return json.loads(done.stdout)["jobs"][0]["write" if rw == "write" else "read"]
+
+    figures[WRITE] = run("write", MIB, 8)["bw_bytes"] / 1e9
+    figures[READ_MIB] = run("randread", MIB, 32)["bw_bytes"] / 1e9
+    figures[READ_KIB] = run("randread", 64 * KIB, 32)["bw_bytes"] / 1e9
+    times = run("randread", MIB, 1)["clat_ns"]["percentile"]
+    figures[ONE], figures[ONE_P99] = (times[f"{percent}.000000"] / 1e3 for percent in (50, 99))
+    file.unlink()
+    for cell, figure in figures.items():
+        record(cell, figure)
+    return figures
+
+
+def _fill(client, prefix, size, count, keep_all=True):
+    """Puts them, each again until it is taken: an implementation that refuses is given time."""
+    filled = client.ask("fill", prefix=prefix, size=size, count=count, seconds=120)
+    if filled["left"] and keep_all:
+        raise RigError(f"{filled['left']} of {count} objects of {size} bytes were refused for two minutes")
+    return filled
+
+
+def _reads(implementation, seconds, record, folder, disk=None):
+    suffix = ", TCP" if implementation.by_tcp else ""
+    rig = Rig(implementation, MEMORY, tier=folder)
+    try:
+        client = rig.client("client")
+        for shape, (size, batch) in SHAPES.items():
+            prefix, keys = f"cold{size}", READ_BYTES // size
+            _fill(client, prefix, size, keys)
+            # The last of them are in memory still.
+            cold = _on_disk_alone(client, prefix, keys, batch, size)
+            how = {"prefix": prefix, "size": size, "keys": cold, "seconds": seconds * 2}
+            read = _timed(client, shape, "batch_get_into", batch=batch, **how)
+            record(f"tier batch get {shape}{suffix}", read["moved"] / 1e9 / read["seconds"])
+            yield
+            if size == MIB and not suffix:
+                one = _timed(client, "get", "get_into", **how)
+                record("tier get 1 MiB, p50", one["p50_us"])
+                record("tier get 1 MiB, p99", one["p99_us"])
+                if disk:
+                    record("tier get 1 MiB, p50 beyond the disk's", one["p50_us"] - disk[ONE])
+                yield
+            client.ask("remove_all")
+    finally:
+        rig.stop()
+
+
+def _on_disk_alone(client, prefix, keys, batch, size):
+    """How many of the first objects are to be read, whole batches, once the tier has them and memory does not."""
+    cold = (keys - 2 * MEMORY // size) // batch * batch
+    end = time.monotonic() + 90
+    while True:
+        answer = client.ask("alive", prefix=prefix, count=cold)
+        if answer["alive"] == cold:
+            return cold
+        if time.monotonic() > end:
+            raise RigError(f"{answer['alive']} of {cold} objects are there: the others came to no tier")
+        time.sleep(0.5)
+
+
+def _timed(client, name, op, **how):
+    result = client.ask("run", op=op, **how)
+    if result["failed"] or result["wrong"] or not result["count"]:
+        raise RigError(f"{name}: of {result['count']} calls {result['failed']} failed, {result['wrong']} were wrong")
+    return result
+
+
+def _demotion(implementation, record, folder, seconds):
+    """A writer that is faster than the disk: what comes to the disk in that time."""
+    rig = Rig(implementation, MEMORY, tier=folder)
+    try:
+        client = rig.client("client")
+        # Files, windows and rates as they are in the middle of a run.
+        _timed(client, "warm up", "put_from", prefix="warm", size=MIB, seconds=2)
+        written = rig.master.metric("mooncake_tier_written_bytes_total")
+        begin = time.perf_counter()
+        _timed(client, "put_from", "put_from", prefix="hot", size=MIB, seconds=seconds)
+        spent = time.perf_counter() - begin
+        record("tier demotion 1 MiB", (rig.master.metric("mooncake_tier_written_bytes_total") - written) / 1e9 / spent)
+        lost = rig.master.metric("mooncake_evicted_unwritten_objects_total")
+        record("tier demotion, objects lost unwritten", lost)
+    finally:
+        rig.stop()
+
+
+def _paced(implementation, record, folder, seconds=4):
+    """Puts at a pace that the disk keeps up with, and gets from memory in between."""
+    suffix = ", demoting" if folder else ""
+    rig = Rig(implementation, 2 * GIB, tier=folder)
+    try:
+        client, reader = rig.client("client"), rig.client("reader")
+        _timed(client, "warm up", "put_from", prefix="warm", size=MIB, seconds=10, most=1_200)
+        client.ask("remove_all")
+        _timed(client, "put_from", "put_from", prefix="hot", size=MIB, seconds=10, most=64)
+        how = {"size": MIB, "seconds": seconds, "pause": 1 / PACED}
+        client.send("run", op="put_from", prefix="paced", most=1_200, **how)
+        got = _timed(reader, "get_into", "get_into", prefix="hot", keys=64, **how)
+        put = client.receive()
+        for op, result in (("put", put), ("get", got)):
+            record(f"{op} 1 MiB, {PACED} puts/s, p50{suffix}", result["p50_us"])
+    finally:
+        rig.stop()
+
+
+def _taken_over(implementation, record, folder, size):
+    """From the start of an owner whose predecessor was killed to the last of its objects."""
+    rig = Rig(implementation, MEMORY, tier=folder)
+    try:
+        client = rig.client("client")
+        count = size // (64 * KIB)
+        _fill(client, "kept", 64 * KIB, count)
+        end = time.monotonic() + 30
+        while rig.master.metric("mooncake_tier_ordered_bytes"):
+            if time.monotonic() > end:
+                raise RigError("the tier has orders that it does not answer")
+            time.sleep(0.05)
+        kept = int(rig.master.metric("file_cache_nums_"))
+        if kept < count:
+            raise RigError(f"the tier has {kept} of {count} objects")
+        rig.owner.program.kill()
+        rig.clients.remove(rig.owner)
+        begin = time.perf_counter()
+        rig.owner = rig.client("heir", MEMORY, 64 * MIB, tier=True)
+        while rig.master.metric("file_cache_nums_") < kept:
+            if time.perf_counter() - begin > 60:
+                raise RigError("the tier did not come back within a minute")
+            time.sleep(0.005)
+        record(_back(size), time.perf_counter() - begin)
+        if (alive := client.ask("alive", prefix="kept", count=count)["alive"]) < count:
+            raise RigError(f"{alive} of {count} objects are there again")
+        _timed(client, "get", "get_into", prefix="kept", size=64 * KIB, keys=count, seconds=1)
+    finally:
+        rig.stop()
