@@ -23,12 +23,13 @@ mod socket_io;
 pub use caller::bounce::Bounce;
 pub use caller::neighbours::Neighbours;
 pub use caller::piece::{
-    Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources, total_of_targets,
+    Source, Target, crc_of_sources, crc_of_targets, fill_targets, split_sources, split_targets, total_of_sources,
+    total_of_targets,
 };
 pub use caller::reach::{Bounds, RunsOut, check_reach};
 pub use caller::recycled::Recycled;
 pub use caller::registry::Registry;
-pub use copy::checksum::{crc32c, crc32c_append, crc32c_combine};
+pub use copy::checksum::{copy_and_sum, crc32c, crc32c_append, crc32c_combine};
 pub use device::wait_for_stream;
 pub use error::{CopyError, DeviceError, MemoryError, ReadError, RegisterError};
 pub use lending::Lending;

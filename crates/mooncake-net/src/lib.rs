@@ -21,4 +21,4 @@ pub use spin::{
     turns,
 };
 pub use tcp::{keep_alive, stays_within_host, unpace};
-pub use unix::{connect_abstract, connect_abstract_until, listen_abstract};
+pub use unix::{connect_abstract, connect_abstract_until, listen_abstract, receive_with_fds};

@@ -1,11 +1,12 @@
 //! Unix sockets with abstract names: no file, and gone with the last that holds them.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use mooncake_os::{Deadline, Guarded, WaitError};
+use mooncake_os::{Deadline, Guarded, WaitError, recv_fds};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::connect::ConnectError;
@@ -43,6 +44,31 @@ pub fn connect_abstract_until(name: &str, deadline: &Deadline<'_>) -> Result<Gua
         connected = connect_abstract(name);
     }
     Ok(connected?)
+}
+
+/// Fills the buffer by a stream, with the descriptors that come along. [`io::ErrorKind::UnexpectedEof`] if the peer hangs
+/// up before, [`io::ErrorKind::TimedOut`] if the deadline passes or its hook ends the wait.
+pub fn receive_with_fds(
+    stream: &UnixStream,
+    buffer: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    deadline: &Deadline<'_>,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(Deadline::SLICE))?;
+    let mut have = 0;
+    while have < buffer.len() {
+        match recv_fds(stream, &mut buffer[have..], fds) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => have += count,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                if deadline.has_passed() || deadline.is_interrupted() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tcp: vec![server.tcp_addr().to_string()],
         access_key: 1,
         process: None,
-        is_tier: false,
+        tier_file_blocks: 0,
     };
     let links = |path| Links::new(LinkOptions { paths: Paths::only(path), ..LinkOptions::new(2) }, Box::new(Quiet));
     let (tcp, shm) = (links(Path::Tcp)?, links(Path::SharedMemory)?);

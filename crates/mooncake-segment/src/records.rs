@@ -1,6 +1,7 @@
 //! Records of a tier, as lanes carry them: named by a frame of its own, then read in any parts.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 
 use mooncake_ids::Rid;
 
@@ -49,8 +50,11 @@ pub enum RecordError {
     Failed,
 }
 
-/// An owner's tier. Called on the threads of its lanes.
+/// An owner's tier. Called on the threads of its lanes and of those that ask for its files.
 pub trait Records: Send + Sync + fmt::Debug {
     /// Fills all of `into` with bytes of the record from one on. What it gives has proven itself.
     fn read(&self, record: &Record, from: u64, into: &mut [u8]) -> Result<(), RecordError>;
+
+    /// The file of a number, to be read by another process of this user.
+    fn file(&self, number: u64) -> Result<OwnedFd, RecordError>;
 }

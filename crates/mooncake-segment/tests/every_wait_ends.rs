@@ -120,7 +120,7 @@ fn a_peer_that_does_not_answer_costs_one_timeout_and_is_then_avoided() {
         tcp: vec![listener.local_addr().unwrap().to_string()],
         access_key: 1,
         process: None,
-        is_tier: false,
+        tier_file_blocks: 0,
     };
     let options = LinkOptions { connect_timeout: Duration::from_millis(300), ..LinkOptions::new(WRITER) };
     let links = Links::new(options, Box::new(Ignore)).unwrap();

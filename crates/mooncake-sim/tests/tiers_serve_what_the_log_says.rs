@@ -11,7 +11,7 @@ use mooncake_core::{
     TierSpec, Time, To, Verdict, Written,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
-use mooncake_memory::crc32c;
+use mooncake_memory::{copy_and_sum, crc32c};
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_sim::Dice;
 use mooncake_tier::address::{Address, BLOCK, Geometry};
@@ -394,10 +394,10 @@ impl World {
         let geometry = Geometry::of_file_blocks(FILE / BLOCK).unwrap();
         let mut reader = Reader::new(self.disk.clone(), geometry, Slots::new(4)).unwrap();
         let mut bytes = vec![0; value.size as usize];
-        let mut sink = |at: u64, some: &[u8]| bytes[at as usize..][..some.len()].copy_from_slice(some);
+        let mut sink = |at: u64, some: &[u8]| copy_and_sum(some, &mut bytes[at as usize..][..some.len()]);
         let address = Address(replica.extent.offset / TIER_BLOCK);
         let place = Place { tier: TIER, address, rid: replica.rid, size: value.size, key_bytes: name.len() };
-        let want = Want { place, from: 0, len: value.size, sink: &mut sink };
+        let want = Want { place, from: 0, len: value.size, crc: None, sink: &mut sink };
         match reader.read(&mut [want], || Duration::from_secs(10)).remove(0) {
             Ok(()) => {
                 assert!(bytes == value.bytes(), "wrong bytes of {key} on the tier, {replica:?}");

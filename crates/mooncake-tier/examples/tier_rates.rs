@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, TierUuid};
+use mooncake_memory::copy_and_sum;
 use mooncake_tier::address::{Address, Geometry};
 use mooncake_tier::appender::{Appender, Event, Order, Value};
 use mooncake_tier::medium::folder::{Engine, Folder};
-use mooncake_tier::medium::{Medium, Operation, Queue};
+use mooncake_tier::medium::{Files, Medium, Operation, Queue};
 use mooncake_tier::reader::{Place, Reader, Want};
 use mooncake_tier::slots::{SLOT_BYTES, Slots};
 use mooncake_tier::tier::{NewTier, Owner, Tier};
@@ -172,7 +173,7 @@ fn read(folder: &Folder, geometry: Geometry, written: &[Written], size: usize, b
         let keys: Vec<[u8; 8]> = part.iter().map(|(_, rid)| rid.0.to_le_bytes()).collect();
         let mut sinks: Vec<_> = buffers
             .iter_mut()
-            .map(|buffer| move |at: u64, bytes: &[u8]| buffer[at as usize..][..bytes.len()].copy_from_slice(bytes))
+            .map(|buffer| move |at: u64, bytes: &[u8]| copy_and_sum(bytes, &mut buffer[at as usize..][..bytes.len()]))
             .collect();
         let mut wants: Vec<Want<'_>> = part
             .iter()
@@ -180,7 +181,7 @@ fn read(folder: &Folder, geometry: Geometry, written: &[Written], size: usize, b
             .zip(&mut sinks)
             .map(|(((address, rid), key), sink)| {
                 let place = Place { tier: TIER, address: *address, rid: *rid, size: size as u64, key_bytes: key.len() };
-                Want { place, from: 0, len: size as u64, sink }
+                Want { place, from: 0, len: size as u64, crc: None, sink }
             })
             .collect();
         let results = reader.read(&mut wants, || Duration::from_secs(30));

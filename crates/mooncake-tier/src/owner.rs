@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
+use mooncake_memory::{copy_and_sum, crc32c};
 use mooncake_mutant::mutant;
 
 use crate::address::{Address, FileNumber, Geometry};
@@ -288,11 +289,12 @@ impl<M: Medium> TierOwner<M> {
     ) -> Option<Vec<Rid>> {
         let mut good = Vec::new();
         for some in entries.chunks(32) {
-            let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, _: &[u8]| ()).collect();
+            let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, bytes: &[u8]| crc32c(bytes)).collect();
             let wants = some.iter().zip(&mut sinks).map(|(entry, sink)| Want {
                 place: place_of(superblock, entry),
                 from: 0,
                 len: entry.size,
+                crc: None,
                 sink,
             });
             let mut wants: Vec<Want<'_>> = wants.collect();
@@ -514,8 +516,9 @@ impl<M: Medium> TierOwner<M> {
         {
             let entry = &up.entries[at];
             let mut bytes = vec![0; entry.size as usize];
-            let mut sink = |at: u64, some: &[u8]| bytes[at as usize..][..some.len()].copy_from_slice(some);
-            let want = Want { place: place_of(&superblock, entry), from: 0, len: entry.size, sink: &mut sink };
+            let mut sink = |at: u64, some: &[u8]| copy_and_sum(some, &mut bytes[at as usize..][..some.len()]);
+            let (place, len) = (place_of(&superblock, entry), entry.size);
+            let want = Want { place, from: 0, len, crc: None, sink: &mut sink };
             let until = Instant::now() + READ_LIMIT;
             let read = self.reader.read(&mut [want], || until.saturating_duration_since(Instant::now())).pop();
             let of = (superblock.tier, self.geometry);

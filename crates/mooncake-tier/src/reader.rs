@@ -10,7 +10,7 @@ use mooncake_memory::crc32c;
 use mooncake_mutant::mutant;
 
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
-use crate::medium::{Completion, Medium, Operation, Queue};
+use crate::medium::{Completion, Files, Operation, Queue};
 use crate::record::{CHUNK, Header, Layout};
 use crate::slots::{SLOT_BYTES, Slot, Slots};
 
@@ -46,8 +46,11 @@ pub struct Want<'a> {
     pub from: u64,
     /// How many are.
     pub len: u64,
-    /// Takes bytes, and where in the object they lie, in any order. What it was given counts once the read is good.
-    pub sink: &'a mut dyn FnMut(u64, &[u8]),
+    /// CRC-32C that the object has by the log; none where nobody asks.
+    pub crc: Option<u32>,
+    /// Takes bytes, and where in the object they lie, in any order; answers with their CRC-32C, which costs least as
+    /// they are copied. What it was given counts once the read is good.
+    pub sink: &'a mut dyn FnMut(u64, &[u8]) -> u32,
 }
 
 /// Why there are no bytes.
@@ -74,7 +77,7 @@ pub enum Miss {
 }
 
 /// Reads of one thread.
-pub struct Reader<M: Medium> {
+pub struct Reader<M: Files> {
     medium: M,
     geometry: Geometry,
     queue: M::Queue,
@@ -108,7 +111,7 @@ struct Progress {
     result: Option<Result<(), Miss>>,
 }
 
-impl<M: Medium> Reader<M> {
+impl<M: Files> Reader<M> {
     /// Reads of a tier with such files.
     pub fn new(medium: M, geometry: Geometry, slots: Slots) -> io::Result<Reader<M>> {
         let (queue, open, under_way) = (medium.queue(DEPTH)?, BTreeMap::new(), BTreeMap::new());
@@ -184,7 +187,7 @@ impl<M: Medium> Reader<M> {
         if let Some(file) = self.open.get(&number) {
             return Ok(file.clone());
         }
-        let file = self.medium.open(&number.name(), false)?;
+        let file = self.medium.open_file(number)?;
         if self.open.len() >= OPEN_MAX {
             self.open.pop_first();
         }
@@ -240,7 +243,7 @@ impl Progress {
         }
         if piece.has_header {
             let bytes = &slot[..self.layout.header_bytes as usize];
-            if !is_header_of(bytes, &want.place) {
+            if !is_header_of(bytes, &want.place, want.crc) {
                 return self.fail(Miss::Wrong);
             }
             self.header = Some(bytes.to_vec());
@@ -256,8 +259,12 @@ impl Progress {
     }
 }
 
-fn is_header_of(bytes: &[u8], place: &Place) -> bool {
-    let Ok(Header { record, .. }) = Header::decode(bytes) else { return false };
+fn is_header_of(bytes: &[u8], place: &Place, crc: Option<u32>) -> bool {
+    let Ok(header) = Header::decode(bytes) else { return false };
+    let Header { record, .. } = header;
+    if crc.is_some_and(|crc| crc != header.value_sum()) {
+        return false;
+    }
     let Place { tier, address, rid, size, key_bytes } = *place;
     if mutant!(RecordsAreNotCompared) {
         return (record.size, record.key.len()) == (size, key_bytes);
@@ -273,12 +280,18 @@ fn take_chunks(header: &Header<'_>, layout: Layout, piece: Piece, slot: &[u8], w
         let (at, until) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(want.place.size));
         let start = (layout.value_at + at - piece.from) as usize;
         let bytes = &slot[start..start + (until - at) as usize];
-        if header.sum(chunk) != Some(crc32c(bytes)) && !mutant!(ChunksAreNotSummed) {
-            return false;
-        }
         let (first, last) = (want.from.max(at), end.min(until));
-        if first < last {
-            (want.sink)(first, &bytes[(first - at) as usize..(last - at) as usize]);
+        let sum = match (first, last) == (at, until) {
+            true => (want.sink)(at, bytes),
+            false => {
+                if first < last {
+                    (want.sink)(first, &bytes[(first - at) as usize..(last - at) as usize]);
+                }
+                crc32c(bytes)
+            }
+        };
+        if header.sum(chunk) != Some(sum) && !mutant!(ChunksAreNotSummed) {
+            return false;
         }
     }
     true

@@ -18,7 +18,7 @@
 //! [`TOGETHER_BYTES_MAX`]; zeros fill the last block.
 
 use mooncake_ids::{Rid, TierUuid};
-use mooncake_memory::crc32c;
+use mooncake_memory::{crc32c, crc32c_combine};
 
 use crate::address::{Address, BLOCK};
 
@@ -158,6 +158,15 @@ impl<'a> Header<'a> {
         Layout::of(self.record.key.len(), self.record.size).expect("it was decoded")
     }
 
+    /// Checksum of the value, by those of its chunks.
+    pub fn value_sum(&self) -> u32 {
+        let size = self.record.size;
+        (0..size.div_ceil(CHUNK)).fold(0, |whole, chunk| {
+            let sum = self.sum(chunk).expect("it has one for each chunk");
+            crc32c_combine(whole, sum, CHUNK.min(size - chunk * CHUNK))
+        })
+    }
+
     /// Checksum of a chunk of the value.
     pub fn sum(&self, chunk: u64) -> Option<u32> {
         let at = usize::try_from(chunk).ok()?.checked_mul(4)?;
@@ -219,6 +228,7 @@ mod tests {
             }
             prop_assert_eq!(header.sum(size.div_ceil(CHUNK)), None);
             prop_assert_eq!(header.sum(u64::MAX), None);
+            prop_assert_eq!(header.value_sum(), crc32c(&value));
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mooncake_ids::Rid;
+use mooncake_memory::crc32c;
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_tier::address::{BLOCK, FileNumber, Geometry};
 use mooncake_tier::contents::contents;
@@ -135,7 +136,7 @@ impl World {
             _ => place.size += 1,
         }
         let Place { size, .. } = place;
-        let mut wants = [Want { place, from: 0, len: size, sink: &mut |_, _| {} }];
+        let mut wants = [Want { place, from: 0, len: size, crc: None, sink: &mut |_, bytes| crc32c(bytes) }];
         assert_ne!(self.reader.read(&mut wants, || Duration::from_secs(10)), [Ok(())]);
     }
 

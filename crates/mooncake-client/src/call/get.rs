@@ -9,6 +9,7 @@ use mooncake_segment::{LinkError, Record, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
+use crate::call::direct::{DirectObject, Tried};
 use crate::call::fan_out::{fan_out, threads_for};
 use crate::call::query::OWNER_AWAY;
 use crate::error::{Cause, StoreError};
@@ -17,6 +18,7 @@ use crate::machine::get::{Doubt, Fetched, GetDriver, LostReplica, Unread, read_a
 use crate::machine::numbering::Numbering;
 use crate::machine::ready;
 use crate::machine::suspects::{self, Suspect};
+use crate::tier::DirectRead;
 use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
 /// One object of a batch get into the caller's memory.
@@ -77,7 +79,7 @@ impl GetDriver for Inner {
         let extent = replica.extents.first();
         let address = extent.and_then(|extent| self.shared.directory.find(numbering, extent.segment));
         let own = &self.shared.process;
-        let behind = if address.as_ref().is_some_and(|address| address.is_tier) { 4 } else { 0 };
+        let behind = if address.as_ref().is_some_and(|address| address.is_tier()) { 4 } else { 0 };
         behind
             + match address {
                 Some(address) if address.process.as_ref() == Some(own) => 0,
@@ -109,9 +111,32 @@ impl Inner {
                 self.fetch_by_team(items, found, numbering, lost)
             }));
         }
-        self.read_each(&keys, |index, object, numbering, lost| {
-            self.fetch(keys[index], object, numbering, &mut items[index].targets, lost, &|| self.is_interrupted())
-        })
+        ready(read_batch(self, &keys, async |found, numbering, lost| {
+            let mut tried = self.try_directly(items, found, numbering);
+            let each = found.iter().enumerate();
+            each.map(|(nth, (index, object))| {
+                let targets = &mut items[*index].targets;
+                let tried = tried.get_mut(nth).and_then(Option::take);
+                self.fetch((keys[*index], object), numbering, (targets, tried), lost, &|| self.is_interrupted())
+            })
+            .collect()
+        }))
+    }
+
+    /// What only a tier of this host has, all of it together.
+    fn try_directly(&self, items: &mut [GetInto<'_>], found: &[(usize, &Object)], numbering: Numbering) -> Tried {
+        if !self.shared.directory.has_tiers() {
+            return Tried::new();
+        }
+        let mut items: Vec<Option<&mut GetInto<'_>>> = items.iter_mut().map(Some).collect();
+        let direct = found.iter().enumerate().filter_map(|(nth, (index, object))| {
+            let item = items[*index].take_if(|item| {
+                total_of_targets(&item.targets) >= object.size && self.is_on_a_tier_alone(object, numbering)
+            })?;
+            let targets = trimmed(&mut item.targets, object.size);
+            Some(DirectObject { nth, key: item.key, object, targets })
+        });
+        self.read_directly(direct.collect(), found.len(), numbering, &|| self.is_interrupted())
     }
 
     /// Objects into memory of devices, by several threads.
@@ -128,7 +153,8 @@ impl Inner {
         let before: &[LostReplica] = lost;
         let read = |(item, object): &mut (&mut GetInto<'_>, &Object), interrupted: &(dyn Fn() -> bool + Sync)| {
             let mut lost = before.to_vec();
-            let fetched = self.fetch(item.key, object, numbering, &mut item.targets, &mut lost, interrupted);
+            let targets = (&mut item.targets[..], None);
+            let fetched = self.fetch((item.key, object), numbering, targets, &mut lost, interrupted);
             (fetched, lost.split_off(before.len()))
         };
         let starved = |(fetched, _): &(Fetched, _)| matches!(fetched, Fetched::Failed(error) if is_no_staging(error));
@@ -147,21 +173,56 @@ impl Inner {
         mut alloc: impl FnMut(usize, u64) -> Result<B, StoreError>,
     ) -> (Vec<Result<Option<B>, StoreError>>, u64) {
         let mut received: Vec<Option<B>> = keys.iter().map(|_| None).collect();
-        let read = self.read_each(keys, |index, object, numbering, lost| {
-            let mut buffer = match alloc(index, object.size) {
-                Ok(buffer) => buffer,
-                Err(error) => return Fetched::Failed(error),
-            };
-            let fetched =
-                self.fetch(keys[index], object, numbering, &mut buffer.targets(), lost, &|| self.is_interrupted());
-            if matches!(fetched, Fetched::Done(_)) {
-                received[index] = Some(buffer);
-            }
-            fetched
-        });
+        let interrupted = &|| self.is_interrupted();
+        let read = ready(read_batch(self, keys, async |found, numbering, lost| {
+            let mut tried = self.try_received(keys, found, numbering, &mut received, &mut alloc);
+            let each = found.iter().enumerate();
+            each.map(|(nth, (index, object))| {
+                let mut buffer = match received[*index].take().map_or_else(|| alloc(*index, object.size), Ok) {
+                    Ok(buffer) => buffer,
+                    Err(error) => return Fetched::Failed(error),
+                };
+                let tried = tried.get_mut(nth).and_then(Option::take);
+                let targets = (&mut buffer.targets()[..], tried);
+                let fetched = self.fetch((keys[*index], object), numbering, targets, lost, interrupted);
+                if matches!(fetched, Fetched::Done(_)) {
+                    received[*index] = Some(buffer);
+                }
+                fetched
+            })
+            .collect()
+        }));
         let bytes = bytes_of(&read);
         let results = read.into_iter().zip(received).map(|(read, buffer)| read.map(|size| size.and(buffer))).collect();
         (results, bytes)
+    }
+
+    /// What only a tier of this host has, all of it together. Memory for it is made first; where there is none, nothing
+    /// is tried.
+    fn try_received<B: Receive>(
+        &self,
+        keys: &[&[u8]],
+        found: &[(usize, &Object)],
+        numbering: Numbering,
+        received: &mut [Option<B>],
+        alloc: &mut impl FnMut(usize, u64) -> Result<B, StoreError>,
+    ) -> Tried {
+        if !self.shared.directory.has_tiers() {
+            return Tried::new();
+        }
+        for (index, object) in found {
+            if self.is_on_a_tier_alone(object, numbering) {
+                received[*index] = alloc(*index, object.size).ok();
+            }
+        }
+        let mut buffers: Vec<Option<&mut B>> = received.iter_mut().map(Option::as_mut).collect();
+        let direct = found.iter().enumerate().filter_map(|(nth, (index, object))| {
+            let targets = buffers[*index].take()?.targets();
+            let is_large_enough = total_of_targets(&targets) >= object.size;
+            let targets = is_large_enough.then(|| first_of(targets, object.size))?;
+            Some(DirectObject { nth, key: keys[*index], object, targets })
+        });
+        self.read_directly(direct.collect(), found.len(), numbering, &|| self.is_interrupted())
     }
 
     /// Reads what is there, each by `attempt`.
@@ -175,13 +236,13 @@ impl Inner {
         }))
     }
 
-    /// Reads one object from one of its replicas.
-    pub(crate) fn fetch(
+    /// Reads one object from one of its replicas. Of one that was tried already, as its only replica lies on a tier, it
+    /// is told what became of that.
+    fn fetch(
         &self,
-        key: &[u8],
-        object: &Object,
+        (key, object): (&[u8], &Object),
         numbering: Numbering,
-        targets: &mut [Target<'_>],
+        (targets, mut tried): (&mut [Target<'_>], Option<Result<(), TransferError>>),
         lost: &mut Vec<LostReplica>,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Fetched {
@@ -190,6 +251,9 @@ impl Inner {
             return Fetched::Failed(Cause::BufferTooSmall { object: object.size, buffers }.into());
         }
         ready(read_any_replica(self, key, object, numbering, lost, async |replica| {
+            if let Some(ended) = tried.take() {
+                return ended.map_err(unread);
+            }
             let part = Part { offset: 0, targets: &mut trimmed(targets, object.size) };
             self.read_replica((key, object), replica, numbering, part, interrupted)
         }))
@@ -206,7 +270,7 @@ impl Inner {
     ) -> Result<(), Unread> {
         let segment = replica.extents.first().map(|extent| extent.segment);
         let address = segment.and_then(|segment| self.shared.directory.find(numbering, segment));
-        let Some(address) = address.as_ref().filter(|address| address.is_tier) else {
+        let Some(address) = address.as_ref().filter(|address| address.is_tier()) else {
             return self.read_replica_at(object, replica, address.as_ref(), part, interrupted);
         };
         let Part { offset, targets } = part;
@@ -237,9 +301,13 @@ impl Inner {
         let deadline = self.transfer_deadline(object.size, interrupted);
         let whole = offset == 0 && total_of_targets(targets) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
-        if address.is_tier {
+        if address.is_tier() {
             let (rid, key_bytes) = (Rid(replica.rid), key.len() as u32);
             let record = Record { rid, address: extent.offset, size: object.size, key_bytes };
+            let mut direct = [DirectRead { record, from: offset, targets: &mut *targets, crc }];
+            if let Some(ended) = self.shared.links.direct().read(address, &mut direct, &deadline).pop().flatten() {
+                return ended.map_err(unread);
+            }
             let records = self.shared.links.records();
             return records.read(address, &record, offset, targets, crc, &deadline).map_err(unread);
         }
@@ -270,15 +338,19 @@ pub(crate) fn bytes_of(read: &[Result<Option<u64>, StoreError>]) -> u64 {
 
 /// Exactly as much of the targets as the object needs.
 fn trimmed<'a>(targets: &'a mut [Target<'_>], size: u64) -> Vec<Target<'a>> {
+    first_of(targets.iter_mut().map(Target::reborrow), size)
+}
+
+/// The first `size` bytes of the targets.
+fn first_of<'a>(targets: impl IntoIterator<Item = Target<'a>>, size: u64) -> Vec<Target<'a>> {
     let mut left = size;
-    let mut trimmed = Vec::with_capacity(targets.len());
+    let mut first = Vec::new();
     for target in targets {
         let part = left.min(target.len() as u64) as usize;
-        if part == 0 {
-            continue;
+        if part > 0 {
+            first.push(target.split_at(part).0);
+            left -= part as u64;
         }
-        trimmed.push(target.reborrow().split_at(part).0);
-        left -= part as u64;
     }
-    trimmed
+    first
 }

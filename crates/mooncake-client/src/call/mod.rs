@@ -2,6 +2,7 @@
 
 pub(crate) mod close;
 pub(crate) mod describe;
+pub(crate) mod direct;
 pub(crate) mod fan_out;
 pub(crate) mod get;
 pub(crate) mod get_session;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
@@ -22,6 +23,8 @@ pub(crate) struct Directory {
     known: RwLock<machine::Directory<Arc<SegmentAddress>>>,
     /// Tiers that did not answer, and when the master was asked about them.
     asked_anew: Mutex<BTreeMap<u32, Instant>>,
+    /// A tier was met, ever.
+    has_tiers: AtomicBool,
 }
 
 /// Between two questions where a tier is that does not answer.
@@ -64,13 +67,23 @@ impl Directory {
         let reply::Body::Segments(found) = reply.body else { return Err(control.confused(WHAT)) };
         let found = found.segments.into_iter();
         let segments = found.filter_map(|segment| Some((segment.number, Arc::new(address(segment)?))));
+        let segments: Vec<_> = segments.collect();
+        if segments.iter().any(|(_, address)| address.is_tier()) {
+            self.has_tiers.store(true, Ordering::Relaxed);
+        }
         let mut known = self.known.write();
-        known.met(reply.numbering, segments);
+        known.met(reply.numbering, segments.into_iter());
         let count = known.count();
         drop(known);
         let each = if control.maps_memory { MAPPED } else { REACHED };
         descriptors::warn_if_too_few(count, "segments of this pool", each);
         Ok(())
+    }
+
+    /// Whether this store has met any tier: without one, nothing is to be looked for there.
+    #[inline]
+    pub fn has_tiers(&self) -> bool {
+        self.has_tiers.load(Ordering::Relaxed)
     }
 
     /// Asks the master anew where a tier is that does not answer at an address: another process may have it by now. Not
@@ -122,7 +135,7 @@ fn address(segment: Segment) -> Option<SegmentAddress> {
         tcp: endpoint.tcp,
         access_key: endpoint.access_key,
         process: endpoint.process.and_then(process),
-        is_tier: segment.tier_file_blocks != 0,
+        tier_file_blocks: segment.tier_file_blocks,
     })
 }
 

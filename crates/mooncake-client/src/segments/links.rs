@@ -6,8 +6,8 @@ use std::sync::Arc;
 use mooncake_ids::SegmentUuid;
 use mooncake_os::{Deadline, ProcessIdentity};
 use mooncake_segment::{
-    Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, RecordLinks,
-    SegmentAddress, ServerError,
+    Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, RecordFiles,
+    RecordLinks, SegmentAddress, ServerError,
 };
 use mooncake_wire::message::{PeerGone, anchor_up};
 use parking_lot::{Mutex, RwLock};
@@ -16,6 +16,7 @@ use crate::machine::position::epoch_of;
 use crate::machine::questions::{Question, Questions};
 use crate::options::StoreOptions;
 use crate::session::control::Control;
+use crate::tier::DirectReads;
 
 pub(crate) struct LinkSet {
     control: Arc<Control>,
@@ -24,6 +25,7 @@ pub(crate) struct LinkSet {
     former: Mutex<Vec<Arc<Links>>>,
     questions: Arc<Mutex<Questions<EpochQuestion>>>,
     records: RecordLinks,
+    direct: DirectReads,
 }
 
 impl LinkSet {
@@ -40,13 +42,25 @@ impl LinkSet {
         current.drain_epoch(epoch.number);
         let process = ProcessIdentity::current()
             .map_err(|source| ServerError::Os { what: "name this process", source: std::io::Error::other(source) })?;
+        let direct = DirectReads::new(RecordFiles::new(template.clone(), process));
         let records = RecordLinks::new(template.clone(), process);
-        Ok(Self { control, template, current: RwLock::new(current), former: Mutex::default(), questions, records })
+        let (current, former) = (RwLock::new(current), Mutex::default());
+        Ok(Self { control, template, current, former, questions, records, direct })
     }
 
     pub fn link(&self, address: &SegmentAddress, deadline: &Deadline<'_>) -> Result<Arc<Link>, LinkError> {
         let links = self.current.read().clone();
         links.link(address, deadline)
+    }
+
+    /// Tiers of this host, read past their owners.
+    pub fn direct(&self) -> &DirectReads {
+        &self.direct
+    }
+
+    /// Objects that were read from tiers, in any way.
+    pub fn tier_reads(&self) -> u64 {
+        self.records.reads() + self.direct.reads()
     }
 
     /// Ways to tiers.
@@ -133,6 +147,7 @@ impl LinkSet {
             links.close();
         }
         self.records.close();
+        self.direct.close();
     }
 
     /// Makes the links that could not be made when their session began, and parts with what is over.
@@ -178,7 +193,7 @@ pub(crate) fn address_of(
         tcp: Vec::new(),
         access_key: 1,
         process: None,
-        is_tier: false,
+        tier_file_blocks: 0,
     }
 }
 
@@ -358,7 +373,7 @@ mod tests {
             tcp: Vec::new(),
             access_key: 1,
             process: Some(process),
-            is_tier: false,
+            tier_file_blocks: 0,
         };
         let links = LinkSet::over_shared_memory(Control::alone());
         let view = links.link(&address, &soon()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();

@@ -482,7 +482,7 @@ impl Store {
 
     /// Reads of objects, and of parts of them, that tiers have answered.
     pub fn tier_reads(&self) -> u64 {
-        self.inner.shared.links.records().reads()
+        self.inner.shared.links.tier_reads()
     }
 
     /// What this store has counted, as Prometheus reads it; `None` with [`StoreOptions::metrics`] off. See

@@ -2,11 +2,15 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::TierUuid;
+use mooncake_memory::copy_and_sum;
 use mooncake_segment::{Record, RecordError, Records};
-use mooncake_tier::address::{Address, BLOCK, Geometry};
+use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
+use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::reader::{Miss, Place, Reader, Want};
 use mooncake_tier::slots::Slots;
@@ -58,10 +62,10 @@ impl Records for FolderRecords {
             key_bytes: record.key_bytes as usize,
         };
         let len = into.len() as u64;
-        let mut sink = |at: u64, bytes: &[u8]| into[(at - from) as usize..][..bytes.len()].copy_from_slice(bytes);
+        let mut sink = |at: u64, bytes: &[u8]| copy_and_sum(bytes, &mut into[(at - from) as usize..][..bytes.len()]);
         let until = Instant::now() + LIMIT;
         let time_left = || until.saturating_duration_since(Instant::now());
-        let read = reader.read(&mut [Want { place, from, len, sink: &mut sink }], time_left).pop();
+        let read = reader.read(&mut [Want { place, from, len, crc: None, sink: &mut sink }], time_left).pop();
         let read = read.unwrap_or(Err(Miss::Late));
         // One that the disk owes an answer gives its slots back as it goes.
         if !matches!(read, Err(Miss::Late | Miss::NoSlot)) {
@@ -76,6 +80,17 @@ impl Records for FolderRecords {
             Miss::NoSlot | Miss::Late => RecordError::Busy,
             Miss::Failed(_) => RecordError::Failed,
         })
+    }
+
+    fn file(&self, number: u64) -> Result<OwnedFd, RecordError> {
+        match self.folder.open_file(FileNumber(number)) {
+            Ok(file) => Arc::into_inner(file).map(OwnedFd::from).ok_or(RecordError::Failed),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(RecordError::Gone),
+            Err(error) => {
+                tracing::warn!(%error, file = number, "a file of the tier cannot be opened");
+                Err(RecordError::Failed)
+            }
+        }
     }
 }
 

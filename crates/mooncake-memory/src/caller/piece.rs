@@ -3,11 +3,13 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
+use crate::caller::bounce::Bounce;
 use crate::caller::foreign::{self, KERNEL_STEP_BYTES};
 use crate::caller::neighbours::Neighbours;
 use crate::caller::reach::RunsOut;
 use crate::caller::registry::{Memory, Registry};
 use crate::caller::trial::{self, Touch, Trial};
+use crate::copy::checksum::crc32c_append;
 use crate::copy::{self, Stores};
 use crate::device::{self, Location, Staging};
 use crate::error::CopyError;
@@ -360,6 +362,26 @@ pub fn split_targets<'a>(pieces: &'a mut [Target<'_>], from: u64, to: u64) -> Ve
     within
 }
 
+/// Fills the concatenation from the byte `at` on, and returns the CRC-32C of what arrived: one pass where it is host
+/// memory. Panics if it ends before the bytes do.
+pub fn fill_targets(pieces: &mut [Target<'_>], at: u64, bytes: &[u8]) -> Result<u32, CopyError> {
+    let mut within = split_targets(pieces, at, at + bytes.len() as u64);
+    assert_eq!(total_of_targets(&within), bytes.len() as u64, "bytes and the place that they are copied to");
+    let (mut left, mut crc, mut bounce) = (bytes, 0, Bounce::new());
+    for target in &mut within {
+        let (now, behind) = left.split_at(target.len);
+        if target.is_on_device() {
+            bounce.copy(&Source::new(now), target)?;
+            crc = crc32c_append(crc, now);
+        } else {
+            // SAFETY: the bytes are borrowed, and what is borrowed or exclusive memory of the caller's is not theirs.
+            crc = unsafe { target.load(crc, now.as_ptr(), true) }?;
+        }
+        left = behind;
+    }
+    Ok(crc)
+}
+
 /// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
 pub fn crc_of_sources(crc: u32, pieces: &[Source<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
     let pieces = pieces.iter().map(|piece| ReadSpan { ptr: piece.ptr, len: piece.len, access: piece.access });
@@ -395,7 +417,7 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = ReadSpan>, from: u64
                     while done < len {
                         let step = KERNEL_STEP_BYTES.min(len - done);
                         foreign::read(ptr.wrapping_add(done), &mut buffer[..step])?;
-                        crc = crate::copy::checksum::crc32c_append(crc, &buffer[..step]);
+                        crc = crc32c_append(crc, &buffer[..step]);
                         done += step;
                     }
                     crc

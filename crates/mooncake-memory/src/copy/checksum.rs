@@ -16,6 +16,13 @@ pub fn crc32c_append(crc: u32, data: &[u8]) -> u32 {
     unsafe { copy::checksum(crc, data.as_ptr(), data.len()) }
 }
 
+/// Copies bytes to a place of the same length, in one pass with their CRC-32C. Panics if the lengths differ.
+pub fn copy_and_sum(from: &[u8], to: &mut [u8]) -> u32 {
+    assert_eq!(from.len(), to.len(), "bytes and the place that they are copied to");
+    // SAFETY: both are as long, and one of them is an exclusive borrow: they do not overlap.
+    unsafe { copy::load(0, from.as_ptr(), to.as_mut_ptr(), from.len(), true) }
+}
+
 /// CRC-32C of what `first` covers followed by the `len` bytes that `second` covers.
 ///
 /// The sum of the whole is that of its first part, times x once for each bit that follows, plus that of what follows.

@@ -42,7 +42,7 @@ pub fn owner(
         tcp: Vec::new(),
         access_key: 1,
         process: None,
-        is_tier: false,
+        tier_file_blocks: 0,
     };
     (server, memory, address)
 }

@@ -7,6 +7,7 @@ mod idle_lanes;
 mod links;
 mod options;
 mod pool;
+mod record_files;
 mod record_links;
 mod shared_memory;
 mod tcp_lane;
@@ -30,6 +31,7 @@ use crate::protocol::frames::Status;
 
 pub use links::Links;
 pub use options::{LinkOptions, LinkReport, Path, Paths, SegmentAddress};
+pub use record_files::RecordFiles;
 pub use record_links::RecordLinks;
 pub use shared_memory::view::View;
 

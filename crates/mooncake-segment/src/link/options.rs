@@ -26,13 +26,18 @@ pub struct SegmentAddress {
     pub access_key: u64,
     /// The owner's process.
     pub process: Option<ProcessIdentity>,
-    /// It is a tier: its records are read over lanes of their own.
-    pub is_tier: bool,
+    /// Blocks of a file of it, if it is a tier. 0: it is memory.
+    pub tier_file_blocks: u64,
 }
 
 impl SegmentAddress {
+    /// Whether it is a tier: its records are read over lanes of their own, or by this process itself.
+    pub fn is_tier(&self) -> bool {
+        self.tier_file_blocks != 0
+    }
+
     /// The segment as messages name it.
-    pub(crate) fn label(&self) -> Arc<str> {
+    pub fn label(&self) -> Arc<str> {
         format!("{} ({})", self.name, self.uuid).into()
     }
 }

@@ -8,6 +8,8 @@
 //! lane    ->  Frame (64)  [bytes of a write]
 //!         <-  Reply (32)  [bytes of a read, Trailer (16)]
 //! attach  <-> Frame (64), both ways at any time
+//! files   ->  Frame (64)
+//!         <-  Reply (32)  and a descriptor
 //! ```
 //!
 //! Little-endian throughout. Hellos and frames end with their own CRC-32C, so
@@ -54,6 +56,8 @@ pub(crate) enum Purpose {
     Lane,
     /// The segment's descriptors, over a Unix socket.
     Attach,
+    /// Descriptors of a tier's files, over a Unix socket.
+    Files,
 }
 
 /// First message of a connection, from its initiator.
@@ -80,6 +84,7 @@ impl Hello {
         out[10] = match self.purpose {
             Purpose::Lane => 1,
             Purpose::Attach => 2,
+            Purpose::Files => 3,
         };
         out[11] = self.features;
         put(&mut out, 12, self.pid.to_le_bytes());
@@ -98,6 +103,7 @@ impl Hello {
         let purpose = match from[10] {
             1 => Purpose::Lane,
             2 => Purpose::Attach,
+            3 => Purpose::Files,
             _ => return None,
         };
         Some(Hello {
@@ -189,9 +195,11 @@ pub enum Op {
     /// Lane of a tier: the next reads are of this record. The offset is its address in bytes, the length that of the
     /// object, the epoch the length of its key less one.
     Record,
+    /// For the files of a tier: send me one, to be read. The offset is its number; its descriptor comes with the reply.
+    File,
 }
 
-const OPS: [Op; 11] = [
+const OPS: [Op; 12] = [
     Op::Read,
     Op::Write,
     Op::Upgrade,
@@ -203,6 +211,7 @@ const OPS: [Op; 11] = [
     Op::Detached,
     Op::Introduce,
     Op::Record,
+    Op::File,
 ];
 
 /// A request on a lane, a message on an attach connection. Bytes 32 to 48 are

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::Shared;
 use super::callers::Callers;
 use super::pending::{Caller, Progress};
+use super::record_files;
 use super::record_lane::{self, ServedTier};
 use super::tcp_lane;
 use crate::epoch::Epoch;
@@ -275,6 +276,9 @@ fn admit_to_tier(shared: &Arc<Shared>, caller: Caller, hello: &Hello, tier: Arc<
     match caller {
         Caller::Tcp(stream, _) if hello.purpose == Purpose::Lane && status == Status::Unsupported => {
             record_lane::open(stream, hello, tier, shared.options.data_timeout)
+        }
+        Caller::Unix(stream) if hello.purpose == Purpose::Files && status == Status::Unsupported => {
+            record_files::open(stream, hello, tier, shared.options.data_timeout)
         }
         Caller::Tcp(stream, _) => refuse(&*stream, hello, status),
         Caller::Unix(stream) => refuse(&*stream, hello, status),

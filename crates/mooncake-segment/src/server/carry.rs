@@ -182,7 +182,7 @@ mod tests {
             tcp: Vec::new(),
             access_key: 1,
             process: None,
-            is_tier: false,
+            tier_file_blocks: 0,
         };
         let options = LinkOptions { paths: Paths::only(Path::SharedMemory), ..LinkOptions::new(1) };
         let links = Links::new(options, Box::new(Quiet)).unwrap();

@@ -7,6 +7,7 @@ mod carry;
 mod fences;
 mod lanes;
 mod pending;
+mod record_files;
 mod record_lane;
 mod stall_timer;
 mod tcp_lane;

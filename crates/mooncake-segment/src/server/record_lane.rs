@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -33,14 +34,14 @@ pub(super) struct ServedTier {
     pub withdrawn: AtomicBool,
 }
 
-/// How many lanes there are.
+/// How many lanes there are, and connections for files.
 static LANES: AtomicUsize = AtomicUsize::new(0);
 
 /// One of them, for as long as it lives, however it ends.
-struct Counted;
+pub(super) struct Counted;
 
 impl Counted {
-    fn one_more() -> Option<Counted> {
+    pub(super) fn one_more() -> Option<Counted> {
         let counted =
             LANES.fetch_update(Ordering::AcqRel, Ordering::Acquire, |lanes| (lanes < LANES_MAX).then_some(lanes + 1));
         counted.is_ok().then_some(Counted)
@@ -94,15 +95,13 @@ struct Lane {
 
 impl Lane {
     fn begin(&mut self, reply: &HelloReply) -> io::Result<()> {
-        self.stream.set_nonblocking(false)?;
+        prepare(&*self.stream, self.data_timeout)?;
         self.stream.set_nodelay(true)?;
-        self.stream.set_read_timeout(Some(POLL_INTERVAL))?;
-        self.stream.set_write_timeout(Some(self.data_timeout))?;
         (&*self.stream).write_all(&reply.encode())
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        while let Some(frame) = self.next_frame()? {
+        while let Some(frame) = next_frame(&*self.stream, &self.tier, self.data_timeout)? {
             match frame.op {
                 Op::Record => self.named = Record::of(&frame),
                 Op::Read => self.answer(&frame)?,
@@ -110,29 +109,6 @@ impl Lane {
             }
         }
         Ok(())
-    }
-
-    /// None when the peer has hung up, or has asked for nothing for long.
-    fn next_frame(&mut self) -> io::Result<Option<Frame>> {
-        let (mut bytes, mut have, began) = ([0; FRAME_LEN], 0, Instant::now());
-        while have < FRAME_LEN {
-            if self.tier.withdrawn.load(Ordering::Acquire) {
-                return Ok(None);
-            }
-            match (&*self.stream).read(&mut bytes[have..]) {
-                Ok(0) => return Ok(None),
-                Ok(count) => have += count,
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    let limit = if have == 0 { LANE_KEPT } else { self.data_timeout };
-                    if began.elapsed() > limit {
-                        return Ok(None);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Frame::decode(&bytes).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     fn answer(&mut self, frame: &Frame) -> io::Result<()> {
@@ -173,7 +149,42 @@ impl Lane {
     }
 }
 
-fn status_of(error: RecordError) -> Status {
+/// A stream that waits, and looks now and then whether it is to end.
+pub(super) fn prepare(stream: impl AsFd, data_timeout: Duration) -> io::Result<()> {
+    let stream = socket2::SockRef::from(&stream);
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
+    stream.set_write_timeout(Some(data_timeout))
+}
+
+/// The next request; none when the peer has hung up, or has asked for nothing for long.
+pub(super) fn next_frame(
+    mut stream: impl Read,
+    tier: &ServedTier,
+    data_timeout: Duration,
+) -> io::Result<Option<Frame>> {
+    let (mut bytes, mut have, began) = ([0; FRAME_LEN], 0, Instant::now());
+    while have < FRAME_LEN {
+        if tier.withdrawn.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        match stream.read(&mut bytes[have..]) {
+            Ok(0) => return Ok(None),
+            Ok(count) => have += count,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                let limit = if have == 0 { LANE_KEPT } else { data_timeout };
+                if began.elapsed() > limit {
+                    return Ok(None);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Frame::decode(&bytes).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+pub(super) fn status_of(error: RecordError) -> Status {
     match error {
         RecordError::Gone | RecordError::Wrong => Status::Stale,
         RecordError::Busy => Status::Busy,

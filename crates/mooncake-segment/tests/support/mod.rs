@@ -102,7 +102,7 @@ impl Owner {
             tcp: vec![self.server.tcp_addr().to_string()],
             access_key: KEY,
             process: None,
-            is_tier: false,
+            tier_file_blocks: 0,
         }
     }
 
@@ -477,6 +477,6 @@ fn unpack(packed: &str) -> SegmentAddress {
         tcp: vec![parts[4].into()],
         access_key: parts[5].parse().unwrap(),
         process: None,
-        is_tier: false,
+        tier_file_blocks: 0,
     }
 }

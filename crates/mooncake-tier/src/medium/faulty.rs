@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Completion, Listed, Medium, Operation, Queue, Room};
+use super::{Completion, Files, Listed, Medium, Operation, Queue, Room};
+use crate::address::FileNumber;
 use crate::slots::Slot;
 
 /// Bytes that are written or lost together.
@@ -265,9 +266,24 @@ impl Drop for Lock {
     }
 }
 
-impl Medium for FaultyDisk {
+impl Files for FaultyDisk {
     type File = u64;
     type Queue = FaultyQueue;
+
+    fn open_file(&self, number: FileNumber) -> io::Result<u64> {
+        self.open(&number.name(), false)
+    }
+
+    fn queue(&self, depth: usize) -> io::Result<FaultyQueue> {
+        let mut disk = self.0.lock();
+        let number = disk.next_queue;
+        disk.next_queue += 1;
+        disk.ended.insert(number, Vec::new());
+        Ok(FaultyQueue { disk: self.clone(), number, depth, under_way: 0 })
+    }
+}
+
+impl Medium for FaultyDisk {
     type Lock = Lock;
 
     fn list(&self) -> io::Result<Vec<Listed>> {
@@ -318,14 +334,6 @@ impl Medium for FaultyDisk {
     fn lock(&self, _: &str) -> io::Result<Option<Lock>> {
         let was_locked = std::mem::replace(&mut self.0.lock().is_locked, true);
         Ok((!was_locked).then(|| Lock(self.clone())))
-    }
-
-    fn queue(&self, depth: usize) -> io::Result<FaultyQueue> {
-        let mut disk = self.0.lock();
-        let number = disk.next_queue;
-        disk.next_queue += 1;
-        disk.ended.insert(number, Vec::new());
-        Ok(FaultyQueue { disk: self.clone(), number, depth, under_way: 0 })
     }
 }
 

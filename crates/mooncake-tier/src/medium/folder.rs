@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use super::ring::Ring;
 use super::threads::Threads;
-use super::{Completion, Listed, Medium, Operation, Queue, Room};
-use crate::address::BLOCK;
+use super::{Completion, Files, Listed, Medium, Operation, Queue, Room};
+use crate::address::{BLOCK, FileNumber};
 use crate::slots::Slots;
 
 /// How long a disk has to show that io_uring works.
@@ -123,9 +123,20 @@ impl Folder {
     }
 }
 
-impl Medium for Folder {
+impl Files for Folder {
     type File = Arc<File>;
     type Queue = FolderQueue;
+
+    fn open_file(&self, number: FileNumber) -> io::Result<Arc<File>> {
+        self.open(&number.name(), false)
+    }
+
+    fn queue(&self, depth: usize) -> io::Result<FolderQueue> {
+        FolderQueue::new(self.engine, depth)
+    }
+}
+
+impl Medium for Folder {
     /// Closed in forked children, which are no owner (`docs/safety.md`, rule T1).
     type Lock = Guarded<File>;
 
@@ -182,13 +193,6 @@ impl Medium for Folder {
             Err(error) => Err(error.into()),
         }
     }
-
-    fn queue(&self, depth: usize) -> io::Result<FolderQueue> {
-        match self.engine {
-            Engine::Ring => Ok(FolderQueue::Ring(Box::new(Ring::new(depth)?))),
-            Engine::Threads => Ok(FolderQueue::Threads(Threads::new(depth))),
-        }
-    }
 }
 
 /// Operations on a folder's files.
@@ -198,6 +202,16 @@ pub enum FolderQueue {
     Ring(Box<Ring>),
     /// By threads.
     Threads(Threads),
+}
+
+impl FolderQueue {
+    /// For that many operations at a time.
+    pub fn new(engine: Engine, depth: usize) -> io::Result<FolderQueue> {
+        match engine {
+            Engine::Ring => Ok(FolderQueue::Ring(Box::new(Ring::new(depth)?))),
+            Engine::Threads => Ok(FolderQueue::Threads(Threads::new(depth))),
+        }
+    }
 }
 
 impl Queue for FolderQueue {

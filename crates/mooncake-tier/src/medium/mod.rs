@@ -12,14 +12,25 @@ use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
+use crate::address::FileNumber;
 use crate::slots::Slot;
 
-/// A folder. All calls but [`Medium::queue`]'s operations are made seldom, and may take as long as the disk does.
-pub trait Medium: Clone + Send + Debug + 'static {
+/// Files of records, to be read.
+pub trait Files: Clone + Send + Debug + 'static {
     /// An open file.
     type File: Clone + Send + Debug;
     /// Operations under way.
     type Queue: Queue<File = Self::File>;
+
+    /// A file to be read.
+    fn open_file(&self, number: FileNumber) -> io::Result<Self::File>;
+
+    /// A queue for that many operations at a time.
+    fn queue(&self, depth: usize) -> io::Result<Self::Queue>;
+}
+
+/// A folder. All its calls are made seldom, and may take as long as the disk does.
+pub trait Medium: Files {
     /// As long as it lives, no other process has the same one.
     type Lock: Send + Debug;
 
@@ -43,9 +54,6 @@ pub trait Medium: Clone + Send + Debug + 'static {
 
     /// The lock of that name, none while another has it.
     fn lock(&self, name: &str) -> io::Result<Option<Self::Lock>>;
-
-    /// A queue for that many operations at a time.
-    fn queue(&self, depth: usize) -> io::Result<Self::Queue>;
 }
 
 /// One file of a folder.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mooncake_ids::{Rid, TierUuid};
+use mooncake_memory::crc32c;
 use mooncake_tier::address::{Address, FileNumber, Geometry};
 use mooncake_tier::appender::{Appender, Event, Order, Value};
 use mooncake_tier::medium::Medium;
@@ -127,8 +128,9 @@ pub fn read<M: Medium>(reader: &mut Reader<M>, written: &Written, from: u64, len
     let mut sink = |at: u64, bytes: &[u8]| {
         found[(at - from) as usize..][..bytes.len()].copy_from_slice(bytes);
         given += bytes.len() as u64;
+        crc32c(bytes)
     };
-    let mut wants = [Want { place: written.place(), from, len, sink: &mut sink }];
+    let mut wants = [Want { place: written.place(), from, len, crc: None, sink: &mut sink }];
     let [result] = reader.read(&mut wants, || Duration::from_secs(10))[..] else { panic!("one want, one result") };
     result?;
     assert_eq!(given, len, "{written:?} from {from}");

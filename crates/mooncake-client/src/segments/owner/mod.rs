@@ -156,7 +156,7 @@ impl SegmentOwner {
 
     /// How readers reach its tier.
     pub fn tier_endpoint(&self, access_key: u64) -> Endpoint {
-        self.endpoint(access_key, String::new())
+        self.endpoint(access_key, self.server.unix_name().to_owned())
     }
 
     /// A segment that this store lends.

@@ -27,7 +27,7 @@ fn pool(listener: &TcpListener, options: &LinkOptions) -> LanePool {
         tcp: vec![nobody.to_string(), listener.local_addr().unwrap().to_string()],
         access_key: 1,
         process: None,
-        is_tier: false,
+        tier_file_blocks: 0,
     };
     let hello = Hello { session: options.session, ..hello(Purpose::Lane, address.uuid) };
     LanePool::new(&address, options, hello, Arc::default()).unwrap()

@@ -9,10 +9,8 @@ use std::time::Instant;
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{CopyError, Expect, Mapping, Presence};
-use mooncake_net::connect_abstract;
-use mooncake_os::{
-    Deadline, Guarded, forked, has_exited, is_short_of_descriptors, peer_credentials, peer_pidfd, recv_fds,
-};
+use mooncake_net::{connect_abstract, receive_with_fds};
+use mooncake_os::{Deadline, Guarded, forked, has_exited, is_short_of_descriptors, peer_credentials, peer_pidfd};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -463,23 +461,14 @@ fn say_hello(
 ) -> Result<(HelloReply, [OwnedFd; 2]), NoSharedMemory> {
     use std::io::Write;
     let text = NoSharedMemory::socket("its Unix socket");
-    stream.set_read_timeout(Some(Deadline::SLICE)).map_err(&text)?;
     stream.set_write_timeout(Some(Deadline::SLICE)).map_err(&text)?;
     (&**stream).write_all(&hello.encode()).map_err(&text)?;
-    let mut reply = [0; HELLO_LEN];
-    let (mut have, mut fds) = (0, Vec::new());
-    while have < HELLO_LEN {
-        match recv_fds(stream.as_fd(), &mut reply[have..], &mut fds) {
-            Ok(0) => return Err(NoSharedMemory::passing("its owner hung up instead of giving its memory")),
-            Ok(count) => have += count,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                if deadline.has_passed() || deadline.is_interrupted() {
-                    return Err(NoSharedMemory::passing("its owner did not answer in time"));
-                }
-            }
-            Err(e) => return Err(text(e)),
-        }
-    }
+    let (mut reply, mut fds) = ([0; HELLO_LEN], Vec::new());
+    receive_with_fds(stream, &mut reply, &mut fds, deadline).map_err(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => NoSharedMemory::passing("its owner hung up instead of giving its memory"),
+        io::ErrorKind::TimedOut => NoSharedMemory::passing("its owner did not answer in time"),
+        _ => text(e),
+    })?;
     let reply = HelloReply::decode(&reply).ok_or_else(|| "what answers is not a segment server".to_owned())?;
     if reply.status != Status::Ok {
         let passing = reply.status == Status::Overloaded;

@@ -100,7 +100,7 @@ impl Scripted {
             tcp: Vec::new(),
             access_key: 1,
             process: None,
-            is_tier: false,
+            tier_file_blocks: 0,
         };
         Scripted { memory, listener: UnixListener::bind_addr(&at).unwrap(), address }
     }

@@ -1,0 +1,84 @@
+//! Objects of one look-up that only a tier on this host has: they are read together, past its owner.
+
+use std::sync::Arc;
+
+use mooncake_ids::Rid;
+use mooncake_memory::{Target, total_of_targets};
+use mooncake_segment::{Record, SegmentAddress, TransferError};
+use mooncake_wire::message::{Object, Replica};
+
+use crate::inner::Inner;
+use crate::machine::numbering::Numbering;
+use crate::tier::DirectRead;
+
+/// What became of each object of a look-up, where it was read so. Each is taken once.
+pub(crate) type Tried = Vec<Option<Result<(), TransferError>>>;
+
+/// An object that is to be read so, and all of it.
+pub(crate) struct DirectObject<'t, 'a> {
+    /// Its place in the look-up.
+    pub nth: usize,
+    pub key: &'t [u8],
+    pub object: &'t Object,
+    pub targets: Vec<Target<'a>>,
+}
+
+/// Objects of one tier, each with its placement.
+type OfTier<'t, 'a> = (Arc<SegmentAddress>, Vec<(Rid, DirectObject<'t, 'a>)>);
+
+impl Inner {
+    /// Whether an object has one replica, on a tier.
+    pub(crate) fn is_on_a_tier_alone(&self, object: &Object, numbering: Numbering) -> bool {
+        self.shared.directory.has_tiers() && self.only_tier(object, numbering).is_some()
+    }
+
+    fn only_tier<'o>(&self, object: &'o Object, numbering: Numbering) -> Option<(Arc<SegmentAddress>, &'o Replica)> {
+        let [replica] = &object.replicas[..] else { return None };
+        let address = self.shared.directory.find(numbering, replica.extents.first()?.segment)?;
+        address.is_tier().then_some((address, replica))
+    }
+
+    /// Reads these of `found` objects, all that lie on one tier together.
+    pub(crate) fn read_directly(
+        &self,
+        objects: Vec<DirectObject<'_, '_>>,
+        found: usize,
+        numbering: Numbering,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Tried {
+        let mut tried: Tried = (0..found).map(|_| None).collect();
+        let mut by_tier: Vec<OfTier<'_, '_>> = Vec::new();
+        for one in objects {
+            let Some((address, replica)) = self.only_tier(one.object, numbering) else { continue };
+            let rid = Rid(replica.rid);
+            match by_tier.iter_mut().find(|(other, _)| other.uuid == address.uuid) {
+                Some((_, all)) => all.push((rid, one)),
+                None => by_tier.push((address, vec![(rid, one)])),
+            }
+        }
+        for (address, mut objects) in by_tier {
+            let bytes = objects.iter().fold(0_u64, |bytes, (_, one)| bytes.saturating_add(one.object.size));
+            let deadline = self.transfer_deadline(bytes, interrupted);
+            let mut reads: Vec<DirectRead<'_, '_>> = objects
+                .iter_mut()
+                .map(|(rid, one)| {
+                    debug_assert_eq!(total_of_targets(&one.targets), one.object.size);
+                    let crc = self.settings.verify.then_some(one.object.crc32c);
+                    DirectRead { record: record_of(one.key, one.object, *rid), from: 0, targets: &mut one.targets, crc }
+                })
+                .collect();
+            let ended = self.shared.links.direct().read(&address, &mut reads, &deadline);
+            drop(reads);
+            for ((_, one), ended) in objects.iter().zip(ended) {
+                tried[one.nth] = ended;
+            }
+        }
+        tried
+    }
+}
+
+/// The record of an object with one replica.
+fn record_of(key: &[u8], object: &Object, rid: Rid) -> Record {
+    let address = object.replicas[0].extents[0].offset;
+    Record { rid, address, size: object.size, key_bytes: key.len() as u32 }
+}

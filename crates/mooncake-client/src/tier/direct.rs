@@ -1,0 +1,257 @@
+//! Reads of tiers on this host past their owners: this process gets their files, and reads records from the disk to its
+//! own slots, from where they are proven and copied in one pass. What cannot be read so is read by a lane.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use mooncake_ids::{SegmentUuid, TierUuid};
+use mooncake_memory::{CopyError, Target, crc32c, fill_targets, total_of_targets};
+use mooncake_os::Deadline;
+use mooncake_segment::{Record, RecordFiles, SegmentAddress, TransferError};
+use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
+use mooncake_tier::medium::Files;
+use mooncake_tier::medium::folder::{Engine, FolderQueue};
+use mooncake_tier::reader::{Miss, Place, Reader, Want};
+use mooncake_tier::slots::Slots;
+use parking_lot::Mutex;
+
+/// Buffers of all readers of a store together, each of a megabyte and a little.
+const SLOTS: usize = 64;
+
+/// Readers of a tier that are kept while no call needs them.
+const IDLE_MAX: usize = 4;
+
+/// The disk has so long for the next read that it owes.
+const STALL_LIMIT: Duration = Duration::from_secs(3);
+
+/// A tier whose files its owner did not give is read by lanes for so long.
+const REFUSED_FOR: Duration = Duration::from_secs(5);
+
+/// A part of an object to be read.
+pub(crate) struct DirectRead<'t, 'a> {
+    pub record: Record,
+    /// The first byte of it.
+    pub from: u64,
+    /// As many bytes as are wanted.
+    pub targets: &'t mut [Target<'a>],
+    /// CRC-32C of the object, if it is to be the log's.
+    pub crc: Option<u32>,
+}
+
+/// Tiers that this store reads by itself.
+#[derive(Debug)]
+pub(crate) struct DirectReads {
+    files: Arc<RecordFiles>,
+    slots: Slots,
+    tiers: Mutex<HashMap<SegmentUuid, Arc<DirectTier>>>,
+    reads: AtomicU64,
+}
+
+struct DirectTier {
+    files: LentFiles,
+    uuid: TierUuid,
+    geometry: Geometry,
+    idle: Mutex<Vec<Reader<LentFiles>>>,
+    refused_at: Mutex<Option<Instant>>,
+}
+
+impl DirectReads {
+    pub fn new(files: RecordFiles) -> DirectReads {
+        let (slots, reads) = (Slots::new(SLOTS), AtomicU64::new(0));
+        DirectReads { files: Arc::new(files), slots, tiers: Mutex::default(), reads }
+    }
+
+    /// Reads all of them; none for what is to be read by a lane.
+    pub fn read(
+        &self,
+        tier: &Arc<SegmentAddress>,
+        reads: &mut [DirectRead<'_, '_>],
+        deadline: &Deadline<'_>,
+    ) -> Vec<Option<Result<(), TransferError>>> {
+        let by_lane = |reads: &[DirectRead<'_, '_>]| reads.iter().map(|_| None).collect();
+        let Some(direct) = self.tier(tier) else { return by_lane(reads) };
+        let Some(mut reader) = direct.take_reader(&self.slots) else { return by_lane(reads) };
+        let failures: Vec<Cell<Option<CopyError>>> = reads.iter().map(|_| Cell::default()).collect();
+        // What the disk owes is waited for as long as it goes on answering.
+        let moved = Cell::new(Instant::now());
+        let places: Vec<Place> = reads.iter().map(|read| direct.place_of(&read.record)).collect();
+        let mut sinks: Vec<_> = reads
+            .iter_mut()
+            .zip(&failures)
+            .map(|(read, failure)| {
+                let (from, crc, len) = (read.from, read.crc, total_of_targets(read.targets));
+                let (targets, moved) = (&mut *read.targets, &moved);
+                let sink = move |at: u64, bytes: &[u8]| {
+                    moved.set(Instant::now());
+                    fill_targets(targets, at - from, bytes).unwrap_or_else(|error| {
+                        failure.set(Some(error));
+                        // No sum of these bytes: the read ends here.
+                        !crc32c(bytes)
+                    })
+                };
+                ((from, len, crc), sink)
+            })
+            .collect();
+        let mut wants: Vec<Want<'_>> = sinks
+            .iter_mut()
+            .zip(places)
+            .map(|(((from, len, crc), sink), place)| Want { place, from: *from, len: *len, crc: *crc, sink })
+            .collect();
+        let time_left = || match deadline.check() {
+            Ok(()) => STALL_LIMIT.saturating_sub(moved.get().elapsed()).min(deadline.slice()),
+            Err(_) => Duration::ZERO,
+        };
+        let results = reader.read(&mut wants, time_left);
+        drop(wants);
+        drop(sinks);
+        // One that the disk owes an answer gives its slots back as it goes.
+        if !results.iter().any(|result| matches!(result, Err(Miss::Late))) {
+            direct.keep(reader);
+        }
+        let ended = results.into_iter().zip(&failures).zip(reads);
+        let ended = ended.map(|((result, failure), read)| self.ended(&direct, result, failure.take(), read, deadline));
+        ended.collect()
+    }
+
+    /// Reads that gave what was asked for.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Lets go of every file.
+    pub fn close(&self) {
+        self.tiers.lock().clear();
+        self.files.close();
+    }
+
+    fn tier(&self, address: &Arc<SegmentAddress>) -> Option<Arc<DirectTier>> {
+        if !self.files.can_reach(address) {
+            return None;
+        }
+        let mut tiers = self.tiers.lock();
+        let known = tiers.get(&address.uuid).filter(|tier| *tier.files.address == **address);
+        let tier = match known {
+            Some(tier) => tier.clone(),
+            None => {
+                let tier = Arc::new(DirectTier::new(address, self.files.clone())?);
+                tiers.insert(address.uuid, tier.clone());
+                tier
+            }
+        };
+        let is_refused = tier.refused_at.lock().is_some_and(|at| at.elapsed() < REFUSED_FOR);
+        (!is_refused).then_some(tier)
+    }
+
+    fn ended(
+        &self,
+        tier: &DirectTier,
+        result: Result<(), Miss>,
+        failure: Option<CopyError>,
+        read: &DirectRead<'_, '_>,
+        deadline: &Deadline<'_>,
+    ) -> Option<Result<(), TransferError>> {
+        let peer = || tier.files.address.label().to_string();
+        if let Some(error) = failure {
+            return Some(Err(error.into()));
+        }
+        match result {
+            Ok(()) => {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                Some(Ok(()))
+            }
+            Err(Miss::Gone | Miss::Wrong | Miss::NoSuchBytes) => {
+                Some(Err(TransferError::Stale { peer: peer(), rid: read.record.rid.0 }))
+            }
+            Err(Miss::Late) if deadline.is_interrupted() => Some(Err(TransferError::Interrupted)),
+            Err(Miss::Late) => {
+                let (what, waited) = ("its disk did not answer", deadline.waited());
+                Some(Err(TransferError::Timeout { peer: peer(), what, waited }))
+            }
+            Err(Miss::NoSlot) => None,
+            Err(Miss::Failed(kind)) => {
+                tracing::debug!(peer = peer(), %kind, "a tier is read by its owner for a while: its files cannot be");
+                *tier.refused_at.lock() = Some(Instant::now());
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Debug for DirectTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirectTier").field("uuid", &self.uuid).finish_non_exhaustive()
+    }
+}
+
+impl DirectTier {
+    fn new(address: &Arc<SegmentAddress>, files: Arc<RecordFiles>) -> Option<DirectTier> {
+        Some(DirectTier {
+            uuid: TierUuid(address.uuid.0),
+            geometry: Geometry::of_file_blocks(address.tier_file_blocks)?,
+            files: LentFiles { address: address.clone(), owner: files, open: Arc::default() },
+            idle: Mutex::default(),
+            refused_at: Mutex::default(),
+        })
+    }
+
+    fn place_of(&self, record: &Record) -> Place {
+        Place {
+            tier: self.uuid,
+            address: Address(record.address / BLOCK),
+            rid: record.rid,
+            size: record.size,
+            key_bytes: record.key_bytes as usize,
+        }
+    }
+
+    fn take_reader(&self, slots: &Slots) -> Option<Reader<LentFiles>> {
+        let idle = self.idle.lock().pop();
+        idle.or_else(|| Reader::new(self.files.clone(), self.geometry, slots.clone()).ok())
+    }
+
+    fn keep(&self, reader: Reader<LentFiles>) {
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_MAX {
+            idle.push(reader);
+        }
+    }
+}
+
+/// Files of a tier that its owner has lent to this process. Readers that have the same one open share it.
+#[derive(Debug, Clone)]
+struct LentFiles {
+    address: Arc<SegmentAddress>,
+    owner: Arc<RecordFiles>,
+    open: Arc<Mutex<HashMap<FileNumber, Weak<File>>>>,
+}
+
+impl Files for LentFiles {
+    type File = Arc<File>;
+    type Queue = FolderQueue;
+
+    fn open_file(&self, number: FileNumber) -> io::Result<Arc<File>> {
+        if let Some(file) = self.open.lock().get(&number).and_then(Weak::upgrade) {
+            return Ok(file);
+        }
+        let file = Arc::new(self.owner.open(&self.address, number.0)?);
+        let mut open = self.open.lock();
+        open.retain(|_, file| file.strong_count() > 0);
+        open.insert(number, Arc::downgrade(&file));
+        Ok(file)
+    }
+
+    fn queue(&self, depth: usize) -> io::Result<FolderQueue> {
+        match FolderQueue::new(Engine::Ring, depth) {
+            Ok(queue) => Ok(queue),
+            // Where the kernel has none, or does not let this process.
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
+            Err(_) => FolderQueue::new(Engine::Threads, depth),
+        }
+    }
+}
