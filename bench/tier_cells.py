@@ -45,6 +45,7 @@ def expectations(expected):
     cells["tier get 1 MiB, p50"] = expected("us", lower_is_better=True)
     cells["tier get 1 MiB, p50 beyond the disk's"] = expected("us", limit=ADDED_US, lower_is_better=True)
     cells["tier get 1 MiB, p99"] = expected("us", floor=ONE_P99, share=2, lower_is_better=True)
+    cells["tier put until on disk, p99"] = expected("ms", limit=1_000, lower_is_better=True)
     for op in ("put", "get"):
         plain = f"{op} 1 MiB, {PACED} puts/s, p50"
         cells[plain] = expected("us", lower_is_better=True)
@@ -69,6 +70,9 @@ def measure(implementation, seconds, record, full):
         disk = _disk(folder, record) if ours else {}
         yield
         yield from _reads(implementation, seconds, record, folder, disk)
+    with _folder() as folder:
+        _until_on_disk(implementation, record, folder)
+        yield
     if not ours:
         return
     with _folder() as folder:
@@ -140,6 +144,7 @@ def _reads(implementation, seconds, record, folder, disk=None):
         for shape, (size, batch) in SHAPES.items():
             prefix, keys = f"cold{size}", READ_BYTES // size
             _fill(client, prefix, size, keys)
+            _rests(rig)
             # The last of them are in memory still.
             cold = _on_disk_alone(client, prefix, keys, batch, size)
             how = {"prefix": prefix, "size": size, "keys": cold, "seconds": seconds * 2}
@@ -156,6 +161,17 @@ def _reads(implementation, seconds, record, folder, disk=None):
             client.ask("remove_all")
     finally:
         rig.stop()
+
+
+def _rests(rig, timeout=60):
+    """Waits until the owner writes nothing any more: what is read next has the disk for itself."""
+    io, end, before = Path(f"/proc/{rig.owner.pid}/io"), time.monotonic() + timeout, None
+    while time.monotonic() < end:
+        now = next(line for line in io.read_text().splitlines() if line.startswith("write_bytes"))
+        if now == before:
+            return
+        before = now
+        time.sleep(1.5)
 
 
 def _on_disk_alone(client, prefix, keys, batch, size):
@@ -176,6 +192,16 @@ def _timed(client, name, op, **how):
     if result["failed"] or result["wrong"] or not result["count"]:
         raise RigError(f"{name}: of {result['count']} calls {result['failed']} failed, {result['wrong']} were wrong")
     return result
+
+
+def _until_on_disk(implementation, record, folder):
+    rig = Rig(implementation, MEMORY, tier=folder)
+    try:
+        client = rig.client("client")
+        # At least two, of an implementation that looks every ten seconds.
+        record("tier put until on disk, p99", client.ask("put_to_disk", prefix="one", size=MIB, seconds=15)["p99_ms"])
+    finally:
+        rig.stop()
 
 
 def _demotion(implementation, record, folder, seconds):

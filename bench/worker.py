@@ -140,6 +140,22 @@ class Worker:
                 time.sleep(0.02)
         return {"left": 0, "refused": refused}
 
+    def put_to_disk(self, prefix, size, seconds):
+        """Milliseconds from each put to the moment when the object has a replica on a disk, at rest in between."""
+        values, times, end, i = self.values(size), [], time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            key, began = f"{prefix}-{i}", time.monotonic()
+            if self.store.put(key, values[i % VARIANTS]) != 0:
+                raise RuntimeError(f"put of {key} was refused")
+            while not any(replica.is_local_disk_replica() for replica in self.store.get_replica_desc(key)):
+                if time.monotonic() - began > 60:
+                    raise RuntimeError(f"{key} came to no disk within a minute")
+                time.sleep(0.001)
+            times.append((time.monotonic() - began) * 1e3)
+            i += 1
+            time.sleep(0.01)
+        return {"p99_ms": sorted(times)[int(len(times) * 0.99)], "count": len(times)}
+
     def read_small(self, prefix, numbers, size):
         """How many of these objects that put_small has stored have their values."""
         values = self.values(size)

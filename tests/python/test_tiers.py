@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
 from pathlib import Path
@@ -49,6 +51,15 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("mooncake-*/*.records"))
 
 
+def opened_below(folder: Path, pid: int) -> set[str]:
+    """Files of that folder that a process has open."""
+    opened = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            opened.add(os.readlink(link))
+    return {path for path in opened if str(folder) in path}
+
+
 def wait_read(store, keys, timeout: float = 15.0) -> None:
     """Until all of them are there again."""
     wait_for(f"{len(keys)} objects", lambda: store.batch_is_exist(keys) == [1] * len(keys), timeout)
@@ -80,6 +91,58 @@ def test_batches_larger_than_memory_has_room_for_lose_nothing(tiered):
         assert store.put_batch(some, [value(key, MIB) for key in some]) == 0, store.last_error()
     assert pool.metric("mooncake_evicted_unwritten_objects_total") == 0
     assert versions(store, keys) == [0] * len(keys)
+
+
+def test_descriptors_and_pages_say_which_replicas_are_on_a_disk(tiered):
+    pool, _ = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(64)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    on_disk_alone, in_both = [], []
+    for key, replicas in store.batch_get_replica_desc(keys).items():
+        kinds = [(one.is_memory_replica(), one.is_local_disk_replica(), one.is_disk_replica()) for one in replicas]
+        assert kinds.count((False, True, False)) == 1, kinds
+        (on_disk_alone if len(kinds) == 1 else in_both).append(key)
+        for one in replicas:
+            if one.is_memory_replica():
+                assert one.get_memory_descriptor().buffer_descriptor.size == MIB
+            else:
+                with pytest.raises(RuntimeError, match="is_local_disk_replica"):
+                    one.get_memory_descriptor()
+            with pytest.raises(RuntimeError):
+                one.get_disk_descriptor()
+    assert on_disk_alone
+    assert in_both
+    cold, warm = on_disk_alone[0], in_both[0]
+    page = json.loads(pool.master.http(f"/batch_query_keys?keys={cold},{warm}"))["data"]
+    assert page[cold]["values"] == []
+    assert len(page[warm]["values"]) == 1
+    for key in (cold, warm):
+        [on_disk] = page[key]["local_disk_values"]
+        assert set(on_disk) == {"client_id", "object_size", "transport_endpoint"}
+        assert on_disk["object_size"] == MIB
+        assert on_disk["transport_endpoint"]
+    assert json.loads(pool.master.http(f"/query_key?key={cold}"))["data"] == []
+
+
+def test_a_store_on_this_host_reads_files_itself_and_another_one_asks_their_owner(tiered):
+    pool, folder = tiered()
+    store, far = pool.store(), pool.process(env={"MC_SHM": "0"})
+    keys = [f"k{number}" for number in range(96)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    assert versions(store, keys) == [0] * len(keys)
+    assert [version_of(key, far.call("get", key)) for key in keys] == [0] * len(keys)
+    on_disk_alone = len(keys) - MEMORY // MIB
+    for reader in (store.get_offload_rpc_read_count(), far.call("get_offload_rpc_read_count")):
+        assert reader >= on_disk_alone
+    assert opened_below(folder, os.getpid())
+    assert not opened_below(folder, far.pid)
+    # What is no more is gone from the files that are open, too.
+    assert store.remove_all(True) == len(keys)
+    put_all(store, keys, MIB, version=1)
+    assert versions(store, keys) == [1] * len(keys)
 
 
 def test_objects_of_every_size_are_read_right_from_a_tier(tiered):

@@ -32,7 +32,7 @@ fn messages_are_what_they_were() {
     golden.bytes("feature.known_pins", [FEATURE_KNOWN_PINS]);
     golden.bytes("feature.introductions", [FEATURE_INTRODUCTIONS]);
 
-    for (name, purpose) in every!(Purpose { Lane, Attach }) {
+    for (name, purpose) in every!(Purpose { Lane, Attach, Files }) {
         let (session, access_key, start_time) = (0x1112_1314_1516_1718, 0x2122_2324_2526_2728, 0x3132_3334_3536_3738);
         let hello =
             Hello { version: 0x0102, purpose, features: 3, session, access_key, uuid: UUID, pid: 70_000, start_time };
@@ -50,7 +50,8 @@ fn messages_are_what_they_were() {
         EpochTaken,
         Detached,
         Introduce,
-        Record
+        Record,
+        File
     }) {
         let (rid, offset, len) = (0x0102_1314_1516_1718, 0x2122_2324_2526_2728, 0x3132_3334_3536_3738);
         let frame = Frame { op, epoch: 0x0102, rid, offset, len, sequence: 0x4142_4344_4546_4748 };

@@ -273,7 +273,7 @@ fn replies_are_what_they_were() {
         PutSlot { kind: SlotKind::Full as i32, replicas: vec![], reason: "full".into() },
     ];
     let files = vec![TierFile { number: 7, records: 3, bytes: 1 << 33 }];
-    let names = vec![SegmentName { number: 1025, name: "segment".into() }];
+    let names = vec![SegmentName { number: 1025, name: "segment".into(), tier: false }];
     let all = bodies!(Body {
         Refusal(refusal()),
         Exists(ExistsReply { found: vec![0, 1].into(), sizes: vec![0, 1 << 33], away: true }),

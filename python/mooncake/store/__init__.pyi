@@ -356,15 +356,15 @@ class ReplicaDescriptor:
     @property
     def status(self) -> ReplicaStatus: ...
     def is_memory_replica(self) -> bool:
-        """True: every copy lies in the memory of a client."""
+        """Whether it lies in the memory of a client."""
     def is_disk_replica(self) -> bool:
         """False."""
     def is_local_disk_replica(self) -> bool:
-        """False."""
+        """Whether it lies on the tier of a client: on a disk of its host."""
     def get_memory_descriptor(self) -> MemoryDescriptor:
-        """The segment that it lies in, and where."""
+        """The segment that it lies in, and where. RuntimeError for a copy on a tier."""
     def get_disk_descriptor(self) -> DiskDescriptor:
-        """RuntimeError: it lies in memory."""
+        """RuntimeError: it is no file of a shared file system."""
 
 class MooncakeDistributedStore:
     """A client of the pool. Calls may be made from several threads at once.

@@ -43,34 +43,38 @@ class ReplicaDescriptor:
 
     id: int
     status: ReplicaStatus
-    _memory: MemoryDescriptor
+    _memory: MemoryDescriptor | None
 
     def is_memory_replica(self) -> bool:
-        """True: every copy lies in the memory of a client."""
-        return True
+        """Whether it lies in the memory of a client."""
+        return self._memory is not None
 
     def is_disk_replica(self) -> bool:
         """False."""
         return False
 
     def is_local_disk_replica(self) -> bool:
-        """False."""
-        return False
+        """Whether it lies on the tier of a client: on a disk of its host."""
+        return self._memory is None
 
     def get_memory_descriptor(self) -> MemoryDescriptor:
-        """The segment that it lies in, and where."""
+        """The segment that it lies in, and where. RuntimeError for a copy on a tier."""
+        if self._memory is None:
+            raise RuntimeError("this copy is on a client's disk: is_local_disk_replica()")
         return self._memory
 
     def get_disk_descriptor(self) -> DiskDescriptor:
-        """RuntimeError: it lies in memory."""
+        """RuntimeError: it is no file of a shared file system."""
+        if self._memory is None:
+            raise RuntimeError("this copy is on a client's disk, in no file of its own: is_local_disk_replica()")
         raise RuntimeError("this copy is in memory: ask get_memory_descriptor()")
 
 
-def _descriptors(copies: list[tuple[int, int, int, str]]) -> list[ReplicaDescriptor]:
-    return [
-        ReplicaDescriptor(number, ReplicaStatus.COMPLETE, MemoryDescriptor(Descriptor(size, address, endpoint)))
-        for number, size, address, endpoint in copies
-    ]
+def _descriptors(copies: list[tuple[int, int, int, str, bool]]) -> list[ReplicaDescriptor]:
+    def memory(size: int, address: int, endpoint: str, is_on_disk: bool) -> MemoryDescriptor | None:
+        return None if is_on_disk else MemoryDescriptor(Descriptor(size, address, endpoint))
+
+    return [ReplicaDescriptor(number, ReplicaStatus.COMPLETE, memory(*place)) for number, *place in copies]
 
 
 @entries

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mooncake_wire::message::{Describe, DescribeReply, reply, request};
+use mooncake_wire::message::{Describe, DescribeReply, SegmentName, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::error::StoreError;
@@ -27,6 +27,8 @@ pub enum ReplicaStatus {
 pub enum ReplicaKind {
     /// Memory of a client.
     Memory,
+    /// The tier of a client, on a disk of its host.
+    LocalDisk,
 }
 
 /// One copy of an object, as it was when it was asked for.
@@ -40,9 +42,9 @@ pub struct ReplicaDescriptor {
     pub kind: ReplicaKind,
     /// Size of the object, bytes.
     pub size: u64,
-    /// First byte in its segment: the same for as long as the copy lies there.
+    /// First byte in its segment: the same for as long as the copy lies there. Of a record in a tier, its own.
     pub address: u64,
-    /// Name of its segment: the client's that lends the memory.
+    /// Name of its segment: the client's that lends the memory, or has the tier.
     pub endpoint: String,
 }
 
@@ -79,18 +81,19 @@ impl Inner {
 }
 
 fn descriptors(reply: DescribeReply) -> Vec<Option<Vec<ReplicaDescriptor>>> {
-    let names: HashMap<u32, String> =
-        reply.segments.into_iter().map(|segment| (segment.number, segment.name)).collect();
+    let segments: HashMap<u32, SegmentName> =
+        reply.segments.into_iter().map(|segment| (segment.number, segment)).collect();
     let of = |object: mooncake_wire::message::Object| {
         let replicas = object.replicas.iter().filter_map(|replica| {
             let extent = replica.extents.first()?;
+            let segment = segments.get(&extent.segment)?;
             Some(ReplicaDescriptor {
                 id: replica.rid,
                 status: ReplicaStatus::Complete,
-                kind: ReplicaKind::Memory,
+                kind: if segment.tier { ReplicaKind::LocalDisk } else { ReplicaKind::Memory },
                 size: object.size,
                 address: extent.offset,
-                endpoint: names.get(&extent.segment)?.clone(),
+                endpoint: segment.name.clone(),
             })
         });
         let replicas: Vec<_> = replicas.collect();

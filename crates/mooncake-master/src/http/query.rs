@@ -34,8 +34,8 @@ pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -
     });
     match &inspected.found[0] {
         Some(found) => {
-            let replicas = replicas(&inspected, found);
-            as_json(StatusCode::OK, &json!({"success": true, "data": replicas}))
+            let (memory, _) = replicas(&inspected, found);
+            as_json(StatusCode::OK, &json!({"success": true, "data": memory}))
         }
         None => failed(StatusCode::NOT_FOUND, NOT_FOUND, NOT_FOUND_NAME),
     }
@@ -66,13 +66,15 @@ pub async fn keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
 }
 
 /// The entry of a key. Fields that have no value are there all the same: readers index them.
-fn answer(found: Result<Vec<Value>, &str>) -> Value {
+fn answer(found: Result<(Vec<Value>, Vec<Value>), &str>) -> Value {
+    let error = found.as_ref().err();
+    let (memory, local_disk) = found.as_ref().ok().cloned().unzip();
     json!({
         "ok": found.is_ok(),
-        "error": found.as_ref().err(),
-        "values": found.ok(),
+        "error": error,
+        "values": memory,
         "disk_values": null,
-        "local_disk_values": null,
+        "local_disk_values": local_disk.filter(|values| !values.is_empty()),
         "nof_values": null,
     })
 }
@@ -97,18 +99,27 @@ pub async fn segment(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuer
     }
 }
 
-fn replicas(inspected: &Inspected, found: &Found) -> Vec<Value> {
-    let described = found.replicas.iter().filter_map(|replica| {
-        let place = inspected.segments.get(&replica.extent.segment)?;
-        Some(json!({
-            "size_": replica.extent.length,
-            // Its place in the segment: there are no addresses here that mean anything to another process.
-            "buffer_address_": replica.extent.offset,
-            "protocol_": if place.endpoint().unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
-            "transport_endpoint_": place.name,
-        }))
-    });
-    described.collect()
+/// Those in memory, and those on tiers.
+fn replicas(inspected: &Inspected, found: &Found) -> (Vec<Value>, Vec<Value>) {
+    let (mut memory, mut local_disk) = (Vec::new(), Vec::new());
+    for replica in &found.replicas {
+        let Some(place) = inspected.segments.get(&replica.extent.segment) else { continue };
+        match place.tier_of {
+            Some(owner) => local_disk.push(json!({
+                "client_id": owner.0.to_string(),
+                "object_size": replica.extent.length,
+                "transport_endpoint": place.name,
+            })),
+            None => memory.push(json!({
+                "size_": replica.extent.length,
+                // Its place in the segment: there are no addresses here that mean anything to another process.
+                "buffer_address_": replica.extent.offset,
+                "protocol_": if place.endpoint().unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
+                "transport_endpoint_": place.name,
+            })),
+        }
+    }
+    (memory, local_disk)
 }
 
 /// A parameter as it stands in the address.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use mooncake_core::{Core, Found, SegmentNo};
+use mooncake_ids::SessionId;
 use mooncake_wire::message;
 use prost::Message;
 
@@ -24,6 +25,8 @@ pub struct Inspected {
 pub struct Place {
     /// Its name.
     pub name: String,
+    /// The session whose tier it is, if it is one.
+    pub tier_of: Option<SessionId>,
     endpoint: Vec<u8>,
 }
 
@@ -49,11 +52,20 @@ impl Inspected {
         let found = core.peek(key).map(|found| found.to_found());
         for number in found.iter().flat_map(|found| &found.replicas).map(|replica| replica.extent.segment) {
             if let std::collections::btree_map::Entry::Vacant(vacant) = self.segments.entry(number)
-                && let Some(view) = core.segment(number)
+                && let Some(place) = place_of(core, number)
             {
-                vacant.insert(Place { name: view.name.to_owned(), endpoint: view.endpoint.to_vec() });
+                vacant.insert(place);
             }
         }
         self.found.push(found);
     }
+}
+
+fn place_of(core: &Core, number: SegmentNo) -> Option<Place> {
+    if let Some(view) = core.segment(number) {
+        return Some(Place { name: view.name.to_owned(), tier_of: None, endpoint: view.endpoint.to_vec() });
+    }
+    let view = core.tier(number)?;
+    let (name, endpoint) = (view.spec.name.clone(), view.spec.endpoint.to_vec());
+    Some(Place { name, tier_of: Some(view.session), endpoint })
 }

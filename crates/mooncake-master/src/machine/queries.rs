@@ -148,23 +148,24 @@ fn lookup<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -> 
 fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -> CountedReply {
     let Objects { keys, found: mut objects } = asked;
     let tally = Tally { items: keys.len(), ..Tally::default() };
-    let mut segments: BTreeMap<u32, Option<String>> = BTreeMap::new();
+    let mut segments: BTreeMap<u32, Option<message::SegmentName>> = BTreeMap::new();
     in_slices(keys, |some| {
         driver.read(|core, now| {
             let from = objects.len();
             core.describe(now, core.sight(session), some, |found| objects.push(convert::object(found)));
             let extents = objects[from..].iter().flat_map(|object| &object.replicas).flat_map(|it| &it.extents);
             for number in extents.map(|extent| extent.segment) {
+                let named = |name: String, tier| message::SegmentName { number, name, tier };
                 let name = || {
-                    let segment = core.segment(SegmentNo(number)).map(|view| view.name.to_owned());
-                    segment.or_else(|| core.tier(SegmentNo(number)).map(|view| view.spec.name.clone()))
+                    let segment = core.segment(SegmentNo(number)).map(|view| named(view.name.to_owned(), false));
+                    segment.or_else(|| Some(named(core.tier(SegmentNo(number))?.spec.name.clone(), true)))
                 };
                 segments.entry(number).or_insert_with(name);
             }
         });
     });
-    let named = segments.into_iter().filter_map(|(number, name)| Some(message::SegmentName { number, name: name? }));
-    let reply = message::DescribeReply { objects, segments: named.collect() };
+    let segments = segments.into_values().flatten().collect();
+    let reply = message::DescribeReply { objects, segments };
     CountedReply::counted(reply::Body::Describe(reply), tally)
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use mooncake_client::{ReplicaDescriptor, SegmentId, StoreError};
+use mooncake_client::{ReplicaDescriptor, ReplicaKind, SegmentId, StoreError};
 use pyo3::prelude::*;
 
 use crate::code::{INVALID_PARAMS, OK};
@@ -13,8 +13,8 @@ use crate::store::class::MooncakeDistributedStore;
 /// Memory is given in steps of so many bytes, as Mooncake does.
 const STEP_BYTES: u64 = 16 << 20;
 
-/// A copy of an object: id, size, address in its segment, name of the segment.
-pub type Copy = (u64, u64, u64, String);
+/// A copy of an object: id, size, address in its segment, name of the segment, whether that is a tier.
+pub type Copy = (u64, u64, u64, String, bool);
 
 /// A code, the ids of the segments, and their bytes.
 pub type Mounted = (i64, Vec<String>, u64);
@@ -29,7 +29,11 @@ impl MooncakeDistributedStore {
                     self.missing(&client);
                 }
                 let copies = |copies: Vec<ReplicaDescriptor>| {
-                    copies.into_iter().map(|copy| (copy.id, copy.size, copy.address, copy.endpoint)).collect()
+                    let copy = |copy: ReplicaDescriptor| {
+                        let is_on_disk = copy.kind == ReplicaKind::LocalDisk;
+                        (copy.id, copy.size, copy.address, copy.endpoint, is_on_disk)
+                    };
+                    copies.into_iter().map(copy).collect()
                 };
                 found.into_iter().map(|found| found.map(copies)).collect()
             }
