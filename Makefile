@@ -31,6 +31,7 @@ help: ## this list
 demo: $(VENV)/.wheel ## a pool on this machine replays a request trace while a node and the master are killed
 	$(PY) -m pip install --quiet --disable-pip-version-check -r demo/requirements.txt
 	$(PY) demo/replay.py
+	$(PY) demo/tier.py
 
 test: lint test-rust test-python ## everything: format, lints, Rust tests, wheel, Python tests
 

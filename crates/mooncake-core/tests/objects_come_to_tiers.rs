@@ -382,6 +382,23 @@ fn a_put_waits_a_little_for_the_tier_to_have_what_it_would_lose() {
 }
 
 #[test]
+fn an_answer_brings_the_next_orders_without_a_tick() {
+    let (mut pool, session, _) = pool(Config::default());
+    // An eighth of the segment may be under order.
+    for number in 0..6 {
+        pool.put(session, &format!("k{number}"), 4 * KIB);
+    }
+    pool.pass(20);
+    let mut written = pool.write_all(session, 1, 0);
+    assert_eq!(written, 2);
+    while let now @ 1.. = pool.write_all(session, 1, written) {
+        written += now;
+    }
+    assert_eq!(written, 6, "all of them, and no time has passed");
+    pool.check();
+}
+
+#[test]
 fn a_tier_of_which_nothing_was_asked_is_asked_before_anything_is_lost() {
     let offload = Offload { on_evict: true, force_evict: false };
     let (mut pool, session, _) = pool(Config { offload, ..Config::default() });

@@ -149,26 +149,24 @@ struct GivingUp {
     is_weighed: bool,
 }
 
-/// How fast it writes, measured while it does.
+/// How fast it writes, measured while it does: time in which nothing is ordered says nothing of the disk.
 struct Rate {
-    since: Option<Duration>,
+    /// Since then something is ordered, and was not counted.
+    busy_since: Option<Duration>,
+    busy: Duration,
     bytes: u64,
     window: u64,
 }
 
 impl Rate {
     fn wrote(&mut self, now: Duration, bytes: u64, goes_on: bool) {
-        let since = *self.since.get_or_insert(now);
+        self.busy += self.busy_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        self.busy_since = goes_on.then_some(now);
         self.bytes += bytes;
-        let time = now.saturating_sub(since);
-        if time >= WINDOW_TIME {
-            let measured = u128::from(self.bytes) * WINDOW_TIME.as_nanos() / time.as_nanos();
+        if self.busy >= WINDOW_TIME {
+            let measured = u128::from(self.bytes) * WINDOW_TIME.as_nanos() / self.busy.as_nanos();
             self.window = u64::try_from(measured).unwrap_or(u64::MAX);
-            (self.since, self.bytes) = (Some(now), 0);
-        }
-        // Time in which nothing is ordered says nothing of the disk.
-        if !goes_on {
-            (self.since, self.bytes) = (None, 0);
+            (self.busy, self.bytes) = (Duration::ZERO, 0);
         }
     }
 }
@@ -230,7 +228,7 @@ impl<M: Medium> TierOwner<M> {
             failed: BTreeSet::new(),
             sealed: Vec::new(),
             epoch: 0,
-            rate: Rate { since: None, bytes: 0, window: WINDOW_FIRST },
+            rate: Rate { busy_since: None, busy: Duration::ZERO, bytes: 0, window: WINDOW_FIRST },
             giving_up: None,
             is_mounted: false,
             proven: BTreeMap::new(),

@@ -70,6 +70,20 @@ impl Core {
             return;
         }
         self.order_cold(now, work, fx);
+        self.order_fresh(now, work, fx);
+    }
+
+    /// What an owner has answered leaves room for others: a tier does not rest until the next tick.
+    fn order_more(&mut self, now: Time, fx: &mut Effects) {
+        let mut work = Work::beside_an_operation();
+        self.order_fresh(now, &mut work, fx);
+        if self.config.offload.on_evict {
+            self.order_cold(now, &mut work, fx);
+        }
+    }
+
+    /// In order of commit.
+    fn order_fresh(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         let numbers: SmallVec<[SegmentNo; 8]> =
             self.tiers.iter().filter(|(_, tier)| tier.is_live()).map(|(number, _)| number).collect();
         for number in numbers {
@@ -220,6 +234,7 @@ impl Core {
         let tier = self.tiers.get_mut(number).expect("it is Live");
         tier.window = answered.window.clamp(WINDOW_MIN, WINDOW_MAX);
         answered.sealed.iter().for_each(|file| tier.seal(*file));
+        self.order_more(now, fx);
         self.changes.room = true;
         self.serve_waiting(now, fx);
     }
