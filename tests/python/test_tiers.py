@@ -258,6 +258,24 @@ def test_a_full_tier_gives_up_its_oldest_file_and_never_a_wrong_byte(tiered):
     assert read[:100].count(0) < 100, "it has room for less"
 
 
+def test_a_full_tier_keeps_what_is_read_and_goes_on_writing(tiered):
+    limit = 192 * MIB
+    pool, folder = tiered(limit=limit)
+    store = pool.store()
+    hot = [f"hot{number}" for number in range(20)]
+    put_all(store, hot, MIB)
+    for start in range(0, 480, 40):
+        put_all(store, [f"k{number}" for number in range(start, start + 40)], MIB)
+        assert None not in versions(store, hot)
+    assert pool.metric("mooncake_evicted_unwritten_objects_total") == 0
+    assert sum(file.stat().st_size for file in files(folder)) <= limit
+    assert versions(store, hot).count(0) >= 15, "what is read again and again is written once more"
+    last = [f"k{number}" for number in range(440, 480)]
+    assert versions(store, last) == [0] * len(last)
+    written = pool.metric("mooncake_tier_written_bytes_total") / MIB
+    assert written < 500 * 1.5, f"{written:.0f} MiB for 500 that were put: files are given up once"
+
+
 def test_a_byte_that_flips_on_the_disk_is_a_miss_and_never_an_answer(tiered):
     pool, folder = tiered()
     pool.spoils_replicas = True

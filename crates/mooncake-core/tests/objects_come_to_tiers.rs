@@ -14,6 +14,9 @@ use pool::{KIB, Pool, placed, plain};
 /// Blocks of a file in these tests.
 const FILE_BLOCKS: u64 = 8;
 
+/// What an owner whose disk is well grants.
+const WINDOW: u64 = 16 << 20;
+
 fn tier_uuid(number: u8) -> TierUuid {
     TierUuid([number; 16])
 }
@@ -90,13 +93,13 @@ impl WithTiers for Pool {
     fn written(&mut self, session: SessionId, number: u8, written: &[(Rid, Option<u64>)]) {
         let written: Vec<Written> =
             written.iter().map(|(rid, address)| Written { rid: *rid, address: *address }).collect();
-        let answered = OrdersAnswered { written, ..OrdersAnswered::default() };
+        let answered = OrdersAnswered { written, window: WINDOW, ..OrdersAnswered::default() };
         self.core.orders_answered(self.now, session, tier_uuid(number), &answered, &mut self.fx);
         self.collect();
     }
 
     fn seal(&mut self, session: SessionId, number: u8, file: u64) {
-        let answered = OrdersAnswered { sealed: vec![file], ..OrdersAnswered::default() };
+        let answered = OrdersAnswered { sealed: vec![file], window: WINDOW, ..OrdersAnswered::default() };
         self.core.orders_answered(self.now, session, tier_uuid(number), &answered, &mut self.fx);
         self.collect();
     }
@@ -395,6 +398,31 @@ fn an_answer_brings_the_next_orders_without_a_tick() {
         written += now;
     }
     assert_eq!(written, 6, "all of them, and no time has passed");
+    pool.check();
+}
+
+#[test]
+fn an_owner_that_takes_no_orders_is_read_and_no_put_waits_for_it() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "a", 4 * KIB);
+    pool.pass(20);
+    assert_eq!(pool.write_all(session, 1, 0), 1);
+    let none = OrdersAnswered::default();
+    pool.core.orders_answered(pool.now, session, tier_uuid(1), &none, &mut pool.fx);
+    pool.collect();
+    assert_eq!(pool.core.stats().tiers_refusing, 1);
+    pool.put(session, "large", 56 * KIB);
+    pool.pass(20);
+    assert!(pool.orders(session).is_empty(), "its disk is let be");
+    // What is written leaves, and so does what is not: at once.
+    pool.put(session, "larger", 60 * KIB);
+    assert_eq!([pool.exists("a"), pool.exists("large"), pool.exists("larger")], [true, false, true]);
+    let again = OrdersAnswered { window: WINDOW, ..OrdersAnswered::default() };
+    pool.core.orders_answered(pool.now, session, tier_uuid(1), &again, &mut pool.fx);
+    pool.collect();
+    assert_eq!(pool.core.stats().tiers_refusing, 0);
+    pool.pass(20);
+    assert_eq!(pool.write_all(session, 1, 1), 1, "it is asked again");
     pool.check();
 }
 

@@ -114,6 +114,10 @@ pub struct Appender<M: Medium> {
     gathered: Option<Gathered>,
     next_tag: u64,
     writes: BTreeMap<u64, Write<M::File>>,
+    /// When each of them began.
+    begun: BTreeMap<u64, Duration>,
+    /// Of the last look.
+    now: Duration,
     /// Records that are not written whole yet, by their addresses.
     unfinished: BTreeMap<Address, Unfinished>,
     /// Files whose writes have ended since the last sync of them began.
@@ -226,6 +230,8 @@ impl<M: Medium> Appender<M> {
             gathered: None,
             next_tag: 0,
             writes: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            now: Duration::ZERO,
             unfinished: BTreeMap::new(),
             dirty,
             ending: BTreeSet::new(),
@@ -303,6 +309,11 @@ impl<M: Medium> Appender<M> {
         !has_work && self.writes.is_empty() && self.sync == Sync::None && !self.syncs_at_once
     }
 
+    /// How long the disk has owed the answer that it owes longest.
+    pub fn owed_for(&self, now: Duration) -> Duration {
+        self.begun.first_key_value().map_or(Duration::ZERO, |(_, began)| now.saturating_sub(*began))
+    }
+
     /// Removes a file of which no record is live any more.
     pub fn retire(&mut self, file: FileNumber) -> io::Result<()> {
         debug_assert!(!self.is_appended(file));
@@ -315,6 +326,7 @@ impl<M: Medium> Appender<M> {
     /// Goes on. Waits so long at most for a disk where nothing else is to be done; not at all where nothing is under
     /// way.
     pub fn poll(&mut self, now: Duration, wait: Duration) -> Vec<Event> {
+        self.now = now;
         while let Some(ended) = self.queue.next(Duration::ZERO) {
             self.ended(ended);
         }
@@ -531,10 +543,12 @@ impl<M: Medium> Appender<M> {
     fn begin(&mut self, write: Write<M::File>, operation: Operation<M::File>) {
         self.next_tag += 1;
         self.writes.insert(self.next_tag, write);
+        self.begun.insert(self.next_tag, self.now);
         self.queue.submit(self.next_tag, operation);
     }
 
     fn ended(&mut self, Completion { tag, result, .. }: Completion) {
+        self.begun.remove(&tag);
         match self.writes.remove(&tag).expect("an operation of this queue") {
             Write::Records { number, file, records, len } => {
                 // A sync that began before this end does not cover it.

@@ -12,6 +12,7 @@ pub mod footer;
 pub mod fuzz_targets;
 #[cfg(test)]
 mod golden;
+pub mod health;
 pub mod medium;
 pub mod owner;
 pub mod reader;

@@ -5,7 +5,7 @@
 //! of [`TierOwner::poll`], for a driver to carry over the session's anchor and calls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::address::{Address, FileNumber, Geometry};
 use crate::appender::{Appender, Event, Loss, Order, Value};
 use crate::contents::{contents, object_id};
 use crate::footer::Entry;
+use crate::health::{Fitness, Health};
 use crate::medium::Medium;
 use crate::reader::{Miss, Place, Reader, Want};
 use crate::slots::Slots;
@@ -37,6 +38,9 @@ const WINDOW_FIRST: u64 = 16 << 20;
 
 /// Time that a window is for.
 const WINDOW_TIME: Duration = Duration::from_millis(500);
+
+/// A file system that was full is tried again after so long.
+const SHORT_FOR: Duration = Duration::from_secs(60);
 
 /// Buffers of the writer, and for what it reads itself.
 const WRITER_SLOTS: usize = 4;
@@ -61,7 +65,7 @@ pub enum ToMaster {
     Written {
         /// By rid.
         written: Vec<(Rid, Option<Address>)>,
-        /// Bytes that are written in half a second.
+        /// Bytes that are written in half a second; 0 if the disk is not to be written.
         window: u64,
         /// Files that are appended no more.
         sealed: Vec<FileNumber>,
@@ -123,6 +127,12 @@ pub struct TierOwner<M: Medium> {
     proven: BTreeMap<FileNumber, Vec<Rid>>,
     /// Giving up the oldest file gained next to nothing: not tried again before.
     stuck_until: Duration,
+    health: Health,
+    fitness: Fitness,
+    /// What the master was told last that it may order.
+    told_window: Option<u64>,
+    /// The file system has no room for more, whoever has taken it, and until when that counts.
+    short: Option<(u64, Duration)>,
 }
 
 enum Ordered {
@@ -233,6 +243,10 @@ impl<M: Medium> TierOwner<M> {
             is_mounted: false,
             proven: BTreeMap::new(),
             stuck_until: Duration::ZERO,
+            health: Health::default(),
+            fitness: Fitness::Good,
+            told_window: None,
+            short: None,
         })
     }
 
@@ -308,6 +322,7 @@ impl<M: Medium> TierOwner<M> {
     /// The master has mounted the tier: new files have this number at least.
     pub fn mounted(&mut self, head: u64) {
         self.is_mounted = true;
+        self.told_window = None;
         self.appender.begin_above(FileNumber(head));
     }
 
@@ -398,16 +413,37 @@ impl<M: Medium> TierOwner<M> {
         self.lock
     }
 
+    /// What may be done with the disk, as of the last [`TierOwner::poll`].
+    pub fn fitness(&self) -> Fitness {
+        self.fitness
+    }
+
+    /// Its records cannot be read: it is written no more for a while.
+    pub fn fails(&mut self, now: Duration, why: &str) {
+        self.health.fails(now, why);
+    }
+
     /// Goes on; waits so long at most for a disk. What is to be said to the master.
     pub fn poll(&mut self, now: Duration, wait: Duration) -> Vec<ToMaster> {
         let events = self.appender.poll(now, wait);
         let mut bytes = 0;
         for event in events {
             match event {
-                Event::Written { rid, address } => bytes += self.written(rid, address),
-                Event::Lost { rid, why } => self.lost(rid, why),
+                Event::Written { rid, address } => {
+                    self.health.wrote();
+                    bytes += self.written(rid, address);
+                }
+                Event::Lost { rid, why } => {
+                    match why {
+                        Loss::Full => self.is_short(now),
+                        Loss::Failed(kind) => self.health.failed(now, kind),
+                        Loss::SourceGone | Loss::WrongSum | Loss::TooLarge => {}
+                    }
+                    self.lost(rid, why);
+                }
                 Event::Sealed(file) => self.is_over(file),
                 Event::Suspect(file) => {
+                    self.health.failed(now, ErrorKind::Other);
                     tracing::warn!(file = file.0, "the disk failed to write a file of the tier; it is closed");
                     self.failed.insert(file);
                 }
@@ -416,10 +452,14 @@ impl<M: Medium> TierOwner<M> {
         let still: Vec<FileNumber> = self.failed.extract_if(.., |file| !self.appender.is_busy(*file)).collect();
         still.into_iter().for_each(|file| self.is_over(file));
         self.rate.wrote(now, bytes, !self.ordered.is_empty());
+        self.fitness = self.health.fitness(now, self.appender.owed_for(now));
+        let window = if self.fitness == Fitness::Good { self.rate.window } else { 0 };
+        let is_to_be_told = self.is_mounted && (window == 0) != (self.told_window == Some(0));
         let mut said = Vec::new();
-        if !self.answers.is_empty() || !self.sealed.is_empty() {
+        if !self.answers.is_empty() || !self.sealed.is_empty() || is_to_be_told {
             let (written, sealed) = (std::mem::take(&mut self.answers), std::mem::take(&mut self.sealed));
-            said.push(ToMaster::Written { written, window: self.rate.window, sealed });
+            self.told_window = Some(window);
+            said.push(ToMaster::Written { written, window, sealed });
         }
         said.extend(self.make_room(now));
         said
@@ -455,6 +495,19 @@ impl<M: Medium> TierOwner<M> {
         }
     }
 
+    /// The file system has less room than the tier may take: what it has must do for a while.
+    fn is_short(&mut self, now: Duration) {
+        let used: u64 = self.appender.files().values().sum();
+        if used + self.geometry.file_bytes() <= self.capacity && self.short.is_none() {
+            tracing::warn!(
+                bytes = used,
+                "the file system of the tier is full: its oldest files are given up for new ones. Others write there, \
+                 or its limit (MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES) is more than there is"
+            );
+            self.short = Some((used, now + SHORT_FOR));
+        }
+    }
+
     fn has_moved(&mut self, rid: Rid, bytes: u64) {
         if let Some(up) = &mut self.giving_up
             && up.moving.remove(&rid)
@@ -470,7 +523,9 @@ impl<M: Medium> TierOwner<M> {
         }
         if self.giving_up.is_none() {
             let used: u64 = self.appender.files().values().sum();
-            let has_room = used + FILES_AHEAD * self.geometry.file_bytes() <= self.capacity;
+            self.short = self.short.filter(|(_, until)| now < *until);
+            let capacity = self.short.map_or(self.capacity, |(found, _)| found.min(self.capacity));
+            let has_room = used + FILES_AHEAD * self.geometry.file_bytes() <= capacity;
             if has_room || now < self.stuck_until {
                 return None;
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use mooncake_ids::Rid;
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_tier::address::{Address, BLOCK, FILES_MIN, Geometry};
+use mooncake_tier::health::Fitness;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{Source, TierOwner, ToMaster};
 use mooncake_tier::slots::Slots;
@@ -104,4 +105,124 @@ fn memory_that_cannot_be_reached_leaves_no_record_and_others_are_written() {
     sources[1].is_reachable.store(false, Ordering::Relaxed);
     let answers = answers(&sources);
     assert!(answers[&1].is_some() && answers[&2].is_none() && answers[&3].is_some(), "{answers:?}");
+}
+
+/// An owner of a tier on that disk, for the tests of what a disk does.
+struct Owned {
+    disk: FaultyDisk,
+    tier: TierOwner<FaultyDisk>,
+    next: u64,
+    answers: BTreeMap<u64, Option<Address>>,
+    /// What it granted last.
+    window: Option<u64>,
+    /// Files that it wanted to give up.
+    given_up: Vec<u64>,
+}
+
+impl Owned {
+    fn new(faults: Faults, files: u64) -> Owned {
+        let disk = FaultyDisk::new(1, faults);
+        let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
+        let capacity = files * geometry.file_bytes();
+        let tier = Tier::create(disk.clone(), new_tier(capacity, geometry), owner(1), &Slots::new(2)).unwrap();
+        let mut tier = TierOwner::new(tier, true, capacity).unwrap();
+        tier.mounted(0);
+        Owned { disk, tier, next: 0, answers: BTreeMap::new(), window: None, given_up: Vec::new() }
+    }
+
+    fn order(&mut self, size: u64) -> u64 {
+        self.next += 1;
+        let (rid, source) = (Rid(2 * self.next), Leaving::new(size, size));
+        self.tier.order(rid, rid, self.next.to_string().into_bytes(), sum_of(&source), source);
+        self.next
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let until = self.disk.now() + time;
+        while self.disk.now() < until {
+            self.disk.pass(Duration::from_millis(10));
+            for said in self.tier.poll(self.disk.now(), Duration::ZERO) {
+                match said {
+                    ToMaster::Written { written, window, .. } => {
+                        self.answers.extend(written.into_iter().map(|(rid, address)| (rid.0 / 2, address)));
+                        self.window = Some(window);
+                    }
+                    // Nothing of it is needed.
+                    ToMaster::Reclaim { file, records } => {
+                        self.given_up.push(file.0);
+                        self.tier.judged(&vec![Rid(0); records.len()]);
+                    }
+                    ToMaster::Reclaimed(file) => self.tier.retire(0, &[file.0]),
+                }
+            }
+        }
+    }
+
+    fn is_written(&self, nth: u64) -> bool {
+        self.answers.get(&nth).is_some_and(Option::is_some)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_disk_that_fails_is_asked_for_nothing_and_tried_again_a_minute_later() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let first = owned.order(BLOCK);
+    owned.pass(SECOND);
+    assert!(owned.is_written(first) && owned.window > Some(0));
+    owned.disk.set_faults(Faults { failing: 1000, ..Faults::default() });
+    for _ in 0..2 {
+        let lost = owned.order(BLOCK);
+        owned.pass(SECOND);
+        assert_eq!(owned.answers.get(&lost), Some(&None), "it is answered, and not written");
+    }
+    assert_eq!((owned.window, owned.tier.fitness()), (Some(0), Fitness::ReadOnly));
+    owned.disk.set_faults(Faults::default());
+    owned.pass(62 * SECOND);
+    assert!(owned.window > Some(0), "it is tried again");
+    let last = owned.order(BLOCK);
+    owned.pass(SECOND);
+    assert!(owned.is_written(last));
+}
+
+#[test]
+fn a_disk_that_stands_still_is_asked_for_nothing_until_it_answers() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    owned.order(BLOCK);
+    owned.pass(SECOND);
+    owned.disk.set_faults(Faults { slowest: Duration::from_secs(30), ..Faults::default() });
+    let slow: Vec<u64> = (0..4).map(|_| owned.order(1 << 20)).collect();
+    owned.pass(SECOND);
+    let mut fitness = Vec::new();
+    for _ in 0..40 {
+        owned.pass(SECOND);
+        fitness.push(owned.tier.fitness());
+        if fitness.last() != Some(&Fitness::Good) {
+            assert_eq!(owned.window, Some(0));
+        }
+    }
+    assert!(fitness.contains(&Fitness::ReadOnly) && fitness.contains(&Fitness::Hung), "{fitness:?}");
+    owned.disk.set_faults(Faults::default());
+    owned.pass(120 * SECOND);
+    assert!(slow.iter().all(|nth| owned.is_written(*nth)), "late is not lost: {:?}", owned.answers);
+    assert_eq!(owned.tier.fitness(), Fitness::Good);
+    assert!(owned.window > Some(0));
+}
+
+#[test]
+fn a_file_system_that_others_have_filled_is_written_in_the_room_that_the_tier_has() {
+    let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
+    // It may have 64 files, and there is room for 12.
+    let mut owned = Owned::new(Faults { capacity: 12 * geometry.file_bytes(), ..Faults::default() }, 64);
+    let mut lost = 0;
+    for _ in 0..100 {
+        let nth = owned.order(geometry.file_bytes() / 2);
+        owned.pass(SECOND / 4);
+        lost += u64::from(!owned.is_written(nth));
+    }
+    assert!(owned.given_up.len() > 20, "{:?}", owned.given_up);
+    assert!(owned.given_up.is_sorted(), "the oldest goes first");
+    assert!(lost <= 4, "{lost} of 100 were not written");
+    assert!(owned.window > Some(0));
 }

@@ -10,6 +10,7 @@ use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_memory::Target;
 use mooncake_os::{Deadline, forked};
 use mooncake_segment::{Record, RecordError, Records, SegmentAddress};
+use mooncake_tier::health::Fitness;
 use mooncake_tier::owner::{Source, ToMaster};
 use mooncake_wire::message::{
     Rechecked, Replica, Tier, TierLeave, TierMount, TierOrder, TierRecheck, TierReclaim, TierWritten, anchor_up, reply,
@@ -85,6 +86,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         began: Instant::now(),
         mount_at: Some(Instant::now()),
         mounted: false,
+        hidden: false,
         refused: None,
         useless: Vec::new(),
         looked_at: None,
@@ -140,6 +142,8 @@ struct Driver<'a> {
     /// The tier is to be mounted then.
     mount_at: Option<Instant>,
     mounted: bool,
+    /// It was left, as its disk stands still.
+    hidden: bool,
     /// Why it is not, as was said.
     refused: Option<String>,
     /// Folders that the master does not know.
@@ -221,12 +225,35 @@ impl Driver<'_> {
                 delete_unknown(&self.options, log_id, &self.useless);
             }
         }
+        if self.records.is_failing() {
+            self.folder.tier.fails(self.began.elapsed(), "many reads of it failed within a minute");
+        }
         let wait = if self.folder.tier.is_idle() { Duration::ZERO } else { DISK_WAIT };
         for said in self.folder.tier.poll(self.began.elapsed(), wait) {
             if self.mounted {
                 self.say(said);
             }
         }
+        let is_hung = self.folder.tier.fitness() == Fitness::Hung;
+        if is_hung && self.mounted {
+            self.hide();
+        } else if is_hung != std::mem::replace(&mut self.hidden, is_hung) && !is_hung {
+            self.mount_at = Some(Instant::now());
+        }
+    }
+
+    /// The disk stands still: no reader is sent here before it has answered.
+    fn hide(&mut self) {
+        let path = self.folder.path.display();
+        tracing::error!(%path, "the disk of the tier stands still: what it has is not read until it answers");
+        let leave = request::Body::TierLeave(TierLeave { uuid: self.folder.uuid.0.to_vec().into() });
+        let control = &self.surroundings.control;
+        if let Err(error) = control.finish("hiding the tier", leave, control.lookup_timeout) {
+            tracing::debug!(%error, "the tier is not hidden yet");
+            return;
+        }
+        self.folder.tier.anchor_lost();
+        (self.mounted, self.hidden, self.mount_at) = (false, true, None);
     }
 
     fn mount(&mut self) {
@@ -392,7 +419,8 @@ impl Driver<'_> {
                 }
             }
             ToMaster::Reclaimed(file) => {
-                let body = TierReclaim { tier: tier(), file: file.0, last: true, ..TierReclaim::default() };
+                let none = Some(pack_keys(&[] as &[&[u8]]));
+                let body = TierReclaim { tier: tier(), file: file.0, keys: none, rids: Vec::new(), last: true };
                 if let Err(error) = self.reclaim(body) {
                     tracing::debug!(%error, "a file of the tier is not given up yet");
                     self.folder.tier.leave_off();

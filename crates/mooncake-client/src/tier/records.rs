@@ -25,6 +25,10 @@ const IDLE_MAX: usize = 16;
 /// Time that the disk has for a read.
 const LIMIT: Duration = Duration::from_secs(3);
 
+/// So many reads that fail within a minute are more than a few bad records.
+const FAILURES: u32 = 16;
+const COUNTED_FOR: Duration = Duration::from_secs(60);
+
 /// The records of one folder.
 pub(super) struct FolderRecords {
     folder: Folder,
@@ -32,11 +36,34 @@ pub(super) struct FolderRecords {
     geometry: Geometry,
     slots: Slots,
     idle: Mutex<Vec<Reader<Folder>>>,
+    /// When the minute began in which reads are counted that failed, and how many have.
+    failed: Mutex<(Instant, u32)>,
 }
 
 impl FolderRecords {
     pub fn new(folder: Folder, uuid: TierUuid, geometry: Geometry) -> FolderRecords {
-        FolderRecords { folder, uuid, geometry, slots: Slots::new(SLOTS), idle: Mutex::default() }
+        FolderRecords {
+            folder,
+            uuid,
+            geometry,
+            slots: Slots::new(SLOTS),
+            idle: Mutex::default(),
+            failed: Mutex::new((Instant::now(), 0)),
+        }
+    }
+
+    /// Whether so many reads failed within a minute that the disk, or what it gives, is not to be trusted.
+    pub fn is_failing(&self) -> bool {
+        let (since, count) = *self.failed.lock();
+        count >= FAILURES && since.elapsed() < COUNTED_FOR
+    }
+
+    fn has_failed(&self) {
+        let mut failed = self.failed.lock();
+        if failed.0.elapsed() >= COUNTED_FOR {
+            *failed = (Instant::now(), 0);
+        }
+        failed.1 += 1;
     }
 
     fn reader(&self) -> io::Result<Reader<Folder>> {
@@ -73,6 +100,9 @@ impl Records for FolderRecords {
             if idle.len() < IDLE_MAX {
                 idle.push(reader);
             }
+        }
+        if matches!(read, Err(Miss::Wrong | Miss::Failed(_))) {
+            self.has_failed();
         }
         read.map_err(|miss| match miss {
             Miss::Gone => RecordError::Gone,

@@ -48,7 +48,7 @@ pub struct Written {
 pub struct OrdersAnswered {
     /// Those that are answered.
     pub written: Vec<Written>,
-    /// Bytes that it writes in half a second.
+    /// Bytes that it writes in half a second; 0 if it takes no orders.
     pub window: u64,
     /// Files that it appends no more.
     pub sealed: Vec<u64>,
@@ -157,7 +157,8 @@ impl Core {
         let mut near = object.places.memory().iter().filter_map(|place| self.tier_near(place.segment, object.size));
         let records_max = self.config.tier_records_max;
         self.is_nearly_full(slot)
-            && near.any(|number| self.tiers.get(number).is_some_and(|tier| tier.records < records_max))
+            && near
+                .any(|number| self.tiers.get(number).is_some_and(|tier| tier.window > 0 && tier.records < records_max))
     }
 
     fn order_one(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) -> Ordered {
@@ -232,7 +233,7 @@ impl Core {
             self.counts.tier_written_bytes += size;
         }
         let tier = self.tiers.get_mut(number).expect("it is Live");
-        tier.window = answered.window.clamp(WINDOW_MIN, WINDOW_MAX);
+        tier.window = if answered.window == 0 { 0 } else { answered.window.clamp(WINDOW_MIN, WINDOW_MAX) };
         answered.sealed.iter().for_each(|file| tier.seal(*file));
         self.order_more(now, fx);
         self.changes.room = true;

@@ -41,6 +41,8 @@ pub struct Stats {
     pub tiers_live: u64,
     /// Tiers whose owner is away.
     pub tiers_hidden: u64,
+    /// Live tiers that take no orders.
+    pub tiers_refusing: u64,
     /// Most bytes of the Live tiers' files.
     pub tier_capacity_bytes: u64,
     /// Objects that Live tiers have.
@@ -90,6 +92,7 @@ impl Core {
                 continue;
             }
             stats.tiers_live += 1;
+            stats.tiers_refusing += u64::from(tier.window == 0);
             stats.tier_capacity_bytes += tier.spec.bytes;
             stats.tier_objects += tier.records;
             stats.tier_bytes += tier.bytes;

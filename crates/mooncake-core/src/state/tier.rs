@@ -53,7 +53,7 @@ pub(crate) struct Tier {
     pub unneeded: BTreeSet<u64>,
     /// Files that their owner says it appends no more.
     sealed: BTreeSet<u64>,
-    /// Bytes that may be under order.
+    /// Bytes that may be under order. None: its owner takes no orders, as its disk fails or stands still.
     pub window: u64,
     pub ordered_bytes: u64,
     pub ordered: usize,
@@ -148,7 +148,8 @@ impl Tier {
 
     /// Whether one more object of that size may be under order.
     pub fn takes(&self, bytes: u64) -> bool {
-        self.ordered == 0 || self.ordered < ORDERS_MAX && self.ordered_bytes + bytes <= self.window
+        let has_room = self.ordered == 0 || self.ordered < ORDERS_MAX && self.ordered_bytes + bytes <= self.window;
+        self.window > 0 && has_room
     }
 
     /// A new object is to be written in its turn.

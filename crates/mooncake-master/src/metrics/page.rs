@@ -178,6 +178,8 @@ impl Reading {
         out.section("Tiers");
         out.gauge("mooncake_tiers_live", "tiers that can be read", s.tiers_live);
         out.gauge("mooncake_tiers_hidden", "tiers whose owner is away: not read, nothing forgotten", s.tiers_hidden);
+        let refusing = "live tiers that are not written: their disk fails, or does not answer";
+        out.gauge("mooncake_tiers_refusing", refusing, s.tiers_refusing);
         out.gauge("master_total_file_capacity_bytes", "bytes that live tiers may take", s.tier_capacity_bytes);
         out.gauge("master_allocated_file_size_bytes", "bytes of objects on live tiers", s.tier_bytes);
         out.gauge("file_cache_nums_", "objects on live tiers, in memory too or not", s.tier_objects);
