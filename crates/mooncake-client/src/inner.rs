@@ -130,10 +130,10 @@ impl Inner {
         self.settings.interrupted.as_ref().is_some_and(|interrupted| interrupted())
     }
 
-    /// The data timeout counts from the last byte moved; this bounds the whole.
+    /// The stall timeout counts from the last byte moved; this bounds the whole.
     pub(crate) fn transfer_deadline<'a>(&self, bytes: u64, interrupted: &'a (dyn Fn() -> bool + Sync)) -> Deadline<'a> {
         let whole = Duration::from_secs(bytes / RATE_MIN);
-        Deadline::after(self.settings.data_timeout + whole, interrupted)
+        Deadline::after(self.settings.stall_timeout + whole, interrupted)
     }
 
     /// A number that differs from call to call.

@@ -24,8 +24,8 @@ impl LinkEvents for Ignore {
     fn take_epoch(&self, _: mooncake_segment::EpochQuestion) {}
 }
 
-fn tcp_links(data_timeout: Duration) -> Links {
-    let options = LinkOptions { paths: Paths::only(Path::Tcp), data_timeout, ..LinkOptions::new(WRITER) };
+fn tcp_links(stall_timeout: Duration) -> Links {
+    let options = LinkOptions { paths: Paths::only(Path::Tcp), stall_timeout, ..LinkOptions::new(WRITER) };
     Links::new(options, Box::new(Ignore)).unwrap()
 }
 

@@ -30,7 +30,7 @@ impl LinkSet {
     pub fn new(options: &StoreOptions, mark: u64, control: Arc<Control>) -> Result<Self, ServerError> {
         let mut template = LinkOptions::new(control.session().id);
         template.mark = mark;
-        template.data_timeout = options.data_timeout;
+        template.stall_timeout = options.stall_timeout;
         if !options.shared_memory {
             template.paths = Paths::only(Path::Tcp);
         }

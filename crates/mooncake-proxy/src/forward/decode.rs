@@ -153,7 +153,7 @@ pub(crate) struct Begun {
 
 impl Begun {
     /// Passes it on.
-    pub fn relay(self, stall: Duration, lease: Lease, turn: Turn, account: Account) -> Response {
+    pub fn relay(self, stall_timeout: Duration, lease: Lease, turn: Turn, account: Account) -> Response {
         let is_events = self.is_events();
         let Begun { status, mut headers, first, from } = self;
         without_connection(&mut headers);
@@ -161,7 +161,7 @@ impl Begun {
             // An error may be added.
             headers.remove(header::CONTENT_LENGTH);
         }
-        let relay = Relay::new(from, first, BodyOf { is_events, stall }, lease, turn, account);
+        let relay = Relay::new(from, first, BodyOf { is_events, stall_timeout }, lease, turn, account);
         let mut response = Response::new(Body::new(relay));
         *response.status_mut() = status;
         *response.headers_mut() = headers;

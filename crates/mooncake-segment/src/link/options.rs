@@ -94,7 +94,7 @@ pub struct LinkOptions {
     /// Paths that may be used.
     pub paths: Paths,
     /// Longest time a transfer may stand still.
-    pub data_timeout: Duration,
+    pub stall_timeout: Duration,
     /// Longest time for one attempt to connect.
     pub connect_timeout: Duration,
     /// After a failed attempt the peer is avoided for so long.
@@ -110,7 +110,7 @@ impl LinkOptions {
             session,
             mark: 0,
             paths: Paths::ALL,
-            data_timeout: Duration::from_secs(3),
+            stall_timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(1),
             retry_after: Duration::from_secs(1),
             max_lanes: 64,

@@ -111,7 +111,7 @@ impl RecordLinks {
             pid: self.process.pid,
             start_time: self.process.start_time,
         };
-        let (peer, timeouts): (Arc<str>, _) = (tier.label(), (self.options.connect_timeout, self.options.data_timeout));
+        let (peer, timeouts): (Arc<str>, _) = (tier.label(), (self.options.connect_timeout, self.options.stall_timeout));
         let unreached = |what: String| TransferError::Broken {
             peer: peer.to_string(),
             what: "reach the owner of a tier",

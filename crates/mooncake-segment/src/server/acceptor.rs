@@ -274,7 +274,7 @@ fn admit_to_tier(shared: &Arc<Shared>, caller: Caller, hello: &Hello, tier: Arc<
     let status = if tier.access_key == hello.access_key { Status::Unsupported } else { Status::WrongKey };
     match caller {
         Caller::Tcp(stream, _) if hello.purpose == Purpose::Lane && status == Status::Unsupported => {
-            record_lane::open(stream, hello, tier, shared.options.data_timeout)
+            record_lane::open(stream, hello, tier, shared.options.stall_timeout)
         }
         Caller::Tcp(stream, _) => refuse(&*stream, hello, status),
         Caller::Unix(stream) => refuse(&*stream, hello, status),

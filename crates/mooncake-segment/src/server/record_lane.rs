@@ -58,7 +58,7 @@ pub(super) fn open(
     stream: Guarded<TcpStream>,
     hello: &Hello,
     tier: Arc<ServedTier>,
-    data_timeout: Duration,
+    stall_timeout: Duration,
 ) -> Result<(), Status> {
     let Some(counted) = Counted::one_more() else {
         return super::acceptor::refuse(&*stream, hello, Status::Overloaded);
@@ -74,7 +74,7 @@ pub(super) fn open(
     let builder = std::thread::Builder::new().name("mooncake-records".into());
     let serve = move || {
         let _counted = counted;
-        let mut lane = Lane { stream, tier, data_timeout, named: None, buffer: Vec::new() };
+        let mut lane = Lane { stream, tier, stall_timeout, named: None, buffer: Vec::new() };
         let ended = lane.begin(&reply).and_then(|()| lane.serve());
         if let Err(error) = ended {
             tracing::debug!(%error, "a lane to a tier ended");
@@ -86,7 +86,7 @@ pub(super) fn open(
 struct Lane {
     stream: Guarded<TcpStream>,
     tier: Arc<ServedTier>,
-    data_timeout: Duration,
+    stall_timeout: Duration,
     /// What the next reads are of.
     named: Option<Record>,
     buffer: Vec<u8>,
@@ -97,7 +97,7 @@ impl Lane {
         self.stream.set_nonblocking(false)?;
         self.stream.set_nodelay(true)?;
         self.stream.set_read_timeout(Some(POLL_INTERVAL))?;
-        self.stream.set_write_timeout(Some(self.data_timeout))?;
+        self.stream.set_write_timeout(Some(self.stall_timeout))?;
         (&*self.stream).write_all(&reply.encode())
     }
 
@@ -123,7 +123,7 @@ impl Lane {
                 Ok(0) => return Ok(None),
                 Ok(count) => have += count,
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    let limit = if have == 0 { LANE_KEPT } else { self.data_timeout };
+                    let limit = if have == 0 { LANE_KEPT } else { self.stall_timeout };
                     if began.elapsed() > limit {
                         return Ok(None);
                     }

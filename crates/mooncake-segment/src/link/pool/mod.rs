@@ -81,7 +81,7 @@ impl LanePool {
             hello,
             bytes: address.bytes,
             addresses,
-            timeouts: (options.connect_timeout, options.data_timeout),
+            timeouts: (options.connect_timeout, options.stall_timeout),
             retry_after: options.retry_after,
             max_lanes: options.max_lanes.max(1),
             all_idle,

@@ -35,7 +35,7 @@ pub(super) struct Lane {
     address: SocketAddr,
     peer: Arc<str>,
     sequence: u64,
-    data_timeout: Duration,
+    stall_timeout: Duration,
     history: PollHistory,
     /// Both ends are inside this host: the kernel may take bytes from where they lie, and the receiver alone copies.
     within_host: bool,
@@ -76,7 +76,7 @@ impl Lane {
         timeouts: (Duration, Duration),
         deadline: &Deadline<'_>,
     ) -> Result<Lane, TransferError> {
-        let (connect_timeout, data_timeout) = timeouts;
+        let (connect_timeout, stall_timeout) = timeouts;
         let deadline = &deadline.within(connect_timeout);
         let broken = |what| move |source| TransferError::Broken { peer: peer.to_string(), what, source };
         let cannot_connect = broken("connect to a data lane");
@@ -99,7 +99,7 @@ impl Lane {
         let (history, bounce) = (PollHistory::new(), Bounce::new());
         let within_host = stays_within_host(&stream);
         let peer = peer.clone();
-        let lane = Lane { stream, address, peer, sequence: 0, data_timeout, history, within_host, bounce };
+        let lane = Lane { stream, address, peer, sequence: 0, stall_timeout, history, within_host, bounce };
         let mut stall = StallTimer::new(&lane, deadline);
         lane.send_bytes(&hello.encode(), &mut stall)?;
         let mut reply = [0; HELLO_LEN];
@@ -458,14 +458,14 @@ enum Sent {
 struct StallTimer<'a> {
     deadline: &'a Deadline<'a>,
     peer: Arc<str>,
-    data_timeout: Duration,
+    stall_timeout: Duration,
     /// When the standstill began, once a slice has passed without a byte.
     still_since: Option<Instant>,
 }
 
 impl<'a> StallTimer<'a> {
     fn new(lane: &Lane, deadline: &'a Deadline<'a>) -> StallTimer<'a> {
-        StallTimer { deadline, peer: lane.peer.clone(), data_timeout: lane.data_timeout, still_since: None }
+        StallTimer { deadline, peer: lane.peer.clone(), stall_timeout: lane.stall_timeout, still_since: None }
     }
 
     fn moved(&mut self) {
@@ -491,7 +491,7 @@ impl<'a> StallTimer<'a> {
         let now = Instant::now();
         let since = *self.still_since.get_or_insert_with(|| now.checked_sub(Deadline::SLICE).unwrap_or(now));
         let waited = now - since;
-        let (over, what) = if waited >= self.data_timeout {
+        let (over, what) = if waited >= self.stall_timeout {
             (true, "no byte moved")
         } else {
             (self.deadline.has_passed(), "the call's deadline passed")

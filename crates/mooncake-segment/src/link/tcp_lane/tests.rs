@@ -24,7 +24,7 @@ fn welcome() -> HelloReply {
 /// A lane, and the owner's end of it: the owner answers the hello with this, and then does as it is told.
 fn lane_to(
     answer: &[u8; HELLO_LEN],
-    data_timeout: Duration,
+    stall_timeout: Duration,
     owner: impl FnOnce(TcpStream) + Send,
     peer: impl FnOnce(Result<Lane, TransferError>, &Deadline<'_>),
 ) {
@@ -46,7 +46,7 @@ fn lane_to(
                 &hello(Purpose::Lane, UUID),
                 BYTES,
                 &"owner".into(),
-                (Duration::from_secs(10), data_timeout),
+                (Duration::from_secs(10), stall_timeout),
                 &deadline,
             ),
             &deadline,

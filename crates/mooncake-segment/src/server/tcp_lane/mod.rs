@@ -90,7 +90,7 @@ pub(super) fn open(
         // Broken already; there is no peer to tell.
         return Ok(());
     }
-    let lane = Lane::new(served.clone(), stream, peer, shared.options.data_timeout);
+    let lane = Lane::new(served.clone(), stream, peer, shared.options.stall_timeout);
     let reply = HelloReply {
         version: LANE_VERSION,
         status: Status::Ok,
@@ -189,9 +189,9 @@ impl From<Errno> for End {
 }
 
 impl Lane {
-    fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr, still: Duration) -> Lane {
+    fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr, stall_timeout: Duration) -> Lane {
         let control = LaneControl { stream, uuid: served.memory.uuid(), cut: AtomicBool::new(false) };
-        Lane { served, control: Arc::new(control), peer, stall: StallTimer::new(still), step: Step::NONE }
+        Lane { served, control: Arc::new(control), peer, stall: StallTimer::new(stall_timeout), step: Step::NONE }
     }
 
     pub(super) fn control(&self) -> &Arc<LaneControl> {
