@@ -30,7 +30,7 @@ pub(crate) struct Inner {
     pub(crate) settings: StoreOptions,
     pub(crate) registry: Registry,
     pub(crate) closed: AtomicBool,
-    turn: AtomicU64,
+    calls: AtomicU64,
     pub(crate) get_sessions: Mutex<GetSessions<Places, Numbering>>,
     /// Cause, and the thread whose call it was.
     pub(crate) last_miss: Mutex<Option<(ThreadId, String)>>,
@@ -56,7 +56,7 @@ impl Inner {
             settings,
             registry: Registry::new(),
             closed: AtomicBool::new(false),
-            turn: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
             get_sessions: Mutex::default(),
             last_miss: Mutex::default(),
             anchor: Mutex::new(Some(anchor)),
@@ -137,8 +137,8 @@ impl Inner {
     }
 
     /// A number that differs from call to call.
-    pub(crate) fn next_call(&self) -> u64 {
-        self.turn.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn number_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn keep_miss(&self, cause: String) {

@@ -48,7 +48,7 @@ struct Loop {
 impl Loops {
     /// For calls: as many as may be awake at a time, at least one.
     pub fn for_calls() -> io::Result<Loops> {
-        let count = mooncake_net::turns().clamp(1, CALL_THREADS_MAX);
+        let count = mooncake_net::busy_polls_max().clamp(1, CALL_THREADS_MAX);
         let loops =
             (0..count).map(|number| Loop::start(&format!("calls-{number}"), &mut Builder::new_current_thread()));
         Ok(Loops { loops: loops.collect::<io::Result<_>>()?, next: AtomicUsize::new(0), served: Arc::default() })

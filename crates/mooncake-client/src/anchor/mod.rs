@@ -76,7 +76,7 @@ struct Driver {
     connection: Option<Connection>,
     /// Made last, and not the session's yet.
     fresh: Option<Opened>,
-    /// What a turn has to send is to be gone by then.
+    /// What a round has to send is to be gone by then.
     send_by: Instant,
     absence: Absence,
 }
@@ -96,7 +96,7 @@ impl Driver {
             let mut out = Outputs::new();
             control.decide(|parts| self.machine.step(control.now(), parts, &mut out));
             if let Some(until) = self.carry_out(out)
-                && let Err(error) = self.turn(until)
+                && let Err(error) = self.poll_once(until)
             {
                 self.lose(&error, Vec::new());
             }
@@ -104,7 +104,7 @@ impl Driver {
     }
 
     /// One round: waits for something to do, hears the master, tells it.
-    fn turn(&mut self, until: Duration) -> Result<(), ConnectionError> {
+    fn poll_once(&mut self, until: Duration) -> Result<(), ConnectionError> {
         let shared = self.shared.clone();
         let control = &shared.control;
         let timeout = timespec(until.saturating_sub(control.now()));

@@ -87,8 +87,8 @@ impl GetDriver for Inner {
             }
     }
 
-    fn next_turn(&self) -> usize {
-        self.next_call() as usize
+    fn next_call(&self) -> usize {
+        self.number_call() as usize
     }
 
     fn note_miss(&self, cause: String) {

@@ -61,7 +61,7 @@ pub(crate) struct Instance {
     pub is_being_checked: AtomicBool,
     /// Of its bootstrap service, as far as known.
     engines: Mutex<Engines>,
-    turn: AtomicU32,
+    rotation: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl Instance {
         let (backlog, requests, failures) = (zero(), zero(), zero());
         let (is_proven, is_being_checked) = (AtomicBool::new(false), AtomicBool::new(false));
         let (hangs, left) = (Notify::new(), watch::Sender::new(()));
-        let (engines, turn) = (Mutex::default(), AtomicU32::new(0));
+        let (engines, rotation) = (Mutex::default(), AtomicU32::new(0));
         Instance {
             number,
             kind,
@@ -102,7 +102,7 @@ impl Instance {
             left,
             is_being_checked,
             engines,
-            turn,
+            rotation,
         }
     }
 
@@ -148,10 +148,10 @@ impl Instance {
     }
 
     /// The next of its engines, with its rank if there are several; none if none is known.
-    pub fn engine_in_turn(&self) -> Option<(Option<u32>, String)> {
+    pub fn next_engine(&self) -> Option<(Option<u32>, String)> {
         let engines = self.engines.lock();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize % engines.len().max(1);
-        let (rank, engine) = engines.iter().nth(turn)?;
+        let rotation = self.rotation.fetch_add(1, Ordering::Relaxed) as usize % engines.len().max(1);
+        let (rank, engine) = engines.iter().nth(rotation)?;
         Some(((engines.len() > 1).then_some(*rank), engine.clone()))
     }
 
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn engines_take_turns_and_are_forgotten_with_their_instance() {
         let one = instance();
-        assert_eq!(one.engine_in_turn(), None);
+        assert_eq!(one.next_engine(), None);
         one.set_engines([(0, "a".to_owned())].into());
-        assert_eq!(one.engine_in_turn(), Some((None, "a".into())), "there is no choice to speak of");
+        assert_eq!(one.next_engine(), Some((None, "a".into())), "there is no choice to speak of");
         one.set_engines([(0, "a".to_owned()), (3, "b".to_owned())].into());
-        let both = [one.engine_in_turn().unwrap(), one.engine_in_turn().unwrap()];
+        let both = [one.next_engine().unwrap(), one.next_engine().unwrap()];
         assert!(both.contains(&(Some(0), "a".into())) && both.contains(&(Some(3), "b".into())));
         one.failed(Instant::now(), "refused", true);
         assert!(!one.knows_engines());

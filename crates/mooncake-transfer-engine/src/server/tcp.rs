@@ -20,7 +20,7 @@ use crate::request::Opcode;
 use crate::server::writers::{NamedWriter, Writer};
 
 /// Bytes moved for one peer before the others have their turn.
-const TURN_BYTES: u64 = 32 << 20;
+const QUANTUM_BYTES: u64 = 32 << 20;
 
 /// Bytes of one system call, during which the buffer is not free; and of one step of device memory through the host.
 const COPY_STEP_BYTES: u64 = 1 << 20;
@@ -118,7 +118,7 @@ impl TcpPeerConnection {
     }
 
     pub fn step(&mut self, context: &ServerContext) -> Next {
-        let mut turn = TURN_BYTES;
+        let mut quantum = QUANTUM_BYTES;
         loop {
             let moved = match self.advance(context) {
                 Ok(moved) => moved,
@@ -130,8 +130,8 @@ impl TcpPeerConnection {
                     return Next::Close;
                 }
             };
-            turn = turn.saturating_sub(moved);
-            if turn == 0 {
+            quantum = quantum.saturating_sub(moved);
+            if quantum == 0 {
                 return Next::Again;
             }
         }
@@ -180,7 +180,7 @@ impl TcpPeerConnection {
                         Then::Header => begin(),
                         Then::Drain => {
                             let _ = self.stream.shutdown(std::net::Shutdown::Write);
-                            State::Drain { left: TURN_BYTES }
+                            State::Drain { left: QUANTUM_BYTES }
                         }
                     };
                 }
