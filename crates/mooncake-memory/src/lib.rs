@@ -23,7 +23,7 @@ mod socket_io;
 pub use caller::bounce::Bounce;
 pub use caller::neighbours::Neighbours;
 pub use caller::piece::{
-    Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources, total_of_targets,
+    Source, Destination, crc_of_sources, crc_of_destinations, split_sources, split_destinations, total_of_sources, total_of_destinations,
 };
 pub use caller::reach::{Bounds, RunsOut, check_reach};
 pub use caller::recycled::Recycled;
@@ -49,4 +49,4 @@ pub use shared::common_memory::CommonMemory;
 pub use shared::peer_memory::PeerMemory;
 pub use shared::peer_process::{PeerProcess, PullError};
 pub use shared::revision_page::{RevisionPage, RevisionPageView};
-pub use socket_io::{recv_targets, send_sources};
+pub use socket_io::{recv_destinations, send_sources};

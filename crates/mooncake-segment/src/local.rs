@@ -186,7 +186,7 @@ pub(crate) fn find(uuid: &SegmentUuid) -> Option<Arc<Served>> {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_memory::{Source, Target};
+    use mooncake_memory::{Source, Destination};
 
     use super::*;
     use crate::link::fixture::{Quiet, owner};
@@ -225,15 +225,15 @@ mod tests {
         };
         assert_eq!(report(), (0, 64));
         let mut back = [0; 64];
-        link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &deadline).unwrap();
+        link.read(rid, 0, &mut [Destination::new(&mut back)], Some(crc), &deadline).unwrap();
         assert_eq!((back, report()), ([5; 64], (64, 64)));
         let view = link.view(rid, 0, 32, None).unwrap().unwrap();
         assert_eq!((&*view, report()), (&[5; 32][..], (96, 64)));
 
         assert!(server.remove(memory.uuid()));
         let gone = |error| matches!(error, TransferError::Gone { .. });
-        let mut target = [0; 64];
-        assert!(gone(link.read(rid, 0, &mut [Target::new(&mut target)], None, &deadline).unwrap_err()));
+        let mut destination = [0; 64];
+        assert!(gone(link.read(rid, 0, &mut [Destination::new(&mut destination)], None, &deadline).unwrap_err()));
         let e = link.write(Rid(rid.0 + 2), 4096, &[Source::new(&[5; 64])], &deadline).unwrap_err();
         assert!(e.settled && gone(e.error));
         assert!(gone(link.view(rid, 0, 64, None).unwrap_err()));

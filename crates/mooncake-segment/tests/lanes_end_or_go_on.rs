@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Source, Target};
+use mooncake_memory::{Source, Destination};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkOptions, Path, Paths, ServerOptions};
 use support::*;
@@ -173,7 +173,7 @@ fn no_read_fails_and_no_put_loses_a_replica_because_an_owner_has_few_lanes_or_fe
                         let link = links.link(address, &soon()).unwrap();
                         let crc = link.write(placement, offset, &[Source::new(&value)], &soon()).unwrap();
                         let mut back = vec![0; value.len()];
-                        link.read(placement, offset, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
+                        link.read(placement, offset, &mut [Destination::new(&mut back)], Some(crc), &soon()).unwrap();
                         assert!(back == value);
                     }
                 });

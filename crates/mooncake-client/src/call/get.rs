@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Target, total_of_targets};
+use mooncake_memory::{Destination, total_of_destinations};
 use mooncake_segment::{LinkError, Record, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
@@ -25,25 +25,25 @@ pub struct GetInto<'a> {
     /// Its key.
     pub key: &'a [u8],
     /// Where its bytes go: filled in order, together at least as large as the object.
-    pub targets: Vec<Target<'a>>,
+    pub destinations: Vec<Destination<'a>>,
 }
 
 /// Memory that a get fills, made once the size of the object is known.
 pub trait Receive {
     /// The memory, in order: together at least as large as the object.
-    fn targets(&mut self) -> Vec<Target<'_>>;
+    fn destinations(&mut self) -> Vec<Destination<'_>>;
 }
 
 impl Receive for Vec<u8> {
-    fn targets(&mut self) -> Vec<Target<'_>> {
-        vec![Target::new(self)]
+    fn destinations(&mut self) -> Vec<Destination<'_>> {
+        vec![Destination::new(self)]
     }
 }
 
 /// Where bytes of an object from one on go.
 pub(crate) struct Part<'p, 'a> {
     pub offset: u64,
-    pub targets: &'p mut [Target<'a>],
+    pub destinations: &'p mut [Destination<'a>],
 }
 
 impl GetDriver for Inner {
@@ -101,8 +101,8 @@ impl Inner {
         let keys: Vec<&[u8]> = items.iter().map(|item| item.key).collect();
         let on_device: u64 = items
             .iter()
-            .filter(|item| item.targets.iter().any(Target::is_on_device))
-            .map(|item| total_of_targets(&item.targets))
+            .filter(|item| item.destinations.iter().any(Destination::is_on_device))
+            .map(|item| total_of_destinations(&item.destinations))
             .fold(0, u64::saturating_add);
         if threads_for(keys.len(), on_device) > 1 {
             return ready(read_batch(self, &keys, async |found, numbering, lost| {
@@ -110,7 +110,7 @@ impl Inner {
             }));
         }
         self.read_each(&keys, |index, object, numbering, lost| {
-            self.fetch(keys[index], object, numbering, &mut items[index].targets, lost, &|| self.is_interrupted())
+            self.fetch(keys[index], object, numbering, &mut items[index].destinations, lost, &|| self.is_interrupted())
         })
     }
 
@@ -128,7 +128,7 @@ impl Inner {
         let before: &[LostReplica] = lost;
         let read = |(item, object): &mut (&mut GetInto<'_>, &Object), interrupted: &(dyn Fn() -> bool + Sync)| {
             let mut lost = before.to_vec();
-            let fetched = self.fetch(item.key, object, numbering, &mut item.targets, &mut lost, interrupted);
+            let fetched = self.fetch(item.key, object, numbering, &mut item.destinations, &mut lost, interrupted);
             (fetched, lost.split_off(before.len()))
         };
         let starved = |(fetched, _): &(Fetched, _)| matches!(fetched, Fetched::Failed(error) if is_no_staging(error));
@@ -153,7 +153,7 @@ impl Inner {
                 Err(error) => return Fetched::Failed(error),
             };
             let fetched =
-                self.fetch(keys[index], object, numbering, &mut buffer.targets(), lost, &|| self.is_interrupted());
+                self.fetch(keys[index], object, numbering, &mut buffer.destinations(), lost, &|| self.is_interrupted());
             if matches!(fetched, Fetched::Done(_)) {
                 received[index] = Some(buffer);
             }
@@ -181,21 +181,21 @@ impl Inner {
         key: &[u8],
         object: &Object,
         numbering: Numbering,
-        targets: &mut [Target<'_>],
+        destinations: &mut [Destination<'_>],
         lost: &mut Vec<LostReplica>,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Fetched {
-        let buffers = total_of_targets(targets);
+        let buffers = total_of_destinations(destinations);
         if buffers < object.size {
             return Fetched::Failed(Cause::BufferTooSmall { object: object.size, buffers }.into());
         }
         ready(read_any_replica(self, key, object, numbering, lost, async |replica| {
-            let part = Part { offset: 0, targets: &mut trimmed(targets, object.size) };
+            let part = Part { offset: 0, destinations: &mut trimmed(destinations, object.size) };
             self.read_replica((key, object), replica, numbering, part, interrupted)
         }))
     }
 
-    /// Reads into all targets from a byte of the object on. The whole of it is verified by its checksum.
+    /// Reads into all destinations from a byte of the object on. The whole of it is verified by its checksum.
     pub(crate) fn read_replica(
         &self,
         object: (&[u8], &Object),
@@ -209,12 +209,12 @@ impl Inner {
         let Some(address) = address.as_ref().filter(|address| address.is_tier) else {
             return self.read_replica_at(object, replica, address.as_ref(), part, interrupted);
         };
-        let Part { offset, targets } = part;
-        let first = self.read_replica_at(object, replica, Some(address), Part { offset, targets }, interrupted);
+        let Part { offset, destinations } = part;
+        let first = self.read_replica_at(object, replica, Some(address), Part { offset, destinations }, interrupted);
         let Err(Unread { doubt: Doubt::None, .. }) = first else { return first };
         // Its owner may have been started again (docs/safety.md, rule T9).
         match self.shared.directory.renew(&self.shared.control, numbering, replica, address) {
-            Some(other) => self.read_replica_at(object, replica, Some(&other), Part { offset, targets }, interrupted),
+            Some(other) => self.read_replica_at(object, replica, Some(&other), Part { offset, destinations }, interrupted),
             None => first,
         }
     }
@@ -225,7 +225,7 @@ impl Inner {
         (key, object): (&[u8], &Object),
         replica: &Replica,
         address: Option<&Arc<SegmentAddress>>,
-        Part { offset, targets }: Part<'_, '_>,
+        Part { offset, destinations }: Part<'_, '_>,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Unread> {
         let no_doubt = |error: StoreError| Unread { error, doubt: Doubt::None, passing: false };
@@ -235,17 +235,17 @@ impl Inner {
             return Err(no_doubt(gone.into()));
         };
         let deadline = self.transfer_deadline(object.size, interrupted);
-        let whole = offset == 0 && total_of_targets(targets) == object.size;
+        let whole = offset == 0 && total_of_destinations(destinations) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
         if address.is_tier {
             let (rid, key_bytes) = (Rid(replica.rid), key.len() as u32);
             let record = Record { rid, address: extent.offset, size: object.size, key_bytes };
             let records = self.shared.links.records();
-            return records.read(address, &record, offset, targets, crc, &deadline).map_err(unread);
+            return records.read(address, &record, offset, destinations, crc, &deadline).map_err(unread);
         }
         let unreached = |error: LinkError| Unread { passing: error.is_passing(), ..no_doubt(link_error(&error)) };
         let link = self.shared.links.link(address, &deadline).map_err(unreached)?;
-        link.read(Rid(replica.rid), extent.offset + offset, targets, crc, &deadline).map_err(unread)
+        link.read(Rid(replica.rid), extent.offset + offset, destinations, crc, &deadline).map_err(unread)
     }
 }
 
@@ -268,16 +268,16 @@ pub(crate) fn bytes_of(read: &[Result<Option<u64>, StoreError>]) -> u64 {
     read.iter().filter_map(|outcome| outcome.as_ref().ok().copied().flatten()).sum()
 }
 
-/// Exactly as much of the targets as the object needs.
-fn trimmed<'a>(targets: &'a mut [Target<'_>], size: u64) -> Vec<Target<'a>> {
+/// Exactly as much of the destinations as the object needs.
+fn trimmed<'a>(destinations: &'a mut [Destination<'_>], size: u64) -> Vec<Destination<'a>> {
     let mut left = size;
-    let mut trimmed = Vec::with_capacity(targets.len());
-    for target in targets {
-        let part = left.min(target.len() as u64) as usize;
+    let mut trimmed = Vec::with_capacity(destinations.len());
+    for destination in destinations {
+        let part = left.min(destination.len() as u64) as usize;
         if part == 0 {
             continue;
         }
-        trimmed.push(target.reborrow().split_at(part).0);
+        trimmed.push(destination.reborrow().split_at(part).0);
         left -= part as u64;
     }
     trimmed

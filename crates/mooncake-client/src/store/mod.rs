@@ -151,7 +151,7 @@ impl Store {
         self.inner.closed.load(Ordering::Acquire)
     }
 
-    /// Registered memory, for [`Source::foreign`] and [`mooncake_memory::Target::foreign`].
+    /// Registered memory, for [`Source::foreign`] and [`mooncake_memory::Destination::foreign`].
     pub fn registry(&self) -> &Registry {
         &self.inner.registry
     }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::caller::piece::{Source, Target, leading_run, total_of_sources, total_of_targets};
+use crate::caller::piece::{Source, Destination, leading_run, total_of_sources, total_of_destinations};
 use crate::copy::{self, Stores};
 use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
@@ -174,8 +174,8 @@ impl Mapping {
 
     /// Reads bytes of an object: the bytes, barrier, the stamps of the granules
     /// that they lie in. Fills all pieces, from any byte of the extent on.
-    pub fn read(&self, rid: Rid, offset: u64, pieces: &mut [Target<'_>], verify: Verify) -> Result<u32, ReadError> {
-        let len = total_of_targets(pieces);
+    pub fn read(&self, rid: Rid, offset: u64, pieces: &mut [Destination<'_>], verify: Verify) -> Result<u32, ReadError> {
+        let len = total_of_destinations(pieces);
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
         let load = || self.load_pieces(offset, pieces, len, verify != Verify::Skip);
@@ -367,7 +367,7 @@ impl Mapping {
     }
 
     /// Fills the pieces from `len` bytes from `offset` on, which the caller has checked.
-    fn load_pieces(&self, offset: u64, pieces: &mut [Target<'_>], len: u64, sum: bool) -> Result<u32, CopyError> {
+    fn load_pieces(&self, offset: u64, pieces: &mut [Destination<'_>], len: u64, sum: bool) -> Result<u32, CopyError> {
         let (mut done, mut crc) = (0, 0);
         let mut staging = Staging::default();
         let mut index = 0;
@@ -593,7 +593,7 @@ mod tests {
             // SAFETY: a word of a mapping that outlives the range and that is only used as an atomic elsewhere.
             let stamp = unsafe { ForeignRange::new(stamp, 8) };
             let mut rest = vec![0; later.len() - 8];
-            let mut pieces = [Target::foreign(stamp, &Registry::new()).unwrap(), Target::new(&mut rest)];
+            let mut pieces = [Destination::foreign(stamp, &Registry::new()).unwrap(), Destination::new(&mut rest)];
             let read = mapping.read(Rid(2), 0, &mut pieces, verify);
             assert!(matches!(read, Err(ReadError::Stale { rid: 2, found: 4 })), "granule {granule}: {read:?}");
         }

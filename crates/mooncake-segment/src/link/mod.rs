@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{
-    CopyError, Mapping, ReadError, Source, Target, Verify, crc_of_sources, crc_of_targets, total_of_sources,
-    total_of_targets,
+    CopyError, Mapping, ReadError, Source, Destination, Verify, crc_of_sources, crc_of_destinations, total_of_sources,
+    total_of_destinations,
 };
 use mooncake_os::{Deadline, forked};
 
@@ -172,11 +172,11 @@ impl Link {
         &self,
         rid: Rid,
         offset: u64,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
-        let span = Span { rid, offset, len: total_of_targets(pieces) };
+        let span = Span { rid, offset, len: total_of_destinations(pieces) };
         self.check(span)?;
         let mapping = match &self.kind {
             Kind::Local(served, _) => served.memory.mapping(),
@@ -271,12 +271,12 @@ impl Link {
         &self,
         pool: &LanePool,
         span: Span,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
         let outcome = pool.with_lane(deadline, |lane| lane.read(span, pieces, crc.is_some(), deadline));
-        let actual = outcome.result.map_err(|error| named(error, || crc_of_targets(0, pieces, 0, span.len).err()))?;
+        let actual = outcome.result.map_err(|error| named(error, || crc_of_destinations(0, pieces, 0, span.len).err()))?;
         match crc {
             Some(expected) if expected != actual => {
                 Err(TransferError::Checksum { peer: self.label.to_string(), rid: span.rid.0, expected, actual })

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use mooncake_ids::SegmentUuid;
-use mooncake_memory::{Target, total_of_targets};
+use mooncake_memory::{Destination, total_of_destinations};
 use mooncake_os::{Deadline, ProcessIdentity};
 use parking_lot::Mutex;
 
@@ -41,7 +41,7 @@ impl RecordLinks {
         tier: &SegmentAddress,
         record: &Record,
         from: u64,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
@@ -49,7 +49,7 @@ impl RecordLinks {
             Some(lane) => lane,
             None => self.connect(tier, deadline)?,
         };
-        let len = total_of_targets(pieces);
+        let len = total_of_destinations(pieces);
         let span = Span { rid: record.rid, offset: from, len };
         let outcome = lane.read_record(record, span, pieces, crc.is_some(), deadline);
         if outcome.reusable {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use mooncake_memory::{ForeignRange, SharedBlock, Source, Target, check_reach, shared_block};
+use mooncake_memory::{ForeignRange, SharedBlock, Source, Destination, check_reach, shared_block};
 use mooncake_os::Deadline;
 use parking_lot::{Mutex, RwLock};
 
@@ -360,8 +360,8 @@ impl Buffers {
     }
 
     /// Memory to write to, as above.
-    pub fn target(&self, range: ForeignRange) -> Target<'static> {
-        Target::unregistered(range)
+    pub fn destination(&self, range: ForeignRange) -> Destination<'static> {
+        Destination::unregistered(range)
     }
 }
 

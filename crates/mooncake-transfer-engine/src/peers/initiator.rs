@@ -151,12 +151,12 @@ impl Initiator {
                 Opcode::Read => (there, here),
                 Opcode::Write => (here, there),
             };
-            let (source, mut target) = (self.node.context.buffers.source(from), self.node.context.buffers.target(into));
-            let copied = if source.is_on_device() || target.is_on_device() {
-                bounce.copy(&source, &mut target).map_err(|error| error.to_string())
+            let (source, mut destination) = (self.node.context.buffers.source(from), self.node.context.buffers.destination(into));
+            let copied = if source.is_on_device() || destination.is_on_device() {
+                bounce.copy(&source, &mut destination).map_err(|error| error.to_string())
             } else {
                 let from = from.addr() as u64;
-                self.node.context.own_process.pull(from, &mut target).map_err(|error| error.to_string())
+                self.node.context.own_process.pull(from, &mut destination).map_err(|error| error.to_string())
             };
             copied.map_err(EngineError::Memory)?;
         }

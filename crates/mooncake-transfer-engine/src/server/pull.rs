@@ -55,11 +55,11 @@ impl Pull {
             let Some(buffer) = buffers.find(first.to, first.len) else { return refused };
             let Some(_in_use) = buffer.enter() else { return refused };
             // Neighbours in one buffer go together, as far as one step reaches.
-            let (mut targets, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
+            let (mut destinations, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
             let (mut at, mut done) = (self.at, self.done);
             while let Some(piece) = self.asked.get(at).filter(|piece| buffer.holds(piece.to, piece.len)) {
                 let step = (piece.len - done).min(COPY_STEP_BYTES - bytes);
-                targets.push(buffers.target(buffer.part(piece.to + done, step)));
+                destinations.push(buffers.destination(buffer.part(piece.to + done, step)));
                 from.push((piece.from.wrapping_add(done), step));
                 bytes += step;
                 done += step;
@@ -69,7 +69,7 @@ impl Pull {
                 (at, done) = (at + 1, 0);
             }
             let Some(copying) = access_page.copy() else { return Progress::Gone };
-            match peer.pull_while(&from, &mut targets, || copying.is_wanted()) {
+            match peer.pull_while(&from, &mut destinations, || copying.is_wanted()) {
                 Ok(true) => (self.at, self.done) = (at, done),
                 Ok(false) => return Progress::Gone,
                 Err(error) => return Progress::Done(self.answer(&error)),

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Bounce, recv_targets, send_sources};
+use mooncake_memory::{Bounce, recv_destinations, send_sources};
 use mooncake_net::unpace;
 use mooncake_os::Guarded;
 use rustix::io::Errno;
@@ -304,12 +304,12 @@ impl Payload {
         }
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
         let (start, len) = self.chunk();
-        let mut parts = [context.buffers().target(self.buffer.part(self.addr + start, len))];
+        let mut parts = [context.buffers().destination(self.buffer.part(self.addr + start, len))];
         let within = self.done - start;
-        let staged = Bounce::is_needed_for_targets(&parts);
+        let staged = Bounce::is_needed_for_destinations(&parts);
         let count = match staged {
-            true => recv_targets(fd, &mut bounce.targets(&mut parts), within, len - within),
-            false => recv_targets(fd, &mut parts, within, len - within),
+            true => recv_destinations(fd, &mut bounce.destinations(&mut parts), within, len - within),
+            false => recv_destinations(fd, &mut parts, within, len - within),
         };
         let count = count.map_err(|error| Stop::of(error, Next::Read))? as u64;
         if count == 0 {

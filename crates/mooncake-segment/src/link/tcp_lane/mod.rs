@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    Bounce, Lending, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
-    split_targets, total_of_sources,
+    Bounce, Lending, Source, Destination, crc_of_sources, crc_of_destinations, recv_destinations, send_sources, split_sources,
+    split_destinations, total_of_sources,
 };
 use mooncake_net::{ConnectError, PollHistory, connect, is_readable, recv_busy_poll, stays_within_host, unpace};
 use mooncake_os::{Deadline, Guarded};
@@ -126,7 +126,7 @@ impl Lane {
     pub(super) fn read(
         &mut self,
         span: Span,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         checksum: bool,
         deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
@@ -143,7 +143,7 @@ impl Lane {
         if reply.len != span.len {
             return Outcome::new(Err(self.nonsense("it sends another length than asked for")), false, true);
         }
-        let received = if Bounce::is_needed_for_targets(pieces) {
+        let received = if Bounce::is_needed_for_destinations(pieces) {
             let mut bounce = std::mem::take(&mut self.bounce);
             let received = self.receive_by_bounce(span.len, pieces, checksum, &mut bounce, &mut stall);
             self.bounce = bounce;
@@ -176,7 +176,7 @@ impl Lane {
         &mut self,
         record: &Record,
         span: Span,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         checksum: bool,
         deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
@@ -192,7 +192,7 @@ impl Lane {
     fn receive_by_bounce(
         &self,
         len: u64,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         checksum: bool,
         bounce: &mut Bounce,
         stall: &mut StallTimer<'_>,
@@ -200,8 +200,8 @@ impl Lane {
         let (mut got, mut crc) = (0, 0);
         while got < len {
             let now = (len - got).min(RECV_CHUNK);
-            let mut chunk = split_targets(pieces, got, got + now);
-            crc = self.receive(now, &mut bounce.targets(&mut chunk), crc, checksum, stall)?;
+            let mut chunk = split_destinations(pieces, got, got + now);
+            crc = self.receive(now, &mut bounce.destinations(&mut chunk), crc, checksum, stall)?;
             bounce.deliver(&mut chunk)?;
             got += now;
         }
@@ -212,14 +212,14 @@ impl Lane {
     fn receive(
         &self,
         len: u64,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         mut crc: u32,
         checksum: bool,
         stall: &mut StallTimer<'_>,
     ) -> Result<u32, TransferError> {
         let (mut got, mut checked) = (0, 0);
         while got < len {
-            match recv_targets(self.fd(), pieces, got, (len - got).min(RECV_CHUNK)) {
+            match recv_destinations(self.fd(), pieces, got, (len - got).min(RECV_CHUNK)) {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     got += count as u64;
@@ -228,7 +228,7 @@ impl Lane {
                 Err(e) => stall.failed(e, "receive")?,
             }
             if checksum && (got - checked >= RECV_CHUNK || got == len) {
-                crc = crc_of_targets(crc, pieces, checked, got)?;
+                crc = crc_of_destinations(crc, pieces, checked, got)?;
                 checked = got;
             }
         }

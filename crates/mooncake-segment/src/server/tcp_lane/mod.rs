@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::{CopyError, Mapping, ReadError, Target, Verify};
+use mooncake_memory::{CopyError, Mapping, ReadError, Destination, Verify};
 use mooncake_net::{is_readable, keep_alive, unpace};
 use mooncake_os::Guarded;
 use rustix::io::Errno;
@@ -303,8 +303,8 @@ impl Lane {
         let mut small = std::mem::take(&mut worker.small);
         small.resize(REPLY_LEN + len + TRAILER_LEN, 0);
         let found = {
-            let mut target = [Target::new(&mut small[REPLY_LEN..REPLY_LEN + len])];
-            self.served.memory.mapping().read(Rid(frame.rid), frame.offset, &mut target, Verify::Skip)
+            let mut destination = [Destination::new(&mut small[REPLY_LEN..REPLY_LEN + len])];
+            self.served.memory.mapping().read(Rid(frame.rid), frame.offset, &mut destination, Verify::Skip)
         };
         let sent = match found {
             Ok(_) => {
