@@ -33,14 +33,14 @@ pub(crate) struct Served {
 impl Served {
     /// Fresh memory: nothing older than the epoch can be there. [`Insiders::mounted`] says in which epoch that is.
     pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, waker: Arc<Waker>) -> Served {
-        let settled = waker.clone();
+        let write_ended = waker.clone();
         let machine = machine::Insiders::new(Epoch::numbered(epoch));
         let state = Mutex::new(State { machine, inside: HashMap::new() });
         Served {
             insiders: Arc::new(Insiders { uuid: memory.uuid(), state, waker }),
             memory,
             access_key,
-            gate: Gate::new(epoch, Box::new(move || settled.wake())),
+            gate: Gate::new(epoch, Box::new(move || write_ended.wake())),
             removed: AtomicBool::new(false),
         }
     }

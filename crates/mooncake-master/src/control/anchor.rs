@@ -75,7 +75,7 @@ async fn receive<R: AsyncRead + Unpin>(
         if commit.is_none() && heard.confirms() {
             commit = shared.commit_all_aside()?;
         }
-        let logged = unlogged.settle(commit, changed).await?;
+        let logged = unlogged.add(commit, changed).await?;
         if let Some(reply) = pongs.reply(&heard, logged, shared.position()) {
             anchor.queue.push(&reply);
         }
@@ -105,9 +105,9 @@ struct Unlogged {
 }
 
 impl Unlogged {
-    /// Whether everything is in the log, with what a further frame has changed, of so many bytes: it says so at once
-    /// or, if nothing was under way, after a moment.
-    async fn settle(&mut self, commit: Option<Commit>, bytes: usize) -> Result<bool, LogClosed> {
+    /// Adds what a further frame has changed, of so many bytes, and gives whether all is in the log: at once or, if
+    /// nothing was under way, after a moment.
+    async fn add(&mut self, commit: Option<Commit>, bytes: usize) -> Result<bool, LogClosed> {
         let timeout = if self.last.is_none() { SLOW } else { Duration::ZERO };
         if commit.is_some() {
             self.last = commit;

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_about_an_epoch_settles_earlier_ones_and_no_later_one() {
+    fn the_word_about_an_epoch_answers_earlier_ones_and_no_later_one() {
         let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
         for epoch in [A2, A3] {
             peer.heard(&Frame::take_epoch(epoch), &memory);

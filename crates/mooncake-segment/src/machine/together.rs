@@ -227,7 +227,7 @@ impl World {
                 self.taken = if taken.is_empty() { self.taken } else { number };
             }
         }
-        self.owner.settle(Duration::ZERO, &mut out);
+        self.owner.check_promises(Duration::ZERO, &mut out);
         out.into_iter().for_each(|output| self.carry_out(output));
         Some(())
     }

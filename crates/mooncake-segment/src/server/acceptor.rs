@@ -97,7 +97,7 @@ impl Acceptor {
     pub(super) fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Acquire) {
             let overdue = self.callers.next_overdue().map(|(_, deadline)| deadline);
-            let soonest = overdue.into_iter().chain(self.shared.next_settle()).chain(self.rest_until).min();
+            let soonest = overdue.into_iter().chain(self.shared.next_check()).chain(self.rest_until).min();
             let timeout = soonest.map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
             match self.shared.readiness.wait::<AT_ONCE>(timeout) {
                 Ok(ready) => ready.for_each(|(number, flags)| self.attend(Of::numbered(number), flags)),
@@ -106,7 +106,7 @@ impl Acceptor {
                     std::thread::sleep(OUT_OF_DESCRIPTORS);
                 }
             }
-            self.shared.settle();
+            self.shared.check_promises();
             self.keep_time(Instant::now());
         }
     }

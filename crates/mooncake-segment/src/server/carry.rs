@@ -93,18 +93,18 @@ impl Shared {
     }
 
     /// Looks at every unfinished promise again and reports the kept ones.
-    pub(super) fn settle(&self) {
+    pub(super) fn check_promises(&self) {
         let later = {
             let mut state = self.state.lock();
             let mut out = Vec::new();
-            state.owner.settle(self.now(), &mut out);
+            state.owner.check_promises(self.now(), &mut out);
             state.carry_out(out)
         };
         self.report(later);
     }
 
     /// When to do that again whatever happens: lanes are to be cut then.
-    pub(super) fn next_settle(&self) -> Option<Instant> {
+    pub(super) fn next_check(&self) -> Option<Instant> {
         self.state.lock().owner.next_cut().map(|at| self.started + at)
     }
 
@@ -206,7 +206,7 @@ mod tests {
             assert_eq!(state.owner.take_epoch(Duration::ZERO, Epoch::numbered(2), &mut out), Ok(Vec::new()));
             state.carry_out(out);
         }
-        server.shared.settle();
+        server.shared.check_promises();
         assert_eq!((server.taken(memory.uuid()), server.attached()), (2, 0));
     }
 
@@ -242,9 +242,9 @@ mod tests {
         answer
     }
 
-    fn settled(state: &mut State) -> Vec<Output> {
+    fn kept_promises(state: &mut State) -> Vec<Output> {
         let mut out = Vec::new();
-        state.owner.settle(Duration::ZERO, &mut out);
+        state.owner.check_promises(Duration::ZERO, &mut out);
         out
     }
 
@@ -264,7 +264,7 @@ mod tests {
             // The owner finds out when it has something to say.
             assert!(asked(&mut state, fence(uuid, 4)).is_some());
             let heard = if farewell { 4 } else { answers as u64 };
-            let kept: Vec<u64> = settled(&mut state).iter().map(fenced).collect();
+            let kept: Vec<u64> = kept_promises(&mut state).iter().map(fenced).collect();
             let (answered, rest) = kept.split_at(answers);
             assert_eq!(answered, (1..=answers as u64).collect::<Vec<u64>>(), "in the order of its answers");
             assert_eq!((answered.len() + rest.len()) as u64, heard);
@@ -278,11 +278,11 @@ mod tests {
             assert_eq!(asked(&mut state, fence(uuid, 5)), None);
             let mut out = Vec::new();
             state.owner.heard(id, &asked_for[2], &mut out);
-            assert_eq!((out, settled(&mut state)), (vec![], vec![]));
+            assert_eq!((out, kept_promises(&mut state)), (vec![], vec![]));
             let mut out = Vec::new();
             state.owner.process_ended(id, &mut out);
             state.carry_out(out);
-            assert_eq!(settled(&mut state).len(), 5 - answers);
+            assert_eq!(kept_promises(&mut state).len(), 5 - answers);
             assert_eq!((state.owner.attached(), state.attached.len()), (0, 0));
         }
     }
@@ -299,7 +299,7 @@ mod tests {
         state.lost(id, &io::ErrorKind::UnexpectedEof.into());
         assert!(state.attached[&id].pipe.is_none());
         assert_eq!(asked(&mut state, fence(uuid, 1)), None, "a list of questions would grow until its process ends");
-        assert_eq!((settled(&mut state), state.owner.attached()), (vec![], 1), "that it hung up proves nothing");
+        assert_eq!((kept_promises(&mut state), state.owner.attached()), (vec![], 1), "that it hung up proves nothing");
     }
 
     #[test]
