@@ -56,7 +56,7 @@ impl Initiator {
             let met = self.unresponsive.check(name, &deadline).and_then(|()| self.look_for(name, &deadline));
             match met {
                 Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
-                Err(error @ (EngineError::Interrupted | EngineError::Silent { .. })) => Err(error),
+                Err(error @ (EngineError::Interrupted | EngineError::Unresponsive { .. })) => Err(error),
                 Err(_) if deadline.has_passed() => Ok(self.peers.keep(name, None)),
                 Err(error) => Err(error),
             }
