@@ -226,7 +226,7 @@ pub enum PinKind {
 /// How a put is placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// Copies wanted, each with another client; fewer clients store fewer, and
+    /// Replicas wanted, each with another client; fewer clients store fewer, and
     /// more than 64 are never made.
     pub replica_num: u32,
     /// Names of segments (= clients) to try first, in order.

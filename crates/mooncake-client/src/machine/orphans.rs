@@ -54,7 +54,7 @@ pub fn add<D: OrphanDriver>(driver: &D, session: D::Session, request: Request) {
 }
 
 /// Takes charge of placements that the master could not be told to abort, or to end. `settled`: nothing of this
-/// client touches any copy of them again.
+/// client touches any replica of them again.
 pub fn abort<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<Rid>, settled: bool) {
     // An earlier session's placements ended with it. In this one their rids may be those of other clients, as numbers
     // begin anew with another log (docs/safety.md, rule 6).
@@ -148,8 +148,8 @@ impl<S: Clone> OrphanedPuts<S> {
         self.push(session, Orphan::Unanswered(Box::new(request)))
     }
 
-    /// Takes charge of placements. `settled`: nothing of this client touches any copy of them again. False: there are
-    /// too many.
+    /// Takes charge of placements. `settled`: nothing of this client touches any replica of them again. False: there
+    /// are too many.
     pub fn abort(&mut self, session: S, rids: Vec<Rid>, settled: bool) -> bool {
         let rids = rids.into_iter().map(|rid| rid.0).collect();
         self.push(session, Orphan::Known(Abort { rids, writer_done: settled }))

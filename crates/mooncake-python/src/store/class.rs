@@ -531,7 +531,7 @@ impl MooncakeDistributedStore {
         )
     }
 
-    fn _describe(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<Vec<segments::Copy>>>> {
+    fn _describe(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<Vec<segments::ReplicaTuple>>>> {
         let held = Keys::hold(keys)?;
         let none = |_| vec![None; held.len()];
         entry(&self.errors, "batch_get_replica_desc", none, || {

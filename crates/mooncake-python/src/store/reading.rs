@@ -232,7 +232,7 @@ impl MooncakeDistributedStore {
         }
     }
 
-    /// Per key: whether a copy of it was dropped.
+    /// Per key: whether a replica of it was dropped.
     pub(crate) fn clear_keys(&self, py: Python<'_>, client: &Store, keys: &[&[u8]], segment: &str) -> Vec<bool> {
         match py.detach(|| client.clear_replicas(keys, segment)) {
             Ok(outcomes) => {

@@ -133,7 +133,7 @@ impl Store {
                 .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(LARGEST) })
                 .collect();
             let options = Options {
-                replicas: 1 + u32::from(world.percent(self.inner.network.mix.copies)),
+                replicas: 1 + u32::from(world.percent(self.inner.network.mix.replicas)),
                 replace: world.percent(50),
                 pace: [300, 3_000, self.inner.network.mix.pace][world.below(3) as usize],
             };

@@ -108,7 +108,7 @@ impl Store {
                 .collect();
             items.dedup_by(|one, other| one.key == other.key);
             let options = Options {
-                replicas: 1 + u32::from(world.percent(self.inner.network.mix.copies)),
+                replicas: 1 + u32::from(world.percent(self.inner.network.mix.replicas)),
                 replace: false,
                 pace: [300, 3_000, self.inner.network.mix.pace][world.below(3) as usize],
             };

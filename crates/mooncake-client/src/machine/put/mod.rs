@@ -27,9 +27,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// What a successful put did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutOutcome {
-    /// Stored, in so many copies.
+    /// Stored, in so many replicas.
     Stored {
-        /// Copies that are readable; fewer than asked for when there are fewer clients.
+        /// Replicas that are readable; fewer than asked for when there are fewer clients.
         replicas: u32,
     },
     /// The key was there already, and keeps its value: the first writer wins.
@@ -82,7 +82,7 @@ pub trait PutDriver {
     ) -> impl Future<Output = Result<Option<Vec<i32>>, StoreError>>;
 
     /// Tells the master to abort placements; as soon as it can be reached, if it cannot be now. `settled`:
-    /// nothing of this client touches any copy of them again.
+    /// nothing of this client touches any replica of them again.
     fn abort(&self, origin: &Self::ReservationOrigin, rids: Vec<Rid>, settled: bool) -> impl Future<Output = ()>;
 
     /// The same where the master could not be reached a moment ago.
@@ -289,7 +289,8 @@ impl<D: PutDriver> Put<'_, D> {
         let mut aborted = Vec::new();
         let mut unsettled = Vec::new();
         let mut spoilt = Vec::new();
-        // Should it not be delivered: an Abort says of all copies of a key that nothing touches them again, or of none.
+        // Should it not be delivered: an Abort says of all replicas of a key that nothing touches them again, or of
+        // none.
         let (mut settled, mut open) = (Vec::new(), Vec::new());
         for (placed, written) in placed.iter().zip(written) {
             match written {
@@ -369,17 +370,17 @@ impl<D: PutDriver> Put<'_, D> {
     }
 }
 
-/// A key whose bytes are in the pool, in at least one copy.
+/// A key whose bytes are in the pool, in at least one replica.
 #[derive(Debug)]
 pub struct Written {
     pub(crate) crc32c: u32,
     pub(crate) outcomes: Vec<ReplicaOutcome>,
-    /// Bad copies that nothing of this client will touch again.
+    /// Bad replicas that nothing of this client will touch again.
     pub(crate) spoilt: Vec<Rid>,
 }
 
 impl Written {
-    /// Nothing of this client touches any copy again.
+    /// Nothing of this client touches any replica again.
     fn is_settled(&self) -> bool {
         self.outcomes.iter().all(|outcome| outcome.good || self.spoilt.contains(&Rid(outcome.rid)))
     }
@@ -419,7 +420,7 @@ where
     let (mut settled, mut passing) = (true, false);
     for replica in replicas {
         match write(replica).await {
-            // Copies that differ mean that the caller changed the bytes in between.
+            // Replicas that differ mean that the caller changed the bytes in between.
             Ok(crc) if good > 0 && crc != written.crc32c => {
                 written.spoilt.push(Rid(replica.rid));
                 written.outcomes.push(ReplicaOutcome { rid: replica.rid, good: false });

@@ -385,7 +385,7 @@ fn a_failed_end_fails_its_keys_with_its_own_reason() {
     script.writes.borrow_mut().push_back((4, Err(broken(true))));
     script.ends.borrow_mut().push_back(Err(Cause::Interrupted.into()));
     assert!(script.put(2).iter().all(|result| matches!(cause(result), Cause::Interrupted)));
-    // Nothing can land in the copy that failed.
+    // Nothing can land in the replica that failed.
     assert_eq!(script.told()[2..], ["abort later [2, 4, 6, 8] settled true"]);
 }
 
