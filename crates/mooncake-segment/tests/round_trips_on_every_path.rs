@@ -128,7 +128,7 @@ fn extents_outside_the_segment_are_refused_and_the_lane_goes_on() {
     let owner = Owner::new(MIB);
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        // The initiator believes in a larger segment only where the owner cannot tell it otherwise.
+        // The peer believes in a larger segment only where the owner cannot tell it otherwise.
         let link = links.link(&owner.address(), &soon()).unwrap();
         let mut back = [0; 2048];
         for offset in [MIB - 2047, MIB, u64::MAX - 5] {

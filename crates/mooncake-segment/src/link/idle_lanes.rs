@@ -53,7 +53,7 @@ impl IdleLanes {
 }
 
 impl IdleLane {
-    /// Whether its peer has not hung up.
+    /// Whether its owner has not hung up.
     pub(super) fn is_alive(&self) -> bool {
         self.lane.is_alive()
     }

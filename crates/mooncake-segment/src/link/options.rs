@@ -32,7 +32,7 @@ pub struct SegmentAddress {
 
 impl SegmentAddress {
     /// The segment as messages name it.
-    pub(crate) fn label(&self) -> Arc<str> {
+    pub(crate) fn display_name(&self) -> Arc<str> {
         format!("{} ({})", self.name, self.uuid).into()
     }
 }
@@ -97,7 +97,7 @@ pub struct LinkOptions {
     pub stall_timeout: Duration,
     /// Longest time for one attempt to connect.
     pub connect_timeout: Duration,
-    /// After a failed attempt the peer is avoided for so long.
+    /// After a failed attempt the owner is avoided for so long.
     pub retry_after: Duration,
     /// Most TCP lanes to one segment.
     pub max_lanes: usize,

@@ -1,4 +1,4 @@
-//! Lanes to tiers, kept for the next read: the initiator's end.
+//! Lanes to tiers, kept for the next read: the peer's end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl RecordLinks {
         }
         match (outcome.result?, crc) {
             (found, Some(expected)) if found != expected => Err(TransferError::Checksum {
-                peer: tier.label().to_string(),
+                segment: tier.display_name().to_string(),
                 rid: record.rid.0,
                 expected,
                 actual: found,
@@ -111,9 +111,9 @@ impl RecordLinks {
             pid: self.process.pid,
             start_time: self.process.start_time,
         };
-        let (peer, timeouts): (Arc<str>, _) = (tier.label(), (self.options.connect_timeout, self.options.stall_timeout));
+        let (segment, timeouts): (Arc<str>, _) = (tier.display_name(), (self.options.connect_timeout, self.options.stall_timeout));
         let unreached = |what: String| TransferError::Broken {
-            peer: peer.to_string(),
+            segment: segment.to_string(),
             what: "reach the owner of a tier",
             source: std::io::Error::other(what),
         };
@@ -123,7 +123,7 @@ impl RecordLinks {
                 failed = unreached(format!("{address:?} is not ip:port or [ip]:port"));
                 continue;
             };
-            match Lane::open(address, &hello, tier.bytes, &peer, timeouts, deadline) {
+            match Lane::open(address, &hello, tier.bytes, &segment, timeouts, deadline) {
                 Ok(lane) => return Ok(lane),
                 Err(error) => failed = error,
             }

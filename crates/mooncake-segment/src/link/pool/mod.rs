@@ -25,7 +25,7 @@ const CROWDED: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct LanePool {
-    peer: Arc<str>,
+    segment: Arc<str>,
     hello: Hello,
     bytes: u64,
     addresses: Vec<SocketAddr>,
@@ -77,7 +77,7 @@ impl LanePool {
             return Err("its owner gave no TCP address".into());
         }
         Ok(LanePool {
-            peer: address.label(),
+            segment: address.display_name(),
             hello,
             bytes: address.bytes,
             addresses,
@@ -133,7 +133,7 @@ impl LanePool {
         let mut state = self.state.lock();
         loop {
             if state.closed {
-                return Err(TransferError::Gone { peer: self.peer.to_string() });
+                return Err(TransferError::Gone { segment: self.segment.to_string() });
             }
             let (lane, over) = state.take_idle();
             if let Some(lane) = lane {
@@ -176,18 +176,18 @@ impl LanePool {
                 && !failure.crowded
                 && state.lent == 0
             {
-                return Err(failure.again(self.peer.to_string()));
+                return Err(failure.again(self.segment.to_string()));
             }
             if MutexGuard::unlocked(&mut state, || deadline.is_interrupted()) {
                 return Err(TransferError::Interrupted);
             }
             if deadline.has_passed() {
-                let peer = self.peer.to_string();
+                let segment = self.segment.to_string();
                 // What this process lacks is no word about the owner, and has a remedy.
                 if state.failed.as_ref().is_some_and(|failure| failure.is_own) {
-                    return Err(TransferError::Broken { peer, what: "no lane was free", source: Errno::MFILE.into() });
+                    return Err(TransferError::Broken { segment, what: "no lane was free", source: Errno::MFILE.into() });
                 }
-                return Err(TransferError::Timeout { peer, what: "no lane was free", waited: began.elapsed() });
+                return Err(TransferError::Timeout { segment, what: "no lane was free", waited: began.elapsed() });
             }
             let slice = if pause.is_zero() { deadline.slice() } else { deadline.slice().min(pause) };
             self.returned.wait_for(&mut state, slice);
@@ -208,9 +208,9 @@ impl LanePool {
     }
 
     fn connect(&self, deadline: &Deadline<'_>) -> Result<Lane, TransferError> {
-        let mut last = TransferError::Gone { peer: self.peer.to_string() };
+        let mut last = TransferError::Gone { segment: self.segment.to_string() };
         for address in &self.addresses {
-            match Lane::open(*address, &self.hello, self.bytes, &self.peer, self.timeouts, deadline) {
+            match Lane::open(*address, &self.hello, self.bytes, &self.segment, self.timeouts, deadline) {
                 Ok(lane) => return Ok(lane),
                 Err(TransferError::Interrupted) => return Err(TransferError::Interrupted),
                 // Of an owner that is there, whatever its other addresses are like.
@@ -224,7 +224,7 @@ impl LanePool {
 }
 
 impl State {
-    /// The lane that was used last, if its peer has not hung up; and lanes to be closed without the lock.
+    /// The lane that was used last, if its owner has not hung up; and lanes to be closed without the lock.
     fn take_idle(&mut self) -> (Option<Lane>, Vec<IdleLane>) {
         let mut over = self.part_with_old();
         while let Some(idle) = self.idle.pop() {
@@ -254,13 +254,13 @@ impl Failure {
     }
 
     /// What a caller hears that comes before it is tried again: the kind of failure stays what it was.
-    fn again(&self, peer: String) -> TransferError {
+    fn again(&self, segment: String) -> TransferError {
         let (what, ago) = ("not tried again so soon", self.at.elapsed());
         match self.timed_out {
-            true => TransferError::Timeout { peer, what, waited: ago },
+            true => TransferError::Timeout { segment, what, waited: ago },
             false => {
                 let source = std::io::Error::other(format!("{} ({ago:?} ago)", self.why));
-                TransferError::Broken { peer, what, source }
+                TransferError::Broken { segment, what, source }
             }
         }
     }

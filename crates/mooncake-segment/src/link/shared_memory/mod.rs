@@ -1,4 +1,4 @@
-//! A peer's segment, mapped here, and the connection that goes with it.
+//! A segment of another process, mapped here, and the connection that goes with it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,7 +31,7 @@ use crate::protocol::frames::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, He
 pub(super) struct Attachment {
     id: u64,
     uuid: SegmentUuid,
-    peer: Arc<str>,
+    segment: Arc<str>,
     /// Taken out at the end: without the last of both mappings there is no farewell.
     readable: Option<Arc<Mapping>>,
     writable: OnceLock<Arc<Mapping>>,
@@ -147,7 +147,7 @@ impl Attachment {
         let attachment = Arc::new(Attachment {
             id,
             uuid: address.uuid,
-            peer: address.label(),
+            segment: address.display_name(),
             presence: Presence::announce(&readable).map_err(NoSharedMemory::socket("its memory cannot be locked"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
@@ -235,7 +235,7 @@ impl Attachment {
             }
             if deadline.has_passed() {
                 let what = "the owner did not let its segment be written";
-                return Err(TransferError::Timeout { peer: self.peer.to_string(), what, waited: started.elapsed() });
+                return Err(TransferError::Timeout { segment: self.segment.to_string(), what, waited: started.elapsed() });
             }
             self.answered.wait_for(&mut talk, deadline.slice());
         }
@@ -243,16 +243,16 @@ impl Attachment {
             return Ok(mapping);
         }
         let mapping = self.readable().remap(true);
-        let mapping = mapping.map_err(|source| TransferError::Map { peer: self.peer.to_string(), source })?;
+        let mapping = mapping.map_err(|source| TransferError::Map { segment: self.segment.to_string(), source })?;
         Ok(self.writable.get_or_init(|| Arc::new(mapping)))
     }
 
     fn broken(&self, source: io::Error) -> TransferError {
-        TransferError::Broken { peer: self.peer.to_string(), what: "attach connection", source }
+        TransferError::Broken { segment: self.segment.to_string(), what: "attach connection", source }
     }
 
     fn gone(&self) -> TransferError {
-        TransferError::Gone { peer: self.peer.to_string() }
+        TransferError::Gone { segment: self.segment.to_string() }
     }
 
     // -------------------------------------------------- what the watcher does
@@ -360,7 +360,7 @@ impl Attachment {
             self.remains.lock().keep(readable.bytes(), is_alone, is_asked_by_another)
         };
         if let Err(e) = readable.give_back(keep) {
-            tracing::warn!(peer = &*self.peer, "giving the memory of a dead owner back: {e}");
+            tracing::warn!(peer = &*self.segment, "giving the memory of a dead owner back: {e}");
         }
     }
 
@@ -387,7 +387,7 @@ impl Drop for Attachment {
         let (readable, writable) = (unmap(self.readable.take()), unmap(self.writable.take()));
         if !readable || !writable {
             tracing::error!(
-                peer = &*self.peer,
+                peer = &*self.segment,
                 "a peer's memory is still mapped; its owner waits for the end of this process"
             );
             return;
@@ -438,7 +438,7 @@ impl Asked for Attachment {
 
 impl std::fmt::Debug for Attachment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attachment").field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("Attachment").field("segment", &self.segment).finish_non_exhaustive()
     }
 }
 
