@@ -26,7 +26,7 @@ pub(crate) struct Initiator {
     pub node: Arc<LocalNode>,
     pub unresponsive: Arc<UnresponsivePeers>,
     pub peers: PeerRegistry,
-    /// The routes to them.
+    /// The links to them.
     pub idle_paths: Arc<IdlePaths>,
     pub calls: Calls,
 }
