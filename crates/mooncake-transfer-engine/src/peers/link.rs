@@ -1,5 +1,5 @@
-//! The link to one life of a peer: its paths, one of each transport that reaches the peer, tried in the order of the
-//! transports.
+//! The link to one incarnation of a peer: its paths, one of each transport that reaches the peer, tried in the order of
+//! the transports.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ impl Link {
         Ok(link)
     }
 
-    pub fn is_same_life(&self, other: &Link) -> bool {
+    pub fn is_same_incarnation(&self, other: &Link) -> bool {
         let key = |link: &Link| (link.document.engine_id(), link.document.tcp_data_port);
         key(self) == key(other)
     }

@@ -15,7 +15,7 @@ use crate::request::Request;
 /// A peer that has been opened.
 pub(crate) struct Peer {
     pub name: String,
-    /// Replaced when the peer turns out to be in another life.
+    /// Replaced when the peer turns out to be in another incarnation.
     link: Mutex<Arc<Link>>,
     /// Where its links are listed.
     idle_paths: Arc<IdlePaths>,
@@ -57,9 +57,9 @@ impl Peer {
             && error.is_perhaps_stale()
             && !deadline.has_passed()
         {
-            // The peer may have restarted under its name. If its document is of another life: once more.
+            // The peer may have restarted under its name. If its document is of another incarnation: once more.
             match Link::find(node, &self.name, deadline) {
-                Ok(fresh) if !fresh.is_same_life(&link) => {
+                Ok(fresh) if !fresh.is_same_incarnation(&link) => {
                     tracing::info!(peer = self.name, %error, "the peer is another one than before");
                     link = self.idle_paths.keep(fresh);
                     *self.link.lock() = link.clone();

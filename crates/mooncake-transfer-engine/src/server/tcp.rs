@@ -33,7 +33,7 @@ pub(super) struct TcpPeerConnection {
     from: SocketAddr,
     state: State,
     moved: Instant,
-    /// A request of it has been served, or its hello named this life of the engine.
+    /// A request of it has been served, or its hello named this incarnation of the engine.
     known: bool,
     /// By this name its initiator can have it severed.
     named: Option<NamedWriter>,

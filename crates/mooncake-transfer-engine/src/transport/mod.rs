@@ -76,11 +76,11 @@ pub(crate) struct PeerInfo<'a> {
 /// What a transport found when it looked for its path.
 pub(crate) enum Reached {
     Path(Box<dyn Path>),
-    /// There is no path in this life of the peer, for this reason.
+    /// There is no path in this incarnation of the peer, for this reason.
     Unreachable(String),
 }
 
-/// A transport's path to one life of a peer.
+/// A transport's path to one incarnation of a peer.
 pub(crate) trait Path: Send + Sync {
     /// Carries requests out, in the caller's thread: all of them, or an error. After an error some may have been
     /// carried out, and nothing touches the local memory any more. Bytes of writes that were abandoned on this path do

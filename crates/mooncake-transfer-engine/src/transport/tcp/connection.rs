@@ -33,7 +33,7 @@ pub(crate) struct Address {
     peer: Arc<str>,
     addresses: Vec<SocketAddr>,
     v2: bool,
-    /// The life of the engine that is meant; none if the peer has no such id, as Mooncake's engines have none.
+    /// The incarnation of the engine that is meant; none if the peer has no such id, as Mooncake's engines have none.
     id: Option<EngineId>,
     abandoned: Arc<AbandonedConnections>,
 }
