@@ -173,7 +173,7 @@ pub enum Op {
     Upgrade,
     /// Attach, to the peer: you may.
     Upgraded,
-    /// Attach, to the peer: say when nothing of yours writes this placement any more.
+    /// Attach, to the peer, for a fence: say when nothing of yours writes this placement any more.
     Quiesce,
     /// Attach, to the owner: so it is, and the extent carries its tombstone.
     Quiesced,
@@ -182,7 +182,7 @@ pub enum Op {
     TakeEpoch,
     /// Attach, to the owner: so it is.
     EpochTaken,
-    /// Attach, to the owner: the memory is unmapped.
+    /// Attach, to the owner: the memory is unmapped, or never was mapped. Nothing comes behind it.
     Detached,
     /// Attach, to the owner: the rid is the mark of this session's process, by which its master believes its end.
     Introduce,

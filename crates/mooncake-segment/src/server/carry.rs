@@ -74,8 +74,8 @@ impl State {
         }
     }
 
-    /// A connection takes nothing any more. What the process has said before that is still to be heard: its farewell
-    /// may be among it, and without that the end of the process would be waited for.
+    /// A connection takes nothing any more. What the process has said before that is still to be heard: a `Detached` may
+    /// be among it, and without that the end of the process would be waited for.
     pub(super) fn broken(&mut self, id: u64, why: &io::Error, out: &mut Vec<Output>) {
         while let Some(pipe) = self.attached.get_mut(&id).and_then(|attached| attached.pipe.as_mut())
             && let Ok(Some(frame)) = pipe.receive()
@@ -190,7 +190,7 @@ mod tests {
         {
             let mut state = server.shared.state.lock();
             let stream = state.attached.values().next().unwrap().pipe.as_ref().unwrap().stream().clone();
-            // Its farewell is on its way, and the owner's thread waits for the lock.
+            // Its `Detached` is on its way, and the owner's thread waits for the lock.
             links.close();
             let closed = || {
                 let mut fds = [PollFd::new(&**stream, PollFlags::empty())];
@@ -250,26 +250,26 @@ mod tests {
 
     #[test]
     fn all_that_a_process_said_before_its_connection_broke_is_heard_and_nothing_behind_it() {
-        for (answers, farewell) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
+        for (answers, detached) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
             let (mut state, uuid, id, mut process) = attached();
             let fences = [fence(uuid, 1), fence(uuid, 2), fence(uuid, 3)];
             let asked_for = fences.map(|fence| asked(&mut state, fence).unwrap());
             for answer in &asked_for[..answers] {
                 process.write_all(&answer.encode()).unwrap();
             }
-            if farewell {
+            if detached {
                 process.write_all(&Frame::plain(Op::Detached, 0).encode()).unwrap();
             }
             drop(process);
             // The owner finds out when it has something to say.
             assert!(asked(&mut state, fence(uuid, 4)).is_some());
-            let heard = if farewell { 4 } else { answers as u64 };
+            let heard = if detached { 4 } else { answers as u64 };
             let kept: Vec<u64> = kept_promises(&mut state).iter().map(fenced).collect();
             let (answered, rest) = kept.split_at(answers);
             assert_eq!(answered, (1..=answers as u64).collect::<Vec<u64>>(), "in the order of its answers");
             assert_eq!((answered.len() + rest.len()) as u64, heard);
-            assert_eq!((state.owner.attached(), state.attached.len()), if farewell { (0, 0) } else { (1, 1) });
-            if farewell {
+            assert_eq!((state.owner.attached(), state.attached.len()), if detached { (0, 0) } else { (1, 1) });
+            if detached {
                 continue;
             }
 

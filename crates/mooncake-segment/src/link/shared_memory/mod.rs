@@ -24,7 +24,7 @@ use crate::epoch::Epoch;
 use crate::error::TransferError;
 use crate::gate::Gate;
 use crate::link_events::Asked;
-use crate::machine::{FAREWELL, Heard, Leave, Peer, Remains, Writes};
+use crate::machine::{DETACHED, Heard, WritePermission, Peer, Remains, Writes};
 use crate::protocol::attach_stream::AttachPipe;
 use crate::protocol::frames::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
 
@@ -32,7 +32,7 @@ pub(super) struct Attachment {
     id: u64,
     uuid: SegmentUuid,
     segment: Arc<str>,
-    /// Taken out at the end: without the last of both mappings there is no farewell.
+    /// Taken out at the end: without the last of both mappings there is no `Detached`.
     readable: Option<Arc<Mapping>>,
     writable: OnceLock<Arc<Mapping>>,
     gate: Arc<Gate>,
@@ -219,16 +219,16 @@ impl Attachment {
             if self.is_over() {
                 return Err(self.gone());
             }
-            match talk.peer.leave_to_write() {
-                Leave::Granted => break,
-                Leave::Ask(question) => {
+            match talk.peer.write_permission() {
+                WritePermission::Granted => break,
+                WritePermission::Ask(question) => {
                     talk.pipe.send(&question).map_err(|source| self.broken(source))?;
                     talk.peer.has_asked();
                     if talk.pipe.is_waiting() {
                         self.watcher.look_at(self.id);
                     }
                 }
-                Leave::Awaited => {}
+                WritePermission::Awaited => {}
             }
             if deadline.is_interrupted() {
                 return Err(TransferError::Interrupted);
@@ -393,7 +393,7 @@ impl Drop for Attachment {
             return;
         }
         // The pipe may be full of answers that an owner that stands still has not read.
-        if let Ok(false) = self.talk.get_mut().pipe.send_last(&FAREWELL) {
+        if let Ok(false) = self.talk.get_mut().pipe.send_last(&DETACHED) {
             let empty = AttachPipe::new(self.stream.clone());
             self.watcher.flush(self.id, std::mem::replace(&mut self.talk.get_mut().pipe, empty));
         }
@@ -423,7 +423,7 @@ impl Drop for SaysUnmapped {
             && !forked()
         {
             // There is room behind a hello. An owner that closed the connection has not put this process on record.
-            let _ = rustix::net::send(&***stream, &FAREWELL.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let _ = rustix::net::send(&***stream, &DETACHED.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 }
