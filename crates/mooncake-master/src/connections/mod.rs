@@ -51,7 +51,7 @@ const VAIN: u64 = 2_000;
 /// All connections. Each may be ended from outside: at the stop, when its session is over, and to make room.
 #[derive(Debug)]
 pub struct Connections {
-    origin: Instant,
+    time_origin: Instant,
     limits: Limits,
     next: AtomicU64,
     table: Mutex<Table>,
@@ -90,15 +90,15 @@ enum Kind {
 /// Since when a connection for calls has had none, as it says itself.
 #[derive(Debug)]
 pub struct Idle {
-    origin: Instant,
-    /// Microseconds after the origin; 0 during a call.
+    time_origin: Instant,
+    /// Microseconds after the time origin; 0 during a call.
     since: AtomicU64,
 }
 
 impl Idle {
     /// A call is answered.
     pub fn rests(&self) {
-        self.since.store(self.origin.elapsed().as_micros().max(1) as u64, Ordering::Relaxed);
+        self.since.store(self.time_origin.elapsed().as_micros().max(1) as u64, Ordering::Relaxed);
     }
 
     /// A call has come.
@@ -166,7 +166,7 @@ impl Connections {
     /// None yet.
     pub fn new(limits: Limits) -> Connections {
         Connections {
-            origin: Instant::now(),
+            time_origin: Instant::now(),
             limits,
             next: AtomicU64::new(0),
             table: Mutex::default(),
@@ -198,7 +198,7 @@ impl Connections {
             let longest = table.longest_at_rest(self.rests_before()).ok_or(Full)?;
             self.displace(&mut table, longest);
         }
-        let idle = Arc::new(Idle { origin: self.origin, since: AtomicU64::new(0) });
+        let idle = Arc::new(Idle { time_origin: self.time_origin, since: AtomicU64::new(0) });
         idle.rests();
         table.change(number, Kind::Calls(session));
         table.calls.add(session, number, idle.clone());
@@ -206,7 +206,7 @@ impl Connections {
     }
 
     fn rests_before(&self) -> u64 {
-        self.origin.elapsed().saturating_sub(RESTS_FROM).as_micros() as u64
+        self.time_origin.elapsed().saturating_sub(RESTS_FROM).as_micros() as u64
     }
 
     /// Ends a connection that can be spared: the process is out of descriptors. False: there is none.

@@ -5,7 +5,7 @@ use crate::shared::Shared;
 impl Idle {
     /// Of a connection that nobody looks at.
     pub fn of_one() -> Idle {
-        Idle { origin: Instant::now(), since: AtomicU64::new(0) }
+        Idle { time_origin: Instant::now(), since: AtomicU64::new(0) }
     }
 }
 

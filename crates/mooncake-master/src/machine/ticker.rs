@@ -25,7 +25,7 @@ const SWEEP: Duration = Duration::from_secs(5);
 
 /// What the clock needs of its master.
 pub trait TickDriver: CoreDriver {
-    /// Since an origin that the driver chooses.
+    /// Since a time origin that the driver chooses.
     fn now(&self) -> Duration;
 
     /// For how long nothing that comes over anchors has been read.

@@ -31,12 +31,12 @@ struct Book {
     links: Mutex<LinkBook<Arc<Link>>>,
     /// A link has been made, or is not made after all.
     changed: Condvar,
-    origin: Instant,
+    time_origin: Instant,
 }
 
 impl Book {
     fn time(&self, at: Instant) -> Duration {
-        at.saturating_duration_since(self.origin)
+        at.saturating_duration_since(self.time_origin)
     }
 }
 
@@ -69,7 +69,7 @@ impl Links {
                 least_epoch: Arc::default(),
                 idle_lanes: Arc::default(),
             }),
-            book: Arc::new(Book { links, changed: Condvar::new(), origin: Instant::now() }),
+            book: Arc::new(Book { links, changed: Condvar::new(), time_origin: Instant::now() }),
         })
     }
 

@@ -1,8 +1,8 @@
 //! What is decided here, apart from the sockets, threads, clocks and locks that carry it out.
 //!
-//! These are state machines: the same inputs give the same outputs. Time is a [`std::time::Duration`] since an origin
-//! that the driver chooses. In the product the drivers are the files beside this folder; in virtual time it is the
-//! simulation. For that this module can be reached from outside; it has no stable interface.
+//! These are state machines: the same inputs give the same outputs. Time is a [`std::time::Duration`] since a time
+//! origin that the driver chooses. In the product the drivers are the files beside this folder; in virtual time it is
+//! the simulation. For that this module can be reached from outside; it has no stable interface.
 
 #[cfg(test)]
 mod fixture;

@@ -41,7 +41,7 @@ pub trait PutDriver {
     /// Where a reservation comes from.
     type ReservationOrigin: ReservationOrigin;
 
-    /// Since an origin that the driver chooses.
+    /// Since a time origin that the driver chooses.
     fn now(&self) -> Duration;
 
     /// Bytes that a key takes in a request, with the name of its group.

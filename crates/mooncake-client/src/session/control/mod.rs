@@ -50,7 +50,7 @@ pub(crate) struct Control {
     /// Segments of this host are mapped.
     pub maps_memory: bool,
     /// Time is counted from here on.
-    origin: Instant,
+    time_origin: Instant,
     pub reach: Reachability,
     pub pins: Mutex<Pins>,
     pub progress: Mutex<Progress>,
@@ -99,7 +99,7 @@ impl Control {
             masters,
             lookup_timeout: options.lookup_timeout,
             maps_memory: options.shared_memory,
-            origin: Instant::now(),
+            time_origin: Instant::now(),
             reach: Reachability::default(),
             pins: Mutex::default(),
             progress: Mutex::default(),
@@ -124,19 +124,19 @@ impl Control {
         })
     }
 
-    /// Since the origin.
+    /// Since the time origin.
     pub fn now(&self) -> Duration {
-        self.origin.elapsed()
+        self.time_origin.elapsed()
     }
 
-    /// Since the origin at that time.
+    /// Since the time origin at that time.
     pub fn time(&self, instant: Instant) -> Duration {
-        instant.saturating_duration_since(self.origin)
+        instant.saturating_duration_since(self.time_origin)
     }
 
-    /// That time since the origin.
+    /// That time since the time origin.
     pub fn instant(&self, time: Duration) -> Instant {
-        self.origin + time
+        self.time_origin + time
     }
 
     // -------------------------------------------------------------- session
