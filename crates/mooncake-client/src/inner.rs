@@ -11,7 +11,7 @@ use mooncake_os::{Deadline, Guarded, forked};
 use mooncake_segment::RATE_MIN;
 use parking_lot::Mutex;
 
-use crate::anchor::Shared;
+use crate::anchor::StoreContext;
 use crate::error::{Cause, StoreError};
 use crate::machine::get_session::GetSessions;
 use crate::machine::numbering::Numbering;
@@ -26,7 +26,7 @@ use crate::tier::{StoreTier, Surroundings};
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<StoreContext>,
     pub(crate) settings: StoreOptions,
     pub(crate) registry: Registry,
     pub(crate) closed: AtomicBool,
@@ -46,7 +46,7 @@ pub(crate) struct Inner {
 impl Inner {
     /// A store whose anchor runs.
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<StoreContext>,
         settings: StoreOptions,
         anchor: JoinHandle<()>,
         port: Option<Guarded<socket2::Socket>>,

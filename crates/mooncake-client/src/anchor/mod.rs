@@ -35,9 +35,9 @@ mod tests;
 /// How long the master may take in none of what the anchor sends.
 const SEND_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the anchor looks after.
+/// What the calls of a store and the thread of its anchor share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct StoreContext {
     pub control: Arc<Control>,
     pub links: LinkSet,
     pub directory: Directory,
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub process: ProcessIdentity,
 }
 
-impl Reach for Shared {
+impl Reach for StoreContext {
     fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -60,7 +60,7 @@ impl Reach for Shared {
 
 /// Starts the thread.
 pub(crate) fn start(
-    shared: Arc<Shared>,
+    shared: Arc<StoreContext>,
     identity: Identity,
     opened: Opened,
 ) -> Result<std::thread::JoinHandle<()>, StoreError> {
@@ -72,7 +72,7 @@ pub(crate) fn start(
 }
 
 struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<StoreContext>,
     machine: Anchor,
     connection: Option<Connection>,
     /// Made last, and not the session's yet.
@@ -83,7 +83,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(shared: Arc<Shared>, identity: Identity, opened: Opened) -> Self {
+    fn new(shared: Arc<StoreContext>, identity: Identity, opened: Opened) -> Self {
         let control = &shared.control;
         let machine = Anchor::new(control.now(), identity, control.masters.len(), &opened.reply);
         let (connection, absence) = (Some(opened.connection), Absence::default());

@@ -12,7 +12,7 @@ use mooncake_os::{ProcessIdentity, forked, watch_forks};
 use mooncake_segment::LinkReport;
 use parking_lot::Mutex;
 
-use crate::anchor::{self, Shared};
+use crate::anchor::{self, StoreContext};
 use crate::call::describe::ReplicaDescriptor;
 use crate::call::get::{GetInto, Receive, bytes_of};
 use crate::call::put::PutItem;
@@ -92,7 +92,7 @@ impl Store {
         let control = Arc::new(control);
         events.report_to(control.clone());
         let links = LinkSet::new(&options, mark, control.clone()).map_err(setup("starting links"))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreContext {
             control: control.clone(),
             links,
             directory: Directory::default(),
