@@ -56,8 +56,8 @@ impl Bounce {
         let mut end = base;
         let mut staging = Staging::default();
         let mut rest = pieces;
-        while let Some((device, spans)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
-            staging.gather(device, &spans, |from, len| {
+        while let Some((device, ranges)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
+            staging.gather(device, &ranges, |from, len| {
                 // SAFETY: the steps of all runs together are the device's bytes, for which there is room.
                 unsafe {
                     std::ptr::copy_nonoverlapping(from, end, len);
@@ -101,8 +101,8 @@ impl Bounce {
         let end = at.wrapping_add(self.memory.len());
         let mut staging = Staging::default();
         let mut rest: &[Destination<'_>] = pieces;
-        while let Some((device, spans)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
-            staging.scatter(device, &spans, |to, len| {
+        while let Some((device, ranges)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
+            staging.scatter(device, &ranges, |to, len| {
                 assert!(len <= end.addr() - at.addr(), "more is delivered than there were stand-ins for");
                 // SAFETY: inside the memory, as was just checked; it is filled, by the caller's word.
                 unsafe {

@@ -64,11 +64,11 @@ pub(crate) fn leading_run<P>(
     let count = rest.iter().take_while(|piece| place(piece).0.device() == Some(device)).count();
     let (run, others) = rest.split_at(count);
     *rest = others;
-    let span = |piece| {
+    let range = |piece| {
         let (_, addr, len) = place(piece);
         (addr, len)
     };
-    Some((device, run.iter().map(span).collect()))
+    Some((device, run.iter().map(range).collect()))
 }
 
 /// A piece of memory to read from. An object is the concatenation of pieces.

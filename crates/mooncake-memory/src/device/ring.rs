@@ -204,15 +204,15 @@ impl Ring {
         unsafe { self.slots().memory.as_ptr().add(slot * SLOT) }
     }
 
-    /// Queues copies between a slot and a device's memory: `spans` of it, one
+    /// Queues copies between a slot and a device's memory: `ranges` of it, one
     /// after another in the slot, [`SLOT`] bytes at most.
-    pub(super) fn copy(&mut self, slot: usize, way: Direction, spans: &[(usize, usize)]) -> Result<(), CopyError> {
+    pub(super) fn copy(&mut self, slot: usize, way: Direction, ranges: &[(usize, usize)]) -> Result<(), CopyError> {
         let mut host = self.memory(slot);
         let mut left = SLOT;
-        let copies: Vec<Copy> = spans
+        let copies: Vec<Copy> = ranges
             .iter()
             .map(|&(device, len)| {
-                left = left.checked_sub(len).expect("more spans than fit into a slot");
+                left = left.checked_sub(len).expect("more ranges than fit into a slot");
                 let copy = Copy { device, host, len };
                 host = host.wrapping_add(len);
                 copy

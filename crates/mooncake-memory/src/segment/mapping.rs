@@ -343,10 +343,10 @@ impl Mapping {
         let mut staging = Staging::default();
         let mut rest = pieces;
         while let Some((piece, others)) = rest.split_first() {
-            if let Some((device, spans)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
-                let run = total(&spans);
+            if let Some((device, ranges)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
+                let run = total(&ranges);
                 let mut at = self.within(offset, len, done, run)?;
-                staging.gather(device, &spans, |from, len| {
+                staging.gather(device, &ranges, |from, len| {
                     // SAFETY: a filled slot; the steps of the run together are the run, which lies in the checked
                     // range.
                     unsafe {
@@ -373,10 +373,10 @@ impl Mapping {
         let mut index = 0;
         while index < pieces.len() {
             let mut rest = &pieces[index..];
-            if let Some((device, spans)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
-                let run = total(&spans);
+            if let Some((device, ranges)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
+                let run = total(&ranges);
                 let mut at = self.within(offset, len, done, run)?.cast_const();
-                staging.scatter(device, &spans, |to, len| {
+                staging.scatter(device, &ranges, |to, len| {
                     // SAFETY: a free slot; the steps of the run together are the run, which lies in the checked range.
                     unsafe {
                         crc = copy::load(crc, at, to, len, sum);
@@ -384,7 +384,7 @@ impl Mapping {
                     }
                 })?;
                 done += run as u64;
-                index += spans.len();
+                index += ranges.len();
                 continue;
             }
             let piece = &mut pieces[index];
@@ -493,9 +493,9 @@ impl Mapping {
     }
 }
 
-/// Bytes of all spans; `usize::MAX`, which no extent has, if they are more than can be counted.
-fn total(spans: &[(usize, usize)]) -> usize {
-    spans.iter().fold(0, |total, (_, len)| total.saturating_add(*len))
+/// Bytes of all ranges; `usize::MAX`, which no extent has, if they are more than can be counted.
+fn total(ranges: &[(usize, usize)]) -> usize {
+    ranges.iter().fold(0, |total, (_, len)| total.saturating_add(*len))
 }
 
 /// Blocks `first..end` that a range touches.
