@@ -31,7 +31,7 @@ pub enum Ended {
     /// Of an anchor: it is not the one that counts.
     #[error("another connection is the session's anchor by now")]
     Superseded,
-    /// Of a connection for calls: all so many places are taken by others that do not rest.
+    /// Of a connection for calls: all so many places are taken by others that are not idle.
     #[error("{0} connections for calls are busy already")]
     Crowded(usize),
     /// The peer stopped in the middle of something.

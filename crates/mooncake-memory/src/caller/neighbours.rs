@@ -22,7 +22,8 @@ const AHEAD: usize = 1 << 20;
 /// How long it counts that something was tried out: a call may have to wait for a path between two of its pieces.
 const FRESH: Duration = Duration::from_millis(1);
 
-/// The neighbours among the pieces of one call; they are told of each other by [`Source::among`] and [`Destination::among`].
+/// The neighbours among the pieces of one call; they are told of each other by [`Source::among`] and
+/// [`Destination::among`].
 #[derive(Debug, Default)]
 pub struct Neighbours {
     /// Addresses `from..to` of pieces each of which begins where the one before it ends, by `from`.

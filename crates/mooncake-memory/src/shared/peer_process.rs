@@ -130,7 +130,8 @@ impl PeerProcess {
             if !wanted() {
                 return Ok(false);
             }
-            // SAFETY: the local ranges are destinations, which are exclusively the caller's; the kernel checks all ranges.
+            // SAFETY: the local ranges are destinations, which are exclusively the caller's; the kernel checks all
+            // ranges.
             let copied = unsafe {
                 libc::process_vm_readv(self.pid, ours.as_ptr(), our_count as u64, theirs.as_ptr(), count as u64, 0)
             };
@@ -166,12 +167,12 @@ impl PeerProcess {
 struct Cursor<I: Iterator<Item = (usize, usize)>> {
     /// Those of the next call that are not done.
     ahead: Vec<(usize, usize)>,
-    rest: I,
+    later: I,
 }
 
 impl<I: Iterator<Item = (usize, usize)>> Cursor<I> {
     fn new(ranges: I) -> Self {
-        Cursor { ahead: Vec::new(), rest: ranges }
+        Cursor { ahead: Vec::new(), later: ranges }
     }
 
     /// The next ranges, of at most so many bytes together: (them, their number, their bytes).
@@ -180,7 +181,7 @@ impl<I: Iterator<Item = (usize, usize)>> Cursor<I> {
         let (mut used, mut bytes) = (0, 0);
         while used < RANGES_MAX && bytes < most {
             if self.ahead.len() == used {
-                match self.rest.find(|(_, len)| *len > 0) {
+                match self.later.find(|(_, len)| *len > 0) {
                     Some(range) => self.ahead.push(range),
                     None => break,
                 }

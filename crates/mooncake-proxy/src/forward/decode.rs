@@ -18,7 +18,7 @@ use crate::forward::prefill::Fetch;
 use crate::forward::relay::{BodyOf, Relay};
 use crate::instances::address::InstanceAddress;
 use crate::instances::instance::{Kind, Lease};
-use crate::instances::upstream::{Failure, rest, without_connection};
+use crate::instances::upstream::{Failure, rest_of_body, without_connection};
 use crate::proxy::Proxy;
 
 /// What an instance says with an error that is passed on comes within that.
@@ -196,7 +196,7 @@ impl Begun {
         let Begun { status, mut headers, first, from } = self;
         without_connection(&mut headers);
         headers.remove(header::CONTENT_LENGTH);
-        let mut body = if from.is_end_stream() { Bytes::new() } else { rest(from, ERROR_BODY_TIMEOUT).await.ok()? };
+        let mut body = if from.is_end_stream() { Bytes::new() } else { rest_of_body(from, ERROR_BODY_TIMEOUT).await.ok()? };
         body = [first, body].concat().into();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;

@@ -17,8 +17,8 @@ pub(crate) type InstanceNo = u32;
 const FAILURES: u32 = 3;
 
 /// How long it is left alone, the first time and at most; twice as long each time.
-const REST: Duration = Duration::from_secs(1);
-const REST_MOST: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// What an instance does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -178,17 +178,17 @@ impl Instance {
         if breaker.in_a_row < FAILURES && !gone {
             return;
         }
-        let rest = match breaker.resting {
+        let pause = match breaker.resting {
             // Requests that were under way say nothing new.
             Some((until, _)) if now < until => return,
-            Some((_, rest)) => (rest * 2).min(REST_MOST),
+            Some((_, pause)) => (pause * 2).min(PAUSE_MAX),
             None => {
                 tracing::warn!(instance = %self.address, kind = self.kind.name(), why, "left alone");
                 self.left.send_replace(());
-                REST
+                PAUSE
             }
         };
-        breaker.resting = Some((now + rest, rest));
+        breaker.resting = Some((now + pause, pause));
     }
 
     /// Whether it is time to look if it is well again.
@@ -236,11 +236,11 @@ mod tests {
         one.failed(begin, "500", false);
         assert_eq!(one.health(), Health::Resting("500".into()));
         let mut at = begin;
-        for rest in [1, 2, 4, 8, 16, 30, 30] {
-            let rest = Duration::from_secs(rest);
-            assert!(!one.is_to_be_checked(at + rest - Duration::from_millis(1)));
-            assert!(one.is_to_be_checked(at + rest));
-            at += rest;
+        for pause in [1, 2, 4, 8, 16, 30, 30] {
+            let pause = Duration::from_secs(pause);
+            assert!(!one.is_to_be_checked(at + pause - Duration::from_millis(1)));
+            assert!(one.is_to_be_checked(at + pause));
+            at += pause;
             one.failed(at, "refused", true);
         }
         one.succeeded();

@@ -74,8 +74,8 @@ impl State {
         }
     }
 
-    /// A connection takes nothing any more. What the process has said before that is still to be heard: a `Detached` may
-    /// be among it, and without that the end of the process would be waited for.
+    /// A connection takes nothing any more. What the process has said before that is still to be heard: a `Detached`
+    /// may be among it, and without that the end of the process would be waited for.
     pub(super) fn broken(&mut self, id: u64, why: &io::Error, out: &mut Vec<Output>) {
         while let Some(pipe) = self.attached.get_mut(&id).and_then(|attached| attached.pipe.as_mut())
             && let Ok(Some(frame)) = pipe.receive()

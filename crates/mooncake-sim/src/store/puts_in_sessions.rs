@@ -102,7 +102,7 @@ impl Store {
         let world = self.inner.world.clone();
         let others = Rc::new(Cell::new(0));
         while self.goes_on(stops) {
-            self.rest(100_000).await;
+            self.pause(100_000).await;
             let mut items: Vec<Item> = (0..=world.below(2))
                 .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(LARGEST) })
                 .collect();

@@ -139,7 +139,7 @@ struct Put<'a, D: PutDriver> {
 #[derive(Default)]
 struct Round {
     /// To be tried again, with what is in the way if that is final.
-    rest: Vec<(usize, StoreError)>,
+    unfinished: Vec<(usize, StoreError)>,
     /// Something was placed, or found to be there.
     progress: bool,
     /// Placed, and yet nothing stored.
@@ -163,7 +163,7 @@ impl<D: PutDriver> Put<'_, D> {
             let wait_now = wait && !timeout.is_zero();
             let round = self.round(&indices, wait_now).await;
             if round.interrupted {
-                let rest = pending.drain(..).chain(round.rest.into_iter().map(|(index, _)| index));
+                let rest = pending.drain(..).chain(round.unfinished.into_iter().map(|(index, _)| index));
                 self.fail_all(rest, &Cause::Interrupted.into());
                 return;
             }
@@ -172,7 +172,7 @@ impl<D: PutDriver> Put<'_, D> {
             }
             // A master places as many keys as it has time for: the others are no worse off.
             let over = timeout.is_zero() && (!round.progress || round.setback);
-            for (index, error) in round.rest {
+            for (index, error) in round.unfinished {
                 // Nothing moved while the master itself waited: that is its last word.
                 let last_word = wait_now && !round.progress;
                 if over || last_word || self.attempts[index] >= ATTEMPTS {
@@ -246,7 +246,7 @@ impl<D: PutDriver> Put<'_, D> {
                     None => self.results[index] = Some(Err(self.driver.confused())),
                     Some(cause) if kind == put_slot::Kind::TooLarge => self.results[index] = Some(Err(cause.into())),
                     // What is refused is so perhaps for what this very call holds: once more when it holds nothing.
-                    Some(cause) => round.rest.push((index, cause.into())),
+                    Some(cause) => round.unfinished.push((index, cause.into())),
                 },
             }
         }
@@ -366,7 +366,7 @@ impl<D: PutDriver> Put<'_, D> {
     fn try_again(&mut self, index: usize, error: StoreError, round: &mut Round) {
         self.attempts[index] += 1;
         round.setback = true;
-        round.rest.push((index, error));
+        round.unfinished.push((index, error));
     }
 }
 

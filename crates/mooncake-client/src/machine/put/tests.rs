@@ -335,8 +335,8 @@ fn a_key_whose_placements_come_to_nothing_is_given_up_after_some_of_them() {
     let results = script.put_with(&[1024], Duration::from_secs(100));
     assert!(matches!(cause(&results[0]), Cause::Superseded { attempts: ATTEMPTS }), "{results:?}");
     assert_eq!(script.reserved().len(), ATTEMPTS as usize);
-    let rests = RETRY_PAUSE * ATTEMPTS;
-    assert_eq!(script.now.get(), rests + Duration::from_millis(u64::from(ATTEMPTS)), "each try after a rest");
+    let pauses = RETRY_PAUSE * ATTEMPTS;
+    assert_eq!(script.now.get(), pauses + Duration::from_millis(u64::from(ATTEMPTS)), "each try after a pause");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The data lanes to one segment, kept and lent one request at a time.
 //!
-//! It is not [`mooncake_net::Pool`]: lanes at rest are counted over all segments of a process, and an owner that has no
+//! It is not [`mooncake_net::Pool`]: idle lanes are counted over all segments of a process, and an owner that has no
 //! room for one more lane is waited for while others come back, not avoided.
 
 use std::net::SocketAddr;
@@ -143,7 +143,7 @@ impl LanePool {
                 return Ok(lane);
             }
             let now = Instant::now();
-            let pause = state.failed.as_ref().map_or(Duration::ZERO, |failure| failure.rest(now));
+            let pause = state.failed.as_ref().map_or(Duration::ZERO, |failure| failure.pause_left(now));
             if state.lent < self.max_lanes && pause.is_zero() {
                 state.lent += 1;
                 let connected = MutexGuard::unlocked(&mut state, || self.connect(deadline));
@@ -265,7 +265,7 @@ impl Failure {
         }
     }
 
-    fn rest(&self, now: Instant) -> Duration {
+    fn pause_left(&self, now: Instant) -> Duration {
         (self.at + self.pause).saturating_duration_since(now)
     }
 }

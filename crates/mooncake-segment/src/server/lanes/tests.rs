@@ -181,7 +181,7 @@ fn peers_that_stand_still_in_a_request_keep_no_worker_and_are_served_when_they_g
     eventually("none is aside", || lanes.table.lock().aside.is_empty());
 }
 
-/// An idle worker ends after [`REST`], and the others a little after it.
+/// An idle worker ends after [`IDLE_TIMEOUT`], and the others a little after it.
 #[test]
 fn workers_that_have_nothing_to_do_end_while_a_peer_stands_still_in_a_request() {
     const WORKERS: usize = 6;
