@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
     use crate::log::Log;
-    use crate::machine::anchors::Lend;
+    use crate::machine::anchors::AnchorTable;
 
     const MEMORY: [u8; 16] = [3; 16];
 
@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn set_anchor(shared: &Shared, session: SessionId, queue: &Arc<AnchorQueue>) {
-        if let Some(replaced) = (&shared.routes).lend(|anchors| anchors.set(session, queue.clone())) {
+        if let Some(replaced) = (&shared.routes).with_anchors(|anchors| anchors.set(session, queue.clone())) {
             replaced.close();
         }
     }
@@ -480,7 +480,7 @@ mod tests {
         let given_up = owner.reserve(b"k");
         owner.anchor.postpone_fences(given_up);
         // The one that it replaces has not been told yet.
-        (&owner.shared.routes).lend(|anchors| anchors.set(owner.session, Arc::default()));
+        (&owner.shared.routes).with_anchors(|anchors| anchors.set(owner.session, Arc::default()));
         let anchor = Anchor { session: owner.session, queue: &owner.anchor };
         let asked = time::timeout(SEND_STUCK, ask_fences(&owner.shared, anchor)).await.expect("it ends");
         assert!(matches!(asked, Err(Ended::Superseded)));

@@ -79,7 +79,7 @@ impl Staging {
         if self.ring.is_none() {
             // It was there when it was asked what the memory is.
             let driver = driver().ok_or(CopyError::Forked)?;
-            let mut ring = POOL.lend(driver, device)?;
+            let mut ring = POOL.check_out(driver, device)?;
             ring.follow_default()?;
             self.ring = Some(ring);
         }

@@ -68,7 +68,7 @@ impl IdleLane {
         self.since = since;
     }
 
-    pub(super) fn lend(self) -> Lane {
+    pub(super) fn check_out(self) -> Lane {
         drop(self.place);
         self.lane
     }

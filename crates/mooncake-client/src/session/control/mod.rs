@@ -84,7 +84,7 @@ pub(crate) struct Control {
 struct Pool {
     idle: Vec<(Arc<Session>, Connection)>,
     open: usize,
-    /// Lent to calls that may take long.
+    /// In use by calls that may take long.
     long: usize,
 }
 
@@ -329,7 +329,7 @@ impl Control {
     pub fn close_idle(&self) {
         let mut pool = self.pool.lock();
         let surplus = pool.idle.len().saturating_sub(KEPT);
-        // The connections that came back last are lent first: the others have been idle for longer.
+        // The connections that came back last are used first: the others have been idle for longer.
         let over = pool.idle[..surplus].iter().take_while(|(_, connection)| connection.idle_for() > IDLE_MAX).count();
         let closed: Vec<_> = pool.idle.drain(..over).collect();
         pool.open -= over;
@@ -337,7 +337,7 @@ impl Control {
         drop(closed);
     }
 
-    /// A call has found that the master closed the connection that it was lent: drops the other ones that the master
+    /// A call has found that the master closed the connection that it has checked out: drops the other ones that the master
     /// has closed, so that no call tries them.
     pub fn drop_closed(&self) {
         let mut pool = self.pool.lock();

@@ -1,4 +1,4 @@
-//! The data lanes to one segment, kept and lent one request at a time.
+//! The data lanes to one segment, kept, and used by one request at a time.
 //!
 //! It is not [`mooncake_net::Pool`]: idle lanes are counted over all segments of a process, and an owner that has no
 //! room for one more lane is waited for while others come back, not avoided.
@@ -39,9 +39,9 @@ pub(super) struct LanePool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The one that came back last is at the end, and lent first.
+    /// The one that came back last is at the end, and used first.
     idle: Vec<IdleLane>,
-    lent: usize,
+    in_use: usize,
     closed: bool,
     failed: Option<Failure>,
 }
@@ -137,15 +137,15 @@ impl LanePool {
             }
             let (lane, over) = state.take_idle();
             if let Some(lane) = lane {
-                state.lent += 1;
+                state.in_use += 1;
                 drop(state);
                 drop(over);
                 return Ok(lane);
             }
             let now = Instant::now();
             let pause = state.failed.as_ref().map_or(Duration::ZERO, |failure| failure.pause_left(now));
-            if state.lent < self.max_lanes && pause.is_zero() {
-                state.lent += 1;
+            if state.in_use < self.max_lanes && pause.is_zero() {
+                state.in_use += 1;
                 let connected = MutexGuard::unlocked(&mut state, || self.connect(deadline));
                 match connected {
                     Ok(lane) => {
@@ -153,17 +153,17 @@ impl LanePool {
                         return Ok(lane);
                     }
                     Err(e) => {
-                        state.lent -= 1;
+                        state.in_use -= 1;
                         self.returned.notify_one();
                         if matches!(e, TransferError::Interrupted) || deadline.has_passed() {
                             return Err(e);
                         }
                         // What this process lacks says nothing of the owner, and only a lane of this pool can bring it.
                         let failure = Failure::new(&e, self.retry_after);
-                        if failure.is_own && state.lent == 0 {
+                        if failure.is_own && state.in_use == 0 {
                             return Err(e);
                         }
-                        let is_final = !failure.crowded && state.lent == 0;
+                        let is_final = !failure.crowded && state.in_use == 0;
                         state.failed = Some(failure);
                         if is_final {
                             return Err(e);
@@ -174,7 +174,7 @@ impl LanePool {
             }
             if let Some(failure) = &state.failed
                 && !failure.crowded
-                && state.lent == 0
+                && state.in_use == 0
             {
                 return Err(failure.again(self.segment.to_string()));
             }
@@ -196,7 +196,7 @@ impl LanePool {
 
     fn check_in(&self, lane: Option<Lane>) {
         let mut state = self.state.lock();
-        state.lent -= 1;
+        state.in_use -= 1;
         let over = state.part_with_old();
         let kept = if state.closed || state.idle.len() >= IDLE_MAX { None } else { lane };
         if let Some(idle) = kept.and_then(|lane| self.all_idle.keep(lane)) {
@@ -229,7 +229,7 @@ impl State {
         let mut over = self.part_with_old();
         while let Some(idle) = self.idle.pop() {
             if idle.is_alive() {
-                return (Some(idle.lend()), over);
+                return (Some(idle.check_out()), over);
             }
             over.push(idle);
         }

@@ -32,7 +32,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Longest that a call waits while another one tries; then it takes another path.
 const TRIAL_WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// Connections lent at a time to calls to one peer.
+/// Connections in use at a time by calls to one peer.
 const LENT_MAX: usize = 64;
 
 /// Copies between the processes of one host.
