@@ -4,7 +4,7 @@
 //! Start a master (`mooncake_master`), then
 //! `cargo run --example hello_pool -- localhost:50051`.
 
-use mooncake_client::{GetInto, PutItem, PutOptions, PutOutcome, Source, Store, StoreError, StoreOptions, Destination};
+use mooncake_client::{Destination, GetInto, PutItem, PutOptions, PutOutcome, Source, Store, StoreError, StoreOptions};
 
 /// Bytes of one block of key-value cache.
 const BLOCK: usize = 256 << 10;

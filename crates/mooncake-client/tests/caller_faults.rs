@@ -4,8 +4,8 @@ mod cluster;
 
 use cluster::{Cluster, MIB, put, value};
 use mooncake_client::{
-    ErrorKind, ForeignRange, GetInto, GetRanges, Health, PutItem, PutOptions, PutRanges, ReadRange, Refused, RunsOut,
-    Source, Store, StoreError, Destination, WriteRange,
+    Destination, ErrorKind, ForeignRange, GetInto, GetRanges, Health, PutItem, PutOptions, PutRanges, ReadRange,
+    Refused, RunsOut, Source, Store, StoreError, WriteRange,
 };
 
 /// Memory of this process at a place where nobody else maps anything, so that
@@ -122,7 +122,8 @@ fn memory_that_is_not_there_is_an_error_and_leaves_nothing_behind() {
     put(&owner, "bad", 300_000).unwrap();
     for store in [&owner, &tcp] {
         let destination = Destination::foreign(range(gone, 300_000), store.registry()).unwrap();
-        let error = store.get_into(&mut [GetInto { key: b"bad", destinations: vec![destination] }]).remove(0).unwrap_err();
+        let error =
+            store.get_into(&mut [GetInto { key: b"bad", destinations: vec![destination] }]).remove(0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
         assert_eq!(store.get(b"bad").unwrap(), Some(value("bad", 300_000)));
     }

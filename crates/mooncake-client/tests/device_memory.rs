@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bit_flip::{flip, segment};
 use cluster::{Cluster, MIB, eventually, put, value};
-use mooncake_client::{ErrorKind, ForeignRange, GetInto, PutItem, PutOptions, Source, Store, StoreError, Destination};
+use mooncake_client::{Destination, ErrorKind, ForeignRange, GetInto, PutItem, PutOptions, Source, Store, StoreError};
 use mooncake_test_support::fake_cuda::{FakeCuda, ILLEGAL_ADDRESS, OUT_OF_MEMORY};
 
 fn stores() -> (Cluster, Store, Store) {
@@ -106,7 +106,10 @@ fn objects_of_a_large_batch_go_side_by_side_and_each_has_its_own_outcome() {
         let mut items: Vec<GetInto> = keys
             .iter()
             .enumerate()
-            .map(|(nth, key)| GetInto { key, destinations: vec![Destination::foreign(range(nth), store.registry()).unwrap()] })
+            .map(|(nth, key)| GetInto {
+                key,
+                destinations: vec![Destination::foreign(range(nth), store.registry()).unwrap()],
+            })
             .collect();
         for (key, outcome) in store.get_into(&mut items).into_iter().enumerate() {
             match key {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bit_flip::{flip, segment, stamps};
 use cluster::{Cluster, MIB, eventually, put, value};
-use mooncake_client::{GetInto, GetRanges, PutOptions, PutOutcome, ReadRange, Source, Store, Destination};
+use mooncake_client::{Destination, GetInto, GetRanges, PutOptions, PutOutcome, ReadRange, Source, Store};
 
 #[test]
 fn a_flipped_byte_is_a_miss_and_a_put_replaces_the_object() {

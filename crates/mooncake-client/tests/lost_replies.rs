@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{
-    ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, PutRanges, RemoveOutcome, Source, Store, StoreError,
-    Destination, WriteRange,
+    Destination, ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, PutRanges, RemoveOutcome, Source, Store,
+    StoreError, WriteRange,
 };
 use mooncake_master::Wal;
 use proxy::{Losses, Proxy};

@@ -3,7 +3,7 @@
 mod cluster;
 
 use cluster::{Cluster, MIB, put, value};
-use mooncake_client::{ErrorKind, GetRanges, ReadRange, Destination};
+use mooncake_client::{Destination, ErrorKind, GetRanges, ReadRange};
 
 #[test]
 fn a_range_ends_with_its_object_at_the_latest() {

@@ -280,7 +280,8 @@ fn a_put_that_has_no_time_to_evict_for_all_copies_of_a_key_stores_none_of_it_yet
     for rounds in 1.. {
         let entries: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), KIB)).collect();
         let slots = pool.slots(a, &entries, &config);
-        let replicas: Vec<usize> = slots.iter().map(|slot| if is_full(slot) { 0 } else { placed(slot).len() }).collect();
+        let replicas: Vec<usize> =
+            slots.iter().map(|slot| if is_full(slot) { 0 } else { placed(slot).len() }).collect();
         assert!(replicas.iter().all(|replicas| *replicas != 1), "{replicas:?}");
         let mut had = replicas.iter().map(|replicas| *replicas > 0);
         names.retain(|_| !had.next().unwrap());

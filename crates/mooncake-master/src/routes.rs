@@ -10,7 +10,7 @@ use mooncake_wire::message::AnchorDown;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::machine::anchors::{Anchors, AnchorTable};
+use crate::machine::anchors::{AnchorTable, Anchors};
 use crate::machine::convert;
 use crate::machine::delivery::DeliveryDriver;
 

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Destination, Verify};
+use mooncake_memory::{Destination, SegmentMemory, SegmentOptions, Source, Verify};
 
 const AREA: usize = 64 << 20;
 

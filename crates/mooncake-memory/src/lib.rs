@@ -23,7 +23,8 @@ mod socket_io;
 pub use caller::bounce::Bounce;
 pub use caller::neighbours::Neighbours;
 pub use caller::piece::{
-    Source, Destination, crc_of_sources, crc_of_destinations, split_sources, split_destinations, total_of_sources, total_of_destinations,
+    Destination, Source, crc_of_destinations, crc_of_sources, split_destinations, split_sources, total_of_destinations,
+    total_of_sources,
 };
 pub use caller::reach::{Bounds, RunsOut, check_reach};
 pub use caller::recycled::Recycled;

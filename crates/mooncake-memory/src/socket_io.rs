@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::caller::piece::{Source, Destination};
+use crate::caller::piece::{Destination, Source};
 use crate::error::CopyError;
 use crate::segment::mapping::Mapping;
 use mooncake_os::forked;
@@ -39,7 +39,12 @@ pub fn send_sources(
 
 /// One `recvmsg` into the pieces from byte `skip` on, at most `max` bytes. 0 =
 /// end of stream, or nothing to fill. Memory that is not there is `EFAULT`.
-pub fn recv_destinations(socket: BorrowedFd<'_>, pieces: &mut [Destination<'_>], skip: u64, max: u64) -> io::Result<usize> {
+pub fn recv_destinations(
+    socket: BorrowedFd<'_>,
+    pieces: &mut [Destination<'_>],
+    skip: u64,
+    max: u64,
+) -> io::Result<usize> {
     refuse_forked()?;
     let mut ranges = Ranges::new(skip, max);
     for piece in pieces {

@@ -2,7 +2,7 @@
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    Bounce, CopyError, ForeignRange, Registry, SegmentMemory, SegmentOptions, Source, Destination, Verify,
+    Bounce, CopyError, Destination, ForeignRange, Registry, SegmentMemory, SegmentOptions, Source, Verify,
 };
 use mooncake_os::forked;
 use mooncake_test_support::fake_cuda::FakeCuda;

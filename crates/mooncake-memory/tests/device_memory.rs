@@ -2,8 +2,8 @@
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    Bounce, CopyError, DeviceError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions,
-    Source, Destination, Verify, crc_of_sources, crc_of_destinations, crc32c, split_destinations,
+    Bounce, CopyError, Destination, DeviceError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory,
+    SegmentOptions, Source, Verify, crc_of_destinations, crc_of_sources, crc32c, split_destinations,
 };
 use mooncake_test_support::fake_cuda::{DeviceMemory, FakeCuda, ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY};
 
@@ -34,8 +34,12 @@ fn put(segment: &SegmentMemory, memory: &DeviceMemory<'_>, registry: &Registry) 
 }
 
 fn get(segment: &SegmentMemory, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<u32, CopyError> {
-    match segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(memory.range(), registry).unwrap()], Verify::Compute)
-    {
+    match segment.mapping().read(
+        Rid(2),
+        0,
+        &mut [Destination::foreign(memory.range(), registry).unwrap()],
+        Verify::Compute,
+    ) {
         Ok(crc) => Ok(crc),
         Err(ReadError::Copy(e)) => Err(e),
         Err(e) => panic!("{e}"),
@@ -182,7 +186,8 @@ fn many_small_pieces_are_gathered_with_few_waits() {
     let places = || (0..2048).rev().map(|piece| piece * 1024);
     let sources: Vec<_> = places().map(|at| Source::foreign(from.part(at, 1024), &registry).unwrap()).collect();
     let crc = segment.mapping().write(Rid(2), 0, &sources).unwrap();
-    let mut destinations: Vec<_> = places().map(|at| Destination::foreign(to.part(at, 1024), &registry).unwrap()).collect();
+    let mut destinations: Vec<_> =
+        places().map(|at| Destination::foreign(to.part(at, 1024), &registry).unwrap()).collect();
     segment.mapping().read(Rid(2), 0, &mut destinations, Verify::Crc(crc)).unwrap();
     assert!(to.read() == data);
     assert_eq!(fake.count("copies") - copies, 2 * 2048);
@@ -204,7 +209,8 @@ fn a_range_that_leaves_its_allocation_is_refused_and_nothing_of_it_copied() {
         }
         let write = segment.mapping().write(Rid(4), 1 << 20, &[Source::foreign(range, &registry).unwrap()]);
         assert!(matches!(write, Err(CopyError::Fault { .. })), "{from} {len}: {write:?}");
-        let read = segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(range, &registry).unwrap()], Verify::Skip);
+        let read =
+            segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(range, &registry).unwrap()], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))), "{from} {len}");
     }
     assert_eq!((fake.count("copies"), registry.len()), (copies, 0));

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{MemoryError, SegmentMemory, SegmentOptions, Source, Destination, Verify};
+use mooncake_memory::{Destination, MemoryError, SegmentMemory, SegmentOptions, Source, Verify};
 
 struct File(PathBuf);
 

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    CopyError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions, Source, Destination, Verify,
-    crc_of_sources, crc32c, recv_destinations, send_sources,
+    CopyError, Destination, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions, Source,
+    Verify, crc_of_sources, crc32c, recv_destinations, send_sources,
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
@@ -91,7 +91,12 @@ fn memory_made_inaccessible_after_its_registration_is_an_error() {
     registry.register(pages.range()).unwrap();
     let crc = segment.mapping().write(Rid(2), 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
     let read = || {
-        segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(pages.range(), &registry).unwrap()], Verify::Crc(crc))
+        segment.mapping().read(
+            Rid(2),
+            0,
+            &mut [Destination::foreign(pages.range(), &registry).unwrap()],
+            Verify::Crc(crc),
+        )
     };
     let fault = |read| matches!(read, Err(ReadError::Copy(CopyError::Fault { .. })));
     read().unwrap();
@@ -157,7 +162,8 @@ fn pointers_to_nothing_are_errors() {
         let range = unsafe { ForeignRange::new(addr, 4096) };
         let write = segment.mapping().write(Rid(4), 8192, &[Source::foreign(range, &registry).unwrap()]);
         assert!(matches!(write, Err(CopyError::Fault { .. })), "{addr:#x}");
-        let read = segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(range, &registry).unwrap()], Verify::Skip);
+        let read =
+            segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(range, &registry).unwrap()], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))), "{addr:#x}");
         assert!(crc_of_sources(0, &[Source::foreign(range, &registry).unwrap()], 0, 4096).is_err());
         assert!(matches!(

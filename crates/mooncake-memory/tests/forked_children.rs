@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    CommonMemory, CopyError, MemoryError, SegmentMemory, SegmentOptions, Source, Destination, Verify, allocate_shared,
+    CommonMemory, CopyError, Destination, MemoryError, SegmentMemory, SegmentOptions, Source, Verify, allocate_shared,
     send_sources,
 };
 use mooncake_os::{Guarded, forked, watch_forks};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    CopyError, MemoryError, ReadError, SegmentMemory, SegmentOptions, Source, Destination, Verify, crc32c,
+    CopyError, Destination, MemoryError, ReadError, SegmentMemory, SegmentOptions, Source, Verify, crc32c,
 };
 
 const BYTES: u64 = 32 << 20;

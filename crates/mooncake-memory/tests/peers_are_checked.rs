@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::{Expect, Mapping, MemoryError, SegmentMemory, SegmentOptions, Source, Destination, Verify};
+use mooncake_memory::{Destination, Expect, Mapping, MemoryError, SegmentMemory, SegmentOptions, Source, Verify};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 const BYTES: u64 = 1 << 20;

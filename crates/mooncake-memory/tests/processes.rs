@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Expect, Mapping, SegmentMemory, SegmentOptions, Source, Destination, Verify};
+use mooncake_memory::{Destination, Expect, Mapping, SegmentMemory, SegmentOptions, Source, Verify};
 use mooncake_os::{ProcessError, ProcessIdentity, has_exited, peer_credentials, peer_pidfd, recv_fds, send_fds};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 

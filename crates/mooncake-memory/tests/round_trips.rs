@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mooncake_ids::{GRANULE, Rid};
 use mooncake_memory::{
-    CopyError, ForeignRange, Mapping, ReadError, Registry, SegmentMemory, SegmentOptions, Source, Destination, Verify,
-    crc_of_sources, crc_of_destinations, crc32c, split_sources, total_of_sources, total_of_destinations,
+    CopyError, Destination, ForeignRange, Mapping, ReadError, Registry, SegmentMemory, SegmentOptions, Source, Verify,
+    crc_of_destinations, crc_of_sources, crc32c, split_sources, total_of_destinations, total_of_sources,
 };
 use proptest::prelude::*;
 
@@ -156,7 +156,8 @@ fn pieces_whose_sizes_wrap_around_touch_nothing() {
         // SAFETY: no piece is ever used: all of them together fit nowhere.
         let ranges = || sizes.iter().map(|&len| unsafe { ForeignRange::new(bytes.as_ptr().addr(), len) });
         let sources: Vec<Source> = ranges().map(|range| Source::foreign(range, &registry).unwrap()).collect();
-        let mut destinations: Vec<Destination> = ranges().map(|range| Destination::foreign(range, &registry).unwrap()).collect();
+        let mut destinations: Vec<Destination> =
+            ranges().map(|range| Destination::foreign(range, &registry).unwrap()).collect();
         assert_eq!((total_of_sources(&sources), total_of_destinations(&destinations)), (u64::MAX, u64::MAX));
         for offset in [0, 1 << 20] {
             assert!(matches!(mapping.write(Rid(4), offset, &sources), Err(CopyError::OutOfRange { .. })));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Mapping, ReadError, SegmentMemory, SegmentOptions, Source, Destination, Verify, crc32c};
+use mooncake_memory::{Destination, Mapping, ReadError, SegmentMemory, SegmentOptions, Source, Verify, crc32c};
 
 /// Longest wait for a read that is overtaken.
 const TIMEOUT: Duration = Duration::from_secs(10);

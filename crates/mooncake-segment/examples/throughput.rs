@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Destination};
+use mooncake_memory::{Destination, SegmentMemory, SegmentOptions, Source};
 use mooncake_os::Deadline;
 use mooncake_os::boot_id;
 use mooncake_segment::{

@@ -186,7 +186,7 @@ pub(crate) fn find(uuid: &SegmentUuid) -> Option<Arc<Served>> {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_memory::{Source, Destination};
+    use mooncake_memory::{Destination, Source};
 
     use super::*;
     use crate::link::fixture::{Quiet, owner};

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
-use mooncake_memory::{Source, Destination, Verify};
+use mooncake_memory::{Destination, Source, Verify};
 use mooncake_os::Deadline;
 use mooncake_segment::{Path, Paths, TransferError};
 use support::*;

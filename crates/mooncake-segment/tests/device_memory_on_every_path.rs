@@ -3,7 +3,7 @@
 mod support;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{CopyError, Registry, Source, Destination, crc32c};
+use mooncake_memory::{CopyError, Destination, Registry, Source, crc32c};
 use mooncake_segment::{Link, Path, Paths, TransferError};
 use mooncake_test_support::fake_cuda::{DeviceMemory, FakeCuda, ILLEGAL_ADDRESS, INVALID_VALUE};
 use support::*;

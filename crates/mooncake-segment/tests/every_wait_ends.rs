@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
-use mooncake_memory::{Source, Destination};
+use mooncake_memory::{Destination, Source};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkError, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, TransferError};
 use support::*;

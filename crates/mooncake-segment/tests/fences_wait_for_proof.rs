@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Source, Destination, crc32c};
+use mooncake_memory::{Destination, Source, crc32c};
 use mooncake_segment::{Fence, LinkError, Path, Paths, TransferError};
 use support::*;
 

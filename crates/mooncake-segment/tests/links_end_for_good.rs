@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Source, Destination};
+use mooncake_memory::{Destination, Source};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkError, Path, Paths, TransferError};
 use support::*;

@@ -5,7 +5,7 @@ mod support;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ForeignRange, Registry, Source, Destination, crc32c};
+use mooncake_memory::{Destination, ForeignRange, Registry, Source, crc32c};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkError, Path, Paths, ServerOptions, Status, TransferError};
 use support::*;

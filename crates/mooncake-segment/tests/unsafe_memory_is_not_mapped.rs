@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use mooncake_memory::{SegmentMemory, Source, Destination, crc32c};
+use mooncake_memory::{Destination, SegmentMemory, Source, crc32c};
 use mooncake_os::send_fds;
 use mooncake_segment::{LinkError, Path, Paths, SegmentAddress, ServerOptions};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

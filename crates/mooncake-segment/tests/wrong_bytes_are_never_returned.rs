@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Source, Destination};
+use mooncake_memory::{Destination, Source};
 use mooncake_segment::{Path, Paths, TransferError};
 use support::*;
 

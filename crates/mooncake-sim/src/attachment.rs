@@ -7,7 +7,9 @@ use std::time::Duration;
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::CopyError;
 use mooncake_segment::Epoch;
-use mooncake_segment::machine::{Denied, DETACHED, Frame, Gate, Heard, WritePermission, Newcomer, Op, Peer, Remains, Writes};
+use mooncake_segment::machine::{
+    DETACHED, Denied, Frame, Gate, Heard, Newcomer, Op, Peer, Remains, WritePermission, Writes,
+};
 
 use crate::memory::Memory;
 use crate::pipe::{Receiver, Sender};

@@ -214,7 +214,9 @@ impl Inner {
         let Err(Unread { doubt: Doubt::None, .. }) = first else { return first };
         // Its owner may have been started again (docs/safety.md, rule T9).
         match self.shared.directory.renew(&self.shared.control, numbering, replica, address) {
-            Some(other) => self.read_replica_at(object, replica, Some(&other), Part { offset, destinations }, interrupted),
+            Some(other) => {
+                self.read_replica_at(object, replica, Some(&other), Part { offset, destinations }, interrupted)
+            }
             None => first,
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Neighbours, Destination};
+use mooncake_memory::{Destination, Neighbours};
 use mooncake_wire::message::Object;
 
 use crate::call::fan_out::{fan_out, threads_for};
@@ -54,7 +54,8 @@ impl Inner {
         };
         let destinations = || items.iter().flat_map(|item| &item.ranges).map(|range| &range.destination);
         let neighbours = Neighbours::of_destinations(destinations());
-        let on_device = destinations().filter(|destination| destination.is_on_device()).map(|destination| destination.len() as u64);
+        let on_device =
+            destinations().filter(|destination| destination.is_on_device()).map(|destination| destination.len() as u64);
         let threads = threads_for(items.len(), on_device.fold(0, u64::saturating_add));
         let read = |(item, found): &mut (&mut GetRanges<'_>, Result<Arc<_>, StoreError>),
                     stop: &(dyn Fn() -> bool + Sync)| {
@@ -96,8 +97,10 @@ impl Inner {
                         &mut one
                     }
                     run => {
-                        several =
-                            run.iter_mut().map(|range| range.destination.reborrow().among(neighbours)).collect::<Vec<_>>();
+                        several = run
+                            .iter_mut()
+                            .map(|range| range.destination.reborrow().among(neighbours))
+                            .collect::<Vec<_>>();
                         &mut several
                     }
                 };

@@ -4,7 +4,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Neighbours, Source, Destination, crc32c_append, crc32c_combine, total_of_sources};
+use mooncake_memory::{Destination, Neighbours, Source, crc32c_append, crc32c_combine, total_of_sources};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Source, Destination};
+use mooncake_memory::{Destination, Source};
 use mooncake_wire::message::{
     ExistsReply, Extent, HelloReply, LookupReply, Object, PutEndReply, PutSlot, PutStartReply, Refusal, RemoveReply,
     Replica, Reply, Request, Segment, SegmentsReply, anchor_up, hello, put_end_reply, put_slot, refusal, remove_reply,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{SegmentMemory, Destination, Verify};
+use mooncake_memory::{Destination, SegmentMemory, Verify};
 use mooncake_tier::owner::Source;
 
 /// An extent of a segment that this store lends.

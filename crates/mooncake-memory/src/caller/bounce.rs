@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::caller::piece::{Access, Source, Destination};
+use crate::caller::piece::{Access, Destination, Source};
 use crate::copy::Stores;
 use crate::device::Staging;
 use crate::error::CopyError;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::caller::piece::{Access, Source, Destination};
+use crate::caller::piece::{Access, Destination, Source};
 use crate::caller::trial::{self, Touch, Trial};
 use crate::error::CopyError;
 
@@ -47,7 +47,9 @@ impl Neighbours {
 
     /// Those of destinations in the order in which they will be filled.
     pub fn of_destinations<'t>(destinations: impl IntoIterator<Item = &'t Destination<'t>>) -> Self {
-        Self::of(destinations.into_iter().map(|destination| (destination.access, destination.ptr.addr(), destination.len)))
+        Self::of(
+            destinations.into_iter().map(|destination| (destination.access, destination.ptr.addr(), destination.len)),
+        )
     }
 
     fn of(pieces: impl Iterator<Item = (Access, usize, usize)>) -> Self {
@@ -182,7 +184,11 @@ mod tests {
         let area = Area::new();
         for (len, pieces, calls) in [(PIECE, 64, 4), (PIECE, 1, 1), (1_000, 2_000, 2), (700, 3, 1)] {
             let row = area.row(pieces, len);
-            assert_eq!(check(&Neighbours::of_destinations(&row), &row, Touch::Store), (vec![true; pieces], calls), "{len}");
+            assert_eq!(
+                check(&Neighbours::of_destinations(&row), &row, Touch::Store),
+                (vec![true; pieces], calls),
+                "{len}"
+            );
         }
         // As the array of an allocator that keeps its own bytes before it.
         let inside_pages: Vec<_> = (0..64).map(|nth| area.destination(16 + nth * PIECE, PIECE)).collect();

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::caller::piece::{Source, Destination, leading_run, total_of_sources, total_of_destinations};
+use crate::caller::piece::{Destination, Source, leading_run, total_of_destinations, total_of_sources};
 use crate::copy::{self, Stores};
 use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
@@ -174,7 +174,13 @@ impl Mapping {
 
     /// Reads bytes of an object: the bytes, barrier, the stamps of the granules
     /// that they lie in. Fills all pieces, from any byte of the extent on.
-    pub fn read(&self, rid: Rid, offset: u64, pieces: &mut [Destination<'_>], verify: Verify) -> Result<u32, ReadError> {
+    pub fn read(
+        &self,
+        rid: Rid,
+        offset: u64,
+        pieces: &mut [Destination<'_>],
+        verify: Verify,
+    ) -> Result<u32, ReadError> {
         let len = total_of_destinations(pieces);
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
@@ -343,7 +349,8 @@ impl Mapping {
         let mut staging = Staging::default();
         let mut rest = pieces;
         while let Some((piece, others)) = rest.split_first() {
-            if let Some((device, ranges)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
+            if let Some((device, ranges)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len))
+            {
                 let run = total(&ranges);
                 let mut at = self.within(offset, len, done, run)?;
                 staging.gather(device, &ranges, |from, len| {
@@ -373,7 +380,8 @@ impl Mapping {
         let mut index = 0;
         while index < pieces.len() {
             let mut rest = &pieces[index..];
-            if let Some((device, ranges)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
+            if let Some((device, ranges)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len))
+            {
                 let run = total(&ranges);
                 let mut at = self.within(offset, len, done, run)?.cast_const();
                 staging.scatter(device, &ranges, |to, len| {

@@ -196,7 +196,8 @@ impl Begun {
         let Begun { status, mut headers, first, from } = self;
         without_connection(&mut headers);
         headers.remove(header::CONTENT_LENGTH);
-        let mut body = if from.is_end_stream() { Bytes::new() } else { rest_of_body(from, ERROR_BODY_TIMEOUT).await.ok()? };
+        let mut body =
+            if from.is_end_stream() { Bytes::new() } else { rest_of_body(from, ERROR_BODY_TIMEOUT).await.ok()? };
         body = [first, body].concat().into();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;

@@ -62,8 +62,19 @@ impl Relay {
         let (held, overdue) = (BytesMut::from(first), Box::pin(sleep(stall_timeout)));
         let (searched, is_torn, is_done) = (0, false, false);
         let from = Some(from);
-        let mut relay =
-            Relay { from, held, searched, is_events, is_torn, is_done, stall_timeout, overdue, lease, account, _turn: turn };
+        let mut relay = Relay {
+            from,
+            held,
+            searched,
+            is_events,
+            is_torn,
+            is_done,
+            stall_timeout,
+            overdue,
+            lease,
+            account,
+            _turn: turn,
+        };
         relay.end_if_all_is_there();
         relay
     }

@@ -3,7 +3,7 @@
 //! Long because a class has one block of methods, and each needs its own signature. What they do is in `writing`,
 //! `reading`, `segments` and `setup`.
 
-use mooncake_client::{ForeignRange, GetInto, Health, RunsOut, Store, StoreError, Destination};
+use mooncake_client::{Destination, ForeignRange, GetInto, Health, RunsOut, Store, StoreError};
 use mooncake_client_http::ClientServer;
 use mooncake_memory::{allocate_shared, free_host_memory};
 use mooncake_os::forked;

@@ -1,7 +1,7 @@
 //! Arguments of `get_into_ranges`: for each buffer some keys, for each key some
 //! fragments, each with its place in the buffer and in the object.
 
-use mooncake_client::{ForeignRange, GetRanges, ReadRange, Refused, Destination};
+use mooncake_client::{Destination, ForeignRange, GetRanges, ReadRange, Refused};
 use pyo3::prelude::*;
 
 use crate::code::INVALID_PARAMS;

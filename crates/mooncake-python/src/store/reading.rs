@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use mooncake_client::{ErrorKind, GetInto, Receive, Refused, RemoveOutcome, Store, StoreError, Destination};
+use mooncake_client::{Destination, ErrorKind, GetInto, Receive, Refused, RemoveOutcome, Store, StoreError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};

@@ -29,7 +29,10 @@ impl MooncakeDistributedStore {
                     self.missing(&client);
                 }
                 let replicas = |replicas: Vec<ReplicaDescriptor>| {
-                    replicas.into_iter().map(|replica| (replica.id, replica.size, replica.address, replica.endpoint)).collect()
+                    replicas
+                        .into_iter()
+                        .map(|replica| (replica.id, replica.size, replica.address, replica.endpoint))
+                        .collect()
                 };
                 found.into_iter().map(|found| found.map(replicas)).collect()
             }

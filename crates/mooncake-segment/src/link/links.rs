@@ -95,7 +95,12 @@ impl Links {
                     MutexGuard::unlocked(&mut links, || deadline.check()).map_err(|error| ended(error, address))?;
                 }
                 Look::Avoid { ago, reason, passing } => {
-                    return Err(LinkError::Avoided { segment: address.display_name().to_string(), ago, reason, passing });
+                    return Err(LinkError::Avoided {
+                        segment: address.display_name().to_string(),
+                        ago,
+                        reason,
+                        passing,
+                    });
                 }
                 Look::Closed => return Err(LinkError::Closed),
             }

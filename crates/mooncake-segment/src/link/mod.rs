@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{
-    CopyError, Mapping, ReadError, Source, Destination, Verify, crc_of_sources, crc_of_destinations, total_of_sources,
-    total_of_destinations,
+    CopyError, Destination, Mapping, ReadError, Source, Verify, crc_of_destinations, crc_of_sources,
+    total_of_destinations, total_of_sources,
 };
 use mooncake_os::{Deadline, forked};
 
@@ -201,7 +201,8 @@ impl Link {
         let view = match &self.kind {
             Kind::Local(served, inside) => {
                 let mapping = served.memory.view_mapping();
-                let mapping = mapping.map_err(|source| TransferError::Map { segment: self.segment.to_string(), source })?;
+                let mapping =
+                    mapping.map_err(|source| TransferError::Map { segment: self.segment.to_string(), source })?;
                 mapping.view(rid, offset, len, verify).map(|bytes| View::local(inside, bytes))
             }
             Kind::Shared(attachment) => View::shared(attachment, rid, offset, len, verify),
@@ -276,7 +277,8 @@ impl Link {
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
         let outcome = pool.with_lane(deadline, |lane| lane.read(span, pieces, crc.is_some(), deadline));
-        let actual = outcome.result.map_err(|error| named(error, || crc_of_destinations(0, pieces, 0, span.len).err()))?;
+        let actual =
+            outcome.result.map_err(|error| named(error, || crc_of_destinations(0, pieces, 0, span.len).err()))?;
         match crc {
             Some(expected) if expected != actual => {
                 Err(TransferError::Checksum { segment: self.segment.to_string(), rid: span.rid.0, expected, actual })

@@ -111,7 +111,8 @@ impl RecordLinks {
             pid: self.process.pid,
             start_time: self.process.start_time,
         };
-        let (segment, timeouts): (Arc<str>, _) = (tier.display_name(), (self.options.connect_timeout, self.options.stall_timeout));
+        let (segment, timeouts): (Arc<str>, _) =
+            (tier.display_name(), (self.options.connect_timeout, self.options.stall_timeout));
         let unreached = |what: String| TransferError::Broken {
             segment: segment.to_string(),
             what: "reach the owner of a tier",

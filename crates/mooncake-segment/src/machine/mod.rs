@@ -22,5 +22,5 @@ pub use insiders::Insiders;
 pub use least_epoch::LeastEpoch;
 pub use link_book::{LinkBook, Look, Permit, Unwanted};
 pub use owner::{Fence, Newcomer, Output, Owner, ProcessGone, Segment};
-pub use peer::{DETACHED, Heard, WritePermission, Peer};
+pub use peer::{DETACHED, Heard, Peer, WritePermission};
 pub use remains::Remains;

@@ -193,7 +193,8 @@ impl World {
                 let placement = (!self.placements.is_empty()).then(|| what.index(self.placements.len()))?;
                 let Placement { rid, extent, session, .. } = self.placements[placement];
                 let (_, process) = self.pick(who)?;
-                let may = process.peer.write_permission() == WritePermission::Granted && process.connected && process.mapped;
+                let may =
+                    process.peer.write_permission() == WritePermission::Granted && process.connected && process.mapped;
                 if may && process.session == session {
                     let Memory { gate, stamps, .. } = &*process.memory;
                     let write = gate.borrow_mut().admit(&**stamps, rid, extent as u64 * KIB, KIB, ()).ok()?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use mooncake_memory::{ForeignRange, SharedBlock, Source, Destination, check_reach, shared_block};
+use mooncake_memory::{Destination, ForeignRange, SharedBlock, Source, check_reach, shared_block};
 use mooncake_os::Deadline;
 use parking_lot::{Mutex, RwLock};
 

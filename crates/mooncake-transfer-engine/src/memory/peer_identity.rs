@@ -1,6 +1,6 @@
 //! Proof that a process of this host is the peer that it says it is, and that it still runs.
 
-use mooncake_memory::{PeerProcess, PullError, Destination};
+use mooncake_memory::{Destination, PeerProcess, PullError};
 
 use crate::protocol::same_host::{SECRET_LEN, Secret};
 

@@ -151,7 +151,8 @@ impl Initiator {
                 Opcode::Read => (there, here),
                 Opcode::Write => (here, there),
             };
-            let (source, mut destination) = (self.node.context.buffers.source(from), self.node.context.buffers.destination(into));
+            let (source, mut destination) =
+                (self.node.context.buffers.source(from), self.node.context.buffers.destination(into));
             let copied = if source.is_on_device() || destination.is_on_device() {
                 bounce.copy(&source, &mut destination).map_err(|error| error.to_string())
             } else {

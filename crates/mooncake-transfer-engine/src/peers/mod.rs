@@ -3,7 +3,7 @@
 pub(crate) mod calls;
 pub(crate) mod idle_paths;
 pub(crate) mod initiator;
+pub(crate) mod link;
 pub(crate) mod peer;
 pub(crate) mod registry;
-pub(crate) mod link;
 pub(crate) mod unresponsive;

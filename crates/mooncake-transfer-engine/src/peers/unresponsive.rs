@@ -183,8 +183,7 @@ impl UnresponsivePeers {
         let mut state = self.state.lock();
         loop {
             let closed = state.closed;
-            let idle =
-                state.peers.iter_mut().filter(|(_, peer)| !peer.busy && peer.wanted.elapsed() < WANTED_TIME);
+            let idle = state.peers.iter_mut().filter(|(_, peer)| !peer.busy && peer.wanted.elapsed() < WANTED_TIME);
             let next = idle.min_by_key(|(_, peer)| peer.asked);
             let Some((name, peer)) = next.filter(|_| !closed) else {
                 state.threads -= 1;

@@ -184,7 +184,8 @@ impl Server {
         let swept = Mutex::new(Instant::now());
         let epoll = Guarded::new(epoll);
         let (connections, stop, turned_away) = (Mutex::default(), AtomicBool::new(false), AtomicU64::new(0));
-        let shared = Arc::new(Shared { context, housekeeping, epoll, waker, ports, connections, stop, turned_away, swept });
+        let shared =
+            Arc::new(Shared { context, housekeeping, epoll, waker, ports, connections, stop, turned_away, swept });
         let listen = || -> io::Result<()> {
             let add =
                 |fd: BorrowedFd<'_>, token, flags| epoll::add(&*shared.epoll, fd, EventData::new_u64(token), flags);

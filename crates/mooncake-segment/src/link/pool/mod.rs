@@ -185,7 +185,11 @@ impl LanePool {
                 let segment = self.segment.to_string();
                 // What this process lacks is no word about the owner, and has a remedy.
                 if state.failed.as_ref().is_some_and(|failure| failure.is_own) {
-                    return Err(TransferError::Broken { segment, what: "no lane was free", source: Errno::MFILE.into() });
+                    return Err(TransferError::Broken {
+                        segment,
+                        what: "no lane was free",
+                        source: Errno::MFILE.into(),
+                    });
                 }
                 return Err(TransferError::Timeout { segment, what: "no lane was free", waited: began.elapsed() });
             }

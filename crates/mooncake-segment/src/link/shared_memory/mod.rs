@@ -24,7 +24,7 @@ use crate::epoch::Epoch;
 use crate::error::TransferError;
 use crate::gate::Gate;
 use crate::link_events::Asked;
-use crate::machine::{DETACHED, Heard, WritePermission, Peer, Remains, Writes};
+use crate::machine::{DETACHED, Heard, Peer, Remains, WritePermission, Writes};
 use crate::protocol::attach_stream::AttachPipe;
 use crate::protocol::frames::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
 
@@ -235,7 +235,11 @@ impl Attachment {
             }
             if deadline.has_passed() {
                 let what = "the owner did not let its segment be written";
-                return Err(TransferError::Timeout { segment: self.segment.to_string(), what, waited: started.elapsed() });
+                return Err(TransferError::Timeout {
+                    segment: self.segment.to_string(),
+                    what,
+                    waited: started.elapsed(),
+                });
             }
             self.answered.wait_for(&mut talk, deadline.slice());
         }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    Bounce, Lending, Source, Destination, crc_of_sources, crc_of_destinations, recv_destinations, send_sources, split_sources,
-    split_destinations, total_of_sources,
+    Bounce, Destination, Lending, Source, crc_of_destinations, crc_of_sources, recv_destinations, send_sources,
+    split_destinations, split_sources, total_of_sources,
 };
 use mooncake_net::{ConnectError, PollHistory, connect, is_readable, recv_busy_poll, stays_within_host, unpace};
 use mooncake_os::{Deadline, Guarded};
@@ -164,9 +164,11 @@ impl Lane {
                 Outcome::new(Err(self.nonsense("it answers another request")), false, true)
             }
             Some(Trailer { status: Status::Ok, .. }) => Outcome::new(Ok(crc), true, true),
-            Some(_) => {
-                Outcome::new(Err(TransferError::Stale { segment: self.segment.to_string(), rid: span.rid.0 }), true, true)
-            }
+            Some(_) => Outcome::new(
+                Err(TransferError::Stale { segment: self.segment.to_string(), rid: span.rid.0 }),
+                true,
+                true,
+            ),
             None => Outcome::new(Err(self.nonsense("its bytes do not end as a read does")), false, true),
         }
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::{CopyError, Mapping, ReadError, Destination, Verify};
+use mooncake_memory::{CopyError, Destination, Mapping, ReadError, Verify};
 use mooncake_net::{is_readable, keep_alive, unpace};
 use mooncake_os::Guarded;
 use rustix::io::Errno;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{
-    AccessPageView, ForeignRange, MemoryError, PeerMemory, PeerProcess, PullError, RevisionPageView, Destination,
+    AccessPageView, Destination, ForeignRange, MemoryError, PeerMemory, PeerProcess, PullError, RevisionPageView,
 };
 use mooncake_net::{Connect, Connection, PollHistory, busy_poll_behind, connect_abstract, recv_busy_poll_behind};
 use mooncake_os::{Deadline, Guarded, WaitError, forked, recv_fds};
