@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use mooncake_os::{Deadline, WaitError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// A connection that came back so lately is checked out without a look: if its peer has hung up since, the call finds out, as
-/// it does where that happens a moment later.
+/// A connection that came back so lately is checked out without a look: if its peer has hung up since, the call finds
+/// out, as it does where that happens a moment later.
 const TRUSTED_AFTER_USE: Duration = Duration::from_micros(100);
 
 /// How to connect to the peer, and what the errors of its calls are.
@@ -75,8 +75,8 @@ impl<C: Connection> Pool<C> {
         Pool { limits, state, returned: Condvar::new() }
     }
 
-    /// Makes a call on a connection, which is checked out for it. One that turns out dead at its first use is replaced once: the peer may have
-    /// closed it as unused, which is no failure of this call.
+    /// Makes a call on a connection, which is checked out for it. One that turns out dead at its first use is replaced
+    /// once: the peer may have closed it as unused, which is no failure of this call.
     pub fn with<T, B: Connect<Connection = C>>(
         &self,
         by: &B,

@@ -337,8 +337,8 @@ impl Control {
         drop(closed);
     }
 
-    /// A call has found that the master closed the connection that it has checked out: drops the other ones that the master
-    /// has closed, so that no call tries them.
+    /// A call has found that the master closed the connection that it has checked out: drops the other ones that the
+    /// master has closed, so that no call tries them.
     pub fn drop_closed(&self) {
         let mut pool = self.pool.lock();
         let closed: Vec<_> = pool.idle.extract_if(.., |(_, connection)| connection.was_closed()).collect();
