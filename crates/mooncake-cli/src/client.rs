@@ -12,10 +12,10 @@ use mooncake_client_http::ClientServer;
 use mooncake_http::bind_remedy;
 use mooncake_master::{address, resolve};
 use mooncake_settings::environment::Reader;
-use mooncake_settings::{CLIENT, CommandLine, Given, SettingError, Source, Support, environment, parse};
+use mooncake_settings::{CLIENT, Given, SettingError, Source, Support, environment};
 
-use crate::logging::{self, announce, say};
-use crate::{descriptors, service, signals};
+use crate::logging::{self, announce};
+use crate::{descriptors, flags, service, signals};
 
 /// How long between two tries to reach a master that is not there yet.
 const RETRY: Duration = Duration::from_millis(500);
@@ -81,13 +81,7 @@ pub enum ClientError {
 
 /// Runs until a signal says that it is over.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
-    let given = match parse(&CLIENT, args)? {
-        CommandLine::Run(given) => given,
-        CommandLine::Help(text) | CommandLine::Version(text) => {
-            say(&format!("{}\n", text.trim_end()));
-            return Ok(());
-        }
-    };
+    let Some(given) = flags::read(&CLIENT, args)? else { return Ok(()) };
     logging::start(CLIENT.name, &given).map_err(ClientError::Log)?;
     descriptors::raise_limit();
     logging::say_settings(in_force(&given));
@@ -321,7 +315,7 @@ mod tests {
     fn flags_of_the_reference_are_understood() {
         let args = "--master_server_address=127.0.0.1:1 --metadata_server=P2PHANDSHAKE --host=127.0.0.1 --port=51160 \
                     --global_segment_size 1073741824 --protocol=tcp --threads 4 --tenant_id=default --noenable_offload";
-        let Ok(CommandLine::Run(given)) = parse(&CLIENT, args.split_whitespace().map(str::to_owned)) else { panic!() };
+        let Ok(Some(given)) = flags::read(&CLIENT, args.split_whitespace().map(str::to_owned)) else { panic!() };
         let ended = Arc::new(AtomicBool::new(false));
         assert_eq!(options(&given, &ended).unwrap().global_segment_size, 1 << 30);
         assert_eq!(given.notes.len(), 2, "{:?}", given.notes);

@@ -6,6 +6,7 @@ mod clash;
 mod client;
 mod descriptors;
 mod engine_tools;
+mod flags;
 mod journal;
 mod logging;
 mod master;

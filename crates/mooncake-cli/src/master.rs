@@ -3,22 +3,19 @@
 use std::process::ExitCode;
 
 use mooncake_master::Settings;
-use mooncake_settings::{CommandLine, Given, MASTER, Source, parse};
+use mooncake_settings::{Given, MASTER, Source};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::logging::{self, say};
-use crate::{descriptors, service};
+use crate::{descriptors, flags, service};
 
 /// Runs a master until SIGINT or SIGTERM. `args` is the command line without
 /// the program's name; `after_bulk_free` is called when many objects were
 /// freed, for allocators that want to be told.
 pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>) -> ExitCode {
-    let given = match parse(&MASTER, args) {
-        Ok(CommandLine::Help(text) | CommandLine::Version(text)) => {
-            say(&format!("{}\n", text.trim_end()));
-            return ExitCode::SUCCESS;
-        }
-        Ok(CommandLine::Run(given)) => given,
+    let given = match flags::read(&MASTER, args) {
+        Ok(Some(given)) => given,
+        Ok(None) => return ExitCode::SUCCESS,
         Err(error) => return fail(&error),
     };
     let settings = match Settings::from_flags(&given, |name| std::env::var(name).ok()) {

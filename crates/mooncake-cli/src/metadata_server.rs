@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use mooncake_master::address;
 use mooncake_metadata_server::{MetadataServer, StartError};
-use mooncake_settings::{CommandLine, METADATA_SERVER, SettingError, parse};
+use mooncake_settings::{METADATA_SERVER, SettingError};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::logging::{self, announce, say};
-use crate::service;
+use crate::logging::{self, announce};
+use crate::{flags, service};
 
 /// Why it did not start.
 #[derive(Debug, thiserror::Error)]
@@ -26,13 +26,7 @@ pub enum ServerError {
 
 /// Runs until a signal says that it is over.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ServerError> {
-    let given = match parse(&METADATA_SERVER, args)? {
-        CommandLine::Run(given) => given,
-        CommandLine::Help(text) | CommandLine::Version(text) => {
-            say(&format!("{}\n", text.trim_end()));
-            return Ok(());
-        }
-    };
+    let Some(given) = flags::read(&METADATA_SERVER, args)? else { return Ok(()) };
     logging::start_at(given.text_or_default("log_level"));
     for note in &given.notes {
         tracing::info!("{note}");

@@ -8,13 +8,13 @@ use std::time::Duration;
 use mooncake_client::parse_size;
 use mooncake_master::address;
 use mooncake_proxy::{InstanceAddress, NoAddress, ProxyOptions, ProxyServer, StartError};
-use mooncake_settings::{CommandLine, Given, PROXY, SettingError, duration_ms, parse};
+use mooncake_settings::{Given, PROXY, SettingError, duration_ms};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::logging::{self, announce, say};
+use crate::logging::{self, announce};
 use crate::proxy_lists::{WrongLists, with_lists};
-use crate::{descriptors, service};
+use crate::{descriptors, flags, service};
 
 /// Why it did not start.
 #[derive(Debug, thiserror::Error)]
@@ -41,13 +41,7 @@ pub enum ProxyError {
 
 /// Runs until a signal says that it is over.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
-    let given = match parse(&PROXY, with_lists(args)?)? {
-        CommandLine::Run(given) => given,
-        CommandLine::Help(text) | CommandLine::Version(text) => {
-            say(&format!("{}\n", text.trim_end()));
-            return Ok(());
-        }
-    };
+    let Some(given) = flags::read(&PROXY, with_lists(args)?)? else { return Ok(()) };
     logging::start_at(given.text_or_default("log_level"));
     for note in &given.notes {
         tracing::info!("{note}");

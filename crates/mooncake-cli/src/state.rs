@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use mooncake_master::{LeftWitness, LogError, State, StateFolder, state_folder};
-use mooncake_settings::{CommandLine, Given, Program, STATE_GC, STATE_LS, SettingError, parse};
+use mooncake_settings::{Given, STATE_GC, STATE_LS, SettingError};
 use serde_json::{Value, json};
 
+use crate::flags;
 use crate::logging::say;
 
 const USAGE: &str = "mooncake state ls lists what masters have left on this machine, mooncake state gc removes what is \
@@ -65,7 +66,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), StateError> {
 }
 
 fn ls(args: impl Iterator<Item = String>) -> Result<(), StateError> {
-    let Some(given) = flags(&STATE_LS, args)? else { return Ok(()) };
+    let Some(given) = flags::read(&STATE_LS, args)? else { return Ok(()) };
     let (state, folder) = list_state(&given)?;
     if given.boolean("json") {
         say(&format!("{:#}\n", as_json(&state)));
@@ -97,7 +98,7 @@ fn ls(args: impl Iterator<Item = String>) -> Result<(), StateError> {
 }
 
 fn gc(args: impl Iterator<Item = String>) -> Result<(), StateError> {
-    let Some(given) = flags(&STATE_GC, args)? else { return Ok(()) };
+    let Some(given) = flags::read(&STATE_GC, args)? else { return Ok(()) };
     let older_than = given.milliseconds("older_than").map(Duration::from_millis);
     let names: Vec<&str> = given.text_or_default("name").split(',').filter(|name| !name.is_empty()).collect();
     if older_than.is_none() && names.is_empty() {
@@ -136,16 +137,6 @@ fn gc(args: impl Iterator<Item = String>) -> Result<(), StateError> {
         }
     }
     if not_removed.is_empty() { Ok(()) } else { Err(StateError::NotRemoved(not_removed)) }
-}
-
-fn flags(program: &'static Program, args: impl Iterator<Item = String>) -> Result<Option<Given>, StateError> {
-    match parse(program, args)? {
-        CommandLine::Run(given) => Ok(Some(given)),
-        CommandLine::Help(text) | CommandLine::Version(text) => {
-            say(&format!("{}\n", text.trim_end()));
-            Ok(None)
-        }
-    }
 }
 
 fn list_state(given: &Given) -> Result<(State, PathBuf), StateError> {

@@ -1,8 +1,9 @@
 //! `mooncake topology-dump`: which network devices are near which memory.
 
-use mooncake_settings::{CommandLine, SettingError, TOPOLOGY_DUMP, environment, parse};
+use mooncake_settings::{SettingError, TOPOLOGY_DUMP, environment};
 use mooncake_transfer_engine::Topology;
 
+use crate::flags;
 use crate::logging::say;
 
 /// Why there is nothing to show.
@@ -34,13 +35,7 @@ pub enum DumpError {
 
 /// Prints the matrix.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), DumpError> {
-    let given = match parse(&TOPOLOGY_DUMP, args)? {
-        CommandLine::Run(given) => given,
-        CommandLine::Help(text) | CommandLine::Version(text) => {
-            say(&format!("{}\n", text.trim_end()));
-            return Ok(());
-        }
-    };
+    let Some(given) = flags::read(&TOPOLOGY_DUMP, args)? else { return Ok(()) };
     let mut custom = given.text("custom_topo_json").filter(|path| !path.is_empty()).map(str::to_owned);
     if custom.is_none() && given.boolean("use_custom_topo") {
         let named = environment::variable("MC_CUSTOM_TOPO_JSON").filter(|path| !path.is_empty());

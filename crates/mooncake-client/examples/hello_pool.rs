@@ -4,7 +4,7 @@
 //! Start a master (`mooncake_master`), then
 //! `cargo run --example hello_pool -- localhost:50051`.
 
-use mooncake_client::{GetInto, PutItem, PutOptions, PutOutcome, Source, Store, StoreError, StoreOptions, Target};
+use mooncake_client::{Destination, GetInto, PutItem, PutOptions, PutOutcome, Source, Store, StoreError, StoreOptions};
 
 /// Bytes of one block of key-value cache.
 const BLOCK: usize = 256 << 10;
@@ -52,7 +52,7 @@ pub fn hello_pool(master: &str) -> Result<(), StoreError> {
     let mut gets: Vec<GetInto<'_>> = wanted
         .iter()
         .zip(&mut buffers)
-        .map(|(key, buffer)| GetInto { key: key.as_bytes(), targets: vec![Target::new(buffer)] })
+        .map(|(key, buffer)| GetInto { key: key.as_bytes(), destinations: vec![Destination::new(buffer)] })
         .collect();
     let loaded: Vec<Option<u64>> = engine.get_into(&mut gets).into_iter().collect::<Result<_, _>>()?;
     drop(gets);

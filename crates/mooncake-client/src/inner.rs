@@ -11,7 +11,7 @@ use mooncake_os::{Deadline, Guarded, forked};
 use mooncake_segment::RATE_MIN;
 use parking_lot::Mutex;
 
-use crate::anchor::Shared;
+use crate::anchor::StoreContext;
 use crate::error::{Cause, StoreError};
 use crate::machine::get_session::GetSessions;
 use crate::machine::numbering::Numbering;
@@ -26,11 +26,11 @@ use crate::tier::{StoreTier, Surroundings};
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<StoreContext>,
     pub(crate) settings: StoreOptions,
     pub(crate) registry: Registry,
     pub(crate) closed: AtomicBool,
-    turn: AtomicU64,
+    calls: AtomicU64,
     pub(crate) get_sessions: Mutex<GetSessions<Places, Numbering>>,
     /// Cause, and the thread whose call it was.
     pub(crate) last_miss: Mutex<Option<(ThreadId, String)>>,
@@ -46,7 +46,7 @@ pub(crate) struct Inner {
 impl Inner {
     /// A store whose anchor runs.
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<StoreContext>,
         settings: StoreOptions,
         anchor: JoinHandle<()>,
         port: Option<Guarded<socket2::Socket>>,
@@ -56,7 +56,7 @@ impl Inner {
             settings,
             registry: Registry::new(),
             closed: AtomicBool::new(false),
-            turn: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
             get_sessions: Mutex::default(),
             last_miss: Mutex::default(),
             anchor: Mutex::new(Some(anchor)),
@@ -130,15 +130,15 @@ impl Inner {
         self.settings.interrupted.as_ref().is_some_and(|interrupted| interrupted())
     }
 
-    /// The data timeout counts from the last byte moved; this bounds the whole.
+    /// The stall timeout counts from the last byte moved; this bounds the whole.
     pub(crate) fn transfer_deadline<'a>(&self, bytes: u64, interrupted: &'a (dyn Fn() -> bool + Sync)) -> Deadline<'a> {
         let whole = Duration::from_secs(bytes / RATE_MIN);
-        Deadline::after(self.settings.data_timeout + whole, interrupted)
+        Deadline::after(self.settings.stall_timeout + whole, interrupted)
     }
 
     /// A number that differs from call to call.
-    pub(crate) fn next_call(&self) -> u64 {
-        self.turn.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn number_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn keep_miss(&self, cause: String) {

@@ -80,7 +80,7 @@ pub use discovery::storage_node::{NodeInfo, NodeInfoPort, NodeInfoServer};
 pub use error::{Cause, ErrorKind, StoreError};
 pub use machine::put::PutOutcome;
 pub use metrics::reference_page as metrics_page;
-pub use mooncake_memory::{ForeignRange, Registry, RunsOut, Source, Target};
+pub use mooncake_memory::{Destination, ForeignRange, Registry, RunsOut, Source};
 pub use mooncake_segment::{LinkReport, Path};
 pub use options::{InterruptHook, PinKind, PutOptions, StoreOptions, TierOptions};
 pub use segment_id::SegmentId;

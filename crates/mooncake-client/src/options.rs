@@ -35,7 +35,7 @@ pub struct StoreOptions {
     /// Longest wait for the master's answer to a query. `MC_LOOKUP_TIMEOUT_MS`.
     pub lookup_timeout: Duration,
     /// Longest time without a byte moved. `MC_DATA_TIMEOUT_MS`.
-    pub data_timeout: Duration,
+    pub stall_timeout: Duration,
     /// Longest time for a put's retries and waits for room, its copying aside. `MC_PUT_TIMEOUT_MS`.
     pub put_timeout: Duration,
     /// Huge pages for the segment. `MC_STORE_USE_HUGEPAGE` (any value but a no).
@@ -96,7 +96,7 @@ impl StoreOptions {
             shared_views: true,
             verify: true,
             lookup_timeout: Duration::from_millis(500),
-            data_timeout: Duration::from_secs(3),
+            stall_timeout: Duration::from_secs(3),
             put_timeout: Duration::from_secs(5),
             huge_pages: false,
             ports: (12300, 14300),
@@ -146,7 +146,7 @@ impl StoreOptions {
             self.lookup_timeout = Duration::from_millis(ms);
         }
         if let Some(ms) = parsed::<u64>("MC_DATA_TIMEOUT_MS", &var)? {
-            self.data_timeout = Duration::from_millis(ms);
+            self.stall_timeout = Duration::from_millis(ms);
         }
         if let Some(ms) = parsed::<u64>("MC_PUT_TIMEOUT_MS", &var)? {
             self.put_timeout = Duration::from_millis(ms);
@@ -226,7 +226,7 @@ pub enum PinKind {
 /// How a put is placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// Copies wanted, each with another client; fewer clients store fewer, and
+    /// Replicas wanted, each with another client; fewer clients store fewer, and
     /// more than 64 are never made.
     pub replica_num: u32,
     /// Names of segments (= clients) to try first, in order.
@@ -281,7 +281,7 @@ mod tests {
         .unwrap();
         assert!(!options.shared_memory && !options.shared_views && !options.verify);
         assert_eq!(options.ports, (20000, 20010));
-        assert_eq!(options.data_timeout, Duration::from_millis(1500));
+        assert_eq!(options.stall_timeout, Duration::from_millis(1500));
         assert_eq!(options.bind_address, Some("::1".parse().unwrap()));
         assert!(with(&[]).unwrap().shared_memory);
     }

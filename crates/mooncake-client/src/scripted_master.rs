@@ -20,7 +20,7 @@ use mooncake_wire::{CONTROL_PREFACE, FEATURES, encode_frame};
 use parking_lot::Mutex;
 use prost::Message;
 
-use crate::anchor::{self, Shared};
+use crate::anchor::{self, StoreContext};
 use crate::discovery::listen_address::Advertised;
 use crate::discovery::masters::MasterAddress;
 use crate::machine::session::Identity;
@@ -271,7 +271,7 @@ impl Calls {
 
 /// What a store has around its anchor's thread, with that thread or without it.
 pub(crate) struct Client {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<StoreContext>,
     pub master: Master,
     thread: Option<JoinHandle<()>>,
 }
@@ -299,7 +299,7 @@ impl Client {
         let control = Arc::new(Control::new(&options, masters, session, opened.position()).unwrap());
         let links = LinkSet::new(&options, 3, control.clone()).unwrap();
         let (directory, owner) = (Directory::default(), OnceLock::new());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreContext {
             control,
             links,
             directory,

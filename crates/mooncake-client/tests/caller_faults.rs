@@ -4,8 +4,8 @@ mod cluster;
 
 use cluster::{Cluster, MIB, put, value};
 use mooncake_client::{
-    ErrorKind, ForeignRange, GetInto, GetRanges, Health, PutItem, PutOptions, PutRanges, ReadRange, Refused, RunsOut,
-    Source, Store, StoreError, Target, WriteRange,
+    Destination, ErrorKind, ForeignRange, GetInto, GetRanges, Health, PutItem, PutOptions, PutRanges, ReadRange,
+    Refused, RunsOut, Source, Store, StoreError, WriteRange,
 };
 
 /// Memory of this process at a place where nobody else maps anything, so that
@@ -67,9 +67,9 @@ fn unregistered_memory_is_copied() {
         let source = Source::foreign(range(bytes.as_ptr().addr(), bytes.len()), store.registry()).unwrap();
         store.put(key.as_bytes(), &[source], &PutOptions::default()).unwrap();
         let mut into = vec![0u8; bytes.len()];
-        let target =
-            Target::foreign(range(into.as_mut_ptr().expose_provenance(), into.len()), store.registry()).unwrap();
-        let mut items = [GetInto { key: key.as_bytes(), targets: vec![target] }];
+        let destination =
+            Destination::foreign(range(into.as_mut_ptr().expose_provenance(), into.len()), store.registry()).unwrap();
+        let mut items = [GetInto { key: key.as_bytes(), destinations: vec![destination] }];
         assert_eq!(store.get_into(&mut items).remove(0).unwrap(), Some(700_001));
         assert!(into == bytes);
     }
@@ -121,8 +121,9 @@ fn memory_that_is_not_there_is_an_error_and_leaves_nothing_behind() {
     // The key is free at once, and whole.
     put(&owner, "bad", 300_000).unwrap();
     for store in [&owner, &tcp] {
-        let target = Target::foreign(range(gone, 300_000), store.registry()).unwrap();
-        let error = store.get_into(&mut [GetInto { key: b"bad", targets: vec![target] }]).remove(0).unwrap_err();
+        let destination = Destination::foreign(range(gone, 300_000), store.registry()).unwrap();
+        let error =
+            store.get_into(&mut [GetInto { key: b"bad", destinations: vec![destination] }]).remove(0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
         assert_eq!(store.get(b"bad").unwrap(), Some(value("bad", 300_000)));
     }
@@ -248,7 +249,7 @@ fn a_range_that_runs_out_of_a_registered_buffer_is_refused_before_a_byte_moves()
         for (from, len) in [(4, 4096), (0, 4097), (4095, 2), (4095, usize::MAX), (0, usize::MAX)] {
             let piece = range(whole.addr() + from, len);
             for refused in [
-                Target::foreign(piece, store.registry()).map(drop).unwrap_err(),
+                Destination::foreign(piece, store.registry()).map(drop).unwrap_err(),
                 Source::foreign(piece, store.registry()).map(drop).unwrap_err(),
             ] {
                 let wanted = RunsOut { addr: piece.addr(), len, start: whole.addr(), end: whole.addr() + 4096 };
@@ -258,8 +259,8 @@ fn a_range_that_runs_out_of_a_registered_buffer_is_refused_before_a_byte_moves()
         }
         // The last byte of it, and what begins behind it.
         for (from, len) in [(0, 4096), (4095, 1), (4096, 4096)] {
-            let target = Target::foreign(whole.part(from, len), store.registry()).unwrap();
-            let ranges = vec![ReadRange { offset: 0, target }];
+            let destination = Destination::foreign(whole.part(from, len), store.registry()).unwrap();
+            let ranges = vec![ReadRange { offset: 0, destination }];
             let mut wanted = [GetRanges { key: b"k", ranges }];
             assert_eq!(store.get_ranges(&mut wanted).remove(0).remove(0).unwrap(), Some(len as u64));
         }
@@ -280,10 +281,10 @@ fn of_a_batch_only_what_runs_out_of_its_buffer_is_refused_and_none_of_it_moves()
         _ => [whole.part(key * 4096, 2048), whole.part(key * 4096 + 2048, 2048)],
     };
     let mut refused = Refused::default();
-    let targets = |pieces: [ForeignRange; 2]| Target::all_foreign(&pieces, owner.registry());
+    let destinations = |pieces: [ForeignRange; 2]| Destination::all_foreign(&pieces, owner.registry());
     let keys: [&[u8]; 3] = [b"a", b"b", b"c"];
     let mut wanted: Vec<_> = (0..3)
-        .filter_map(|at| Some(GetInto { key: keys[at], targets: refused.sift(at, targets(pieces(at)))? }))
+        .filter_map(|at| Some(GetInto { key: keys[at], destinations: refused.sift(at, destinations(pieces(at)))? }))
         .collect();
     let outcomes = refused.merge(owner.get_into(&mut wanted));
     let got: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map_err(|error| error.kind())).collect();
@@ -333,8 +334,8 @@ fn of_the_blocks_of_a_layer_only_those_fail_in_sessions_that_touch_a_page_which_
         store.register(whole).unwrap();
         store.start_get_sessions(&keys).into_iter().for_each(|started| started.unwrap());
         let read = || {
-            let target = |nth| Target::foreign(whole.part(nth * BLOCK, BLOCK), registry).unwrap();
-            let range = |nth| vec![ReadRange { offset: 0, target: target(nth) }];
+            let destination = |nth| Destination::foreign(whole.part(nth * BLOCK, BLOCK), registry).unwrap();
+            let range = |nth| vec![ReadRange { offset: 0, destination: destination(nth) }];
             let mut items: Vec<_> = keys
                 .iter()
                 .enumerate()

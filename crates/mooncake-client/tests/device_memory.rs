@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bit_flip::{flip, segment};
 use cluster::{Cluster, MIB, eventually, put, value};
-use mooncake_client::{ErrorKind, ForeignRange, GetInto, PutItem, PutOptions, Source, Store, StoreError, Target};
+use mooncake_client::{Destination, ErrorKind, ForeignRange, GetInto, PutItem, PutOptions, Source, Store, StoreError};
 use mooncake_test_support::fake_cuda::{FakeCuda, ILLEGAL_ADDRESS, OUT_OF_MEMORY};
 
 fn stores() -> (Cluster, Store, Store) {
@@ -24,8 +24,8 @@ fn put_from(store: &Store, key: &str, range: ForeignRange) -> Result<(), StoreEr
 }
 
 fn get_into(store: &Store, key: &str, range: ForeignRange) -> Result<Option<u64>, StoreError> {
-    let target = Target::foreign(range, store.registry()).unwrap();
-    store.get_into(&mut [GetInto { key: key.as_bytes(), targets: vec![target] }]).remove(0)
+    let destination = Destination::foreign(range, store.registry()).unwrap();
+    store.get_into(&mut [GetInto { key: key.as_bytes(), destinations: vec![destination] }]).remove(0)
 }
 
 /// The shape in which an engine stores the blocks of its cache: one object of
@@ -54,8 +54,8 @@ fn batches_of_many_buffers_of_one_registered_cache_come_back() {
         let mut items: Vec<GetInto> = (0..KEYS)
             .map(|key| GetInto {
                 key: &keys[key],
-                targets: (0..LAYERS)
-                    .map(|layer| Target::foreign(block(key, layer), store.registry()).unwrap())
+                destinations: (0..LAYERS)
+                    .map(|layer| Destination::foreign(block(key, layer), store.registry()).unwrap())
                     .collect(),
             })
             .collect();
@@ -106,7 +106,10 @@ fn objects_of_a_large_batch_go_side_by_side_and_each_has_its_own_outcome() {
         let mut items: Vec<GetInto> = keys
             .iter()
             .enumerate()
-            .map(|(nth, key)| GetInto { key, targets: vec![Target::foreign(range(nth), store.registry()).unwrap()] })
+            .map(|(nth, key)| GetInto {
+                key,
+                destinations: vec![Destination::foreign(range(nth), store.registry()).unwrap()],
+            })
             .collect();
         for (key, outcome) in store.get_into(&mut items).into_iter().enumerate() {
             match key {
@@ -188,7 +191,7 @@ fn the_threads_of_a_batch_report_what_is_bad_and_leave_the_hook_to_the_caller() 
     let mut items: Vec<GetInto> = (0..KEYS)
         .map(|key| GetInto {
             key: names[key].as_bytes(),
-            targets: vec![Target::foreign(memory.part(key << 20, 1 << 20), reader.registry()).unwrap()],
+            destinations: vec![Destination::foreign(memory.part(key << 20, 1 << 20), reader.registry()).unwrap()],
         })
         .collect();
     for got in reader.get_into(&mut items) {

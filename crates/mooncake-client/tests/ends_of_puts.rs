@@ -25,7 +25,7 @@ fn owner() {
 fn hasty(cluster: &Cluster) -> StoreOptions {
     let mut options = cluster.options(0);
     options.shared_memory = false;
-    options.data_timeout = Duration::from_millis(250);
+    options.stall_timeout = Duration::from_millis(250);
     options.put_timeout = Duration::from_millis(1);
     options
 }

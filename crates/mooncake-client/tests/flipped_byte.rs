@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bit_flip::{flip, segment, stamps};
 use cluster::{Cluster, MIB, eventually, put, value};
-use mooncake_client::{GetInto, GetRanges, PutOptions, PutOutcome, ReadRange, Source, Store, Target};
+use mooncake_client::{Destination, GetInto, GetRanges, PutOptions, PutOutcome, ReadRange, Source, Store};
 
 #[test]
 fn a_flipped_byte_is_a_miss_and_a_put_replaces_the_object() {
@@ -57,13 +57,13 @@ const READINGS: [(&str, Reading); 4] = [
     ("get", |store, key| store.get(key.as_bytes()).unwrap().is_some()),
     ("get_into", |store, key| {
         let mut bytes = vec![0; 300_000];
-        let mut items = [GetInto { key: key.as_bytes(), targets: vec![Target::new(&mut bytes)] }];
+        let mut items = [GetInto { key: key.as_bytes(), destinations: vec![Destination::new(&mut bytes)] }];
         store.get_into(&mut items).remove(0).unwrap().is_some()
     }),
     ("get_ranges", |store, key| {
         // The middle, where the stamp is.
         let mut bytes = vec![0; 2_000];
-        let ranges = vec![ReadRange { offset: 149_000, target: Target::new(&mut bytes) }];
+        let ranges = vec![ReadRange { offset: 149_000, destination: Destination::new(&mut bytes) }];
         let mut items = [GetRanges { key: key.as_bytes(), ranges }];
         store.get_ranges(&mut items).remove(0).remove(0).unwrap().is_some()
     }),

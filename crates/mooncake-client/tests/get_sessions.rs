@@ -5,7 +5,7 @@ mod cluster;
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, put, value};
-use mooncake_client::{ErrorKind, GetRanges, PutOptions, ReadRange, Source, Store, StoreError, Target};
+use mooncake_client::{Destination, ErrorKind, GetRanges, PutOptions, ReadRange, Source, Store, StoreError};
 
 const SIZE: usize = 200_000;
 
@@ -13,7 +13,8 @@ const SIZE: usize = 200_000;
 fn read(store: &Store, key: &str, parts: &[(u64, usize)]) -> Result<Vec<Vec<u8>>, StoreError> {
     let mut into: Vec<Vec<u8>> = parts.iter().map(|(_, len)| vec![0; *len]).collect();
     let ranges = parts.iter().zip(&mut into);
-    let ranges = ranges.map(|((offset, _), into)| ReadRange { offset: *offset, target: Target::new(into) }).collect();
+    let ranges =
+        ranges.map(|((offset, _), into)| ReadRange { offset: *offset, destination: Destination::new(into) }).collect();
     let read = store.read_in_sessions(&mut [GetRanges { key: key.as_bytes(), ranges }]).remove(0)?;
     assert_eq!(read, parts.iter().map(|(_, len)| *len as u64).sum::<u64>());
     Ok(into)

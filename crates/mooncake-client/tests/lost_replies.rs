@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{
-    ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, PutRanges, RemoveOutcome, Source, Store, StoreError,
-    Target, WriteRange,
+    Destination, ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, PutRanges, RemoveOutcome, Source, Store,
+    StoreError, WriteRange,
 };
 use mooncake_master::Wal;
 use proxy::{Losses, Proxy};
@@ -65,7 +65,7 @@ fn a_batch_survives_the_loss_of_any_of_its_replies() {
         let mut gets: Vec<GetInto<'_>> = names
             .iter()
             .zip(&mut into)
-            .map(|(name, into)| GetInto { key: name.as_bytes(), targets: vec![Target::new(into)] })
+            .map(|(name, into)| GetInto { key: name.as_bytes(), destinations: vec![Destination::new(into)] })
             .collect();
         for result in store.get_into(&mut gets) {
             assert_eq!(result.unwrap(), Some(2000));
@@ -390,7 +390,7 @@ fn a_batch_of_keys_whose_stamps_are_wrong_is_reported_with_a_few_messages() {
     let mut gets: Vec<GetInto<'_>> = names
         .iter()
         .zip(&mut into)
-        .map(|(name, into)| GetInto { key: name.as_bytes(), targets: vec![Target::new(into)] })
+        .map(|(name, into)| GetInto { key: name.as_bytes(), destinations: vec![Destination::new(into)] })
         .collect();
     assert!(store.get_into(&mut gets).into_iter().all(|got| got.unwrap().is_none()));
     eventually("none of them exists any more", Duration::from_secs(5), || {

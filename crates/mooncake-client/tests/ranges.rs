@@ -3,7 +3,7 @@
 mod cluster;
 
 use cluster::{Cluster, MIB, put, value};
-use mooncake_client::{ErrorKind, GetRanges, ReadRange, Target};
+use mooncake_client::{Destination, ErrorKind, GetRanges, ReadRange};
 
 #[test]
 fn a_range_ends_with_its_object_at_the_latest() {
@@ -15,7 +15,7 @@ fn a_range_ends_with_its_object_at_the_latest() {
     for store in [&owner, &cluster.store(0), &cluster.tcp_store(0)] {
         let read = |offset: u64, len: usize| {
             let mut into = vec![0; len];
-            let ranges = vec![ReadRange { offset, target: Target::new(&mut into) }];
+            let ranges = vec![ReadRange { offset, destination: Destination::new(&mut into) }];
             let read = store.get_ranges(&mut [GetRanges { key: b"k", ranges }]).remove(0).remove(0);
             read.map(|count| (count, into)).map_err(|error| error.kind())
         };

@@ -4,7 +4,7 @@ mod cluster;
 
 use cluster::{Cluster, MIB, put, value};
 use mooncake_client::{
-    ErrorKind, GetInto, Path, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, StoreOptions, Target,
+    Destination, ErrorKind, GetInto, Path, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, StoreOptions,
 };
 
 const SIZES: [usize; 11] =
@@ -24,8 +24,10 @@ fn odd_sizes_and_pieces(owner: &Store, writer: &Store, reader: &Store, path: Pat
         }
         let mut into = vec![0xee; size + 3];
         let (one, two) = into.split_at_mut(size / 2);
-        let mut items =
-            [GetInto { key: key.as_bytes(), targets: vec![Target::new(one), Target::new(&mut []), Target::new(two)] }];
+        let mut items = [GetInto {
+            key: key.as_bytes(),
+            destinations: vec![Destination::new(one), Destination::new(&mut []), Destination::new(two)],
+        }];
         assert_eq!(reader.get_into(&mut items).remove(0).unwrap(), Some(size as u64));
         drop(items);
         assert_eq!(&into[..size], &bytes[..]);
@@ -135,7 +137,7 @@ fn a_buffer_that_is_too_small_is_told_both_sizes() {
     let store = cluster.store(16 * MIB);
     put(&store, "a", 5000).unwrap();
     let mut small = vec![0; 4999];
-    let mut items = [GetInto { key: b"a", targets: vec![Target::new(&mut small)] }];
+    let mut items = [GetInto { key: b"a", destinations: vec![Destination::new(&mut small)] }];
     let error = store.get_into(&mut items).remove(0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidParams);
     let text = error.to_string();

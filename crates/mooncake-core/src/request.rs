@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::ids::{Replica, SegmentNo};
 use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 
-/// Identifies one mutation of a session, so that a retry gets the same reply.
+/// Where a mutation comes from: whose it is, and which of theirs, so that a retry gets the same reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The session that asks.

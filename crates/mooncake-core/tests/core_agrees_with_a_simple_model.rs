@@ -227,7 +227,7 @@ impl World {
                     let (key, size, mut replicas) = self.reserved.remove(&first.unwrap()).unwrap();
                     self.replacing.remove(&first.unwrap());
                     if let Some(mut said) = self.ended.remove(&replicas[0].rid) {
-                        // Copies on a segment that went meanwhile are none.
+                        // Replicas on a segment that went meanwhile are none.
                         let on = |rid| replicas.iter().find(|replica| replica.rid == rid).unwrap().extent.segment;
                         said.good.retain(|rid| !self.gone.contains(&on(*rid)));
                         assert_eq!(said, Said { key: key.clone(), size, crc32c: *crc32c, good: good.to_vec() });

@@ -1,4 +1,4 @@
-//! What a put comes to is said by its writer alone, and of its own copies.
+//! What a put comes to is said by its writer alone, and of its own replicas.
 
 mod pool;
 

@@ -280,15 +280,16 @@ fn a_put_that_has_no_time_to_evict_for_all_copies_of_a_key_stores_none_of_it_yet
     for rounds in 1.. {
         let entries: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), KIB)).collect();
         let slots = pool.slots(a, &entries, &config);
-        let copies: Vec<usize> = slots.iter().map(|slot| if is_full(slot) { 0 } else { placed(slot).len() }).collect();
-        assert!(copies.iter().all(|copies| *copies != 1), "{copies:?}");
-        let mut had = copies.iter().map(|copies| *copies > 0);
+        let replicas: Vec<usize> =
+            slots.iter().map(|slot| if is_full(slot) { 0 } else { placed(slot).len() }).collect();
+        assert!(replicas.iter().all(|replicas| *replicas != 1), "{replicas:?}");
+        let mut had = replicas.iter().map(|replicas| *replicas > 0);
         names.retain(|_| !had.next().unwrap());
         if names.is_empty() {
             assert!(rounds > 1, "there is time for all of them at once");
             break;
         }
-        assert!(names.len() < copies.len(), "nothing was placed: {copies:?}");
+        assert!(names.len() < replicas.len(), "nothing was placed: {replicas:?}");
     }
     pool.check();
 }

@@ -16,15 +16,16 @@ use tokio::task::{AbortHandle, JoinHandle};
 /// More do not help: calls take the core's lock one after another.
 const CALL_THREADS_MAX: usize = 4;
 
-/// How long the thread of anchors rests before it looks what has come, for each anchor: many are served by one wake-up,
-/// which costs more than a beat does. No call waits for beats, and what else comes by anchors takes its time too.
-const REST_EACH: Duration = Duration::from_micros(20);
+/// How long the thread of anchors pauses before it looks what has come, for each anchor: many are served by one
+/// wake-up, which costs more than a beat does. No call waits for beats, and what else comes by anchors takes its time
+/// too.
+const PAUSE_EACH: Duration = Duration::from_micros(20);
 
 /// Few anchors, each of which would wait for little.
-const REST_FROM: Duration = Duration::from_millis(1);
+const PAUSE_FROM: Duration = Duration::from_millis(1);
 
 /// Most of it, however many there are.
-const REST_MAX: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// The thread beside that of anchors does the commits of all that wait for it. It stays for as long as the master runs.
 const COMMITS_STAY: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -48,7 +49,7 @@ struct Loop {
 impl Loops {
     /// For calls: as many as may be awake at a time, at least one.
     pub fn for_calls() -> io::Result<Loops> {
-        let count = mooncake_net::turns().clamp(1, CALL_THREADS_MAX);
+        let count = mooncake_net::busy_polls_max().clamp(1, CALL_THREADS_MAX);
         let loops =
             (0..count).map(|number| Loop::start(&format!("calls-{number}"), &mut Builder::new_current_thread()));
         Ok(Loops { loops: loops.collect::<io::Result<_>>()?, next: AtomicUsize::new(0), served: Arc::default() })
@@ -61,9 +62,9 @@ impl Loops {
         let mut builder = Builder::new_current_thread();
         builder.max_blocking_threads(1).thread_keep_alive(COMMITS_STAY);
         builder.on_thread_park(move || {
-            let rest = rest(count.load(Ordering::Relaxed));
-            if !rest.is_zero() {
-                std::thread::sleep(rest);
+            let pause = pause(count.load(Ordering::Relaxed));
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
             }
         });
         let loops = Loops { loops: vec![Loop::start("anchors-0", &mut builder)?], next: AtomicUsize::new(0), served };
@@ -99,9 +100,9 @@ impl Drop for Served {
     }
 }
 
-fn rest(anchors: usize) -> Duration {
-    let rest = REST_EACH.saturating_mul(anchors.try_into().unwrap_or(u32::MAX)).min(REST_MAX);
-    if rest < REST_FROM { Duration::ZERO } else { rest }
+fn pause(anchors: usize) -> Duration {
+    let pause = PAUSE_EACH.saturating_mul(anchors.try_into().unwrap_or(u32::MAX)).min(PAUSE_MAX);
+    if pause < PAUSE_FROM { Duration::ZERO } else { pause }
 }
 
 impl Loop {
@@ -137,9 +138,9 @@ mod tests {
 
     #[test]
     fn a_small_pool_is_answered_at_once_and_a_large_one_soon() {
-        assert_eq!((rest(0), rest(40)), (Duration::ZERO, Duration::ZERO));
-        assert_eq!(rest(500), Duration::from_millis(10));
-        assert_eq!((rest(8_192), rest(usize::MAX)), (REST_MAX, REST_MAX));
+        assert_eq!((pause(0), pause(40)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(pause(500), Duration::from_millis(10));
+        assert_eq!((pause(8_192), pause(usize::MAX)), (PAUSE_MAX, PAUSE_MAX));
     }
 
     #[tokio::test]

@@ -9,14 +9,14 @@ const EVERY: Duration = Duration::from_millis(100);
 /// Beats where a task of it runs.
 #[derive(Debug)]
 pub struct Pulse {
-    origin: Instant,
+    time_origin: Instant,
     /// Microseconds since then, of the last beat.
     last: AtomicU64,
 }
 
 impl Default for Pulse {
     fn default() -> Pulse {
-        Pulse { origin: Instant::now(), last: AtomicU64::new(0) }
+        Pulse { time_origin: Instant::now(), last: AtomicU64::new(0) }
     }
 }
 
@@ -24,7 +24,7 @@ impl Pulse {
     /// Beats for as long as it is polled.
     pub async fn beat(self: std::sync::Arc<Self>) {
         loop {
-            self.last.store(self.origin.elapsed().as_micros() as u64, Ordering::Relaxed);
+            self.last.store(self.time_origin.elapsed().as_micros() as u64, Ordering::Relaxed);
             tokio::time::sleep(EVERY).await;
         }
     }
@@ -32,7 +32,7 @@ impl Pulse {
     /// Since the last beat, but for the time that one may take to come.
     pub fn silence(&self) -> Duration {
         let last = Duration::from_micros(self.last.load(Ordering::Relaxed));
-        self.origin.elapsed().saturating_sub(last).saturating_sub(EVERY)
+        self.time_origin.elapsed().saturating_sub(last).saturating_sub(EVERY)
     }
 }
 

@@ -10,7 +10,7 @@ use mooncake_wire::message::AnchorDown;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::machine::anchors::{Anchors, Lend};
+use crate::machine::anchors::{AnchorTable, Anchors};
 use crate::machine::convert;
 use crate::machine::delivery::DeliveryDriver;
 
@@ -32,10 +32,10 @@ struct Tables {
     parked: HashMap<Ticket, oneshot::Sender<Vec<PutSlot>>>,
 }
 
-impl Lend for &Routes {
+impl AnchorTable for &Routes {
     type Queue = Arc<AnchorQueue>;
 
-    fn lend<R>(&mut self, step: impl FnOnce(&mut Anchors<Arc<AnchorQueue>>) -> R) -> R {
+    fn with_anchors<R>(&mut self, step: impl FnOnce(&mut Anchors<Arc<AnchorQueue>>) -> R) -> R {
         step(&mut self.tables.lock().anchors)
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     #[tokio::test]
     async fn an_owner_that_is_asked_for_very_many_fences_keeps_its_anchor() {
         let (routes, queue) = (Routes::default(), Arc::new(AnchorQueue::default()));
-        (&routes).lend(|anchors| anchors.set(SessionId(1), queue.clone()));
+        (&routes).with_anchors(|anchors| anchors.set(SessionId(1), queue.clone()));
         (1..=200_000).for_each(|counter| deliver(&mut &routes, fence(counter)));
         assert!(queue.next().await.is_some());
     }

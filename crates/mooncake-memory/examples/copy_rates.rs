@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Target, Verify};
+use mooncake_memory::{Destination, SegmentMemory, SegmentOptions, Source, Verify};
 
 const AREA: usize = 64 << 20;
 
@@ -15,7 +15,7 @@ fn main() {
     let writer = segment.mapping();
     let reader = writer.remap(false).expect("a second mapping");
     let source: Vec<u8> = (0..AREA).map(|i| (i * 7 + i / 1000) as u8).collect();
-    let mut target = vec![1_u8; AREA];
+    let mut destination = vec![1_u8; AREA];
     println!(
         "{:>8}  {:>10}  {:>16}  {:>16}  {:>16}  {:>16}",
         "bytes", "memcpy", "write", "read", "unchecked read", "view"
@@ -29,8 +29,8 @@ fn main() {
         let mut figures: [Vec<f64>; 5] = Default::default();
         for _ in 0..9 {
             let copy = time(size, |i| {
-                target[at(i)..][..size].copy_from_slice(black_box(&source[at(i)..][..size]));
-                black_box(&mut target);
+                destination[at(i)..][..size].copy_from_slice(black_box(&source[at(i)..][..size]));
+                black_box(&mut destination);
             });
             let write = time(size, |i| {
                 let parts = [Source::new(&source[at(i)..][..size])];
@@ -38,7 +38,7 @@ fn main() {
             });
             let mut read_with = |verify: fn(u32) -> Verify| {
                 time(size, |i| {
-                    let parts = &mut [Target::new(&mut target[at(i)..][..size])];
+                    let parts = &mut [Destination::new(&mut destination[at(i)..][..size])];
                     reader.read(rid, at(i) as u64, parts, verify(crcs[i % spots])).expect("a read");
                 })
             };

@@ -23,8 +23,8 @@ mod socket_io;
 pub use caller::bounce::Bounce;
 pub use caller::neighbours::Neighbours;
 pub use caller::piece::{
-    Source, Target, crc_of_sources, crc_of_targets, fill_targets, split_sources, split_targets, total_of_sources,
-    total_of_targets,
+    Destination, Source, crc_of_destinations, crc_of_sources, fill_destinations, split_destinations, split_sources,
+    total_of_destinations, total_of_sources,
 };
 pub use caller::reach::{Bounds, RunsOut, check_reach};
 pub use caller::recycled::Recycled;
@@ -50,4 +50,4 @@ pub use shared::common_memory::CommonMemory;
 pub use shared::peer_memory::PeerMemory;
 pub use shared::peer_process::{PeerProcess, PullError};
 pub use shared::revision_page::{RevisionPage, RevisionPageView};
-pub use socket_io::{recv_targets, send_sources};
+pub use socket_io::{recv_destinations, send_sources};

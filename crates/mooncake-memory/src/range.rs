@@ -15,8 +15,8 @@ impl ForeignRange {
     ///
     /// # Safety
     /// Whatever of the range *is* mapped must be memory that this library may read, and write where the range is used
-    /// as a [`Target`](crate::Target), for as long as the range is used or registered: no Rust object lives there that
-    /// is borrowed elsewhere, and no thread unmaps it during a call that uses it.
+    /// as a [`Destination`](crate::Destination), for as long as the range is used or registered: no Rust object lives
+    /// there that is borrowed elsewhere, and no thread unmaps it during a call that uses it.
     pub const unsafe fn new(addr: usize, len: usize) -> Self {
         Self { addr, len }
     }

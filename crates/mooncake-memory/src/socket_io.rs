@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::caller::piece::{Source, Target};
+use crate::caller::piece::{Destination, Source};
 use crate::error::CopyError;
 use crate::segment::mapping::Mapping;
 use mooncake_os::forked;
@@ -39,7 +39,12 @@ pub fn send_sources(
 
 /// One `recvmsg` into the pieces from byte `skip` on, at most `max` bytes. 0 =
 /// end of stream, or nothing to fill. Memory that is not there is `EFAULT`.
-pub fn recv_targets(socket: BorrowedFd<'_>, pieces: &mut [Target<'_>], skip: u64, max: u64) -> io::Result<usize> {
+pub fn recv_destinations(
+    socket: BorrowedFd<'_>,
+    pieces: &mut [Destination<'_>],
+    skip: u64,
+    max: u64,
+) -> io::Result<usize> {
     refuse_forked()?;
     let mut ranges = Ranges::new(skip, max);
     for piece in pieces {
@@ -147,7 +152,7 @@ impl Ranges {
             return Ok(0);
         }
         let mut message = self.message();
-        // SAFETY: the ranges are exclusively borrowed targets, a segment's bytes, or memory that the maker of a
+        // SAFETY: the ranges are exclusively borrowed destinations, a segment's bytes, or memory that the maker of a
         // `ForeignRange` gave away; the kernel answers EFAULT for ranges that are not there.
         result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC | flags) })
     }
@@ -213,15 +218,15 @@ mod tests {
             let room: usize = theirs.iter().sum();
             let mut found = vec![0; room];
             let mut rest = &mut found[..];
-            let mut targets: Vec<Target<'_>> =
-                theirs.iter().map(|len| Target::new(rest.split_off_mut(..*len).unwrap())).collect();
+            let mut destinations: Vec<Destination<'_>> =
+                theirs.iter().map(|len| Destination::new(rest.split_off_mut(..*len).unwrap())).collect();
             let (mut got, expected) = (0, bytes.len().min(room));
             while (got as usize) < expected {
-                let count = recv_targets(into.as_fd(), &mut targets, got, most).unwrap() as u64;
+                let count = recv_destinations(into.as_fd(), &mut destinations, got, most).unwrap() as u64;
                 prop_assert!(count > 0 && count <= most);
                 got += count;
             }
-            prop_assert_eq!(recv_targets(into.as_fd(), &mut targets, got, most).unwrap(), 0);
+            prop_assert_eq!(recv_destinations(into.as_fd(), &mut destinations, got, most).unwrap(), 0);
             prop_assert_eq!(&found[..expected], &bytes[..expected]);
             prop_assert!(found[expected..].iter().all(|byte| *byte == 0));
         }
@@ -232,12 +237,12 @@ mod tests {
         let (out, into) = UnixStream::pair().unwrap();
         send_sources(out.as_fd(), b"abc", &[], 0, 100).unwrap();
         let mut none = [];
-        let (mut empty, mut full) = (Target::new(&mut none), [0; 4]);
-        assert_eq!(recv_targets(into.as_fd(), &mut [], 0, 100).unwrap(), 0);
-        assert_eq!(recv_targets(into.as_fd(), std::slice::from_mut(&mut empty), 0, 100).unwrap(), 0);
-        assert_eq!(recv_targets(into.as_fd(), &mut [Target::new(&mut full)], 0, 0).unwrap(), 0);
-        assert_eq!(recv_targets(into.as_fd(), &mut [Target::new(&mut full)], 4, 9).unwrap(), 0);
-        assert_eq!(recv_targets(into.as_fd(), &mut [Target::new(&mut full)], 1, 9).unwrap(), 3);
+        let (mut empty, mut full) = (Destination::new(&mut none), [0; 4]);
+        assert_eq!(recv_destinations(into.as_fd(), &mut [], 0, 100).unwrap(), 0);
+        assert_eq!(recv_destinations(into.as_fd(), std::slice::from_mut(&mut empty), 0, 100).unwrap(), 0);
+        assert_eq!(recv_destinations(into.as_fd(), &mut [Destination::new(&mut full)], 0, 0).unwrap(), 0);
+        assert_eq!(recv_destinations(into.as_fd(), &mut [Destination::new(&mut full)], 4, 9).unwrap(), 0);
+        assert_eq!(recv_destinations(into.as_fd(), &mut [Destination::new(&mut full)], 1, 9).unwrap(), 3);
         assert_eq!(&full, b"\0abc");
     }
 }

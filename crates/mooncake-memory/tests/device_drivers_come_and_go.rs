@@ -2,7 +2,7 @@
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    Bounce, CopyError, ForeignRange, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
+    Bounce, CopyError, Destination, ForeignRange, Registry, SegmentMemory, SegmentOptions, Source, Verify,
 };
 use mooncake_os::forked;
 use mooncake_test_support::fake_cuda::FakeCuda;
@@ -22,7 +22,7 @@ fn a_driver_that_appears_is_found_and_a_child_never_calls_it() {
     let crc = segment.mapping().write(Rid(4), 0, &[Source::foreign(memory.range(), &registry).unwrap()]).unwrap();
     segment
         .mapping()
-        .read(Rid(4), 0, &mut [Target::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc))
+        .read(Rid(4), 0, &mut [Destination::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc))
         .unwrap();
     registry.register(memory.part(1000, 1000)).unwrap();
     let made_before = Source::foreign(memory.range(), &registry).unwrap();
@@ -33,12 +33,12 @@ fn a_driver_that_appears_is_found_and_a_child_never_calls_it() {
             // The fake driver ends a child that calls it with status 97.
             let in_child = Source::foreign(memory.range(), &registry).unwrap();
             let registered = Source::foreign(memory.part(1000, 1000), &registry).unwrap();
-            let mut target = [Target::foreign(memory.range(), &registry).unwrap()];
+            let mut destination = [Destination::foreign(memory.range(), &registry).unwrap()];
             let refused = forked()
                 && [made_before, in_child, registered]
                     .iter()
                     .all(|source| matches!(segment.mapping().write(Rid(6), 0, &[*source]), Err(CopyError::Forked)))
-                && segment.mapping().read(Rid(4), 0, &mut target, Verify::Skip).is_err()
+                && segment.mapping().read(Rid(4), 0, &mut destination, Verify::Skip).is_err()
                 && Bounce::new().sources(&[made_before]).is_err()
                 && registry.register(memory.part(100, 100)).is_err();
             drop((segment, registry));
@@ -55,6 +55,6 @@ fn a_driver_that_appears_is_found_and_a_child_never_calls_it() {
     }
     segment
         .mapping()
-        .read(Rid(4), 0, &mut [Target::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc))
+        .read(Rid(4), 0, &mut [Destination::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc))
         .unwrap();
 }

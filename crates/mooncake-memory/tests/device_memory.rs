@@ -2,8 +2,8 @@
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    Bounce, CopyError, DeviceError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions,
-    Source, Target, Verify, crc_of_sources, crc_of_targets, crc32c, split_targets,
+    Bounce, CopyError, Destination, DeviceError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory,
+    SegmentOptions, Source, Verify, crc_of_destinations, crc_of_sources, crc32c, split_destinations,
 };
 use mooncake_test_support::fake_cuda::{DeviceMemory, FakeCuda, ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY};
 
@@ -34,8 +34,12 @@ fn put(segment: &SegmentMemory, memory: &DeviceMemory<'_>, registry: &Registry) 
 }
 
 fn get(segment: &SegmentMemory, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<u32, CopyError> {
-    match segment.mapping().read(Rid(2), 0, &mut [Target::foreign(memory.range(), registry).unwrap()], Verify::Compute)
-    {
+    match segment.mapping().read(
+        Rid(2),
+        0,
+        &mut [Destination::foreign(memory.range(), registry).unwrap()],
+        Verify::Compute,
+    ) {
         Ok(crc) => Ok(crc),
         Err(ReadError::Copy(e)) => Err(e),
         Err(e) => panic!("{e}"),
@@ -86,19 +90,19 @@ fn device_pieces_and_host_pieces_make_one_object_registered_or_not() {
             assert_eq!(crc_of_sources(0, &sources, 0, data.len() as u64).unwrap(), crc);
 
             let (mut head, mut middle) = (vec![0; 1000], vec![0; 1000]);
-            let mut targets = [
-                Target::new(&mut head),
-                Target::foreign(to.part(0, len / 2), &registry).unwrap(),
-                Target::foreign(to.part(len / 2, len - len / 2), &registry).unwrap(),
-                Target::new(&mut middle),
-                Target::foreign(other_to.range(), &registry).unwrap(),
+            let mut destinations = [
+                Destination::new(&mut head),
+                Destination::foreign(to.part(0, len / 2), &registry).unwrap(),
+                Destination::foreign(to.part(len / 2, len - len / 2), &registry).unwrap(),
+                Destination::new(&mut middle),
+                Destination::foreign(other_to.range(), &registry).unwrap(),
             ];
-            assert_eq!(segment.mapping().read(Rid(2), 0, &mut targets, Verify::Crc(crc)).unwrap(), crc);
-            assert_eq!(crc_of_targets(0, &targets, 0, data.len() as u64).unwrap(), crc);
+            assert_eq!(segment.mapping().read(Rid(2), 0, &mut destinations, Verify::Crc(crc)).unwrap(), crc);
+            assert_eq!(crc_of_destinations(0, &destinations, 0, data.len() as u64).unwrap(), crc);
             let arrived = [head, to.read(), middle, other_to.read()].concat();
             assert!(arrived == data, "{len} bytes, registered: {registered}");
             // Part of it, unverified.
-            let part = &mut [Target::foreign(to.part(0, len), &registry).unwrap()];
+            let part = &mut [Destination::foreign(to.part(0, len), &registry).unwrap()];
             segment.mapping().read(Rid(2), 500, part, Verify::Skip).unwrap();
             assert!(to.read() == data[500..500 + len]);
         }
@@ -182,8 +186,9 @@ fn many_small_pieces_are_gathered_with_few_waits() {
     let places = || (0..2048).rev().map(|piece| piece * 1024);
     let sources: Vec<_> = places().map(|at| Source::foreign(from.part(at, 1024), &registry).unwrap()).collect();
     let crc = segment.mapping().write(Rid(2), 0, &sources).unwrap();
-    let mut targets: Vec<_> = places().map(|at| Target::foreign(to.part(at, 1024), &registry).unwrap()).collect();
-    segment.mapping().read(Rid(2), 0, &mut targets, Verify::Crc(crc)).unwrap();
+    let mut destinations: Vec<_> =
+        places().map(|at| Destination::foreign(to.part(at, 1024), &registry).unwrap()).collect();
+    segment.mapping().read(Rid(2), 0, &mut destinations, Verify::Crc(crc)).unwrap();
     assert!(to.read() == data);
     assert_eq!(fake.count("copies") - copies, 2 * 2048);
     assert!(fake.count("waits") - waits <= 2 * 4, "{} waits", fake.count("waits") - waits);
@@ -204,7 +209,8 @@ fn a_range_that_leaves_its_allocation_is_refused_and_nothing_of_it_copied() {
         }
         let write = segment.mapping().write(Rid(4), 1 << 20, &[Source::foreign(range, &registry).unwrap()]);
         assert!(matches!(write, Err(CopyError::Fault { .. })), "{from} {len}: {write:?}");
-        let read = segment.mapping().read(Rid(2), 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
+        let read =
+            segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(range, &registry).unwrap()], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))), "{from} {len}");
     }
     assert_eq!((fake.count("copies"), registry.len()), (copies, 0));
@@ -307,12 +313,12 @@ fn nothing_is_under_way_once_a_call_has_failed() {
         registry.register(range).unwrap();
         let sources: Vec<_> =
             (0..40).map(|at| Source::foreign(memory.part(at * 5000, 5000), &registry).unwrap()).collect();
-        let mut targets: Vec<_> =
-            (0..40).map(|at| Target::foreign(memory.part(at * 5000, 5000), &registry).unwrap()).collect();
+        let mut destinations: Vec<_> =
+            (0..40).map(|at| Destination::foreign(memory.part(at * 5000, 5000), &registry).unwrap()).collect();
         fake.fail(call, INVALID_VALUE, 30, 1);
         let failures = [
             segment.mapping().write(Rid(4), 8 << 20, &sources).is_err(),
-            segment.mapping().read(Rid(2), 0, &mut targets, Verify::Skip).is_err(),
+            segment.mapping().read(Rid(2), 0, &mut destinations, Verify::Skip).is_err(),
         ];
         assert_eq!(failures.iter().filter(|failed| **failed).count(), 1, "{call}");
         // Its caller may do so now; a copy that is done later finds it gone.
@@ -409,12 +415,12 @@ fn stand_ins_have_the_devices_bytes_and_bring_them_back() {
     let segment = segment();
     segment.mapping().write(Rid(2), 0, &parts).unwrap();
     let mut head = vec![0; 100_000];
-    let mut parts = [Target::new(&mut head), Target::foreign(to.range(), &registry).unwrap()];
-    assert!(Bounce::is_needed_for_targets(&parts));
+    let mut parts = [Destination::new(&mut head), Destination::foreign(to.range(), &registry).unwrap()];
+    assert!(Bounce::is_needed_for_destinations(&parts));
     for (start, end) in [(0, 50_000), (50_000, 300_000), (300_000, 700_000)] {
-        let mut chunk = split_targets(&mut parts, start, end);
-        let mut stand_ins = bounce.targets(&mut chunk);
-        assert!(!Bounce::is_needed_for_targets(&stand_ins));
+        let mut chunk = split_destinations(&mut parts, start, end);
+        let mut stand_ins = bounce.destinations(&mut chunk);
+        assert!(!Bounce::is_needed_for_destinations(&stand_ins));
         segment.mapping().read(Rid(2), start, &mut stand_ins, Verify::Skip).unwrap();
         bounce.deliver(&mut chunk).unwrap();
     }
@@ -437,10 +443,10 @@ fn a_piece_is_copied_to_another_wherever_both_are() {
             [host(&mut from_host), from_device.range()].map(|range| Source::foreign(range, &registry).unwrap());
         for (nth, source) in sources.iter().enumerate() {
             into_host.fill(0);
-            bounce.copy(source, &mut Target::foreign(host(&mut into_host), &registry).unwrap()).unwrap();
+            bounce.copy(source, &mut Destination::foreign(host(&mut into_host), &registry).unwrap()).unwrap();
             assert!(into_host == data, "{len} bytes of source {nth} to the host");
             into_device.write(0, &vec![0; len]);
-            bounce.copy(source, &mut Target::foreign(into_device.range(), &registry).unwrap()).unwrap();
+            bounce.copy(source, &mut Destination::foreign(into_device.range(), &registry).unwrap()).unwrap();
             assert!(into_device.read() == data, "{len} bytes of source {nth} to the device");
         }
     }
@@ -448,7 +454,7 @@ fn a_piece_is_copied_to_another_wherever_both_are() {
     // SAFETY: page 1 is nobody's.
     let nowhere = Source::foreign(unsafe { ForeignRange::new(4096, 5000) }, &registry).unwrap();
     let device = fake.holding(0, &kept);
-    assert!(bounce.copy(&nowhere, &mut Target::foreign(device.range(), &registry).unwrap()).is_err());
-    assert!(bounce.copy(&nowhere, &mut Target::new(&mut kept)).is_err());
+    assert!(bounce.copy(&nowhere, &mut Destination::foreign(device.range(), &registry).unwrap()).is_err());
+    assert!(bounce.copy(&nowhere, &mut Destination::new(&mut kept)).is_err());
     assert!(device.read() == kept && kept == [9; 5000]);
 }

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify};
+use mooncake_memory::{Destination, MemoryError, SegmentMemory, SegmentOptions, Source, Verify};
 
 struct File(PathBuf);
 
@@ -37,7 +37,7 @@ fn bytes_lie_in_the_file_behind_the_offset_and_stamps_beside_it() {
     assert!(written[8192 + 2048..][..5000] == bytes[..]);
     assert_eq!(written.iter().filter(|byte| **byte != 0).count(), bytes.iter().filter(|byte| **byte != 0).count());
     let mut read = vec![0; 5000];
-    memory.mapping().read(RID, 2048, &mut [Target::new(&mut read)], Verify::Crc(crc)).unwrap();
+    memory.mapping().read(RID, 2048, &mut [Destination::new(&mut read)], Verify::Crc(crc)).unwrap();
     assert_eq!(read, bytes);
     assert!(memory.mapping().write(RID, 99_328 - 100, &[Source::new(&bytes)]).is_err(), "it ends where it ends");
 

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    CopyError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
-    crc_of_sources, crc32c, recv_targets, send_sources,
+    CopyError, Destination, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions, Source,
+    Verify, crc_of_sources, crc32c, recv_destinations, send_sources,
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
@@ -61,8 +61,8 @@ fn foreign_memory_goes_in_and_out_registered_or_not() {
         let crc = segment.mapping().write(Rid(2), 0, &parts).unwrap();
         assert_eq!(crc_of_sources(0, &parts, 0, 4 + LEN as u64).unwrap(), crc);
         let mut head = [0; 4];
-        let targets = &mut [Target::new(&mut head), Target::foreign(to.range(), &registry).unwrap()];
-        segment.mapping().read(Rid(2), 0, targets, Verify::Crc(crc)).unwrap();
+        let destinations = &mut [Destination::new(&mut head), Destination::foreign(to.range(), &registry).unwrap()];
+        segment.mapping().read(Rid(2), 0, destinations, Verify::Crc(crc)).unwrap();
         // SAFETY: pages of this test's own.
         let copy = unsafe { std::slice::from_raw_parts(to.base.cast::<u8>(), LEN) };
         assert!(head == *b"head" && copy.iter().all(|&byte| byte == 0x5a));
@@ -79,8 +79,8 @@ fn memory_freed_after_its_registration_is_an_error() {
     let write = segment.mapping().write(Rid(4), 0, &[Source::foreign(pages.range(), &registry).unwrap()]);
     assert!(matches!(write, Err(CopyError::Fault { addr, len: LEN }) if addr == pages.base.addr()));
     segment.mapping().write(Rid(6), 0, &[Source::new(&[1; LEN])]).unwrap();
-    let target = &mut [Target::foreign(pages.range(), &registry).unwrap()];
-    let read = segment.mapping().read(Rid(6), 0, target, Verify::Crc(crc));
+    let destination = &mut [Destination::foreign(pages.range(), &registry).unwrap()];
+    let read = segment.mapping().read(Rid(6), 0, destination, Verify::Crc(crc));
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
 }
 
@@ -91,7 +91,12 @@ fn memory_made_inaccessible_after_its_registration_is_an_error() {
     registry.register(pages.range()).unwrap();
     let crc = segment.mapping().write(Rid(2), 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
     let read = || {
-        segment.mapping().read(Rid(2), 0, &mut [Target::foreign(pages.range(), &registry).unwrap()], Verify::Crc(crc))
+        segment.mapping().read(
+            Rid(2),
+            0,
+            &mut [Destination::foreign(pages.range(), &registry).unwrap()],
+            Verify::Crc(crc),
+        )
     };
     let fault = |read| matches!(read, Err(ReadError::Copy(CopyError::Fault { .. })));
     read().unwrap();
@@ -144,7 +149,7 @@ fn a_registered_file_that_was_truncated_is_an_error() {
     rustix::fs::ftruncate(&file, 0).unwrap();
     let write = segment.mapping().write(Rid(4), 1 << 20, &[Source::foreign(range, &registry).unwrap()]);
     assert!(matches!(write, Err(CopyError::Fault { .. })));
-    let read = segment.mapping().read(Rid(2), 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
+    let read = segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(range, &registry).unwrap()], Verify::Skip);
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
 }
 
@@ -157,7 +162,8 @@ fn pointers_to_nothing_are_errors() {
         let range = unsafe { ForeignRange::new(addr, 4096) };
         let write = segment.mapping().write(Rid(4), 8192, &[Source::foreign(range, &registry).unwrap()]);
         assert!(matches!(write, Err(CopyError::Fault { .. })), "{addr:#x}");
-        let read = segment.mapping().read(Rid(2), 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
+        let read =
+            segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(range, &registry).unwrap()], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))), "{addr:#x}");
         assert!(crc_of_sources(0, &[Source::foreign(range, &registry).unwrap()], 0, 4096).is_err());
         assert!(matches!(
@@ -176,7 +182,7 @@ fn read_only_memory_is_never_stored_to() {
     let crc = segment.mapping().write(Rid(2), 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
     assert_eq!(crc, crc32c(&[3; LEN]));
     let read =
-        segment.mapping().read(Rid(2), 0, &mut [Target::foreign(pages.range(), &registry).unwrap()], Verify::Skip);
+        segment.mapping().read(Rid(2), 0, &mut [Destination::foreign(pages.range(), &registry).unwrap()], Verify::Skip);
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
     pages.protect(MprotectFlags::empty());
     assert!(matches!(Registry::new().register(pages.range()), Err(RegisterError::NotReadable { .. })));
@@ -193,14 +199,14 @@ fn sockets_and_memory_that_is_not_there_do_not_meet_in_a_signal() {
     assert_eq!(send_sources(left.as_fd(), b"abc", &[good], 1, 700).unwrap(), 700);
     assert_eq!(send_sources(left.as_fd(), b"abc", &[good], 701, u64::MAX).unwrap(), 302);
     let mut bytes = [0; 1002];
-    let mut targets = [Target::new(&mut bytes[..2]), Target::new(&mut [])];
-    assert_eq!(recv_targets(right.as_fd(), &mut targets, 0, 100).unwrap(), 2);
+    let mut destinations = [Destination::new(&mut bytes[..2]), Destination::new(&mut [])];
+    assert_eq!(recv_destinations(right.as_fd(), &mut destinations, 0, 100).unwrap(), 2);
     assert_eq!(bytes[..2], *b"bc");
-    assert_eq!(recv_targets(right.as_fd(), &mut [Target::new(&mut bytes)], 2, 10).unwrap(), 10);
+    assert_eq!(recv_destinations(right.as_fd(), &mut [Destination::new(&mut bytes)], 2, 10).unwrap(), 10);
     assert_eq!(bytes[..13], *b"bc\x09\x09\x09\x09\x09\x09\x09\x09\x09\x09\x00");
     pages.unmap_from(0);
     let gone = send_sources(left.as_fd(), b"", &[Source::foreign(pages.range(), &registry).unwrap()], 0, u64::MAX);
     assert_eq!(gone.unwrap_err().raw_os_error(), Some(rustix::io::Errno::FAULT.raw_os_error()));
-    let gone = recv_targets(right.as_fd(), &mut [Target::foreign(pages.range(), &registry).unwrap()], 0, 10);
+    let gone = recv_destinations(right.as_fd(), &mut [Destination::foreign(pages.range(), &registry).unwrap()], 0, 10);
     assert_eq!(gone.unwrap_err().raw_os_error(), Some(rustix::io::Errno::FAULT.raw_os_error()));
 }

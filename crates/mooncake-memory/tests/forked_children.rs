@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    CommonMemory, CopyError, MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify, allocate_shared,
+    CommonMemory, CopyError, Destination, MemoryError, SegmentMemory, SegmentOptions, Source, Verify, allocate_shared,
     send_sources,
 };
 use mooncake_os::{Guarded, forked, watch_forks};
@@ -62,7 +62,7 @@ fn a_child_closes_refuses_and_leaves_alone() {
             forked(),
             raw.iter().chain(&segment_fds).all(|&fd| !is_open(fd)),
             matches!(segment.mapping().write(Rid(4), 0, &[Source::new(b"x")]), Err(CopyError::Forked)),
-            peer.read(Rid(2), 0, &mut [Target::new(&mut byte)], Verify::Skip).is_err(),
+            peer.read(Rid(2), 0, &mut [Destination::new(&mut byte)], Verify::Skip).is_err(),
             matches!(segment.give_back(&[]), Err(MemoryError::Forked)),
             matches!(segment.mapping().remap(false), Err(MemoryError::Forked)),
             matches!(SegmentMemory::create(4096, SegmentOptions::default()), Err(MemoryError::Forked)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    CopyError, MemoryError, ReadError, SegmentMemory, SegmentOptions, Source, Target, Verify, crc32c,
+    CopyError, Destination, MemoryError, ReadError, SegmentMemory, SegmentOptions, Source, Verify, crc32c,
 };
 
 const BYTES: u64 = 32 << 20;
@@ -54,7 +54,7 @@ fn all_but_pinned_extents_goes_back_while_views_live() {
         assert!(kept <= 100_000 + 4 * 4096, "{kept} bytes are still taken");
         assert!(view.iter().all(|&byte| byte == 7), "a view changed");
         let mut copy = vec![0; 50_000];
-        let read = peer.read(Rid(12), 0, &mut [Target::new(&mut copy)], Verify::Crc(other_crc));
+        let read = peer.read(Rid(12), 0, &mut [Destination::new(&mut copy)], Verify::Crc(other_crc));
         assert!(matches!(read, Err(ReadError::Stale { .. })));
         // Once the view ends, a repeat returns the rest.
         drop(view);
@@ -101,10 +101,10 @@ fn a_stale_read_makes_no_new_pages() {
     let segment = SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap();
     segment.mapping().write(Rid(2), 0, &[Source::new(&[5; 1 << 20])]).unwrap();
     let (peer, mut copy) = (segment.mapping().remap(false).unwrap(), vec![0; 1 << 20]);
-    peer.read(Rid(2), 0, &mut [Target::new(&mut copy)], Verify::Skip).unwrap();
+    peer.read(Rid(2), 0, &mut [Destination::new(&mut copy)], Verify::Skip).unwrap();
     segment.give_back(&[]).unwrap();
     for reader in [&peer, &segment.mapping().remap(false).unwrap()] {
-        let read = reader.read(Rid(2), 0, &mut [Target::new(&mut copy)], Verify::Skip);
+        let read = reader.read(Rid(2), 0, &mut [Destination::new(&mut copy)], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Stale { .. })));
     }
     assert_eq!((resident(segment.data_fd()), resident(segment.control_fd())), (0, 4096));
@@ -152,7 +152,7 @@ fn whoever_still_reads_huge_pages_that_were_given_back_gets_no_signal() {
     let other = SegmentMemory::create(free * page, options);
     let _ = other.as_ref().map(|other| other.populate_step(u64::MAX));
     assert!(reading.iter().all(|byte| *byte == 7), "as good as zeros would be: its stamps are other ones");
-    let read = peer.read(Rid(2), 0, &mut [Target::new(&mut [0; 4096])], Verify::Crc(crc));
+    let read = peer.read(Rid(2), 0, &mut [Destination::new(&mut [0; 4096])], Verify::Crc(crc));
     assert!(matches!(read, Err(ReadError::Stale { .. })), "{read:?}");
     // With the last mapping all of them go back.
     drop((segment, reading, peer, other));

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::{Expect, Mapping, MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify};
+use mooncake_memory::{Destination, Expect, Mapping, MemoryError, SegmentMemory, SegmentOptions, Source, Verify};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 const BYTES: u64 = 1 << 20;
@@ -122,7 +122,7 @@ fn huge_pages_are_used_or_refused_with_figures() {
         assert_eq!(segment.populate_step(u64::MAX).unwrap(), 4 << 20);
         segment.mapping().write(Rid(2), 1024, &[Source::new(b"huge")]).unwrap();
         let mut copy = [0; 4];
-        segment.mapping().read(Rid(2), 1024, &mut [Target::new(&mut copy)], Verify::Compute).unwrap();
+        segment.mapping().read(Rid(2), 1024, &mut [Destination::new(&mut copy)], Verify::Compute).unwrap();
         assert_eq!(copy, *b"huge");
         segment.give_back(&[]).unwrap();
     }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Expect, Mapping, SegmentMemory, SegmentOptions, Source, Target, Verify};
+use mooncake_memory::{Destination, Expect, Mapping, SegmentMemory, SegmentOptions, Source, Verify};
 use mooncake_os::{ProcessError, ProcessIdentity, has_exited, peer_credentials, peer_pidfd, recv_fds, send_fds};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 
@@ -111,7 +111,7 @@ fn a_segment_is_passed_over_a_unix_socket() {
     let [data, control] = <[_; 2]>::try_from(fds).unwrap();
     let peer = Mapping::map(data, control, Expect { uuid: segment.uuid(), bytes: segment.bytes() }, false).unwrap();
     let mut copy = [0; 9];
-    peer.read(Rid(6), 4096, &mut [Target::new(&mut copy)], Verify::Crc(crc)).unwrap();
+    peer.read(Rid(6), 4096, &mut [Destination::new(&mut copy)], Verify::Crc(crc)).unwrap();
     assert_eq!(copy, *b"passed on");
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mooncake_ids::{GRANULE, Rid};
 use mooncake_memory::{
-    CopyError, ForeignRange, Mapping, ReadError, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
-    crc_of_sources, crc_of_targets, crc32c, split_sources, total_of_sources, total_of_targets,
+    CopyError, Destination, ForeignRange, Mapping, ReadError, Registry, SegmentMemory, SegmentOptions, Source, Verify,
+    crc_of_destinations, crc_of_sources, crc32c, split_sources, total_of_destinations, total_of_sources,
 };
 use proptest::prelude::*;
 
@@ -54,15 +54,15 @@ proptest! {
 
         let mut copy = vec![0; len];
         let mut rest = &mut copy[..];
-        let mut targets = Vec::new();
+        let mut destinations = Vec::new();
         for cut in cuts(len, &out).windows(2) {
             let (piece, tail) = rest.split_at_mut(cut[1] - cut[0]);
-            targets.push(Target::new(piece));
+            destinations.push(Destination::new(piece));
             rest = tail;
         }
-        prop_assert_eq!(reader.read(Rid(42), offset, &mut targets, Verify::Crc(crc)).unwrap(), crc);
-        prop_assert_eq!(crc_of_targets(0, &targets, 0, len as u64).unwrap(), crc);
-        drop(targets);
+        prop_assert_eq!(reader.read(Rid(42), offset, &mut destinations, Verify::Crc(crc)).unwrap(), crc);
+        prop_assert_eq!(crc_of_destinations(0, &destinations, 0, len as u64).unwrap(), crc);
+        drop(destinations);
         prop_assert!(copy == data);
         prop_assert_eq!(segment.mapping().crc(offset, len as u64).unwrap(), crc);
     }
@@ -85,7 +85,7 @@ fn a_later_placement_makes_a_read_stale() {
     let data = pattern(10_000, 1);
     let crc = segment.mapping().write(Rid(10), 2048, &[Source::new(&data)]).unwrap();
     let mut copy = vec![0; data.len()];
-    let mut read = |rid, verify| segment.mapping().read(rid, 2048, &mut [Target::new(&mut copy)], verify);
+    let mut read = |rid, verify| segment.mapping().read(rid, 2048, &mut [Destination::new(&mut copy)], verify);
     assert_eq!(read(Rid(10), Verify::Crc(crc)).unwrap(), crc);
     // The last granule only.
     segment.mapping().write(Rid(12), 2048 + 9 * GRANULE, &[Source::new(b"x")]).unwrap();
@@ -93,7 +93,7 @@ fn a_later_placement_makes_a_read_stale() {
     assert!(matches!(read(Rid(10), Verify::Skip), Err(ReadError::Stale { .. })));
     assert!(matches!(segment.mapping().read(Rid(10), 2048, &mut [], Verify::Compute), Ok(0)), "no granule, no stamp");
     let mut head = [0; 100];
-    let range = segment.mapping().read(Rid(10), 2048 + 500, &mut [Target::new(&mut head)], Verify::Skip);
+    let range = segment.mapping().read(Rid(10), 2048 + 500, &mut [Destination::new(&mut head)], Verify::Skip);
     assert!(range.is_ok() && head == data[500..600], "granules that were not copied do not matter");
     assert!(!segment.mapping().check_stamps(Rid(10), 2048, 10_000).unwrap());
     assert_eq!(segment.mapping().max_stamp(2048, 10_000).unwrap(), 12);
@@ -106,7 +106,7 @@ fn a_flipped_byte_is_a_checksum_error_and_not_stale() {
     let crc = segment.mapping().write(Rid(10), 0, &[Source::new(&data)]).unwrap();
     segment.mapping().write(Rid(10), 70_000, &[Source::new(&[data[70_000] ^ 4])]).unwrap();
     let mut copy = vec![0; data.len()];
-    let read = segment.mapping().read(Rid(10), 0, &mut [Target::new(&mut copy)], Verify::Crc(crc));
+    let read = segment.mapping().read(Rid(10), 0, &mut [Destination::new(&mut copy)], Verify::Crc(crc));
     assert!(matches!(read, Err(ReadError::Checksum { rid: 10, expected, .. }) if expected == crc));
     let mapping = segment.view_mapping().unwrap();
     assert!(matches!(mapping.view(Rid(10), 0, 300_000, Verify::Crc(crc)), Err(ReadError::Checksum { .. })));
@@ -133,7 +133,7 @@ fn extents_outside_of_the_segment_are_refused() {
     let mut byte = [0; 2];
     for offset in [BYTES - 1, BYTES, u64::MAX, u64::MAX - 1] {
         assert!(matches!(mapping.write(Rid(2), offset, &[Source::new(&[1, 2])]), Err(CopyError::OutOfRange { .. })));
-        let read = mapping.read(Rid(2), offset, &mut [Target::new(&mut byte)], Verify::Skip);
+        let read = mapping.read(Rid(2), offset, &mut [Destination::new(&mut byte)], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::OutOfRange { .. }))));
         assert!(mapping.stamp_if_newest(Rid(2), offset, 2).is_err() && mapping.crc(offset, 2).is_err());
         assert!(mapping.tombstone(Rid(2), offset, 2).is_err() && mapping.check_stamps(Rid(2), offset, 2).is_err());
@@ -156,16 +156,17 @@ fn pieces_whose_sizes_wrap_around_touch_nothing() {
         // SAFETY: no piece is ever used: all of them together fit nowhere.
         let ranges = || sizes.iter().map(|&len| unsafe { ForeignRange::new(bytes.as_ptr().addr(), len) });
         let sources: Vec<Source> = ranges().map(|range| Source::foreign(range, &registry).unwrap()).collect();
-        let mut targets: Vec<Target> = ranges().map(|range| Target::foreign(range, &registry).unwrap()).collect();
-        assert_eq!((total_of_sources(&sources), total_of_targets(&targets)), (u64::MAX, u64::MAX));
+        let mut destinations: Vec<Destination> =
+            ranges().map(|range| Destination::foreign(range, &registry).unwrap()).collect();
+        assert_eq!((total_of_sources(&sources), total_of_destinations(&destinations)), (u64::MAX, u64::MAX));
         for offset in [0, 1 << 20] {
             assert!(matches!(mapping.write(Rid(4), offset, &sources), Err(CopyError::OutOfRange { .. })));
-            let read = mapping.read(Rid(2), offset, &mut targets, Verify::Skip);
+            let read = mapping.read(Rid(2), offset, &mut destinations, Verify::Skip);
             assert!(matches!(read, Err(ReadError::Copy(CopyError::OutOfRange { .. }))));
         }
     }
     let mut after = vec![0; before.len()];
-    mapping.read(Rid(2), 0, &mut [Target::new(&mut after)], Verify::Crc(crc)).unwrap();
+    mapping.read(Rid(2), 0, &mut [Destination::new(&mut after)], Verify::Crc(crc)).unwrap();
     assert_eq!(bytes, [7; 8192]);
 }
 

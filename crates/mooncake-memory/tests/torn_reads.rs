@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Mapping, ReadError, SegmentMemory, SegmentOptions, Source, Target, Verify, crc32c};
+use mooncake_memory::{Destination, Mapping, ReadError, SegmentMemory, SegmentOptions, Source, Verify, crc32c};
 
 /// Longest wait for a read that is overtaken.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ fn stress(len: usize, stamps_only: bool) -> (u64, u64) {
                 while !stop.load(Ordering::Relaxed) {
                     let rid = Rid(committed.load(Ordering::Acquire));
                     let verify = if stamps_only { Verify::Skip } else { Verify::Compute };
-                    match reader.read(rid, 0, &mut [Target::new(&mut copy)], verify) {
+                    match reader.read(rid, 0, &mut [Destination::new(&mut copy)], verify) {
                         Ok(crc) => {
                             assert!(is_whole(rid, &copy), "a torn read of rid {} passed the stamps", rid.0);
                             assert!(stamps_only || crc == crc32c(&copy));

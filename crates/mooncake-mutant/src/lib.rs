@@ -33,8 +33,8 @@ mutants! {
     ClosedConnectionProvesFences,
     /// A closed connection counts as a process's answer about epochs.
     ClosedConnectionProvesEpochs,
-    /// A process's farewell is not heard.
-    FarewellIsNotHeard,
+    /// That a process has detached is not heard.
+    DetachedIsNotHeard,
     /// The end of a process that maps a segment is not heard.
     EndIsNotHeard,
     /// The end of a reader is not told to the master.
@@ -75,8 +75,8 @@ mutants! {
     NewcomerIsNotWaitedFor,
     /// A peer that gives memory back does so too while another epoch's pins are not known.
     PinsOfAnotherEpochAreForgotten,
-    /// A peer writes without its owner's leave.
-    WritersNeedNoLeave,
+    /// A peer writes without its owner's permission.
+    WritersNeedNoPermission,
     // ------------------------------------------------------------- stores
     /// A master that has answered a list of segments knows what is held, whatever has come and gone meanwhile.
     OutdatedListsCount,

@@ -17,8 +17,8 @@ pub use peer_log::{Due, PeerLog};
 pub use pool::{Connect, Connection, Pool, PoolLimits};
 pub use resolve::{ResolveError, resolve, resolve_without_deadline};
 pub use spin::{
-    MOMENT, PollHistory, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_busy_poll, recv_busy_poll_behind,
-    turns,
+    MOMENT, PollHistory, busy_poll, busy_poll_behind, busy_polls_max, has_hung_up, is_readable, recv_busy_poll,
+    recv_busy_poll_behind,
 };
 pub use tcp::{keep_alive, stays_within_host, unpace};
 pub use unix::{connect_abstract, connect_abstract_until, listen_abstract, receive_with_fds};

@@ -1,12 +1,12 @@
-//! Connections to one peer: kept between calls, and lent to one call at a time.
+//! Connections to one peer: kept between calls, and used by one call at a time.
 
 use std::time::{Duration, Instant};
 
 use mooncake_os::{Deadline, WaitError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// A connection that came back so lately is lent without a look: if its peer has hung up since, the call finds out, as
-/// it does where that happens a moment later.
+/// A connection that came back so lately is checked out without a look: if its peer has hung up since, the call finds
+/// out, as it does where that happens a moment later.
 const TRUSTED_AFTER_USE: Duration = Duration::from_micros(100);
 
 /// How to connect to the peer, and what the errors of its calls are.
@@ -22,7 +22,7 @@ pub trait Connect {
     /// The connection is lost, which says nothing of what was asked for on it.
     fn is_lost(&self, error: &Self::Error) -> bool;
 
-    /// All connections stayed lent.
+    /// All connections stayed in use.
     fn none_free(&self, error: WaitError) -> Self::Error;
 
     /// Connecting failed a moment ago, for this reason, and is not tried again yet.
@@ -41,8 +41,8 @@ pub trait Connection {
 /// How many connections a pool has, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolLimits {
-    /// Lent at a time.
-    pub lent_max: usize,
+    /// Used by calls at a time.
+    pub in_use_max: usize,
     /// Kept without work.
     pub idle_max: usize,
     /// One that no call has needed for so long is closed, but for the newest.
@@ -63,7 +63,7 @@ pub struct Pool<C> {
 struct State<C> {
     /// Since when; the newest last.
     idle: Vec<(Instant, C)>,
-    lent: usize,
+    in_use: usize,
     /// When the last attempt to connect failed, and why.
     failed: Option<(Instant, String)>,
 }
@@ -71,12 +71,12 @@ struct State<C> {
 impl<C: Connection> Pool<C> {
     /// None yet.
     pub fn new(limits: PoolLimits) -> Pool<C> {
-        let state = Mutex::new(State { idle: Vec::new(), lent: 0, failed: None });
+        let state = Mutex::new(State { idle: Vec::new(), in_use: 0, failed: None });
         Pool { limits, state, returned: Condvar::new() }
     }
 
-    /// Lends a connection to a call. One that turns out dead at its first use is replaced once: the peer may have
-    /// closed it as unused, which is no failure of this call.
+    /// Makes a call on a connection, which is checked out for it. One that turns out dead at its first use is replaced
+    /// once: the peer may have closed it as unused, which is no failure of this call.
     pub fn with<T, B: Connect<Connection = C>>(
         &self,
         by: &B,
@@ -132,16 +132,16 @@ impl<C: Connection> Pool<C> {
         loop {
             while let Some((since, connection)) = state.idle.pop() {
                 if since.elapsed() < TRUSTED_AFTER_USE || connection.is_alive() {
-                    state.lent += 1;
+                    state.in_use += 1;
                     return Ok((connection, false));
                 }
             }
-            if state.lent < self.limits.lent_max {
+            if state.in_use < self.limits.in_use_max {
                 break;
             }
             MutexGuard::unlocked(&mut state, || deadline.check()).map_err(|error| by.none_free(error))?;
             // One may have come back while the caller's hook was asked.
-            if state.idle.is_empty() && state.lent >= self.limits.lent_max {
+            if state.idle.is_empty() && state.in_use >= self.limits.in_use_max {
                 self.returned.wait_for(&mut state, Deadline::SLICE);
             }
         }
@@ -150,7 +150,7 @@ impl<C: Connection> Pool<C> {
         {
             return Err(by.too_soon(reason, at.elapsed()));
         }
-        state.lent += 1;
+        state.in_use += 1;
         drop(state);
         match by.open(deadline) {
             Ok(connection) => Ok((connection, true)),
@@ -167,7 +167,7 @@ impl<C: Connection> Pool<C> {
 
     fn check_in(&self, connection: Option<C>) {
         let mut state = self.state.lock();
-        state.lent -= 1;
+        state.in_use -= 1;
         if let Some(connection) = connection
             && state.idle.len() < self.limits.idle_max
         {
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     const LIMITS: PoolLimits =
-        PoolLimits { lent_max: 1, idle_max: 2, idle_time_max: Duration::from_secs(30), retry_after: Duration::MAX };
+        PoolLimits { in_use_max: 1, idle_max: 2, idle_time_max: Duration::from_secs(30), retry_after: Duration::MAX };
 
     /// More than any of these tests needs.
     const OPENED_MAX: usize = 10;
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(call(&pool, &peer, |_| Ok(())), Err("too soon after: refused".into()));
         peer.refuses = false;
         assert_eq!(pool.try_connect(&peer, &patient()), Ok(()));
-        assert_eq!(call(&pool, &peer, |_| Ok(())), Ok(1), "what is there is lent");
+        assert_eq!(call(&pool, &peer, |_| Ok(())), Ok(1), "what is there is used");
     }
 
     #[test]

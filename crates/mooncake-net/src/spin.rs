@@ -46,7 +46,7 @@ pub fn busy_poll_behind<T>(history: &PollHistory, work: Duration, mut ready: imp
     if work > WORK_MAX || history.skips() {
         return None;
     }
-    let _turn = Turn::take()?;
+    let _permit = Permit::take()?;
     let until = Instant::now() + work + MOMENT;
     loop {
         for _ in 0..ASKS {
@@ -137,28 +137,28 @@ impl PollHistory {
 }
 
 /// The right to ask, of which there are few.
-struct Turn;
+struct Permit;
 
-impl Turn {
-    fn take() -> Option<Turn> {
-        if ASKING.fetch_add(1, Relaxed) < turns() {
-            return Some(Turn);
+impl Permit {
+    fn take() -> Option<Permit> {
+        if ASKING.fetch_add(1, Relaxed) < busy_polls_max() {
+            return Some(Permit);
         }
         ASKING.fetch_sub(1, Relaxed);
         None
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         ASKING.fetch_sub(1, Relaxed);
     }
 }
 
 /// How many threads of a process may wait awake at a time: half of the processors; none where there is only one.
-pub fn turns() -> usize {
-    static TURNS: OnceLock<usize> = OnceLock::new();
-    *TURNS.get_or_init(|| std::thread::available_parallelism().map_or(0, |count| count.get() / 2))
+pub fn busy_polls_max() -> usize {
+    static BUSY_POLLS_MAX: OnceLock<usize> = OnceLock::new();
+    *BUSY_POLLS_MAX.get_or_init(|| std::thread::available_parallelism().map_or(0, |count| count.get() / 2))
 }
 
 #[cfg(test)]

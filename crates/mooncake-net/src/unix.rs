@@ -46,8 +46,8 @@ pub fn connect_abstract_until(name: &str, deadline: &Deadline<'_>) -> Result<Gua
     Ok(connected?)
 }
 
-/// Fills the buffer by a stream, with the descriptors that come along. [`io::ErrorKind::UnexpectedEof`] if the peer hangs
-/// up before, [`io::ErrorKind::TimedOut`] if the deadline passes or its hook ends the wait.
+/// Fills the buffer by a stream, with the descriptors that come along. [`io::ErrorKind::UnexpectedEof`] if the peer
+/// hangs up before, [`io::ErrorKind::TimedOut`] if the deadline passes or its hook ends the wait.
 pub fn receive_with_fds(
     stream: &UnixStream,
     buffer: &mut [u8],

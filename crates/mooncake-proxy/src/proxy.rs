@@ -39,13 +39,13 @@ pub(crate) struct Proxy {
     pub authorization: Option<HeaderValue>,
     pub began: Instant,
     /// Random, so that two proxies' requests have different names.
-    life: String,
+    incarnation: String,
     asked: AtomicU64,
 }
 
 impl Proxy {
     pub fn new(options: ProxyOptions) -> std::io::Result<Arc<Proxy>> {
-        let life: [u8; 8] = mooncake_os::random_bytes()?;
+        let incarnation: [u8; 8] = mooncake_os::random_bytes()?;
         let key = options.upstream_key.as_ref().map(|key| HeaderValue::try_from(format!("Bearer {key}")));
         let authorization = key.transpose().map_err(std::io::Error::other)?;
         let scheduler = Scheduler::new(options.scheduling, options.instance_cache);
@@ -69,7 +69,7 @@ impl Proxy {
             log,
             authorization,
             began: Instant::now(),
-            life: mooncake_os::hex(&life),
+            incarnation: mooncake_os::hex(&incarnation),
             asked: AtomicU64::new(0),
             options,
         }))
@@ -96,6 +96,6 @@ impl Proxy {
 
     /// A name that no other request has.
     pub fn name_request(&self) -> String {
-        format!("{}-{}", self.life, self.asked.fetch_add(1, Ordering::Relaxed) + 1)
+        format!("{}-{}", self.incarnation, self.asked.fetch_add(1, Ordering::Relaxed) + 1)
     }
 }

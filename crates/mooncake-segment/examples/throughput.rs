@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Target};
+use mooncake_memory::{Destination, SegmentMemory, SegmentOptions, Source};
 use mooncake_os::Deadline;
 use mooncake_os::boot_id;
 use mooncake_segment::{
@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     crc = link.write(rid, 0, &[Source::new(&data)], &wait).expect("write");
                 }));
                 times[1 + 2 * i].push(seconds(|| {
-                    link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &wait).expect("read");
+                    link.read(rid, 0, &mut [Destination::new(&mut back)], Some(crc), &wait).expect("read");
                 }));
                 assert!(back == data, "the bytes that came are not those that went");
             }

@@ -14,18 +14,18 @@ use crate::protocol::frames::Status;
 #[non_exhaustive]
 pub enum TransferError {
     /// The extent is another placement's by now: look the key up once more.
-    #[error("{peer}: its place has been given to another object since (it was rid {rid:#x}); look the key up again")]
+    #[error("{segment}: its place has been given to another object since (it was rid {rid:#x}); look the key up again")]
     Stale {
-        /// Peer asked.
-        peer: String,
+        /// Segment asked.
+        segment: String,
         /// Rid of the placement.
         rid: u64,
     },
     /// The bytes are this placement's and yet wrong: report the replica.
-    #[error("{peer}: checksum {actual:#010x} instead of {expected:#010x} over the bytes of rid {rid:#x}")]
+    #[error("{segment}: checksum {actual:#010x} instead of {expected:#010x} over the bytes of rid {rid:#x}")]
     Checksum {
-        /// Peer that holds the bytes.
-        peer: String,
+        /// Segment of the bytes.
+        segment: String,
         /// Rid of the placement.
         rid: u64,
         /// CRC-32C of the object.
@@ -34,20 +34,20 @@ pub enum TransferError {
         actual: u32,
     },
     /// A write came too late: its reservation has ended, and its extent may be another's.
-    #[error("{peer}: write of rid {rid:#x} refused: {reason}")]
+    #[error("{segment}: write of rid {rid:#x} refused: {reason}")]
     Superseded {
-        /// Peer that holds the extent.
-        peer: String,
+        /// Segment of the extent.
+        segment: String,
         /// Rid of the refused write.
         rid: u64,
         /// What was found there.
         reason: String,
     },
-    /// The peer answered and refused.
-    #[error("{peer}: refused: {status}")]
+    /// The owner answered and refused.
+    #[error("{segment}: refused: {status}")]
     Refused {
-        /// Peer asked.
-        peer: String,
+        /// Segment asked.
+        segment: String,
         /// Its answer.
         status: Status,
     },
@@ -67,18 +67,18 @@ pub enum TransferError {
         source: io::Error,
     },
     /// The segment could not be mapped: to be written, or for a view.
-    #[error("{peer}: {source}")]
+    #[error("{segment}: {source}")]
     Map {
-        /// Peer whose segment it is.
-        peer: String,
+        /// Which one.
+        segment: String,
         /// What is wrong with it.
         source: MemoryError,
     },
     /// No byte moved for too long, or the call's deadline passed.
-    #[error("{peer}: {what} after {waited:?}; the peer is stopped, overloaded or cut off")]
+    #[error("{segment}: {what} after {waited:?}; the peer is stopped, overloaded or cut off")]
     Timeout {
-        /// Peer waited for.
-        peer: String,
+        /// Segment whose owner was waited for.
+        segment: String,
         /// What was waited for.
         what: &'static str,
         /// How long.
@@ -87,21 +87,21 @@ pub enum TransferError {
     /// The caller's `interrupted` said so.
     #[error("interrupted")]
     Interrupted,
-    /// The connection or the peer is gone.
-    #[error("{peer}: {what}: {source}")]
+    /// The connection or the owner is gone.
+    #[error("{segment}: {what}: {source}")]
     Broken {
-        /// Peer.
-        peer: String,
+        /// Its segment.
+        segment: String,
         /// The step that failed.
         what: &'static str,
         /// The kernel's answer.
         source: io::Error,
     },
     /// The segment has been given back.
-    #[error("{peer}: the segment is gone")]
+    #[error("{segment}: the segment is gone")]
     Gone {
-        /// Peer that had it.
-        peer: String,
+        /// Which one it was.
+        segment: String,
     },
     /// This process is a forked child of the one that opened the link.
     #[error("this process was forked from the one that opened the link; set up a new store in a fresh process")]
@@ -109,7 +109,7 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    /// Whether this process has no descriptor left, which says nothing of the peer.
+    /// Whether this process has no descriptor left, which says nothing of the owner.
     pub fn is_short_of_descriptors(&self) -> bool {
         matches!(self, TransferError::Broken { source, .. } if is_short_of_descriptors(source))
     }
@@ -120,7 +120,7 @@ impl TransferError {
         is_crowded || matches!(self, TransferError::Timeout { .. }) || self.is_short_of_descriptors()
     }
 
-    /// Whether the peer's answer means a miss rather than a failure.
+    /// Whether the owner's answer means a miss rather than a failure.
     pub fn is_stale(&self) -> bool {
         matches!(self, TransferError::Stale { .. })
     }

@@ -1,4 +1,4 @@
-//! Segments over the wire: an owner serves its memory, initiators read, write
+//! Segments over the wire: an owner serves its memory, peers read, write
 //! and view it by the best path there is.
 //!
 //! [`SegmentServer`] is the owner's side: one TCP listener for data lanes and
@@ -6,7 +6,7 @@
 //! also carries out fences and epochs, the two promises that let a master give
 //! the same bytes out twice: nothing of the old writer can land any more.
 //!
-//! [`Links`] is the initiator's side: one [`Link`] per segment, by the path
+//! [`Links`] is a peer's side: one [`Link`] per segment, by the path
 //! chosen when it was made ([`Path`]): the own process's memory, shared memory,
 //! or TCP. Callers' threads do all the work of reads and writes themselves, on
 //! blocking sockets; every wait ends by a deadline or at the caller's wish.

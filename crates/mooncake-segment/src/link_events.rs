@@ -24,14 +24,14 @@ pub struct EpochQuestion {
     epoch: Epoch,
 }
 
-/// The target of a question: what a store has mapped, or is inside of in its own process.
+/// The recipient of a question: what a store has mapped, or is inside of in its own process.
 pub(crate) trait Asked: Send + Sync {
     /// The store obeys the epoch.
     fn confirm(&self, epoch: Epoch);
 }
 
 impl EpochQuestion {
-    /// The question to a target that is asked only as long as it is there.
+    /// The question to a recipient that is asked only as long as it is there.
     pub(crate) fn new(asked: Weak<dyn Asked>, uuid: SegmentUuid, epoch: Epoch) -> EpochQuestion {
         EpochQuestion { asked, uuid, epoch }
     }

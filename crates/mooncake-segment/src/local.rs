@@ -33,14 +33,14 @@ pub(crate) struct Served {
 impl Served {
     /// Fresh memory: nothing older than the epoch can be there. [`Insiders::mounted`] says in which epoch that is.
     pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, waker: Arc<Waker>) -> Served {
-        let settled = waker.clone();
+        let write_ended = waker.clone();
         let machine = machine::Insiders::new(Epoch::numbered(epoch));
         let state = Mutex::new(State { machine, inside: HashMap::new() });
         Served {
             insiders: Arc::new(Insiders { uuid: memory.uuid(), state, waker }),
             memory,
             access_key,
-            gate: Gate::new(epoch, Box::new(move || settled.wake())),
+            gate: Gate::new(epoch, Box::new(move || write_ended.wake())),
             removed: AtomicBool::new(false),
         }
     }
@@ -186,7 +186,7 @@ pub(crate) fn find(uuid: &SegmentUuid) -> Option<Arc<Served>> {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_memory::{Source, Target};
+    use mooncake_memory::{Destination, Source};
 
     use super::*;
     use crate::link::fixture::{Quiet, owner};
@@ -225,15 +225,15 @@ mod tests {
         };
         assert_eq!(report(), (0, 64));
         let mut back = [0; 64];
-        link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &deadline).unwrap();
+        link.read(rid, 0, &mut [Destination::new(&mut back)], Some(crc), &deadline).unwrap();
         assert_eq!((back, report()), ([5; 64], (64, 64)));
         let view = link.view(rid, 0, 32, None).unwrap().unwrap();
         assert_eq!((&*view, report()), (&[5; 32][..], (96, 64)));
 
         assert!(server.remove(memory.uuid()));
         let gone = |error| matches!(error, TransferError::Gone { .. });
-        let mut target = [0; 64];
-        assert!(gone(link.read(rid, 0, &mut [Target::new(&mut target)], None, &deadline).unwrap_err()));
+        let mut destination = [0; 64];
+        assert!(gone(link.read(rid, 0, &mut [Destination::new(&mut destination)], None, &deadline).unwrap_err()));
         let e = link.write(Rid(rid.0 + 2), 4096, &[Source::new(&[5; 64])], &deadline).unwrap_err();
         assert!(e.settled && gone(e.error));
         assert!(gone(link.view(rid, 0, 64, None).unwrap_err()));

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
-use mooncake_memory::{Source, Target, Verify};
+use mooncake_memory::{Destination, Source, Verify};
 use mooncake_os::Deadline;
 use mooncake_segment::{Path, Paths, TransferError};
 use support::*;
@@ -73,7 +73,7 @@ fn a_killed_owner_is_noticed_within_200_ms_and_its_memory_given_back_under_live_
     holds(16 * MIB, 2 * MIB..3 * MIB);
     assert_eq!(*view, data);
     assert_eq!(*other, pattern(8 * MIB, 6)[..MIB as usize]);
-    let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &soon()).unwrap_err();
+    let e = link.read(rid(1, 1), 0, &mut [Destination::new(&mut [0])], None, &soon()).unwrap_err();
     assert!(matches!(e, TransferError::Gone { .. }), "{e}");
 
     drop(other);

@@ -3,7 +3,7 @@
 mod support;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{CopyError, Registry, Source, Target, crc32c};
+use mooncake_memory::{CopyError, Destination, Registry, Source, crc32c};
 use mooncake_segment::{Link, Path, Paths, TransferError};
 use mooncake_test_support::fake_cuda::{DeviceMemory, FakeCuda, ILLEGAL_ADDRESS, INVALID_VALUE};
 use support::*;
@@ -18,7 +18,7 @@ fn sources<'a>(memory: &DeviceMemory<'_>, host: &'a [u8], cuts: &[usize], regist
 }
 
 fn read(link: &Link, rid: Rid, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<(), TransferError> {
-    link.read(rid, 0, &mut [Target::foreign(memory.range(), registry).unwrap()], None, &soon())
+    link.read(rid, 0, &mut [Destination::foreign(memory.range(), registry).unwrap()], None, &soon())
 }
 
 #[test]
@@ -45,16 +45,16 @@ fn bytes_of_devices_come_back_on_every_path_in_every_size() {
 
                 let (mut head, mut tail) = (vec![0; host.len()], vec![0; host.len()]);
                 let half = data.len() / 2;
-                let mut targets = [
-                    Target::new(&mut head),
-                    Target::foreign(to.part(0, half), &registry).unwrap(),
-                    Target::foreign(to.part(half, data.len() - half), &registry).unwrap(),
-                    Target::new(&mut tail),
+                let mut destinations = [
+                    Destination::new(&mut head),
+                    Destination::foreign(to.part(0, half), &registry).unwrap(),
+                    Destination::foreign(to.part(half, data.len() - half), &registry).unwrap(),
+                    Destination::new(&mut tail),
                 ];
-                let wrong = link.read(rid, 4096, &mut targets, Some(!crc), &soon()).unwrap_err();
+                let wrong = link.read(rid, 4096, &mut destinations, Some(!crc), &soon()).unwrap_err();
                 assert!(matches!(wrong, TransferError::Checksum { .. }), "{path} {len}: {wrong}");
                 to.write(0, &vec![0; data.len()]);
-                link.read(rid, 4096, &mut targets, Some(crc), &soon()).unwrap();
+                link.read(rid, 4096, &mut destinations, Some(crc), &soon()).unwrap();
                 assert!(head == host && to.read() == data && tail == host, "{path} {len} registered: {registered}");
             }
         }
@@ -96,8 +96,8 @@ fn a_device_that_fails_is_an_error_and_the_link_goes_on() {
             assert!(matches!(e, TransferError::Copy(CopyError::Device(_))), "{path} {call}: {e}");
         }
         memory.write(0, &vec![0; data.len()]);
-        let mut target = [Target::foreign(memory.range(), &registry).unwrap()];
-        link.read(rid(1), 0, &mut target, Some(crc), &soon()).unwrap();
+        let mut destination = [Destination::foreign(memory.range(), &registry).unwrap()];
+        link.read(rid(1), 0, &mut destination, Some(crc), &soon()).unwrap();
         assert!(memory.read() == data);
     }
     assert_eq!((fake.count("strays"), fake.count("contexts")), (0, 0));
@@ -121,8 +121,8 @@ fn a_range_that_leaves_the_devices_memory_is_the_callers_mistake() {
         let failed = link.write(rid(1 + path as u64, 1), 0, &[Source::foreign(beyond, &registry).unwrap()], &soon());
         assert!(is_callers(&failed.unwrap_err().error), "{path}");
         link.write(rid(1 + path as u64, 2), 0, &[Source::new(&[1; 100_001])], &soon()).unwrap();
-        let mut target = [Target::foreign(beyond, &registry).unwrap()];
-        let e = link.read(rid(1 + path as u64, 2), 0, &mut target, None, &soon()).unwrap_err();
+        let mut destination = [Destination::foreign(beyond, &registry).unwrap()];
+        let e = link.read(rid(1 + path as u64, 2), 0, &mut destination, None, &soon()).unwrap_err();
         assert!(is_callers(&e), "{path}: {e}");
         // What was registered and then freed is told by the driver.
         registry.register(memory.range()).unwrap();
@@ -155,8 +155,8 @@ fn many_threads_with_devices_memory_share_a_link() {
                         let (from, to) = (fake.holding(0, &data), fake.alloc(1, data.len()));
                         let source = [Source::foreign(from.range(), registry).unwrap()];
                         let crc = link.write(rid, thread * 4 * MIB, &source, &soon()).unwrap();
-                        let mut target = [Target::foreign(to.range(), registry).unwrap()];
-                        link.read(rid, thread * 4 * MIB, &mut target, Some(crc), &soon()).unwrap();
+                        let mut destination = [Destination::foreign(to.range(), registry).unwrap()];
+                        link.read(rid, thread * 4 * MIB, &mut destination, Some(crc), &soon()).unwrap();
                         assert!(to.read() == data, "{path}");
                     }
                 });

@@ -224,7 +224,7 @@ fn an_owner_that_is_asked_for_two_epochs_of_one_number_says_no_more_of_it() {
 }
 
 #[test]
-fn the_answer_about_a_later_epoch_settles_an_earlier_one_that_nobody_answered() {
+fn the_answer_about_a_later_epoch_answers_for_an_earlier_one_that_nobody_answered() {
     for path in [Path::Local, Path::SharedMemory] {
         let owner = Owner::new(MIB);
         let (links, noticed) = links(Paths::only(path));

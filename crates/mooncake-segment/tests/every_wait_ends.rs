@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
-use mooncake_memory::{Source, Target};
+use mooncake_memory::{Destination, Source};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkError, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, TransferError};
 use support::*;
@@ -24,8 +24,8 @@ impl LinkEvents for Ignore {
     fn take_epoch(&self, _: mooncake_segment::EpochQuestion) {}
 }
 
-fn tcp_links(data_timeout: Duration) -> Links {
-    let options = LinkOptions { paths: Paths::only(Path::Tcp), data_timeout, ..LinkOptions::new(WRITER) };
+fn tcp_links(stall_timeout: Duration) -> Links {
+    let options = LinkOptions { paths: Paths::only(Path::Tcp), stall_timeout, ..LinkOptions::new(WRITER) };
     Links::new(options, Box::new(Ignore)).unwrap()
 }
 
@@ -43,7 +43,7 @@ fn a_stopped_owner_costs_one_standstill_per_read_and_write() {
     owner.stop();
     let mut back = vec![0; data.len()];
     let started = Instant::now();
-    let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut back)], None, &soon()).unwrap_err();
+    let e = link.read(rid(1, 1), 0, &mut [Destination::new(&mut back)], None, &soon()).unwrap_err();
     assert!(matches!(e, TransferError::Timeout { .. }), "{e}");
     assert!(about(started.elapsed(), 400), "{:?}", started.elapsed());
     let started = Instant::now();
@@ -80,7 +80,7 @@ fn a_deadline_and_an_interruption_end_a_call_within_100_ms() {
     owner.stop();
     let started = Instant::now();
     let short = Deadline::at(started + Duration::from_millis(150));
-    let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &short).unwrap_err();
+    let e = link.read(rid(1, 1), 0, &mut [Destination::new(&mut [0])], None, &short).unwrap_err();
     assert!(matches!(e, TransferError::Timeout { .. }), "{e}");
     assert!(about(started.elapsed(), 150), "{:?}", started.elapsed());
 
@@ -98,7 +98,7 @@ fn a_deadline_and_an_interruption_end_a_call_within_100_ms() {
             let e = if write {
                 link.write(rid(1, 2), 0, &[Source::new(b"x")], &wait).unwrap_err().error
             } else {
-                link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &wait).unwrap_err()
+                link.read(rid(1, 1), 0, &mut [Destination::new(&mut [0])], None, &wait).unwrap_err()
             };
             assert!(matches!(e, TransferError::Interrupted), "{e}");
             assert!(about(started.elapsed(), 200), "{:?}", started.elapsed());

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Source, Target, crc32c};
+use mooncake_memory::{Destination, Source, crc32c};
 use mooncake_segment::{Fence, LinkError, Path, Paths, TransferError};
 use support::*;
 
@@ -29,7 +29,7 @@ fn a_reader_blocks_no_fence() {
     let owner = Owner::new(MIB);
     let (links, _noticed) = links(Paths::only(Path::SharedMemory));
     let link = links.link(&owner.address(), &soon()).unwrap();
-    let _ = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &soon());
+    let _ = link.read(rid(1, 1), 0, &mut [Destination::new(&mut [0])], None, &soon());
     assert_eq!(owner.server.attached(), 1);
     assert!(owner.fence(rid(1, 1), 0, 4096));
 }
@@ -48,7 +48,7 @@ fn a_write_that_comes_after_its_fence_is_refused_and_the_lane_stays_in_step() {
             assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{path} {len}: {e}");
             let crc = link.write(mine, 0, &[Source::new(&data)], &soon()).unwrap();
             let mut back = vec![0; data.len()];
-            link.read(mine, 0, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
+            link.read(mine, 0, &mut [Destination::new(&mut back)], Some(crc), &soon()).unwrap();
         }
     }
 }

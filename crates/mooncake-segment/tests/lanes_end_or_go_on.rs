@@ -6,14 +6,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Source, Target};
+use mooncake_memory::{Destination, Source};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkOptions, Path, Paths, ServerOptions};
 use support::*;
 
 /// An owner whose lanes may stand still for this long.
-fn impatient(data_timeout: Duration) -> Owner {
-    Owner::with(4 * MIB, ServerOptions { data_timeout, ..ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER) })
+fn impatient(stall_timeout: Duration) -> Owner {
+    Owner::with(4 * MIB, ServerOptions { stall_timeout, ..ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER) })
 }
 
 fn lane(owner: &Owner) -> TcpStream {
@@ -173,7 +173,7 @@ fn no_read_fails_and_no_put_loses_a_replica_because_an_owner_has_few_lanes_or_fe
                         let link = links.link(address, &soon()).unwrap();
                         let crc = link.write(placement, offset, &[Source::new(&value)], &soon()).unwrap();
                         let mut back = vec![0; value.len()];
-                        link.read(placement, offset, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
+                        link.read(placement, offset, &mut [Destination::new(&mut back)], Some(crc), &soon()).unwrap();
                         assert!(back == value);
                     }
                 });
@@ -186,7 +186,7 @@ fn no_read_fails_and_no_put_loses_a_replica_because_an_owner_has_few_lanes_or_fe
 /// An owner of few workers, whose peers may stand still for longer than any test lasts.
 fn with_workers(max_workers: usize) -> Owner {
     let local = ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER);
-    let owner = Owner::with(32 * MIB, ServerOptions { data_timeout: Duration::from_secs(60), max_workers, ..local });
+    let owner = Owner::with(32 * MIB, ServerOptions { stall_timeout: Duration::from_secs(60), max_workers, ..local });
     owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(&pattern(24 * MIB, 1))]).unwrap();
     owner
 }

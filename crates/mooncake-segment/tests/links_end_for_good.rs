@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Source, Target};
+use mooncake_memory::{Destination, Source};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkError, Path, Paths, TransferError};
 use support::*;
@@ -31,7 +31,7 @@ fn whoever_still_has_a_link_of_closed_links_moves_no_byte_over_it() {
                 Some(links)
             };
             let is_gone = |e: &TransferError| matches!(e, TransferError::Gone { .. });
-            let read = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &soon());
+            let read = link.read(rid(1, 1), 0, &mut [Destination::new(&mut [0])], None, &soon());
             assert!(read.is_err_and(|e| is_gone(&e)), "{path}");
             let write = link.write(rid(1, 2), 0, &[Source::new(b"x")], &soon());
             assert!(write.is_err_and(|e| e.settled && is_gone(&e.error)), "{path}");

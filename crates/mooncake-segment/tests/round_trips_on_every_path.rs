@@ -5,7 +5,7 @@ mod support;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ForeignRange, Registry, Source, Target, crc32c};
+use mooncake_memory::{Destination, ForeignRange, Registry, Source, crc32c};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkError, Path, Paths, ServerOptions, Status, TransferError};
 use support::*;
@@ -32,12 +32,12 @@ fn bytes_come_back_on_every_path_in_every_size() {
 
             let mut back = vec![0; data.len()];
             let (first, rest) = back.split_at_mut(data.len() / 2);
-            let mut targets = [Target::new(first), Target::new(rest)];
-            link.read(rid, 4096, &mut targets, Some(crc), &soon()).unwrap();
+            let mut destinations = [Destination::new(first), Destination::new(rest)];
+            link.read(rid, 4096, &mut destinations, Some(crc), &soon()).unwrap();
             assert_eq!(back, data, "{path} {len}");
 
             let mut middle = vec![0; data.len() - cut];
-            link.read(rid, 4096 + cut as u64, &mut [Target::new(&mut middle)], None, &soon()).unwrap();
+            link.read(rid, 4096 + cut as u64, &mut [Destination::new(&mut middle)], None, &soon()).unwrap();
             assert_eq!(middle, data[cut..], "{path} {len}");
 
             let view = link.view(rid, 4096, len, Some(crc)).unwrap();
@@ -67,7 +67,7 @@ fn many_threads_share_a_link() {
                         let offset = thread * 4 * MIB;
                         let crc = link.write(rid, offset, &[Source::new(&data)], &soon()).unwrap();
                         let mut back = vec![0; data.len()];
-                        link.read(rid, offset, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
+                        link.read(rid, offset, &mut [Destination::new(&mut back)], Some(crc), &soon()).unwrap();
                         assert_eq!(back, data);
                     }
                 });
@@ -128,11 +128,11 @@ fn extents_outside_the_segment_are_refused_and_the_lane_goes_on() {
     let owner = Owner::new(MIB);
     for path in PATHS {
         let (links, _noticed) = links(Paths::only(path));
-        // The initiator believes in a larger segment only where the owner cannot tell it otherwise.
+        // The peer believes in a larger segment only where the owner cannot tell it otherwise.
         let link = links.link(&owner.address(), &soon()).unwrap();
         let mut back = [0; 2048];
         for offset in [MIB - 2047, MIB, u64::MAX - 5] {
-            let e = link.read(rid(1, 1), offset, &mut [Target::new(&mut back)], None, &soon()).unwrap_err();
+            let e = link.read(rid(1, 1), offset, &mut [Destination::new(&mut back)], None, &soon()).unwrap_err();
             assert!(matches!(e, TransferError::Copy(_)), "{e}");
             assert!(link.write(rid(1, 1), offset, &[Source::new(&back)], &soon()).unwrap_err().settled);
         }
@@ -154,11 +154,11 @@ fn pieces_whose_sizes_wrap_around_are_refused_on_every_path() {
         let sources = ranges().map(|range| Source::foreign(range, &registry).unwrap());
         let e = link.write(rid(1 + path as u64, 2), 0, &sources, &soon()).unwrap_err();
         assert!(e.settled && matches!(e.error, TransferError::Copy(_)), "{path}: {e}");
-        let mut targets = ranges().map(|range| Target::foreign(range, &registry).unwrap());
-        let e = link.read(rid(1 + path as u64, 1), 8192, &mut targets, None, &soon()).unwrap_err();
+        let mut destinations = ranges().map(|range| Destination::foreign(range, &registry).unwrap());
+        let e = link.read(rid(1 + path as u64, 1), 8192, &mut destinations, None, &soon()).unwrap_err();
         assert!(matches!(e, TransferError::Copy(_)), "{path}: {e}");
         let mut back = [0; 4096];
-        link.read(rid(1 + path as u64, 1), 8192, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
+        link.read(rid(1 + path as u64, 1), 8192, &mut [Destination::new(&mut back)], Some(crc), &soon()).unwrap();
         assert_eq!(back, bytes);
     }
 }
@@ -175,7 +175,7 @@ fn a_removed_segment_is_gone_for_everyone() {
     owner.memory.give_back(&[]).unwrap();
     for (i, link) in linked.iter().enumerate() {
         let mut back = [0];
-        let e = link.read(rid(1, i as u64 + 1), i as u64 * 4096, &mut [Target::new(&mut back)], None, &soon());
+        let e = link.read(rid(1, i as u64 + 1), i as u64 * 4096, &mut [Destination::new(&mut back)], None, &soon());
         assert!(e.is_err());
         // A mapped peer sees the connection close a moment later.
         let until = Instant::now() + Duration::from_millis(500);

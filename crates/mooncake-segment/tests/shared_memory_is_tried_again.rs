@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Source, Target};
+use mooncake_memory::{Destination, Source};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkOptions, Path, Paths, SegmentAddress};
 use support::*;
@@ -48,7 +48,7 @@ fn an_owner_that_stood_still_at_the_first_contact_is_mapped_later() {
     // What began over the former one goes on there.
     for link in [&first, &link] {
         let mut back = vec![0; data.len()];
-        link.read(rid(1, 1), 0, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap();
+        link.read(rid(1, 1), 0, &mut [Destination::new(&mut back)], Some(crc), &soon()).unwrap();
         assert!(back == data);
     }
     assert!(link.view(rid(1, 1), 0, MIB, Some(crc)).unwrap().is_some());

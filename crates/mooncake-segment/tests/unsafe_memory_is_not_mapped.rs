@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use mooncake_memory::{SegmentMemory, Source, Target, crc32c};
+use mooncake_memory::{Destination, SegmentMemory, Source, crc32c};
 use mooncake_os::send_fds;
 use mooncake_segment::{LinkError, Path, Paths, SegmentAddress, ServerOptions};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -74,7 +74,7 @@ fn memory_over_a_file_is_given_to_nobody() {
     let written = link.write(rid(1, 1), 0, &[Source::new(b"by tcp")], &soon()).unwrap();
     assert_eq!(written, crc32c(b"by tcp"));
     let mut read = [0; 6];
-    link.read(rid(1, 1), 0, &mut [Target::new(&mut read)], Some(written), &soon()).unwrap();
+    link.read(rid(1, 1), 0, &mut [Destination::new(&mut read)], Some(written), &soon()).unwrap();
     assert_eq!(&read, b"by tcp");
     assert_eq!(owner.server.attached(), 0);
 }

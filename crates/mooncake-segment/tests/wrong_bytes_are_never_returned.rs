@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Source, Target};
+use mooncake_memory::{Destination, Source};
 use mooncake_segment::{Path, Paths, TransferError};
 use support::*;
 
@@ -34,12 +34,12 @@ fn a_stale_rid_never_returns_bytes() {
             let last = (len - 1) / 1024 * 1024;
             link.write(new, last, &[Source::new(&[7])], &soon()).unwrap();
             let mut back = vec![0; len as usize];
-            let e = link.read(old, 0, &mut [Target::new(&mut back)], None, &soon()).unwrap_err();
+            let e = link.read(old, 0, &mut [Destination::new(&mut back)], None, &soon()).unwrap_err();
             assert!(e.is_stale(), "{path} {len}: {e}");
             assert!(path == Path::Tcp || link.view(old, 0, len, None).unwrap_err().is_stale());
             // Granules that still are its own can be read.
             if last > 0 {
-                link.read(old, 0, &mut [Target::new(&mut back[..last as usize])], None, &soon()).unwrap();
+                link.read(old, 0, &mut [Destination::new(&mut back[..last as usize])], None, &soon()).unwrap();
             }
         }
     }
@@ -53,7 +53,7 @@ fn neither_a_tombstone_nor_zero_is_ever_read() {
         let (links, _noticed) = links(Paths::only(path));
         let link = links.link(&owner.address(), &soon()).unwrap();
         for (rid, offset) in [(Rid(rid(1, 1).tombstone()), 0), (Rid(0), 4096)] {
-            assert!(link.read(rid, offset, &mut [Target::new(&mut [0])], None, &soon()).is_err());
+            assert!(link.read(rid, offset, &mut [Destination::new(&mut [0])], None, &soon()).is_err());
             assert!(link.view(rid, offset, 1, None).is_err());
             assert!(link.write(rid, offset, &[Source::new(&[0])], &soon()).unwrap_err().settled);
         }
@@ -117,7 +117,7 @@ fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
             let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
             while (good < 20 || stale < 20) && std::time::Instant::now() < until {
                 let rid = Rid(newest.load(Ordering::SeqCst));
-                match link.read(rid, 0, &mut [Target::new(&mut back)], None, &soon()) {
+                match link.read(rid, 0, &mut [Destination::new(&mut back)], None, &soon()) {
                     Ok(()) => {
                         good += 1;
                         let fill = ((rid.0 - start.0) / 2 + 1) as u8;
@@ -148,7 +148,7 @@ fn one_flipped_byte_gives_checksum_on_every_path() {
         data[12_345] ^= 1;
         owner.memory.mapping().write(rid, 0, &[Source::new(&data)]).unwrap();
         let mut back = vec![0; data.len()];
-        let e = link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &soon()).unwrap_err();
+        let e = link.read(rid, 0, &mut [Destination::new(&mut back)], Some(crc), &soon()).unwrap_err();
         assert!(matches!(e, TransferError::Checksum { .. }), "{e}");
         if path != Path::Tcp {
             let e = link.view(rid, 0, MIB, Some(crc)).unwrap_err();
@@ -156,7 +156,7 @@ fn one_flipped_byte_gives_checksum_on_every_path() {
         }
         assert!(!owner.server.recheck(owner.memory.uuid(), rid, 0, MIB, crc));
         // The lane is in step all the same.
-        link.read(rid, 0, &mut [Target::new(&mut back)], None, &soon()).unwrap();
+        link.read(rid, 0, &mut [Destination::new(&mut back)], None, &soon()).unwrap();
         assert_eq!(back, data);
     }
 }

@@ -7,14 +7,16 @@ use std::time::Duration;
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::CopyError;
 use mooncake_segment::Epoch;
-use mooncake_segment::machine::{Denied, FAREWELL, Frame, Gate, Heard, Leave, Newcomer, Op, Peer, Remains, Writes};
+use mooncake_segment::machine::{
+    DETACHED, Denied, Frame, Gate, Heard, Newcomer, Op, Peer, Remains, WritePermission, Writes,
+};
 
 use crate::memory::Memory;
 use crate::pipe::{Receiver, Sender};
 use crate::server::{FromOwner, Server, ToOwner};
 use crate::world::{ProcessId, Slot, World};
 
-/// How long an owner may take to give its memory, or leave to write there.
+/// How long an owner may take to give its memory, or the permission to write there.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long messages within a host take.
@@ -66,7 +68,7 @@ struct SaysUnmapped<'a>(Option<&'a Sender<ToOwner>>);
 impl Drop for SaysUnmapped<'_> {
     fn drop(&mut self) {
         if let Some(up) = self.0 {
-            let _ = up.send(ToOwner::Frame(FAREWELL));
+            let _ = up.send(ToOwner::Frame(DETACHED));
         }
     }
 }
@@ -164,16 +166,16 @@ impl Attachment {
             if self.is_over() {
                 return false;
             }
-            let leave = self.peer.borrow().leave_to_write();
-            match leave {
-                Leave::Granted => break,
-                Leave::Ask(question) => {
+            let permission = self.peer.borrow().write_permission();
+            match permission {
+                WritePermission::Granted => break,
+                WritePermission::Ask(question) => {
                     if self.up.send(ToOwner::Frame(question)).is_err() {
                         return false;
                     }
                     self.peer.borrow_mut().has_asked();
                 }
-                Leave::Awaited => {}
+                WritePermission::Awaited => {}
             }
             if self.world.now() >= by {
                 return false;
@@ -320,7 +322,7 @@ impl Drop for Attachment {
         self.memory.unmap(self.process);
         // One that was killed says nothing more.
         if self.world.is_alive(self.process) {
-            let _ = self.up.send(ToOwner::Frame(FAREWELL));
+            let _ = self.up.send(ToOwner::Frame(DETACHED));
             self.bell.set(());
         }
     }

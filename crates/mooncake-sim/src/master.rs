@@ -450,7 +450,7 @@ impl Master {
         let mut ticker = Ticker::new(self.world.now());
         loop {
             let now = self.world.now();
-            let _ = self.world.until(now + ticker.rest(now), self.ended.get()).await;
+            let _ = self.world.until(now + ticker.pause(now), self.ended.get()).await;
             let ended = std::mem::take(&mut self.state.borrow_mut().ended);
             if ticker.step(&self, &ended).is_err() {
                 return;

@@ -53,8 +53,8 @@ pub struct Mix {
     pub engines: usize,
     /// Granules of a segment.
     pub granules: u64,
-    /// Of a hundred puts so many are of two copies.
-    pub copies: u64,
+    /// Of a hundred puts so many are of two replicas.
+    pub replicas: u64,
     /// Longest time that most views last, microseconds.
     pub view_micros: u64,
     /// Longest time until an owner that is asked to give its memory hears of it, microseconds.
@@ -72,7 +72,7 @@ impl Mix {
             keys: of(&[8, 20, 40]),
             engines: of(&[2, 3, 4, 5]) as usize,
             granules: of(&[8, 11, 14]),
-            copies: of(&[10, 30, 70]),
+            replicas: of(&[10, 30, 70]),
             view_micros: of(&[20_000, 300_000, 3_000_000]),
             map_micros: of(&[1, 30_000, 1_000_000]),
             pace: of(&[40_000, 40_000, 400_000]),

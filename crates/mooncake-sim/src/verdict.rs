@@ -62,7 +62,7 @@ pub(crate) fn acknowledged_objects_are_there(seed: u64, master: &Master, ledger:
     }
 }
 
-/// Each copy lies in its owner's memory as it was put there. Readers take any of them, and may not notice a bad one.
+/// Each replica lies in its owner's memory as it was put there. Readers take any of them, and may not notice a bad one.
 pub(crate) fn every_copy_is_whole(seed: u64, master: &Master, stores: &[&Store]) {
     let ledger = stores[0].ledger();
     if ledger.has_lost_tail() {

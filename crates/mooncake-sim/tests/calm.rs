@@ -54,7 +54,7 @@ struct Caller {
 impl Caller {
     async fn puts(self) {
         loop {
-            self.rest(60).await;
+            self.pause(60).await;
             let (world, replace) = (&self.world, self.world.percent(30));
             let item = |_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(4) };
             let items: Vec<Item> = (0..1 + world.below(4) / 3).map(item).collect();
@@ -77,7 +77,7 @@ impl Caller {
 
     async fn gets(self) {
         loop {
-            self.rest(60).await;
+            self.pause(60).await;
             let key = self.key();
             let replicas = || self.network.ledger.objects().get(&key).cloned();
             let before = replicas();
@@ -91,7 +91,7 @@ impl Caller {
     /// Looks up, and loads what it has found as late as it may.
     async fn loads(self) {
         loop {
-            self.rest(300).await;
+            self.pause(300).await;
             let (key, seed) = (self.key(), self.world.seed());
             let ask = request::Body::Exists(Exists { keys: Some(pack_keys(&[&key])), sizes: false });
             let answer = self.store.query(ask, PROMISED).await.expect("the master answers");
@@ -108,10 +108,10 @@ impl Caller {
 
     async fn views(self) {
         loop {
-            self.rest(100).await;
+            self.pause(100).await;
             if let Some(view) = self.store.borrow(&self.key()).await {
                 self.told.borrow_mut().viewed += 1;
-                self.rest(1_000).await;
+                self.pause(1_000).await;
                 drop(view);
             }
         }
@@ -131,7 +131,7 @@ impl Caller {
         format!("key-{}", self.world.below(KEYS)).into_bytes()
     }
 
-    async fn rest(&self, ms: u64) {
+    async fn pause(&self, ms: u64) {
         self.world.sleep_micros(1_000 + self.world.below(ms * 1_000)).await;
     }
 }
@@ -157,7 +157,7 @@ fn run(seed: u64) -> (Told, Stats) {
         let start = caller.clone();
         world.spawn(process, async move {
             while start.store.session_id().is_none() {
-                start.rest(10).await;
+                start.pause(10).await;
             }
             let world = &start.world;
             for _ in 0..2 {

@@ -37,8 +37,8 @@ fn known(mutant: Mutant) -> Option<u64> {
         | FenceAsksNobody
         | FenceWaitsForNoWrite
         | InsidersAreNotAsked
-        | WritersNeedNoLeave => 2,
-        FarewellIsNotHeard => 3,
+        | WritersNeedNoPermission => 2,
+        DetachedIsNotHeard => 3,
         OpenPutsAreSettled => 5,
         ToldBeforeLogged | UnansweredMountStays => 6,
         ClientsAreNotBelieved | StaleReplicasAreNotReported => 7,

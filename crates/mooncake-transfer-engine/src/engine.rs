@@ -374,7 +374,7 @@ impl Engine {
         }
         let deadline = Deadline { interrupted, ..self.initiator.deadline(0) };
         let peer = self.initiator.meet(name, &deadline)?;
-        Ok(peer.route().document.buffers.first().map(|buffer| buffer.addr))
+        Ok(peer.link().document.buffers.first().map(|buffer| buffer.addr))
     }
 
     /// Whether an engine answers under that name.

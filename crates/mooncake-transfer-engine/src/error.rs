@@ -136,7 +136,7 @@ pub enum EngineError {
     },
     /// It did not answer in time, and has not since. It is asked in the background, and used again once it answers.
     #[error("{peer} has not answered for {since:.1?}; it is used again once it does")]
-    Silent {
+    Unresponsive {
         /// The peer.
         peer: String,
         /// How long ago that was found.
@@ -172,7 +172,7 @@ impl EngineError {
             EngineError::Socket { .. }
             | EngineError::Os { .. }
             | EngineError::Timeout { .. }
-            | EngineError::Silent { .. } => -102,
+            | EngineError::Unresponsive { .. } => -102,
             EngineError::Malformed { .. } => -103,
             EngineError::Metadata(_) | EngineError::NameTaken { .. } => -200,
             EngineError::Closed | EngineError::Forked => -202,

@@ -38,7 +38,7 @@ impl Engine {
         }
         let (peers, node) = (self.initiator.peers(), &self.initiator.node);
         let report = |peer: Arc<Peer>| {
-            let (path, reason) = peer.route().path(node);
+            let (path, reason) = peer.link().path(node);
             let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let (requests, failed) = (count(&peer.traffic.requests), count(&peer.traffic.failed));
             let all = node.transports.iter().zip(&peer.traffic.bytes).map(|(by, bytes)| (by.name(), count(bytes)));

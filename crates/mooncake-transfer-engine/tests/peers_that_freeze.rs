@@ -82,7 +82,7 @@ fn costs_one_timeout(engine: &Engine, peer: PeerId, name: &str, write: mooncake_
     assert!(matches!(first, Err(EngineError::Timeout { .. })), "{first:?}");
     assert!(took < TIMEOUT + FOUND_OUT, "{took:?}");
     let (second, took) = timed(|| engine.transfer(peer, &[write]));
-    assert!(matches!(second, Err(EngineError::Silent { .. })), "{second:?}");
+    assert!(matches!(second, Err(EngineError::Unresponsive { .. })), "{second:?}");
     assert!(took < FOUND_OUT, "{took:?}");
     for _ in 0..20 {
         let message = Notify { name: "a".into(), message: "b".into() };
@@ -93,7 +93,7 @@ fn costs_one_timeout(engine: &Engine, peer: PeerId, name: &str, write: mooncake_
             timed(|| engine.first_buffer(name).map(drop)),
         ];
         for (result, took) in calls {
-            assert!(matches!(result, Err(EngineError::Silent { .. })), "{result:?}");
+            assert!(matches!(result, Err(EngineError::Unresponsive { .. })), "{result:?}");
             assert!(took < AT_ONCE, "{took:?}");
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -160,7 +160,7 @@ fn who_has_a_batch_carried_out_is_not_kept_by_a_peer_that_was_never_met() {
     assert!(initiator.links().is_empty(), "nobody has met it");
     // Found out now; nobody waits for it any more.
     let (result, took) = timed(|| initiator.open(&lender.name));
-    assert!(matches!(result, Err(EngineError::Silent { .. })), "{result:?}");
+    assert!(matches!(result, Err(EngineError::Unresponsive { .. })), "{result:?}");
     assert!(took < FOUND_OUT, "{took:?}");
     submit();
     let (status, took) = timed(|| initiator.wait(batch, Duration::from_secs(20)).unwrap());

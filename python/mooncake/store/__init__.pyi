@@ -286,11 +286,11 @@ class ReplicateConfig:
     """
 
     replica_num: int
-    """Copies in memory, each on another client: 1, the default, to 64."""
+    """Replicas in memory, each on another client: 1, the default, to 64."""
     nof_replica_num: int
-    """Copies on segments of NVMe over fabrics. There are none in this version: -600 unless it is 0."""
+    """Replicas on segments of NVMe over fabrics. There are none in this version: -600 unless it is 0."""
     dfs_replica_num: int
-    """Copies on a shared file system, 0 or 1. There are none in this version: -600 unless it is 0."""
+    """Replicas on a shared file system, 0 or 1. There are none in this version: -600 unless it is 0."""
     soft_pin_action: SoftPinAction
     """What a put does to the object's soft pin, which eviction passes over while it finds others."""
     soft_pin_ttl_ms: int | None
@@ -304,7 +304,7 @@ class ReplicateConfig:
     preferred_nof_segments: Sequence[str]
     """Names of segments of NVMe over fabrics. There are none in this version."""
     prefer_alloc_in_same_node: bool
-    """The writer's own host is tried first: for `batch_put_from_multi_buffers` and put sessions, with one copy."""
+    """The writer's own host is tried first: for `batch_put_from_multi_buffers` and put sessions, with one replica."""
     data_type: ObjectDataType
     """What the object holds; a label only."""
     group_ids: Sequence[str] | None
@@ -325,7 +325,7 @@ class BufferHandle(Buffer):
 
 @dataclass(unsafe_hash=True)
 class Descriptor:
-    """Memory that holds a copy: `size` bytes of the segment named `transport_endpoint`.
+    """Memory that holds a replica: `size` bytes of the segment named `transport_endpoint`.
 
     `buffer_address` is the offset of the first one: peers address memory by segment and offset, never by an address.
     """
@@ -335,13 +335,13 @@ class Descriptor:
     transport_endpoint: str = ""
 
 class MemoryDescriptor:
-    """A copy in memory; where, `buffer_descriptor` tells."""
+    """A replica in memory; where, `buffer_descriptor` tells."""
 
     @property
     def buffer_descriptor(self) -> Descriptor: ...
 
 class DiskDescriptor:
-    """A copy of `object_size` bytes in a file, `file_path`. There are none in this version."""
+    """A replica of `object_size` bytes in a file, `file_path`. There are none in this version."""
 
     @property
     def file_path(self) -> str: ...
@@ -349,7 +349,7 @@ class DiskDescriptor:
     def object_size(self) -> int: ...
 
 class ReplicaDescriptor:
-    """One copy of an object: its number, `id`, and how far it is, `status`."""
+    """One replica of an object: its number, `id`, and how far it is, `status`."""
 
     @property
     def id(self) -> int: ...
@@ -362,7 +362,7 @@ class ReplicaDescriptor:
     def is_local_disk_replica(self) -> bool:
         """Whether it lies on the tier of a client: on a disk of its host."""
     def get_memory_descriptor(self) -> MemoryDescriptor:
-        """The segment that it lies in, and where. RuntimeError for a copy on a tier."""
+        """The segment that it lies in, and where. RuntimeError for a replica on a tier."""
     def get_disk_descriptor(self) -> DiskDescriptor:
         """RuntimeError: it is no file of a shared file system."""
 
@@ -476,9 +476,9 @@ class MooncakeDistributedStore:
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
         """How many objects were removed whose key contains a match, or a negative code."""
     def get_replica_desc(self, key: str | bytes) -> list[ReplicaDescriptor]:
-        """Where the copies of an object lie; [] when it is missing. Protects it for a moment, as `is_exist` does."""
+        """Where the replicas of an object lie; [] when it is missing. Protects it for a moment, as `is_exist` does."""
     def batch_get_replica_desc(self, keys: Sequence[str | bytes]) -> dict[str | bytes, list[ReplicaDescriptor]]:
-        """The copies of each object that is there, by key. Protects what it found for a moment."""
+        """The replicas of each object that is there, by key. Protects what it found for a moment."""
     def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> dict[str, Any]:
         """Lends more memory to the pool: {"ret": 0 or a code, "segment_ids": [...], "allocated_size": bytes}."""
     def mount_segment(
@@ -494,7 +494,7 @@ class MooncakeDistributedStore:
     def get_offload_rpc_read_count(self) -> int:
         """Reads of this store that tiers, which are folders on disks, have answered."""
     def batch_replica_clear(self, keys: Sequence[str | bytes], segment_name: str = "") -> list[str | bytes]:
-        """Drops the copies of these objects on the segment of that name, or all of them without one.
+        """Drops the replicas of these objects on the segment of that name, or all of them without one.
 
         The keys of which some were dropped. Objects that are pinned, under a view, looked up a moment ago or being
         replaced keep theirs; `last_error()` says why of the first.

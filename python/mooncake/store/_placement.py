@@ -12,7 +12,7 @@ from mooncake.store._entry import entries
 
 @dataclass(unsafe_hash=True, slots=True)
 class Descriptor:
-    """Memory that holds a copy: `size` bytes of the segment named `transport_endpoint`.
+    """Memory that holds a replica: `size` bytes of the segment named `transport_endpoint`.
 
     `buffer_address` is the offset of the first one: peers address memory by segment and offset, never by an address.
     """
@@ -24,14 +24,14 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDescriptor:
-    """A copy in memory; where, `buffer_descriptor` tells."""
+    """A replica in memory; where, `buffer_descriptor` tells."""
 
     buffer_descriptor: Descriptor
 
 
 @dataclass(frozen=True, slots=True)
 class DiskDescriptor:
-    """A copy of `object_size` bytes in a file, `file_path`. There are none in this version."""
+    """A replica of `object_size` bytes in a file, `file_path`. There are none in this version."""
 
     file_path: str
     object_size: int
@@ -39,7 +39,7 @@ class DiskDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescriptor:
-    """One copy of an object: its number, `id`, and how far it is, `status`."""
+    """One replica of an object: its number, `id`, and how far it is, `status`."""
 
     id: int
     status: ReplicaStatus
@@ -58,39 +58,39 @@ class ReplicaDescriptor:
         return self._memory is None
 
     def get_memory_descriptor(self) -> MemoryDescriptor:
-        """The segment that it lies in, and where. RuntimeError for a copy on a tier."""
+        """The segment that it lies in, and where. RuntimeError for a replica on a tier."""
         if self._memory is None:
-            raise RuntimeError("this copy is on a client's disk: is_local_disk_replica()")
+            raise RuntimeError("this replica is on a client's disk: is_local_disk_replica()")
         return self._memory
 
     def get_disk_descriptor(self) -> DiskDescriptor:
         """RuntimeError: it is no file of a shared file system."""
         if self._memory is None:
-            raise RuntimeError("this copy is on a client's disk, in no file of its own: is_local_disk_replica()")
-        raise RuntimeError("this copy is in memory: ask get_memory_descriptor()")
+            raise RuntimeError("this replica is on a client's disk, in no file of its own: is_local_disk_replica()")
+        raise RuntimeError("this replica is in memory: ask get_memory_descriptor()")
 
 
-def _descriptors(copies: list[tuple[int, int, int, str, bool]]) -> list[ReplicaDescriptor]:
+def _descriptors(replicas: list[tuple[int, int, int, str, bool]]) -> list[ReplicaDescriptor]:
     def memory(size: int, address: int, endpoint: str, is_on_disk: bool) -> MemoryDescriptor | None:
         return None if is_on_disk else MemoryDescriptor(Descriptor(size, address, endpoint))
 
-    return [ReplicaDescriptor(number, ReplicaStatus.COMPLETE, memory(*place)) for number, *place in copies]
+    return [ReplicaDescriptor(number, ReplicaStatus.COMPLETE, memory(*place)) for number, *place in replicas]
 
 
 @entries
 class PlacementCalls:
-    """Calls of a store about copies and segments."""
+    """Calls of a store about replicas and segments."""
 
     __slots__ = ()
 
     def get_replica_desc(self, key: str | bytes) -> list[ReplicaDescriptor]:
-        """The copies of an object; none when it is not there."""
+        """The replicas of an object; none when it is not there."""
         return _descriptors(self._describe([key])[0] or [])
 
     def batch_get_replica_desc(self, keys: list[str | bytes]) -> dict[Any, list[ReplicaDescriptor]]:
-        """The copies of the objects that are there."""
+        """The replicas of the objects that are there."""
         found = self._describe(keys)
-        return {key: _descriptors(copies) for key, copies in zip(keys, found, strict=True) if copies}
+        return {key: _descriptors(replicas) for key, replicas in zip(keys, found, strict=True) if replicas}
 
     def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> dict[str, Any]:
         """Gives the pool more memory, in steps of 16 MiB."""

@@ -7,11 +7,11 @@ use mooncake_settings::{ENGINE_BENCH, Given};
 use mooncake_transfer_engine::{Engine, Opcode};
 
 use super::load::{Ends, Load};
-use super::{ToolError, bad_value, connect, flags, lend, lend_until_interrupted, seconds, size};
+use super::{ToolError, bad_value, begin, connect, lend, lend_until_interrupted, seconds, size};
 
 /// Runs as target or as initiator.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
-    let Some(given) = flags(&ENGINE_BENCH, args)? else { return Ok(()) };
+    let Some(given) = begin(&ENGINE_BENCH, args)? else { return Ok(()) };
     let opcode = match given.text_or_default("operation") {
         "read" => Opcode::Read,
         "write" => Opcode::Write,

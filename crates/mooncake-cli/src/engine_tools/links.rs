@@ -4,7 +4,7 @@ use mooncake_settings::SHOW_LINK;
 use mooncake_transfer_engine::{Engine, Opcode};
 
 use super::load::{Ends, Load};
-use super::{ToolError, connect, flags, lend};
+use super::{ToolError, begin, connect, lend};
 use crate::logging::say;
 
 /// What the path is found out with.
@@ -13,7 +13,7 @@ const BYTES: u64 = 64;
 /// Meets the peers that are named, reads a few bytes of each that lends memory, and shows the links; then says which of
 /// them could not be met.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
-    let Some(given) = flags(&SHOW_LINK, args)? else { return Ok(()) };
+    let Some(given) = begin(&SHOW_LINK, args)? else { return Ok(()) };
     let alone = given.boolean("discover_only");
     let json = given.boolean("json") || alone;
     let names = if alone { "" } else { given.text_or_default("segment_id") };

@@ -9,9 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use mooncake_client::parse_size;
 use mooncake_memory::{CopyError, ForeignRange, MemoryError, leak_shared};
-use mooncake_settings::{CommandLine, Given, Program, SettingError, environment, parse};
+use mooncake_settings::{Given, Program, SettingError, environment};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Status};
 
+use crate::flags;
 use crate::logging::{self, say};
 
 /// Why a tool has nothing to show.
@@ -76,18 +77,13 @@ pub enum ToolError {
 }
 
 /// The flags, with the log open; none if they asked for a text that has been printed.
-fn flags(program: &'static Program, args: impl IntoIterator<Item = String>) -> Result<Option<Given>, ToolError> {
-    match parse(program, args)? {
-        CommandLine::Run(given) => {
-            logging::start_at("INFO");
-            given.notes.iter().for_each(|note| tracing::info!("{note}"));
-            Ok(Some(given))
-        }
-        CommandLine::Help(text) | CommandLine::Version(text) => {
-            say(&format!("{}\n", text.trim_end()));
-            Ok(None)
-        }
+fn begin(program: &'static Program, args: impl IntoIterator<Item = String>) -> Result<Option<Given>, ToolError> {
+    let given = flags::read(program, args)?;
+    if let Some(given) = &given {
+        logging::start_at("INFO");
+        given.notes.iter().for_each(|note| tracing::info!("{note}"));
     }
+    Ok(given)
 }
 
 /// An engine under `name`, which listens where that leads and nowhere else: what a tool lends is for the other tool's

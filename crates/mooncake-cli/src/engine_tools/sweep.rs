@@ -6,7 +6,7 @@ use mooncake_settings::{ENGINE_SWEEP, Given};
 use mooncake_transfer_engine::{Engine, Opcode};
 
 use super::load::{Ends, Load, Measured};
-use super::{ToolError, bad_value, connect, flags, lend, lend_until_interrupted, seconds, size};
+use super::{ToolError, bad_value, begin, connect, lend, lend_until_interrupted, seconds, size};
 use crate::logging::say;
 
 /// Before each cell, so that connections are there and processors awake.
@@ -16,7 +16,7 @@ const HEAD: &str = "     block  batch threads      GB/s     avg us     p50 us   
 
 /// Runs as target, or as initiator if it has one.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
-    let Some(given) = flags(&ENGINE_SWEEP, args)? else { return Ok(()) };
+    let Some(given) = begin(&ENGINE_SWEEP, args)? else { return Ok(()) };
     let plan = Plan::of(&given)?;
     let target = given.text_or_default("target_seg_name");
     if !target.is_empty() && plan.loads().is_empty() {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_os::{Deadline, ProcessIdentity, forked};
+use mooncake_segment::Epoch;
 use mooncake_wire::FRAME_BYTES_MAX;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, Replica, hello};
 use parking_lot::Mutex;
@@ -34,9 +35,9 @@ mod tests;
 /// How long the master may take in none of what the anchor sends.
 const SEND_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the anchor looks after.
+/// What the calls of a store and the thread of its anchor share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct StoreContext {
     pub control: Arc<Control>,
     pub links: LinkSet,
     pub directory: Directory,
@@ -47,7 +48,7 @@ pub(crate) struct Shared {
     pub process: ProcessIdentity,
 }
 
-impl Reach for Shared {
+impl Reach for StoreContext {
     fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -59,7 +60,7 @@ impl Reach for Shared {
 
 /// Starts the thread.
 pub(crate) fn start(
-    shared: Arc<Shared>,
+    shared: Arc<StoreContext>,
     identity: Identity,
     opened: Opened,
 ) -> Result<std::thread::JoinHandle<()>, StoreError> {
@@ -71,18 +72,18 @@ pub(crate) fn start(
 }
 
 struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<StoreContext>,
     machine: Anchor,
     connection: Option<Connection>,
     /// Made last, and not the session's yet.
     fresh: Option<Opened>,
-    /// What a turn has to send is to be gone by then.
+    /// What a round has to send is to be gone by then.
     send_by: Instant,
     absence: Absence,
 }
 
 impl Driver {
-    fn new(shared: Arc<Shared>, identity: Identity, opened: Opened) -> Self {
+    fn new(shared: Arc<StoreContext>, identity: Identity, opened: Opened) -> Self {
         let control = &shared.control;
         let machine = Anchor::new(control.now(), identity, control.masters.len(), &opened.reply);
         let (connection, absence) = (Some(opened.connection), Absence::default());
@@ -96,7 +97,7 @@ impl Driver {
             let mut out = Outputs::new();
             control.decide(|parts| self.machine.step(control.now(), parts, &mut out));
             if let Some(until) = self.carry_out(out)
-                && let Err(error) = self.turn(until)
+                && let Err(error) = self.poll_once(until)
             {
                 self.lose(&error, Vec::new());
             }
@@ -104,7 +105,7 @@ impl Driver {
     }
 
     /// One round: waits for something to do, hears the master, tells it.
-    fn turn(&mut self, until: Duration) -> Result<(), ConnectionError> {
+    fn poll_once(&mut self, until: Duration) -> Result<(), ConnectionError> {
         let shared = self.shared.clone();
         let control = &shared.control;
         let timeout = timespec(until.saturating_sub(control.now()));
@@ -208,33 +209,13 @@ impl Driver {
                     self.send_by = Instant::now() + SEND_TIMEOUT;
                     todo.push_front(Output::Send(message));
                 }
-                Output::HangUp { silent } => {
-                    if silent && !control.wants.is_closing() {
-                        let error = "no word from the master";
-                        tracing::info!(master = %control.masters, error, "connection to the master lost; reconnecting");
-                    }
-                    self.connection = None;
-                }
-                Output::Reconnect => {
-                    // Anew for each try: the owner gives no memory back that it has told a master of since it asked
-                    // what is pinned (docs/safety.md, rule 23).
-                    let held = owner.map(|owner| owner.list()).unwrap_or_default();
-                    let mut more = Outputs::new();
-                    control.decide(|parts| self.machine.reconnect(control.now(), &held, parts, &mut more));
-                    todo.extend(more);
-                }
+                Output::HangUp { silent } => self.hang_up(silent),
+                Output::Reconnect => todo.extend(self.reconnect()),
                 Output::Connect { master, role, highest, by } => todo.extend(self.connect(master, role, highest, by)),
                 Output::Resumed { gone, unknown_views } => self.resumed(&gone, unknown_views),
                 Output::StartOver => shared.directory.start_over(),
                 Output::Began => self.began(),
-                Output::Unreachable { reason } => {
-                    self.fresh = None;
-                    let away = self.absence.goes_on(Instant::now(), control.explain(Some(&reason)));
-                    if let Some(away) = away.filter(|_| !control.wants.is_closing()) {
-                        let seconds = away.as_secs();
-                        tracing::warn!(master = %control.masters, reason, seconds, "not reconnected yet; still trying");
-                    }
-                }
+                Output::Unreachable { reason } => self.unreachable(&reason),
                 // This store's own master has shown it: owners hear of no other (docs/safety.md, rule 18).
                 Output::Obey(epoch) => shared.links.obey(epoch),
                 Output::Fence(fence) => {
@@ -250,25 +231,8 @@ impl Driver {
                 Output::TierOrder(order) => self.tell_tier(Word::Order(order)),
                 Output::TierRetire(retire) => self.tell_tier(Word::Retire(retire)),
                 Output::TierRecheck(recheck) => self.tell_tier(Word::Recheck(recheck)),
-                Output::TakeEpoch(epoch) => {
-                    // An owner takes an epoch number with one id only (docs/safety.md, rule 18).
-                    let taking = match owner {
-                        Some(owner) if owner.take_epoch(epoch) => Taking::Begun,
-                        Some(_) => Taking::TwoEpochs,
-                        None => Taking::NoOwner,
-                    };
-                    control.decide(|parts| self.machine.epoch_asked(epoch, taking, parts));
-                }
-                Output::SegmentGone { uuid, number, pinned } => {
-                    // Gone is final (docs/safety.md, rule 14).
-                    shared.directory.forget(number);
-                    self.leave_put_sessions(uuid);
-                    if let Some(owner) = owner {
-                        owner.segment_gone(uuid, &pinned);
-                    }
-                    // Also of this store's own memory: a link to it keeps it mapped.
-                    shared.links.forget(uuid, &pinned);
-                }
+                Output::TakeEpoch(epoch) => self.take_epoch(epoch),
+                Output::SegmentGone { uuid, number, pinned } => self.segment_gone(uuid, number, &pinned),
                 Output::Ended { reason } => {
                     tracing::warn!(master = %control.masters, reason, "the master ended this session");
                 }
@@ -279,6 +243,30 @@ impl Driver {
             self.lose(&error, unsent);
         }
         until
+    }
+
+    // ------------------------------------------------- what the master says
+
+    fn take_epoch(&mut self, epoch: Epoch) {
+        let control = &self.shared.control;
+        // An owner takes an epoch number with one id only (docs/safety.md, rule 18).
+        let taking = match self.shared.owner.get() {
+            Some(owner) if owner.take_epoch(epoch) => Taking::Begun,
+            Some(_) => Taking::TwoEpochs,
+            None => Taking::NoOwner,
+        };
+        control.decide(|parts| self.machine.epoch_asked(epoch, taking, parts));
+    }
+
+    /// Gone is final (docs/safety.md, rule 14).
+    fn segment_gone(&self, uuid: SegmentUuid, number: u32, pinned: &[(u64, u64)]) {
+        self.shared.directory.forget(number);
+        self.leave_put_sessions(uuid);
+        if let Some(owner) = self.shared.owner.get() {
+            owner.segment_gone(uuid, pinned);
+        }
+        // Also of this store's own memory: a link to it keeps it mapped.
+        self.shared.links.forget(uuid, pinned);
     }
 
     fn tell_tier(&self, word: Word) {
@@ -294,6 +282,26 @@ impl Driver {
     }
 
     // ------------------------------------------------------------ way back
+
+    fn hang_up(&mut self, silent: bool) {
+        let control = &self.shared.control;
+        if silent && !control.wants.is_closing() {
+            let error = "no word from the master";
+            tracing::info!(master = %control.masters, error, "connection to the master lost; reconnecting");
+        }
+        self.connection = None;
+    }
+
+    fn reconnect(&mut self) -> Outputs {
+        let shared = self.shared.clone();
+        let control = &shared.control;
+        // Anew for each try: the owner gives no memory back that it has told a master of since it asked what is pinned
+        // (docs/safety.md, rule 23).
+        let held = shared.owner.get().map(|owner| owner.list()).unwrap_or_default();
+        let mut out = Outputs::new();
+        control.decide(|parts| self.machine.reconnect(control.now(), &held, parts, &mut out));
+        out
+    }
 
     fn connect(&mut self, master: usize, role: hello::Role, highest: LogPosition, by: Duration) -> Outputs {
         let shared = self.shared.clone();
@@ -311,6 +319,16 @@ impl Driver {
             }
         }
         out
+    }
+
+    fn unreachable(&mut self, reason: &str) {
+        self.fresh = None;
+        let control = &self.shared.control;
+        let away = self.absence.goes_on(Instant::now(), control.explain(Some(reason)));
+        if let Some(away) = away.filter(|_| !control.wants.is_closing()) {
+            let seconds = away.as_secs();
+            tracing::warn!(master = %control.masters, reason, seconds, "not reconnected yet; still trying");
+        }
     }
 
     /// The session goes on.

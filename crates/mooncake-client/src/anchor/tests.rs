@@ -24,7 +24,7 @@ fn met(client: &Client, lender: &Lender) -> Arc<SegmentAddress> {
         let segments = vec![segment.clone()];
         Some(reply_to(request, reply::Body::Segments(SegmentsReply { segments })))
     });
-    let Shared { control, directory, .. } = &*client.shared;
+    let StoreContext { control, directory, .. } = &*client.shared;
     let numbering = Numbering { log_id: 1, instance: [1; 16] };
     let replica = Replica { rid: 2, extents: vec![Extent { segment: 1, ..Extent::default() }] };
     directory.meet(control, numbering, [&replica].into_iter()).unwrap();
@@ -200,7 +200,7 @@ fn a_store_that_is_closed_waits_for_no_master() {
 fn a_segment_that_is_gone_is_given_up_replaced_and_met_no_more() {
     let (client, mut caller) = Client::with_owner();
     let mounted = client.mount();
-    let Shared { control, directory, .. } = &*client.shared;
+    let StoreContext { control, directory, .. } = &*client.shared;
     let numbering = Numbering { log_id: 1, instance: [1; 16] };
     let replica = Replica { rid: 2, extents: vec![Extent { segment: 1, ..Extent::default() }] };
     directory.meet(control, numbering, [&replica].into_iter()).unwrap();

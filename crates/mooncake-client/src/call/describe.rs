@@ -13,7 +13,7 @@ use crate::machine::rounds::rounds;
 /// Keys asked about with one request.
 const ROUND_KEYS: usize = 16_384;
 
-/// Whether a copy can be read.
+/// Whether a replica can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReplicaStatus {
@@ -21,7 +21,7 @@ pub enum ReplicaStatus {
     Complete,
 }
 
-/// What a copy lies in.
+/// What a replica lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReplicaKind {
@@ -31,10 +31,10 @@ pub enum ReplicaKind {
     LocalDisk,
 }
 
-/// One copy of an object, as it was when it was asked for.
+/// One replica of an object, as it was when it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaDescriptor {
-    /// Number of this copy; never another one's.
+    /// Number of this replica; never another one's.
     pub id: u64,
     /// Whether it can be read.
     pub status: ReplicaStatus,
@@ -42,14 +42,14 @@ pub struct ReplicaDescriptor {
     pub kind: ReplicaKind,
     /// Size of the object, bytes.
     pub size: u64,
-    /// First byte in its segment: the same for as long as the copy lies there. Of a record in a tier, its own.
+    /// First byte in its segment: the same for as long as the replica lies there. Of a record in a tier, its own.
     pub address: u64,
     /// Name of its segment: the client's that lends the memory, or has the tier.
     pub endpoint: String,
 }
 
 impl Inner {
-    /// Per key: its readable copies, `None` if it is not there.
+    /// Per key: its readable replicas, `None` if it is not there.
     pub(crate) fn describe(
         &self,
         keys: &[impl AsRef<[u8]>],

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Target, total_of_targets};
+use mooncake_memory::{Destination, total_of_destinations};
 use mooncake_segment::{Record, SegmentAddress, TransferError};
 use mooncake_wire::message::{Object, Replica};
 
 use crate::inner::Inner;
 use crate::machine::numbering::Numbering;
-use crate::tier::DirectRead;
+use crate::segments::direct_reads::DirectRead;
 
 /// What became of each object of a look-up, where it was read so. Each is taken once.
 pub(crate) type Tried = Vec<Option<Result<(), TransferError>>>;
@@ -20,7 +20,7 @@ pub(crate) struct DirectObject<'t, 'a> {
     pub nth: usize,
     pub key: &'t [u8],
     pub object: &'t Object,
-    pub targets: Vec<Target<'a>>,
+    pub destinations: Vec<Destination<'a>>,
 }
 
 /// Objects of one tier, each with its placement.
@@ -62,9 +62,14 @@ impl Inner {
             let mut reads: Vec<DirectRead<'_, '_>> = objects
                 .iter_mut()
                 .map(|(rid, one)| {
-                    debug_assert_eq!(total_of_targets(&one.targets), one.object.size);
+                    debug_assert_eq!(total_of_destinations(&one.destinations), one.object.size);
                     let crc = self.settings.verify.then_some(one.object.crc32c);
-                    DirectRead { record: record_of(one.key, one.object, *rid), from: 0, targets: &mut one.targets, crc }
+                    DirectRead {
+                        record: record_of(one.key, one.object, *rid),
+                        from: 0,
+                        destinations: &mut one.destinations,
+                        crc,
+                    }
                 })
                 .collect();
             let ended = self.shared.links.direct().read(&address, &mut reads, &deadline);

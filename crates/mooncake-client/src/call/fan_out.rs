@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use mooncake_os::thread::start_scoped;
 use parking_lot::Mutex;
 
 /// Most threads of one call, its caller's among them.
@@ -71,18 +72,17 @@ pub(crate) fn fan_out<T: Send, R: Send>(
 
     let at_work = AtomicUsize::new(threads - 1);
     let caller = thread::current();
-    let log = tracing::dispatcher::get_default(Clone::clone);
     thread::scope(|scope| {
         for nth in 1..threads {
             let ends = Ends { at_work: &at_work, caller: &caller };
-            let (take, told, log) = (&take, &told, &log);
+            let (take, told) = (&take, &told);
             let member = move || {
                 let _ends = ends;
-                let _logging = tracing::dispatcher::set_default(log);
                 take(told);
             };
+            let builder = thread::Builder::new().name(format!("mooncake-copy-{nth}"));
             // One that cannot be started is done without; its mark of being at work has gone with it.
-            let _ = thread::Builder::new().name(format!("mooncake-copy-{nth}")).spawn_scoped(scope, member);
+            let _ = start_scoped(scope, builder, member);
         }
         take(&ask);
         while at_work.load(Ordering::Acquire) > 0 {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Target, total_of_targets};
+use mooncake_memory::{Destination, total_of_destinations};
 use mooncake_segment::{LinkError, Record, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
@@ -18,7 +18,7 @@ use crate::machine::get::{Doubt, Fetched, GetDriver, LostReplica, Unread, read_a
 use crate::machine::numbering::Numbering;
 use crate::machine::ready;
 use crate::machine::suspects::{self, Suspect};
-use crate::tier::DirectRead;
+use crate::segments::direct_reads::DirectRead;
 use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
 /// One object of a batch get into the caller's memory.
@@ -27,25 +27,25 @@ pub struct GetInto<'a> {
     /// Its key.
     pub key: &'a [u8],
     /// Where its bytes go: filled in order, together at least as large as the object.
-    pub targets: Vec<Target<'a>>,
+    pub destinations: Vec<Destination<'a>>,
 }
 
 /// Memory that a get fills, made once the size of the object is known.
 pub trait Receive {
     /// The memory, in order: together at least as large as the object.
-    fn targets(&mut self) -> Vec<Target<'_>>;
+    fn destinations(&mut self) -> Vec<Destination<'_>>;
 }
 
 impl Receive for Vec<u8> {
-    fn targets(&mut self) -> Vec<Target<'_>> {
-        vec![Target::new(self)]
+    fn destinations(&mut self) -> Vec<Destination<'_>> {
+        vec![Destination::new(self)]
     }
 }
 
 /// Where bytes of an object from one on go.
 pub(crate) struct Part<'p, 'a> {
     pub offset: u64,
-    pub targets: &'p mut [Target<'a>],
+    pub destinations: &'p mut [Destination<'a>],
 }
 
 impl GetDriver for Inner {
@@ -89,8 +89,8 @@ impl GetDriver for Inner {
             }
     }
 
-    fn next_turn(&self) -> usize {
-        self.next_call() as usize
+    fn next_call(&self) -> usize {
+        self.number_call() as usize
     }
 
     fn note_miss(&self, cause: String) {
@@ -103,8 +103,8 @@ impl Inner {
         let keys: Vec<&[u8]> = items.iter().map(|item| item.key).collect();
         let on_device: u64 = items
             .iter()
-            .filter(|item| item.targets.iter().any(Target::is_on_device))
-            .map(|item| total_of_targets(&item.targets))
+            .filter(|item| item.destinations.iter().any(Destination::is_on_device))
+            .map(|item| total_of_destinations(&item.destinations))
             .fold(0, u64::saturating_add);
         if threads_for(keys.len(), on_device) > 1 {
             return ready(read_batch(self, &keys, async |found, numbering, lost| {
@@ -115,9 +115,9 @@ impl Inner {
             let mut tried = self.try_directly(items, found, numbering);
             let each = found.iter().enumerate();
             each.map(|(nth, (index, object))| {
-                let targets = &mut items[*index].targets;
+                let destinations = &mut items[*index].destinations;
                 let tried = tried.get_mut(nth).and_then(Option::take);
-                self.fetch((keys[*index], object), numbering, (targets, tried), lost, &|| self.is_interrupted())
+                self.fetch((keys[*index], object), numbering, (destinations, tried), lost, &|| self.is_interrupted())
             })
             .collect()
         }))
@@ -131,10 +131,10 @@ impl Inner {
         let mut items: Vec<Option<&mut GetInto<'_>>> = items.iter_mut().map(Some).collect();
         let direct = found.iter().enumerate().filter_map(|(nth, (index, object))| {
             let item = items[*index].take_if(|item| {
-                total_of_targets(&item.targets) >= object.size && self.is_on_a_tier_alone(object, numbering)
+                total_of_destinations(&item.destinations) >= object.size && self.is_on_a_tier_alone(object, numbering)
             })?;
-            let targets = trimmed(&mut item.targets, object.size);
-            Some(DirectObject { nth, key: item.key, object, targets })
+            let destinations = trimmed(&mut item.destinations, object.size);
+            Some(DirectObject { nth, key: item.key, object, destinations })
         });
         self.read_directly(direct.collect(), found.len(), numbering, &|| self.is_interrupted())
     }
@@ -153,8 +153,8 @@ impl Inner {
         let before: &[LostReplica] = lost;
         let read = |(item, object): &mut (&mut GetInto<'_>, &Object), interrupted: &(dyn Fn() -> bool + Sync)| {
             let mut lost = before.to_vec();
-            let targets = (&mut item.targets[..], None);
-            let fetched = self.fetch((item.key, object), numbering, targets, &mut lost, interrupted);
+            let destinations = (&mut item.destinations[..], None);
+            let fetched = self.fetch((item.key, object), numbering, destinations, &mut lost, interrupted);
             (fetched, lost.split_off(before.len()))
         };
         let starved = |(fetched, _): &(Fetched, _)| matches!(fetched, Fetched::Failed(error) if is_no_staging(error));
@@ -183,8 +183,8 @@ impl Inner {
                     Err(error) => return Fetched::Failed(error),
                 };
                 let tried = tried.get_mut(nth).and_then(Option::take);
-                let targets = (&mut buffer.targets()[..], tried);
-                let fetched = self.fetch((keys[*index], object), numbering, targets, lost, interrupted);
+                let destinations = (&mut buffer.destinations()[..], tried);
+                let fetched = self.fetch((keys[*index], object), numbering, destinations, lost, interrupted);
                 if matches!(fetched, Fetched::Done(_)) {
                     received[*index] = Some(buffer);
                 }
@@ -217,10 +217,10 @@ impl Inner {
         }
         let mut buffers: Vec<Option<&mut B>> = received.iter_mut().map(Option::as_mut).collect();
         let direct = found.iter().enumerate().filter_map(|(nth, (index, object))| {
-            let targets = buffers[*index].take()?.targets();
-            let is_large_enough = total_of_targets(&targets) >= object.size;
-            let targets = is_large_enough.then(|| first_of(targets, object.size))?;
-            Some(DirectObject { nth, key: keys[*index], object, targets })
+            let destinations = buffers[*index].take()?.destinations();
+            let is_large_enough = total_of_destinations(&destinations) >= object.size;
+            let destinations = is_large_enough.then(|| first_of(destinations, object.size))?;
+            Some(DirectObject { nth, key: keys[*index], object, destinations })
         });
         self.read_directly(direct.collect(), found.len(), numbering, &|| self.is_interrupted())
     }
@@ -242,11 +242,11 @@ impl Inner {
         &self,
         (key, object): (&[u8], &Object),
         numbering: Numbering,
-        (targets, mut tried): (&mut [Target<'_>], Option<Result<(), TransferError>>),
+        (destinations, mut tried): (&mut [Destination<'_>], Option<Result<(), TransferError>>),
         lost: &mut Vec<LostReplica>,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Fetched {
-        let buffers = total_of_targets(targets);
+        let buffers = total_of_destinations(destinations);
         if buffers < object.size {
             return Fetched::Failed(Cause::BufferTooSmall { object: object.size, buffers }.into());
         }
@@ -254,12 +254,12 @@ impl Inner {
             if let Some(ended) = tried.take() {
                 return ended.map_err(unread);
             }
-            let part = Part { offset: 0, targets: &mut trimmed(targets, object.size) };
+            let part = Part { offset: 0, destinations: &mut trimmed(destinations, object.size) };
             self.read_replica((key, object), replica, numbering, part, interrupted)
         }))
     }
 
-    /// Reads into all targets from a byte of the object on. The whole of it is verified by its checksum.
+    /// Reads into all destinations from a byte of the object on. The whole of it is verified by its checksum.
     pub(crate) fn read_replica(
         &self,
         object: (&[u8], &Object),
@@ -273,12 +273,14 @@ impl Inner {
         let Some(address) = address.as_ref().filter(|address| address.is_tier()) else {
             return self.read_replica_at(object, replica, address.as_ref(), part, interrupted);
         };
-        let Part { offset, targets } = part;
-        let first = self.read_replica_at(object, replica, Some(address), Part { offset, targets }, interrupted);
+        let Part { offset, destinations } = part;
+        let first = self.read_replica_at(object, replica, Some(address), Part { offset, destinations }, interrupted);
         let Err(Unread { doubt: Doubt::None, .. }) = first else { return first };
         // Its owner may have been started again (docs/safety.md, rule T9).
         match self.shared.directory.renew(&self.shared.control, numbering, replica, address) {
-            Some(other) => self.read_replica_at(object, replica, Some(&other), Part { offset, targets }, interrupted),
+            Some(other) => {
+                self.read_replica_at(object, replica, Some(&other), Part { offset, destinations }, interrupted)
+            }
             None => first,
         }
     }
@@ -289,7 +291,7 @@ impl Inner {
         (key, object): (&[u8], &Object),
         replica: &Replica,
         address: Option<&Arc<SegmentAddress>>,
-        Part { offset, targets }: Part<'_, '_>,
+        Part { offset, destinations }: Part<'_, '_>,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Unread> {
         let no_doubt = |error: StoreError| Unread { error, doubt: Doubt::None, passing: false };
@@ -299,21 +301,21 @@ impl Inner {
             return Err(no_doubt(gone.into()));
         };
         let deadline = self.transfer_deadline(object.size, interrupted);
-        let whole = offset == 0 && total_of_targets(targets) == object.size;
+        let whole = offset == 0 && total_of_destinations(destinations) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
         if address.is_tier() {
             let (rid, key_bytes) = (Rid(replica.rid), key.len() as u32);
             let record = Record { rid, address: extent.offset, size: object.size, key_bytes };
-            let mut direct = [DirectRead { record, from: offset, targets: &mut *targets, crc }];
+            let mut direct = [DirectRead { record, from: offset, destinations: &mut *destinations, crc }];
             if let Some(ended) = self.shared.links.direct().read(address, &mut direct, &deadline).pop().flatten() {
                 return ended.map_err(unread);
             }
             let records = self.shared.links.records();
-            return records.read(address, &record, offset, targets, crc, &deadline).map_err(unread);
+            return records.read(address, &record, offset, destinations, crc, &deadline).map_err(unread);
         }
         let unreached = |error: LinkError| Unread { passing: error.is_passing(), ..no_doubt(link_error(&error)) };
         let link = self.shared.links.link(address, &deadline).map_err(unreached)?;
-        link.read(Rid(replica.rid), extent.offset + offset, targets, crc, &deadline).map_err(unread)
+        link.read(Rid(replica.rid), extent.offset + offset, destinations, crc, &deadline).map_err(unread)
     }
 }
 
@@ -336,19 +338,19 @@ pub(crate) fn bytes_of(read: &[Result<Option<u64>, StoreError>]) -> u64 {
     read.iter().filter_map(|outcome| outcome.as_ref().ok().copied().flatten()).sum()
 }
 
-/// Exactly as much of the targets as the object needs.
-fn trimmed<'a>(targets: &'a mut [Target<'_>], size: u64) -> Vec<Target<'a>> {
-    first_of(targets.iter_mut().map(Target::reborrow), size)
+/// Exactly as much of the destinations as the object needs.
+fn trimmed<'a>(destinations: &'a mut [Destination<'_>], size: u64) -> Vec<Destination<'a>> {
+    first_of(destinations.iter_mut().map(Destination::reborrow), size)
 }
 
-/// The first `size` bytes of the targets.
-fn first_of<'a>(targets: impl IntoIterator<Item = Target<'a>>, size: u64) -> Vec<Target<'a>> {
+/// The first `size` bytes of the destinations.
+fn first_of<'a>(destinations: impl IntoIterator<Item = Destination<'a>>, size: u64) -> Vec<Destination<'a>> {
     let mut left = size;
     let mut first = Vec::new();
-    for target in targets {
-        let part = left.min(target.len() as u64) as usize;
+    for destination in destinations {
+        let part = left.min(destination.len() as u64) as usize;
         if part > 0 {
-            first.push(target.split_at(part).0);
+            first.push(destination.split_at(part).0);
             left -= part as u64;
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Neighbours, Target};
+use mooncake_memory::{Destination, Neighbours};
 use mooncake_wire::message::Object;
 
 use crate::call::fan_out::{fan_out, threads_for};
@@ -52,9 +52,10 @@ impl Inner {
             let mut sessions = self.get_sessions.lock();
             items.iter().map(|item| sessions.find(item.key)).collect()
         };
-        let targets = || items.iter().flat_map(|item| &item.ranges).map(|range| &range.target);
-        let neighbours = Neighbours::of_targets(targets());
-        let on_device = targets().filter(|target| target.is_on_device()).map(|target| target.len() as u64);
+        let destinations = || items.iter().flat_map(|item| &item.ranges).map(|range| &range.destination);
+        let neighbours = Neighbours::of_destinations(destinations());
+        let on_device =
+            destinations().filter(|destination| destination.is_on_device()).map(|destination| destination.len() as u64);
         let threads = threads_for(items.len(), on_device.fold(0, u64::saturating_add));
         let read = |(item, found): &mut (&mut GetRanges<'_>, Result<Arc<_>, StoreError>),
                     stop: &(dyn Fn() -> bool + Sync)| {
@@ -74,7 +75,7 @@ impl Inner {
         let object = &found.object;
         let mut bytes = 0_u64;
         for range in &item.ranges {
-            let len = range.target.len() as u64;
+            let len = range.destination.len() as u64;
             if range.offset.checked_add(len).is_none_or(|end| end > object.size) {
                 let (from, size) = (range.offset, object.size);
                 let reason = format!("{len} bytes from byte {from} on: the object has {size} bytes");
@@ -89,19 +90,21 @@ impl Inner {
             while let Some(offset) = rest.first().map(|range| range.offset) {
                 let (run, others) = rest.split_at_mut(run_of(rest));
                 let (mut one, mut several);
-                let targets: &mut [Target<'_>] = match run {
+                let destinations: &mut [Destination<'_>] = match run {
                     // The usual case is worth no allocation.
                     [range] => {
-                        one = [range.target.reborrow().among(neighbours)];
+                        one = [range.destination.reborrow().among(neighbours)];
                         &mut one
                     }
                     run => {
-                        several =
-                            run.iter_mut().map(|range| range.target.reborrow().among(neighbours)).collect::<Vec<_>>();
+                        several = run
+                            .iter_mut()
+                            .map(|range| range.destination.reborrow().among(neighbours))
+                            .collect::<Vec<_>>();
                         &mut several
                     }
                 };
-                let part = Part { offset, targets };
+                let part = Part { offset, destinations };
                 self.read_replica_at((key, object), replica, address, part, interrupted)?;
                 rest = others;
             }
@@ -113,6 +116,6 @@ impl Inner {
 
 /// How many of the ranges, from the first on, lie one behind the other in the object: they are read at once.
 fn run_of(ranges: &[ReadRange<'_>]) -> usize {
-    let follows = |pair: &[ReadRange<'_>]| pair[0].offset + pair[0].target.len() as u64 == pair[1].offset;
+    let follows = |pair: &[ReadRange<'_>]| pair[0].offset + pair[0].destination.len() as u64 == pair[1].offset;
     1 + ranges.windows(2).take_while(|pair| follows(pair)).count()
 }

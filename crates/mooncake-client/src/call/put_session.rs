@@ -4,7 +4,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Neighbours, Source, Target, crc32c_append, crc32c_combine, total_of_sources};
+use mooncake_memory::{Destination, Neighbours, Source, crc32c_append, crc32c_combine, total_of_sources};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -103,8 +103,8 @@ impl PutSessionDriver for Driver<'_> {
         let (mut buffer, mut done, mut sum) = (vec![0; CHUNK.min(size) as usize], 0, 0);
         while done < size {
             let chunk = &mut buffer[..CHUNK.min(size - done) as usize];
-            let mut targets = [Target::new(chunk)];
-            let read = link.read(Rid(replica.rid), extent.offset + done, &mut targets, None, &deadline);
+            let mut destinations = [Destination::new(chunk)];
+            let read = link.read(Rid(replica.rid), extent.offset + done, &mut destinations, None, &deadline);
             read.map_err(|error| {
                 let passing = error.is_passing();
                 lost(transfer_error(error), passing)

@@ -1,7 +1,7 @@
 //! Parts of objects into the caller's memory: one look-up for all of them,
 //! vouched for by the stamps of what was copied.
 
-use mooncake_memory::Target;
+use mooncake_memory::Destination;
 
 use crate::call::get::Part;
 use crate::error::{Cause, StoreError};
@@ -18,13 +18,13 @@ pub struct GetRanges<'a> {
     pub ranges: Vec<ReadRange<'a>>,
 }
 
-/// A part of an object: as many bytes as the target has, from `offset` on.
+/// A part of an object: as many bytes as the destination has, from `offset` on.
 #[derive(Debug)]
 pub struct ReadRange<'a> {
     /// First byte of the object.
     pub offset: u64,
     /// Where its bytes go.
-    pub target: Target<'a>,
+    pub destination: Destination<'a>,
 }
 
 /// Bytes read, `None` for a miss, or why not.
@@ -39,7 +39,7 @@ impl Inner {
             let item = &mut items[index];
             // Parts that the object does not have are the caller's mistake; the others are read all the same.
             for (range, outcome) in item.ranges.iter().zip(&mut outcomes[index]) {
-                let len = range.target.len() as u64;
+                let len = range.destination.len() as u64;
                 if range.offset.checked_add(len).is_none_or(|end| end > object.size) {
                     *outcome = Err(Cause::InvalidParams(format!(
                         "{len} bytes from byte {} on: the object has {} bytes",
@@ -56,7 +56,7 @@ impl Inner {
                     if outcome.is_err() {
                         continue;
                     }
-                    let part = Part { offset: range.offset, targets: &mut [range.target.reborrow()] };
+                    let part = Part { offset: range.offset, destinations: &mut [range.destination.reborrow()] };
                     let interrupted = || self.is_interrupted();
                     self.read_replica((item.key, object), replica, numbering, part, &interrupted)?;
                     done += 1;
@@ -67,7 +67,7 @@ impl Inner {
                 debug_assert_eq!(done, wanted);
                 for (range, outcome) in item.ranges.iter().zip(&mut outcomes[index]) {
                     if outcome.is_ok() {
-                        *outcome = Ok(Some(range.target.len() as u64));
+                        *outcome = Ok(Some(range.destination.len() as u64));
                     }
                 }
             }

@@ -33,7 +33,7 @@ pub trait GetDriver {
     fn rank(&self, replica: &Replica, numbering: Self::Numbering) -> u8;
 
     /// A number that differs from call to call.
-    fn next_turn(&self) -> usize;
+    fn next_call(&self) -> usize;
 
     /// Remembers why objects that were there could not be read.
     fn note_miss(&self, cause: String);
@@ -210,8 +210,8 @@ fn in_order_of_choice<'o, D: GetDriver>(
         all => (None, all.iter().collect()),
     };
     if several.len() > 1 {
-        let turn = driver.next_turn() % several.len();
-        several.rotate_left(turn);
+        let rotation = driver.next_call() % several.len();
+        several.rotate_left(rotation);
         several.sort_by_key(|replica: &&Replica| driver.rank(replica, numbering));
     }
     only.into_iter().chain(several)
@@ -257,7 +257,7 @@ mod tests {
         reads: RefCell<Vec<u64>>,
         suspects: RefCell<Vec<(Vec<u8>, u64, bool)>>,
         missed: RefCell<Option<String>>,
-        turn: Cell<usize>,
+        call: Cell<usize>,
     }
 
     impl GetDriver for Script {
@@ -284,8 +284,8 @@ mod tests {
             (replica.rid / 10) as u8
         }
 
-        fn next_turn(&self) -> usize {
-            self.turn.get()
+        fn next_call(&self) -> usize {
+            self.call.get()
         }
 
         fn note_miss(&self, cause: String) {
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(script.get(&[b"k"], |rid| (rid < 14).then_some(Doubt::None))[0].as_ref().unwrap(), &Some(9));
         assert_eq!(*script.reads.borrow(), [12, 14]);
         let script = Script::new(&[&[&[24, 12, 14]]]);
-        script.turn.set(2);
+        script.call.set(2);
         script.get(&[b"k"], |_| None);
         assert_eq!(*script.reads.borrow(), [14], "equals have their turns");
     }

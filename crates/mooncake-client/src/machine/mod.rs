@@ -2,7 +2,7 @@
 //!
 //! The product drives these machines from its threads, under the locks that guard their data; the simulation drives
 //! them in virtual time. They are reachable from outside for its sake alone and have no stable interface. Time comes in
-//! as the duration since an origin that the driver chooses.
+//! as the duration since a time origin that the driver chooses.
 //!
 //! What a call of a store does is written as a future over a driver. The product's drivers block inside, so that its
 //! futures are ready when they are polled first and a call stays on its caller's thread ([`ready`]); the simulation's

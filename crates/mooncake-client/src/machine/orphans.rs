@@ -18,7 +18,7 @@ use crate::machine::sequences::Sequences;
 /// Most puts remembered; beyond it the master's deadline does it.
 const ORPHANS_MAX: usize = 256;
 
-/// Rest between two tries to tell a master that does not answer.
+/// Pause between two tries to tell a master that does not answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// What aborting needs of its store.
@@ -54,7 +54,7 @@ pub fn add<D: OrphanDriver>(driver: &D, session: D::Session, request: Request) {
 }
 
 /// Takes charge of placements that the master could not be told to abort, or to end. `settled`: nothing of this
-/// client touches any copy of them again.
+/// client touches any replica of them again.
 pub fn abort<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<Rid>, settled: bool) {
     // An earlier session's placements ended with it. In this one their rids may be those of other clients, as numbers
     // begin anew with another log (docs/safety.md, rule 6).
@@ -82,8 +82,8 @@ pub async fn run<D: OrphanDriver>(driver: &D) {
         let Some((session, orphan)) = next else { return };
         let call = driver.call();
         match attempt(&call, &session, orphan).await {
-            Some(rest) => {
-                let answered = driver.orphans().done(rest);
+            Some(unsent) => {
+                let answered = driver.orphans().done(unsent);
                 if let Some(sequence) = answered {
                     driver.sequences().answered(sequence);
                 }
@@ -148,8 +148,8 @@ impl<S: Clone> OrphanedPuts<S> {
         self.push(session, Orphan::Unanswered(Box::new(request)))
     }
 
-    /// Takes charge of placements. `settled`: nothing of this client touches any copy of them again. False: there are
-    /// too many.
+    /// Takes charge of placements. `settled`: nothing of this client touches any replica of them again. False: there
+    /// are too many.
     pub fn abort(&mut self, session: S, rids: Vec<Rid>, settled: bool) -> bool {
         let rids = rids.into_iter().map(|rid| rid.0).collect();
         self.push(session, Orphan::Known(Abort { rids, writer_done: settled }))
@@ -171,14 +171,14 @@ impl<S: Clone> OrphanedPuts<S> {
         next
     }
 
-    /// The first one is through, but for `rest`. Gives the sequence that is answered with it, if it has one.
-    pub fn done(&mut self, rest: Option<Abort>) -> Option<u64> {
+    /// The first one is through, but for `unsent`. Gives the sequence that is answered with it, if it has one.
+    pub fn done(&mut self, unsent: Option<Abort>) -> Option<u64> {
         let (_, first) = self.waiting.first_mut()?;
         let answered = match first {
             Orphan::Unanswered(request) => Some(request.sequence),
             Orphan::Known(_) => None,
         };
-        match rest {
+        match unsent {
             Some(abort) => *first = Orphan::Known(abort),
             None => drop(self.waiting.remove(0)),
         }

@@ -14,8 +14,8 @@ const YOUNG: Duration = Duration::from_secs(5);
 /// Longest that reservations are renewed that their caller holds.
 const HELD_MAX: Duration = Duration::from_secs(600);
 
-/// Most copies of such reservations that one beat renews: the master does it in one step. With as many as put sessions
-/// may hold, each is renewed every ten seconds or so.
+/// Most replicas of such reservations that one beat renews: the master does it in one step. With as many as put
+/// sessions may hold, each is renewed every ten seconds or so.
 const HELD_IN_A_BEAT: usize = 2_048;
 
 /// The reservations of one put call.

@@ -12,7 +12,7 @@ use mooncake_mutant::mutant;
 /// Every call looks here, so no lock is taken for it.
 #[derive(Debug, Default)]
 pub struct Reachability {
-    /// Microseconds since the origin.
+    /// Microseconds since the time origin.
     last_pong: AtomicU64,
     unreachable: AtomicBool,
 }

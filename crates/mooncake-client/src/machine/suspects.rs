@@ -22,7 +22,7 @@ const ROUND: usize = 512;
 
 /// What reports need of their store.
 pub trait SuspectDriver {
-    /// Since an origin that the driver chooses.
+    /// Since a time origin that the driver chooses.
     fn now(&self) -> Duration;
 
     /// The store's, under their lock.

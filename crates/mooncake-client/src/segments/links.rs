@@ -15,8 +15,8 @@ use parking_lot::{Mutex, RwLock};
 use crate::machine::position::epoch_of;
 use crate::machine::questions::{Question, Questions};
 use crate::options::StoreOptions;
+use crate::segments::direct_reads::DirectReads;
 use crate::session::control::Control;
-use crate::tier::DirectReads;
 
 pub(crate) struct LinkSet {
     control: Arc<Control>,
@@ -32,7 +32,7 @@ impl LinkSet {
     pub fn new(options: &StoreOptions, mark: u64, control: Arc<Control>) -> Result<Self, ServerError> {
         let mut template = LinkOptions::new(control.session().id);
         template.mark = mark;
-        template.data_timeout = options.data_timeout;
+        template.stall_timeout = options.stall_timeout;
         if !options.shared_memory {
             template.paths = Paths::only(Path::Tcp);
         }

@@ -1,5 +1,6 @@
 //! Segments: the ones that a store lends, and links to the ones that others lend.
 
+pub(crate) mod direct_reads;
 pub(crate) mod directory;
 pub(crate) mod links;
 pub(crate) mod owner;

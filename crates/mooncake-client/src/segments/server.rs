@@ -32,7 +32,7 @@ pub(crate) fn serve(
         // Fences name the writer's session; the owner's own is of no consequence.
         let mut server = ServerOptions::new(address.ip(), address.port(), 0);
         server.unix = options.shared_memory;
-        server.data_timeout = options.data_timeout;
+        server.stall_timeout = options.stall_timeout;
         SegmentServer::start(server, Box::new(Reporter(events.clone()))).map_err(|error| match error {
             ServerError::Bind { source, .. } | ServerError::Os { source, .. } => source,
             other => std::io::Error::other(other.to_string()),

@@ -12,7 +12,7 @@ use mooncake_os::{ProcessIdentity, forked, watch_forks};
 use mooncake_segment::LinkReport;
 use parking_lot::Mutex;
 
-use crate::anchor::{self, Shared};
+use crate::anchor::{self, StoreContext};
 use crate::call::describe::ReplicaDescriptor;
 use crate::call::get::{GetInto, Receive, bytes_of};
 use crate::call::put::PutItem;
@@ -92,7 +92,7 @@ impl Store {
         let control = Arc::new(control);
         events.report_to(control.clone());
         let links = LinkSet::new(&options, mark, control.clone()).map_err(setup("starting links"))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreContext {
             control: control.clone(),
             links,
             directory: Directory::default(),
@@ -151,7 +151,7 @@ impl Store {
         self.inner.closed.load(Ordering::Acquire)
     }
 
-    /// Registered memory, for [`Source::foreign`] and [`mooncake_memory::Target::foreign`].
+    /// Registered memory, for [`Source::foreign`] and [`mooncake_memory::Destination::foreign`].
     pub fn registry(&self) -> &Registry {
         &self.inner.registry
     }
@@ -296,7 +296,7 @@ impl Store {
     /// any order, and then [ended](Store::end_put_sessions) or [taken back](Store::revoke_put_sessions). What is
     /// reserved stays so for ten minutes at most (for 30 s where a master that runs does not hear this client, and its
     /// key yields to others at once then), and counts among what a client may have unfinished: beyond that, and beyond
-    /// 16,384 copies in put sessions of this store, [`ErrorKind::NoSpace`].
+    /// 16,384 replicas in put sessions of this store, [`ErrorKind::NoSpace`].
     /// [`ErrorKind::Exists`] for what is there, [`ErrorKind::Busy`] for what others put, [`ErrorKind::InvalidParams`]
     /// for a key that has a session of this store.
     pub fn start_put_sessions<K: AsRef<[u8]>>(
@@ -320,10 +320,10 @@ impl Store {
         self.inner.start_put_sessions(&keys, sizes, options)
     }
 
-    /// Parts of objects, each in the put session of its key, into all of its copies: bytes written for each key. Bytes
-    /// may be written again; the last ones count. [`ErrorKind::InvalidParams`] for a part that the object is not to
-    /// have, and where there is no session; [`ErrorKind::SessionOver`] where what was reserved is lost. After another
-    /// failure, as of the caller's memory, the parts of that key are not written, and may be once more.
+    /// Parts of objects, each in the put session of its key, into all of its replicas: bytes written for each key.
+    /// Bytes may be written again; the last ones count. [`ErrorKind::InvalidParams`] for a part that the object is not
+    /// to have, and where there is no session; [`ErrorKind::SessionOver`] where what was reserved is lost. After
+    /// another failure, as of the caller's memory, the parts of that key are not written, and may be once more.
     pub fn write_in_sessions(&self, items: &[PutRanges<'_>]) -> Vec<Result<u64, StoreError>> {
         if let Err(error) = self.inner.check() {
             return items.iter().map(|_| Err(error.clone())).collect();
@@ -396,10 +396,10 @@ impl Store {
         self.inner.remove(keys, force)
     }
 
-    /// Drops the copies of objects that lie on segments of that name, all of them if it is empty; an object leaves with
-    /// its last one. [`RemoveOutcome::Removed`] says that a copy was dropped, [`RemoveOutcome::Protected`] that the
-    /// object was looked up a moment ago, has a pin, or is under a view, [`RemoveOutcome::Busy`] that it is being put
-    /// or replaced.
+    /// Drops the replicas of objects that lie on segments of that name, all of them if it is empty; an object leaves
+    /// with its last one. [`RemoveOutcome::Removed`] says that a replica was dropped, [`RemoveOutcome::Protected`] that
+    /// the object was looked up a moment ago, has a pin, or is under a view, [`RemoveOutcome::Busy`] that it is being
+    /// put or replaced.
     pub fn clear_replicas<K: AsRef<[u8]>>(&self, keys: &[K], segment: &str) -> Result<Vec<RemoveOutcome>, StoreError> {
         self.inner.check()?;
         self.inner.clear_replicas(keys, segment)
@@ -423,7 +423,7 @@ impl Store {
         self.inner.remove_by_regex(pattern, force)
     }
 
-    /// Where the copies of objects lie; `None` = not there. Protects what it
+    /// Where the replicas of objects lie; `None` = not there. Protects what it
     /// finds like [`Store::exists`].
     pub fn describe<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<ReplicaDescriptor>>>, StoreError> {
         self.inner.check()?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Source, Target};
+use mooncake_memory::{Destination, Source};
 use mooncake_wire::message::{
     ExistsReply, Extent, HelloReply, LookupReply, Object, PutEndReply, PutSlot, PutStartReply, Refusal, RemoveReply,
     Replica, Reply, Request, Segment, SegmentsReply, anchor_up, hello, put_end_reply, put_slot, refusal, remove_reply,
@@ -79,7 +79,7 @@ fn an_answer_about_another_number_of_keys_fails_the_call_that_it_is_for() {
         let mut gets: Vec<GetInto<'_>> = keys
             .iter()
             .zip(&mut bytes)
-            .map(|(key, bytes)| GetInto { key: key.as_bytes(), targets: vec![Target::new(bytes)] })
+            .map(|(key, bytes)| GetInto { key: key.as_bytes(), destinations: vec![Destination::new(bytes)] })
             .collect();
         all(store.get_into(&mut gets).iter().map(is_confused).collect());
         all(store.view(&keys).iter().map(is_confused).collect());

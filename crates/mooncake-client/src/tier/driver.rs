@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid, TierUuid};
-use mooncake_memory::Target;
+use mooncake_memory::Destination;
 use mooncake_os::{Deadline, forked};
 use mooncake_segment::{Record, RecordError, Records, SegmentAddress};
 use mooncake_tier::health::Fitness;
@@ -364,7 +364,7 @@ impl Driver<'_> {
         let deadline = Deadline::after(COPY_LIMIT, &never);
         let link = reach.links().link(address, &deadline).ok()?;
         let mut bytes = vec![0; usize::try_from(len).ok()?];
-        link.read(rid, offset, &mut [Target::new(&mut bytes)], Some(crc32c), &deadline).ok()?;
+        link.read(rid, offset, &mut [Destination::new(&mut bytes)], Some(crc32c), &deadline).ok()?;
         Some(Arc::new(Copied(bytes)))
     }
 

@@ -3,7 +3,6 @@
 //! A thread of its own has the folder. Words of the master come to it by the anchor; what it says goes back there, or
 //! by calls. Its readers are on threads of their lanes.
 
-mod direct;
 mod driver;
 mod folder;
 mod records;
@@ -24,7 +23,6 @@ use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
 use crate::session::control::Control;
 
-pub(crate) use direct::{DirectRead, DirectReads};
 pub(crate) use folder::TierFolder;
 
 /// Something for the thread that has the folder.

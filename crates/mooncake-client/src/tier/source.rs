@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{SegmentMemory, Target, Verify};
+use mooncake_memory::{Destination, SegmentMemory, Verify};
 use mooncake_tier::owner::Source;
 
 /// An extent of a segment that this store lends.
@@ -20,8 +20,8 @@ impl Source for OwnExtent {
     }
 
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
-        let mut target = [Target::new(into)];
-        self.memory.mapping().read(self.rid, self.offset + at, &mut target, Verify::Skip).is_ok()
+        let mut destination = [Destination::new(into)];
+        self.memory.mapping().read(self.rid, self.offset + at, &mut destination, Verify::Skip).is_ok()
     }
 
     fn is_same(&self) -> bool {

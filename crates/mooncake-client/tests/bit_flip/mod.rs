@@ -45,7 +45,8 @@ impl Stamps {
 fn memory_of(bytes: u64) -> File {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let found = descriptors.map(|entry| entry.path()).find(|path| {
-        let is_memory = std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:"));
+        let is_memory =
+            std::fs::read_link(path).is_ok_and(|destination| destination.to_string_lossy().starts_with("/memfd:"));
         is_memory && std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == bytes)
     });
     OpenOptions::new().read(true).write(true).open(found.unwrap()).unwrap()

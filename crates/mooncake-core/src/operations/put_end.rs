@@ -93,8 +93,8 @@ impl Core {
     }
 
     /// Aborts puts, each as a whole. `writer_done`: no thread and no posted request of the writer will touch the
-    /// extents of these rids again. Of other copies of the same puts that says nothing: they are fenced as those of any
-    /// writer.
+    /// extents of these rids again. Of other replicas of the same puts that says nothing: they are fenced as those of
+    /// any writer.
     pub fn abort(
         &mut self,
         now: Time,
@@ -145,7 +145,7 @@ impl Core {
         self.drop_reservation_of(now, rid, &[], fx);
     }
 
-    /// The same of one whose writer is `done` with copies of these rids, in order.
+    /// The same of one whose writer is `done` with replicas of these rids, in order.
     fn drop_reservation_of(&mut self, now: Time, rid: Rid, done: &[Rid], fx: &mut Effects) {
         let Some(slot) = self.reservations.by_rid(rid) else { return };
         if !self.clear_lost(now, slot) {

@@ -365,7 +365,7 @@ mod tests {
         let both = Places::of_new(&[one, other]);
         assert_eq!(both.object_id(), other.rid);
         assert!(matches!(Places::of_new(&[one]), Places::One(_)), "most objects need no box");
-        // The place that gave the id goes, then memory altogether, and a copy comes back.
+        // The place that gave the id goes, then memory altogether, and a replica comes back.
         let left = Places::new(both.object_id(), &[one], None);
         assert_eq!((left.object_id(), left.memory(), left.tier()), (other.rid, &[one][..], None));
         let written = Places::new(left.object_id(), left.memory(), Some(on_tier));

@@ -2,7 +2,7 @@
 //!
 //! What a connection is for turns out with its hello. Until then it is a stranger. Where there are too many strangers,
 //! the oldest one goes, of the address with the most of them. Anchors have a reserve of their own: each session has
-//! one, and sessions are limited elsewhere. Calls have a share: where it is full, one goes that rests, of the client
+//! one, and sessions are limited elsewhere. Calls have a share: where it is full, one goes that is idle, of the client
 //! that has the most, which opens another one when it needs it. So neither strangers nor calls ever keep an anchor out,
 //! without which its session ends.
 
@@ -41,8 +41,8 @@ impl Limits {
     }
 }
 
-/// A connection that answered a call, or began, so short a time ago is not at rest: the next call may be on its way.
-const RESTS_FROM: Duration = Duration::from_millis(20);
+/// A connection that answered a call, or began, so short a time ago is not idle: the next call may be on its way.
+const IDLE_FROM: Duration = Duration::from_millis(20);
 
 /// Behind a search in vain there is no other one for so long, microseconds. Otherwise each connection that waits for a
 /// place would look at all connections every few milliseconds.
@@ -51,7 +51,7 @@ const VAIN: u64 = 2_000;
 /// All connections. Each may be ended from outside: at the stop, when its session is over, and to make room.
 #[derive(Debug)]
 pub struct Connections {
-    origin: Instant,
+    time_origin: Instant,
     limits: Limits,
     next: AtomicU64,
     table: Mutex<Table>,
@@ -67,7 +67,7 @@ struct Table {
     /// Anchors whose hello is being answered.
     greeted: usize,
     calls: Groups<SessionId, Arc<Idle>>,
-    /// None was at rest since before then, when one was searched for last.
+    /// None was idle since before then, when one was searched for last.
     in_vain: u64,
 }
 
@@ -90,19 +90,19 @@ enum Kind {
 /// Since when a connection for calls has had none, as it says itself.
 #[derive(Debug)]
 pub struct Idle {
-    origin: Instant,
-    /// Microseconds after the origin; 0 during a call.
+    time_origin: Instant,
+    /// Microseconds after the time origin; 0 during a call.
     since: AtomicU64,
 }
 
 impl Idle {
     /// A call is answered.
-    pub fn rests(&self) {
-        self.since.store(self.origin.elapsed().as_micros().max(1) as u64, Ordering::Relaxed);
+    pub fn begins(&self) {
+        self.since.store(self.time_origin.elapsed().as_micros().max(1) as u64, Ordering::Relaxed);
     }
 
     /// A call has come.
-    pub fn works(&self) {
+    pub fn ends(&self) {
         self.since.store(0, Ordering::Relaxed);
     }
 }
@@ -166,7 +166,7 @@ impl Connections {
     /// None yet.
     pub fn new(limits: Limits) -> Connections {
         Connections {
-            origin: Instant::now(),
+            time_origin: Instant::now(),
             limits,
             next: AtomicU64::new(0),
             table: Mutex::default(),
@@ -195,24 +195,24 @@ impl Connections {
     fn take_place(&self, number: u64, session: SessionId) -> Result<Arc<Idle>, Full> {
         let mut table = self.table.lock();
         if table.calls.count >= self.limits.calls {
-            let longest = table.longest_at_rest(self.rests_before()).ok_or(Full)?;
+            let longest = table.longest_idle(self.idle_before()).ok_or(Full)?;
             self.displace(&mut table, longest);
         }
-        let idle = Arc::new(Idle { origin: self.origin, since: AtomicU64::new(0) });
-        idle.rests();
+        let idle = Arc::new(Idle { time_origin: self.time_origin, since: AtomicU64::new(0) });
+        idle.begins();
         table.change(number, Kind::Calls(session));
         table.calls.add(session, number, idle.clone());
         Ok(idle)
     }
 
-    fn rests_before(&self) -> u64 {
-        self.origin.elapsed().saturating_sub(RESTS_FROM).as_micros() as u64
+    fn idle_before(&self) -> u64 {
+        self.time_origin.elapsed().saturating_sub(IDLE_FROM).as_micros() as u64
     }
 
     /// Ends a connection that can be spared: the process is out of descriptors. False: there is none.
     pub fn make_room(&self) -> bool {
         let mut table = self.table.lock();
-        let found = table.longest_at_rest(self.rests_before()).or_else(|| table.oldest_stranger());
+        let found = table.longest_idle(self.idle_before()).or_else(|| table.oldest_stranger());
         if let Some(number) = found {
             self.displace(&mut table, number);
         }
@@ -313,9 +313,9 @@ impl Table {
         oldest.max_by_key(|(count, (number, ()))| (*count, Reverse(**number))).map(|(_, (number, ()))| *number)
     }
 
-    /// The one that is at rest longest, of the client with the most connections among the clients that have one at rest
-    /// since before then.
-    fn longest_at_rest(&mut self, before: u64) -> Option<u64> {
+    /// The one that is idle for longest, of the client with the most connections among the clients that have one that
+    /// is idle since before then.
+    fn longest_idle(&mut self, before: u64) -> Option<u64> {
         if before < self.in_vain + VAIN && self.in_vain > 0 {
             return None;
         }

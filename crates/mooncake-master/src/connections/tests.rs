@@ -5,7 +5,7 @@ use crate::shared::Shared;
 impl Idle {
     /// Of a connection that nobody looks at.
     pub fn of_one() -> Idle {
-        Idle { origin: Instant::now(), since: AtomicU64::new(0) }
+        Idle { time_origin: Instant::now(), since: AtomicU64::new(0) }
     }
 }
 
@@ -71,13 +71,13 @@ fn endless() -> tokio::task::JoinHandle<()> {
 }
 
 fn age(idle: &[&Arc<Idle>]) {
-    std::thread::sleep(RESTS_FROM);
-    // The first rests longest.
+    std::thread::sleep(IDLE_FROM);
+    // The first is idle for longest.
     for idle in idle {
-        idle.rests();
+        idle.begins();
         std::thread::sleep(Duration::from_millis(1));
     }
-    std::thread::sleep(RESTS_FROM);
+    std::thread::sleep(IDLE_FROM);
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn where_calls_fill_their_share_the_one_goes_that_rests_longest_of_the_cli
     let [(mut a1, first), (mut a2, second), (mut a3, third)] = [(); 3].map(|()| Guest::calls(&shared, ANNE).unwrap());
     let (mut b, of_other) = Guest::calls(&shared, BERT).unwrap();
     age(&[&of_other, &second, &first, &third]);
-    second.works();
+    second.ends();
     let (_b2, _) = Guest::calls(&shared, BERT).unwrap();
     assert!(a1.has_to_go().await, "the second has a call, and Bert has fewer");
     assert!(!a2.has_to_go().await && !a3.has_to_go().await && !b.has_to_go().await);
@@ -98,10 +98,10 @@ async fn who_has_a_call_under_way_never_makes_room() {
     let shared = shared(Limits { strangers: 8, calls: 2 });
     let [(mut a, first), (mut b, second)] = [(); 2].map(|()| Guest::calls(&shared, ANNE).unwrap());
     age(&[&first, &second]);
-    [&first, &second].into_iter().for_each(|idle| idle.works());
+    [&first, &second].into_iter().for_each(|idle| idle.ends());
     assert!(Guest::calls(&shared, BERT).is_err());
     assert!(!a.has_to_go().await && !b.has_to_go().await);
-    second.rests();
+    second.begins();
     assert!(Guest::calls(&shared, BERT).is_err(), "its next call may be on its way");
     age(&[&second]);
     let (mut newcomer, idle) = Guest::calls(&shared, BERT).unwrap();
@@ -205,7 +205,7 @@ fn of_thousands_of_clients_and_a_flood_of_strangers_none_loses_its_anchor_or_a_c
     const CLIENTS: u64 = 8_192;
     let limits = Limits::default();
     let connections = Arc::new(Connections::new(limits));
-    std::thread::sleep(2 * RESTS_FROM);
+    std::thread::sleep(2 * IDLE_FROM);
     let newcomer = |number: u64| Entry::new(&connections, address(number as u8)).unwrap();
     let anchors: Vec<Entry> = (0..CLIENTS)
         .map(|client| {

@@ -75,7 +75,7 @@ async fn receive<R: AsyncRead + Unpin>(
         if commit.is_none() && heard.confirms() {
             commit = shared.commit_all_aside()?;
         }
-        let logged = unlogged.settle(commit, changed).await?;
+        let logged = unlogged.add(commit, changed).await?;
         if let Some(reply) = pongs.reply(&heard, logged, shared.position()) {
             anchor.queue.push(&reply);
         }
@@ -105,9 +105,9 @@ struct Unlogged {
 }
 
 impl Unlogged {
-    /// Whether everything is in the log, with what a further frame has changed, of so many bytes: it says so at once
-    /// or, if nothing was under way, after a moment.
-    async fn settle(&mut self, commit: Option<Commit>, bytes: usize) -> Result<bool, LogClosed> {
+    /// Adds what a further frame has changed, of so many bytes, and gives whether all is in the log: at once or, if
+    /// nothing was under way, after a moment.
+    async fn add(&mut self, commit: Option<Commit>, bytes: usize) -> Result<bool, LogClosed> {
         let timeout = if self.last.is_none() { SLOW } else { Duration::ZERO };
         if commit.is_some() {
             self.last = commit;
@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
     use crate::log::Log;
-    use crate::machine::anchors::Lend;
+    use crate::machine::anchors::AnchorTable;
 
     const MEMORY: [u8; 16] = [3; 16];
 
@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn set_anchor(shared: &Shared, session: SessionId, queue: &Arc<AnchorQueue>) {
-        if let Some(replaced) = (&shared.routes).lend(|anchors| anchors.set(session, queue.clone())) {
+        if let Some(replaced) = (&shared.routes).with_anchors(|anchors| anchors.set(session, queue.clone())) {
             replaced.close();
         }
     }
@@ -480,7 +480,7 @@ mod tests {
         let given_up = owner.reserve(b"k");
         owner.anchor.postpone_fences(given_up);
         // The one that it replaces has not been told yet.
-        (&owner.shared.routes).lend(|anchors| anchors.set(owner.session, Arc::default()));
+        (&owner.shared.routes).with_anchors(|anchors| anchors.set(owner.session, Arc::default()));
         let anchor = Anchor { session: owner.session, queue: &owner.anchor };
         let asked = time::timeout(SEND_STUCK, ask_fences(&owner.shared, anchor)).await.expect("it ends");
         assert!(matches!(asked, Err(Ended::Superseded)));

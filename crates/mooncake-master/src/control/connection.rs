@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mooncake_net::{MOMENT, PollHistory, turns};
+use mooncake_net::{MOMENT, PollHistory, busy_polls_max};
 use mooncake_wire::{FRAME_BYTES_MAX, FrameReader};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -31,7 +31,7 @@ pub enum Ended {
     /// Of an anchor: it is not the one that counts.
     #[error("another connection is the session's anchor by now")]
     Superseded,
-    /// Of a connection for calls: all so many places are taken by others that do not rest.
+    /// Of a connection for calls: all so many places are taken by others that are not idle.
     #[error("{0} connections for calls are busy already")]
     Crowded(usize),
     /// The peer stopped in the middle of something.
@@ -171,7 +171,7 @@ impl<S: Stream> Connection<S> {
     /// connections are looked after meanwhile.
     pub async fn read_busy_poll(&mut self, copying: Duration, packing: Duration) -> Result<(), Ended> {
         let (work, history) = ((copying + packing).min(WORK_MAX), self.habits.behind(copying));
-        if self.reader.is_partial() || copying > WORK_MAX || turns() == 0 || history.skips() {
+        if self.reader.is_partial() || copying > WORK_MAX || busy_polls_max() == 0 || history.skips() {
             return Ok(());
         }
         let until = Instant::now() + work + MOMENT;

@@ -140,7 +140,7 @@ async fn greet<S: Stream>(shared: &Arc<Shared>, stream: S, peer: Peer, via: Via,
     Ok(())
 }
 
-/// Waits until another connection rests that can give up its place, if it must.
+/// Waits until another connection is idle that can give up its place, if it must.
 async fn place_for_calls(shared: &Shared, entry: &Entry, session: SessionId) -> Result<Arc<Idle>, Ended> {
     let began = Instant::now();
     loop {

@@ -30,7 +30,7 @@ use crate::control::call;
 use crate::control::connection::{self, Connection};
 use crate::control::hello::answer;
 use crate::log::{Folder, Log, Sink};
-use crate::machine::anchors::Lend;
+use crate::machine::anchors::AnchorTable;
 use crate::process_watch::Via;
 use crate::routes::AnchorQueue;
 use crate::shared::Shared;
@@ -62,7 +62,7 @@ impl Master {
             core.begin(now, None, effects);
             core.open_session(now, spec, effects).unwrap()
         });
-        (&master.shared.routes).lend(|anchors| anchors.set(master.session, master.anchor.clone()));
+        (&master.shared.routes).with_anchors(|anchors| anchors.set(master.session, master.anchor.clone()));
         let origin = master.origin();
         master.core(|core, now, effects| core.mount(now, origin, memory, 1 << 20, effects).unwrap());
         master

@@ -170,7 +170,7 @@ async fn who_wants_to_call_waits_a_moment_for_a_place() {
     let master = Master::with(Limits { strangers: 8, calls: 1 });
     let (_anchor, opened) = master.greet(open()).await;
     let (mut first, _) = master.greet(attach(&opened)).await;
-    // The first has begun too short a time ago to be at rest.
+    // The first has begun too short a time ago to be idle.
     let (_second, attached) = master.greet(attach(&opened)).await;
     assert_eq!(attached.refusal, None);
     is_closed(&mut first).await;

@@ -27,20 +27,20 @@ struct Held<Q> {
     reported_gone: bool,
 }
 
-/// A keeper of the anchors. A driver that looks them up without the core's lock keeps them behind one of their own, and
-/// lends them for one step at a time, so that its deliveries never wait for the core.
-pub trait Lend {
+/// Where the anchors are kept. A driver that looks them up without the core's lock keeps them behind one of their own,
+/// and takes that for one step at a time, so that its deliveries never wait for the core.
+pub trait AnchorTable {
     /// What is sent down an anchor.
     type Queue: PartialEq + Clone;
 
     /// Takes one step with the anchors.
-    fn lend<R>(&mut self, step: impl FnOnce(&mut Anchors<Self::Queue>) -> R) -> R;
+    fn with_anchors<R>(&mut self, step: impl FnOnce(&mut Anchors<Self::Queue>) -> R) -> R;
 }
 
-impl<Q: PartialEq + Clone> Lend for Anchors<Q> {
+impl<Q: PartialEq + Clone> AnchorTable for Anchors<Q> {
     type Queue = Q;
 
-    fn lend<R>(&mut self, step: impl FnOnce(&mut Anchors<Q>) -> R) -> R {
+    fn with_anchors<R>(&mut self, step: impl FnOnce(&mut Anchors<Q>) -> R) -> R {
         step(self)
     }
 }
@@ -114,21 +114,21 @@ impl<Q: PartialEq + Clone> Anchors<Q> {
 
 /// Whether a connection is the session's anchor still. Frames that lay unread on one that was replaced are not obeyed:
 /// their sender has said since then what it holds, and what it says there is older.
-pub fn check<L: Lend>(anchors: &mut L, anchor: Anchor<'_, L::Queue>) -> Result<(), Superseded> {
-    let is_current = anchors.lend(|anchors| anchors.is_current(anchor)) || mutant!(ReplacedAnchorsAreObeyed);
+pub fn check<L: AnchorTable>(anchors: &mut L, anchor: Anchor<'_, L::Queue>) -> Result<(), Superseded> {
+    let is_current = anchors.with_anchors(|anchors| anchors.is_current(anchor)) || mutant!(ReplacedAnchorsAreObeyed);
     is_current.then_some(()).ok_or(Superseded)
 }
 
 /// A connection has ended that was a session's anchor: the session is away, or over if another process has proven its
 /// process gone. False, and nothing is done, when another connection has taken its place.
-pub fn ended<L: Lend>(
+pub fn ended<L: AnchorTable>(
     core: &mut Core,
     anchors: &mut L,
     now: Time,
     anchor: Anchor<'_, L::Queue>,
     effects: &mut Effects,
 ) -> bool {
-    let Some(reported_gone) = anchors.lend(|anchors| anchors.forget(anchor)) else { return false };
+    let Some(reported_gone) = anchors.with_anchors(|anchors| anchors.forget(anchor)) else { return false };
     core.anchor_lost(now, anchor.session, effects);
     if reported_gone {
         core.process_gone(now, anchor.session, effects);
@@ -139,14 +139,14 @@ pub fn ended<L: Lend>(
 /// Another process has proven that a session's process is gone. That counts once the session's own anchor is down;
 /// until then the anchor keeps it, so that no process can talk a living client's segments away. Gives whether the
 /// session is over.
-pub(super) fn reported_gone<L: Lend>(
+pub(super) fn reported_gone<L: AnchorTable>(
     core: &mut Core,
     anchors: &mut L,
     now: Time,
     session: SessionId,
     effects: &mut Effects,
 ) -> bool {
-    let kept = anchors.lend(|anchors| anchors.note_gone(session)) && !mutant!(LivingClientsAreReportedGone);
+    let kept = anchors.with_anchors(|anchors| anchors.note_gone(session)) && !mutant!(LivingClientsAreReportedGone);
     if !kept {
         core.process_gone(now, session, effects);
     }

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     const OWN: u64 = 7;
-    /// Since the origin of time, whatever that is.
+    /// Since the time origin, whatever that is.
     const NOW: Duration = Duration::from_secs(1_000);
 
     fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {

@@ -9,7 +9,7 @@ use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdenti
 use mooncake_wire::{FEATURES, Feature, VERSION};
 use prost::Message;
 
-use super::anchors::Lend;
+use super::anchors::AnchorTable;
 use super::convert::{self, NAME_MAX};
 use super::core_driver::CoreDriver;
 use super::epoch_claim::{EpochClaims, Shown};
@@ -189,7 +189,7 @@ impl Asked {
     }
 
     /// Admits a client that is known, or new. What goes down an anchor goes to `queue`.
-    pub fn admit<L: Lend>(
+    pub fn admit<L: AnchorTable>(
         self,
         core: &mut Core,
         admission: Admission<'_, L>,
@@ -238,7 +238,7 @@ impl Asked {
             Kind::Attached => None,
             _ => {
                 core.set_sight(session, self.sight);
-                anchors.lend(|anchors| anchors.set(session, queue.clone()))
+                anchors.with_anchors(|anchors| anchors.set(session, queue.clone()))
             }
         };
         Ok(Admitted { session, kind, replaced })

@@ -25,7 +25,7 @@ const SWEEP: Duration = Duration::from_secs(5);
 
 /// What the clock needs of its master.
 pub trait TickDriver: CoreDriver {
-    /// Since an origin that the driver chooses.
+    /// Since a time origin that the driver chooses.
     fn now(&self) -> Duration;
 
     /// For how long nothing that comes over anchors has been read.
@@ -68,7 +68,7 @@ impl Ticker {
     }
 
     /// How long to wait for processes to end, or for work that requests wait for, before the next [`Ticker::step`].
-    pub fn rest(&self, now: Duration) -> Duration {
+    pub fn pause(&self, now: Duration) -> Duration {
         TICK.saturating_sub(now.saturating_sub(self.last))
     }
 
@@ -231,7 +231,7 @@ mod tests {
         fn run(&self, ticker: &mut Ticker, ms: u64) {
             let until = self.now() + Duration::from_millis(ms);
             while self.now() < until {
-                self.step_after(ticker, ticker.rest(self.now()).as_millis() as u64, &[]);
+                self.step_after(ticker, ticker.pause(self.now()).as_millis() as u64, &[]);
             }
         }
 
@@ -327,8 +327,8 @@ mod tests {
         let [News::Left(left)] = &news[..] else { panic!("{news:?}") };
         assert_eq!((left.session, left.in_order, left.segments), (client.session, false, 1));
         assert!(left.lent > 0 && left.reason.contains("process is gone"), "{left:?}");
-        assert_eq!(ticker.rest(script.now()), Duration::from_millis(15));
-        assert_eq!(ticker.rest(script.now() + TICK), Duration::ZERO, "it is late");
+        assert_eq!(ticker.pause(script.now()), Duration::from_millis(15));
+        assert_eq!(ticker.pause(script.now() + TICK), Duration::ZERO, "it is late");
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Ticker {
         let thread = std::thread::Builder::new().name("ticker".into()).spawn(move || {
             let mut ticker = ticker::Ticker::new(shared.uptime());
             while !stopped.load(Ordering::Relaxed) {
-                let ended = shared.processes.wait(ticker.rest(shared.uptime()));
+                let ended = shared.processes.wait(ticker.pause(shared.uptime()));
                 if ticker.step(&*shared, &ended).is_err() {
                     return;
                 }

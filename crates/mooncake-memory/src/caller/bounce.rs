@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::caller::piece::{Access, Source, Target};
+use crate::caller::piece::{Access, Destination, Source};
 use crate::copy::Stores;
 use crate::device::Staging;
 use crate::error::CopyError;
@@ -27,13 +27,13 @@ impl Bounce {
     }
 
     /// Whether any of the pieces needs a stand-in to be received into.
-    pub fn is_needed_for_targets(pieces: &[Target<'_>]) -> bool {
-        pieces.iter().any(Target::is_on_device)
+    pub fn is_needed_for_destinations(pieces: &[Destination<'_>]) -> bool {
+        pieces.iter().any(Destination::is_on_device)
     }
 
     /// Copies a piece to another one of the same length, where one of them may be a device's, or both. After a failure
-    /// to read, the target is as it was; after another one it may hold anything.
-    pub fn copy(&mut self, from: &Source<'_>, into: &mut Target<'_>) -> Result<(), CopyError> {
+    /// to read, the destination is as it was; after another one it may hold anything.
+    pub fn copy(&mut self, from: &Source<'_>, into: &mut Destination<'_>) -> Result<(), CopyError> {
         assert_eq!(from.len, into.len, "bytes of a piece and of the one that it is copied to");
         if from.is_on_device() {
             self.sources(std::slice::from_ref(from))?;
@@ -56,8 +56,8 @@ impl Bounce {
         let mut end = base;
         let mut staging = Staging::default();
         let mut rest = pieces;
-        while let Some((device, spans)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
-            staging.gather(device, &spans, |from, len| {
+        while let Some((device, ranges)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
+            staging.gather(device, &ranges, |from, len| {
                 // SAFETY: the steps of all runs together are the device's bytes, for which there is room.
                 unsafe {
                     std::ptr::copy_nonoverlapping(from, end, len);
@@ -80,29 +80,29 @@ impl Bounce {
 
     /// The pieces with host memory in the place of the device's, to be filled
     /// and then [delivered](Bounce::deliver).
-    pub fn targets<'a>(&'a mut self, pieces: &'a mut [Target<'_>]) -> Vec<Target<'a>> {
+    pub fn destinations<'a>(&'a mut self, pieces: &'a mut [Destination<'_>]) -> Vec<Destination<'a>> {
         self.reserve(on_devices(pieces.iter().map(|piece| (piece.access, piece.len))));
         let mut free = &mut self.memory[..];
-        let stand_in = |piece: &'a mut Target<'_>| {
+        let stand_in = |piece: &'a mut Destination<'_>| {
             if !piece.is_on_device() {
                 return piece.reborrow();
             }
             let (bytes, rest) = std::mem::take(&mut free).split_at_mut(piece.len);
             free = rest;
-            Target::uninit(bytes)
+            Destination::uninit(bytes)
         };
         pieces.iter_mut().map(stand_in).collect()
     }
 
     /// Copies what the stand-ins of these pieces were filled with to the device.
     /// All of it must have been filled.
-    pub fn deliver(&mut self, pieces: &mut [Target<'_>]) -> Result<(), CopyError> {
+    pub fn deliver(&mut self, pieces: &mut [Destination<'_>]) -> Result<(), CopyError> {
         let mut at = self.memory.as_ptr().cast::<u8>();
         let end = at.wrapping_add(self.memory.len());
         let mut staging = Staging::default();
-        let mut rest: &[Target<'_>] = pieces;
-        while let Some((device, spans)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
-            staging.scatter(device, &spans, |to, len| {
+        let mut rest: &[Destination<'_>] = pieces;
+        while let Some((device, ranges)) = next_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
+            staging.scatter(device, &ranges, |to, len| {
                 assert!(len <= end.addr() - at.addr(), "more is delivered than there were stand-ins for");
                 // SAFETY: inside the memory, as was just checked; it is filled, by the caller's word.
                 unsafe {

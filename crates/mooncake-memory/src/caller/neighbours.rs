@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::caller::piece::{Access, Source, Target};
+use crate::caller::piece::{Access, Destination, Source};
 use crate::caller::trial::{self, Touch, Trial};
 use crate::error::CopyError;
 
@@ -22,7 +22,8 @@ const AHEAD: usize = 1 << 20;
 /// How long it counts that something was tried out: a call may have to wait for a path between two of its pieces.
 const FRESH: Duration = Duration::from_millis(1);
 
-/// The neighbours among the pieces of one call; they are told of each other by [`Source::among`] and [`Target::among`].
+/// The neighbours among the pieces of one call; they are told of each other by [`Source::among`] and
+/// [`Destination::among`].
 #[derive(Debug, Default)]
 pub struct Neighbours {
     /// Addresses `from..to` of pieces each of which begins where the one before it ends, by `from`.
@@ -44,9 +45,11 @@ impl Neighbours {
         Self::of(sources.into_iter().map(|source| (source.access, source.ptr.addr(), source.len)))
     }
 
-    /// Those of targets in the order in which they will be filled.
-    pub fn of_targets<'t>(targets: impl IntoIterator<Item = &'t Target<'t>>) -> Self {
-        Self::of(targets.into_iter().map(|target| (target.access, target.ptr.addr(), target.len)))
+    /// Those of destinations in the order in which they will be filled.
+    pub fn of_destinations<'t>(destinations: impl IntoIterator<Item = &'t Destination<'t>>) -> Self {
+        Self::of(
+            destinations.into_iter().map(|destination| (destination.access, destination.ptr.addr(), destination.len)),
+        )
     }
 
     fn of(pieces: impl Iterator<Item = (Access, usize, usize)>) -> Self {
@@ -141,13 +144,13 @@ mod tests {
             Self { addr, registry }
         }
 
-        fn target(&self, offset: usize, len: usize) -> Target<'static> {
+        fn destination(&self, offset: usize, len: usize) -> Destination<'static> {
             // SAFETY: a part of the mapping, which nothing else uses.
-            Target::foreign(unsafe { ForeignRange::new(self.addr + offset, len) }, &self.registry).unwrap()
+            Destination::foreign(unsafe { ForeignRange::new(self.addr + offset, len) }, &self.registry).unwrap()
         }
 
-        fn row(&self, pieces: usize, len: usize) -> Vec<Target<'static>> {
-            (0..pieces).map(|nth| self.target(nth * len, len)).collect()
+        fn row(&self, pieces: usize, len: usize) -> Vec<Destination<'static>> {
+            (0..pieces).map(|nth| self.destination(nth * len, len)).collect()
         }
 
         /// From now on a page has only this access.
@@ -165,14 +168,14 @@ mod tests {
         }
     }
 
-    fn is_usable(neighbours: &Neighbours, now: Instant, piece: &Target<'_>, touch: Touch) -> bool {
+    fn is_usable(neighbours: &Neighbours, now: Instant, piece: &Destination<'_>, touch: Touch) -> bool {
         neighbours.check_usable_at(|| now, piece.ptr.addr(), piece.len, touch, Trial::Possible).is_ok()
     }
 
     /// Which of the pieces can be used, and how many system calls it took to find that out.
-    fn check(neighbours: &Neighbours, pieces: &[Target<'_>], touch: Touch) -> (Vec<bool>, usize) {
+    fn check(neighbours: &Neighbours, pieces: &[Destination<'_>], touch: Touch) -> (Vec<bool>, usize) {
         let (before, now) = (TRIED.get(), Instant::now());
-        let usable = |piece: &Target<'_>| is_usable(neighbours, now, piece, touch);
+        let usable = |piece: &Destination<'_>| is_usable(neighbours, now, piece, touch);
         (pieces.iter().map(usable).collect(), TRIED.get() - before)
     }
 
@@ -181,18 +184,22 @@ mod tests {
         let area = Area::new();
         for (len, pieces, calls) in [(PIECE, 64, 4), (PIECE, 1, 1), (1_000, 2_000, 2), (700, 3, 1)] {
             let row = area.row(pieces, len);
-            assert_eq!(check(&Neighbours::of_targets(&row), &row, Touch::Store), (vec![true; pieces], calls), "{len}");
+            assert_eq!(
+                check(&Neighbours::of_destinations(&row), &row, Touch::Store),
+                (vec![true; pieces], calls),
+                "{len}"
+            );
         }
         // As the array of an allocator that keeps its own bytes before it.
-        let inside_pages: Vec<_> = (0..64).map(|nth| area.target(16 + nth * PIECE, PIECE)).collect();
-        let neighbours = Neighbours::of_targets(&inside_pages);
+        let inside_pages: Vec<_> = (0..64).map(|nth| area.destination(16 + nth * PIECE, PIECE)).collect();
+        let neighbours = Neighbours::of_destinations(&inside_pages);
         assert_eq!(check(&neighbours, &inside_pages, Touch::Store), (vec![true; 64], 4));
         // Every other piece, and the row from its end on.
-        let apart: Vec<_> = (0..32).map(|nth| area.target(nth * 2 * PIECE, PIECE)).collect();
+        let apart: Vec<_> = (0..32).map(|nth| area.destination(nth * 2 * PIECE, PIECE)).collect();
         let mut back = area.row(32, PIECE);
         back.reverse();
         for pieces in [apart, back] {
-            assert_eq!(check(&Neighbours::of_targets(&pieces), &pieces, Touch::Store), (vec![true; 32], 32));
+            assert_eq!(check(&Neighbours::of_destinations(&pieces), &pieces, Touch::Store), (vec![true; 32], 32));
         }
         // Nobody has looked for its neighbours.
         let row = area.row(32, PIECE);
@@ -207,7 +214,7 @@ mod tests {
                 let area = Area::new();
                 area.protect(at, access);
                 let row = area.row(40, len);
-                let usable = |touch| check(&Neighbours::of_targets(&row), &row, touch).0;
+                let usable = |touch| check(&Neighbours::of_destinations(&row), &row, touch).0;
                 let out_of_reach: Vec<_> = (0..40).map(|nth| !fail.contains(&nth)).collect();
                 assert_eq!(usable(Touch::Store), out_of_reach, "{len} {at}");
                 let read = if access == libc::PROT_READ { vec![true; 40] } else { out_of_reach };
@@ -221,7 +228,7 @@ mod tests {
         let area = Area::new();
         let row = area.row(64, PIECE);
         let taken = |first: usize, then: usize, access_at: usize| {
-            let neighbours = Neighbours::of_targets(&row);
+            let neighbours = Neighbours::of_destinations(&row);
             assert_eq!(check(&neighbours, &row[first..=first], Touch::Store).0, [true]);
             area.protect(access_at * PIECE, libc::PROT_NONE);
             let (usable, _) = check(&neighbours, &row[then..=then], Touch::Store);
@@ -238,7 +245,7 @@ mod tests {
     fn what_was_tried_out_a_millisecond_ago_is_tried_out_again() {
         let area = Area::new();
         let row = area.row(4, PIECE);
-        let (neighbours, begin) = (Neighbours::of_targets(&row), Instant::now());
+        let (neighbours, begin) = (Neighbours::of_destinations(&row), Instant::now());
         let usable = |nth: usize, after| is_usable(&neighbours, begin + after, &row[nth], Touch::Store);
         let last_moment = FRESH - Duration::from_nanos(1);
         assert!(usable(0, Duration::ZERO));
@@ -252,11 +259,11 @@ mod tests {
         let area = Area::new();
         let page = PAGE as usize;
         // SAFETY: a part of the mapping, which nothing else uses.
-        let unknown = |at: usize| Target::unregistered(unsafe { ForeignRange::new(area.addr + at, page) });
+        let unknown = |at: usize| Destination::unregistered(unsafe { ForeignRange::new(area.addr + at, page) });
         let mut row = area.row(2, page);
-        row.extend([unknown(2 * page), area.target(3 * page, page), area.target(4 * page, PIECE + 1)]);
-        row.push(area.target(4 * page + PIECE + 1, 0));
-        let neighbours = Neighbours::of_targets(&row);
+        row.extend([unknown(2 * page), area.destination(3 * page, page), area.destination(4 * page, PIECE + 1)]);
+        row.push(area.destination(4 * page + PIECE + 1, 0));
+        let neighbours = Neighbours::of_destinations(&row);
         assert_eq!(neighbours.rows, [(area.addr, area.addr + 2 * page)]);
     }
 }

@@ -66,11 +66,11 @@ pub(crate) fn leading_run<P>(
     let count = rest.iter().take_while(|piece| place(piece).0.device() == Some(device)).count();
     let (run, others) = rest.split_at(count);
     *rest = others;
-    let span = |piece| {
+    let range = |piece| {
         let (_, addr, len) = place(piece);
         (addr, len)
     };
-    Some((device, run.iter().map(span).collect()))
+    Some((device, run.iter().map(range).collect()))
 }
 
 /// A piece of memory to read from. An object is the concatenation of pieces.
@@ -166,7 +166,7 @@ impl Source<'_> {
             while done < self.len {
                 let step = KERNEL_STEP_BYTES.min(self.len - done);
                 foreign::read(self.ptr.wrapping_add(done), &mut buffer[..step])?;
-                // SAFETY: `done + step` bytes of the target are the caller's word.
+                // SAFETY: `done + step` bytes of the destination are the caller's word.
                 crc = unsafe { copy::copy_and_checksum(crc, buffer.as_ptr(), to.add(done), step, stores) };
                 done += step;
             }
@@ -175,14 +175,14 @@ impl Source<'_> {
         if let Access::Known(trial) = self.access {
             check_usable(self.among, self.ptr.addr(), self.len, Touch::Load, trial)?;
         }
-        // SAFETY: the source is borrowed, or known and readable at this moment; the target is the caller's word.
+        // SAFETY: the source is borrowed, or known and readable at this moment; the destination is the caller's word.
         Ok(unsafe { copy::copy_and_checksum(crc, self.ptr, to, self.len, stores) })
     }
 }
 
 /// A piece of memory to write to. An object is the concatenation of pieces.
 #[derive(Debug)]
-pub struct Target<'a> {
+pub struct Destination<'a> {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     pub(crate) access: Access,
@@ -191,10 +191,10 @@ pub struct Target<'a> {
     memory: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: a target is an exclusive borrow, or foreign memory at the caller's word.
-unsafe impl Send for Target<'_> {}
+// SAFETY: a destination is an exclusive borrow, or foreign memory at the caller's word.
+unsafe impl Send for Destination<'_> {}
 
-impl<'a> Target<'a> {
+impl<'a> Destination<'a> {
     /// A piece of borrowed memory.
     pub const fn new(bytes: &'a mut [u8]) -> Self {
         Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), access: Access::Safe, among: None, memory: PhantomData }
@@ -215,26 +215,26 @@ impl<'a> Target<'a> {
     /// A piece of foreign memory: written directly if it lies in a registered
     /// writable range, by its driver if it is a device's, fault-safely through the kernel otherwise.
     /// Refused where it begins in a registered range and runs out of it.
-    pub fn foreign(range: ForeignRange, registry: &Registry) -> Result<Target<'static>, RunsOut> {
-        Ok(Target::with(range, Access::to(range, registry, true)?))
+    pub fn foreign(range: ForeignRange, registry: &Registry) -> Result<Destination<'static>, RunsOut> {
+        Ok(Destination::with(range, Access::to(range, registry, true)?))
     }
 
     /// The pieces of one object; one that is refused refuses the object.
-    pub fn all_foreign(ranges: &[ForeignRange], registry: &Registry) -> Result<Vec<Target<'static>>, RunsOut> {
+    pub fn all_foreign(ranges: &[ForeignRange], registry: &Registry) -> Result<Vec<Destination<'static>>, RunsOut> {
         let mut all = Vec::with_capacity(ranges.len());
         for range in ranges {
-            all.push(Target::foreign(*range, registry)?);
+            all.push(Destination::foreign(*range, registry)?);
         }
         Ok(all)
     }
 
     /// A piece of foreign memory, for a caller that keeps its list of registered ranges elsewhere and has looked there.
-    pub fn unregistered(range: ForeignRange) -> Target<'static> {
-        Target::with(range, Access::unregistered(range))
+    pub fn unregistered(range: ForeignRange) -> Destination<'static> {
+        Destination::with(range, Access::unregistered(range))
     }
 
-    fn with(range: ForeignRange, access: Access) -> Target<'static> {
-        Target {
+    fn with(range: ForeignRange, access: Access) -> Destination<'static> {
+        Destination {
             ptr: std::ptr::with_exposed_provenance_mut(range.addr),
             len: range.len,
             access,
@@ -259,8 +259,8 @@ impl<'a> Target<'a> {
     }
 
     /// The same piece for a shorter time, without its neighbours, so that it can be given away and used again.
-    pub const fn reborrow(&mut self) -> Target<'_> {
-        Target { ptr: self.ptr, len: self.len, access: self.access, among: None, memory: PhantomData }
+    pub const fn reborrow(&mut self) -> Destination<'_> {
+        Destination { ptr: self.ptr, len: self.len, access: self.access, among: None, memory: PhantomData }
     }
 
     /// The same piece, which needs no check by itself where a neighbour has made it already.
@@ -280,7 +280,7 @@ impl<'a> Target<'a> {
     }
 }
 
-impl Target<'_> {
+impl Destination<'_> {
     /// Fills a piece of host memory from `from` and continues `crc` over exactly what arrived, if `sum`.
     ///
     /// # Safety
@@ -302,7 +302,7 @@ impl Target<'_> {
         if let Access::Known(trial) = self.access {
             check_usable(self.among, self.ptr.addr(), self.len, Touch::Store, trial)?;
         }
-        // SAFETY: the target is borrowed, or known and writable at this moment; the source is the
+        // SAFETY: the destination is borrowed, or known and writable at this moment; the source is the
         // caller's word.
         Ok(unsafe { copy::load(crc, from, self.ptr, self.len, sum) })
     }
@@ -327,7 +327,7 @@ pub fn total_of_sources(pieces: &[Source<'_>]) -> u64 {
 }
 
 /// Bytes of all pieces together; `u64::MAX`, which no extent has, if they are more than can be counted.
-pub fn total_of_targets(pieces: &[Target<'_>]) -> u64 {
+pub fn total_of_destinations(pieces: &[Destination<'_>]) -> u64 {
     pieces.iter().fold(0, |total, piece| total.saturating_add(piece.len as u64))
 }
 
@@ -347,7 +347,7 @@ pub fn split_sources<'a>(pieces: &[Source<'a>], at: u64) -> (Vec<Source<'a>>, Ve
 }
 
 /// The pieces that hold the bytes `from..to` of the concatenation, for a shorter time.
-pub fn split_targets<'a>(pieces: &'a mut [Target<'_>], from: u64, to: u64) -> Vec<Target<'a>> {
+pub fn split_destinations<'a>(pieces: &'a mut [Destination<'_>], from: u64, to: u64) -> Vec<Destination<'a>> {
     let mut start: u64 = 0;
     let mut within = Vec::new();
     for piece in pieces {
@@ -364,18 +364,18 @@ pub fn split_targets<'a>(pieces: &'a mut [Target<'_>], from: u64, to: u64) -> Ve
 
 /// Fills the concatenation from the byte `at` on, and returns the CRC-32C of what arrived: one pass where it is host
 /// memory. Panics if it ends before the bytes do.
-pub fn fill_targets(pieces: &mut [Target<'_>], at: u64, bytes: &[u8]) -> Result<u32, CopyError> {
-    let mut within = split_targets(pieces, at, at + bytes.len() as u64);
-    assert_eq!(total_of_targets(&within), bytes.len() as u64, "bytes and the place that they are copied to");
+pub fn fill_destinations(pieces: &mut [Destination<'_>], at: u64, bytes: &[u8]) -> Result<u32, CopyError> {
+    let mut within = split_destinations(pieces, at, at + bytes.len() as u64);
+    assert_eq!(total_of_destinations(&within), bytes.len() as u64, "bytes and the place that they are copied to");
     let (mut left, mut crc, mut bounce) = (bytes, 0, Bounce::new());
-    for target in &mut within {
-        let (now, behind) = left.split_at(target.len);
-        if target.is_on_device() {
-            bounce.copy(&Source::new(now), target)?;
+    for destination in &mut within {
+        let (now, behind) = left.split_at(destination.len);
+        if destination.is_on_device() {
+            bounce.copy(&Source::new(now), destination)?;
             crc = crc32c_append(crc, now);
         } else {
             // SAFETY: the bytes are borrowed, and what is borrowed or exclusive memory of the caller's is not theirs.
-            crc = unsafe { target.load(crc, now.as_ptr(), true) }?;
+            crc = unsafe { destination.load(crc, now.as_ptr(), true) }?;
         }
         left = behind;
     }
@@ -389,13 +389,13 @@ pub fn crc_of_sources(crc: u32, pieces: &[Source<'_>], from: u64, to: u64) -> Re
 }
 
 /// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
-/// They must have been written before, by [`crate::recv_targets`] for instance.
-pub fn crc_of_targets(crc: u32, pieces: &[Target<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
+/// They must have been written before, by [`crate::recv_destinations`] for instance.
+pub fn crc_of_destinations(crc: u32, pieces: &[Destination<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
     let pieces = pieces.iter().map(|piece| ReadSpan { ptr: piece.ptr, len: piece.len, access: piece.access });
     crc_of_pieces(crc, pieces, from, to)
 }
 
-/// A range to read, of a source or of a target.
+/// A range to read, of a source or of a destination.
 struct ReadSpan {
     ptr: *const u8,
     len: usize,

@@ -87,7 +87,7 @@ impl Registry {
     }
 
     /// Refuses bytes that begin in a registered range and run out of it, for a caller that touches them in another way
-    /// than as a [`Source`](crate::Source) or a [`Target`](crate::Target).
+    /// than as a [`Source`](crate::Source) or a [`Destination`](crate::Destination).
     pub fn check(&self, range: ForeignRange) -> Result<(), RunsOut> {
         self.memory_of(range, false).map(drop)
     }

@@ -123,14 +123,14 @@ mod tests {
         for len in (0..700).chain([1023, 1024, 1025, 4096, 4500]) {
             for (from, to) in [(0, 0), (1, 0), (0, 3), (13, 63), (64, 64)] {
                 for stores in [Stores::Plain, Stores::Streaming] {
-                    let mut target = vec![0xa5_u8; len + 200];
+                    let mut destination = vec![0xa5_u8; len + 200];
                     // SAFETY: both ranges lie inside their vectors.
                     let crc = unsafe {
-                        copy_and_checksum(7, source.as_ptr().add(from), target.as_mut_ptr().add(to), len, stores)
+                        copy_and_checksum(7, source.as_ptr().add(from), destination.as_mut_ptr().add(to), len, stores)
                     };
                     crate::segment::order::store_barrier();
-                    assert_eq!(target[to..to + len], source[from..from + len]);
-                    assert!(target[..to].iter().chain(&target[to + len..]).all(|&byte| byte == 0xa5));
+                    assert_eq!(destination[to..to + len], source[from..from + len]);
+                    assert!(destination[..to].iter().chain(&destination[to + len..]).all(|&byte| byte == 0xa5));
                     // SAFETY: inside the vector.
                     let expected = unsafe { checksum_portable(7, source.as_ptr().add(from), len) };
                     assert_eq!(crc, expected, "len {len} from {from} to {to}");
@@ -144,11 +144,11 @@ mod tests {
         let source = pattern(70_000);
         for len in (0..130).chain(4090..4260).chain([65_535, 65_536, 65_600]) {
             for (from, to) in [(0, 0), (1, 0), (0, 3), (13, 63), (64, 16)] {
-                let mut target = vec![0xa5_u8; len + 200];
+                let mut destination = vec![0xa5_u8; len + 200];
                 // SAFETY: both ranges lie inside their vectors.
-                let sum = unsafe { load(7, source.as_ptr().add(from), target.as_mut_ptr().add(to), len, false) };
-                assert_eq!((sum, &target[to..to + len]), (7, &source[from..from + len]), "len {len}");
-                assert!(target[..to].iter().chain(&target[to + len..]).all(|&byte| byte == 0xa5));
+                let sum = unsafe { load(7, source.as_ptr().add(from), destination.as_mut_ptr().add(to), len, false) };
+                assert_eq!((sum, &destination[to..to + len]), (7, &source[from..from + len]), "len {len}");
+                assert!(destination[..to].iter().chain(&destination[to + len..]).all(|&byte| byte == 0xa5));
             }
         }
     }
@@ -156,15 +156,15 @@ mod tests {
     #[test]
     fn the_portable_path_agrees() {
         let source = pattern(100_000);
-        let mut target = vec![0; 100_000];
+        let mut destination = vec![0; 100_000];
         // SAFETY: both vectors have that length.
         let (portable, fast) = unsafe {
             (
-                copy_and_checksum_portable(0, source.as_ptr(), target.as_mut_ptr(), source.len()),
+                copy_and_checksum_portable(0, source.as_ptr(), destination.as_mut_ptr(), source.len()),
                 checksum(0, source.as_ptr(), source.len()),
             )
         };
         assert_eq!(portable, fast);
-        assert_eq!(source, target);
+        assert_eq!(source, destination);
     }
 }

@@ -54,7 +54,7 @@ fn detect() -> Option<Level> {
 /// `level` was detected; `src` is readable for `len` bytes.
 pub(super) unsafe fn checksum(level: Level, state: u32, src: *const u8, len: usize) -> u32 {
     let nowhere = std::ptr::null_mut();
-    // SAFETY: the caller's word; `NONE` never touches the target.
+    // SAFETY: the caller's word; `NONE` never touches the destination.
     unsafe {
         match level {
             Level::Avx512 => fold_avx512::<NONE>(state, src, nowhere, len),
@@ -85,7 +85,7 @@ pub(super) unsafe fn copy_and_checksum(
 }
 
 /// Copies by sixteen bytes, a line of the cache in each step. Out of memory that no cache holds that is quicker than by
-/// wider loads, and than `rep movsb`, which takes twice as long where source and target are not aligned alike.
+/// wider loads, and than `rep movsb`, which takes twice as long where source and destination are not aligned alike.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
@@ -252,7 +252,7 @@ unsafe fn fold_sse<const TO: u8>(mut state: u32, mut src: *const u8, mut dst: *m
 /// Loads 64 bytes and stores them where they go.
 ///
 /// # Safety
-/// 64 bytes from `at` on lie in both ranges; a streaming target is aligned.
+/// 64 bytes from `at` on lie in both ranges; a streaming destination is aligned.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn take512<const TO: u8>(src: *const u8, dst: *mut u8, at: usize) -> __m512i {
@@ -271,7 +271,7 @@ unsafe fn take512<const TO: u8>(src: *const u8, dst: *mut u8, at: usize) -> __m5
 /// Loads 16 bytes and stores them where they go.
 ///
 /// # Safety
-/// 16 bytes from `at` on lie in both ranges; a streaming target is aligned.
+/// 16 bytes from `at` on lie in both ranges; a streaming destination is aligned.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn take128<const TO: u8>(src: *const u8, dst: *mut u8, at: usize) -> __m128i {

@@ -39,7 +39,7 @@ pub(super) struct Pool {
 #[derive(Debug)]
 struct State {
     idle: Vec<Slots>,
-    /// Idle and lent.
+    /// Idle and in use.
     made: usize,
     /// Callers that ask, in the order of their coming. Otherwise a caller that gives a ring back and wants it again at
     /// once would always be quicker than one that is asleep.
@@ -86,8 +86,8 @@ impl Pool {
         Self { most, timeout, state: Mutex::new(state), freed: Condvar::new() }
     }
 
-    /// A ring for a device. While all are lent it waits for one, behind the callers that wait already.
-    pub(super) fn lend(&'static self, driver: &'static dyn Driver, device: i32) -> Result<Ring, CopyError> {
+    /// A ring for a device. While all are in use it waits for one, behind the callers that wait already.
+    pub(super) fn check_out(&'static self, driver: &'static dyn Driver, device: i32) -> Result<Ring, CopyError> {
         match self.wait_for_one(device)? {
             Found::Ring(slots) => return Ok(Ring::new(self, slots)),
             Found::Room(others) => others.into_iter().for_each(Slots::free),
@@ -125,7 +125,7 @@ impl Pool {
         found
     }
 
-    fn put_back(&self, slots: Slots) {
+    fn check_in(&self, slots: Slots) {
         self.state.lock().idle.push(slots);
         self.freed.notify_all();
     }
@@ -173,7 +173,7 @@ impl Slots {
     }
 }
 
-/// A lent ring: its slots are used in turn.
+/// A ring that is in use: its slots are used in turn.
 #[derive(Debug)]
 pub(super) struct Ring {
     pool: &'static Pool,
@@ -204,15 +204,15 @@ impl Ring {
         unsafe { self.slots().memory.as_ptr().add(slot * SLOT) }
     }
 
-    /// Queues copies between a slot and a device's memory: `spans` of it, one
+    /// Queues copies between a slot and a device's memory: `ranges` of it, one
     /// after another in the slot, [`SLOT`] bytes at most.
-    pub(super) fn copy(&mut self, slot: usize, way: Direction, spans: &[(usize, usize)]) -> Result<(), CopyError> {
+    pub(super) fn copy(&mut self, slot: usize, way: Direction, ranges: &[(usize, usize)]) -> Result<(), CopyError> {
         let mut host = self.memory(slot);
         let mut left = SLOT;
-        let copies: Vec<Copy> = spans
+        let copies: Vec<Copy> = ranges
             .iter()
             .map(|&(device, len)| {
-                left = left.checked_sub(len).expect("more spans than fit into a slot");
+                left = left.checked_sub(len).expect("more ranges than fit into a slot");
                 let copy = Copy { device, host, len };
                 host = host.wrapping_add(len);
                 copy
@@ -266,7 +266,7 @@ impl Drop for Ring {
         // All of them, whatever one says: a call's memory is its caller's again when it has returned.
         let idle = self.under_way.iter().zip(&slots.streams).map(is_idle).fold(true, |all, idle| all & idle);
         if idle && !self.suspect {
-            return self.pool.put_back(slots);
+            return self.pool.check_in(slots);
         }
         self.pool.forget();
         self.pool.drop_idle(slots.device);
@@ -339,10 +339,10 @@ mod tests {
     #[test]
     fn no_more_rings_are_made_than_allowed_and_the_wait_for_one_ends() {
         let (pool, driver) = pool(2);
-        let (first, _second) = (pool.lend(driver, 0).unwrap(), pool.lend(driver, 0).unwrap());
-        let refused = pool.lend(driver, 0).unwrap_err();
+        let (first, _second) = (pool.check_out(driver, 0).unwrap(), pool.check_out(driver, 0).unwrap());
+        let refused = pool.check_out(driver, 0).unwrap_err();
         assert!(matches!(refused, CopyError::NoStaging { device: 0, rings: 2, .. }), "{refused}");
-        let waiting = std::thread::spawn(move || pool.lend(driver, 0).map(drop));
+        let waiting = std::thread::spawn(move || pool.check_out(driver, 0).map(drop));
         drop(first);
         waiting.join().unwrap().unwrap();
         assert_eq!(driver.pinned.load(Ordering::Relaxed), 2);
@@ -352,17 +352,17 @@ mod tests {
     fn who_has_waited_is_served_before_who_gives_a_ring_back_and_wants_it_again() {
         let pool: &'static Pool = Box::leak(Box::new(Pool::new(1, Duration::from_secs(20))));
         let driver: &'static Counting = Box::leak(Box::default());
-        let ring = pool.lend(driver, 0).unwrap();
+        let ring = pool.check_out(driver, 0).unwrap();
         let order: &'static Mutex<Vec<&str>> = Box::leak(Box::default());
         let waiting = std::thread::spawn(move || {
-            let _ring = pool.lend(driver, 0).unwrap();
+            let _ring = pool.check_out(driver, 0).unwrap();
             order.lock().push("who waited");
         });
         while pool.state.lock().asking.is_empty() {
             std::thread::yield_now();
         }
         drop(ring);
-        let _ring = pool.lend(driver, 0).unwrap();
+        let _ring = pool.check_out(driver, 0).unwrap();
         order.lock().push("who came back");
         assert_eq!(*order.lock(), ["who waited", "who came back"]);
         waiting.join().unwrap();
@@ -371,24 +371,24 @@ mod tests {
     #[test]
     fn an_idle_ring_of_another_device_makes_room() {
         let (pool, driver) = pool(1);
-        drop(pool.lend(driver, 0).unwrap());
-        drop(pool.lend(driver, 1).unwrap());
-        assert_eq!(pool.lend(driver, 0).unwrap().device(), 0);
+        drop(pool.check_out(driver, 0).unwrap());
+        drop(pool.check_out(driver, 1).unwrap());
+        assert_eq!(pool.check_out(driver, 0).unwrap().device(), 0);
         assert_eq!((driver.pinned.load(Ordering::Relaxed), driver.streams.load(Ordering::Relaxed)), (1, SLOTS as i64));
     }
 
     #[test]
     fn after_a_devices_failure_none_of_its_idle_rings_is_used_again() {
         let (pool, driver) = pool(4);
-        let lent: Vec<Ring> = [0, 0, 0, 1].map(|device| pool.lend(driver, device).unwrap()).into();
-        drop(lent);
-        let mut ring = pool.lend(driver, 0).unwrap();
+        let in_use: Vec<Ring> = [0, 0, 0, 1].map(|device| pool.check_out(driver, device).unwrap()).into();
+        drop(in_use);
+        let mut ring = pool.check_out(driver, 0).unwrap();
         driver.fails.store(true, Ordering::Relaxed);
         ring.follow_default().unwrap_err();
         drop(ring);
         assert_eq!((driver.pinned.load(Ordering::Relaxed), pool.state.lock().made), (1, 1), "the other device's");
         driver.fails.store(false, Ordering::Relaxed);
-        let all: Vec<Ring> = [0, 0, 0, 1].map(|device| pool.lend(driver, device).unwrap()).into();
+        let all: Vec<Ring> = [0, 0, 0, 1].map(|device| pool.check_out(driver, device).unwrap()).into();
         assert_eq!((driver.pinned.load(Ordering::Relaxed), pool.state.lock().made), (4, 4));
         drop(all);
     }
@@ -396,8 +396,8 @@ mod tests {
     #[test]
     fn a_ring_that_could_not_be_made_takes_no_place() {
         let (pool, driver) = pool(1);
-        assert!(matches!(pool.lend(driver, 9), Err(CopyError::Device(_))));
+        assert!(matches!(pool.check_out(driver, 9), Err(CopyError::Device(_))));
         assert_eq!(driver.pinned.load(Ordering::Relaxed), 0);
-        pool.lend(driver, 0).unwrap();
+        pool.check_out(driver, 0).unwrap();
     }
 }

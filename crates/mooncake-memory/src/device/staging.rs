@@ -20,11 +20,11 @@ impl Staging {
     pub(crate) fn gather(
         &mut self,
         device: i32,
-        spans: &[(usize, usize)],
+        ranges: &[(usize, usize)],
         mut take: impl FnMut(*const u8, usize),
     ) -> Result<(), CopyError> {
         let ring = self.ring(device)?;
-        let mut steps = Steps::new(spans);
+        let mut steps = Steps::new(ranges);
         let (mut begun, mut taken) = (0, 0);
         let mut lens = [0; SLOTS];
         loop {
@@ -32,7 +32,7 @@ impl Staging {
                 let Some(len) = steps.next() else { break };
                 let slot = begun % SLOTS;
                 ring.wait(slot)?;
-                ring.copy(slot, Direction::ToHost, &steps.spans)?;
+                ring.copy(slot, Direction::ToHost, &steps.ranges)?;
                 lens[slot] = len;
                 begun += 1;
             }
@@ -51,16 +51,16 @@ impl Staging {
     pub(crate) fn scatter(
         &mut self,
         device: i32,
-        spans: &[(usize, usize)],
+        ranges: &[(usize, usize)],
         mut give: impl FnMut(*mut u8, usize),
     ) -> Result<(), CopyError> {
         let ring = self.ring(device)?;
-        let mut steps = Steps::new(spans);
+        let mut steps = Steps::new(ranges);
         for slot in (0..SLOTS).cycle() {
             let Some(len) = steps.next() else { break };
             ring.wait(slot)?;
             give(ring.memory(slot), len);
-            ring.copy(slot, Direction::ToDevice, &steps.spans)?;
+            ring.copy(slot, Direction::ToDevice, &steps.ranges)?;
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Staging {
         if self.ring.is_none() {
             // It was there when it was asked what the memory is.
             let driver = driver().ok_or(CopyError::Forked)?;
-            let mut ring = POOL.lend(driver, device)?;
+            let mut ring = POOL.check_out(driver, device)?;
             ring.follow_default()?;
             self.ring = Some(ring);
         }
@@ -89,35 +89,36 @@ impl Staging {
 
 /// Cuts a run into what goes through a slot at a time.
 struct Steps<'a> {
-    rest: &'a [(usize, usize)],
-    /// Bytes of the first of `rest` that are done.
+    /// What is still to be cut.
+    ahead: &'a [(usize, usize)],
+    /// Bytes of the first of `ahead` that are done.
     done: usize,
     most: usize,
-    /// The step's spans.
-    spans: Vec<(usize, usize)>,
+    /// The step's ranges.
+    ranges: Vec<(usize, usize)>,
 }
 
 impl<'a> Steps<'a> {
-    fn new(spans: &'a [(usize, usize)]) -> Self {
-        let total = spans.iter().fold(0_usize, |total, (_, len)| total.saturating_add(*len));
-        Self { rest: spans, done: 0, most: (total / SLOTS).clamp(STEP_BYTES_MIN, SLOT), spans: Vec::new() }
+    fn new(ranges: &'a [(usize, usize)]) -> Self {
+        let total = ranges.iter().fold(0_usize, |total, (_, len)| total.saturating_add(*len));
+        Self { ahead: ranges, done: 0, most: (total / SLOTS).clamp(STEP_BYTES_MIN, SLOT), ranges: Vec::new() }
     }
 
     /// Bytes of the next step, if there is one.
     fn next(&mut self) -> Option<usize> {
-        self.spans.clear();
+        self.ranges.clear();
         let mut left = self.most;
-        while let Some((&(addr, len), rest)) = self.rest.split_first() {
+        while let Some((&(addr, len), rest)) = self.ahead.split_first() {
             let now = left.min(len - self.done);
             if now > 0 {
-                self.spans.push((addr.wrapping_add(self.done), now));
+                self.ranges.push((addr.wrapping_add(self.done), now));
             }
             left -= now;
             self.done += now;
             if self.done < len {
                 break;
             }
-            (self.rest, self.done) = (rest, 0);
+            (self.ahead, self.done) = (rest, 0);
         }
         let len = self.most - left;
         (len > 0).then_some(len)
@@ -128,11 +129,11 @@ impl<'a> Steps<'a> {
 mod tests {
     use super::*;
 
-    fn steps(spans: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
-        let mut steps = Steps::new(spans);
-        std::iter::from_fn(|| steps.next().map(|len| (len, steps.spans.clone())))
-            .inspect(|(len, spans)| assert_eq!(*len, spans.iter().map(|(_, len)| len).sum::<usize>()))
-            .map(|(_, spans)| spans)
+    fn steps(ranges: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
+        let mut steps = Steps::new(ranges);
+        std::iter::from_fn(|| steps.next().map(|len| (len, steps.ranges.clone())))
+            .inspect(|(len, ranges)| assert_eq!(*len, ranges.iter().map(|(_, len)| len).sum::<usize>()))
+            .map(|(_, ranges)| ranges)
             .collect()
     }
 

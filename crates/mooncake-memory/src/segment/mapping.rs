@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::caller::piece::{Source, Target, leading_run, total_of_sources, total_of_targets};
+use crate::caller::piece::{Destination, Source, leading_run, total_of_destinations, total_of_sources};
 use crate::copy::{self, Stores};
 use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
@@ -174,8 +174,14 @@ impl Mapping {
 
     /// Reads bytes of an object: the bytes, barrier, the stamps of the granules
     /// that they lie in. Fills all pieces, from any byte of the extent on.
-    pub fn read(&self, rid: Rid, offset: u64, pieces: &mut [Target<'_>], verify: Verify) -> Result<u32, ReadError> {
-        let len = total_of_targets(pieces);
+    pub fn read(
+        &self,
+        rid: Rid,
+        offset: u64,
+        pieces: &mut [Destination<'_>],
+        verify: Verify,
+    ) -> Result<u32, ReadError> {
+        let len = total_of_destinations(pieces);
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
         let load = || self.load_pieces(offset, pieces, len, verify != Verify::Skip);
@@ -343,10 +349,11 @@ impl Mapping {
         let mut staging = Staging::default();
         let mut rest = pieces;
         while let Some((piece, others)) = rest.split_first() {
-            if let Some((device, spans)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
-                let run = total(&spans);
+            if let Some((device, ranges)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len))
+            {
+                let run = total(&ranges);
                 let mut at = self.within(offset, len, done, run)?;
-                staging.gather(device, &spans, |from, len| {
+                staging.gather(device, &ranges, |from, len| {
                     // SAFETY: a filled slot; the steps of the run together are the run, which lies in the checked
                     // range.
                     unsafe {
@@ -367,16 +374,17 @@ impl Mapping {
     }
 
     /// Fills the pieces from `len` bytes from `offset` on, which the caller has checked.
-    fn load_pieces(&self, offset: u64, pieces: &mut [Target<'_>], len: u64, sum: bool) -> Result<u32, CopyError> {
+    fn load_pieces(&self, offset: u64, pieces: &mut [Destination<'_>], len: u64, sum: bool) -> Result<u32, CopyError> {
         let (mut done, mut crc) = (0, 0);
         let mut staging = Staging::default();
         let mut index = 0;
         while index < pieces.len() {
             let mut rest = &pieces[index..];
-            if let Some((device, spans)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len)) {
-                let run = total(&spans);
+            if let Some((device, ranges)) = leading_run(&mut rest, |piece| (piece.access, piece.ptr.addr(), piece.len))
+            {
+                let run = total(&ranges);
                 let mut at = self.within(offset, len, done, run)?.cast_const();
-                staging.scatter(device, &spans, |to, len| {
+                staging.scatter(device, &ranges, |to, len| {
                     // SAFETY: a free slot; the steps of the run together are the run, which lies in the checked range.
                     unsafe {
                         crc = copy::load(crc, at, to, len, sum);
@@ -384,7 +392,7 @@ impl Mapping {
                     }
                 })?;
                 done += run as u64;
-                index += spans.len();
+                index += ranges.len();
                 continue;
             }
             let piece = &mut pieces[index];
@@ -493,9 +501,9 @@ impl Mapping {
     }
 }
 
-/// Bytes of all spans; `usize::MAX`, which no extent has, if they are more than can be counted.
-fn total(spans: &[(usize, usize)]) -> usize {
-    spans.iter().fold(0, |total, (_, len)| total.saturating_add(*len))
+/// Bytes of all ranges; `usize::MAX`, which no extent has, if they are more than can be counted.
+fn total(ranges: &[(usize, usize)]) -> usize {
+    ranges.iter().fold(0, |total, (_, len)| total.saturating_add(*len))
 }
 
 /// Blocks `first..end` that a range touches.
@@ -593,7 +601,7 @@ mod tests {
             // SAFETY: a word of a mapping that outlives the range and that is only used as an atomic elsewhere.
             let stamp = unsafe { ForeignRange::new(stamp, 8) };
             let mut rest = vec![0; later.len() - 8];
-            let mut pieces = [Target::foreign(stamp, &Registry::new()).unwrap(), Target::new(&mut rest)];
+            let mut pieces = [Destination::foreign(stamp, &Registry::new()).unwrap(), Destination::new(&mut rest)];
             let read = mapping.read(Rid(2), 0, &mut pieces, verify);
             assert!(matches!(read, Err(ReadError::Stale { rid: 2, found: 4 })), "granule {granule}: {read:?}");
         }

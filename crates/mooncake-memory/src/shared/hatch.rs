@@ -1,7 +1,7 @@
 //! Requests that a mapper hands to a lender that is awake and looks for them. They go through their
 //! [access page](crate::AccessPage), without a system call and without a wake-up.
 //!
-//! One word says whose turn it is. One side alone makes each of its changes:
+//! One word is the state. One side alone makes each of its changes:
 //!
 //! ```text
 //!            lender begins to look                    mapper asks
@@ -21,9 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::shared::access_page::{AccessPage, AccessPageView};
 
-/// Whose turn it is. It shares its cache line with the answer alone: the other words are written while this one is
-/// looked at.
-const TURN: usize = 128;
+/// The state. It shares its cache line with the answer alone: the other words are written while this one is looked at.
+const STATE: usize = 128;
 const ANSWER: usize = 136;
 
 /// How many words were handed over, and they themselves.
@@ -43,12 +42,12 @@ impl AccessPage {
     /// Looks for requests from now on. By the one thread that serves the mapper, as all that follows.
     pub fn look(&self) {
         // Behind a request that waits it stays.
-        exchange(self.word(TURN), NOBODY, LOOKED_AT);
+        exchange(self.word(STATE), NOBODY, LOOKED_AT);
     }
 
     /// Whether there is a request.
     pub fn is_asked(&self) -> bool {
-        matches!(self.word(TURN).load(Ordering::Acquire), ASKED | ASLEEP)
+        matches!(self.word(STATE).load(Ordering::Acquire), ASKED | ASLEEP)
     }
 
     /// The request, if there is one. Copied: the mapper may change it at any time, and deceives itself by that.
@@ -64,13 +63,13 @@ impl AccessPage {
     #[must_use]
     pub fn answer(&self, answer: u64) -> bool {
         self.word(ANSWER).store(answer, Ordering::Relaxed);
-        self.word(TURN).swap(LOOKED_AT, Ordering::AcqRel) != ASLEEP
+        self.word(STATE).swap(LOOKED_AT, Ordering::AcqRel) != ASLEEP
     }
 
     /// Looks no more. False: there is a request.
     #[must_use]
     pub fn look_away(&self) -> bool {
-        exchange(self.word(TURN), LOOKED_AT, NOBODY);
+        exchange(self.word(STATE), LOOKED_AT, NOBODY);
         !self.is_asked()
     }
 }
@@ -79,7 +78,7 @@ impl AccessPage {
 impl AccessPageView {
     /// Whether the lender looks.
     pub fn is_looked_at(&self) -> bool {
-        self.word(TURN).load(Ordering::Relaxed) == LOOKED_AT
+        self.word(STATE).load(Ordering::Relaxed) == LOOKED_AT
     }
 
     /// Hands a request over. False: the lender does not look, or it is too long. Nothing else may be asked before the
@@ -93,25 +92,25 @@ impl AccessPageView {
         for (nth, word) in words.enumerate() {
             self.word(WORDS + nth * 8).store(word, Ordering::Relaxed);
         }
-        exchange(self.word(TURN), LOOKED_AT, ASKED)
+        exchange(self.word(STATE), LOOKED_AT, ASKED)
     }
 
     /// The answer, if it is there. What the lender did before it is seen, too.
     pub fn answer(&self) -> Option<u64> {
-        let waits = self.word(TURN).load(Ordering::Acquire) == ASKED;
+        let waits = self.word(STATE).load(Ordering::Acquire) == ASKED;
         (!waits).then(|| self.word(ANSWER).load(Ordering::Relaxed))
     }
 
     /// Asks to be told by other means. False: the answer is there, and the lender does not tell.
     #[must_use]
     pub fn fall_asleep(&mut self) -> bool {
-        exchange(self.word(TURN), ASKED, ASLEEP)
+        exchange(self.word(STATE), ASKED, ASLEEP)
     }
 }
 
 /// Whether this side was the faster one.
-fn exchange(turn: &AtomicU64, from: u64, to: u64) -> bool {
-    turn.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+fn exchange(state: &AtomicU64, from: u64, to: u64) -> bool {
+    state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
 #[cfg(test)]
@@ -153,7 +152,7 @@ mod tests {
         assert!(view.ask(std::iter::repeat_n(1, WORDS_MAX)));
         view.word(COUNT).store(u64::MAX, Ordering::Relaxed);
         assert_eq!(page.asked().unwrap().len(), WORDS_MAX);
-        view.word(TURN).store(77, Ordering::Relaxed);
+        view.word(STATE).store(77, Ordering::Relaxed);
         assert_eq!(page.asked(), None);
         page.look();
         assert!(page.look_away());

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::caller::piece::Target;
+use crate::caller::piece::Destination;
 use mooncake_os::forked;
 use mooncake_os::has_exited;
 use mooncake_os::{peer_credentials, peer_pidfd};
@@ -99,12 +99,12 @@ impl PeerProcess {
     ///
     /// The kernel checks both sides: memory that is not there is an error, never a signal. Nothing else may use `into`
     /// meanwhile. The caller finds out whether the peer still means those bytes.
-    pub fn pull(&self, addr: u64, into: &mut Target<'_>) -> Result<(), PullError> {
+    pub fn pull(&self, addr: u64, into: &mut Destination<'_>) -> Result<(), PullError> {
         self.pull_all(&[(addr, into.len() as u64)], std::slice::from_mut(into))
     }
 
     /// The same for several ranges: the concatenation of the peer's fills the concatenation of ours.
-    pub fn pull_all(&self, from: &[(u64, u64)], into: &mut [Target<'_>]) -> Result<(), PullError> {
+    pub fn pull_all(&self, from: &[(u64, u64)], into: &mut [Destination<'_>]) -> Result<(), PullError> {
         self.pull_while(from, into, || true).map(drop)
     }
 
@@ -112,7 +112,7 @@ impl PeerProcess {
     pub fn pull_while(
         &self,
         from: &[(u64, u64)],
-        into: &mut [Target<'_>],
+        into: &mut [Destination<'_>],
         mut wanted: impl FnMut() -> bool,
     ) -> Result<bool, PullError> {
         if forked() {
@@ -130,7 +130,8 @@ impl PeerProcess {
             if !wanted() {
                 return Ok(false);
             }
-            // SAFETY: the local ranges are targets, which are exclusively the caller's; the kernel checks all ranges.
+            // SAFETY: the local ranges are destinations, which are exclusively the caller's; the kernel checks all
+            // ranges.
             let copied = unsafe {
                 libc::process_vm_readv(self.pid, ours.as_ptr(), our_count as u64, theirs.as_ptr(), count as u64, 0)
             };
@@ -166,12 +167,12 @@ impl PeerProcess {
 struct Cursor<I: Iterator<Item = (usize, usize)>> {
     /// Those of the next call that are not done.
     ahead: Vec<(usize, usize)>,
-    rest: I,
+    later: I,
 }
 
 impl<I: Iterator<Item = (usize, usize)>> Cursor<I> {
     fn new(ranges: I) -> Self {
-        Cursor { ahead: Vec::new(), rest: ranges }
+        Cursor { ahead: Vec::new(), later: ranges }
     }
 
     /// The next ranges, of at most so many bytes together: (them, their number, their bytes).
@@ -180,7 +181,7 @@ impl<I: Iterator<Item = (usize, usize)>> Cursor<I> {
         let (mut used, mut bytes) = (0, 0);
         while used < RANGES_MAX && bytes < most {
             if self.ahead.len() == used {
-                match self.rest.find(|(_, len)| *len > 0) {
+                match self.later.find(|(_, len)| *len > 0) {
                     Some(range) => self.ahead.push(range),
                     None => break,
                 }
@@ -226,8 +227,8 @@ mod tests {
         let base = from.as_ptr().expose_provenance() as u64;
         let cuts = [0, 1, 5000, 5000, 70_000, 199_999, 200_000];
         let ranges: Vec<(u64, u64)> = cuts.windows(2).map(|cut| (base + cut[0], cut[1] - cut[0])).collect();
-        let mut targets: Vec<Target<'_>> = into.chunks_mut(1234).map(Target::new).collect();
-        PeerProcess::myself().unwrap().pull_all(&ranges, &mut targets).unwrap();
+        let mut destinations: Vec<Destination<'_>> = into.chunks_mut(1234).map(Destination::new).collect();
+        PeerProcess::myself().unwrap().pull_all(&ranges, &mut destinations).unwrap();
         assert_eq!(into, from);
     }
 
@@ -238,14 +239,14 @@ mod tests {
         let ranges: Vec<(u64, u64)> = (0..1_000).map(|at| (base + at * 64, 64)).collect();
         for calls in 0..3 {
             let mut into = vec![0_u8; from.len()];
-            let mut targets: Vec<Target<'_>> = into.chunks_mut(64).map(Target::new).collect();
+            let mut destinations: Vec<Destination<'_>> = into.chunks_mut(64).map(Destination::new).collect();
             let mut left: usize = calls;
             let wanted = || {
                 let more = left > 0;
                 left = left.saturating_sub(1);
                 more
             };
-            assert!(!PeerProcess::myself().unwrap().pull_while(&ranges, &mut targets, wanted).unwrap());
+            assert!(!PeerProcess::myself().unwrap().pull_while(&ranges, &mut destinations, wanted).unwrap());
             let copied = into.iter().filter(|byte| **byte == 7).count();
             assert_eq!(copied, calls * RANGES_MAX * 64);
         }
@@ -255,15 +256,15 @@ mod tests {
     fn memory_that_is_not_there_is_an_error_on_either_side() {
         let mut bytes = [0; 64];
         assert!(matches!(
-            PeerProcess::myself().unwrap().pull(8, &mut Target::new(&mut bytes)),
+            PeerProcess::myself().unwrap().pull(8, &mut Destination::new(&mut bytes)),
             Err(PullError::Fault { .. })
         ));
         let here = [1_u8; 64];
         // SAFETY: page 0 is nobody's.
         let nowhere = unsafe { ForeignRange::new(16, 64) };
-        let mut target = Target::foreign(nowhere, &Registry::new()).unwrap();
+        let mut destination = Destination::foreign(nowhere, &Registry::new()).unwrap();
         let from = here.as_ptr().expose_provenance() as u64;
-        assert!(matches!(PeerProcess::myself().unwrap().pull(from, &mut target), Err(PullError::Fault { .. })));
+        assert!(matches!(PeerProcess::myself().unwrap().pull(from, &mut destination), Err(PullError::Fault { .. })));
     }
 
     #[test]
@@ -281,7 +282,7 @@ mod tests {
         let peer = PeerProcess::of_socket(&socket).unwrap();
         child.wait().unwrap();
         let mut bytes = [0; 64];
-        let pulled = peer.pull(bytes.as_ptr().addr() as u64, &mut Target::new(&mut bytes));
+        let pulled = peer.pull(bytes.as_ptr().addr() as u64, &mut Destination::new(&mut bytes));
         assert!(matches!(pulled, Err(PullError::Ended { .. })), "{pulled:?}");
     }
 
@@ -294,7 +295,7 @@ mod tests {
         // Another process has its number: this one, which can be read.
         let peer = PeerProcess { pidfd, ..PeerProcess::myself().unwrap() };
         let (from, mut into) = ([7_u8; 64], [0_u8; 64]);
-        let pulled = peer.pull(from.as_ptr().expose_provenance() as u64, &mut Target::new(&mut into));
+        let pulled = peer.pull(from.as_ptr().expose_provenance() as u64, &mut Destination::new(&mut into));
         assert!(matches!(pulled, Err(PullError::Ended { .. })), "{pulled:?}");
     }
 
@@ -338,11 +339,11 @@ mod tests {
         let base = from.as_ptr().expose_provenance() as u64;
         for (theirs, ours) in [(0, 0), (0, 64), (64, 0), (64, 128), (128, 64), (200, 200)] {
             let mut into = [0_u8; 256];
-            let mut targets = [Target::new(&mut into[..ours])];
-            me.pull_all(&[(base, theirs as u64)], &mut targets).unwrap();
+            let mut destinations = [Destination::new(&mut into[..ours])];
+            me.pull_all(&[(base, theirs as u64)], &mut destinations).unwrap();
             let copied = theirs.min(ours);
             assert!(into[..copied].iter().all(|byte| *byte == 7) && into[copied..].iter().all(|byte| *byte == 0));
-            me.pull_all(&[], &mut [Target::new(&mut into)]).unwrap();
+            me.pull_all(&[], &mut [Destination::new(&mut into)]).unwrap();
         }
     }
 
@@ -358,7 +359,7 @@ mod tests {
             made.addr()
         };
         let mut into = vec![0; 2 * page];
-        let pulled = PeerProcess::myself().unwrap().pull(addr as u64, &mut Target::new(&mut into));
+        let pulled = PeerProcess::myself().unwrap().pull(addr as u64, &mut Destination::new(&mut into));
         let gone = (addr + page) as u64;
         assert!(matches!(pulled, Err(PullError::Fault { addr, len, .. }) if addr == gone && len == page), "{pulled:?}");
     }

@@ -18,7 +18,7 @@ use crate::forward::prefill::Fetch;
 use crate::forward::relay::{BodyOf, Relay};
 use crate::instances::address::InstanceAddress;
 use crate::instances::instance::{Kind, Lease};
-use crate::instances::upstream::{Failure, rest, without_connection};
+use crate::instances::upstream::{Failure, rest_of_body, without_connection};
 use crate::proxy::Proxy;
 
 /// What an instance says with an error that is passed on comes within that.
@@ -153,7 +153,7 @@ pub(crate) struct Begun {
 
 impl Begun {
     /// Passes it on.
-    pub fn relay(self, stall: Duration, lease: Lease, turn: Turn, account: Account) -> Response {
+    pub fn relay(self, stall_timeout: Duration, lease: Lease, turn: Turn, account: Account) -> Response {
         let is_events = self.is_events();
         let Begun { status, mut headers, first, from } = self;
         without_connection(&mut headers);
@@ -161,7 +161,7 @@ impl Begun {
             // An error may be added.
             headers.remove(header::CONTENT_LENGTH);
         }
-        let relay = Relay::new(from, first, BodyOf { is_events, stall }, lease, turn, account);
+        let relay = Relay::new(from, first, BodyOf { is_events, stall_timeout }, lease, turn, account);
         let mut response = Response::new(Body::new(relay));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
@@ -196,7 +196,8 @@ impl Begun {
         let Begun { status, mut headers, first, from } = self;
         without_connection(&mut headers);
         headers.remove(header::CONTENT_LENGTH);
-        let mut body = if from.is_end_stream() { Bytes::new() } else { rest(from, ERROR_BODY_TIMEOUT).await.ok()? };
+        let mut body =
+            if from.is_end_stream() { Bytes::new() } else { rest_of_body(from, ERROR_BODY_TIMEOUT).await.ok()? };
         body = [first, body].concat().into();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;

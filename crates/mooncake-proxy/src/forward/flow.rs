@@ -17,7 +17,7 @@ use crate::forward::account::Account;
 use crate::forward::decode::Answer;
 use crate::forward::prefill::PrefillOutcome;
 use crate::instances::instance::{Kind, Lease};
-use crate::instances::upstream::{Failure, for_instances, rest, without_connection};
+use crate::instances::upstream::{Failure, for_instances, rest_of_body, without_connection};
 use crate::proxy::Proxy;
 use crate::request::Fields;
 use crate::routing::prefix::Prompt;
@@ -125,7 +125,7 @@ pub(crate) async fn passed_on(answer: axum::http::Response<Incoming>, timeout: D
     let (head, body) = answer.into_parts();
     let (status, mut headers) = (head.status, head.headers);
     without_connection(&mut headers);
-    let mut response = Response::new(Body::from(rest(body, timeout).await?));
+    let mut response = Response::new(Body::from(rest_of_body(body, timeout).await?));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     Ok(response)

@@ -35,7 +35,7 @@ pub(crate) struct Relay {
     is_torn: bool,
     /// The event that ends a stream has been passed on.
     is_done: bool,
-    stall: Duration,
+    stall_timeout: Duration,
     overdue: Pin<Box<Sleep>>,
     lease: Lease,
     account: Account,
@@ -47,7 +47,7 @@ pub(crate) struct BodyOf {
     /// Events may be added to it.
     pub is_events: bool,
     /// Nothing may come for so long.
-    pub stall: Duration,
+    pub stall_timeout: Duration,
 }
 
 /// The answer broke off, and its form has no way to say so but to end in the midst.
@@ -58,12 +58,23 @@ pub(crate) struct BrokeOff(String);
 impl Relay {
     /// `first` has come already.
     pub fn new(from: Incoming, first: Bytes, body: BodyOf, lease: Lease, turn: Turn, account: Account) -> Relay {
-        let BodyOf { is_events, stall } = body;
-        let (held, overdue) = (BytesMut::from(first), Box::pin(sleep(stall)));
+        let BodyOf { is_events, stall_timeout } = body;
+        let (held, overdue) = (BytesMut::from(first), Box::pin(sleep(stall_timeout)));
         let (searched, is_torn, is_done) = (0, false, false);
         let from = Some(from);
-        let mut relay =
-            Relay { from, held, searched, is_events, is_torn, is_done, stall, overdue, lease, account, _turn: turn };
+        let mut relay = Relay {
+            from,
+            held,
+            searched,
+            is_events,
+            is_torn,
+            is_done,
+            stall_timeout,
+            overdue,
+            lease,
+            account,
+            _turn: turn,
+        };
         relay.end_if_all_is_there();
         relay
     }
@@ -152,7 +163,7 @@ impl HttpBody for Relay {
             };
             match Pin::new(from).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => {
-                    let next = Instant::now() + this.stall;
+                    let next = Instant::now() + this.stall_timeout;
                     this.overdue.as_mut().reset(next);
                     match frame.into_data() {
                         Ok(data) => {
@@ -171,7 +182,7 @@ impl HttpBody for Relay {
                     if this.overdue.as_mut().poll(context).is_pending() {
                         return Poll::Pending;
                     }
-                    let why = format!("nothing came for {:?}", this.stall);
+                    let why = format!("nothing came for {:?}", this.stall_timeout);
                     return Poll::Ready(this.broke_off(why));
                 }
             }

@@ -17,8 +17,8 @@ pub(crate) type InstanceNo = u32;
 const FAILURES: u32 = 3;
 
 /// How long it is left alone, the first time and at most; twice as long each time.
-const REST: Duration = Duration::from_secs(1);
-const REST_MOST: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// What an instance does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,7 +61,7 @@ pub(crate) struct Instance {
     pub is_being_checked: AtomicBool,
     /// Of its bootstrap service, as far as known.
     engines: Mutex<Engines>,
-    turn: AtomicU32,
+    rotation: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl Instance {
         let (backlog, requests, failures) = (zero(), zero(), zero());
         let (is_proven, is_being_checked) = (AtomicBool::new(false), AtomicBool::new(false));
         let (hangs, left) = (Notify::new(), watch::Sender::new(()));
-        let (engines, turn) = (Mutex::default(), AtomicU32::new(0));
+        let (engines, rotation) = (Mutex::default(), AtomicU32::new(0));
         Instance {
             number,
             kind,
@@ -102,7 +102,7 @@ impl Instance {
             left,
             is_being_checked,
             engines,
-            turn,
+            rotation,
         }
     }
 
@@ -148,10 +148,10 @@ impl Instance {
     }
 
     /// The next of its engines, with its rank if there are several; none if none is known.
-    pub fn engine_in_turn(&self) -> Option<(Option<u32>, String)> {
+    pub fn next_engine(&self) -> Option<(Option<u32>, String)> {
         let engines = self.engines.lock();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize % engines.len().max(1);
-        let (rank, engine) = engines.iter().nth(turn)?;
+        let rotation = self.rotation.fetch_add(1, Ordering::Relaxed) as usize % engines.len().max(1);
+        let (rank, engine) = engines.iter().nth(rotation)?;
         Some(((engines.len() > 1).then_some(*rank), engine.clone()))
     }
 
@@ -178,17 +178,17 @@ impl Instance {
         if breaker.in_a_row < FAILURES && !gone {
             return;
         }
-        let rest = match breaker.resting {
+        let pause = match breaker.resting {
             // Requests that were under way say nothing new.
             Some((until, _)) if now < until => return,
-            Some((_, rest)) => (rest * 2).min(REST_MOST),
+            Some((_, pause)) => (pause * 2).min(PAUSE_MAX),
             None => {
                 tracing::warn!(instance = %self.address, kind = self.kind.name(), why, "left alone");
                 self.left.send_replace(());
-                REST
+                PAUSE
             }
         };
-        breaker.resting = Some((now + rest, rest));
+        breaker.resting = Some((now + pause, pause));
     }
 
     /// Whether it is time to look if it is well again.
@@ -236,11 +236,11 @@ mod tests {
         one.failed(begin, "500", false);
         assert_eq!(one.health(), Health::Resting("500".into()));
         let mut at = begin;
-        for rest in [1, 2, 4, 8, 16, 30, 30] {
-            let rest = Duration::from_secs(rest);
-            assert!(!one.is_to_be_checked(at + rest - Duration::from_millis(1)));
-            assert!(one.is_to_be_checked(at + rest));
-            at += rest;
+        for pause in [1, 2, 4, 8, 16, 30, 30] {
+            let pause = Duration::from_secs(pause);
+            assert!(!one.is_to_be_checked(at + pause - Duration::from_millis(1)));
+            assert!(one.is_to_be_checked(at + pause));
+            at += pause;
             one.failed(at, "refused", true);
         }
         one.succeeded();
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn engines_take_turns_and_are_forgotten_with_their_instance() {
         let one = instance();
-        assert_eq!(one.engine_in_turn(), None);
+        assert_eq!(one.next_engine(), None);
         one.set_engines([(0, "a".to_owned())].into());
-        assert_eq!(one.engine_in_turn(), Some((None, "a".into())), "there is no choice to speak of");
+        assert_eq!(one.next_engine(), Some((None, "a".into())), "there is no choice to speak of");
         one.set_engines([(0, "a".to_owned()), (3, "b".to_owned())].into());
-        let both = [one.engine_in_turn().unwrap(), one.engine_in_turn().unwrap()];
+        let both = [one.next_engine().unwrap(), one.next_engine().unwrap()];
         assert!(both.contains(&(Some(0), "a".into())) && both.contains(&(Some(3), "b".into())));
         one.failed(Instant::now(), "refused", true);
         assert!(!one.knows_engines());

@@ -63,7 +63,7 @@ impl Transfer {
         if !instance.knows_engines() {
             instance.set_engines(engines(upstream, &bootstrap).await?);
         }
-        let chosen = instance.engine_in_turn();
+        let chosen = instance.next_engine();
         let (rank, engine) = chosen.ok_or_else(|| Failure::BrokeOff("its engines have just gone".into()))?;
         Ok(Some(Transfer { id: format!("xfer-{name}"), bootstrap: format!("http://{bootstrap}"), engine, rank }))
     }

@@ -134,11 +134,11 @@ impl Upstream {
 
 /// The rest of an answer.
 pub(crate) async fn whole(answer: Response<Incoming>, timeout: Duration) -> Result<Bytes, Failure> {
-    rest(answer.into_body(), timeout).await
+    rest_of_body(answer.into_body(), timeout).await
 }
 
 /// The rest of its body.
-pub(crate) async fn rest(body: Incoming, timeout: Duration) -> Result<Bytes, Failure> {
+pub(crate) async fn rest_of_body(body: Incoming, timeout: Duration) -> Result<Bytes, Failure> {
     match time::timeout(timeout, to_bytes(Body::new(body), ANSWER_MAX)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) => Err(Failure::BrokeOff(told(&error))),

@@ -75,7 +75,7 @@ pub(crate) enum Route {
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     how: Scheduling,
-    turn: [AtomicUsize; 2],
+    rotation: [AtomicUsize; 2],
     hasher: RandomState,
     history: Mutex<History>,
 }
@@ -84,7 +84,7 @@ impl Scheduler {
     /// `cache` bytes of text are taken to be in an instance's cache.
     pub fn new(how: Scheduling, cache: usize) -> Scheduler {
         let history = Mutex::new(History::new(cache / BLOCK));
-        Scheduler { how, turn: Default::default(), hasher: RandomState::new(), history }
+        Scheduler { how, rotation: Default::default(), hasher: RandomState::new(), history }
     }
 
     /// A request's prompt, as far as it matters for the choice.
@@ -98,13 +98,13 @@ impl Scheduler {
     /// Takes one of these prefill instances for a prompt that one of those decode instances will go on with.
     pub fn prefill(&self, from: &[Arc<Instance>], decode: &[Arc<Instance>], prompt: &Prompt) -> Route {
         if self.how != Scheduling::CacheAware {
-            return self.in_turn(from).map_or(Route::None, Route::Prefill);
+            return self.take_without_history(from).map_or(Route::None, Route::Prefill);
         }
         let mut history = self.history.lock();
         let new = |one: &Instance| prompt.blocks - history.seen(one.number, &prompt.hashes) as u64;
         let cost = |one: &Instance| new(one) + one.backlog() + u64::from(one.in_flight()) * OF_A_REQUEST;
-        let Some(best) = self.turns(from).min_by_key(|one| cost(one)) else { return Route::None };
-        if let Some(decode) = best_decode(&history, self.turns(decode), prompt) {
+        let Some(best) = self.rotated(from).min_by_key(|one| cost(one)) else { return Route::None };
+        if let Some(decode) = best_decode(&history, self.rotated(decode), prompt) {
             let missing = new(decode);
             let there = cost(best) + ELSEWHERE + missing.div_ceil(FETCHED_PARTS);
             if missing * DISTURBING + decode.backlog() <= there {
@@ -119,10 +119,10 @@ impl Scheduler {
     /// Takes one of these decode instances; `computes` if it has to compute the prompt itself. None if there are none.
     pub fn decode(&self, from: &[Arc<Instance>], prompt: &Prompt, computes: bool) -> Option<Lease> {
         if self.how != Scheduling::CacheAware {
-            return self.in_turn(from);
+            return self.take_without_history(from);
         }
         let mut history = self.history.lock();
-        let best = best_decode(&history, self.turns(from), prompt)?;
+        let best = best_decode(&history, self.rotated(from), prompt)?;
         let new = prompt.blocks - history.seen(best.number, &prompt.hashes) as u64;
         let lease = best.take(if computes { new } else { 0 });
         history.sent(best.number, &prompt.hashes);
@@ -135,19 +135,20 @@ impl Scheduler {
     }
 
     /// These, so that equals take turns.
-    fn turns<'a>(&self, from: &'a [Arc<Instance>]) -> impl Iterator<Item = &'a Arc<Instance>> + Clone + use<'a> {
-        let turn = from.first().map_or(0, |one| {
-            let turn = &self.turn[usize::from(one.kind == Kind::Decode)];
-            turn.fetch_add(1, Ordering::Relaxed) % from.len()
+    fn rotated<'a>(&self, from: &'a [Arc<Instance>]) -> impl Iterator<Item = &'a Arc<Instance>> + Clone + use<'a> {
+        let rotation = from.first().map_or(0, |one| {
+            let rotation = &self.rotation[usize::from(one.kind == Kind::Decode)];
+            rotation.fetch_add(1, Ordering::Relaxed) % from.len()
         });
-        from[turn..].iter().chain(&from[..turn])
+        from[rotation..].iter().chain(&from[..rotation])
     }
 
-    fn in_turn(&self, from: &[Arc<Instance>]) -> Option<Lease> {
-        let mut turns = self.turns(from);
+    /// Takes the next one, or of those with the fewest requests the next one: whatever their caches hold.
+    fn take_without_history(&self, from: &[Arc<Instance>]) -> Option<Lease> {
+        let mut rotated = self.rotated(from);
         let best = match self.how {
-            Scheduling::RoundRobin => turns.next(),
-            _ => turns.min_by_key(|one| one.in_flight()),
+            Scheduling::RoundRobin => rotated.next(),
+            _ => rotated.min_by_key(|one| one.in_flight()),
         };
         Some(best?.take(0))
     }

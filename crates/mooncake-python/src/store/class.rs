@@ -3,7 +3,7 @@
 //! Long because a class has one block of methods, and each needs its own signature. What they do is in `writing`,
 //! `reading`, `segments` and `setup`.
 
-use mooncake_client::{ForeignRange, GetInto, Health, RunsOut, Store, StoreError, Target};
+use mooncake_client::{Destination, ForeignRange, GetInto, Health, RunsOut, Store, StoreError};
 use mooncake_client_http::ClientServer;
 use mooncake_memory::{allocate_shared, free_host_memory};
 use mooncake_os::forked;
@@ -531,7 +531,7 @@ impl MooncakeDistributedStore {
         )
     }
 
-    fn _describe(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<Vec<segments::Copy>>>> {
+    fn _describe(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<Vec<segments::ReplicaTuple>>>> {
         let held = Keys::hold(keys)?;
         let none = |_| vec![None; held.len()];
         entry(&self.errors, "batch_get_replica_desc", none, || {
@@ -868,8 +868,8 @@ impl MooncakeDistributedStore {
                 let memory = range(unsigned(buffer_ptr, "buffer_ptr")?, unsigned(size, "size")?);
                 let Some(client) = self.client("get_into") else { return Ok(INVALID_PARAMS) };
                 let outcome = py.detach(|| {
-                    let target = Target::foreign(memory, client.registry())?;
-                    client.get_into(&mut [GetInto { key, targets: vec![target] }]).remove(0)
+                    let destination = Destination::foreign(memory, client.registry())?;
+                    client.get_into(&mut [GetInto { key, destinations: vec![destination] }]).remove(0)
                 });
                 Ok(self.bytes_read(&client, outcome))
             },

@@ -1,7 +1,7 @@
 //! Arguments of `get_into_ranges`: for each buffer some keys, for each key some
 //! fragments, each with its place in the buffer and in the object.
 
-use mooncake_client::{ForeignRange, GetRanges, ReadRange, Refused, Target};
+use mooncake_client::{Destination, ForeignRange, GetRanges, ReadRange, Refused};
 use pyo3::prelude::*;
 
 use crate::code::INVALID_PARAMS;
@@ -128,8 +128,8 @@ impl MooncakeDistributedStore {
             for (key, fragments) in asked {
                 let (mut left_out, mut ranges) = (Refused::default(), Vec::with_capacity(fragments.len()));
                 for (at, &(offset, memory)) in fragments.iter().enumerate() {
-                    let target = left_out.sift(at, Target::foreign(memory, registry));
-                    ranges.extend(target.map(|target| ReadRange { offset, target }));
+                    let destination = left_out.sift(at, Destination::foreign(memory, registry));
+                    ranges.extend(destination.map(|destination| ReadRange { offset, destination }));
                 }
                 all.push(GetRanges { key, ranges });
                 refused.push(left_out);

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use mooncake_client::{ErrorKind, GetInto, Receive, Refused, RemoveOutcome, Store, StoreError, Target};
+use mooncake_client::{Destination, ErrorKind, GetInto, Receive, Refused, RemoveOutcome, Store, StoreError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
@@ -44,9 +44,9 @@ impl NewBytes {
 }
 
 impl Receive for NewBytes {
-    fn targets(&mut self) -> Vec<Target<'_>> {
+    fn destinations(&mut self) -> Vec<Destination<'_>> {
         // SAFETY: the object's own memory, borrowed as long as this is.
-        vec![Target::uninit(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })]
+        vec![Destination::uninit(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })]
     }
 }
 
@@ -87,13 +87,13 @@ impl NewArray {
 }
 
 impl Receive for NewArray {
-    fn targets(&mut self) -> Vec<Target<'_>> {
+    fn destinations(&mut self) -> Vec<Destination<'_>> {
         let (ptr, len) = match self {
             Self::Small { ptr, len, .. } => (*ptr, *len),
             Self::Large(memory) => (memory.as_mut_ptr().cast(), memory.len()),
         };
         // SAFETY: the object's own memory, borrowed as long as this is.
-        vec![Target::uninit(unsafe { std::slice::from_raw_parts_mut(ptr, len) })]
+        vec![Destination::uninit(unsafe { std::slice::from_raw_parts_mut(ptr, len) })]
     }
 }
 
@@ -178,8 +178,8 @@ impl MooncakeDistributedStore {
             let registry = client.registry();
             let (mut refused, mut wanted) = (Refused::default(), Vec::with_capacity(keys.len()));
             for (at, (key, pieces)) in keys.iter().zip(ranges).enumerate() {
-                let targets = refused.sift(at, Target::all_foreign(pieces, registry));
-                wanted.extend(targets.map(|targets| GetInto { key, targets }));
+                let destinations = refused.sift(at, Destination::all_foreign(pieces, registry));
+                wanted.extend(destinations.map(|destinations| GetInto { key, destinations }));
             }
             refused.merge(client.get_into(&mut wanted))
         });
@@ -232,7 +232,7 @@ impl MooncakeDistributedStore {
         }
     }
 
-    /// Per key: whether a copy of it was dropped.
+    /// Per key: whether a replica of it was dropped.
     pub(crate) fn clear_keys(&self, py: Python<'_>, client: &Store, keys: &[&[u8]], segment: &str) -> Vec<bool> {
         match py.detach(|| client.clear_replicas(keys, segment)) {
             Ok(outcomes) => {

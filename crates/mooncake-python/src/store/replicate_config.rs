@@ -12,11 +12,11 @@ use crate::convert::text::{text, texts};
 /// Fields as they stand at one moment.
 #[derive(Debug, Clone)]
 pub struct Fields {
-    /// Copies in memory, each on another client.
+    /// Replicas in memory, each on another client.
     pub replica_num: u64,
-    /// Copies on NVMe-oF segments.
+    /// Replicas on NVMe-oF segments.
     pub nof_replica_num: u64,
-    /// Copies on a shared file system.
+    /// Replicas on a shared file system.
     pub dfs_replica_num: u64,
     /// Soft pin of the object.
     pub soft_pin_action: SoftPinAction,
@@ -77,7 +77,7 @@ impl ReplicateConfig {
         Self::default()
     }
 
-    /// Copies in memory, each on another client: 1, the default, to 64.
+    /// Replicas in memory, each on another client: 1, the default, to 64.
     #[getter]
     fn replica_num(&self) -> u64 {
         self.0.lock().replica_num
@@ -90,7 +90,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
-    /// Copies on segments of NVMe over fabrics. There are none in this version: -600 unless it is 0.
+    /// Replicas on segments of NVMe over fabrics. There are none in this version: -600 unless it is 0.
     #[getter]
     fn nof_replica_num(&self) -> u64 {
         self.0.lock().nof_replica_num
@@ -103,7 +103,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
-    /// Copies on a shared file system, 0 or 1. There are none in this version: -600 unless it is 0.
+    /// Replicas on a shared file system, 0 or 1. There are none in this version: -600 unless it is 0.
     #[getter]
     fn dfs_replica_num(&self) -> u64 {
         self.0.lock().dfs_replica_num
@@ -193,7 +193,7 @@ impl ReplicateConfig {
         Ok(())
     }
 
-    /// The writer's own host is tried first: for `batch_put_from_multi_buffers` and put sessions, with one copy.
+    /// The writer's own host is tried first: for `batch_put_from_multi_buffers` and put sessions, with one replica.
     #[getter]
     fn prefer_alloc_in_same_node(&self) -> bool {
         self.0.lock().prefer_alloc_in_same_node

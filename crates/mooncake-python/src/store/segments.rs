@@ -13,29 +13,29 @@ use crate::store::class::MooncakeDistributedStore;
 /// Memory is given in steps of so many bytes, as Mooncake does.
 const STEP_BYTES: u64 = 16 << 20;
 
-/// A copy of an object: id, size, address in its segment, name of the segment, whether that is a tier.
-pub type Copy = (u64, u64, u64, String, bool);
+/// A replica of an object: id, size, address in its segment, name of the segment, whether that is a tier.
+pub type ReplicaTuple = (u64, u64, u64, String, bool);
 
 /// A code, the ids of the segments, and their bytes.
 pub type Mounted = (i64, Vec<String>, u64);
 
 impl MooncakeDistributedStore {
-    /// The copies of each object; None for an object that is not there.
-    pub(crate) fn describe_keys(&self, py: Python<'_>, name: &str, keys: &[&[u8]]) -> Vec<Option<Vec<Copy>>> {
+    /// The replicas of each object; None for an object that is not there.
+    pub(crate) fn describe_keys(&self, py: Python<'_>, name: &str, keys: &[&[u8]]) -> Vec<Option<Vec<ReplicaTuple>>> {
         let Some(client) = self.client(name) else { return vec![None; keys.len()] };
         match py.detach(|| client.describe(keys)) {
             Ok(found) => {
                 if found.contains(&None) {
                     self.missing(&client);
                 }
-                let copies = |copies: Vec<ReplicaDescriptor>| {
-                    let copy = |copy: ReplicaDescriptor| {
-                        let is_on_disk = copy.kind == ReplicaKind::LocalDisk;
-                        (copy.id, copy.size, copy.address, copy.endpoint, is_on_disk)
+                let replicas = |replicas: Vec<ReplicaDescriptor>| {
+                    let replica = |replica: ReplicaDescriptor| {
+                        let is_on_disk = replica.kind == ReplicaKind::LocalDisk;
+                        (replica.id, replica.size, replica.address, replica.endpoint, is_on_disk)
                     };
-                    copies.into_iter().map(copy).collect()
+                    replicas.into_iter().map(replica).collect()
                 };
-                found.into_iter().map(|found| found.map(copies)).collect()
+                found.into_iter().map(|found| found.map(replicas)).collect()
             }
             Err(error) => {
                 failed(self.errors(), &error);

@@ -1,7 +1,7 @@
 //! Ranged sessions: objects that are read, or written, in parts, with one request to the master before all of them.
 
 use mooncake_client::{
-    ErrorKind, ForeignRange, GetRanges, PutRanges, ReadRange, Refused, RunsOut, Source, Store, StoreError, Target,
+    Destination, ErrorKind, ForeignRange, GetRanges, PutRanges, ReadRange, Refused, RunsOut, Source, Store, StoreError,
     WriteRange,
 };
 use pyo3::prelude::*;
@@ -75,8 +75,9 @@ impl MooncakeDistributedStore {
     pub(crate) fn read_in_sessions(&self, py: Python<'_>, wanted: &Parts<'_>) -> PyResult<Vec<i64>> {
         self.move_parts(py, "batch_get_into_multi_buffer_ranges", wanted, |client, keys, parts| {
             let registry = client.registry();
-            let range =
-                |&(offset, memory): &Part| Target::foreign(memory, registry).map(|target| ReadRange { offset, target });
+            let range = |&(offset, memory): &Part| {
+                Destination::foreign(memory, registry).map(|destination| ReadRange { offset, destination })
+            };
             let (refused, mut items) = fitting(keys, parts, range, |key, ranges| GetRanges { key, ranges });
             refused.merge(client.read_in_sessions(&mut items))
         })

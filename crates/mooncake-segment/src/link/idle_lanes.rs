@@ -53,7 +53,7 @@ impl IdleLanes {
 }
 
 impl IdleLane {
-    /// Whether its peer has not hung up.
+    /// Whether its owner has not hung up.
     pub(super) fn is_alive(&self) -> bool {
         self.lane.is_alive()
     }
@@ -68,7 +68,7 @@ impl IdleLane {
         self.since = since;
     }
 
-    pub(super) fn lend(self) -> Lane {
+    pub(super) fn check_out(self) -> Lane {
         drop(self.place);
         self.lane
     }

@@ -31,12 +31,12 @@ struct Book {
     links: Mutex<LinkBook<Arc<Link>>>,
     /// A link has been made, or is not made after all.
     changed: Condvar,
-    origin: Instant,
+    time_origin: Instant,
 }
 
 impl Book {
     fn time(&self, at: Instant) -> Duration {
-        at.saturating_duration_since(self.origin)
+        at.saturating_duration_since(self.time_origin)
     }
 }
 
@@ -69,7 +69,7 @@ impl Links {
                 least_epoch: Arc::default(),
                 idle_lanes: Arc::default(),
             }),
-            book: Arc::new(Book { links, changed: Condvar::new(), origin: Instant::now() }),
+            book: Arc::new(Book { links, changed: Condvar::new(), time_origin: Instant::now() }),
         })
     }
 
@@ -95,7 +95,12 @@ impl Links {
                     MutexGuard::unlocked(&mut links, || deadline.check()).map_err(|error| ended(error, address))?;
                 }
                 Look::Avoid { ago, reason, passing } => {
-                    return Err(LinkError::Avoided { segment: address.label().to_string(), ago, reason, passing });
+                    return Err(LinkError::Avoided {
+                        segment: address.display_name().to_string(),
+                        ago,
+                        reason,
+                        passing,
+                    });
                 }
                 Look::Closed => return Err(LinkError::Closed),
             }
@@ -118,7 +123,7 @@ impl Links {
         if session == self.connector.options.session {
             self.link(address, deadline)
         } else {
-            Err(LinkError::SessionOver { segment: address.label().to_string() })
+            Err(LinkError::SessionOver { segment: address.display_name().to_string() })
         }
     }
 
@@ -128,7 +133,7 @@ impl Links {
         address: &SegmentAddress,
         deadline: &Deadline<'_>,
     ) -> Result<Arc<Link>, LinkError> {
-        let segment = || address.label().to_string();
+        let segment = || address.display_name().to_string();
         let made = self.connector.connect(address, deadline);
         let now = Instant::now();
         if made.is_err() {
@@ -148,8 +153,8 @@ impl Links {
         };
         match link.path() {
             // No choice to report.
-            Path::Local => tracing::debug!(segment = &*address.label(), path = %link.path(), "link"),
-            path => tracing::info!(segment = &*address.label(), %path, reason = link.reason(), "link"),
+            Path::Local => tracing::debug!(segment = &*address.display_name(), path = %link.path(), "link"),
+            path => tracing::info!(segment = &*address.display_name(), %path, reason = link.reason(), "link"),
         }
         let link = Arc::new(link);
         let better_at = better_later.then(|| making.book.time(now) + self.connector.options.retry_after);
@@ -176,7 +181,7 @@ impl Links {
                     let (path, improved) = (link.path(), book.links.lock().improved(permit, Arc::new(link)));
                     match improved {
                         // A caller that uses the former one still does so until its call ends.
-                        Ok(_former) => tracing::info!(segment = &*address.label(), %path, "link, after all"),
+                        Ok(_former) => tracing::info!(segment = &*address.display_name(), %path, "link, after all"),
                         Err(late) => discard(&connector.reclaimer, late),
                     }
                 }
@@ -281,7 +286,7 @@ impl Drop for Links {
 fn ended(error: WaitError, address: &SegmentAddress) -> LinkError {
     match error {
         WaitError::Interrupted => LinkError::Interrupted,
-        WaitError::Expired(_) => LinkError::Timeout { segment: address.label().to_string() },
+        WaitError::Expired(_) => LinkError::Timeout { segment: address.display_name().to_string() },
     }
 }
 

@@ -1,4 +1,4 @@
-//! The initiator's side: links to segments, by the best path there is.
+//! A peer's side: links to segments, by the best path there is.
 
 mod connector;
 #[cfg(test)]
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{
-    CopyError, Mapping, ReadError, Source, Target, Verify, crc_of_sources, crc_of_targets, total_of_sources,
-    total_of_targets,
+    CopyError, Destination, Mapping, ReadError, Source, Verify, crc_of_destinations, crc_of_sources,
+    total_of_destinations, total_of_sources,
 };
 use mooncake_os::{Deadline, forked};
 
@@ -45,7 +45,7 @@ pub struct Link {
     uuid: SegmentUuid,
     bytes: u64,
     name: String,
-    label: Arc<str>,
+    segment: Arc<str>,
     reason: String,
     kind: Kind,
     forgotten: AtomicBool,
@@ -67,7 +67,7 @@ impl Link {
             uuid: address.uuid,
             bytes: address.bytes,
             name: address.name.clone(),
-            label: address.label(),
+            segment: address.display_name(),
             reason,
             kind,
             forgotten: AtomicBool::new(false),
@@ -174,11 +174,11 @@ impl Link {
         &self,
         rid: Rid,
         offset: u64,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
-        let span = Span { rid, offset, len: total_of_targets(pieces) };
+        let span = Span { rid, offset, len: total_of_destinations(pieces) };
         self.check(span)?;
         let mapping = match &self.kind {
             Kind::Local(served, _) => served.memory.mapping(),
@@ -203,7 +203,8 @@ impl Link {
         let view = match &self.kind {
             Kind::Local(served, inside) => {
                 let mapping = served.memory.view_mapping();
-                let mapping = mapping.map_err(|source| TransferError::Map { peer: self.label.to_string(), source })?;
+                let mapping =
+                    mapping.map_err(|source| TransferError::Map { segment: self.segment.to_string(), source })?;
                 mapping.view(rid, offset, len, verify).map(|bytes| View::local(inside, bytes))
             }
             Kind::Shared(attachment) => View::shared(attachment, rid, offset, len, verify),
@@ -243,7 +244,7 @@ impl Link {
         }
         let removed = matches!(&self.kind, Kind::Local(served, _) if served.is_removed());
         if removed || self.forgotten.load(Ordering::Acquire) {
-            return Err(TransferError::Gone { peer: self.label.to_string() });
+            return Err(TransferError::Gone { segment: self.segment.to_string() });
         }
         let Span { rid, offset, len } = span;
         if !rid.is_placement() {
@@ -273,40 +274,41 @@ impl Link {
         &self,
         pool: &LanePool,
         span: Span,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
         let outcome = pool.with_lane(deadline, |lane| lane.read(span, pieces, crc.is_some(), deadline));
-        let actual = outcome.result.map_err(|error| named(error, || crc_of_targets(0, pieces, 0, span.len).err()))?;
+        let actual =
+            outcome.result.map_err(|error| named(error, || crc_of_destinations(0, pieces, 0, span.len).err()))?;
         match crc {
             Some(expected) if expected != actual => {
-                Err(TransferError::Checksum { peer: self.label.to_string(), rid: span.rid.0, expected, actual })
+                Err(TransferError::Checksum { segment: self.segment.to_string(), rid: span.rid.0, expected, actual })
             }
             _ => Ok(()),
         }
     }
 
     fn denied(&self, rid: Rid, denied: Denied) -> TransferError {
-        let peer = self.label.to_string();
+        let segment = self.segment.to_string();
         match denied {
             Denied::Superseded { found } => {
-                TransferError::Superseded { peer, rid: rid.0, reason: format!("the extent carries {found:#x}") }
+                TransferError::Superseded { segment, rid: rid.0, reason: format!("the extent carries {found:#x}") }
             }
             Denied::OldEpoch { least } => {
-                TransferError::Superseded { peer, rid: rid.0, reason: format!("epoch {least} has begun") }
+                TransferError::Superseded { segment, rid: rid.0, reason: format!("epoch {least} has begun") }
             }
-            Denied::Busy => TransferError::Refused { peer, status: Status::Busy },
-            Denied::Closed => TransferError::Gone { peer },
+            Denied::Busy => TransferError::Refused { segment, status: Status::Busy },
+            Denied::Closed => TransferError::Gone { segment },
             Denied::Copy(e) => TransferError::Copy(e),
         }
     }
 
     fn unread(&self, error: ReadError) -> TransferError {
-        let peer = self.label.to_string();
+        let segment = self.segment.to_string();
         match error {
-            ReadError::Stale { rid, .. } => TransferError::Stale { peer, rid },
-            ReadError::Checksum { rid, expected, actual } => TransferError::Checksum { peer, rid, expected, actual },
+            ReadError::Stale { rid, .. } => TransferError::Stale { segment, rid },
+            ReadError::Checksum { rid, expected, actual } => TransferError::Checksum { segment, rid, expected, actual },
             ReadError::Copy(e) => TransferError::Copy(e),
         }
     }

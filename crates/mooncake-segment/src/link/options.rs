@@ -37,7 +37,7 @@ impl SegmentAddress {
     }
 
     /// The segment as messages name it.
-    pub fn label(&self) -> Arc<str> {
+    pub fn display_name(&self) -> Arc<str> {
         format!("{} ({})", self.name, self.uuid).into()
     }
 }
@@ -99,10 +99,10 @@ pub struct LinkOptions {
     /// Paths that may be used.
     pub paths: Paths,
     /// Longest time a transfer may stand still.
-    pub data_timeout: Duration,
+    pub stall_timeout: Duration,
     /// Longest time for one attempt to connect.
     pub connect_timeout: Duration,
-    /// After a failed attempt the peer is avoided for so long.
+    /// After a failed attempt the owner is avoided for so long.
     pub retry_after: Duration,
     /// Most TCP lanes to one segment.
     pub max_lanes: usize,
@@ -115,7 +115,7 @@ impl LinkOptions {
             session,
             mark: 0,
             paths: Paths::ALL,
-            data_timeout: Duration::from_secs(3),
+            stall_timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(1),
             retry_after: Duration::from_secs(1),
             max_lanes: 64,

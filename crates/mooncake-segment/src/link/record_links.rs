@@ -1,4 +1,4 @@
-//! Lanes to tiers, kept for the next read: the initiator's end.
+//! Lanes to tiers, kept for the next read: the peer's end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use mooncake_ids::SegmentUuid;
-use mooncake_memory::{Target, total_of_targets};
+use mooncake_memory::{Destination, total_of_destinations};
 use mooncake_os::{Deadline, ProcessIdentity};
 use parking_lot::Mutex;
 
@@ -41,7 +41,7 @@ impl RecordLinks {
         tier: &SegmentAddress,
         record: &Record,
         from: u64,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
@@ -49,7 +49,7 @@ impl RecordLinks {
             Some(lane) => lane,
             None => self.connect(tier, deadline)?,
         };
-        let len = total_of_targets(pieces);
+        let len = total_of_destinations(pieces);
         let span = Span { rid: record.rid, offset: from, len };
         let outcome = lane.read_record(record, span, pieces, crc.is_some(), deadline);
         if outcome.reusable {
@@ -57,7 +57,7 @@ impl RecordLinks {
         }
         match (outcome.result?, crc) {
             (found, Some(expected)) if found != expected => Err(TransferError::Checksum {
-                peer: tier.label().to_string(),
+                segment: tier.display_name().to_string(),
                 rid: record.rid.0,
                 expected,
                 actual: found,
@@ -111,9 +111,10 @@ impl RecordLinks {
             pid: self.process.pid,
             start_time: self.process.start_time,
         };
-        let (peer, timeouts): (Arc<str>, _) = (tier.label(), (self.options.connect_timeout, self.options.data_timeout));
+        let (segment, timeouts): (Arc<str>, _) =
+            (tier.display_name(), (self.options.connect_timeout, self.options.stall_timeout));
         let unreached = |what: String| TransferError::Broken {
-            peer: peer.to_string(),
+            segment: segment.to_string(),
             what: "reach the owner of a tier",
             source: std::io::Error::other(what),
         };
@@ -123,7 +124,7 @@ impl RecordLinks {
                 failed = unreached(format!("{address:?} is not ip:port or [ip]:port"));
                 continue;
             };
-            match Lane::open(address, &hello, tier.bytes, &peer, timeouts, deadline) {
+            match Lane::open(address, &hello, tier.bytes, &segment, timeouts, deadline) {
                 Ok(lane) => return Ok(lane),
                 Err(error) => failed = error,
             }

@@ -17,11 +17,11 @@ pub struct LinkBook<L> {
     retry_after: Duration,
     closed: bool,
     permits: u64,
-    slots: BTreeMap<SegmentUuid, Slot<L>>,
+    entries: BTreeMap<SegmentUuid, Entry<L>>,
 }
 
 #[derive(Debug)]
-enum Slot<L> {
+enum Entry<L> {
     /// The holder of the permit of this number makes it.
     Making(u64),
     Made {
@@ -91,7 +91,7 @@ pub enum Unwanted {
 impl<L: Clone> LinkBook<L> {
     /// No links yet.
     pub fn new(session: u64, retry_after: Duration) -> Self {
-        Self { session, retry_after, closed: false, permits: 0, slots: BTreeMap::new() }
+        Self { session, retry_after, closed: false, permits: 0, entries: BTreeMap::new() }
     }
 
     /// The session that they belong to. A fence asks the attachments of a placement's own session only: what another
@@ -106,10 +106,10 @@ impl<L: Clone> LinkBook<L> {
         if self.closed {
             return Look::Closed;
         }
-        let former = match self.slots.get_mut(&uuid) {
+        let former = match self.entries.get_mut(&uuid) {
             None => None,
-            Some(Slot::Making(_)) => return Look::Wait,
-            Some(Slot::Made { link, better, .. }) if !is_over(link) => {
+            Some(Entry::Making(_)) => return Look::Wait,
+            Some(Entry::Made { link, better, .. }) if !is_over(link) => {
                 if !matches!(better, Better::At(at) if *at <= now()) {
                     return Look::Use(link.clone());
                 }
@@ -117,8 +117,8 @@ impl<L: Clone> LinkBook<L> {
                 *better = Better::Tried(self.permits);
                 return Look::Improve(link.clone(), Permit { uuid, number: self.permits });
             }
-            Some(Slot::Made { link, .. }) => Some(link.clone()),
-            Some(Slot::Failed { at, reason, passing }) => {
+            Some(Entry::Made { link, .. }) => Some(link.clone()),
+            Some(Entry::Failed { at, reason, passing }) => {
                 let ago = now().saturating_sub(*at);
                 if ago < self.retry_after {
                     return Look::Avoid { ago, reason: reason.clone(), passing: *passing };
@@ -127,7 +127,7 @@ impl<L: Clone> LinkBook<L> {
             }
         };
         self.permits += 1;
-        self.slots.insert(uuid, Slot::Making(self.permits));
+        self.entries.insert(uuid, Entry::Making(self.permits));
         Look::Make(Permit { uuid, number: self.permits }, former)
     }
 
@@ -136,30 +136,30 @@ impl<L: Clone> LinkBook<L> {
         if self.closed {
             return Err(Unwanted::Closed);
         }
-        let slot = self.slot(permit).ok_or(Unwanted::Forgotten)?;
-        *slot = Slot::Made { link, better: better_later.map_or(Better::No, Better::At), was_over: false };
+        let entry = self.entry(permit).ok_or(Unwanted::Forgotten)?;
+        *entry = Entry::Made { link, better: better_later.map_or(Better::No, Better::At), was_over: false };
         Ok(())
     }
 
     /// There is no way, for a reason, which passes or not: it is not tried again at once.
     pub fn failed(&mut self, permit: Permit, now: Duration, reason: String, passing: bool) {
-        if let Some(slot) = self.slot(permit) {
-            *slot = Slot::Failed { at: now, reason, passing };
+        if let Some(entry) = self.entry(permit) {
+            *entry = Entry::Failed { at: now, reason, passing };
         }
     }
 
     /// The holder of a permit does not make the link after all: another caller may.
     pub fn given_back(&mut self, permit: Permit) {
-        if self.slot(permit).is_some() {
-            self.slots.remove(&permit.uuid);
+        if self.entry(permit).is_some() {
+            self.entries.remove(&permit.uuid);
         }
     }
 
     /// A better link was made. Gives the one to let go of: the former one, which callers that have it still use, or the
     /// better one itself (`Err`), which came too late.
     pub fn improved(&mut self, permit: Permit, link: L) -> Result<L, L> {
-        match self.slot(permit) {
-            Some(Slot::Made { link: current, better, was_over }) => {
+        match self.entry(permit) {
+            Some(Entry::Made { link: current, better, was_over }) => {
                 (*better, *was_over) = (Better::No, false);
                 Ok(std::mem::replace(current, link))
             }
@@ -169,34 +169,34 @@ impl<L: Clone> LinkBook<L> {
 
     /// No better link was made; it is to be tried again then, or never.
     pub fn not_improved(&mut self, permit: Permit, again: Option<Duration>) {
-        if let Some(Slot::Made { better, .. }) = self.slot(permit) {
+        if let Some(Entry::Made { better, .. }) = self.entry(permit) {
             *better = again.map_or(Better::No, Better::At);
         }
     }
 
     /// The segment is Gone. The link is to be ended, and one that is being made will be.
     pub fn forget(&mut self, uuid: SegmentUuid) -> Option<L> {
-        self.slots.remove(&uuid).and_then(Slot::into_link)
+        self.entries.remove(&uuid).and_then(Entry::into_link)
     }
 
     /// Parts with the links that are over and were over at the last call too, and so with memory that no caller needs.
     /// The next use of such a link would do the same, but there may be none, as of a segment that its master does not
     /// know. Between two calls an owner that hung up because it died is seen to be dead.
     pub fn part_with_over(&mut self, mut is_over: impl FnMut(&L) -> bool) -> Vec<L> {
-        let is_to_go = |_: &SegmentUuid, slot: &mut Slot<L>| match slot {
-            Slot::Made { link, was_over, .. } => {
+        let is_to_go = |_: &SegmentUuid, entry: &mut Entry<L>| match entry {
+            Entry::Made { link, was_over, .. } => {
                 let is_over = is_over(link);
                 std::mem::replace(was_over, is_over) && is_over
             }
             _ => false,
         };
-        self.slots.extract_if(.., is_to_go).filter_map(|(_, slot)| slot.into_link()).collect()
+        self.entries.extract_if(.., is_to_go).filter_map(|(_, entry)| entry.into_link()).collect()
     }
 
     /// The session is over. The caller ends all links; the maker of a link ends it when it is made.
     pub fn close(&mut self) -> Vec<L> {
         self.closed = true;
-        std::mem::take(&mut self.slots).into_values().filter_map(Slot::into_link).collect()
+        std::mem::take(&mut self.entries).into_values().filter_map(Entry::into_link).collect()
     }
 
     /// Whether the session is over.
@@ -206,23 +206,23 @@ impl<L: Clone> LinkBook<L> {
 
     /// Every link that is up.
     pub fn links(&self) -> impl Iterator<Item = &L> {
-        self.slots.values().filter_map(|slot| if let Slot::Made { link, .. } = slot { Some(link) } else { None })
+        self.entries.values().filter_map(|entry| if let Entry::Made { link, .. } = entry { Some(link) } else { None })
     }
 
     /// What a permit is for, if it is worth anything.
-    fn slot(&mut self, Permit { uuid, number }: Permit) -> Option<&mut Slot<L>> {
-        let slot = self.slots.get_mut(&uuid)?;
-        let current = match slot {
-            Slot::Making(current) | Slot::Made { better: Better::Tried(current), .. } => *current,
+    fn entry(&mut self, Permit { uuid, number }: Permit) -> Option<&mut Entry<L>> {
+        let entry = self.entries.get_mut(&uuid)?;
+        let current = match entry {
+            Entry::Making(current) | Entry::Made { better: Better::Tried(current), .. } => *current,
             _ => return None,
         };
-        (current == number).then_some(slot)
+        (current == number).then_some(entry)
     }
 }
 
-impl<L> Slot<L> {
+impl<L> Entry<L> {
     fn into_link(self) -> Option<L> {
-        if let Slot::Made { link, .. } = self { Some(link) } else { None }
+        if let Entry::Made { link, .. } = self { Some(link) } else { None }
     }
 }
 

@@ -1,8 +1,8 @@
 //! What is decided here, apart from the sockets, threads, clocks and locks that carry it out.
 //!
-//! These are state machines: the same inputs give the same outputs. Time is a [`std::time::Duration`] since an origin
-//! that the driver chooses. In the product the drivers are the files beside this folder; in virtual time it is the
-//! simulation. For that this module can be reached from outside; it has no stable interface.
+//! These are state machines: the same inputs give the same outputs. Time is a [`std::time::Duration`] since a time
+//! origin that the driver chooses. In the product the drivers are the files beside this folder; in virtual time it is
+//! the simulation. For that this module can be reached from outside; it has no stable interface.
 
 #[cfg(test)]
 mod fixture;
@@ -22,5 +22,5 @@ pub use insiders::Insiders;
 pub use least_epoch::LeastEpoch;
 pub use link_book::{LinkBook, Look, Permit, Unwanted};
 pub use owner::{Fence, Newcomer, Output, Owner, ProcessGone, Segment};
-pub use peer::{FAREWELL, Heard, Leave, Peer};
+pub use peer::{DETACHED, Heard, Peer, WritePermission};
 pub use remains::Remains;

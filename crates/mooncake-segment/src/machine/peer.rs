@@ -10,8 +10,8 @@ use super::Writes;
 use crate::epoch::Epoch;
 use crate::protocol::frames::{Frame, Op};
 
-/// What a peer says last: the memory is unmapped.
-pub const FAREWELL: Frame = Frame::plain(Op::Detached, 0);
+/// What a peer says last, when the memory is unmapped or never will be mapped.
+pub const DETACHED: Frame = Frame::plain(Op::Detached, 0);
 
 /// One attachment of this process to a segment of another one. Its writes pass a [`super::Gate`] of their own.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct EpochAsked {
 /// Whether the memory may be mapped writable. It may with the owner's consent: from then on the owner waits for this
 /// process when it fences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leave {
+pub enum WritePermission {
     /// It may.
     Granted,
     /// Not before this is sent, and [`Peer::has_asked`].
@@ -78,13 +78,14 @@ impl Peer {
 
     // ------------------------------------------------------ this process's side
 
-    /// Whether this process may write, and what is to be done for it.
-    pub fn leave_to_write(&self) -> Leave {
+    /// Whether this process may write, and what is to be done for it: [`Op::Upgrade`] asks for that, [`Op::Upgraded`]
+    /// grants it.
+    pub fn write_permission(&self) -> WritePermission {
         match self.upgrade {
-            Upgrade::No if mutant!(WritersNeedNoLeave) => Leave::Granted,
-            Upgrade::No => Leave::Ask(Frame::plain(Op::Upgrade, 0)),
-            Upgrade::Asked => Leave::Awaited,
-            Upgrade::Granted => Leave::Granted,
+            Upgrade::No if mutant!(WritersNeedNoPermission) => WritePermission::Granted,
+            Upgrade::No => WritePermission::Ask(Frame::plain(Op::Upgrade, 0)),
+            Upgrade::Asked => WritePermission::Awaited,
+            Upgrade::Granted => WritePermission::Granted,
         }
     }
 
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_about_an_epoch_settles_earlier_ones_and_no_later_one() {
+    fn the_word_about_an_epoch_answers_earlier_ones_and_no_later_one() {
         let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
         for epoch in [A2, A3] {
             peer.heard(&Frame::take_epoch(epoch), &memory);
@@ -272,14 +273,14 @@ mod tests {
     #[test]
     fn the_owner_is_asked_once_before_the_memory_is_written() {
         let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
-        let ask = Leave::Ask(Frame::plain(Op::Upgrade, 0));
-        assert_eq!((peer.leave_to_write(), peer.leave_to_write()), (ask, ask), "it has not been sent yet");
+        let ask = WritePermission::Ask(Frame::plain(Op::Upgrade, 0));
+        assert_eq!((peer.write_permission(), peer.write_permission()), (ask, ask), "it has not been sent yet");
         peer.has_asked();
-        assert_eq!(peer.leave_to_write(), Leave::Awaited);
+        assert_eq!(peer.write_permission(), WritePermission::Awaited);
         assert_eq!(peer.heard(&Frame::plain(Op::Upgraded, 1), &memory), Heard::Granted);
         peer.has_asked();
-        assert_eq!(peer.leave_to_write(), Leave::Granted);
-        assert_eq!(peer.heard(&FAREWELL, &memory), Heard::Nothing, "an owner that says so is of a later version");
+        assert_eq!(peer.write_permission(), WritePermission::Granted);
+        assert_eq!(peer.heard(&DETACHED, &memory), Heard::Nothing, "an owner that says so is of a later version");
     }
 
     #[test]

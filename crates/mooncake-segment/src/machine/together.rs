@@ -138,7 +138,7 @@ impl World {
             }
             Step::Upgrade(who) => {
                 let (_, process) = self.pick(who)?;
-                if let Leave::Ask(frame) = process.peer.leave_to_write() {
+                if let WritePermission::Ask(frame) = process.peer.write_permission() {
                     process.to_owner.push_back(frame);
                     process.peer.has_asked();
                 }
@@ -180,7 +180,7 @@ impl World {
                 // Each write keeps the memory mapped until it has ended.
                 let (_, process) = self.pick(who).filter(|(_, process)| process.mapped && process.writes.is_empty())?;
                 process.mapped = false;
-                process.to_owner.push_back(FAREWELL);
+                process.to_owner.push_back(DETACHED);
             }
             Step::Place(session, extent) => {
                 let extent = extent.index(self.extents.len());
@@ -193,7 +193,8 @@ impl World {
                 let placement = (!self.placements.is_empty()).then(|| what.index(self.placements.len()))?;
                 let Placement { rid, extent, session, .. } = self.placements[placement];
                 let (_, process) = self.pick(who)?;
-                let may = process.peer.leave_to_write() == Leave::Granted && process.connected && process.mapped;
+                let may =
+                    process.peer.write_permission() == WritePermission::Granted && process.connected && process.mapped;
                 if may && process.session == session {
                     let Memory { gate, stamps, .. } = &*process.memory;
                     let write = gate.borrow_mut().admit(&**stamps, rid, extent as u64 * KIB, KIB, ()).ok()?;
@@ -227,7 +228,7 @@ impl World {
                 self.taken = if taken.is_empty() { self.taken } else { number };
             }
         }
-        self.owner.settle(Duration::ZERO, &mut out);
+        self.owner.check_promises(Duration::ZERO, &mut out);
         out.into_iter().for_each(|output| self.carry_out(output));
         Some(())
     }

@@ -33,10 +33,10 @@ pub(crate) const FEATURE_KNOWN_PINS: u8 = 1 << 0;
 /// In the reply to it: this owner takes an [`Op::Introduce`].
 pub(crate) const FEATURE_INTRODUCTIONS: u8 = 1 << 1;
 
-/// Closed to make room for others, a lane has been idle for so long. Another initiator may be at work on a younger one.
+/// Closed to make room for others, a lane has been idle for so long. Another peer may be at work on a younger one.
 pub(crate) const LANE_KEPT: Duration = Duration::from_secs(10);
 
-/// An initiator closes a lane that it has not used for so long, so that no request meets an owner that is about to
+/// A peer closes a lane that it has not used for so long, so that no request meets an owner that is about to
 /// close it.
 pub(crate) const LANE_REUSED: Duration = Duration::from_secs(5);
 
@@ -60,17 +60,17 @@ pub(crate) enum Purpose {
     Files,
 }
 
-/// First message of a connection, from its initiator.
+/// First message of a connection, from the peer that opened it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub version: u16,
     pub purpose: Purpose,
-    /// What the initiator keeps to besides. Zero from older ones, and ignored by them.
+    /// What the peer keeps to besides. Zero from older ones, and ignored by them.
     pub features: u8,
     pub session: u64,
     pub access_key: u64,
     pub uuid: SegmentUuid,
-    /// With `start_time`, names the initiator's process where the kernel
+    /// With `start_time`, names the peer's process where the kernel
     /// cannot give its pidfd.
     pub pid: u32,
     pub start_time: u64,
@@ -130,11 +130,11 @@ pub(crate) fn begins_as_hello(bytes: &[u8]) -> bool {
 pub(crate) struct HelloReply {
     pub version: u16,
     pub status: Status,
-    /// What the owner was asked to obey. The id is zero from older ones, and ignored by older initiators.
+    /// What the owner was asked to obey. The id is zero from older ones, and ignored by older peers.
     pub epoch: Epoch,
     pub bytes: u64,
     pub uuid: SegmentUuid,
-    /// What the owner knows besides. Zero from older ones, and ignored by older initiators.
+    /// What the owner knows besides. Zero from older ones, and ignored by older peers.
     pub features: u8,
 }
 
@@ -179,7 +179,7 @@ pub enum Op {
     Upgrade,
     /// Attach, to the peer: you may.
     Upgraded,
-    /// Attach, to the peer: say when nothing of yours writes this placement any more.
+    /// Attach, to the peer, for a fence: say when nothing of yours writes this placement any more.
     Quiesce,
     /// Attach, to the owner: so it is, and the extent carries its tombstone.
     Quiesced,
@@ -188,7 +188,7 @@ pub enum Op {
     TakeEpoch,
     /// Attach, to the owner: so it is.
     EpochTaken,
-    /// Attach, to the owner: the memory is unmapped.
+    /// Attach, to the owner: the memory is unmapped, or never was mapped. Nothing comes behind it.
     Detached,
     /// Attach, to the owner: the rid is the mark of this session's process, by which its master believes its end.
     Introduce,

@@ -30,7 +30,7 @@ const PENDING_MAX: usize = 512;
 /// So many events are taken, and so many connections accepted, before the others have their turn.
 const AT_ONCE: usize = 64;
 
-/// Rest after the process ran out of descriptors.
+/// Pause after the process ran out of descriptors.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 
 /// More than a client says to a master before it hears an answer.
@@ -82,7 +82,7 @@ pub(super) struct Acceptor {
     callers: Callers,
     faults: PeerLog<IpAddr>,
     /// The process is out of descriptors: none is taken before that.
-    rest_until: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 impl Acceptor {
@@ -92,13 +92,13 @@ impl Acceptor {
         let tcp = readiness.watch(Arc::new(Guarded::new(tcp)), Of::Tcp.number(), Ready::IN)?;
         let unix = unix.map(|unix| readiness.watch(Arc::new(Guarded::new(unix)), Of::Unix.number(), Ready::IN));
         let unix = unix.transpose()?;
-        Ok(Acceptor { shared, tcp, unix, callers: Callers::default(), faults: PeerLog::default(), rest_until: None })
+        Ok(Acceptor { shared, tcp, unix, callers: Callers::default(), faults: PeerLog::default(), paused_until: None })
     }
 
     pub(super) fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Acquire) {
             let overdue = self.callers.next_overdue().map(|(_, deadline)| deadline);
-            let soonest = overdue.into_iter().chain(self.shared.next_settle()).chain(self.rest_until).min();
+            let soonest = overdue.into_iter().chain(self.shared.next_check()).chain(self.paused_until).min();
             let timeout = soonest.map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
             match self.shared.readiness.wait::<AT_ONCE>(timeout) {
                 Ok(ready) => ready.for_each(|(number, flags)| self.attend(Of::numbered(number), flags)),
@@ -107,7 +107,7 @@ impl Acceptor {
                     std::thread::sleep(OUT_OF_DESCRIPTORS);
                 }
             }
-            self.shared.settle();
+            self.shared.check_promises();
             self.keep_time(Instant::now());
         }
     }
@@ -141,8 +141,8 @@ impl Acceptor {
         {
             self.show_out(id, "no hello in time");
         }
-        if self.rest_until.is_some_and(|until| until <= now) {
-            self.rest_until = None;
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
             self.listen(Ready::IN);
         }
     }
@@ -245,7 +245,7 @@ impl Acceptor {
             Err(e) => Errno::from_io_error(&e),
         };
         if matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) {
-            self.rest_until = Some(Instant::now() + OUT_OF_DESCRIPTORS);
+            self.paused_until = Some(Instant::now() + OUT_OF_DESCRIPTORS);
             self.listen(Ready::empty());
             self.show_out_all_but(self.callers.len() / 2, "no descriptor is left");
             self.shared.lanes.make_room();
@@ -275,10 +275,10 @@ fn admit_to_tier(shared: &Arc<Shared>, caller: Caller, hello: &Hello, tier: Arc<
     let status = if tier.access_key == hello.access_key { Status::Unsupported } else { Status::WrongKey };
     match caller {
         Caller::Tcp(stream, _) if hello.purpose == Purpose::Lane && status == Status::Unsupported => {
-            record_lane::open(stream, hello, tier, shared.options.data_timeout)
+            record_lane::open(stream, hello, tier, shared.options.stall_timeout)
         }
         Caller::Unix(stream) if hello.purpose == Purpose::Files && status == Status::Unsupported => {
-            record_files::open(stream, hello, tier, shared.options.data_timeout)
+            record_files::open(stream, hello, tier, shared.options.stall_timeout)
         }
         Caller::Tcp(stream, _) => refuse(&*stream, hello, status),
         Caller::Unix(stream) => refuse(&*stream, hello, status),

@@ -322,8 +322,8 @@ mod tests {
     }
 
     #[test]
-    fn a_farewell_is_heard_though_the_process_takes_nothing_any_more() {
-        for farewell in [false, true] {
+    fn a_detached_is_heard_though_the_process_takes_nothing_any_more() {
+        for detached in [false, true] {
             let (server, memory, _) = owner(1 << 20, Quiet);
             let (shared, uuid) = (&server.shared, memory.uuid());
             let mut state = shared.state.lock();
@@ -341,15 +341,15 @@ mod tests {
                 }
             }
             caller.write_all(&Frame::plain(Op::Upgrade, 0).encode()).unwrap();
-            if farewell {
+            if detached {
                 caller.write_all(&Frame::plain(Op::Detached, 0).encode()).unwrap();
             }
             drop(caller);
             drop(state);
             shared.attach_writable(id);
             let state = shared.state.lock();
-            assert_eq!((state.owner.attached(), state.attached.len()), if farewell { (0, 0) } else { (1, 1) });
-            assert!(farewell || state.attached[&id].pipe.is_none(), "it is not waited for any more");
+            assert_eq!((state.owner.attached(), state.attached.len()), if detached { (0, 0) } else { (1, 1) });
+            assert!(detached || state.attached[&id].pipe.is_none(), "it is not waited for any more");
         }
     }
 }

@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// A connection takes nothing any more. What the process has said before that is still to be heard: its farewell
+    /// A connection takes nothing any more. What the process has said before that is still to be heard: a `Detached`
     /// may be among it, and without that the end of the process would be waited for.
     pub(super) fn broken(&mut self, id: u64, why: &io::Error, out: &mut Vec<Output>) {
         while let Some(pipe) = self.attached.get_mut(&id).and_then(|attached| attached.pipe.as_mut())
@@ -93,18 +93,18 @@ impl Shared {
     }
 
     /// Looks at every unfinished promise again and reports the kept ones.
-    pub(super) fn settle(&self) {
+    pub(super) fn check_promises(&self) {
         let later = {
             let mut state = self.state.lock();
             let mut out = Vec::new();
-            state.owner.settle(self.now(), &mut out);
+            state.owner.check_promises(self.now(), &mut out);
             state.carry_out(out)
         };
         self.report(later);
     }
 
     /// When to do that again whatever happens: lanes are to be cut then.
-    pub(super) fn next_settle(&self) -> Option<Instant> {
+    pub(super) fn next_check(&self) -> Option<Instant> {
         self.state.lock().owner.next_cut().map(|at| self.started + at)
     }
 
@@ -190,7 +190,7 @@ mod tests {
         {
             let mut state = server.shared.state.lock();
             let stream = state.attached.values().next().unwrap().pipe.as_ref().unwrap().stream().clone();
-            // Its farewell is on its way, and the owner's thread waits for the lock.
+            // Its `Detached` is on its way, and the owner's thread waits for the lock.
             links.close();
             let closed = || {
                 let mut fds = [PollFd::new(&**stream, PollFlags::empty())];
@@ -206,7 +206,7 @@ mod tests {
             assert_eq!(state.owner.take_epoch(Duration::ZERO, Epoch::numbered(2), &mut out), Ok(Vec::new()));
             state.carry_out(out);
         }
-        server.shared.settle();
+        server.shared.check_promises();
         assert_eq!((server.taken(memory.uuid()), server.attached()), (2, 0));
     }
 
@@ -242,34 +242,34 @@ mod tests {
         answer
     }
 
-    fn settled(state: &mut State) -> Vec<Output> {
+    fn kept_promises(state: &mut State) -> Vec<Output> {
         let mut out = Vec::new();
-        state.owner.settle(Duration::ZERO, &mut out);
+        state.owner.check_promises(Duration::ZERO, &mut out);
         out
     }
 
     #[test]
     fn all_that_a_process_said_before_its_connection_broke_is_heard_and_nothing_behind_it() {
-        for (answers, farewell) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
+        for (answers, detached) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
             let (mut state, uuid, id, mut process) = attached();
             let fences = [fence(uuid, 1), fence(uuid, 2), fence(uuid, 3)];
             let asked_for = fences.map(|fence| asked(&mut state, fence).unwrap());
             for answer in &asked_for[..answers] {
                 process.write_all(&answer.encode()).unwrap();
             }
-            if farewell {
+            if detached {
                 process.write_all(&Frame::plain(Op::Detached, 0).encode()).unwrap();
             }
             drop(process);
             // The owner finds out when it has something to say.
             assert!(asked(&mut state, fence(uuid, 4)).is_some());
-            let heard = if farewell { 4 } else { answers as u64 };
-            let kept: Vec<u64> = settled(&mut state).iter().map(fenced).collect();
+            let heard = if detached { 4 } else { answers as u64 };
+            let kept: Vec<u64> = kept_promises(&mut state).iter().map(fenced).collect();
             let (answered, rest) = kept.split_at(answers);
             assert_eq!(answered, (1..=answers as u64).collect::<Vec<u64>>(), "in the order of its answers");
             assert_eq!((answered.len() + rest.len()) as u64, heard);
-            assert_eq!((state.owner.attached(), state.attached.len()), if farewell { (0, 0) } else { (1, 1) });
-            if farewell {
+            assert_eq!((state.owner.attached(), state.attached.len()), if detached { (0, 0) } else { (1, 1) });
+            if detached {
                 continue;
             }
 
@@ -278,11 +278,11 @@ mod tests {
             assert_eq!(asked(&mut state, fence(uuid, 5)), None);
             let mut out = Vec::new();
             state.owner.heard(id, &asked_for[2], &mut out);
-            assert_eq!((out, settled(&mut state)), (vec![], vec![]));
+            assert_eq!((out, kept_promises(&mut state)), (vec![], vec![]));
             let mut out = Vec::new();
             state.owner.process_ended(id, &mut out);
             state.carry_out(out);
-            assert_eq!(settled(&mut state).len(), 5 - answers);
+            assert_eq!(kept_promises(&mut state).len(), 5 - answers);
             assert_eq!((state.owner.attached(), state.attached.len()), (0, 0));
         }
     }
@@ -299,7 +299,7 @@ mod tests {
         state.lost(id, &io::ErrorKind::UnexpectedEof.into());
         assert!(state.attached[&id].pipe.is_none());
         assert_eq!(asked(&mut state, fence(uuid, 1)), None, "a list of questions would grow until its process ends");
-        assert_eq!((settled(&mut state), state.owner.attached()), (vec![], 1), "that it hung up proves nothing");
+        assert_eq!((kept_promises(&mut state), state.owner.attached()), (vec![], 1), "that it hung up proves nothing");
     }
 
     #[test]

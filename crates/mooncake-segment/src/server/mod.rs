@@ -54,7 +54,7 @@ pub struct ServerOptions {
     /// Whether same-host peers may ask for the memory itself.
     pub unix: bool,
     /// Longest time a lane may stand still in mid-request.
-    pub data_timeout: Duration,
+    pub stall_timeout: Duration,
     /// Most data lanes at a time. Beyond it the owner closes lanes that have long been idle, then refuses new ones.
     pub max_lanes: usize,
     /// Most threads for them, as many as may be in the midst of a large request. When all are at work, requests wait.
@@ -64,8 +64,8 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// Listens on an address, with the defaults for all else.
     pub fn new(bind: IpAddr, port: u16, session: u64) -> ServerOptions {
-        let data_timeout = Duration::from_secs(3);
-        ServerOptions { bind, port, session, unix: true, data_timeout, max_lanes: 16_384, max_workers: 2_048 }
+        let stall_timeout = Duration::from_secs(3);
+        ServerOptions { bind, port, session, unix: true, stall_timeout, max_lanes: 16_384, max_workers: 2_048 }
     }
 }
 
@@ -189,7 +189,7 @@ impl SegmentServer {
         drop(state);
         self.shared.report(later);
         let mut writing = served.gate.close();
-        let deadline = Instant::now() + self.shared.options.data_timeout;
+        let deadline = Instant::now() + self.shared.options.stall_timeout;
         self.shared.lanes.cut(uuid);
         let drained = loop {
             let are_gone = self.shared.lanes.are_gone(uuid, Duration::from_millis(5));
@@ -319,7 +319,7 @@ mod tests {
     fn memory_that_a_thread_of_this_process_still_writes_is_not_to_be_given_back() {
         let options = ServerOptions {
             unix: false,
-            data_timeout: Duration::from_millis(50),
+            stall_timeout: Duration::from_millis(50),
             ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1)
         };
         let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();

@@ -18,7 +18,7 @@ pub(super) fn open(
     stream: Guarded<UnixStream>,
     hello: &Hello,
     tier: Arc<ServedTier>,
-    data_timeout: Duration,
+    stall_timeout: Duration,
 ) -> Result<(), Status> {
     // What may read the file of one may read those of all: only who could open the folder's files by itself.
     let is_own_user = peer_credentials(&*stream).is_ok_and(|credentials| credentials.is_own_user());
@@ -41,7 +41,7 @@ pub(super) fn open(
     let builder = std::thread::Builder::new().name("mooncake-files".into());
     let serve = move || {
         let _counted = counted;
-        if let Err(error) = serve(&stream, &reply, &tier, data_timeout) {
+        if let Err(error) = serve(&stream, &reply, &tier, stall_timeout) {
             tracing::debug!(%error, "a process that reads a tier by itself asks for no more of its files");
         }
     };
@@ -52,11 +52,11 @@ fn serve(
     stream: &Guarded<UnixStream>,
     reply: &HelloReply,
     tier: &ServedTier,
-    data_timeout: Duration,
+    stall_timeout: Duration,
 ) -> io::Result<()> {
-    prepare(&**stream, data_timeout)?;
+    prepare(&**stream, stall_timeout)?;
     (&**stream).write_all(&reply.encode())?;
-    while let Some(frame) = next_frame(&**stream, tier, data_timeout)? {
+    while let Some(frame) = next_frame(&**stream, tier, stall_timeout)? {
         if frame.op != Op::File {
             return Err(io::ErrorKind::InvalidData.into());
         }

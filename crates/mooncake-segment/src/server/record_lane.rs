@@ -59,7 +59,7 @@ pub(super) fn open(
     stream: Guarded<TcpStream>,
     hello: &Hello,
     tier: Arc<ServedTier>,
-    data_timeout: Duration,
+    stall_timeout: Duration,
 ) -> Result<(), Status> {
     let Some(counted) = Counted::one_more() else {
         return super::acceptor::refuse(&*stream, hello, Status::Overloaded);
@@ -75,7 +75,7 @@ pub(super) fn open(
     let builder = std::thread::Builder::new().name("mooncake-records".into());
     let serve = move || {
         let _counted = counted;
-        let mut lane = Lane { stream, tier, data_timeout, named: None, buffer: Vec::new() };
+        let mut lane = Lane { stream, tier, stall_timeout, named: None, buffer: Vec::new() };
         let ended = lane.begin(&reply).and_then(|()| lane.serve());
         if let Err(error) = ended {
             tracing::debug!(%error, "a lane to a tier ended");
@@ -87,7 +87,7 @@ pub(super) fn open(
 struct Lane {
     stream: Guarded<TcpStream>,
     tier: Arc<ServedTier>,
-    data_timeout: Duration,
+    stall_timeout: Duration,
     /// What the next reads are of.
     named: Option<Record>,
     buffer: Vec<u8>,
@@ -95,13 +95,13 @@ struct Lane {
 
 impl Lane {
     fn begin(&mut self, reply: &HelloReply) -> io::Result<()> {
-        prepare(&*self.stream, self.data_timeout)?;
+        prepare(&*self.stream, self.stall_timeout)?;
         self.stream.set_nodelay(true)?;
         (&*self.stream).write_all(&reply.encode())
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        while let Some(frame) = next_frame(&*self.stream, &self.tier, self.data_timeout)? {
+        while let Some(frame) = next_frame(&*self.stream, &self.tier, self.stall_timeout)? {
             match frame.op {
                 Op::Record => self.named = Record::of(&frame),
                 Op::Read => self.answer(&frame)?,
@@ -150,18 +150,18 @@ impl Lane {
 }
 
 /// A stream that waits, and looks now and then whether it is to end.
-pub(super) fn prepare(stream: impl AsFd, data_timeout: Duration) -> io::Result<()> {
+pub(super) fn prepare(stream: impl AsFd, stall_timeout: Duration) -> io::Result<()> {
     let stream = socket2::SockRef::from(&stream);
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(POLL_INTERVAL))?;
-    stream.set_write_timeout(Some(data_timeout))
+    stream.set_write_timeout(Some(stall_timeout))
 }
 
 /// The next request; none when the peer has hung up, or has asked for nothing for long.
 pub(super) fn next_frame(
     mut stream: impl Read,
     tier: &ServedTier,
-    data_timeout: Duration,
+    stall_timeout: Duration,
 ) -> io::Result<Option<Frame>> {
     let (mut bytes, mut have, began) = ([0; FRAME_LEN], 0, Instant::now());
     while have < FRAME_LEN {
@@ -172,7 +172,7 @@ pub(super) fn next_frame(
             Ok(0) => return Ok(None),
             Ok(count) => have += count,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                let limit = if have == 0 { LANE_KEPT } else { data_timeout };
+                let limit = if have == 0 { LANE_KEPT } else { stall_timeout };
                 if began.elapsed() > limit {
                     return Ok(None);
                 }

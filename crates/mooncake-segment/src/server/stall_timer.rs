@@ -10,7 +10,7 @@ use crate::rate::RATE_MIN;
 #[derive(Debug)]
 pub(super) struct StallTimer {
     /// A peer that moves no byte for so long in the middle of a request loses its lane.
-    still: Duration,
+    stall_timeout: Duration,
     /// Of the request.
     bytes: u64,
     /// The end of the request, since its peer first let its worker wait.
@@ -21,8 +21,8 @@ pub(super) struct StallTimer {
 
 impl StallTimer {
     /// With a peer that may move no byte for so long.
-    pub(super) fn new(still: Duration) -> StallTimer {
-        StallTimer { still, bytes: 0, due: None, until: None }
+    pub(super) fn new(stall_timeout: Duration) -> StallTimer {
+        StallTimer { stall_timeout, bytes: 0, due: None, until: None }
     }
 
     /// From here on a request of so many bytes has its time; 0: as much as is known of the next one.
@@ -41,7 +41,7 @@ impl StallTimer {
             let waits = worker.held_up;
             if waits {
                 let now = Instant::now();
-                let whole = self.still + Duration::from_secs(self.bytes / RATE_MIN);
+                let whole = self.stall_timeout + Duration::from_secs(self.bytes / RATE_MIN);
                 let due = *self.due.get_or_insert(now + whole);
                 if now >= due {
                     return Err(End::Bad("it took too long for its request".into()));
@@ -51,7 +51,7 @@ impl StallTimer {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     if waits {
-                        let still = Instant::now() + self.still;
+                        let still = Instant::now() + self.stall_timeout;
                         self.until = Some(self.due.map_or(still, |due| due.min(still)));
                         return Ok(None);
                     }

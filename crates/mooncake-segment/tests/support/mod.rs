@@ -1,4 +1,4 @@
-//! An owner, its initiators, and a second process to be stopped and killed.
+//! An owner, its peers, and a second process to be stopped and killed.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::io::{Read, Write};

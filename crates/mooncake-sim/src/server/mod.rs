@@ -220,7 +220,7 @@ impl Server {
             world.until(next.unwrap_or(world.now() + Duration::from_secs(5)), self.inner.wake.get()).await;
             let mut state = self.inner.state.borrow_mut();
             let mut out = Vec::new();
-            state.owner.settle(world.now(), &mut out);
+            state.owner.check_promises(world.now(), &mut out);
             self.carry_out(state, out);
         }
     }

@@ -37,7 +37,7 @@ impl Store {
         self.inner.world.now() < stops && !self.is_closed()
     }
 
-    pub(crate) async fn rest(&self, micros: u64) {
+    pub(crate) async fn pause(&self, micros: u64) {
         self.inner.world.sleep_micros(1_000 + self.inner.world.below(micros)).await;
     }
 
@@ -45,10 +45,10 @@ impl Store {
     /// Sometimes it takes a segment out of the pool, and gives another one.
     pub async fn lend(self, stops: Duration) {
         while self.session_id().is_none() {
-            self.rest(20_000).await;
+            self.pause(20_000).await;
         }
         while !self.is_closed() && !self.mount(None).await {
-            self.rest(100_000).await;
+            self.pause(100_000).await;
         }
         loop {
             let next = self.inner.work.borrow_mut().pop_front();
@@ -59,11 +59,11 @@ impl Store {
                 Some(Output::GiveBack { memory, pinned }) => self.part_with(&memory, pinned.as_ref()).await,
                 Some(Output::Replace { id, .. }) => {
                     while !self.is_closed() && !self.mount(Some(id)).await {
-                        self.rest(100_000).await;
+                        self.pause(100_000).await;
                     }
                 }
                 None if self.goes_on(stops) && self.inner.world.below(400) == 0 => self.unmount().await,
-                None => self.rest(20_000).await,
+                None => self.pause(20_000).await,
             }
         }
     }
@@ -111,7 +111,7 @@ impl Store {
             if self.is_closed() || self.mount(None).await {
                 break;
             }
-            self.rest(100_000).await;
+            self.pause(100_000).await;
         }
     }
 
@@ -128,12 +128,12 @@ impl Store {
     pub async fn put(self, stops: Duration) {
         let world = self.inner.world.clone();
         while self.goes_on(stops) {
-            self.rest(60_000).await;
+            self.pause(60_000).await;
             let items: Vec<Item> = (0..[1, 2, 2, 4][world.below(4) as usize])
                 .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(LARGEST) })
                 .collect();
             let options = Options {
-                replicas: 1 + u32::from(world.percent(self.inner.network.mix.copies)),
+                replicas: 1 + u32::from(world.percent(self.inner.network.mix.replicas)),
                 replace: world.percent(50),
                 pace: [300, 3_000, self.inner.network.mix.pace][world.below(3) as usize],
             };
@@ -196,7 +196,7 @@ impl Store {
     /// Gets some.
     pub async fn get(self, stops: Duration) {
         while self.goes_on(stops) {
-            self.rest(30_000).await;
+            self.pause(30_000).await;
             let found = self.get_batch(&[&self.key()]).await;
             let mut tally = self.inner.tally.borrow_mut();
             match found.into_iter().next() {
@@ -211,7 +211,7 @@ impl Store {
     pub async fn remove(self, stops: Duration) {
         let mut turn = 0_u32;
         while self.goes_on(stops) {
-            self.rest(400_000).await;
+            self.pause(400_000).await;
             let _calling = self.inner.network.whims.begin_call(&self.inner.world);
             let keys = Some(pack_keys(&[self.key()]));
             // By turns, so that no chance is taken that other schedules have.
@@ -227,7 +227,7 @@ impl Store {
     /// Takes views, holds them for a while, and ends them.
     pub async fn view(self, stops: Duration) {
         while self.goes_on(stops) {
-            self.rest(60_000).await;
+            self.pause(60_000).await;
             if let Some(view) = self.borrow(&self.key()).await {
                 self.inner.tally.borrow_mut().views += 1;
                 self.inner
@@ -243,7 +243,7 @@ impl Store {
     pub async fn view_twice(self, stops: Duration) {
         let world = self.inner.world.clone();
         while self.goes_on(stops) {
-            self.rest(60_000).await;
+            self.pause(60_000).await;
             let key = self.key();
             let (one, other) = (self.borrow(&key).await, self.borrow(&key).await);
             drop(one);
@@ -258,7 +258,7 @@ impl Store {
         while self.goes_on(stops) {
             let key = self.key();
             for _ in 0..12 {
-                self.rest(6_000).await;
+                self.pause(6_000).await;
                 if let Some(view) = self.borrow(&key).await {
                     self.inner.tally.borrow_mut().views += 1;
                     world.sleep_micros([500, 8_000, 400_000][world.below(3) as usize]).await;

@@ -40,7 +40,7 @@ impl GetDriver for Store {
         }
     }
 
-    fn next_turn(&self) -> usize {
+    fn next_call(&self) -> usize {
         self.inner.world.below(64) as usize
     }
 

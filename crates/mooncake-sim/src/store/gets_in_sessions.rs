@@ -47,7 +47,7 @@ impl Store {
     pub async fn get_in_sessions(self, stops: Duration) {
         let world = self.inner.world.clone();
         while self.goes_on(stops) {
-            self.rest(60_000).await;
+            self.pause(60_000).await;
             let keys: Vec<Vec<u8>> = (0..=world.below(2)).map(|_| self.key()).collect();
             let names: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
             let started = get_session::start(&self, &names).await;

@@ -499,13 +499,13 @@ impl Driver {
             let mut out = Outputs::new();
             self.store.decide(|parts| self.machine.step(world.now(), parts, &mut out));
             if let Some(until) = self.carry_out(out).await {
-                self.turn(until).await;
+                self.poll_once(until).await;
             }
         }
     }
 
     /// One round: waits for something to do, hears the master, tells it.
-    async fn turn(&mut self, until: Duration) {
+    async fn poll_once(&mut self, until: Duration) {
         let world = self.store.inner.world.clone();
         let wake = self.store.inner.wake.clone();
         let Some((_, down)) = &mut self.connection else {

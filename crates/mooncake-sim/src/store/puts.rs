@@ -31,7 +31,7 @@ pub struct Item {
 
 /// What becomes of them.
 pub struct Options {
-    /// Copies of each, on segments of different processes.
+    /// Replicas of each, on segments of different processes.
     pub replicas: u32,
     /// In the place of what is there.
     pub replace: bool,

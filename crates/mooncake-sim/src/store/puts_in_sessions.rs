@@ -102,13 +102,13 @@ impl Store {
         let world = self.inner.world.clone();
         let others = Rc::new(Cell::new(0));
         while self.goes_on(stops) {
-            self.rest(100_000).await;
+            self.pause(100_000).await;
             let mut items: Vec<Item> = (0..=world.below(2))
                 .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(LARGEST) })
                 .collect();
             items.dedup_by(|one, other| one.key == other.key);
             let options = Options {
-                replicas: 1 + u32::from(world.percent(self.inner.network.mix.copies)),
+                replicas: 1 + u32::from(world.percent(self.inner.network.mix.replicas)),
                 replace: false,
                 pace: [300, 3_000, self.inner.network.mix.pace][world.below(3) as usize],
             };

@@ -13,7 +13,8 @@ use crate::error::EngineError;
 use crate::notify::Notify;
 use crate::request::{PeerId, Request};
 
-/// Names a batch: a slot and how often it was used. Never 0 and never all ones; one that was freed names nothing again.
+/// Names a batch: its place in the table, and how often that was used. Never 0 and never all ones; one that was freed
+/// names nothing again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BatchId(pub u64);
 
@@ -242,11 +243,11 @@ impl Batch {
 /// All batches of an engine.
 #[derive(Default)]
 pub(crate) struct Batches {
-    slots: Mutex<Slots>,
+    table: Mutex<Table>,
 }
 
 #[derive(Default)]
-struct Slots {
+struct Table {
     list: Vec<(u32, Option<Arc<Batch>>)>,
     free: Vec<u32>,
 }
@@ -257,24 +258,24 @@ impl Batches {
             // A thread of the parent may have held the lock at the fork, and nothing unlocks it here.
             return BatchId(0);
         }
-        let mut slots = self.slots.lock();
-        let index = slots.free.pop().unwrap_or_else(|| {
-            slots.list.push((0, None));
-            slots.list.len() as u32 - 1
+        let mut table = self.table.lock();
+        let index = table.free.pop().unwrap_or_else(|| {
+            table.list.push((0, None));
+            table.list.len() as u32 - 1
         });
-        let slot = &mut slots.list[index as usize];
-        slot.0 = (slot.0 + 1) & 0x7fff_ffff;
-        slot.1 = Some(Arc::new(Batch::new(capacity)));
-        BatchId((u64::from(slot.0) << 32) | (u64::from(index) + 1))
+        let entry = &mut table.list[index as usize];
+        entry.0 = (entry.0 + 1) & 0x7fff_ffff;
+        entry.1 = Some(Arc::new(Batch::new(capacity)));
+        BatchId((u64::from(entry.0) << 32) | (u64::from(index) + 1))
     }
 
     pub fn get(&self, id: BatchId) -> Result<Arc<Batch>, EngineError> {
         if forked() {
             return Err(EngineError::Forked);
         }
-        let slots = self.slots.lock();
+        let table = self.table.lock();
         let index = (id.0 as u32).wrapping_sub(1) as usize;
-        let found = slots.list.get(index).filter(|(generation, _)| u64::from(*generation) == id.0 >> 32);
+        let found = table.list.get(index).filter(|(generation, _)| u64::from(*generation) == id.0 >> 32);
         found.and_then(|(_, batch)| batch.clone()).ok_or(EngineError::NoSuchBatch(id.0))
     }
 
@@ -284,14 +285,14 @@ impl Batches {
         if unfinished > 0 {
             return Err(EngineError::BatchBusy { unfinished });
         }
-        let mut slots = self.slots.lock();
+        let mut table = self.table.lock();
         let index = id.0 as u32 - 1;
         // Another caller may have freed it since.
-        let slot = &mut slots.list[index as usize];
-        if u64::from(slot.0) != id.0 >> 32 || slot.1.take().is_none() {
+        let entry = &mut table.list[index as usize];
+        if u64::from(entry.0) != id.0 >> 32 || entry.1.take().is_none() {
             return Err(EngineError::NoSuchBatch(id.0));
         }
-        slots.free.push(index);
+        table.free.push(index);
         Ok(())
     }
 }

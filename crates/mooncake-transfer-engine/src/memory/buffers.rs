@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use mooncake_memory::{ForeignRange, SharedBlock, Source, Target, check_reach, shared_block};
+use mooncake_memory::{Destination, ForeignRange, SharedBlock, Source, check_reach, shared_block};
 use mooncake_os::Deadline;
 use parking_lot::{Mutex, RwLock};
 
@@ -141,7 +141,7 @@ pub(crate) struct Buffers {
     ranges: RwLock<Ranges>,
     /// Held while buffers are registered or unregistered. Observers may take their time, and only such calls wait for
     /// them: transfers look buffers up under `ranges` alone.
-    turn: Mutex<()>,
+    registration: Mutex<()>,
     observers: MemoryObservers,
     /// Counts the times that what is lent has changed.
     changes: AtomicU64,
@@ -151,8 +151,8 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     pub fn new(observers: MemoryObservers) -> Buffers {
-        let (ranges, turn) = (RwLock::default(), Mutex::default());
-        Buffers { ranges, turn, observers, changes: AtomicU64::new(0), devices: AtomicBool::new(false) }
+        let (ranges, registration) = (RwLock::default(), Mutex::default());
+        Buffers { ranges, registration, observers, changes: AtomicU64::new(0), devices: AtomicBool::new(false) }
     }
 
     /// Registers ranges, all or none: to be lent to peers, or as the local end of transfers alone.
@@ -163,7 +163,7 @@ impl Buffers {
                 return Err(EngineError::InvalidArgument(format!("{len} bytes at {addr:#x} are no memory")));
             }
         }
-        let _turn = self.turn.lock();
+        let _registration = self.registration.lock();
         // Among themselves, too, the new ranges must not overlap.
         let mut fresh = Ranges::default();
         {
@@ -209,7 +209,7 @@ impl Buffers {
         let mut known = Ok(());
         let (mut leaving, mut waited_for) = (Vec::new(), Vec::new());
         {
-            let _turn = self.turn.lock();
+            let _registration = self.registration.lock();
             let mut held = self.ranges.write();
             for addr in addresses {
                 if let Some(buffer) = held.registered.remove(addr) {
@@ -230,7 +230,7 @@ impl Buffers {
     /// Unregisters all that there is, as [`Buffers::unregister`] does.
     pub fn unregister_all(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let waited_for = {
-            let _turn = self.turn.lock();
+            let _registration = self.registration.lock();
             let leaving = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
             self.leave(leaving);
             self.ranges.read().leaving.values().cloned().collect()
@@ -239,7 +239,7 @@ impl Buffers {
     }
 
     /// Takes no new copies into these buffers; some may be under way. The caller has taken them out of those that are
-    /// registered, and holds `turn`, so that no call registers the ranges before they are listed as leaving.
+    /// registered, and holds `registration`, so that no call registers the ranges before they are listed as leaving.
     ///
     /// The order matters. A peer that sees the revision change, which observers bring about, looks a buffer up again:
     /// it must not be found by then. And a copy that has found it before must not enter behind the look at those that
@@ -360,8 +360,8 @@ impl Buffers {
     }
 
     /// Memory to write to, as above.
-    pub fn target(&self, range: ForeignRange) -> Target<'static> {
-        Target::unregistered(range)
+    pub fn destination(&self, range: ForeignRange) -> Destination<'static> {
+        Destination::unregistered(range)
     }
 }
 

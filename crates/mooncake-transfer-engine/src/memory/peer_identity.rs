@@ -1,6 +1,6 @@
 //! Proof that a process of this host is the peer that it says it is, and that it still runs.
 
-use mooncake_memory::{PeerProcess, PullError, Target};
+use mooncake_memory::{Destination, PeerProcess, PullError};
 
 use crate::protocol::same_host::{SECRET_LEN, Secret};
 
@@ -24,7 +24,7 @@ pub(crate) fn is_there(process: &PeerProcess, secret: &Secret) -> bool {
 /// Whether that process's memory holds the secret.
 fn holds(peer: &PeerProcess, secret: &Secret) -> Result<bool, PullError> {
     let mut found = [0; SECRET_LEN];
-    peer.pull(secret.addr, &mut Target::new(&mut found))?;
+    peer.pull(secret.addr, &mut Destination::new(&mut found))?;
     Ok(found == secret.bytes)
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Publisher {
     name: String,
     describe: Describe,
     /// Held during a call of the service: no document overtakes a newer one.
-    turn: Mutex<()>,
+    service_call: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -63,7 +63,7 @@ impl Publisher {
     /// `describe` is called under a lock, when the turn of its document has come. Nothing that it captures may hold the
     /// publisher.
     pub fn new(registry: Arc<Registry>, name: &str, describe: Describe) -> Publisher {
-        Publisher { registry, name: name.to_owned(), describe, turn: Mutex::default(), state: Mutex::default() }
+        Publisher { registry, name: name.to_owned(), describe, service_call: Mutex::default(), state: Mutex::default() }
     }
 
     /// Announces where the engine answers handshakes, and publishes what it lends.
@@ -142,7 +142,7 @@ impl Publisher {
 
     /// Calls the service when no other thread does.
     fn call(&self, call: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
-        let _turn = self.turn.lock();
+        let _one = self.service_call.lock();
         {
             let mut state = self.state.lock();
             if state.ending {
@@ -169,7 +169,7 @@ impl Publisher {
         }
         let held = self.clone();
         self.by_thread("taking leave of it", deadline, move || {
-            let _turn = held.turn.lock();
+            let _one = held.service_call.lock();
             if std::mem::replace(&mut held.state.lock().withdrawn, true) {
                 return;
             }

@@ -1,29 +1,29 @@
-//! The routes to all peers, whose idle connections are closed now and then.
+//! The links to all peers, whose idle connections are closed now and then.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::route::Route;
+use super::link::Link;
 
 /// How often they are looked at, at most.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct IdlePaths {
-    list: Mutex<Vec<Weak<Route>>>,
+    list: Mutex<Vec<Weak<Link>>>,
     swept: Mutex<Option<Instant>>,
 }
 
 impl IdlePaths {
-    /// Looks after a route from now on, as long as others hold it.
-    pub(crate) fn keep(&self, route: Route) -> Arc<Route> {
-        let route = Arc::new(route);
+    /// Looks after a link from now on, as long as others hold it.
+    pub(crate) fn keep(&self, link: Link) -> Arc<Link> {
+        let link = Arc::new(link);
         let mut list = self.list.lock();
         list.retain(|other| other.strong_count() > 0);
-        list.push(Arc::downgrade(&route));
-        route
+        list.push(Arc::downgrade(&link));
+        link
     }
 
     /// Closes connections that peers have ended, and those that no call has needed for a while; does nothing if it did
@@ -37,8 +37,8 @@ impl IdlePaths {
             *swept = Some(now);
         }
         let all: Vec<_> = self.list.lock().iter().filter_map(Weak::upgrade).collect();
-        for route in all {
-            route.close_idle(now);
+        for link in all {
+            link.close_idle(now);
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Initiator {
     pub node: Arc<LocalNode>,
     pub unresponsive: Arc<UnresponsivePeers>,
     pub peers: PeerRegistry,
-    /// The routes to them.
+    /// The links to them.
     pub idle_paths: Arc<IdlePaths>,
     pub calls: Calls,
 }
@@ -56,7 +56,7 @@ impl Initiator {
             let met = self.unresponsive.check(name, &deadline).and_then(|()| self.look_for(name, &deadline));
             match met {
                 Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
-                Err(error @ (EngineError::Interrupted | EngineError::Silent { .. })) => Err(error),
+                Err(error @ (EngineError::Interrupted | EngineError::Unresponsive { .. })) => Err(error),
                 Err(_) if deadline.has_passed() => Ok(self.peers.keep(name, None)),
                 Err(error) => Err(error),
             }
@@ -151,12 +151,13 @@ impl Initiator {
                 Opcode::Read => (there, here),
                 Opcode::Write => (here, there),
             };
-            let (source, mut target) = (self.node.context.buffers.source(from), self.node.context.buffers.target(into));
-            let copied = if source.is_on_device() || target.is_on_device() {
-                bounce.copy(&source, &mut target).map_err(|error| error.to_string())
+            let (source, mut destination) =
+                (self.node.context.buffers.source(from), self.node.context.buffers.destination(into));
+            let copied = if source.is_on_device() || destination.is_on_device() {
+                bounce.copy(&source, &mut destination).map_err(|error| error.to_string())
             } else {
                 let from = from.addr() as u64;
-                self.node.context.own_process.pull(from, &mut target).map_err(|error| error.to_string())
+                self.node.context.own_process.pull(from, &mut destination).map_err(|error| error.to_string())
             };
             copied.map_err(EngineError::Memory)?;
         }

@@ -1,4 +1,4 @@
-//! A peer that has been opened: its route, and what has gone over it.
+//! A peer that has been opened: its link, and what has gone over it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,15 +9,15 @@ use parking_lot::Mutex;
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::peers::idle_paths::IdlePaths;
-use crate::peers::route::Route;
+use crate::peers::link::Link;
 use crate::request::Request;
 
 /// A peer that has been opened.
 pub(crate) struct Peer {
     pub name: String,
-    /// Replaced when the peer turns out to be in another life.
-    route: Mutex<Arc<Route>>,
-    /// Where its routes are listed.
+    /// Replaced when the peer turns out to be in another incarnation.
+    link: Mutex<Arc<Link>>,
+    /// Where its links are listed.
     idle_paths: Arc<IdlePaths>,
     pub traffic: Traffic,
 }
@@ -32,38 +32,38 @@ pub(crate) struct Traffic {
 }
 
 impl Peer {
-    /// Asks the peer for its segment document, and looks for a route to it.
+    /// Asks the peer for its segment document, and looks for a link to it.
     pub fn open(
         node: &LocalNode,
         idle_paths: &Arc<IdlePaths>,
         name: &str,
         deadline: &Deadline<'_>,
     ) -> Result<Peer, EngineError> {
-        let route = Mutex::new(idle_paths.keep(Route::find(node, name, deadline)?));
+        let link = Mutex::new(idle_paths.keep(Link::find(node, name, deadline)?));
         let bytes = node.transports.iter().map(|_| AtomicU64::new(0)).collect();
         let traffic = Traffic { bytes, requests: AtomicU64::new(0), failed: AtomicU64::new(0) };
-        Ok(Peer { name: name.to_owned(), route, idle_paths: idle_paths.clone(), traffic })
+        Ok(Peer { name: name.to_owned(), link, idle_paths: idle_paths.clone(), traffic })
     }
 
-    pub fn route(&self) -> Arc<Route> {
-        self.route.lock().clone()
+    pub fn link(&self) -> Arc<Link> {
+        self.link.lock().clone()
     }
 
     /// Carries requests out, in the caller's thread: all of them, or an error, after which some may have been.
     pub fn transfer(&self, node: &LocalNode, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), EngineError> {
-        let mut route = self.route();
-        let mut result = route.transfer(node, &self.name, requests, deadline);
+        let mut link = self.link();
+        let mut result = link.transfer(node, &self.name, requests, deadline);
         if let Err(error) = &result
             && error.is_perhaps_stale()
             && !deadline.has_passed()
         {
-            // The peer may have restarted under its name. If its document is of another life: once more.
-            match Route::find(node, &self.name, deadline) {
-                Ok(fresh) if !fresh.is_same_life(&route) => {
+            // The peer may have restarted under its name. If its document is of another incarnation: once more.
+            match Link::find(node, &self.name, deadline) {
+                Ok(fresh) if !fresh.is_same_incarnation(&link) => {
                     tracing::info!(peer = self.name, %error, "the peer is another one than before");
-                    route = self.idle_paths.keep(fresh);
-                    *self.route.lock() = route.clone();
-                    result = route.transfer(node, &self.name, requests, deadline);
+                    link = self.idle_paths.keep(fresh);
+                    *self.link.lock() = link.clone();
+                    result = link.transfer(node, &self.name, requests, deadline);
                 }
                 Ok(_) => {}
                 Err(_) => return result.map(drop),

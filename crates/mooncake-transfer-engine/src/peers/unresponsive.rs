@@ -96,16 +96,16 @@ impl UnresponsivePeers {
         let mut state = self.state.lock();
         loop {
             let now = Instant::now();
-            let Some(silent) = state.peers.get_mut(name) else { return Ok(()) };
-            if now.duration_since(silent.wanted) >= WANTED_TIME {
+            let Some(peer) = state.peers.get_mut(name) else { return Ok(()) };
+            if now.duration_since(peer.wanted) >= WANTED_TIME {
                 // The last probe is too old to tell.
-                silent.asked = None;
+                peer.asked = None;
             }
-            silent.wanted = now;
-            if silent.asked.is_some() || now >= until {
-                let since = now.duration_since(silent.since);
+            peer.wanted = now;
+            if peer.asked.is_some() || now >= until {
+                let since = now.duration_since(peer.since);
                 self.watch(&mut state);
-                return Err(EngineError::Silent { peer: name.to_owned(), since });
+                return Err(EngineError::Unresponsive { peer: name.to_owned(), since });
             }
             self.watch(&mut state);
             // Without the lock: see `Deadline`.
@@ -130,9 +130,9 @@ impl UnresponsivePeers {
             return;
         }
         let mut state = self.state.lock();
-        if let Some(silent) = state.peers.remove(name) {
-            if silent.asked.is_some() {
-                tracing::info!(peer = name, silent = ?silent.since.elapsed(), "the peer answers again");
+        if let Some(peer) = state.peers.remove(name) {
+            if peer.asked.is_some() {
+                tracing::info!(peer = name, silent = ?peer.since.elapsed(), "the peer answers again");
             }
             self.count.store(state.peers.len(), Ordering::Release);
             self.changed.notify_all();
@@ -142,7 +142,7 @@ impl UnresponsivePeers {
     /// Has threads probe the peers. If no thread can be started, the peers are forgotten, and calls find out by
     /// themselves.
     fn watch(self: &Arc<Self>, state: &mut State) {
-        let wanted = state.peers.values().filter(|silent| silent.wanted.elapsed() < WANTED_TIME).count();
+        let wanted = state.peers.values().filter(|peer| peer.wanted.elapsed() < WANTED_TIME).count();
         while !state.closed && state.threads < wanted.min(THREADS_MAX) {
             let peers = self.clone();
             let builder = std::thread::Builder::new().name("mooncake-probe".into());
@@ -161,17 +161,17 @@ impl UnresponsivePeers {
         while let Some(name) = self.next() {
             let closed = || self.state.lock().closed;
             if is_answering(&self.node, &name, &Deadline::after(ANSWER_TIMEOUT, &closed)) {
-                // A call that finds it silent from here on has found that out behind this answer.
+                // A call that finds it unresponsive from here on has found that out behind this answer.
                 self.answered(&name);
                 continue;
             }
             let mut state = self.state.lock();
             let is_over = state.closed;
-            if let Some(silent) = state.peers.get_mut(&name) {
-                if silent.asked.is_none() && !is_over {
+            if let Some(peer) = state.peers.get_mut(&name) {
+                if peer.asked.is_none() && !is_over {
                     tracing::info!(peer = name, "the peer does not answer; it is used again once it does");
                 }
-                (silent.busy, silent.asked) = (false, Some(Instant::now()));
+                (peer.busy, peer.asked) = (false, Some(Instant::now()));
             }
             drop(state);
             self.changed.notify_all();
@@ -183,16 +183,15 @@ impl UnresponsivePeers {
         let mut state = self.state.lock();
         loop {
             let closed = state.closed;
-            let idle =
-                state.peers.iter_mut().filter(|(_, silent)| !silent.busy && silent.wanted.elapsed() < WANTED_TIME);
-            let next = idle.min_by_key(|(_, silent)| silent.asked);
-            let Some((name, silent)) = next.filter(|_| !closed) else {
+            let idle = state.peers.iter_mut().filter(|(_, peer)| !peer.busy && peer.wanted.elapsed() < WANTED_TIME);
+            let next = idle.min_by_key(|(_, peer)| peer.asked);
+            let Some((name, peer)) = next.filter(|_| !closed) else {
                 state.threads -= 1;
                 return None;
             };
-            let due = silent.asked.map_or(Duration::ZERO, |asked| RETRY_PAUSE.saturating_sub(asked.elapsed()));
+            let due = peer.asked.map_or(Duration::ZERO, |asked| RETRY_PAUSE.saturating_sub(asked.elapsed()));
             if due.is_zero() {
-                silent.busy = true;
+                peer.busy = true;
                 return Some(name.clone());
             }
             self.changed.wait_for(&mut state, due);

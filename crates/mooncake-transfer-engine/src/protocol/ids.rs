@@ -1,6 +1,6 @@
-//! Names of lives of engines and of their connections.
+//! Names of incarnations of engines and of their connections.
 
-/// Identifies one life of an engine.
+/// Identifies one incarnation of an engine.
 pub(crate) type EngineId = [u8; 16];
 
 /// Names one connection; only its initiator and its target know it.

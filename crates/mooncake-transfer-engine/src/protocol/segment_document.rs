@@ -68,7 +68,7 @@ pub(crate) struct BufferDescriptor {
 /// What two engines of ours need for the paths that only they have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ours {
-    /// This life of the engine, in hexadecimal.
+    /// This incarnation of the engine, in hexadecimal.
     pub id: String,
     /// Boot of its host.
     pub boot: String,
@@ -104,7 +104,7 @@ impl SegmentDocument {
         (self.protocol.has("tcp") && self.tcp_data_port != 0).then_some((host, self.tcp_data_port))
     }
 
-    /// The life of the engine, if it is one of ours.
+    /// The incarnation of the engine, if it is one of ours.
     pub fn engine_id(&self) -> Option<EngineId> {
         let hex = self.ours.as_ref()?.id.as_bytes();
         let mut id = EngineId::default();

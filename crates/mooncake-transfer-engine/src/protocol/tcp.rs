@@ -36,7 +36,7 @@ pub(crate) struct Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
     Request(Header),
-    /// The initiator names the life of the engine that it means; answered by a status. Only between two of us.
+    /// The initiator names the incarnation of the engine that it means; answered by a status. Only between two of us.
     Hello(EngineId),
     /// The initiator names this connection; not answered. Only between two of us, and before the hello, whose answer
     /// says that the name is known.

@@ -75,12 +75,12 @@ fn warning(on: Option<IpAddr>, host: &str, [handshakes, data]: [u16; 2]) -> Opti
 
 /// Listens on a free port of the range; `bind` is where, all addresses if it is none.
 fn listen(bind: Option<IpAddr>, ports: &RangeInclusive<u16>) -> Result<(TcpListener, u16), EngineError> {
-    let span = u32::from(ports.end() - ports.start()) + 1;
+    let count = u32::from(ports.end() - ports.start()) + 1;
     // From a random port on, so that many processes that start at once seldom try the same.
-    let start = mooncake_os::random_bytes::<4>().map_or(0, u32::from_le_bytes) % span;
+    let start = mooncake_os::random_bytes::<4>().map_or(0, u32::from_le_bytes) % count;
     let mut last = None;
-    for step in 0..span.min(PORTS_TRIED_MAX) {
-        let port = (u32::from(*ports.start()) + (start + step) % span) as u16;
+    for step in 0..count.min(PORTS_TRIED_MAX) {
+        let port = (u32::from(*ports.start()) + (start + step) % count) as u16;
         match listen_on(bind, port) {
             Ok(listener) => return Ok((listener, port)),
             Err(error) => last = Some(error),

@@ -4,12 +4,12 @@
 //! carries its state a step further and arms it again. No connection costs a thread, and one that stands still keeps
 //! none.
 
+mod connection_table;
 mod context;
 mod handshake;
 pub(crate) mod listen;
 mod pull;
 mod same_host;
-mod slots;
 mod tcp;
 mod writers;
 
@@ -29,10 +29,10 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use connection_table::ConnectionTable;
 pub(crate) use context::ServerContext;
 
 use crate::error::EngineError;
-use slots::Slots;
 
 /// Most connections of all kinds. For one more, the oldest that has not been served yet is cut, or else the one that
 /// has been idle for longest between two requests.
@@ -161,7 +161,7 @@ struct Shared {
     epoll: Guarded<OwnedFd>,
     waker: Waker,
     ports: Ports,
-    slots: Mutex<Slots>,
+    connections: Mutex<ConnectionTable>,
     stop: AtomicBool,
     /// Connections that could not be accepted.
     turned_away: AtomicU64,
@@ -183,8 +183,9 @@ impl Server {
         let waker = Waker::new().map_err(failed("eventfd"))?;
         let swept = Mutex::new(Instant::now());
         let epoll = Guarded::new(epoll);
-        let (slots, stop, turned_away) = (Mutex::default(), AtomicBool::new(false), AtomicU64::new(0));
-        let shared = Arc::new(Shared { context, housekeeping, epoll, waker, ports, slots, stop, turned_away, swept });
+        let (connections, stop, turned_away) = (Mutex::default(), AtomicBool::new(false), AtomicU64::new(0));
+        let shared =
+            Arc::new(Shared { context, housekeeping, epoll, waker, ports, connections, stop, turned_away, swept });
         let listen = || -> io::Result<()> {
             let add =
                 |fd: BorrowedFd<'_>, token, flags| epoll::add(&*shared.epoll, fd, EventData::new_u64(token), flags);
@@ -310,7 +311,7 @@ impl Shared {
                     }
                     // Cuts an idle connection for the new one. If there is none: tries again, and not at once.
                     let full = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
-                    if !(full && self.slots.lock().cut_longest_idle(GRACE_PERIOD)) {
+                    if !(full && self.connections.lock().cut_longest_idle(GRACE_PERIOD)) {
                         std::thread::sleep(Duration::from_millis(10));
                         break;
                     }
@@ -327,11 +328,11 @@ impl Shared {
     fn enter(&self, peer: PeerConnection) {
         let connection = Arc::new(Connection { peer: Mutex::new(peer), history: PollHistory::new() });
         let token = {
-            let mut slots = self.slots.lock();
-            if slots.len() >= CONNECTIONS_MAX && !slots.cut_longest_idle(Duration::ZERO) {
+            let mut connections = self.connections.lock();
+            if connections.len() >= CONNECTIONS_MAX && !connections.cut_longest_idle(Duration::ZERO) {
                 return;
             }
-            slots.add(connection.clone())
+            connections.add(connection.clone())
         };
         let peer = connection.peer.lock();
         let flags = EventFlags::IN | EventFlags::ONESHOT;
@@ -344,7 +345,7 @@ impl Shared {
     /// Serves a connection for as long as it has something to do. Gives the token of another one if it stops for
     /// that one.
     fn serve_connection(&self, token: u64) -> Option<u64> {
-        let connection = self.slots.lock().get(token)?;
+        let connection = self.connections.lock().get(token)?;
         let mut peer = connection.peer.lock();
         let (mut in_a_row, mut other) = (0, None);
         loop {
@@ -380,7 +381,7 @@ impl Shared {
     }
 
     fn leave(&self, token: u64) {
-        self.slots.lock().remove(token);
+        self.connections.lock().remove(token);
     }
 
     /// Cuts connections that stand still in the midst of something, and calls the engine's housekeeping.
@@ -394,7 +395,7 @@ impl Shared {
             *swept = now;
         }
         (self.housekeeping)(now);
-        let all: Vec<(u64, Arc<Connection>)> = self.slots.lock().all().collect();
+        let all: Vec<(u64, Arc<Connection>)> = self.connections.lock().all().collect();
         for (token, connection) in all {
             // A thread that holds the lock serves it.
             let overdue = connection.peer.try_lock().is_some_and(|peer| peer.is_overdue(&self.context, now));

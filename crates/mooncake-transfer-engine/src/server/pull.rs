@@ -1,4 +1,4 @@
-//! Writes of a peer of this host: this engine pulls their bytes out of the peer's memory, a turn at a time.
+//! Writes of a peer of this host: this engine pulls their bytes out of the peer's memory, a quantum at a time.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,7 +11,7 @@ use crate::protocol::same_host::{Answer, Piece};
 const COPY_STEP_BYTES: u64 = 4 << 20;
 
 /// Bytes pulled for one peer before the others have their turn, and the engine may end.
-const TURN_BYTES: u64 = 32 << 20;
+const QUANTUM_BYTES: u64 = 32 << 20;
 
 /// What a peer has asked for.
 pub(super) struct Pull {
@@ -21,8 +21,8 @@ pub(super) struct Pull {
     done: u64,
 }
 
-/// How a turn ended.
-pub(super) enum Turn {
+/// How far a pull is after a quantum.
+pub(super) enum Progress {
     Done(Answer),
     /// There is more to do.
     Again,
@@ -42,24 +42,24 @@ impl Pull {
         fd: BorrowedFd<'_>,
         peer: &PeerProcess,
         access_page: &AccessPage,
-    ) -> Turn {
+    ) -> Progress {
         if (self.at, self.done) != (0, 0) && mooncake_net::has_hung_up(fd) {
-            return Turn::Gone;
+            return Progress::Gone;
         }
-        let mut turn = TURN_BYTES;
+        let mut quantum = QUANTUM_BYTES;
         while let Some(first) = self.asked.get(self.at) {
-            if turn == 0 {
-                return Turn::Again;
+            if quantum == 0 {
+                return Progress::Again;
             }
-            let refused = Turn::Done(Answer::NotRegistered(self.at as u32));
+            let refused = Progress::Done(Answer::NotRegistered(self.at as u32));
             let Some(buffer) = buffers.find(first.to, first.len) else { return refused };
             let Some(_in_use) = buffer.enter() else { return refused };
             // Neighbours in one buffer go together, as far as one step reaches.
-            let (mut targets, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
+            let (mut destinations, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
             let (mut at, mut done) = (self.at, self.done);
             while let Some(piece) = self.asked.get(at).filter(|piece| buffer.holds(piece.to, piece.len)) {
                 let step = (piece.len - done).min(COPY_STEP_BYTES - bytes);
-                targets.push(buffers.target(buffer.part(piece.to + done, step)));
+                destinations.push(buffers.destination(buffer.part(piece.to + done, step)));
                 from.push((piece.from.wrapping_add(done), step));
                 bytes += step;
                 done += step;
@@ -68,15 +68,15 @@ impl Pull {
                 }
                 (at, done) = (at + 1, 0);
             }
-            let Some(copying) = access_page.copy() else { return Turn::Gone };
-            match peer.pull_while(&from, &mut targets, || copying.is_wanted()) {
+            let Some(copying) = access_page.copy() else { return Progress::Gone };
+            match peer.pull_while(&from, &mut destinations, || copying.is_wanted()) {
                 Ok(true) => (self.at, self.done) = (at, done),
-                Ok(false) => return Turn::Gone,
-                Err(error) => return Turn::Done(self.answer(&error)),
+                Ok(false) => return Progress::Gone,
+                Err(error) => return Progress::Done(self.answer(&error)),
             }
-            turn = turn.saturating_sub(bytes);
+            quantum = quantum.saturating_sub(bytes);
         }
-        Turn::Done(Answer::Done)
+        Progress::Done(Answer::Done)
     }
 
     fn answer(&self, error: &PullError) -> Answer {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::context::ServerContext;
-use super::pull::{Pull, Turn};
+use super::pull::{Progress, Pull};
 use super::{IdleRank, Next, PeerConnection};
 use crate::memory::mappers::MapGrant;
 use crate::protocol::same_host::{
@@ -164,7 +164,7 @@ impl SameHostPeerConnection {
                 let peer = self.peer.as_ref().ok_or(None)?;
                 let access_page = peer.grant.access_page();
                 let (raw, fds) = match pull.go_on(context.buffers(), fd, &peer.process, access_page) {
-                    Turn::Done(answer) => {
+                    Progress::Done(answer) => {
                         let raw = answer.encode();
                         if let By::AccessPage = by
                             && access_page.answer(u64::from_le_bytes(raw))
@@ -176,8 +176,8 @@ impl SameHostPeerConnection {
                         }
                         (raw.to_vec(), Vec::new())
                     }
-                    Turn::Gone => return Err(None),
-                    Turn::Again => {
+                    Progress::Gone => return Err(None),
+                    Progress::Again => {
                         self.moved = Instant::now();
                         return Err(Some(Next::Again));
                     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Bounce, recv_targets, send_sources};
+use mooncake_memory::{Bounce, recv_destinations, send_sources};
 use mooncake_net::unpace;
 use mooncake_os::Guarded;
 use rustix::io::Errno;
@@ -20,7 +20,7 @@ use crate::request::Opcode;
 use crate::server::writers::{NamedWriter, Writer};
 
 /// Bytes moved for one peer before the others have their turn.
-const TURN_BYTES: u64 = 32 << 20;
+const QUANTUM_BYTES: u64 = 32 << 20;
 
 /// Bytes of one system call, during which the buffer is not free; and of one step of device memory through the host.
 const COPY_STEP_BYTES: u64 = 1 << 20;
@@ -33,7 +33,7 @@ pub(super) struct TcpPeerConnection {
     from: SocketAddr,
     state: State,
     moved: Instant,
-    /// A request of it has been served, or its hello named this life of the engine.
+    /// A request of it has been served, or its hello named this incarnation of the engine.
     known: bool,
     /// By this name its initiator can have it severed.
     named: Option<NamedWriter>,
@@ -118,7 +118,7 @@ impl TcpPeerConnection {
     }
 
     pub fn step(&mut self, context: &ServerContext) -> Next {
-        let mut turn = TURN_BYTES;
+        let mut quantum = QUANTUM_BYTES;
         loop {
             let moved = match self.advance(context) {
                 Ok(moved) => moved,
@@ -130,8 +130,8 @@ impl TcpPeerConnection {
                     return Next::Close;
                 }
             };
-            turn = turn.saturating_sub(moved);
-            if turn == 0 {
+            quantum = quantum.saturating_sub(moved);
+            if quantum == 0 {
                 return Next::Again;
             }
         }
@@ -180,7 +180,7 @@ impl TcpPeerConnection {
                         Then::Header => begin(),
                         Then::Drain => {
                             let _ = self.stream.shutdown(std::net::Shutdown::Write);
-                            State::Drain { left: TURN_BYTES }
+                            State::Drain { left: QUANTUM_BYTES }
                         }
                     };
                 }
@@ -304,12 +304,12 @@ impl Payload {
         }
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
         let (start, len) = self.chunk();
-        let mut parts = [context.buffers().target(self.buffer.part(self.addr + start, len))];
+        let mut parts = [context.buffers().destination(self.buffer.part(self.addr + start, len))];
         let within = self.done - start;
-        let staged = Bounce::is_needed_for_targets(&parts);
+        let staged = Bounce::is_needed_for_destinations(&parts);
         let count = match staged {
-            true => recv_targets(fd, &mut bounce.targets(&mut parts), within, len - within),
-            false => recv_targets(fd, &mut parts, within, len - within),
+            true => recv_destinations(fd, &mut bounce.destinations(&mut parts), within, len - within),
+            false => recv_destinations(fd, &mut parts, within, len - within),
         };
         let count = count.map_err(|error| Stop::of(error, Next::Read))? as u64;
         if count == 0 {

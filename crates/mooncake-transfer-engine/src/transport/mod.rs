@@ -25,13 +25,13 @@ use crate::protocol::segment_document::SegmentDocument;
 use crate::request::Request;
 use crate::transport::context::Context;
 
-/// Connections that a path keeps to a peer: so many lent at a time, and the engine's rules for the rest.
-pub(crate) fn pool_limits(lent_max: usize) -> PoolLimits {
+/// Connections that a path keeps to a peer: so many in use at a time, and the engine's rules for the rest.
+pub(crate) fn pool_limits(in_use_max: usize) -> PoolLimits {
     let (idle_time_max, retry_after) = (Duration::from_secs(30), Duration::from_secs(1));
-    PoolLimits { lent_max, idle_max: 16, idle_time_max, retry_after }
+    PoolLimits { in_use_max, idle_max: 16, idle_time_max, retry_after }
 }
 
-/// The error of a call for which all connections to its peer stayed lent.
+/// The error of a call for which all connections to its peer stayed in use.
 pub(crate) fn none_free(peer: &str, error: WaitError) -> EngineError {
     EngineError::waiting(peer, "waiting for a connection that is free")(error)
 }
@@ -76,11 +76,11 @@ pub(crate) struct PeerInfo<'a> {
 /// What a transport found when it looked for its path.
 pub(crate) enum Reached {
     Path(Box<dyn Path>),
-    /// There is no path in this life of the peer, for this reason.
+    /// There is no path in this incarnation of the peer, for this reason.
     Unreachable(String),
 }
 
-/// A transport's path to one life of a peer.
+/// A transport's path to one incarnation of a peer.
 pub(crate) trait Path: Send + Sync {
     /// Carries requests out, in the caller's thread: all of them, or an error. After an error some may have been
     /// carried out, and nothing touches the local memory any more. Bytes of writes that were abandoned on this path do

@@ -8,19 +8,19 @@ use rustix::io::Errno;
 
 use crate::error::EngineError;
 
-/// Ends one exchange with a peer at its deadline, even while bytes move, and when none has moved for `stall`.
+/// Ends one exchange with a peer at its deadline, even while bytes move, and when none has moved for `stall_timeout`.
 pub(crate) struct StallTimer<'a> {
     peer: &'a str,
     deadline: &'a Deadline<'a>,
-    stall: Duration,
+    stall_timeout: Duration,
     moved: Instant,
     looked: Instant,
 }
 
 impl<'a> StallTimer<'a> {
-    pub fn new(peer: &'a str, deadline: &'a Deadline<'a>, stall: Duration) -> StallTimer<'a> {
+    pub fn new(peer: &'a str, deadline: &'a Deadline<'a>, stall_timeout: Duration) -> StallTimer<'a> {
         let now = Instant::now();
-        StallTimer { peer, deadline, stall, moved: now, looked: now }
+        StallTimer { peer, deadline, stall_timeout, moved: now, looked: now }
     }
 
     /// Notes that bytes have moved. An error at the deadline all the same: a peer that sends a byte now and then does
@@ -51,8 +51,8 @@ impl<'a> StallTimer<'a> {
         let now = Instant::now();
         let waited = if now >= self.deadline.until {
             now.duration_since(self.deadline.began)
-        } else if now.duration_since(self.moved) > self.stall {
-            self.stall
+        } else if now.duration_since(self.moved) > self.stall_timeout {
+            self.stall_timeout
         } else {
             return Ok(());
         };

@@ -150,8 +150,8 @@ fn what_is_asked_for_is_what_the_options_say() {
     assert_eq!((soft(None).soft_pin_ttl_ms, soft(None).soft_pin_clear), (MASTERS_TTL, false));
     assert_eq!((soft(Some(MASTERS_TTL)).soft_pin_ttl_ms, soft(Some(7)).soft_pin_ttl_ms), (MASTERS_TTL - 1, 7));
     assert!(soft(Some(0)).soft_pin_clear && !soft(Some(1)).soft_pin_clear);
-    let copies = |replica_num| config(&PutOptions { replica_num, ..PutOptions::default() }).replica_num;
-    assert_eq!([0, 2, 1000].map(copies), [1, 2, REPLICAS_MAX]);
+    let replicas = |replica_num| config(&PutOptions { replica_num, ..PutOptions::default() }).replica_num;
+    assert_eq!([0, 2, 1000].map(replicas), [1, 2, REPLICAS_MAX]);
     let hard = config(&PutOptions { pin: PinKind::Hard, replace: true, ..PutOptions::default() });
     assert!(hard.hard_pin && hard.replace && hard.soft_pin_ttl_ms == 0 && !hard.soft_pin_clear);
     assert!(config(&PutOptions { pin: PinKind::Cleared, ..PutOptions::default() }).soft_pin_clear);

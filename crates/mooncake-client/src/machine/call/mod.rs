@@ -29,13 +29,13 @@ pub trait CallDriver: Sized {
     /// What broke a connection.
     type Broken;
 
-    /// Since an origin that the driver chooses.
+    /// Since a time origin that the driver chooses.
     fn now(&self) -> Duration;
 
-    /// When the call began, since that origin.
+    /// When the call began, since that time origin.
     fn began(&self) -> Duration;
 
-    /// Until when it is tried, since that origin.
+    /// Until when it is tried, since that time origin.
     fn deadline(&self) -> Duration;
 
     /// For how long a call waits whatever the master says meanwhile.

@@ -36,7 +36,7 @@ impl GetDriver for Pool {
         replica.rid as u8
     }
 
-    fn next_turn(&self) -> usize {
+    fn next_call(&self) -> usize {
         0
     }
 

@@ -17,7 +17,7 @@ pub trait LendingDriver {
     /// A segment's memory, with what another one is made of in its place.
     type Memory: Clone;
 
-    /// Since an origin that the driver chooses.
+    /// Since a time origin that the driver chooses.
     fn now(&self) -> Duration;
 
     /// The store's segments, under their lock.

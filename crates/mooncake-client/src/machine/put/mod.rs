@@ -27,9 +27,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// What a successful put did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutOutcome {
-    /// Stored, in so many copies.
+    /// Stored, in so many replicas.
     Stored {
-        /// Copies that are readable; fewer than asked for when there are fewer clients.
+        /// Replicas that are readable; fewer than asked for when there are fewer clients.
         replicas: u32,
     },
     /// The key was there already, and keeps its value: the first writer wins.
@@ -41,7 +41,7 @@ pub trait PutDriver {
     /// Where a reservation comes from.
     type ReservationOrigin: ReservationOrigin;
 
-    /// Since an origin that the driver chooses.
+    /// Since a time origin that the driver chooses.
     fn now(&self) -> Duration;
 
     /// Bytes that a key takes in a request, with the name of its group.
@@ -82,7 +82,7 @@ pub trait PutDriver {
     ) -> impl Future<Output = Result<Option<Vec<i32>>, StoreError>>;
 
     /// Tells the master to abort placements; as soon as it can be reached, if it cannot be now. `settled`:
-    /// nothing of this client touches any copy of them again.
+    /// nothing of this client touches any replica of them again.
     fn abort(&self, origin: &Self::ReservationOrigin, rids: Vec<Rid>, settled: bool) -> impl Future<Output = ()>;
 
     /// The same where the master could not be reached a moment ago.
@@ -139,7 +139,7 @@ struct Put<'a, D: PutDriver> {
 #[derive(Default)]
 struct Round {
     /// To be tried again, with what is in the way if that is final.
-    rest: Vec<(usize, StoreError)>,
+    unfinished: Vec<(usize, StoreError)>,
     /// Something was placed, or found to be there.
     progress: bool,
     /// Placed, and yet nothing stored.
@@ -163,7 +163,7 @@ impl<D: PutDriver> Put<'_, D> {
             let wait_now = wait && !timeout.is_zero();
             let round = self.round(&indices, wait_now).await;
             if round.interrupted {
-                let rest = pending.drain(..).chain(round.rest.into_iter().map(|(index, _)| index));
+                let rest = pending.drain(..).chain(round.unfinished.into_iter().map(|(index, _)| index));
                 self.fail_all(rest, &Cause::Interrupted.into());
                 return;
             }
@@ -172,7 +172,7 @@ impl<D: PutDriver> Put<'_, D> {
             }
             // A master places as many keys as it has time for: the others are no worse off.
             let over = timeout.is_zero() && (!round.progress || round.setback);
-            for (index, error) in round.rest {
+            for (index, error) in round.unfinished {
                 // Nothing moved while the master itself waited: that is its last word.
                 let last_word = wait_now && !round.progress;
                 if over || last_word || self.attempts[index] >= ATTEMPTS {
@@ -246,7 +246,7 @@ impl<D: PutDriver> Put<'_, D> {
                     None => self.results[index] = Some(Err(self.driver.confused())),
                     Some(cause) if kind == put_slot::Kind::TooLarge => self.results[index] = Some(Err(cause.into())),
                     // What is refused is so perhaps for what this very call holds: once more when it holds nothing.
-                    Some(cause) => round.rest.push((index, cause.into())),
+                    Some(cause) => round.unfinished.push((index, cause.into())),
                 },
             }
         }
@@ -289,7 +289,8 @@ impl<D: PutDriver> Put<'_, D> {
         let mut aborted = Vec::new();
         let mut unsettled = Vec::new();
         let mut spoilt = Vec::new();
-        // Should it not be delivered: an Abort says of all copies of a key that nothing touches them again, or of none.
+        // Should it not be delivered: an Abort says of all replicas of a key that nothing touches them again, or of
+        // none.
         let (mut settled, mut open) = (Vec::new(), Vec::new());
         for (placed, written) in placed.iter().zip(written) {
             match written {
@@ -365,21 +366,21 @@ impl<D: PutDriver> Put<'_, D> {
     fn try_again(&mut self, index: usize, error: StoreError, round: &mut Round) {
         self.attempts[index] += 1;
         round.setback = true;
-        round.rest.push((index, error));
+        round.unfinished.push((index, error));
     }
 }
 
-/// A key whose bytes are in the pool, in at least one copy.
+/// A key whose bytes are in the pool, in at least one replica.
 #[derive(Debug)]
 pub struct Written {
     pub(crate) crc32c: u32,
     pub(crate) outcomes: Vec<ReplicaOutcome>,
-    /// Bad copies that nothing of this client will touch again.
+    /// Bad replicas that nothing of this client will touch again.
     pub(crate) spoilt: Vec<Rid>,
 }
 
 impl Written {
-    /// Nothing of this client touches any copy again.
+    /// Nothing of this client touches any replica again.
     fn is_settled(&self) -> bool {
         self.outcomes.iter().all(|outcome| outcome.good || self.spoilt.contains(&Rid(outcome.rid)))
     }
@@ -419,7 +420,7 @@ where
     let (mut settled, mut passing) = (true, false);
     for replica in replicas {
         match write(replica).await {
-            // Copies that differ mean that the caller changed the bytes in between.
+            // Replicas that differ mean that the caller changed the bytes in between.
             Ok(crc) if good > 0 && crc != written.crc32c => {
                 written.spoilt.push(Rid(replica.rid));
                 written.outcomes.push(ReplicaOutcome { rid: replica.rid, good: false });

@@ -335,8 +335,8 @@ fn a_key_whose_placements_come_to_nothing_is_given_up_after_some_of_them() {
     let results = script.put_with(&[1024], Duration::from_secs(100));
     assert!(matches!(cause(&results[0]), Cause::Superseded { attempts: ATTEMPTS }), "{results:?}");
     assert_eq!(script.reserved().len(), ATTEMPTS as usize);
-    let rests = RETRY_PAUSE * ATTEMPTS;
-    assert_eq!(script.now.get(), rests + Duration::from_millis(u64::from(ATTEMPTS)), "each try after a rest");
+    let pauses = RETRY_PAUSE * ATTEMPTS;
+    assert_eq!(script.now.get(), pauses + Duration::from_millis(u64::from(ATTEMPTS)), "each try after a pause");
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn a_failed_end_fails_its_keys_with_its_own_reason() {
     script.writes.borrow_mut().push_back((4, Err(broken(true))));
     script.ends.borrow_mut().push_back(Err(Cause::Interrupted.into()));
     assert!(script.put(2).iter().all(|result| matches!(cause(result), Cause::Interrupted)));
-    // Nothing can land in the copy that failed.
+    // Nothing can land in the replica that failed.
     assert_eq!(script.told()[2..], ["abort later [2, 4, 6, 8] settled true"]);
 }
 

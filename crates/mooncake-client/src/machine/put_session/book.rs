@@ -13,7 +13,7 @@ use crate::machine::filling::{Combine, Filling};
 use crate::machine::progress::Held;
 use crate::machine::put::{CopyFailure, Written};
 
-/// Most copies that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
+/// Most replicas that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
 pub(super) const SESSIONS_MAX: usize = 16_384;
 
 /// Why a session is over that has no replica left.
@@ -28,14 +28,14 @@ pub struct PutSessions<O, P> {
     pub(super) open: BTreeMap<Box<[u8]>, Open<O, P>>,
     pub(super) next: u64,
     /// Of all that are open.
-    pub(super) copies: usize,
-    /// Copies that calls are about to reserve.
+    pub(super) replicas: usize,
+    /// Replicas that calls are about to reserve.
     pub(super) promised: usize,
 }
 
 impl<O, P> Default for PutSessions<O, P> {
     fn default() -> Self {
-        Self { open: BTreeMap::new(), next: 0, copies: 0, promised: 0 }
+        Self { open: BTreeMap::new(), next: 0, replicas: 0, promised: 0 }
     }
 }
 
@@ -70,8 +70,8 @@ pub struct Reserved<O, P> {
 pub(super) struct Promise {
     /// Its keys.
     pub(super) keys: usize,
-    /// Copies of them all that may still be reserved.
-    pub(super) copies: usize,
+    /// Replicas of them all that may still be reserved.
+    pub(super) replicas: usize,
 }
 
 #[derive(Debug)]
@@ -101,7 +101,7 @@ pub(super) struct Sealed<O, P> {
     pub(super) ended: Ended,
 }
 
-/// Placements that are to be aborted. `settled`: nothing of this client touches any copy of them again.
+/// Placements that are to be aborted. `settled`: nothing of this client touches any replica of them again.
 #[derive(Debug)]
 pub struct Aborted<O, P> {
     /// Where they come from.
@@ -193,14 +193,14 @@ impl<O, P> Open<O, P> {
 impl<O, P> PutSessions<O, P> {
     /// The store closes: all that is reserved, and whether nothing of it is being written.
     pub fn close(&mut self) -> Vec<Aborted<O, P>> {
-        self.copies = 0;
+        self.replicas = 0;
         let open = std::mem::take(&mut self.open).into_values();
         let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
         alive.map(|open| Aborted { settled: open.is_settled(), reserved: open.reserved }).collect()
     }
 
-    /// A segment is Gone, as `is_on_it` knows. What was reserved there is lost, and sessions without another copy are
-    /// over. Gives those of them that have reserved something elsewhere, too.
+    /// A segment is Gone, as `is_on_it` knows. What was reserved there is lost, and sessions without another replica
+    /// are over. Gives those of them that have reserved something elsewhere, too.
     pub fn segment_gone(&mut self, is_on_it: impl Fn(&Reserved<O, P>, &Replica) -> bool) -> Vec<Aborted<O, P>> {
         self.lose(is_on_it, GONE)
     }
@@ -237,31 +237,31 @@ impl<O, P> PutSessions<O, P> {
         }
     }
 
-    /// How many of so many keys the next request may name, asking for so many copies of each; none where nothing is
-    /// left. Its copies count from here on, until [`PutSessions::begin`] or [`PutSessions::give_back`]: one request at
-    /// a time, because a pool of few clients reserves fewer copies than are asked for. Where less is left than one key
-    /// asks for, that key is promised what is left.
-    pub(super) fn promise(&mut self, keys: usize, copies: usize, now: Duration) -> Option<Promise> {
-        if self.left() < keys * copies {
+    /// How many of so many keys the next request may name, asking for so many replicas of each; none where nothing is
+    /// left. Its replicas count from here on, until [`PutSessions::begin`] or [`PutSessions::give_back`]: one request
+    /// at a time, because a pool of few clients reserves fewer replicas than are asked for. Where less is left than one
+    /// key asks for, that key is promised what is left.
+    pub(super) fn promise(&mut self, keys: usize, replicas: usize, now: Duration) -> Option<Promise> {
+        if self.left() < keys * replicas {
             // What its callers have left lying about is no reason to refuse others.
             self.open.retain(|_, open| !open.is_left(now));
-            self.copies = self.open.values().map(|open| open.reserved.replicas.len()).sum();
+            self.replicas = self.open.values().map(|open| open.reserved.replicas.len()).sum();
         }
         let left = self.left();
-        let keys = keys.min(left / copies).max(1);
-        let promise = Promise { keys, copies: left.min(keys * copies) };
-        self.promised += promise.copies;
+        let keys = keys.min(left / replicas).max(1);
+        let promise = Promise { keys, replicas: left.min(keys * replicas) };
+        self.promised += promise.replicas;
         (left > 0).then_some(promise)
     }
 
     fn left(&self) -> usize {
-        SESSIONS_MAX.saturating_sub(self.copies + self.promised)
+        SESSIONS_MAX.saturating_sub(self.replicas + self.promised)
     }
 
     /// Why there is no room for an object of so many bytes, when nothing is left of what all sessions may hold. A call
-    /// holds so many copies.
-    pub(super) fn no_copies_left(&self, bytes: u64, own: usize) -> StoreError {
-        let held = self.copies + self.promised;
+    /// holds so many replicas.
+    pub(super) fn no_replicas_left(&self, bytes: u64, own: usize) -> StoreError {
+        let held = self.replicas + self.promised;
         let reason = format!(
             "put sessions of this store hold {held} copies of objects, {own} of them by this call, and all may hold \
              {SESSIONS_MAX} at a time; end or revoke some, or start fewer with one call"
@@ -269,9 +269,9 @@ impl<O, P> PutSessions<O, P> {
         Cause::NoSpace { bytes, reason }.into()
     }
 
-    /// So many copies that were promised are reserved, or are not going to be.
-    pub(super) fn give_back(&mut self, copies: usize) {
-        self.promised -= copies;
+    /// So many replicas that were promised are reserved, or are not going to be.
+    pub(super) fn give_back(&mut self, replicas: usize) {
+        self.promised -= replicas;
     }
 
     /// `lost`: those of its replicas that were lost on the way here. Gives the number of the session, and what is to be
@@ -291,9 +291,9 @@ impl<O, P> PutSessions<O, P> {
         let mut open = Open { id, reserved: Arc::new(reserved), bad, filling, writing, state, held: Some(held) };
         let is_over = open.lose(lost, GONE);
         let aborted = is_over.then(|| Aborted { reserved: open.reserved.clone(), settled: true });
-        self.copies += open.reserved.replicas.len();
+        self.replicas += open.reserved.replicas.len();
         let former = self.open.insert(key.into(), open);
-        self.copies -= former.map_or(0, |former| former.reserved.replicas.len());
+        self.replicas -= former.map_or(0, |former| former.reserved.replicas.len());
         (id, aborted)
     }
 
@@ -310,7 +310,7 @@ impl<O, P> PutSessions<O, P> {
     pub(super) fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O, P>> {
         self.that(key, id)?;
         let open = self.open.remove(key)?;
-        self.copies -= open.reserved.replicas.len();
+        self.replicas -= open.reserved.replicas.len();
         Some(open)
     }
 

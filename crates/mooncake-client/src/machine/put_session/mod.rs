@@ -48,7 +48,7 @@ const OWNERS_AWAY: Duration = Duration::from_secs(3);
 
 /// What put sessions need of their store.
 pub trait PutSessionDriver: PutDriver {
-    /// Where the copies of what was reserved are, whatever their store meets behind that.
+    /// Where the replicas of what was reserved are, whatever their store meets behind that.
     type Place;
 
     /// How checksums of parts become one.
@@ -94,7 +94,7 @@ pub async fn start<D: PutSessionDriver>(
     mut results: Vec<Option<Result<(), StoreError>>>,
 ) -> Vec<Result<(), StoreError>> {
     let (mut pending, mut named) = (Vec::new(), BTreeSet::new());
-    let (copies, now) = (driver.replicas(), driver.now());
+    let (replicas, now) = (driver.replicas(), driver.now());
     for (index, key) in keys.iter().enumerate().filter(|(index, _)| results[*index].is_none()).collect::<Vec<_>>() {
         let may = match named.insert(*key) {
             true => driver.put_sessions().may_begin(key, now),
@@ -108,16 +108,16 @@ pub async fn start<D: PutSessionDriver>(
     // Reserving waits as long as the call holds nothing.
     let (mut wait, mut since, mut held, mut begun) = (true, driver.now(), 0, Vec::new());
     while !pending.is_empty() && !driver.is_interrupted() {
-        let promise = driver.put_sessions().promise(round_of(driver, &pending), copies, driver.now());
+        let promise = driver.put_sessions().promise(round_of(driver, &pending), replicas, driver.now());
         let Some(mut promise) = promise else {
             refuse(driver, sizes, &pending, held, &mut results);
             break;
         };
         let later = pending.split_off(promise.keys);
-        let promised = promise.copies;
+        let promised = promise.replicas;
         let round = begin_round(driver, keys, sizes, &pending, wait, &mut promise, &mut results).await;
-        driver.put_sessions().give_back(promise.copies);
-        held += promised - promise.copies;
+        driver.put_sessions().give_back(promise.replicas);
+        held += promised - promise.replicas;
         begun.extend(round.begun);
         if !round.beyond.is_empty() {
             refuse(driver, sizes, &[round.beyond, round.full, later].concat(), held, &mut results);
@@ -167,7 +167,7 @@ fn refuse<D: PutSessionDriver>(
     results: &mut [Option<Result<(), StoreError>>],
 ) {
     let sessions = driver.put_sessions();
-    indices.iter().for_each(|&index| results[index] = Some(Err(sessions.no_copies_left(sizes[index], held))));
+    indices.iter().for_each(|&index| results[index] = Some(Err(sessions.no_replicas_left(sizes[index], held))));
 }
 
 /// How many keys, of so many, one request may name.
@@ -189,7 +189,7 @@ struct Begun {
     begun: Vec<(usize, u64)>,
     /// What had no room.
     full: Vec<usize>,
-    /// What got more copies than all sessions may hold.
+    /// What got more replicas than all sessions may hold.
     beyond: Vec<usize>,
     /// For that, memory has to be populated.
     populating: bool,
@@ -237,11 +237,11 @@ async fn begin_round<D: PutSessionDriver>(
     }
     let (mut aborted, mut begun, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
     for Placed { index, slot } in placed {
-        let Some(left) = promise.copies.checked_sub(slot.replicas.len()) else {
+        let Some(left) = promise.replicas.checked_sub(slot.replicas.len()) else {
             beyond.push((index, slot.replicas));
             continue;
         };
-        promise.copies = left;
+        promise.replicas = left;
         let held = driver.hold(slot.replicas.iter().map(|replica| Rid(replica.rid)).collect());
         let mut sessions = driver.put_sessions();
         // Under their lock: what is lost behind this finds the session among the others.
@@ -368,8 +368,8 @@ async fn tell<D: PutSessionDriver>(driver: &D, keys: &[&[u8]], sent: &[Sent<D>])
     let (mut all, mut rest) = (Vec::with_capacity(sent.len()), sent);
     while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
         let of_it = |(_, sealed): &&Sent<D>| sealed.reserved.origin.is_of_session(&first.origin);
-        let copies = |(_, sealed): &Sent<D>| sealed.reserved.replicas.len();
-        let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
+        let replicas = |(_, sealed): &Sent<D>| sealed.reserved.replicas.len();
+        let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(replicas)));
         rest = others;
         let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
         all.extend(match driver.end(&first.origin, ended).await {
@@ -492,7 +492,7 @@ async fn seal<D: PutSessionDriver>(
         match driver.sum_of(&reserved, replica).await {
             Ok(read) if *sum.get_or_insert(read) == read => continue,
             Ok(_) => reason = "its replicas differ".to_owned(),
-            // Nothing of the copy was the matter.
+            // Nothing of the replica was the matter.
             Err(lost) if lost.final_word || driver.is_interrupted() => {
                 if let Some(open) = driver.put_sessions().that(key, id) {
                     open.reopen();
@@ -535,7 +535,7 @@ async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -
 }
 
 /// Aborts what keys have reserved; a result for each. Where an end has gone to the master, the master is told that
-/// no copy is good, and its answer decides: a key that is said to be aborted never becomes an object.
+/// no replica is good, and its answer decides: a key that is said to be aborted never becomes an object.
 pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
     let (mut results, mut aborted, mut sent) = (Vec::with_capacity(keys.len()), Vec::new(), Vec::new());
     for (index, key) in keys.iter().enumerate() {
@@ -600,8 +600,8 @@ pub async fn abort<D: PutSessionDriver>(driver: &D, all: Vec<Aborted<D::Reservat
         while let Some(first) = rest.first() {
             let origin = &first.reserved.origin;
             let of_it = |other: &&&Aborted<D::ReservationOrigin, D::Place>| other.reserved.origin.is_of_session(origin);
-            let copies = |aborted: &&Aborted<D::ReservationOrigin, D::Place>| aborted.reserved.replicas.len();
-            let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
+            let replicas = |aborted: &&Aborted<D::ReservationOrigin, D::Place>| aborted.reserved.replicas.len();
+            let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(replicas)));
             rest = others;
             let rids = round.iter().flat_map(|aborted| &aborted.reserved.replicas).map(|replica| Rid(replica.rid));
             driver.abort(origin, rids.collect(), settled).await;

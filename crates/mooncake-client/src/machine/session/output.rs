@@ -34,7 +34,7 @@ pub enum Output {
         role: hello::Role,
         /// And the highest position that it shows.
         highest: LogPosition,
-        /// Since the origin.
+        /// Since the time origin.
         by: Duration,
     },
     /// Call [`super::Anchor::reconnect`] with what this store's owner holds.
@@ -48,7 +48,7 @@ pub enum Output {
         /// Why.
         silent: bool,
     },
-    /// Nothing is to be done before that time since the origin, unless a message comes, or a thread wants something.
+    /// Nothing is to be done before that time, unless a message comes, or a thread wants something.
     WaitUntil(Duration),
     /// The master asks the owner of the memory for a proof.
     Fence(Fence),

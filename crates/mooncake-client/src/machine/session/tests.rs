@@ -438,7 +438,7 @@ fn an_older_master_has_forgotten_views_unless_its_epoch_is_as_before() {
 // ---------------------------------------------------------------- way back
 
 #[test]
-fn masters_are_tried_in_turn_with_a_rest_and_the_one_that_answered_first_the_next_time() {
+fn masters_are_tried_in_turn_with_a_pause_and_the_one_that_answered_first_the_next_time() {
     let mut store = Store::new();
     store.after(BEAT).lose(Vec::new());
     let mut tried = Vec::new();
@@ -543,7 +543,7 @@ fn a_resume_that_is_wanted_while_one_is_under_way_follows_it_at_once() {
         store.try_now(&out);
         store.wants.resume();
         store.fail();
-        assert!(matches!(store.step()[..], [Output::Reconnect]), "without a rest");
+        assert!(matches!(store.step()[..], [Output::Reconnect]), "without a pause");
         assert!(matches!(store.step()[..], [Output::Reconnect]), "it is still due");
     }
 }
@@ -706,7 +706,7 @@ fn a_closed_store_waits_for_its_master_as_long_as_that_keeps_the_session() {
     store.lose(Vec::new());
     store.resume();
     store.fail();
-    // The first look at it was a rest ago.
+    // The first look at it was a pause ago.
     store.after(RETENTION - RECONNECT);
     assert!(matches!(store.step()[..], [Output::Reconnect]));
     store.after(BEAT);

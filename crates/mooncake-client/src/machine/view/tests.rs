@@ -77,7 +77,7 @@ impl GetDriver for Script {
         0
     }
 
-    fn next_turn(&self) -> usize {
+    fn next_call(&self) -> usize {
         0
     }
 

@@ -31,7 +31,7 @@ const KEPT_BUFFER: usize = 256 << 10;
 /// Room for a reply that is read at a time.
 const READ_SIZE: usize = 16 << 10;
 
-/// After a rest of this length it is looked whether the master is still there.
+/// When it was idle for so long it is looked whether the master is still there.
 const LOOKED_AT: Duration = Duration::from_millis(100);
 
 const HEADER: usize = 4;
@@ -76,7 +76,7 @@ pub(crate) struct Connection {
     /// Which process of it answered.
     instance: [u8; 16],
     /// Since when no call has it; none before its first.
-    rests_since: Option<Instant>,
+    idle_since: Option<Instant>,
 }
 
 impl Connection {
@@ -145,7 +145,7 @@ impl Connection {
             features: 0,
             software: String::new(),
             instance: [0; 16],
-            rests_since: None,
+            idle_since: None,
         })
     }
 
@@ -248,19 +248,19 @@ impl Connection {
     }
 
     /// A call has ended that had it.
-    pub fn rests(&mut self) {
-        self.rests_since = Some(Instant::now());
+    pub fn goes_idle(&mut self) {
+        self.idle_since = Some(Instant::now());
     }
 
     /// For how long no call has had it.
-    pub fn at_rest(&self) -> Duration {
-        self.rests_since.map_or(Duration::ZERO, |since| since.elapsed())
+    pub fn idle_for(&self) -> Duration {
+        self.idle_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Whether a master that needs its place has closed it meanwhile. It is not looked at after a short rest: a master
-    /// closes the connections that rest longest.
+    /// Whether a master that needs its place has closed it meanwhile. It is not looked at when it was idle for a short
+    /// time: a master closes those that are idle for longest.
     pub fn was_closed_while_idle(&self) -> bool {
-        self.at_rest() > LOOKED_AT && self.was_closed()
+        self.idle_for() > LOOKED_AT && self.was_closed()
     }
 
     /// Whether the master has closed it.
@@ -268,17 +268,18 @@ impl Connection {
         has_hung_up(self.socket.as_fd())
     }
 
-    /// It has rested for so long already.
+    /// It has been idle for so long already.
     #[cfg(test)]
-    pub fn rested_for(&mut self, time: Duration) {
-        self.rests_since = Instant::now().checked_sub(time);
+    pub fn was_idle_for(&mut self, time: Duration) {
+        self.idle_since = Instant::now().checked_sub(time);
     }
 
-    /// Whether what broke it says that the master closed it at rest, perhaps while the request was on its way.
+    /// Whether what broke it says that the master closed it while it was idle, perhaps while the request was on its
+    /// way.
     pub fn is_closed_by(&self, error: &ConnectionError) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         let is_cut = |error: &io::Error| matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof);
-        self.rests_since.is_some() && matches!(error, ConnectionError::Io(error) if is_cut(error))
+        self.idle_since.is_some() && matches!(error, ConnectionError::Io(error) if is_cut(error))
     }
 
     /// Local address of a TCP connection.

@@ -34,10 +34,10 @@ mod tests;
 /// Most call connections of a store; more callers than that wait for one.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
 
-/// A call connection that has rested for so long is closed, if it is not one of the last that are left.
+/// A call connection that was idle for so long is closed, if it is not one of the last that are left.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
-/// So many rest for ever: the calls after a pause do not wait for a connection.
+/// So many stay idle for ever: the calls after a pause do not wait for a connection.
 const KEPT: usize = 2;
 
 /// Most of them for calls that the master may take seconds over, so that the others never wait for these.
@@ -50,7 +50,7 @@ pub(crate) struct Control {
     /// Segments of this host are mapped.
     pub maps_memory: bool,
     /// Time is counted from here on.
-    origin: Instant,
+    time_origin: Instant,
     pub reach: Reachability,
     pub pins: Mutex<Pins>,
     pub progress: Mutex<Progress>,
@@ -84,7 +84,7 @@ pub(crate) struct Control {
 struct Pool {
     idle: Vec<(Arc<Session>, Connection)>,
     open: usize,
-    /// Lent to calls that may take long.
+    /// In use by calls that may take long.
     long: usize,
 }
 
@@ -99,7 +99,7 @@ impl Control {
             masters,
             lookup_timeout: options.lookup_timeout,
             maps_memory: options.shared_memory,
-            origin: Instant::now(),
+            time_origin: Instant::now(),
             reach: Reachability::default(),
             pins: Mutex::default(),
             progress: Mutex::default(),
@@ -124,19 +124,19 @@ impl Control {
         })
     }
 
-    /// Since the origin.
+    /// Since the time origin.
     pub fn now(&self) -> Duration {
-        self.origin.elapsed()
+        self.time_origin.elapsed()
     }
 
-    /// Since the origin at that time.
+    /// Since the time origin at that time.
     pub fn time(&self, instant: Instant) -> Duration {
-        instant.saturating_duration_since(self.origin)
+        instant.saturating_duration_since(self.time_origin)
     }
 
-    /// That time since the origin.
+    /// That time since the time origin.
     pub fn instant(&self, time: Duration) -> Instant {
-        self.origin + time
+        self.time_origin + time
     }
 
     // -------------------------------------------------------------- session
@@ -304,7 +304,7 @@ impl Control {
 
     /// A connection comes back.
     pub fn check_in(&self, long: bool, mut connection: (Arc<Session>, Connection)) {
-        connection.1.rests();
+        connection.1.goes_idle();
         let mut pool = self.pool.lock();
         pool.long -= usize::from(long);
         match self.is_stopped() {
@@ -329,16 +329,16 @@ impl Control {
     pub fn close_idle(&self) {
         let mut pool = self.pool.lock();
         let surplus = pool.idle.len().saturating_sub(KEPT);
-        // The connections that came back last are lent first: the others have rested longer.
-        let over = pool.idle[..surplus].iter().take_while(|(_, connection)| connection.at_rest() > IDLE_MAX).count();
+        // The connections that came back last are used first: the others have been idle for longer.
+        let over = pool.idle[..surplus].iter().take_while(|(_, connection)| connection.idle_for() > IDLE_MAX).count();
         let closed: Vec<_> = pool.idle.drain(..over).collect();
         pool.open -= over;
         drop(pool);
         drop(closed);
     }
 
-    /// A call has found that the master closed the connection that it was lent: drops the other ones that the master
-    /// has closed, so that no call tries them.
+    /// A call has found that the master closed the connection that it has checked out: drops the other ones that the
+    /// master has closed, so that no call tries them.
     pub fn drop_closed(&self) {
         let mut pool = self.pool.lock();
         let closed: Vec<_> = pool.idle.extract_if(.., |(_, connection)| connection.was_closed()).collect();
@@ -404,9 +404,9 @@ impl Control {
         Arc::new(Control::new(&options, masters, session, position).unwrap())
     }
 
-    /// All that no call has have rested for so long already.
-    fn rested_for(&self, time: Duration) {
-        self.pool.lock().idle.iter_mut().for_each(|(_, connection)| connection.rested_for(time));
+    /// All that no call has have been idle for so long already.
+    fn was_idle_for(&self, time: Duration) {
+        self.pool.lock().idle.iter_mut().for_each(|(_, connection)| connection.was_idle_for(time));
     }
 
     /// Connections that there are, those of them that no call has, and those that calls have that may take long.

@@ -147,7 +147,7 @@ fn a_connection_that_breaks_is_a_word_about_the_others() {
 }
 
 /// Has a store so many connections that no call has.
-fn rested(store: &Alone, count: usize) {
+fn with_idle(store: &Alone, count: usize) {
     let release = held(store.master());
     std::thread::scope(|scope| {
         let before = store.master().asked().len();
@@ -164,7 +164,7 @@ fn rested(store: &Alone, count: usize) {
 fn a_connection_that_the_master_closes_while_a_request_is_on_its_way_costs_neither_the_call_nor_a_pause() {
     let store = Alone::new();
     let control = store.control();
-    rested(&store, 3);
+    with_idle(&store, 3);
     let hangs_up = AtomicBool::new(true);
     store.master().answers(move |request| (!hangs_up.swap(false, Ordering::SeqCst)).then(|| usual(request)));
     control.waker.clear();
@@ -185,10 +185,10 @@ fn a_connection_that_the_master_closes_while_a_request_is_on_its_way_costs_neith
 fn connections_that_the_master_closed_at_rest_are_not_tried() {
     let store = Alone::new();
     let control = store.control();
-    rested(&store, 3);
+    with_idle(&store, 3);
     store.master().hang_up();
     wait_for("they are closed", || store.master().open() == 0);
-    control.rested_for(Duration::from_secs(1));
+    control.was_idle_for(Duration::from_secs(1));
     store.ping().unwrap();
     assert_eq!((control.connections(), store.master().attached()), ((1, 1, 0), 4));
     assert_eq!(store.master().asked().len(), 4, "it is asked once");
@@ -198,15 +198,15 @@ fn connections_that_the_master_closed_at_rest_are_not_tried() {
 fn connections_that_no_call_has_are_closed_after_a_while_and_two_are_kept() {
     let store = Alone::new();
     let control = store.control();
-    rested(&store, 5);
+    with_idle(&store, 5);
     control.close_idle();
     assert_eq!(control.connections(), (5, 5, 0), "they may be needed again");
-    control.rested_for(IDLE_MAX + Duration::from_secs(1));
+    control.was_idle_for(IDLE_MAX + Duration::from_secs(1));
     store.ping().unwrap();
     control.close_idle();
     assert_eq!(control.connections(), (KEPT, KEPT, 0));
     wait_for("the master hears of it", || store.master().open() == KEPT);
-    control.rested_for(IDLE_MAX + Duration::from_secs(1));
+    control.was_idle_for(IDLE_MAX + Duration::from_secs(1));
     control.close_idle();
     store.ping().unwrap();
     assert_eq!(
@@ -228,7 +228,7 @@ fn a_store_whose_anchor_beats_closes_what_no_call_has_had_for_long() {
         (0..4).for_each(|_| release.send(()).unwrap());
         calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));
     });
-    control.rested_for(IDLE_MAX + Duration::from_secs(1));
+    control.was_idle_for(IDLE_MAX + Duration::from_secs(1));
     wait_for("a beat", || control.connections() == (KEPT, KEPT, 0));
 }
 

@@ -38,7 +38,7 @@ pub async fn serve<S: Stream>(
     let mut out = Vec::new();
     loop {
         let frame = connection.next_frame().await?;
-        idle.works();
+        idle.ends();
         let packing = Duration::from_micros(frame.len() as u64 / PACKED_IN_A_MICROSECOND);
         let mut request = Request::decode(frame).map_err(|error| Ended::Garbage(error.to_string()))?;
         let call = Call {
@@ -73,7 +73,7 @@ pub async fn serve<S: Stream>(
         if over {
             return Ok(());
         }
-        idle.rests();
+        idle.begins();
         connection.read_busy_poll(copying, packing).await?;
     }
 }

@@ -295,7 +295,7 @@ async fn what_is_refused_otherwise_leaves_the_connection_as_it_was() {
 
 #[tokio::test]
 async fn a_session_that_closes_itself_has_its_own_anchor_closed_and_no_other() {
-    use crate::machine::anchors::Lend;
+    use crate::machine::anchors::AnchorTable;
     use crate::routes::AnchorQueue;
 
     let (shared, session) = with_memory(1 << 20);
@@ -303,7 +303,7 @@ async fn a_session_that_closes_itself_has_its_own_anchor_closed_and_no_other() {
     let other = shared.apply(|core, now, effects| core.open_session(now, spec, effects).unwrap()).unwrap();
     let queues = [session, other].map(|session| {
         let queue = Arc::new(AnchorQueue::default());
-        (&shared.routes).lend(|anchors| anchors.set(session, queue.clone()));
+        (&shared.routes).with_anchors(|anchors| anchors.set(session, queue.clone()));
         queue
     });
     let mut calls = Caller::new(&shared, session);

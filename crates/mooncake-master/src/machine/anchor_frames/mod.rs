@@ -9,7 +9,7 @@ use mooncake_wire::message::{
 };
 use prost::Message;
 
-use super::anchors::{self, Anchor, Lend, Superseded};
+use super::anchors::{self, Anchor, AnchorTable, Superseded};
 use super::convert::{self, Bad};
 
 /// A frame that makes sense.
@@ -138,7 +138,7 @@ impl Said {
     }
 
     /// Does what a frame asks for that came on a connection.
-    pub fn obey<L: Lend>(
+    pub fn obey<L: AnchorTable>(
         self,
         core: &mut Core,
         anchors: &mut L,

@@ -1,6 +1,6 @@
-//! The data lanes to one segment, kept and lent one request at a time.
+//! The data lanes to one segment, kept, and used by one request at a time.
 //!
-//! It is not [`mooncake_net::Pool`]: lanes at rest are counted over all segments of a process, and an owner that has no
+//! It is not [`mooncake_net::Pool`]: idle lanes are counted over all segments of a process, and an owner that has no
 //! room for one more lane is waited for while others come back, not avoided.
 
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ const CROWDED: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct LanePool {
-    peer: Arc<str>,
+    segment: Arc<str>,
     hello: Hello,
     bytes: u64,
     addresses: Vec<SocketAddr>,
@@ -39,9 +39,9 @@ pub(super) struct LanePool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The one that came back last is at the end, and lent first.
+    /// The one that came back last is at the end, and used first.
     idle: Vec<IdleLane>,
-    lent: usize,
+    in_use: usize,
     closed: bool,
     failed: Option<Failure>,
 }
@@ -77,11 +77,11 @@ impl LanePool {
             return Err("its owner gave no TCP address".into());
         }
         Ok(LanePool {
-            peer: address.label(),
+            segment: address.display_name(),
             hello,
             bytes: address.bytes,
             addresses,
-            timeouts: (options.connect_timeout, options.data_timeout),
+            timeouts: (options.connect_timeout, options.stall_timeout),
             retry_after: options.retry_after,
             max_lanes: options.max_lanes.max(1),
             all_idle,
@@ -133,19 +133,19 @@ impl LanePool {
         let mut state = self.state.lock();
         loop {
             if state.closed {
-                return Err(TransferError::Gone { peer: self.peer.to_string() });
+                return Err(TransferError::Gone { segment: self.segment.to_string() });
             }
             let (lane, over) = state.take_idle();
             if let Some(lane) = lane {
-                state.lent += 1;
+                state.in_use += 1;
                 drop(state);
                 drop(over);
                 return Ok(lane);
             }
             let now = Instant::now();
-            let pause = state.failed.as_ref().map_or(Duration::ZERO, |failure| failure.rest(now));
-            if state.lent < self.max_lanes && pause.is_zero() {
-                state.lent += 1;
+            let pause = state.failed.as_ref().map_or(Duration::ZERO, |failure| failure.pause_left(now));
+            if state.in_use < self.max_lanes && pause.is_zero() {
+                state.in_use += 1;
                 let connected = MutexGuard::unlocked(&mut state, || self.connect(deadline));
                 match connected {
                     Ok(lane) => {
@@ -153,17 +153,17 @@ impl LanePool {
                         return Ok(lane);
                     }
                     Err(e) => {
-                        state.lent -= 1;
+                        state.in_use -= 1;
                         self.returned.notify_one();
                         if matches!(e, TransferError::Interrupted) || deadline.has_passed() {
                             return Err(e);
                         }
                         // What this process lacks says nothing of the owner, and only a lane of this pool can bring it.
                         let failure = Failure::new(&e, self.retry_after);
-                        if failure.is_own && state.lent == 0 {
+                        if failure.is_own && state.in_use == 0 {
                             return Err(e);
                         }
-                        let is_final = !failure.crowded && state.lent == 0;
+                        let is_final = !failure.crowded && state.in_use == 0;
                         state.failed = Some(failure);
                         if is_final {
                             return Err(e);
@@ -174,20 +174,24 @@ impl LanePool {
             }
             if let Some(failure) = &state.failed
                 && !failure.crowded
-                && state.lent == 0
+                && state.in_use == 0
             {
-                return Err(failure.again(self.peer.to_string()));
+                return Err(failure.again(self.segment.to_string()));
             }
             if MutexGuard::unlocked(&mut state, || deadline.is_interrupted()) {
                 return Err(TransferError::Interrupted);
             }
             if deadline.has_passed() {
-                let peer = self.peer.to_string();
+                let segment = self.segment.to_string();
                 // What this process lacks is no word about the owner, and has a remedy.
                 if state.failed.as_ref().is_some_and(|failure| failure.is_own) {
-                    return Err(TransferError::Broken { peer, what: "no lane was free", source: Errno::MFILE.into() });
+                    return Err(TransferError::Broken {
+                        segment,
+                        what: "no lane was free",
+                        source: Errno::MFILE.into(),
+                    });
                 }
-                return Err(TransferError::Timeout { peer, what: "no lane was free", waited: began.elapsed() });
+                return Err(TransferError::Timeout { segment, what: "no lane was free", waited: began.elapsed() });
             }
             let slice = if pause.is_zero() { deadline.slice() } else { deadline.slice().min(pause) };
             self.returned.wait_for(&mut state, slice);
@@ -196,7 +200,7 @@ impl LanePool {
 
     fn check_in(&self, lane: Option<Lane>) {
         let mut state = self.state.lock();
-        state.lent -= 1;
+        state.in_use -= 1;
         let over = state.part_with_old();
         let kept = if state.closed || state.idle.len() >= IDLE_MAX { None } else { lane };
         if let Some(idle) = kept.and_then(|lane| self.all_idle.keep(lane)) {
@@ -208,9 +212,9 @@ impl LanePool {
     }
 
     fn connect(&self, deadline: &Deadline<'_>) -> Result<Lane, TransferError> {
-        let mut last = TransferError::Gone { peer: self.peer.to_string() };
+        let mut last = TransferError::Gone { segment: self.segment.to_string() };
         for address in &self.addresses {
-            match Lane::open(*address, &self.hello, self.bytes, &self.peer, self.timeouts, deadline) {
+            match Lane::open(*address, &self.hello, self.bytes, &self.segment, self.timeouts, deadline) {
                 Ok(lane) => return Ok(lane),
                 Err(TransferError::Interrupted) => return Err(TransferError::Interrupted),
                 // Of an owner that is there, whatever its other addresses are like.
@@ -224,12 +228,12 @@ impl LanePool {
 }
 
 impl State {
-    /// The lane that was used last, if its peer has not hung up; and lanes to be closed without the lock.
+    /// The lane that was used last, if its owner has not hung up; and lanes to be closed without the lock.
     fn take_idle(&mut self) -> (Option<Lane>, Vec<IdleLane>) {
         let mut over = self.part_with_old();
         while let Some(idle) = self.idle.pop() {
             if idle.is_alive() {
-                return (Some(idle.lend()), over);
+                return (Some(idle.check_out()), over);
             }
             over.push(idle);
         }
@@ -254,18 +258,18 @@ impl Failure {
     }
 
     /// What a caller hears that comes before it is tried again: the kind of failure stays what it was.
-    fn again(&self, peer: String) -> TransferError {
+    fn again(&self, segment: String) -> TransferError {
         let (what, ago) = ("not tried again so soon", self.at.elapsed());
         match self.timed_out {
-            true => TransferError::Timeout { peer, what, waited: ago },
+            true => TransferError::Timeout { segment, what, waited: ago },
             false => {
                 let source = std::io::Error::other(format!("{} ({ago:?} ago)", self.why));
-                TransferError::Broken { peer, what, source }
+                TransferError::Broken { segment, what, source }
             }
         }
     }
 
-    fn rest(&self, now: Instant) -> Duration {
+    fn pause_left(&self, now: Instant) -> Duration {
         (self.at + self.pause).saturating_duration_since(now)
     }
 }

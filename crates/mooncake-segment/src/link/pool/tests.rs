@@ -141,7 +141,7 @@ fn a_caller_without_time_keeps_no_other_from_trying() {
 }
 
 #[test]
-fn a_lane_that_its_owner_has_closed_is_lent_to_nobody() {
+fn a_lane_that_its_owner_has_closed_is_used_by_nobody() {
     let listener = listener();
     let pool = pool(&listener, &options());
     scope(|threads| {
@@ -170,12 +170,12 @@ fn lanes_are_kept_for_the_next_request_and_no_more_than_said() {
         let _kept = owner.join().unwrap();
         nest(&pool, IDLE_MAX);
         let state = pool.state.lock();
-        assert_eq!((state.idle.len(), state.lent), (IDLE_MAX, 0));
+        assert_eq!((state.idle.len(), state.in_use), (IDLE_MAX, 0));
     });
 }
 
 #[test]
-fn lanes_that_were_left_idle_for_long_are_closed_and_not_lent_again() {
+fn lanes_that_were_left_idle_for_long_are_closed_and_not_used_again() {
     let listener = listener();
     let pool = pool(&listener, &LinkOptions { max_lanes: 64, ..options() });
     scope(|threads| {
@@ -300,5 +300,5 @@ fn who_waits_for_a_lane_waits_until_there_is_one_or_it_is_interrupted() {
         });
         outcome.result.unwrap();
     });
-    assert!(calls.load(Ordering::SeqCst) && pool.state.lock().lent == 0);
+    assert!(calls.load(Ordering::SeqCst) && pool.state.lock().in_use == 0);
 }

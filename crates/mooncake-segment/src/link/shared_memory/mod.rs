@@ -1,4 +1,4 @@
-//! A peer's segment, mapped here, and the connection that goes with it.
+//! A segment of another process, mapped here, and the connection that goes with it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,15 +22,15 @@ use crate::epoch::Epoch;
 use crate::error::TransferError;
 use crate::gate::Gate;
 use crate::link_events::Asked;
-use crate::machine::{FAREWELL, Heard, Leave, Peer, Remains, Writes};
+use crate::machine::{DETACHED, Heard, Peer, Remains, WritePermission, Writes};
 use crate::protocol::attach_stream::AttachPipe;
 use crate::protocol::frames::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
 
 pub(super) struct Attachment {
     id: u64,
     uuid: SegmentUuid,
-    peer: Arc<str>,
-    /// Taken out at the end: without the last of both mappings there is no farewell.
+    segment: Arc<str>,
+    /// Taken out at the end: without the last of both mappings there is no `Detached`.
     readable: Option<Arc<Mapping>>,
     writable: OnceLock<Arc<Mapping>>,
     gate: Arc<Gate>,
@@ -145,7 +145,7 @@ impl Attachment {
         let attachment = Arc::new(Attachment {
             id,
             uuid: address.uuid,
-            peer: address.label(),
+            segment: address.display_name(),
             presence: Presence::announce(&readable).map_err(NoSharedMemory::socket("its memory cannot be locked"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
@@ -217,23 +217,27 @@ impl Attachment {
             if self.is_over() {
                 return Err(self.gone());
             }
-            match talk.peer.leave_to_write() {
-                Leave::Granted => break,
-                Leave::Ask(question) => {
+            match talk.peer.write_permission() {
+                WritePermission::Granted => break,
+                WritePermission::Ask(question) => {
                     talk.pipe.send(&question).map_err(|source| self.broken(source))?;
                     talk.peer.has_asked();
                     if talk.pipe.is_waiting() {
                         self.watcher.look_at(self.id);
                     }
                 }
-                Leave::Awaited => {}
+                WritePermission::Awaited => {}
             }
             if deadline.is_interrupted() {
                 return Err(TransferError::Interrupted);
             }
             if deadline.has_passed() {
                 let what = "the owner did not let its segment be written";
-                return Err(TransferError::Timeout { peer: self.peer.to_string(), what, waited: started.elapsed() });
+                return Err(TransferError::Timeout {
+                    segment: self.segment.to_string(),
+                    what,
+                    waited: started.elapsed(),
+                });
             }
             self.answered.wait_for(&mut talk, deadline.slice());
         }
@@ -241,16 +245,16 @@ impl Attachment {
             return Ok(mapping);
         }
         let mapping = self.readable().remap(true);
-        let mapping = mapping.map_err(|source| TransferError::Map { peer: self.peer.to_string(), source })?;
+        let mapping = mapping.map_err(|source| TransferError::Map { segment: self.segment.to_string(), source })?;
         Ok(self.writable.get_or_init(|| Arc::new(mapping)))
     }
 
     fn broken(&self, source: io::Error) -> TransferError {
-        TransferError::Broken { peer: self.peer.to_string(), what: "attach connection", source }
+        TransferError::Broken { segment: self.segment.to_string(), what: "attach connection", source }
     }
 
     fn gone(&self) -> TransferError {
-        TransferError::Gone { peer: self.peer.to_string() }
+        TransferError::Gone { segment: self.segment.to_string() }
     }
 
     // -------------------------------------------------- what the watcher does
@@ -358,7 +362,7 @@ impl Attachment {
             self.remains.lock().keep(readable.bytes(), is_alone, is_asked_by_another)
         };
         if let Err(e) = readable.give_back(keep) {
-            tracing::warn!(peer = &*self.peer, "giving the memory of a dead owner back: {e}");
+            tracing::warn!(peer = &*self.segment, "giving the memory of a dead owner back: {e}");
         }
     }
 
@@ -385,13 +389,13 @@ impl Drop for Attachment {
         let (readable, writable) = (unmap(self.readable.take()), unmap(self.writable.take()));
         if !readable || !writable {
             tracing::error!(
-                peer = &*self.peer,
+                peer = &*self.segment,
                 "a peer's memory is still mapped; its owner waits for the end of this process"
             );
             return;
         }
         // The pipe may be full of answers that an owner that stands still has not read.
-        if let Ok(false) = self.talk.get_mut().pipe.send_last(&FAREWELL) {
+        if let Ok(false) = self.talk.get_mut().pipe.send_last(&DETACHED) {
             let empty = AttachPipe::new(self.stream.clone());
             self.watcher.flush(self.id, std::mem::replace(&mut self.talk.get_mut().pipe, empty));
         }
@@ -421,7 +425,7 @@ impl Drop for SaysUnmapped {
             && !forked()
         {
             // There is room behind a hello. An owner that closed the connection has not put this process on record.
-            let _ = rustix::net::send(&***stream, &FAREWELL.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let _ = rustix::net::send(&***stream, &DETACHED.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 }
@@ -436,7 +440,7 @@ impl Asked for Attachment {
 
 impl std::fmt::Debug for Attachment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attachment").field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("Attachment").field("segment", &self.segment).finish_non_exhaustive()
     }
 }
 

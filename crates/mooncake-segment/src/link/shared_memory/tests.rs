@@ -184,7 +184,7 @@ fn an_owner_that_is_not_the_one_that_was_meant_is_not_mapped_and_hears_so() {
             let e = links.link(&owner.address, &soon()).unwrap_err();
             assert!(e.to_string().contains(why), "{e}");
             let mut caller = answers.join().unwrap();
-            assert_eq!((next(&mut caller), next(&mut caller)), (Some(FAREWELL), None), "it would be waited for: {why}");
+            assert_eq!((next(&mut caller), next(&mut caller)), (Some(DETACHED), None), "it would be waited for: {why}");
         });
     }
 }
@@ -280,15 +280,15 @@ fn last_words(is_full: bool, before: impl FnOnce(&Arc<Attachment>)) -> Vec<Frame
 }
 
 #[test]
-fn an_owner_hears_the_farewell_of_what_is_unmapped_and_of_nothing_else() {
-    assert_eq!(last_words(false, |_| {}), [FAREWELL]);
-    assert_eq!(last_words(true, |_| {}), [FAREWELL], "as soon as it reads again");
+fn an_owner_hears_detached_of_what_is_unmapped_and_of_nothing_else() {
+    assert_eq!(last_words(false, |_| {}), [DETACHED]);
+    assert_eq!(last_words(true, |_| {}), [DETACHED], "as soon as it reads again");
     let mut kept = None;
     assert_eq!(last_words(false, |attachment| kept = Some(attachment.readable().clone())), [], "it is still mapped");
     let mut kept = None;
     let write = |attachment: &Arc<Attachment>| {
-        let leave = attachment.talk.lock().peer.heard(&Frame::plain(Op::Upgraded, 1), &attachment.own_writes());
-        assert_eq!(leave, Heard::Granted);
+        let heard = attachment.talk.lock().peer.heard(&Frame::plain(Op::Upgraded, 1), &attachment.own_writes());
+        assert_eq!(heard, Heard::Granted);
         kept = Some(attachment.writable(&soon()).unwrap().clone());
     };
     assert_eq!(last_words(false, write), [], "it is still mapped");
@@ -296,7 +296,7 @@ fn an_owner_hears_the_farewell_of_what_is_unmapped_and_of_nothing_else() {
 }
 
 #[test]
-fn a_farewell_that_is_left_to_a_sleeping_watcher_goes_out_as_soon_as_there_is_room_and_ends_with_its_connection() {
+fn a_detached_that_is_left_to_a_sleeping_watcher_goes_out_as_soon_as_there_is_room_and_ends_with_its_connection() {
     let (_server, _memory, address) = owner(1 << 20, Quiet);
     let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
     let link = links.link(&address, &soon()).unwrap();
@@ -310,14 +310,14 @@ fn a_farewell_that_is_left_to_a_sleeping_watcher_goes_out_as_soon_as_there_is_ro
         }
         let stream = Arc::new(Guarded::new(mine));
         let (gone, mut pipe) = (Arc::downgrade(&stream), AttachPipe::new(stream));
-        assert!(!pipe.send_last(&FAREWELL).unwrap(), "there is room for it now");
+        assert!(!pipe.send_last(&DETACHED).unwrap(), "there is room for it now");
         until_watchers_sleep();
         attachment.watcher.flush(1000, pipe);
         until_watchers_sleep();
         if !hangs_up {
             theirs.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             theirs.read_exact(&mut vec![0; full]).unwrap();
-            assert_eq!((next(&mut theirs), next(&mut theirs)), (Some(FAREWELL), None));
+            assert_eq!((next(&mut theirs), next(&mut theirs)), (Some(DETACHED), None));
         }
         drop(theirs);
         let until = Instant::now() + Duration::from_secs(5);

@@ -28,7 +28,7 @@ impl View {
         View { bytes, _hold: Hold::Inside(inside.clone()) }
     }
 
-    /// A view of a peer's segment.
+    /// A view of another process's segment.
     pub(in crate::link) fn shared(
         attachment: &Arc<Attachment>,
         rid: Rid,

@@ -26,7 +26,7 @@ const AT_ONCE: usize = 64;
 const BELL: u64 = 0;
 const OWNER: u64 = 1;
 const STREAM: u64 = 2;
-const FAREWELL: u64 = 3;
+const DETACHING: u64 = 3;
 
 pub(crate) struct Watcher {
     waker: Waker,
@@ -42,7 +42,7 @@ struct State {
     /// Attachments that may have to tell their owner something of which no descriptor tells.
     due: HashSet<u64>,
     /// Of attachments that have ended: what they said last is still on its way to an owner that does not read.
-    farewells: HashMap<u64, (AttachPipe, Watch<UnixStream>)>,
+    detaching: HashMap<u64, (AttachPipe, Watch<UnixStream>)>,
     running: bool,
 }
 
@@ -103,12 +103,12 @@ impl Watcher {
     }
 
     /// Sends the rest of what an attachment had to say, once its owner reads.
-    pub(in crate::link) fn flush(self: &Arc<Self>, id: u64, farewell: AttachPipe) {
+    pub(in crate::link) fn flush(self: &Arc<Self>, id: u64, pipe: AttachPipe) {
         // Until the owner has read it, a fence or an epoch there may wait for this process (docs/safety.md, rules 7 and
         // 18).
         let mut state = self.state.lock();
-        match self.readiness.watch(farewell.stream().clone(), id * 4 + FAREWELL, Ready::OUT) {
-            Ok(watch) => drop(state.farewells.insert(id, (farewell, watch))),
+        match self.readiness.watch(pipe.stream().clone(), id * 4 + DETACHING, Ready::OUT) {
+            Ok(watch) => drop(state.detaching.insert(id, (pipe, watch))),
             Err(e) => tracing::warn!("an owner is not told that its segment is unmapped: {e}"),
         }
         if let Err(e) = self.keep_running(&mut state) {
@@ -140,7 +140,7 @@ impl Watcher {
     fn run(&self) {
         loop {
             {
-                // In one step: an attachment or a farewell that comes later starts the next thread.
+                // In one step: an attachment or a `Detached` that comes later starts the next thread.
                 let mut state = self.state.lock();
                 if state.is_idle() {
                     state.due.clear();
@@ -164,7 +164,7 @@ impl Watcher {
                         let due = std::mem::take(&mut self.state.lock().due);
                         due.into_iter().for_each(|id| self.attend(id, false));
                     }
-                    FAREWELL => self.say_farewell(id),
+                    DETACHING => self.say_detached(id),
                     which => self.attend(id, which == OWNER),
                 }
             }
@@ -198,19 +198,19 @@ impl Watcher {
         }
     }
 
-    fn say_farewell(&self, id: u64) {
+    fn say_detached(&self, id: u64) {
         let mut state = self.state.lock();
-        if let Some((pipe, _)) = state.farewells.get_mut(&id)
+        if let Some((pipe, _)) = state.detaching.get_mut(&id)
             && (pipe.flush().is_err() || !pipe.is_waiting())
         {
-            state.farewells.remove(&id);
+            state.detaching.remove(&id);
         }
     }
 }
 
 impl State {
     fn is_idle(&self) -> bool {
-        self.watched.is_empty() && self.farewells.is_empty()
+        self.watched.is_empty() && self.detaching.is_empty()
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
     use crate::protocol::frames::{FRAME_LEN, Frame, Op};
 
     #[test]
-    fn an_owner_that_stood_still_hears_the_farewell_behind_the_answers() {
+    fn an_owner_that_stood_still_hears_that_its_peer_has_detached_behind_the_answers() {
         let (mine, mut theirs) = UnixStream::pair().unwrap();
         mine.set_nonblocking(true).unwrap();
         let stream = Arc::new(Guarded::new(mine));

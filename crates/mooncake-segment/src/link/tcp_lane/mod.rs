@@ -1,4 +1,4 @@
-//! The initiator's end of a data lane: the caller's thread sends and receives.
+//! The peer's end of a data lane: the caller's thread sends and receives.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    Bounce, Lending, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
-    split_targets, total_of_sources,
+    Bounce, Destination, Lending, Source, crc_of_destinations, crc_of_sources, recv_destinations, send_sources,
+    split_destinations, split_sources, total_of_sources,
 };
 use mooncake_net::{ConnectError, PollHistory, connect, is_readable, recv_busy_poll, stays_within_host, unpace};
 use mooncake_os::{Deadline, Guarded};
@@ -33,9 +33,9 @@ const SEND_CHUNK: u64 = 1 << 20;
 pub(super) struct Lane {
     stream: Guarded<TcpStream>,
     address: SocketAddr,
-    peer: Arc<str>,
+    segment: Arc<str>,
     sequence: u64,
-    data_timeout: Duration,
+    stall_timeout: Duration,
     history: PollHistory,
     /// Both ends are inside this host: the kernel may take bytes from where they lie, and the receiver alone copies.
     within_host: bool,
@@ -48,7 +48,7 @@ pub(super) struct Outcome<T> {
     pub result: Result<T, TransferError>,
     /// The lane stands between two requests and can carry the next.
     pub reusable: bool,
-    /// Nothing of this request touches the peer's memory any more: the peer has said so, or nothing of it was sent.
+    /// Nothing of this request touches the owner's memory any more: the owner has said so, or nothing of it was sent.
     pub settled: bool,
 }
 
@@ -72,16 +72,16 @@ impl Lane {
         address: SocketAddr,
         hello: &Hello,
         bytes: u64,
-        peer: &Arc<str>,
+        segment: &Arc<str>,
         timeouts: (Duration, Duration),
         deadline: &Deadline<'_>,
     ) -> Result<Lane, TransferError> {
-        let (connect_timeout, data_timeout) = timeouts;
+        let (connect_timeout, stall_timeout) = timeouts;
         let deadline = &deadline.within(connect_timeout);
-        let broken = |what| move |source| TransferError::Broken { peer: peer.to_string(), what, source };
+        let broken = |what| move |source| TransferError::Broken { segment: segment.to_string(), what, source };
         let cannot_connect = broken("connect to a data lane");
         let connected = connect(&[address], connect_timeout, deadline).map_err(|error| match error {
-            // The caller's wish, and no failure of the peer that others are to be kept from.
+            // The caller's wish, and no failure of the owner that others are to be kept from.
             ConnectError::Interrupted => TransferError::Interrupted,
             ConnectError::Io(error) if error.kind() != io::ErrorKind::TimedOut => cannot_connect(error),
             ConnectError::Untried | ConnectError::Io(_) => {
@@ -98,8 +98,8 @@ impl Lane {
         setup.map_err(broken("prepare a data lane"))?;
         let (history, bounce) = (PollHistory::new(), Bounce::new());
         let within_host = stays_within_host(&stream);
-        let peer = peer.clone();
-        let lane = Lane { stream, address, peer, sequence: 0, data_timeout, history, within_host, bounce };
+        let segment = segment.clone();
+        let lane = Lane { stream, address, segment, sequence: 0, stall_timeout, history, within_host, bounce };
         let mut stall = StallTimer::new(&lane, deadline);
         lane.send_bytes(&hello.encode(), &mut stall)?;
         let mut reply = [0; HELLO_LEN];
@@ -108,7 +108,7 @@ impl Lane {
         match reply.status {
             Status::Ok if reply.uuid == hello.uuid && reply.bytes == bytes => Ok(lane),
             Status::Ok => Err(lane.nonsense("it serves another memory under that address")),
-            status => Err(TransferError::Refused { peer: lane.peer.to_string(), status }),
+            status => Err(TransferError::Refused { segment: lane.segment.to_string(), status }),
         }
     }
 
@@ -117,7 +117,7 @@ impl Lane {
         self.address
     }
 
-    /// Whether the peer has not hung up since the last request.
+    /// Whether the owner has not hung up since the last request.
     pub(super) fn is_alive(&self) -> bool {
         !is_readable(self.fd())
     }
@@ -126,7 +126,7 @@ impl Lane {
     pub(super) fn read(
         &mut self,
         span: Span,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         checksum: bool,
         deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
@@ -143,7 +143,7 @@ impl Lane {
         if reply.len != span.len {
             return Outcome::new(Err(self.nonsense("it sends another length than asked for")), false, true);
         }
-        let received = if Bounce::is_needed_for_targets(pieces) {
+        let received = if Bounce::is_needed_for_destinations(pieces) {
             let mut bounce = std::mem::take(&mut self.bounce);
             let received = self.receive_by_bounce(span.len, pieces, checksum, &mut bounce, &mut stall);
             self.bounce = bounce;
@@ -164,9 +164,11 @@ impl Lane {
                 Outcome::new(Err(self.nonsense("it answers another request")), false, true)
             }
             Some(Trailer { status: Status::Ok, .. }) => Outcome::new(Ok(crc), true, true),
-            Some(_) => {
-                Outcome::new(Err(TransferError::Stale { peer: self.peer.to_string(), rid: span.rid.0 }), true, true)
-            }
+            Some(_) => Outcome::new(
+                Err(TransferError::Stale { segment: self.segment.to_string(), rid: span.rid.0 }),
+                true,
+                true,
+            ),
             None => Outcome::new(Err(self.nonsense("its bytes do not end as a read does")), false, true),
         }
     }
@@ -176,7 +178,7 @@ impl Lane {
         &mut self,
         record: &Record,
         span: Span,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         checksum: bool,
         deadline: &Deadline<'_>,
     ) -> Outcome<u32> {
@@ -192,7 +194,7 @@ impl Lane {
     fn receive_by_bounce(
         &self,
         len: u64,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         checksum: bool,
         bounce: &mut Bounce,
         stall: &mut StallTimer<'_>,
@@ -200,8 +202,8 @@ impl Lane {
         let (mut got, mut crc) = (0, 0);
         while got < len {
             let now = (len - got).min(RECV_CHUNK);
-            let mut chunk = split_targets(pieces, got, got + now);
-            crc = self.receive(now, &mut bounce.targets(&mut chunk), crc, checksum, stall)?;
+            let mut chunk = split_destinations(pieces, got, got + now);
+            crc = self.receive(now, &mut bounce.destinations(&mut chunk), crc, checksum, stall)?;
             bounce.deliver(&mut chunk)?;
             got += now;
         }
@@ -212,14 +214,14 @@ impl Lane {
     fn receive(
         &self,
         len: u64,
-        pieces: &mut [Target<'_>],
+        pieces: &mut [Destination<'_>],
         mut crc: u32,
         checksum: bool,
         stall: &mut StallTimer<'_>,
     ) -> Result<u32, TransferError> {
         let (mut got, mut checked) = (0, 0);
         while got < len {
-            match recv_targets(self.fd(), pieces, got, (len - got).min(RECV_CHUNK)) {
+            match recv_destinations(self.fd(), pieces, got, (len - got).min(RECV_CHUNK)) {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     got += count as u64;
@@ -228,14 +230,14 @@ impl Lane {
                 Err(e) => stall.failed(e, "receive")?,
             }
             if checksum && (got - checked >= RECV_CHUNK || got == len) {
-                crc = crc_of_targets(crc, pieces, checked, got)?;
+                crc = crc_of_destinations(crc, pieces, checked, got)?;
                 checked = got;
             }
         }
         Ok(crc)
     }
 
-    /// Writes the pieces; gives their checksum once they are in the peer's memory.
+    /// Writes the pieces; gives their checksum once they are in the owner's memory.
     pub(super) fn write(&mut self, span: Span, pieces: &[Source<'_>], deadline: &Deadline<'_>) -> Outcome<u32> {
         let lending = if self.within_host { Lending::of_sources(pieces) } else { None };
         let lent = lending.is_some();
@@ -323,7 +325,7 @@ impl Lane {
                     Err(e) => stall.failed(e, "send")?,
                 }
             }
-            // After the kernel's copy, while the peer still takes it in: checksumming first would leave it idle.
+            // After the kernel's copy, while the owner still takes it in: checksumming first would leave it idle.
             crc = crc_of_sources(crc, piece, 0, total_of_sources(piece))?;
             done += now;
             header = &[];
@@ -388,20 +390,20 @@ impl Lane {
     }
 
     fn refused(&self, rid: Rid, reply: &Reply) -> TransferError {
-        let peer = self.peer.to_string();
+        let segment = self.segment.to_string();
         match reply.status {
-            Status::Stale => TransferError::Stale { peer, rid: rid.0 },
+            Status::Stale => TransferError::Stale { segment, rid: rid.0 },
             Status::Superseded => TransferError::Superseded {
-                peer,
+                segment,
                 rid: rid.0,
                 reason: format!("the extent carries {:#x}", reply.detail),
             },
             Status::OldEpoch => TransferError::Superseded {
-                peer,
+                segment,
                 rid: rid.0,
                 reason: format!("the owner obeys epoch {}", reply.detail),
             },
-            status => TransferError::Refused { peer, status },
+            status => TransferError::Refused { segment, status },
         }
     }
 
@@ -440,32 +442,32 @@ impl Lane {
 
     fn hung_up(&self) -> TransferError {
         let source = io::ErrorKind::UnexpectedEof.into();
-        TransferError::Broken { peer: self.peer.to_string(), what: "the peer closed the data lane", source }
+        TransferError::Broken { segment: self.segment.to_string(), what: "the peer closed the data lane", source }
     }
 
     fn nonsense(&self, what: &'static str) -> TransferError {
-        TransferError::Broken { peer: self.peer.to_string(), what, source: io::ErrorKind::InvalidData.into() }
+        TransferError::Broken { segment: self.segment.to_string(), what, source: io::ErrorKind::InvalidData.into() }
     }
 }
 
 enum Sent {
     All(u32),
-    /// The peer answered before it had everything.
+    /// The owner answered before it had everything.
     Answered,
 }
 
 /// Keeps a request's deadlines: the call's own, and the longest standstill.
 struct StallTimer<'a> {
     deadline: &'a Deadline<'a>,
-    peer: Arc<str>,
-    data_timeout: Duration,
+    segment: Arc<str>,
+    stall_timeout: Duration,
     /// When the standstill began, once a slice has passed without a byte.
     still_since: Option<Instant>,
 }
 
 impl<'a> StallTimer<'a> {
     fn new(lane: &Lane, deadline: &'a Deadline<'a>) -> StallTimer<'a> {
-        StallTimer { deadline, peer: lane.peer.clone(), data_timeout: lane.data_timeout, still_since: None }
+        StallTimer { deadline, segment: lane.segment.clone(), stall_timeout: lane.stall_timeout, still_since: None }
     }
 
     fn moved(&mut self) {
@@ -481,7 +483,7 @@ impl<'a> StallTimer<'a> {
                 if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) {
                     return Err(TransferError::CallerMemory { source: error });
                 }
-                return Err(TransferError::Broken { peer: self.peer.to_string(), what, source: error });
+                return Err(TransferError::Broken { segment: self.segment.to_string(), what, source: error });
             }
         }
         if self.deadline.is_interrupted() {
@@ -491,12 +493,12 @@ impl<'a> StallTimer<'a> {
         let now = Instant::now();
         let since = *self.still_since.get_or_insert_with(|| now.checked_sub(Deadline::SLICE).unwrap_or(now));
         let waited = now - since;
-        let (over, what) = if waited >= self.data_timeout {
+        let (over, what) = if waited >= self.stall_timeout {
             (true, "no byte moved")
         } else {
             (self.deadline.has_passed(), "the call's deadline passed")
         };
-        if over { Err(TransferError::Timeout { peer: self.peer.to_string(), what, waited }) } else { Ok(()) }
+        if over { Err(TransferError::Timeout { segment: self.segment.to_string(), what, waited }) } else { Ok(()) }
     }
 }
 

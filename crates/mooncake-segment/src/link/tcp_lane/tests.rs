@@ -24,7 +24,7 @@ fn welcome() -> HelloReply {
 /// A lane, and the owner's end of it: the owner answers the hello with this, and then does as it is told.
 fn lane_to(
     answer: &[u8; HELLO_LEN],
-    data_timeout: Duration,
+    stall_timeout: Duration,
     owner: impl FnOnce(TcpStream) + Send,
     peer: impl FnOnce(Result<Lane, TransferError>, &Deadline<'_>),
 ) {
@@ -46,7 +46,7 @@ fn lane_to(
                 &hello(Purpose::Lane, UUID),
                 BYTES,
                 &"owner".into(),
-                (Duration::from_secs(10), data_timeout),
+                (Duration::from_secs(10), stall_timeout),
                 &deadline,
             ),
             &deadline,
@@ -99,7 +99,7 @@ fn bytes_that_come_end_a_standstill() {
         lane_to(&welcome().encode(), TIMEOUT, owner, |lane, deadline| {
             let mut back = [0; 60];
             let span = Span { rid: RID, offset: 0, len: 60 };
-            lane.unwrap().read(span, &mut [Target::new(&mut back)], true, deadline).result.unwrap();
+            lane.unwrap().read(span, &mut [Destination::new(&mut back)], true, deadline).result.unwrap();
             assert_eq!(back, [5; 60]);
         });
     };
@@ -150,7 +150,7 @@ fn the_answer_to_another_request_is_taken_for_none() {
         };
         lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, deadline| {
             let span = Span { rid: RID, offset: 0, len: 100 };
-            let outcome = lane.unwrap().read(span, &mut [Target::new(&mut [0; 100])], false, deadline);
+            let outcome = lane.unwrap().read(span, &mut [Destination::new(&mut [0; 100])], false, deadline);
             assert!(matches!(outcome.result, Err(TransferError::Broken { .. })), "{nth}: {:?}", outcome.result);
             assert!(!outcome.reusable, "{nth}: what comes next on the lane is not known");
         });
@@ -169,7 +169,7 @@ fn the_requests_of_a_lane_are_told_apart() {
     };
     lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, deadline| {
         let (mut lane, span) = (lane.unwrap(), Span { rid: RID, offset: 0, len: 1 });
-        let mut read = || lane.read(span, &mut [Target::new(&mut [0])], false, deadline);
+        let mut read = || lane.read(span, &mut [Destination::new(&mut [0])], false, deadline);
         let first = read();
         assert!(matches!(first.result, Err(TransferError::Stale { .. })) && first.reusable);
         assert!(matches!(read().result, Err(TransferError::Broken { .. })));

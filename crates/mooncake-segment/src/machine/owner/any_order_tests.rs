@@ -145,45 +145,19 @@ impl World {
         Fence { uuid: uuid(segment), rid, offset, len: KIB, writer, writer_done: false }
     }
 
+    /// Takes a step, and looks whether the owner says of each promise that it is kept, and of no other.
     fn take(&mut self, step: &Step) {
         let mut out = Vec::new();
         match step {
-            Step::Attach(segment, session, knows_pins) => {
-                let (segment, session, knows_pins) = (*segment, *session, *knows_pins);
-                let id = self.owner.attach(Newcomer { session, uuid: uuid(segment), knows_pins });
-                let mut obeyed = self.epoch;
-                for (_, waits) in self.epochs.iter_mut().filter(|((of, _), _)| *of == segment && !knows_pins) {
-                    waits.processes.insert(id);
-                    obeyed = 0;
-                }
-                let (connected, writable, asked) = (true, false, Vec::new());
-                self.processes.insert(id, Process { segment, session, knows_pins, connected, writable, obeyed, asked });
-            }
-            Step::Upgrade(who) => {
-                if let Some(id) = self.process(who).filter(|id| self.processes[id].connected) {
-                    self.owner.heard(id, &Frame::plain(Op::Upgrade, 0), &mut out);
-                    assert!(matches!(&out[0], Output::Send { to, frame } if *to == id && frame.op == Op::Upgraded));
-                    self.processes.get_mut(&id).unwrap().writable = true;
-                }
-            }
+            Step::Attach(segment, session, knows_pins) => self.attach(*segment, *session, *knows_pins),
+            Step::Upgrade(who) => self.upgrade(who, &mut out),
             Step::Answer(who, what) => {
                 if let Some(id) = self.process(who) {
                     self.answer(id, |asked| what.index(asked), &mut out);
                 }
             }
-            Step::Detach(who) => {
-                if let Some(id) = self.process(who).filter(|id| self.processes[id].connected) {
-                    self.owner.heard(id, &Frame::plain(Op::Detached, 0), &mut out);
-                    self.is_gone(id);
-                }
-            }
-            Step::Lose(who) => {
-                if let Some(id) = self.process(who) {
-                    self.owner.connection_lost(id);
-                    let process = self.processes.get_mut(&id).unwrap();
-                    (process.connected, process.asked) = (false, Vec::new());
-                }
-            }
+            Step::Detach(who) => self.detach(who, &mut out),
+            Step::Lose(who) => self.lose(who),
             Step::Room(who, room) => {
                 if let Some(id) = self.process(who) {
                     self.owner.room(id, *room, &mut out);
@@ -191,40 +165,19 @@ impl World {
             }
             Step::End(who) => {
                 if let Some(id) = self.process(who) {
-                    self.owner.process_ended(id, &mut out);
-                    self.is_gone(id);
+                    self.end(id, &mut out);
                 }
             }
-            Step::Fence(segment, session, done) => {
-                let own = self.writes.iter().find(|((of, _), write)| of == segment && write.writer == *session);
-                let own =
-                    own.map(|(_, write)| *write).filter(|write| !self.fences.contains_key(&(*segment, write.rid)));
-                let placement = own.unwrap_or_else(|| self.placement(*segment, *session));
-                self.fence(*segment, Fence { writer_done: *done, ..placement }, &mut out);
-            }
-            Step::FenceAgain(which, done) => {
-                let again = pick(self.fences.iter(), which).map(|((segment, _), (fence, _))| (*segment, *fence));
-                if let Some((segment, fence)) = again {
-                    self.fence(segment, Fence { writer_done: *done, ..fence }, &mut out);
-                }
-            }
+            Step::Fence(segment, session, done) => self.fence_one(*segment, *session, *done, &mut out),
+            Step::FenceAgain(which, done) => self.fence_again(which, *done, &mut out),
             Step::TakeEpoch(epoch) => self.take_epoch(*epoch, &mut out),
-            Step::Write(segment) => {
-                let placement = self.placement(*segment, 1);
-                let memory = &self.memories[usize::from(*segment)];
-                let write = memory.admit(placement.rid, placement.offset, placement.len);
-                self.writes.insert((*segment, write), placement);
-            }
+            Step::Write(segment) => self.write(*segment),
             Step::WriteEnds(which) => {
                 if let Some(write) = pick(self.writes.keys(), which).copied() {
                     self.write_ends(write);
                 }
             }
-            Step::Enter(segment) => {
-                let number = self.memories[usize::from(*segment)].insiders.borrow_mut().enter();
-                self.insiders.insert((*segment, number));
-                self.obeyed.insert((*segment, number), self.epoch);
-            }
+            Step::Enter(segment) => self.enter(*segment),
             Step::Confirm(which) => {
                 if let Some(insider) = pick(self.insiders.iter(), which).copied() {
                     self.insider_obeys(insider);
@@ -232,19 +185,58 @@ impl World {
             }
             Step::Leave(which) => {
                 if let Some(insider) = pick(self.insiders.iter(), which).copied() {
-                    self.memories[usize::from(insider.0)].insiders.borrow_mut().leave(insider.1);
-                    self.insiders.remove(&insider);
-                    self.insider_is_settled(insider, u16::MAX);
+                    self.insider_leaves(insider);
                 }
             }
             Step::Wait => self.now += Duration::from_secs(1),
         }
         self.hear(out);
         let mut out = Vec::new();
-        self.owner.settle(self.now, &mut out);
+        self.owner.check_promises(self.now, &mut out);
         self.hear(out);
-        let kept = self.fences.values().map(|(_, waits)| waits).chain(self.epochs.values());
-        kept.for_each(|waits| assert!(!waits.is_over(), "nothing is waited for any more, and it is not said"));
+        let pending = self.fences.values().map(|(_, waits)| waits).chain(self.epochs.values());
+        pending.for_each(|waits| assert!(!waits.is_over(), "nothing is waited for any more, and it is not said"));
+    }
+
+    // ------------------------------------------------ processes of other stores
+
+    fn attach(&mut self, segment: u8, session: u64, knows_pins: bool) {
+        let id = self.owner.attach(Newcomer { session, uuid: uuid(segment), knows_pins });
+        let mut obeyed = self.epoch;
+        for (_, waits) in self.epochs.iter_mut().filter(|((of, _), _)| *of == segment && !knows_pins) {
+            waits.processes.insert(id);
+            obeyed = 0;
+        }
+        let (connected, writable, asked) = (true, false, Vec::new());
+        self.processes.insert(id, Process { segment, session, knows_pins, connected, writable, obeyed, asked });
+    }
+
+    fn upgrade(&mut self, who: &Index, out: &mut Vec<Output>) {
+        if let Some(id) = self.process(who).filter(|id| self.processes[id].connected) {
+            self.owner.heard(id, &Frame::plain(Op::Upgrade, 0), out);
+            assert!(matches!(&out[0], Output::Send { to, frame } if *to == id && frame.op == Op::Upgraded));
+            self.processes.get_mut(&id).unwrap().writable = true;
+        }
+    }
+
+    fn detach(&mut self, who: &Index, out: &mut Vec<Output>) {
+        if let Some(id) = self.process(who).filter(|id| self.processes[id].connected) {
+            self.owner.heard(id, &Frame::plain(Op::Detached, 0), out);
+            self.is_gone(id);
+        }
+    }
+
+    fn lose(&mut self, who: &Index) {
+        if let Some(id) = self.process(who) {
+            self.owner.connection_lost(id);
+            let process = self.processes.get_mut(&id).unwrap();
+            (process.connected, process.asked) = (false, Vec::new());
+        }
+    }
+
+    fn end(&mut self, id: u64, out: &mut Vec<Output>) {
+        self.owner.process_ended(id, out);
+        self.is_gone(id);
     }
 
     fn answer(&mut self, id: u64, which: impl FnOnce(usize) -> usize, out: &mut Vec<Output>) {
@@ -263,11 +255,11 @@ impl World {
             }
             Op::TakeEpoch => {
                 let knows_pins = process.knows_pins;
-                let settled = self
+                let answered = self
                     .epochs
                     .iter_mut()
                     .filter(|((of, epoch), _)| *of == segment && *epoch <= question.epoch && knows_pins);
-                for (_, waits) in settled {
+                for (_, waits) in answered {
                     waits.processes.remove(&id);
                 }
                 if knows_pins {
@@ -278,6 +270,23 @@ impl World {
             other => panic!("{other:?}"),
         };
         self.owner.heard(id, &answer, out);
+    }
+
+    // -------------------------------------------------- the master's questions
+
+    /// Fences a placement that a write through the owner's process is at, or else a new one.
+    fn fence_one(&mut self, segment: u8, session: u64, done: bool, out: &mut Vec<Output>) {
+        let own = self.writes.iter().find(|((of, _), write)| *of == segment && write.writer == session);
+        let own = own.map(|(_, write)| *write).filter(|write| !self.fences.contains_key(&(segment, write.rid)));
+        let placement = own.unwrap_or_else(|| self.placement(segment, session));
+        self.fence(segment, Fence { writer_done: done, ..placement }, out);
+    }
+
+    fn fence_again(&mut self, which: &Index, done: bool, out: &mut Vec<Output>) {
+        let again = pick(self.fences.iter(), which).map(|((segment, _), (fence, _))| (*segment, *fence));
+        if let Some((segment, fence)) = again {
+            self.fence(segment, Fence { writer_done: done, ..fence }, out);
+        }
     }
 
     fn fence(&mut self, segment: u8, fence: Fence, out: &mut Vec<Output>) {
@@ -326,6 +335,15 @@ impl World {
         }
     }
 
+    // --------------------------------------- writes and stores of the owner's process
+
+    fn write(&mut self, segment: u8) {
+        let placement = self.placement(segment, 1);
+        let memory = &self.memories[usize::from(segment)];
+        let write = memory.admit(placement.rid, placement.offset, placement.len);
+        self.writes.insert((segment, write), placement);
+    }
+
     fn write_ends(&mut self, (segment, write): (u8, u64)) {
         self.memories[usize::from(segment)].ended(write);
         self.writes.remove(&(segment, write));
@@ -336,15 +354,28 @@ impl World {
         }
     }
 
+    fn enter(&mut self, segment: u8) {
+        let number = self.memories[usize::from(segment)].insiders.borrow_mut().enter();
+        self.insiders.insert((segment, number));
+        self.obeyed.insert((segment, number), self.epoch);
+    }
+
+    fn insider_leaves(&mut self, insider: (u8, u64)) {
+        self.memories[usize::from(insider.0)].insiders.borrow_mut().leave(insider.1);
+        self.insiders.remove(&insider);
+        self.wait_no_more_for(insider, u16::MAX);
+    }
+
     fn insider_obeys(&mut self, insider: (u8, u64)) {
         self.memories[usize::from(insider.0)].insiders.borrow_mut().confirm(insider.1, Epoch::numbered(self.epoch));
         self.obeyed.insert(insider, self.epoch);
-        self.insider_is_settled(insider, self.epoch);
+        self.wait_no_more_for(insider, self.epoch);
     }
 
-    fn insider_is_settled(&mut self, (segment, number): (u8, u64), epoch: u16) {
-        let settled = self.epochs.iter_mut().filter(|((of, pending), _)| *of == segment && *pending <= epoch);
-        for (_, waits) in settled {
+    /// An insider is waited for no more by what asks for an epoch up to this one.
+    fn wait_no_more_for(&mut self, (segment, number): (u8, u64), epoch: u16) {
+        let pending = self.epochs.iter_mut().filter(|((of, pending), _)| *of == segment && *pending <= epoch);
+        for (_, waits) in pending {
             waits.insiders.remove(&number);
         }
     }
@@ -405,8 +436,7 @@ impl World {
             }
             if !self.processes[&id].connected || !self.processes[&id].knows_pins {
                 let mut out = Vec::new();
-                self.owner.process_ended(id, &mut out);
-                self.is_gone(id);
+                self.end(id, &mut out);
                 self.hear(out);
             }
         }

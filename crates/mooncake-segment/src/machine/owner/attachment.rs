@@ -25,7 +25,7 @@ pub struct Newcomer {
 }
 
 /// One process's attachment to one segment. The record outlives the
-/// connection: only a farewell or the process's end removes it.
+/// connection: only a `Detached` or the process's end removes it.
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub session: u64,

@@ -48,7 +48,7 @@ impl FenceList {
         true
     }
 
-    /// What an attached process is to be asked for a fence: nothing if that is settled without its answer.
+    /// What an attached process is to be asked for a fence: nothing if that is proven without its answer.
     pub fn question(&self, id: u64, attach_id: u64) -> Option<&Fence> {
         self.pending.get(&id).filter(|pending| pending.asked.contains(&attach_id)).map(|pending| &pending.fence)
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writers_own_word_settles_what_others_were_asked() {
+    fn the_writers_own_word_answers_what_others_were_asked() {
         let mut waits = list(&[10], &[]);
         assert!(waits.question(1, 10).is_some() && waits.question(1, 11).is_none());
         assert!(waits.is_pending(&Fence { writer_done: true, ..fence(Rid(2)) }));

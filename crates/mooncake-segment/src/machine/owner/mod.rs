@@ -248,7 +248,7 @@ impl<S: Segment> Owner<S> {
                 self.fences.answered(frame.sequence, attachment);
             }
             Op::Detached => {
-                if mutant!(FarewellIsNotHeard) {
+                if mutant!(DetachedIsNotHeard) {
                     return;
                 }
                 self.detach(attachment, out);

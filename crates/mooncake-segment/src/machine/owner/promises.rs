@@ -105,7 +105,7 @@ impl<S: Segment> Owner<S> {
 
     /// Looks at every unfinished promise again, and reports the kept ones. To be called after each input, when a
     /// write that is waited for has ended, and at [`Self::next_cut`].
-    pub fn settle(&mut self, now: Duration, out: &mut Vec<Output>) {
+    pub fn check_promises(&mut self, now: Duration, out: &mut Vec<Output>) {
         let Owner { next, segments, attached, fences, epochs, .. } = self;
         fences.look_at_writes(|pending| {
             let Some(Held { segment, .. }) = segments.get(&pending.fence.uuid) else { return true };

@@ -63,9 +63,9 @@ impl World {
         (self.owner.fence(now, fence, &mut out), out)
     }
 
-    fn settle(&mut self) -> Vec<Output> {
+    fn check(&mut self) -> Vec<Output> {
         let now = self.now;
-        self.output(|owner, out| owner.settle(now, out))
+        self.output(|owner, out| owner.check_promises(now, out))
     }
 
     fn end(&mut self, id: u64) -> Vec<Output> {
@@ -110,14 +110,14 @@ fn a_closed_connection_proves_nothing_and_the_end_of_the_process_does() {
     assert!(!world.fence(fence(1)).0);
     assert_eq!(world.take_epoch(A2).0, Ok(vec![]));
     world.owner.connection_lost(writer);
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), []);
     let late = world.fence(fence(2));
     assert_eq!(late, (false, vec![]), "it cannot be asked, and could write");
     world.now += Duration::from_secs(3600);
-    assert_eq!((world.settle(), world.owner.taken(&UUID)), (vec![], 1));
+    assert_eq!((world.check(), world.owner.taken(&UUID)), (vec![], 1));
     assert_eq!(world.end(writer), [Output::Forget { attachment: writer }]);
-    assert_eq!(world.settle(), [fenced(1), fenced(2), Output::EpochTaken { epoch: 2, uuid: UUID }]);
-    assert_eq!((world.settle(), world.owner.taken(&UUID)), (vec![], 2));
+    assert_eq!(world.check(), [fenced(1), fenced(2), Output::EpochTaken { epoch: 2, uuid: UUID }]);
+    assert_eq!((world.check(), world.owner.taken(&UUID)), (vec![], 2));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn only_who_may_write_for_that_session_is_asked_about_a_fence() {
     assert!(!done && asked == [(writer, Frame { sequence: asked[0].1.sequence, ..question })]);
     assert_eq!(world.fence(Fence { writer_done: true, ..fence(3) }), (true, vec![]), "the writer itself said so");
     world.hear(writer, quiesced(asked[0].1));
-    assert_eq!(world.settle(), [fenced(2)]);
+    assert_eq!(world.check(), [fenced(2)]);
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn a_fence_that_is_asked_for_twice_gives_one_answer() {
     assert_eq!(world.fence(fence(1)), (false, vec![]));
     world.hear(writer, quiesced(question));
     world.hear(writer, quiesced(question));
-    assert_eq!(world.settle(), [fenced(1)]);
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), [fenced(1)]);
+    assert_eq!(world.check(), []);
     // The writer's own word, which comes with the repetition, is proof for what others were asked, and none for a lane.
     assert!(!world.fence(fence(2)).0);
     let write = world.memory.admit(rid(1, 3), 3 * KIB, KIB);
@@ -155,9 +155,9 @@ fn a_fence_that_is_asked_for_twice_gives_one_answer() {
     for counter in [2, 3] {
         assert_eq!(world.fence(Fence { writer_done: true, ..fence(counter) }), (false, vec![]));
     }
-    assert_eq!(world.settle(), [fenced(2)]);
+    assert_eq!(world.check(), [fenced(2)]);
     world.memory.ended(write);
-    assert_eq!(world.settle(), [fenced(3)]);
+    assert_eq!(world.check(), [fenced(3)]);
 }
 
 #[test]
@@ -178,14 +178,14 @@ fn a_lane_in_mid_write_is_cut_once_after_its_grace_and_waited_for_until_it_has_e
         };
         assert_eq!(world.owner.next_cut(), Some(world.now + GRACE));
         world.now += GRACE - Duration::from_nanos(1);
-        assert_eq!(world.settle(), []);
+        assert_eq!(world.check(), []);
         world.now += Duration::from_nanos(1);
-        assert_eq!(world.settle(), [Output::Cut { uuid: UUID, writes: vec![write] }]);
+        assert_eq!(world.check(), [Output::Cut { uuid: UUID, writes: vec![write] }]);
         world.now += GRACE * 100;
-        assert_eq!((world.settle(), world.owner.next_cut()), (vec![], None));
+        assert_eq!((world.check(), world.owner.next_cut()), (vec![], None));
         world.memory.ended(write);
-        assert_eq!(world.settle(), [kept]);
-        assert_eq!(world.settle(), []);
+        assert_eq!(world.check(), [kept]);
+        assert_eq!(world.check(), []);
     }
 }
 
@@ -196,7 +196,7 @@ fn what_stamps_over_its_tombstone_is_tombstoned_again_before_the_fence_is_done()
     assert!(!world.fence(fence(1)).0);
     world.memory.stamps.stamp(rid(1, 1), KIB, KIB);
     world.memory.ended(write);
-    assert_eq!(world.settle(), [fenced(1)]);
+    assert_eq!(world.check(), [fenced(1)]);
     assert_eq!(world.memory.max_stamp(KIB, KIB).unwrap(), rid(1, 1).tombstone());
 }
 
@@ -208,12 +208,12 @@ fn a_write_that_begins_while_the_tombstone_is_stamped_over_is_waited_for_too() {
     world.memory.stamps.stamp(rid(1, 1), KIB, KIB);
     world.memory.ended(first);
     let second = world.memory.admit(rid(1, 1), KIB, KIB);
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), []);
     assert_eq!(world.fence(fence(1)), (false, vec![]), "it is pending");
     world.now += GRACE;
-    assert_eq!(world.settle(), [Output::Cut { uuid: UUID, writes: vec![second] }]);
+    assert_eq!(world.check(), [Output::Cut { uuid: UUID, writes: vec![second] }]);
     world.memory.ended(second);
-    assert_eq!(world.settle(), [fenced(1)]);
+    assert_eq!(world.check(), [fenced(1)]);
 }
 
 #[test]
@@ -222,14 +222,14 @@ fn an_extent_with_a_stamp_that_its_writer_cannot_have_made_does_not_come_back() 
     let newer = rid(1, 1 << 30);
     world.memory.stamps.stamp(newer, KIB, KIB);
     assert_eq!(world.fence(fence(1)), (false, vec![Output::Marred { fence: fence(1), found: newer.0 }]));
-    assert_eq!(world.settle(), [], "it never is done");
+    assert_eq!(world.check(), [], "it never is done");
     // The same when it is found behind a writer that was waited for.
     let write = world.memory.admit(rid(1, 2), 2 * KIB, KIB);
     assert!(!world.fence(fence(2)).0);
     world.memory.stamps.stamp(newer, 2 * KIB, KIB);
     world.memory.ended(write);
-    assert_eq!(world.settle(), [Output::Marred { fence: fence(2), found: newer.0 }]);
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), [Output::Marred { fence: fence(2), found: newer.0 }]);
+    assert_eq!(world.check(), []);
     // What is asked for again behind that is a fence of its own.
     assert!(!world.fence(fence(2)).0);
 }
@@ -243,7 +243,7 @@ fn a_fence_of_what_is_not_there_has_nothing_to_guard() {
 }
 
 #[test]
-fn a_process_is_asked_of_a_bounded_number_of_fences_at_a_time_and_not_of_those_that_are_settled() {
+fn a_process_is_asked_of_a_bounded_number_of_fences_at_a_time_and_not_of_those_that_are_proven() {
     let mut world = World::new();
     let (writer, other) = (world.writer(WRITER), world.attach(WRITER));
     let many = UNANSWERED_MAX as u64 + 3;
@@ -253,15 +253,15 @@ fn a_process_is_asked_of_a_bounded_number_of_fences_at_a_time_and_not_of_those_t
     }
     assert_eq!(asked.len(), UNANSWERED_MAX);
     assert!(asked.iter().all(|(to, _)| *to == writer), "{other} does not write");
-    // The next one is settled by the writer's word before its turn comes.
+    // The next one is proven by the writer's word before its turn comes.
     assert!(!world.fence(Fence { writer_done: true, ..fence(many - 2) }).0);
-    assert_eq!(world.settle(), [fenced(many - 2)]);
+    assert_eq!(world.check(), [fenced(many - 2)]);
     let next = frames(&world.hear(writer, quiesced(asked[0].1)));
     assert_eq!((next.len(), next[0].1.rid), (1, rid(1, many - 1).0));
     let next = frames(&world.hear(writer, quiesced(asked[1].1)));
     assert_eq!((next.len(), next[0].1.rid), (1, rid(1, many).0));
     assert_eq!(world.hear(writer, quiesced(asked[2].1)), []);
-    assert_eq!(world.settle(), [fenced(1), fenced(2), fenced(3)]);
+    assert_eq!(world.check(), [fenced(1), fenced(2), fenced(3)]);
 }
 
 #[test]
@@ -275,9 +275,9 @@ fn an_epoch_waits_for_each_process_that_maps_the_segment_readers_too() {
     world.hear(writer, Frame::plain(Op::EpochTaken, 2));
     world.hear(newcomer, Frame::plain(Op::EpochTaken, 2));
     world.hear(reader, Frame::plain(Op::EpochTaken, 1));
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), []);
     world.hear(reader, Frame::plain(Op::Detached, 0));
-    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
+    assert_eq!(world.check(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
     assert_eq!(world.take_epoch(A2), (Ok(vec![UUID]), vec![]), "asked again");
 }
 
@@ -290,10 +290,10 @@ fn an_older_version_that_comes_while_an_epoch_is_taken_is_waited_for_until_it_is
     let meanwhile = world.owner.attach(older);
     for id in [before, meanwhile] {
         world.hear(id, Frame::plain(Op::EpochTaken, 2));
-        assert_eq!(world.settle(), [], "its word does not cover its views");
+        assert_eq!(world.check(), [], "its word does not cover its views");
         world.end(id);
     }
-    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
+    assert_eq!(world.check(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
     let after = world.owner.attach(older);
     assert_eq!(world.take_epoch(A2).0, Ok(vec![UUID]), "{after} has nothing older to swear off");
 }
@@ -305,10 +305,10 @@ fn of_two_epochs_of_one_number_nothing_is_reported() {
     assert_eq!(world.take_epoch(A2).0, Ok(vec![]));
     assert_eq!(world.take_epoch(B2), (Err(()), vec![]));
     world.hear(reader, Frame::plain(Op::EpochTaken, 2));
-    assert_eq!((world.settle(), world.owner.taken(&UUID)), (vec![], 1));
+    assert_eq!((world.check(), world.owner.taken(&UUID)), (vec![], 1));
     assert_eq!(world.take_epoch(Epoch { number: 3, id: 9 }).0, Ok(vec![]), "the next number is another matter");
     world.hear(reader, Frame::plain(Op::EpochTaken, 3));
-    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 3, uuid: UUID }]);
+    assert_eq!(world.check(), [Output::EpochTaken { epoch: 3, uuid: UUID }]);
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn a_process_that_reads_slowly_is_asked_for_the_highest_epoch_alone() {
     assert_eq!(frames(&out), [(reader, Frame::take_epoch(Epoch::numbered(4)))]);
     assert_eq!(world.output(|owner, out| owner.room(reader, true, out)), [], "it has been asked");
     world.hear(reader, Frame::plain(Op::EpochTaken, 4));
-    assert_eq!(world.settle().len(), 2, "the lower one, which was asked for last, is taken with it");
+    assert_eq!(world.check().len(), 2, "the lower one, which was asked for last, is taken with it");
 }
 
 #[test]
@@ -331,9 +331,9 @@ fn the_stores_of_the_owners_own_process_are_waited_for() {
     let mut world = World::new();
     let inside = world.memory.insiders.borrow_mut().enter();
     assert_eq!(world.take_epoch(A2), (Ok(vec![]), vec![Output::AskInsiders { uuid: UUID, epoch: A2 }]));
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), []);
     world.memory.insiders.borrow_mut().confirm(inside, A2);
-    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
+    assert_eq!(world.check(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn a_segment_that_is_removed_takes_all_that_waits_for_it_along() {
     let (_, over) = world.owner.remove(&UUID, &mut out).unwrap();
     assert_eq!((over, out), (vec![rid(1, 1)], vec![Output::Forget { attachment: writer }]));
     assert_eq!(world.owner.next_cut(), None);
-    assert_eq!((world.settle(), world.end(writer), world.owner.attached()), (vec![], vec![], 1));
+    assert_eq!((world.check(), world.end(writer), world.owner.attached()), (vec![], vec![], 1));
     assert!(world.owner.remove(&UUID, &mut Vec::new()).is_none() && world.owner.segment(&UUID).is_none());
     assert_eq!(world.end(elsewhere), [Output::Forget { attachment: elsewhere }]);
 }
@@ -363,9 +363,9 @@ fn a_message_that_is_not_its_ends_the_connection_and_not_what_is_waited_for() {
     let question = frames(&world.fence(fence(1)).1)[0].1;
     assert_eq!(world.hear(writer, Frame::plain(Op::Write, 0)), [Output::HangUp { attachment: writer }]);
     assert_eq!(world.hear(writer, quiesced(question)), [], "nothing comes over a closed connection");
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), []);
     world.end(writer);
-    assert_eq!(world.settle(), [fenced(1)]);
+    assert_eq!(world.check(), [fenced(1)]);
 }
 
 #[test]
@@ -399,11 +399,11 @@ fn a_segment_that_is_removed_leaves_alone_what_waits_for_another() {
     let (_, over) = world.owner.remove(&UUID, &mut Vec::new()).unwrap();
     assert_eq!((over, world.owner.attached()), (vec![rid(1, 2)], 1), "{here}");
     assert_eq!(world.owner.next_cut(), Some(GRACE), "it is still to be cut");
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), []);
     elsewhere.ended(write);
-    assert_eq!(world.settle(), [Output::Fenced { uuid: OTHER, rid: rid(1, 1) }]);
+    assert_eq!(world.check(), [Output::Fenced { uuid: OTHER, rid: rid(1, 1) }]);
     world.hear(there, Frame::plain(Op::EpochTaken, 2));
-    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: OTHER }]);
+    assert_eq!(world.check(), [Output::EpochTaken { epoch: 2, uuid: OTHER }]);
     assert_eq!((world.owner.taken(&UUID), world.owner.taken(&OTHER)), (0, 2));
 }
 
@@ -422,11 +422,11 @@ fn each_segment_takes_an_epoch_by_itself() {
     assert_eq!(frames(&out), [(reader, Frame::take_epoch(A2))]);
     assert!(out.contains(&Output::AskInsiders { uuid: OTHER, epoch: A2 }) && out.len() == 2);
     second.1.insiders.borrow_mut().confirm(inside, A2);
-    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: OTHER }]);
+    assert_eq!(world.check(), [Output::EpochTaken { epoch: 2, uuid: OTHER }]);
     assert_eq!([UUID, OTHER, third.0].map(|uuid| world.owner.taken(&uuid)), [1, 2, 2]);
     world.end(reader);
-    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
+    assert_eq!(world.check(), []);
 }
 
 #[test]
@@ -442,18 +442,18 @@ fn a_fence_that_waits_anew_takes_no_other_ones_place() {
             world.memory.admit(rid(1, at), at * KIB, KIB)
         })
         .collect();
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), []);
     world.memory.ended(again[1]);
-    assert_eq!(world.settle(), [fenced(2)]);
+    assert_eq!(world.check(), [fenced(2)]);
     world.memory.ended(writes[2]);
-    assert_eq!(world.settle(), [fenced(3)]);
+    assert_eq!(world.check(), [fenced(3)]);
     // What is put on record behind them is a matter of its own, too.
     let writer = world.writer(WRITER);
     assert!(!world.fence(fence(4)).0);
     world.memory.ended(again[0]);
-    assert_eq!(world.settle(), [fenced(1)]);
+    assert_eq!(world.check(), [fenced(1)]);
     world.end(writer);
-    assert_eq!((world.settle(), world.settle()), (vec![fenced(4)], vec![]));
+    assert_eq!((world.check(), world.check()), (vec![fenced(4)], vec![]));
 }
 
 #[test]
@@ -465,11 +465,11 @@ fn what_is_not_cut_any_more_wakes_nobody() {
     assert_eq!(world.owner.next_cut(), Some(GRACE));
     world.memory.ended(write);
     // The process that maps the segment may stand still for hours.
-    assert_eq!((world.settle(), world.owner.next_cut()), (vec![], None));
+    assert_eq!((world.check(), world.owner.next_cut()), (vec![], None));
     world.now += GRACE * 2;
-    assert_eq!((world.settle(), world.owner.next_cut()), (vec![], None));
+    assert_eq!((world.check(), world.owner.next_cut()), (vec![], None));
     world.end(reader);
-    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
+    assert_eq!(world.check(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
     // The same for a fence.
     let writer = world.writer_in(2, WRITER);
     let write = world.memory.admit(rid(2, 1), KIB, KIB);
@@ -477,9 +477,9 @@ fn what_is_not_cut_any_more_wakes_nobody() {
     let question = frames(&world.fence(fence).1)[0].1;
     assert_eq!(world.owner.next_cut(), Some(world.now + GRACE));
     world.memory.ended(write);
-    assert_eq!((world.settle(), world.owner.next_cut()), (vec![], None));
+    assert_eq!((world.check(), world.owner.next_cut()), (vec![], None));
     world.hear(writer, quiesced(question));
-    assert_eq!(world.settle(), [Output::Fenced { uuid: UUID, rid: rid(2, 1) }]);
+    assert_eq!(world.check(), [Output::Fenced { uuid: UUID, rid: rid(2, 1) }]);
 }
 
 #[test]
@@ -489,16 +489,16 @@ fn several_processes_of_a_session_are_asked_and_all_of_them_are_waited_for() {
     let asked = frames(&world.fence(fence(1)).1);
     assert_eq!(asked.iter().map(|(to, _)| *to).collect::<Vec<_>>(), writers);
     world.hear(writers[1], quiesced(asked[1].1));
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), []);
     world.end(writers[0]);
     // One that answers twice, or for another, does not answer for the last.
     for _ in 0..2 {
         world.hear(writers[1], quiesced(asked[1].1));
     }
     world.owner.connection_lost(writers[2]);
-    assert_eq!(world.settle(), []);
+    assert_eq!(world.check(), []);
     world.end(writers[2]);
-    assert_eq!((world.settle(), world.settle()), (vec![fenced(1)], vec![]));
+    assert_eq!((world.check(), world.check()), (vec![fenced(1)], vec![]));
 }
 
 #[test]
@@ -510,7 +510,7 @@ fn of_two_epochs_of_one_number_the_other_numbers_are_reported() {
     assert_eq!(world.take_epoch(Epoch::numbered(3)).0, Ok(vec![]), "asked for later than the higher one");
     assert_eq!(world.take_epoch(b4), (Err(()), vec![]));
     world.hear(reader, Frame::plain(Op::EpochTaken, 4));
-    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 3, uuid: UUID }]);
+    assert_eq!(world.check(), [Output::EpochTaken { epoch: 3, uuid: UUID }]);
 }
 
 #[test]

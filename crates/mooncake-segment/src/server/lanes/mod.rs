@@ -33,7 +33,7 @@ use crate::readiness::{Readiness, Ready};
 use mooncake_os::{Waker, thread};
 
 /// A worker that had nothing to do for so long ends, if another one waits.
-const REST: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Ample for the small buffers of a worker.
 const STACK: usize = 256 << 10;
@@ -257,7 +257,7 @@ impl Lanes {
     fn next_ready(&self) -> Option<u64> {
         loop {
             // One at a time: what this worker does not serve at once is for the others.
-            let ready = match self.readiness.wait::<1>(Some(REST)) {
+            let ready = match self.readiness.wait::<1>(Some(IDLE_TIMEOUT)) {
                 Ok(mut ready) => ready.next().map(|(id, _)| id),
                 // The descriptor is closed in a forked child only, which has no such thread.
                 Err(e) => {

@@ -15,9 +15,9 @@ use crate::server::{SegmentServer, ServerOptions};
 /// An owner of that many lanes and workers, and its segment.
 fn small(max_lanes: usize, max_workers: usize) -> (Arc<SegmentServer>, Arc<mooncake_memory::SegmentMemory>) {
     // No test here is about that time, which a busy machine may take.
-    let data_timeout = Duration::from_secs(60);
+    let stall_timeout = Duration::from_secs(60);
     let local = ServerOptions::new([127, 0, 0, 1].into(), 0, 1);
-    let options = ServerOptions { max_lanes, max_workers, data_timeout, ..local };
+    let options = ServerOptions { max_lanes, max_workers, stall_timeout, ..local };
     let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();
     let memory = mooncake_memory::SegmentMemory::create(1 << 20, mooncake_memory::SegmentOptions::default()).unwrap();
     let memory = Arc::new(memory);
@@ -181,7 +181,7 @@ fn peers_that_stand_still_in_a_request_keep_no_worker_and_are_served_when_they_g
     eventually("none is aside", || lanes.table.lock().aside.is_empty());
 }
 
-/// An idle worker ends after [`REST`], and the others a little after it.
+/// An idle worker ends after [`IDLE_TIMEOUT`], and the others a little after it.
 #[test]
 fn workers_that_have_nothing_to_do_end_while_a_peer_stands_still_in_a_request() {
     const WORKERS: usize = 6;
@@ -201,9 +201,9 @@ fn workers_that_have_nothing_to_do_end_while_a_peer_stands_still_in_a_request() 
 
 #[test]
 fn each_lane_that_stands_still_in_a_request_ends_in_its_time_however_many_did_before() {
-    let data_timeout = Duration::from_millis(100);
+    let stall_timeout = Duration::from_millis(100);
     let local = ServerOptions::new([127, 0, 0, 1].into(), 0, 1);
-    let server = SegmentServer::start(ServerOptions { data_timeout, ..local }, Box::new(Quiet)).unwrap();
+    let server = SegmentServer::start(ServerOptions { stall_timeout, ..local }, Box::new(Quiet)).unwrap();
     let memory = mooncake_memory::SegmentMemory::create(1 << 20, mooncake_memory::SegmentOptions::default()).unwrap();
     let memory = Arc::new(memory);
     server.add(memory.clone(), 1);

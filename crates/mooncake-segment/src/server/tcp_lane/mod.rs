@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::{CopyError, Mapping, ReadError, Target, Verify};
+use mooncake_memory::{CopyError, Destination, Mapping, ReadError, Verify};
 use mooncake_net::{is_readable, keep_alive, unpace};
 use mooncake_os::Guarded;
 use rustix::io::Errno;
@@ -90,7 +90,7 @@ pub(super) fn open(
         // Broken already; there is no peer to tell.
         return Ok(());
     }
-    let lane = Lane::new(served.clone(), stream, peer, shared.options.data_timeout);
+    let lane = Lane::new(served.clone(), stream, peer, shared.options.stall_timeout);
     let reply = HelloReply {
         version: LANE_VERSION,
         status: Status::Ok,
@@ -189,9 +189,9 @@ impl From<Errno> for End {
 }
 
 impl Lane {
-    fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr, still: Duration) -> Lane {
+    fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr, stall_timeout: Duration) -> Lane {
         let control = LaneControl { stream, uuid: served.memory.uuid(), cut: AtomicBool::new(false) };
-        Lane { served, control: Arc::new(control), peer, stall: StallTimer::new(still), step: Step::NONE }
+        Lane { served, control: Arc::new(control), peer, stall: StallTimer::new(stall_timeout), step: Step::NONE }
     }
 
     pub(super) fn control(&self) -> &Arc<LaneControl> {
@@ -303,8 +303,8 @@ impl Lane {
         let mut small = std::mem::take(&mut worker.small);
         small.resize(REPLY_LEN + len + TRAILER_LEN, 0);
         let found = {
-            let mut target = [Target::new(&mut small[REPLY_LEN..REPLY_LEN + len])];
-            self.served.memory.mapping().read(Rid(frame.rid), frame.offset, &mut target, Verify::Skip)
+            let mut destination = [Destination::new(&mut small[REPLY_LEN..REPLY_LEN + len])];
+            self.served.memory.mapping().read(Rid(frame.rid), frame.offset, &mut destination, Verify::Skip)
         };
         let sent = match found {
             Ok(_) => {

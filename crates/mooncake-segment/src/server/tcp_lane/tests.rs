@@ -25,7 +25,7 @@ fn unstarted(server: &SegmentServer, memory: &SegmentMemory) -> (TcpStream, Lane
     let (caller, stream, peer) = connection();
     prepare(&stream).unwrap();
     caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    (caller, Lane::new(served(server, memory), stream, peer, server.shared.options.data_timeout))
+    (caller, Lane::new(served(server, memory), stream, peer, server.shared.options.stall_timeout))
 }
 
 fn served(server: &SegmentServer, memory: &SegmentMemory) -> Arc<Served> {
@@ -33,8 +33,8 @@ fn served(server: &SegmentServer, memory: &SegmentMemory) -> Arc<Served> {
 }
 
 /// An owner whose peers may stand still for so long.
-fn with_timeout(bytes: u64, data_timeout: Duration) -> (Arc<SegmentServer>, Arc<SegmentMemory>) {
-    let options = ServerOptions { data_timeout, ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
+fn with_timeout(bytes: u64, stall_timeout: Duration) -> (Arc<SegmentServer>, Arc<SegmentMemory>) {
+    let options = ServerOptions { stall_timeout, ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
     let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();
     let memory = Arc::new(SegmentMemory::create(bytes, SegmentOptions::default()).unwrap());
     server.add(memory.clone(), 1);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{
-    AccessPageView, ForeignRange, MemoryError, PeerMemory, PeerProcess, PullError, RevisionPageView, Target,
+    AccessPageView, Destination, ForeignRange, MemoryError, PeerMemory, PeerProcess, PullError, RevisionPageView,
 };
 use mooncake_net::{Connect, Connection, PollHistory, busy_poll_behind, connect_abstract, recv_busy_poll_behind};
 use mooncake_os::{Deadline, Guarded, WaitError, forked, recv_fds};
@@ -312,7 +312,7 @@ impl SameHostConnection {
     /// Whether memory of the peer cannot be read, at its first or last byte: it may be a device's.
     fn is_unreadable(&self, addr: u64, len: u64) -> bool {
         [addr, addr.saturating_add(len.saturating_sub(1))].into_iter().any(|addr| {
-            let read = self.process.pull(addr, &mut Target::new(&mut [0]));
+            let read = self.process.pull(addr, &mut Destination::new(&mut [0]));
             matches!(read, Err(PullError::Fault { .. }))
         })
     }
@@ -492,7 +492,7 @@ impl SameHostConnection {
             Opcode::Read => (there, local),
             Opcode::Write => (local, there),
         };
-        let mut into = context.buffers.target(into);
+        let mut into = context.buffers.destination(into);
         let Some(access_page) = &mut self.access_page else { return Err(elsewhere()) };
         let Some(copy_mapped) = access_page.enter(&self.revision_page, revision, block.id) else { return Ok(false) };
         let copied = context.own_process.pull(from.addr() as u64, &mut into);
@@ -567,8 +567,8 @@ impl SameHostConnection {
             let local = request.local.part(at, READ_STEP_BYTES.min(request.local.len() - at));
             let addr = request.remote + at as u64;
             let (before, _) = self.find_buffer(addr, local.len() as u64, timer)?;
-            let mut target = context.buffers.target(local);
-            self.process.pull(addr, &mut target).map_err(|error| match error {
+            let mut destination = context.buffers.destination(local);
+            self.process.pull(addr, &mut destination).map_err(|error| match error {
                 PullError::Fault { .. } => {
                     let (len, reason) = (local.len() as u64, error.to_string());
                     Failure::NotCopied { addr, len, there: false, reason }

@@ -12,7 +12,7 @@ pub(crate) struct MappedPeers {
     list: Mutex<Vec<Weak<MappedPeer>>>,
 }
 
-/// What is mapped of one life of a peer, for all connections to it.
+/// What is mapped of one incarnation of a peer, for all connections to it.
 #[derive(Default)]
 pub(crate) struct MappedPeer {
     state: Mutex<State>,

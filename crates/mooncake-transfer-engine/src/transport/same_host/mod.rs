@@ -32,7 +32,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Longest that a call waits while another one tries; then it takes another path.
 const TRIAL_WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// Connections lent at a time to calls to one peer.
+/// Connections in use at a time by calls to one peer.
 const LENT_MAX: usize = 64;
 
 /// Copies between the processes of one host.
@@ -50,7 +50,7 @@ impl SameHost {
         SameHost { unix, mappable, mapped: MappedPeers::default(), stuck_writes: Arc::default() }
     }
 
-    /// The path to one life of a peer.
+    /// The path to one incarnation of a peer.
     fn path(&self, name: &str, unix: &str, id: EngineId) -> SameHostPath {
         let name: Arc<str> = name.into();
         let stuck_writes = self.stuck_writes.clone();
@@ -100,7 +100,7 @@ impl Transport for SameHost {
     }
 }
 
-/// A peer's socket and the id of its life; or why its document rules copies within the host out.
+/// A peer's socket and the id of its incarnation; or why its document rules copies within the host out.
 fn socket_of(document: &SegmentDocument) -> Result<(&str, EngineId), String> {
     let ours = document.ours.as_ref().ok_or("the peer is no engine of this kind")?;
     let id = document.engine_id().ok_or("the peer has no usable id")?;
@@ -111,7 +111,7 @@ fn socket_of(document: &SegmentDocument) -> Result<(&str, EngineId), String> {
     if hex(&boot) == ours.boot { Ok((&ours.unix, id)) } else { Err("another host".into()) }
 }
 
-/// The path to one life of a peer.
+/// The path to one incarnation of a peer.
 struct SameHostPath {
     name: Arc<str>,
     id: EngineId,
@@ -127,7 +127,7 @@ enum State {
     Untried(Option<(Instant, String)>),
     Trying,
     Works,
-    /// It does not work in this life of the peer.
+    /// It does not work in this incarnation of the peer.
     Not(String),
 }
 

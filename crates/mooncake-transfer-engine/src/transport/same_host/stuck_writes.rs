@@ -26,7 +26,7 @@ pub(crate) struct StuckWrites {
 /// A write that was withdrawn.
 #[derive(Debug)]
 pub(crate) struct StuckWrite {
-    /// The target: one life of an engine.
+    /// The target: one incarnation of an engine.
     peer: EngineId,
     access_page: AccessPageView,
     process: Arc<PeerProcess>,

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 /// Most ranges that are remembered; one more forgets them all.
 const RANGES_MAX: usize = 4096;
 
-/// What was found out in one life of a peer, by any connection to it.
+/// What was found out in one incarnation of a peer, by any connection to it.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadableRanges {
     /// Whether there are any: most peers have no such memory, and their calls take no lock.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::{Bounce, recv_targets, send_sources};
+use mooncake_memory::{Bounce, recv_destinations, send_sources};
 use mooncake_net::{Connect, Connection, PollHistory, recv_busy_poll, unpace};
 use mooncake_os::{Deadline, Guarded, WaitError, forked, random_bytes};
 
@@ -33,7 +33,7 @@ pub(crate) struct Address {
     peer: Arc<str>,
     addresses: Vec<SocketAddr>,
     v2: bool,
-    /// The life of the engine that is meant; none if the peer has no such id, as Mooncake's engines have none.
+    /// The incarnation of the engine that is meant; none if the peer has no such id, as Mooncake's engines have none.
     id: Option<EngineId>,
     abandoned: Arc<AbandonedConnections>,
 }
@@ -362,13 +362,13 @@ impl TcpConnection {
         let mut bounce = std::mem::take(&mut self.bounce);
         while done < len {
             let step = (len - done).min(COPY_STEP_BYTES);
-            let mut parts = [context.buffers.target(request.local.part(done as usize, step as usize))];
-            let staged = Bounce::is_needed_for_targets(&parts);
+            let mut parts = [context.buffers.destination(request.local.part(done as usize, step as usize))];
+            let staged = Bounce::is_needed_for_destinations(&parts);
             let mut got = 0;
             while got < step {
                 let count = match staged {
-                    true => recv_targets(self.fd(), &mut bounce.targets(&mut parts), got, step - got),
-                    false => recv_targets(self.fd(), &mut parts, got, step - got),
+                    true => recv_destinations(self.fd(), &mut bounce.destinations(&mut parts), got, step - got),
+                    false => recv_destinations(self.fd(), &mut parts, got, step - got),
                 };
                 match count {
                     Ok(0) => return Err(self.hung_up()),

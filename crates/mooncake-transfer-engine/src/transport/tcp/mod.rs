@@ -24,7 +24,7 @@ const STRIPED_BYTES_MIN: u64 = 16 << 20;
 /// Most threads of an engine at a time that large requests have beside their callers' own.
 const STRIPE_THREADS_MAX: usize = 16;
 
-/// Connections lent at a time to calls to one peer, or more if a single request may have more.
+/// Connections in use at a time by calls to one peer, or more if a single request may have more.
 const LENT_MAX: usize = 64;
 
 /// Mooncake's data protocol over TCP.

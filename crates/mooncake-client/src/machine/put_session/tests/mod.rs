@@ -31,16 +31,16 @@ impl put::ReservationOrigin for Session {
 struct Pool {
     sessions: RefCell<PutSessions<Session, ()>>,
     progress: RefCell<Progress>,
-    /// Kind and number of copies for the next keys; placed, one copy, behind them.
+    /// Kind and number of replicas for the next keys; placed, one replica, behind them.
     slots: RefCell<Vec<(put_slot::Kind, u64)>>,
     next_rid: Cell<u64>,
-    /// Copies that are asked for of each key.
-    copies: Cell<usize>,
+    /// Replicas that are asked for of each key.
+    replicas: Cell<usize>,
     /// Whether each request to reserve was to wait.
     waits: RefCell<Vec<bool>>,
     memory: RefCell<BTreeMap<u64, Vec<u8>>>,
     ended: RefCell<Vec<Ended>>,
-    /// Copies that each request to end named.
+    /// Replicas that each request to end named.
     ends: RefCell<Vec<usize>>,
     /// What the next ends are answered, if it is not that all are committed.
     answers: RefCell<Vec<Result<Option<Vec<i32>>, StoreError>>>,
@@ -74,7 +74,7 @@ impl Pool {
             progress: RefCell::default(),
             slots: RefCell::default(),
             next_rid: Cell::new(2),
-            copies: Cell::new(1),
+            replicas: Cell::new(1),
             waits: RefCell::default(),
             memory: RefCell::default(),
             ended: RefCell::default(),
@@ -95,11 +95,11 @@ impl Pool {
     }
 
     /// With a session of the key.
-    fn with_session(size: u64, copies: u64) -> Pool {
+    fn with_session(size: u64, replicas: u64) -> Pool {
         let pool = Pool::new();
-        pool.copies.set(copies as usize);
+        pool.replicas.set(replicas as usize);
         pool.start(&[KEY], size).remove(0).unwrap();
-        pool.copies.set(1);
+        pool.replicas.set(1);
         pool
     }
 
@@ -118,7 +118,7 @@ impl Pool {
         }
     }
 
-    /// Writes bytes to all copies, but to those that `fails` knows.
+    /// Writes bytes to all replicas, but to those that `fails` knows.
     async fn write(
         &self,
         offset: u64,
@@ -195,7 +195,7 @@ impl PutDriver for Pool {
     }
 
     fn replicas(&self) -> usize {
-        self.copies.get()
+        self.replicas.get()
     }
 
     fn is_current(&self, _: &Session) -> bool {
@@ -209,16 +209,16 @@ impl PutDriver for Pool {
         }
         let slot = |_: &usize| {
             let mut slots = self.slots.borrow_mut();
-            let (kind, copies) =
-                if slots.is_empty() { (put_slot::Kind::Placed, self.copies.get() as u64) } else { slots.remove(0) };
-            let copies = if kind == put_slot::Kind::Placed { copies } else { 0 };
+            let (kind, replicas) =
+                if slots.is_empty() { (put_slot::Kind::Placed, self.replicas.get() as u64) } else { slots.remove(0) };
+            let replicas = if kind == put_slot::Kind::Placed { replicas } else { 0 };
             let replica = |_| {
                 self.next_rid.set(self.next_rid.get() + 2);
                 Replica { rid: self.next_rid.get() - 2, ..Replica::default() }
             };
             PutSlot {
                 kind: kind.into(),
-                replicas: (0..copies).map(replica).collect(),
+                replicas: (0..replicas).map(replica).collect(),
                 reason: self.why.borrow().clone(),
             }
         };
@@ -493,7 +493,7 @@ fn a_session_whose_segments_are_gone_is_over_and_keeps_its_key_and_its_room_from
     let pool = Pool::with_session(3, 2);
     let gone = |rid| pool.sessions.borrow_mut().segment_gone(|_, replica| replica.rid == rid);
     pool.fill(0, b"ab").unwrap();
-    assert!(gone(2).is_empty(), "it goes on with the other copy");
+    assert!(gone(2).is_empty(), "it goes on with the other replica");
     assert!(refusal(pool.start(&[KEY], 3).remove(0)).contains("already"));
     let aborted = gone(4);
     assert_eq!(aborted.iter().map(|aborted| aborted.settled).collect::<Vec<_>>(), [true], "one of another segment");
@@ -519,7 +519,7 @@ fn sessions_of_a_store_that_has_a_new_one_with_its_master_are_over_and_so_are_th
     pool.sessions.borrow_mut().session_over(|_| false);
     assert!(is_over(pool.end()));
     pool.lost.borrow_mut().extend([4, 6, 10]);
-    pool.copies.set(2);
+    pool.replicas.set(2);
     pool.start(&[KEY], 3).remove(0).unwrap();
     assert_eq!(pool.aborted.take(), [(vec![4, 6], true)]);
     assert!(is_over(pool.fill(0, b"abc")));
@@ -623,7 +623,7 @@ fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
     let fault = |settled| CopyFailure { error: Cause::Interrupted.into(), final_word: true, passing: false, settled };
     let outcome = ready(pool.write(1, b"BC", |rid| (rid == 4).then(|| fault(true))));
     assert!(matches!(outcome.unwrap_err().cause(), Cause::Interrupted));
-    assert!(refusal(pool.end()).contains("bytes 1 to 3 of 3"), "its copies may differ there");
+    assert!(refusal(pool.end()).contains("bytes 1 to 3 of 3"), "its replicas may differ there");
     pool.fill(1, b"bc").unwrap();
     pool.end().unwrap();
     assert!(pool.ended.borrow()[0].crc32c == sum_of(b"abc") && pool.aborted.borrow().is_empty());
@@ -638,7 +638,7 @@ fn what_passes_ends_no_session_and_is_made_good_by_the_same_once_more() {
     let passing = |settled| CopyFailure { passing: true, ..lost(settled) };
     let pool = Pool::with_session(6, 2);
     pool.fill(0, b"abc").unwrap();
-    // Of one copy nothing can come any more, and the other one is to be written in a moment.
+    // Of one replica nothing can come any more, and the other one is to be written in a moment.
     let outcome = ready(pool.write(3, b"def", |rid| Some(if rid == 2 { lost(true) } else { passing(true) })));
     assert!(matches!(outcome.unwrap_err().cause(), Cause::Transfer(_)));
     assert!(refusal(pool.end()).contains("bytes 3 to 6 of 6"));
@@ -744,7 +744,7 @@ fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
     let mut both = pin!(end(&pool, &[KEY, b"x"]));
     assert!(both.as_mut().poll(context).is_pending(), "something of the other one is being written");
     pool.end().unwrap();
-    pool.copies.set(2);
+    pool.replicas.set(2);
     pool.start(&[KEY], 6).remove(0).unwrap();
     pool.is_still.set(false);
     ready(pool.write(0, b"ghi", |rid| (rid == 6).then(|| lost(true)))).unwrap();
@@ -755,7 +755,7 @@ fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
     assert!(matches!(late.as_mut().poll(context), Poll::Ready(Ok(()))));
     let Poll::Ready(ended) = both.as_mut().poll(context) else { panic!("nothing is under way") };
     ended.into_iter().for_each(|ended| ended.unwrap());
-    assert_eq!(*pool.aborted.borrow(), [], "a copy of it may be being written");
+    assert_eq!(*pool.aborted.borrow(), [], "a replica of it may be being written");
     assert!(matches!(part.as_mut().poll(context), Poll::Ready(Ok(()))));
     pool.end().unwrap();
     assert_eq!(pool.ended.borrow().last().unwrap().crc32c, sum_of(b"ghijkl"));
@@ -787,7 +787,7 @@ fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
 #[test]
 fn no_request_names_more_copies_than_keys_of_one_each() {
     let pool = Pool::new();
-    pool.copies.set(3);
+    pool.replicas.set(3);
     let names: Vec<Vec<u8>> = (0..CHANGED_KEYS).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     for ends in [true, false] {
@@ -800,7 +800,7 @@ fn no_request_names_more_copies_than_keys_of_one_each() {
     }
     let aborted: Vec<usize> = pool.aborted.borrow().iter().map(|(rids, _)| rids.len()).collect();
     for asked in [&*pool.ends.borrow(), &aborted] {
-        assert!(asked.iter().all(|copies| *copies <= CHANGED_KEYS), "{asked:?}");
+        assert!(asked.iter().all(|replicas| *replicas <= CHANGED_KEYS), "{asked:?}");
         assert_eq!(asked.iter().sum::<usize>(), 3 * CHANGED_KEYS);
     }
 }
@@ -808,7 +808,7 @@ fn no_request_names_more_copies_than_keys_of_one_each() {
 #[test]
 fn sessions_hold_no_more_copies_than_the_beat_renews_in_time() {
     let pool = Pool::new();
-    pool.copies.set(8);
+    pool.replicas.set(8);
     let names: Vec<Vec<u8>> = (0..SESSIONS_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     let last = pool.start(&keys, 3).pop().unwrap();
@@ -825,7 +825,7 @@ fn sessions_hold_no_more_copies_than_the_beat_renews_in_time() {
 #[test]
 fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may() {
     let pool = Pool::new();
-    pool.copies.set(8);
+    pool.replicas.set(8);
     let names: Vec<Vec<u8>> = (0..SESSIONS_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     let (first, others) = keys.split_at(SESSIONS_MAX / 16);
@@ -857,12 +857,12 @@ fn copies_that_no_client_is_there_for_refuse_no_key() {
     let names: Vec<Vec<u8>> = (0..SESSIONS_MAX + 2).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     let (most, beyond) = keys.split_at(SESSIONS_MAX - 1);
-    pool.copies.set(64);
+    pool.replicas.set(64);
     pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Placed, 1); most.len()]);
     let started = pool.start(most, 3);
     assert!(started.iter().all(Result::is_ok), "{:?}", started.iter().find(|started| started.is_err()));
     assert!(pool.aborted.borrow().is_empty());
-    // The last copy is there for a key that has one, and none that has two may hold it.
+    // The last replica is there for a key that has one, and none that has two may hold it.
     pool.slots.borrow_mut().push((put_slot::Kind::Placed, 2));
     let asked = pool.waits.borrow().len();
     let refused = pool.start(beyond, 3);
@@ -872,7 +872,7 @@ fn copies_that_no_client_is_there_for_refuse_no_key() {
     assert_eq!(aborted, [2]);
     pool.slots.borrow_mut().push((put_slot::Kind::Placed, 1));
     assert_eq!(pool.start(beyond, 3).iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false]);
-    assert_eq!((pool.sessions.borrow().copies, pool.sessions.borrow().promised), (SESSIONS_MAX, 0));
+    assert_eq!((pool.sessions.borrow().replicas, pool.sessions.borrow().promised), (SESSIONS_MAX, 0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{SegmentUuid, TierUuid};
-use mooncake_memory::{CopyError, Target, crc32c, fill_targets, total_of_targets};
+use mooncake_memory::{CopyError, Destination, crc32c, fill_destinations, total_of_destinations};
 use mooncake_os::Deadline;
 use mooncake_segment::{Record, RecordFiles, SegmentAddress, TransferError};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
@@ -39,7 +39,7 @@ pub(crate) struct DirectRead<'t, 'a> {
     /// The first byte of it.
     pub from: u64,
     /// As many bytes as are wanted.
-    pub targets: &'t mut [Target<'a>],
+    pub destinations: &'t mut [Destination<'a>],
     /// CRC-32C of the object, if it is to be the log's.
     pub crc: Option<u32>,
 }
@@ -85,11 +85,11 @@ impl DirectReads {
             .iter_mut()
             .zip(&failures)
             .map(|(read, failure)| {
-                let (from, crc, len) = (read.from, read.crc, total_of_targets(read.targets));
-                let (targets, moved) = (&mut *read.targets, &moved);
+                let (from, crc, len) = (read.from, read.crc, total_of_destinations(read.destinations));
+                let (destinations, moved) = (&mut *read.destinations, &moved);
                 let sink = move |at: u64, bytes: &[u8]| {
                     moved.set(Instant::now());
-                    fill_targets(targets, at - from, bytes).unwrap_or_else(|error| {
+                    fill_destinations(destinations, at - from, bytes).unwrap_or_else(|error| {
                         failure.set(Some(error));
                         // No sum of these bytes: the read ends here.
                         !crc32c(bytes)
@@ -156,7 +156,7 @@ impl DirectReads {
         read: &DirectRead<'_, '_>,
         deadline: &Deadline<'_>,
     ) -> Option<Result<(), TransferError>> {
-        let peer = || tier.files.address.label().to_string();
+        let segment = || tier.files.address.display_name().to_string();
         if let Some(error) = failure {
             return Some(Err(error.into()));
         }
@@ -166,16 +166,16 @@ impl DirectReads {
                 Some(Ok(()))
             }
             Err(Miss::Gone | Miss::Wrong | Miss::NoSuchBytes) => {
-                Some(Err(TransferError::Stale { peer: peer(), rid: read.record.rid.0 }))
+                Some(Err(TransferError::Stale { segment: segment(), rid: read.record.rid.0 }))
             }
             Err(Miss::Late) if deadline.is_interrupted() => Some(Err(TransferError::Interrupted)),
             Err(Miss::Late) => {
                 let (what, waited) = ("its disk did not answer", deadline.waited());
-                Some(Err(TransferError::Timeout { peer: peer(), what, waited }))
+                Some(Err(TransferError::Timeout { segment: segment(), what, waited }))
             }
             Err(Miss::NoSlot) => None,
             Err(Miss::Failed(kind)) => {
-                tracing::debug!(peer = peer(), %kind, "a tier is read by its owner for a while: its files cannot be");
+                tracing::debug!(tier = segment(), %kind, "its files cannot be read: its owner reads them for a while");
                 *tier.refused_at.lock() = Some(Instant::now());
                 None
             }

@@ -1,4 +1,5 @@
-//! The paths to one life of a peer, one of each transport that reaches it, tried in the order of the transports.
+//! The link to one incarnation of a peer: its paths, one of each transport that reaches the peer, tried in the order of
+//! the transports.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +14,13 @@ use crate::protocol::segment_document::SegmentDocument;
 use crate::request::Request;
 use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached};
 
-/// Most paths and reasons for detours that the log gets of one route.
+/// Most paths and reasons for detours that the log gets of one link.
 const REASONS_MAX: usize = 16;
 
 /// No path has been taken yet.
 const NO_PATH: usize = usize::MAX;
 
-pub(crate) struct Route {
+pub(crate) struct Link {
     pub document: SegmentDocument,
     /// One for each transport.
     paths: Box<[Reached]>,
@@ -37,9 +38,9 @@ struct Detours {
     told: Vec<(usize, Option<Cow<'static, str>>)>,
 }
 
-impl Route {
+impl Link {
     /// Fetches the segment document, and looks for the paths.
-    pub fn find(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> Result<Route, EngineError> {
+    pub fn find(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> Result<Link, EngineError> {
         let (mut document, host) = node.lookup(name, deadline)?;
         // Buffers are looked up at the peer when a request needs them. The first is kept for `first_buffer`; a document
         // may list thousands.
@@ -49,15 +50,15 @@ impl Route {
         let paths = node.transports.iter().map(|transport| transport.path_to(&node.context, &peer, deadline));
         let paths = paths.collect::<Result<Box<[Reached]>, EngineError>>()?;
         let (taken, detours) = (AtomicUsize::new(NO_PATH), Mutex::default());
-        let route = Route { document, paths, taken, detours };
-        if route.open_paths().next().is_none() {
-            return Err(route.no_path(name));
+        let link = Link { document, paths, taken, detours };
+        if link.open_paths().next().is_none() {
+            return Err(link.no_path(name));
         }
-        Ok(route)
+        Ok(link)
     }
 
-    pub fn is_same_life(&self, other: &Route) -> bool {
-        let key = |route: &Route| (route.document.engine_id(), route.document.tcp_data_port);
+    pub fn is_same_incarnation(&self, other: &Link) -> bool {
+        let key = |link: &Link| (link.document.engine_id(), link.document.tcp_data_port);
         key(self) == key(other)
     }
 

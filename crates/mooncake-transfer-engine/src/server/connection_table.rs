@@ -9,14 +9,14 @@ use super::Connection;
 const CANDIDATES_MAX: usize = 16;
 
 #[derive(Default)]
-pub(super) struct Slots {
+pub(super) struct ConnectionTable {
     /// With a generation, so that an event of a connection that has ended finds none.
     list: Vec<(u32, Option<Arc<Connection>>)>,
     free: Vec<u32>,
     used: usize,
 }
 
-impl Slots {
+impl ConnectionTable {
     /// Number of connections.
     pub fn len(&self) -> usize {
         self.used
@@ -29,9 +29,9 @@ impl Slots {
             self.list.push((0, None));
             self.list.len() as u32 - 1
         });
-        let slot = &mut self.list[index as usize];
-        slot.1 = Some(connection);
-        u64::from(slot.0) << 32 | u64::from(index)
+        let entry = &mut self.list[index as usize];
+        entry.1 = Some(connection);
+        u64::from(entry.0) << 32 | u64::from(index)
     }
 
     pub fn get(&self, token: u64) -> Option<Arc<Connection>> {
@@ -45,10 +45,10 @@ impl Slots {
             return;
         }
         let index = token as u32;
-        let slot = &mut self.list[index as usize];
+        let entry = &mut self.list[index as usize];
         // The four highest tokens are not of connections.
-        slot.0 = (slot.0 + 1) & 0x7fff_ffff;
-        slot.1 = None;
+        entry.0 = (entry.0 + 1) & 0x7fff_ffff;
+        entry.1 = None;
         self.used -= 1;
         self.free.push(index);
     }
