@@ -175,7 +175,8 @@ impl Rate {
         self.bytes += bytes;
         if self.busy >= WINDOW_TIME {
             let measured = u128::from(self.bytes) * WINDOW_TIME.as_nanos() / self.busy.as_nanos();
-            self.window = u64::try_from(measured).unwrap_or(u64::MAX);
+            // However slow it is: none would mean that it is not to be written.
+            self.window = u64::try_from(measured).unwrap_or(u64::MAX).max(WINDOW_FIRST);
             (self.busy, self.bytes) = (Duration::ZERO, 0);
         }
     }
