@@ -60,32 +60,27 @@ def _back(size):
 
 
 def measure(implementation, seconds, record, full):
-    """All cells of one implementation; `record` takes each figure. Yields behind each group."""
-    if implementation.by_tcp:
-        with _folder() as folder:
-            yield from _reads(implementation, seconds, record, folder)
-        return
-    with _folder() as folder:
-        ours = implementation.installation.is_ours
-        disk = _disk(folder, record) if ours else {}
+    """All cells of one implementation; `record` takes each figure. Yields behind each group; one that fails leaves the
+    others to be measured."""
+    ours, failures = implementation.installation.is_ours, []
+    groups = [lambda folder, shape=shape: _reads(implementation, seconds, record, folder, shape) for shape in SHAPES]
+    if not implementation.by_tcp:
+        groups.append(lambda folder: _until_on_disk(implementation, record, folder))
+        if ours:
+            groups.append(lambda folder: _demotion(implementation, record, folder, WRITING[full]))
+            groups.append(lambda folder: _paced(implementation, record, None))
+            groups.append(lambda folder: _paced(implementation, record, folder))
+            for size in TAKEN_OVER[full]:
+                groups.append(lambda folder, size=size: _taken_over(implementation, record, folder, size))
+    for group in groups:
+        try:
+            with _folder() as folder:
+                group(folder)
+        except RigError as error:
+            failures.append(str(error))
         yield
-        yield from _reads(implementation, seconds, record, folder, disk)
-    with _folder() as folder:
-        _until_on_disk(implementation, record, folder)
-        yield
-    if not ours:
-        return
-    with _folder() as folder:
-        _demotion(implementation, record, folder, WRITING[full])
-        yield
-    for tier in (False, True):
-        with _folder() as folder:
-            _paced(implementation, record, folder if tier else None)
-            yield
-    for size in TAKEN_OVER[full]:
-        with _folder() as folder:
-            _taken_over(implementation, record, folder, size)
-            yield
+    if failures:
+        raise RigError("; ".join(failures))
 
 
 @contextlib.contextmanager
@@ -136,29 +131,27 @@ def _fill(client, prefix, size, count, keep_all=True):
     return filled
 
 
-def _reads(implementation, seconds, record, folder, disk=None):
-    suffix = ", TCP" if implementation.by_tcp else ""
+def _reads(implementation, seconds, record, folder, shape):
+    """Batches of what the disk alone has, right behind what the disk does by itself."""
+    suffix, (size, batch) = ", TCP" if implementation.by_tcp else "", SHAPES[shape]
     rig = Rig(implementation, MEMORY, tier=folder)
     try:
         client = rig.client("client")
-        for shape, (size, batch) in SHAPES.items():
-            prefix, keys = f"cold{size}", READ_BYTES // size
-            _fill(client, prefix, size, keys)
-            _rests(rig)
-            # The last of them are in memory still.
-            cold = _on_disk_alone(client, prefix, keys, batch, size)
-            how = {"prefix": prefix, "size": size, "keys": cold, "seconds": seconds * 2}
-            read = _timed(client, shape, "batch_get_into", batch=batch, **how)
-            record(f"tier batch get {shape}{suffix}", read["moved"] / 1e9 / read["seconds"])
-            yield
-            if size == MIB and not suffix:
-                one = _timed(client, "get", "get_into", **how)
-                record("tier get 1 MiB, p50", one["p50_us"])
-                record("tier get 1 MiB, p99", one["p99_us"])
-                if disk:
-                    record("tier get 1 MiB, p50 beyond the disk's", one["p50_us"] - disk[ONE])
-                yield
-            client.ask("remove_all")
+        prefix, keys = f"cold{size}", READ_BYTES // size
+        _fill(client, prefix, size, keys)
+        _rests(rig)
+        # The last of them are in memory still.
+        cold = _on_disk_alone(client, prefix, keys, batch, size)
+        disk = _disk(folder, record) if implementation.installation.is_ours and not suffix else {}
+        how = {"prefix": prefix, "size": size, "keys": cold, "seconds": seconds * 2}
+        read = _timed(client, shape, "batch_get_into", batch=batch, **how)
+        record(f"tier batch get {shape}{suffix}", read["moved"] / 1e9 / read["seconds"])
+        if size == MIB and not suffix:
+            one = _timed(client, "get", "get_into", **how)
+            record("tier get 1 MiB, p50", one["p50_us"])
+            record("tier get 1 MiB, p99", one["p99_us"])
+            if disk:
+                record("tier get 1 MiB, p50 beyond the disk's", one["p50_us"] - disk[ONE])
     finally:
         rig.stop()
 

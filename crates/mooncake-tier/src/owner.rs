@@ -127,6 +127,8 @@ pub struct TierOwner<M: Medium> {
     proven: BTreeMap<FileNumber, Vec<Rid>>,
     /// Giving up the oldest file gained next to nothing: not tried again before.
     stuck_until: Duration,
+    /// Of the last [`TierOwner::poll`].
+    now: Duration,
     health: Health,
     fitness: Fitness,
     /// What the master was told last that it may order.
@@ -244,6 +246,7 @@ impl<M: Medium> TierOwner<M> {
             is_mounted: false,
             proven: BTreeMap::new(),
             stuck_until: Duration::ZERO,
+            now: Duration::ZERO,
             health: Health::default(),
             fitness: Fitness::Good,
             told_window: None,
@@ -367,6 +370,8 @@ impl<M: Medium> TierOwner<M> {
                 && let Err(error) = self.appender.retire(file)
             {
                 tracing::warn!(file = file.0, %error, "a file that nothing needs cannot be removed from the tier");
+                self.put_off();
+                continue;
             }
             self.over.remove(&file);
             self.failed.remove(&file);
@@ -391,6 +396,12 @@ impl<M: Medium> TierOwner<M> {
         if let Some(up) = self.giving_up.take() {
             self.answers.extend(up.keep.into_iter().map(|(_, rid)| (rid, None)));
         }
+    }
+
+    /// The same, and nothing is given up for a while: the disk would not let it.
+    fn put_off(&mut self) {
+        self.leave_off();
+        self.stuck_until = self.now + STUCK;
     }
 
     /// Whether everything that was ordered is answered and synced.
@@ -427,7 +438,8 @@ impl<M: Medium> TierOwner<M> {
     /// Goes on; waits so long at most for a disk. What is to be said to the master.
     pub fn poll(&mut self, now: Duration, wait: Duration) -> Vec<ToMaster> {
         let events = self.appender.poll(now, wait);
-        let mut bytes = 0;
+        self.now = now;
+        let (mut bytes, mut failed) = (0, None);
         for event in events {
             match event {
                 Event::Written { rid, address } => {
@@ -437,18 +449,27 @@ impl<M: Medium> TierOwner<M> {
                 Event::Lost { rid, why } => {
                     match why {
                         Loss::Full => self.is_short(now),
-                        Loss::Failed(kind) => self.health.failed(now, kind),
+                        Loss::Failed(kind) => failed = Some(kind),
                         Loss::SourceGone | Loss::WrongSum | Loss::TooLarge => {}
                     }
+                    let is_moved = matches!(self.ordered.get(&rid), Some(Ordered::Moved(_)));
                     self.lost(rid, why);
+                    // What was to be kept has no other place yet: its file stays, and is tried again later.
+                    if is_moved && matches!(why, Loss::Full | Loss::Failed(_)) {
+                        self.put_off();
+                    }
                 }
                 Event::Sealed(file) => self.is_over(file),
                 Event::Suspect(file) => {
-                    self.health.failed(now, ErrorKind::Other);
+                    failed = failed.or(Some(ErrorKind::Other));
                     tracing::warn!(file = file.0, "the disk failed to write a file of the tier; it is closed");
                     self.failed.insert(file);
                 }
             }
+        }
+        // One write that fails is told of its file, and of each record in it.
+        if let Some(kind) = failed {
+            self.health.failed(now, kind);
         }
         let still: Vec<FileNumber> = self.failed.extract_if(.., |file| !self.appender.is_busy(*file)).collect();
         still.into_iter().for_each(|file| self.is_over(file));
@@ -519,7 +540,8 @@ impl<M: Medium> TierOwner<M> {
 
     /// Goes on giving up the oldest file, or begins to where there is no room for the next ones.
     fn make_room(&mut self, now: Duration) -> Option<ToMaster> {
-        if !self.is_mounted {
+        // A disk that is not to be written has no place for what is kept, and nothing of it goes.
+        if !self.is_mounted || self.fitness != Fitness::Good {
             return None;
         }
         if self.giving_up.is_none() {
@@ -575,8 +597,16 @@ impl<M: Medium> TierOwner<M> {
             let want = Want { place, from: 0, len, crc: None, sink: &mut sink };
             let until = Instant::now() + READ_LIMIT;
             let read = self.reader.read(&mut [want], || until.saturating_duration_since(Instant::now())).pop();
+            if matches!(read, Some(Err(Miss::Late | Miss::NoSlot))) {
+                // It says nothing of the record. What is to be kept stays where it is.
+                self.answers.push((rid, None));
+                return self.put_off();
+            }
             let of = (superblock.tier, self.geometry);
-            let id = object_id(&self.medium, of, (up.file, entry.address), &self.slots);
+            let id = match read {
+                Some(Ok(())) => object_id(&self.medium, of, (up.file, entry.address), &self.slots),
+                _ => Ok(None),
+            };
             match (read, id) {
                 (Some(Ok(())), Ok(Some(object_id))) => {
                     let (key, size) = (entry.key.clone(), entry.size);

@@ -125,6 +125,16 @@ impl<M: Files> Reader<M> {
         let mut all: Vec<Progress> = wants.iter().map(Progress::new).collect();
         let mut next = 0;
         loop {
+            let left = time_left();
+            if left.is_zero() {
+                while let Some(ended) = self.queue.next(Duration::ZERO) {
+                    self.ended(ended, &mut all, wants);
+                }
+                all.iter_mut().filter(|progress| progress.result.is_none()).for_each(|it| it.fail(Miss::Late));
+                // Their slots come back when the disk answers.
+                self.under_way.clear();
+                break;
+            }
             while next < all.len() && self.submit_next(next, &mut all[next], &wants[next].place) {
                 next += usize::from(all[next].pieces.is_empty());
             }
@@ -139,15 +149,8 @@ impl<M: Files> Reader<M> {
                 }
                 continue;
             }
-            match self.queue.next(time_left()) {
-                Some(ended) => self.ended(ended, &mut all, wants),
-                None if time_left().is_zero() => {
-                    all.iter_mut().for_each(|progress| progress.fail(Miss::Late));
-                    // Their slots come back when the disk answers.
-                    self.under_way.clear();
-                    break;
-                }
-                None => {}
+            if let Some(ended) = self.queue.next(left) {
+                self.ended(ended, &mut all, wants);
             }
         }
         all.into_iter().map(|progress| progress.result.unwrap_or(Err(Miss::Late))).collect()

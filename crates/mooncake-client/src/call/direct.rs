@@ -8,6 +8,7 @@ use mooncake_segment::{Record, SegmentAddress, TransferError};
 use mooncake_wire::message::{Object, Replica};
 
 use crate::inner::Inner;
+use crate::machine::get::LostReplica;
 use crate::machine::numbering::Numbering;
 use crate::segments::direct_reads::DirectRead;
 
@@ -27,9 +28,10 @@ pub(crate) struct DirectObject<'t, 'a> {
 type OfTier<'t, 'a> = (Arc<SegmentAddress>, Vec<(Rid, DirectObject<'t, 'a>)>);
 
 impl Inner {
-    /// Whether an object has one replica, on a tier.
-    pub(crate) fn is_on_a_tier_alone(&self, object: &Object, numbering: Numbering) -> bool {
-        self.shared.directory.has_tiers() && self.only_tier(object, numbering).is_some()
+    /// Whether an object has one replica, on a tier, which the call has not failed to read already.
+    pub(crate) fn is_on_a_tier_alone(&self, object: &Object, numbering: Numbering, lost: &[LostReplica]) -> bool {
+        let is_lost = |rid: u64| lost.iter().any(|lost| lost.rid == Rid(rid));
+        self.only_tier(object, numbering).is_some_and(|(_, replica)| !is_lost(replica.rid))
     }
 
     fn only_tier<'o>(&self, object: &'o Object, numbering: Numbering) -> Option<(Arc<SegmentAddress>, &'o Replica)> {

@@ -112,7 +112,7 @@ impl Inner {
             }));
         }
         ready(read_batch(self, &keys, async |found, numbering, lost| {
-            let mut tried = self.try_directly(items, found, numbering);
+            let mut tried = self.try_directly(items, found, numbering, lost);
             let each = found.iter().enumerate();
             each.map(|(nth, (index, object))| {
                 let destinations = &mut items[*index].destinations;
@@ -124,14 +124,21 @@ impl Inner {
     }
 
     /// What only a tier of this host has, all of it together.
-    fn try_directly(&self, items: &mut [GetInto<'_>], found: &[(usize, &Object)], numbering: Numbering) -> Tried {
+    fn try_directly(
+        &self,
+        items: &mut [GetInto<'_>],
+        found: &[(usize, &Object)],
+        numbering: Numbering,
+        lost: &[LostReplica],
+    ) -> Tried {
         if !self.shared.directory.has_tiers() {
             return Tried::new();
         }
         let mut items: Vec<Option<&mut GetInto<'_>>> = items.iter_mut().map(Some).collect();
         let direct = found.iter().enumerate().filter_map(|(nth, (index, object))| {
             let item = items[*index].take_if(|item| {
-                total_of_destinations(&item.destinations) >= object.size && self.is_on_a_tier_alone(object, numbering)
+                total_of_destinations(&item.destinations) >= object.size
+                    && self.is_on_a_tier_alone(object, numbering, lost)
             })?;
             let destinations = trimmed(&mut item.destinations, object.size);
             Some(DirectObject { nth, key: item.key, object, destinations })
@@ -175,7 +182,7 @@ impl Inner {
         let mut received: Vec<Option<B>> = keys.iter().map(|_| None).collect();
         let interrupted = &|| self.is_interrupted();
         let read = ready(read_batch(self, keys, async |found, numbering, lost| {
-            let mut tried = self.try_received(keys, found, numbering, &mut received, &mut alloc);
+            let mut tried = self.try_received(keys, (found, lost), numbering, &mut received, &mut alloc);
             let each = found.iter().enumerate();
             each.map(|(nth, (index, object))| {
                 let mut buffer = match received[*index].take().map_or_else(|| alloc(*index, object.size), Ok) {
@@ -202,7 +209,7 @@ impl Inner {
     fn try_received<B: Receive>(
         &self,
         keys: &[&[u8]],
-        found: &[(usize, &Object)],
+        (found, lost): (&[(usize, &Object)], &[LostReplica]),
         numbering: Numbering,
         received: &mut [Option<B>],
         alloc: &mut impl FnMut(usize, u64) -> Result<B, StoreError>,
@@ -211,7 +218,7 @@ impl Inner {
             return Tried::new();
         }
         for (index, object) in found {
-            if self.is_on_a_tier_alone(object, numbering) {
+            if self.is_on_a_tier_alone(object, numbering, lost) {
                 received[*index] = alloc(*index, object.size).ok();
             }
         }

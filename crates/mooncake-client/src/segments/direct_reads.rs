@@ -58,7 +58,6 @@ struct DirectTier {
     uuid: TierUuid,
     geometry: Geometry,
     idle: Mutex<Vec<Reader<LentFiles>>>,
-    refused_at: Mutex<Option<Instant>>,
 }
 
 impl DirectReads {
@@ -103,9 +102,16 @@ impl DirectReads {
             .zip(places)
             .map(|(((from, len, crc), sink), place)| Want { place, from: *from, len: *len, crc: *crc, sink })
             .collect();
-        let time_left = || match deadline.check() {
-            Ok(()) => STALL_LIMIT.saturating_sub(moved.get().elapsed()).min(deadline.slice()),
-            Err(_) => Duration::ZERO,
+        let mut asked = None;
+        let time_left = || {
+            // The caller's hook may have to wait for a lock: it is not asked at each record.
+            if asked.is_none_or(|asked: Instant| asked.elapsed() >= Deadline::SLICE) {
+                if deadline.check().is_err() {
+                    return Duration::ZERO;
+                }
+                asked = Some(Instant::now());
+            }
+            STALL_LIMIT.saturating_sub(moved.get().elapsed()).min(deadline.slice())
         };
         let results = reader.read(&mut wants, time_left);
         drop(wants);
@@ -144,8 +150,7 @@ impl DirectReads {
                 tier
             }
         };
-        let is_refused = tier.refused_at.lock().is_some_and(|at| at.elapsed() < REFUSED_FOR);
-        (!is_refused).then_some(tier)
+        (!tier.files.are_refused()).then_some(tier)
     }
 
     fn ended(
@@ -176,7 +181,7 @@ impl DirectReads {
             Err(Miss::NoSlot) => None,
             Err(Miss::Failed(kind)) => {
                 tracing::debug!(tier = segment(), %kind, "its files cannot be read: its owner reads them for a while");
-                *tier.refused_at.lock() = Some(Instant::now());
+                tier.files.refuse();
                 None
             }
         }
@@ -194,9 +199,8 @@ impl DirectTier {
         Some(DirectTier {
             uuid: TierUuid(address.uuid.0),
             geometry: Geometry::of_file_blocks(address.tier_file_blocks)?,
-            files: LentFiles { address: address.clone(), owner: files, open: Arc::default() },
+            files: LentFiles { address: address.clone(), owner: files, lent: Arc::default() },
             idle: Mutex::default(),
-            refused_at: Mutex::default(),
         })
     }
 
@@ -228,7 +232,24 @@ impl DirectTier {
 struct LentFiles {
     address: Arc<SegmentAddress>,
     owner: Arc<RecordFiles>,
-    open: Arc<Mutex<HashMap<FileNumber, Weak<File>>>>,
+    lent: Arc<Mutex<Lent>>,
+}
+
+#[derive(Debug, Default)]
+struct Lent {
+    open: HashMap<FileNumber, Weak<File>>,
+    /// One could not be had, or read.
+    refused_at: Option<Instant>,
+}
+
+impl LentFiles {
+    fn are_refused(&self) -> bool {
+        self.lent.lock().refused_at.is_some_and(|at| at.elapsed() < REFUSED_FOR)
+    }
+
+    fn refuse(&self) {
+        self.lent.lock().refused_at = Some(Instant::now());
+    }
 }
 
 impl Files for LentFiles {
@@ -236,13 +257,24 @@ impl Files for LentFiles {
     type Queue = FolderQueue;
 
     fn open_file(&self, number: FileNumber) -> io::Result<Arc<File>> {
-        if let Some(file) = self.open.lock().get(&number).and_then(Weak::upgrade) {
+        if let Some(file) = self.lent.lock().open.get(&number).and_then(Weak::upgrade) {
             return Ok(file);
         }
-        let file = Arc::new(self.owner.open(&self.address, number.0)?);
-        let mut open = self.open.lock();
-        open.retain(|_, file| file.strong_count() > 0);
-        open.insert(number, Arc::downgrade(&file));
+        // Of an owner that does not answer, one file is waited for, and not each that a batch needs.
+        if self.are_refused() {
+            return Err(io::Error::other("its owner gave no file a moment ago"));
+        }
+        let file = match self.owner.open(&self.address, number.0) {
+            Ok(file) => Arc::new(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(error),
+            Err(error) => {
+                self.refuse();
+                return Err(error);
+            }
+        };
+        let mut lent = self.lent.lock();
+        lent.open.retain(|_, file| file.strong_count() > 0);
+        lent.open.insert(number, Arc::downgrade(&file));
         Ok(file)
     }
 

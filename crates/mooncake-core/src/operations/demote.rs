@@ -59,6 +59,8 @@ enum Ordered {
     Yes,
     /// The tier has too much under order, or its segment has.
     NotNow,
+    /// The owner of the tier takes no orders.
+    Refused,
     /// It is on a tier or on its way there, has left, or fits none.
     No,
 }
@@ -74,10 +76,11 @@ impl Core {
     }
 
     /// What an owner has answered leaves room for others: a tier does not rest until the next tick.
-    fn order_more(&mut self, now: Time, fx: &mut Effects) {
+    fn order_more(&mut self, now: Time, any_written: bool, fx: &mut Effects) {
         let mut work = Work::beside_an_operation();
         self.order_fresh(now, &mut work, fx);
-        if self.config.offload.on_evict {
+        // What came to nothing is not ordered at once again.
+        if self.config.offload.on_evict && any_written {
             self.order_cold(now, &mut work, fx);
         }
     }
@@ -93,7 +96,7 @@ impl Core {
                 let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
                 let ordered = if is_it { self.order_one(now, slot, fx) } else { Ordered::No };
                 work.did(1);
-                if matches!(ordered, Ordered::NotNow) {
+                if matches!(ordered, Ordered::NotNow | Ordered::Refused) {
                     break;
                 }
                 self.tiers.get_mut(number).expect("it is there").fresh.pop_front();
@@ -146,7 +149,7 @@ impl Core {
         let has_room = |tier: &Tier| size <= tier.spec.bytes / OBJECT_PART;
         let near = self.tiers.near(segment.session, segment.host).filter_map(|number| {
             let tier = self.tiers.get(number)?;
-            has_room(tier).then_some((tier.session != segment.session, tier.ordered_bytes, number))
+            has_room(tier).then_some((tier.window == 0, tier.session != segment.session, tier.ordered_bytes, number))
         });
         near.min().map(|(.., number)| number)
     }
@@ -175,6 +178,9 @@ impl Core {
         });
         let Some((_, number, source)) = near.min_by_key(|(is_foreign, ..)| *is_foreign) else { return Ordered::No };
         let tier = self.tiers.get(number).expect("it is Live");
+        if tier.window == 0 {
+            return Ordered::Refused;
+        }
         if tier.records >= self.config.tier_records_max {
             self.counts.tier_orders_refused += 1;
             return Ordered::No;
@@ -205,12 +211,19 @@ impl Core {
         answered: &OrdersAnswered,
         fx: &mut Effects,
     ) {
-        let Some(number) =
-            self.tier_of(owner, uuid).filter(|number| self.tiers.get(*number).is_some_and(Tier::is_live))
-        else {
+        let Some(number) = self.tier_of(owner, uuid) else {
             self.counts.stale_messages += 1;
             return;
         };
+        let tier = self.tiers.get_mut(number).expect("it was found");
+        tier.window = if answered.window == 0 { 0 } else { answered.window.clamp(WINDOW_MIN, WINDOW_MAX) };
+        answered.sealed.iter().for_each(|file| tier.seal(*file));
+        if !tier.is_live() {
+            // What it says of itself counts while it is checked, too.
+            self.counts.stale_messages += u64::from(!answered.written.is_empty());
+            return;
+        }
+        let mut any_written = false;
         for Written { rid, address } in answered.written.iter().copied() {
             let Some(order) = self.tiers.take_order(now, rid, number) else {
                 self.counts.stale_messages += 1;
@@ -229,13 +242,11 @@ impl Core {
             let key = self.objects.key(order.slot).into();
             let replica = Replica { rid, extent };
             self.log(now, Record::TierAdded { key, object_id: order.object_id, replica }, fx);
+            any_written = true;
             self.counts.tier_written_objects += 1;
             self.counts.tier_written_bytes += size;
         }
-        let tier = self.tiers.get_mut(number).expect("it is Live");
-        tier.window = if answered.window == 0 { 0 } else { answered.window.clamp(WINDOW_MIN, WINDOW_MAX) };
-        answered.sealed.iter().for_each(|file| tier.seal(*file));
-        self.order_more(now, fx);
+        self.order_more(now, any_written, fx);
         self.changes.room = true;
         self.serve_waiting(now, fx);
     }

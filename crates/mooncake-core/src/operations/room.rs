@@ -28,7 +28,7 @@ const SEGMENTS_AS_ONE: usize = 32;
 const UNWRITTEN_PASSES: usize = 512;
 
 /// A tier that has answered no order for so long is not waited for.
-const TIER_SILENT_MS: u64 = 100;
+const TIER_SILENT_MS: u64 = 500;
 
 /// What is under order is passed over for so long.
 const ORDER_SPARED_MS: u64 = 500;

@@ -4,6 +4,9 @@ use crate::setting::{Setting, Support, Type};
 
 const WAL: Type = Type::OneOf(&["on", "off", "fsync", "true", "false", "1", "0"]);
 
+/// What Mooncake's snapshots are for.
+const SNAPSHOTS: &str = "the log (--wal=on, --wal_dir) survives a restart, and takes snapshots of itself as it grows";
+
 /// Flags in the order of `--help`.
 pub(crate) const SETTINGS: &[Setting] = &[
     // Control server.
@@ -224,30 +227,20 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "false",
         "removal of dead engines' metadata; an engine that comes back replaces its own",
     ),
-    // Snapshots of Mooncake.
-    Setting::refused(
-        "enable_snapshot",
-        Type::Bool,
-        "false",
-        "snapshots to a store; the log (--wal=on) already survives a restart",
-    ),
-    Setting::refused(
-        "enable_snapshot_restore",
-        Type::Bool,
-        "false",
-        "snapshots to a store; the log (--wal=on) is replayed at every start",
-    ),
-    Setting::inactive("snapshot_backup_dir", Type::Text, "", "snapshots to a store"),
-    Setting::inactive("snapshot_interval_seconds", Type::U64, "600", "snapshots to a store"),
-    Setting::inactive("snapshot_child_timeout_seconds", Type::U64, "300", "snapshots to a store"),
-    Setting::inactive("snapshot_retention_count", Type::U32, "2", "snapshots to a store"),
-    Setting::inactive("snapshot_object_store_type", Type::Text, "", "snapshots to a store"),
-    Setting::inactive("snapshot_payload_store_type", Type::Text, "", "snapshots to a store"),
-    Setting::inactive("snapshot_payload_backend_type", Type::Text, "", "snapshots to a store"),
-    Setting::inactive("snapshot_catalog_store_type", Type::Text, "", "snapshots to a store"),
-    Setting::inactive("snapshot_catalog_backend_type", Type::Text, "", "snapshots to a store"),
-    Setting::inactive("snapshot_catalog_store_connstring", Type::Text, "", "snapshots to a store"),
-    Setting::inactive("snapshot_catalog_backend_connstring", Type::Text, "", "snapshots to a store"),
+    // Snapshots of Mooncake: the log has them, and brings them back.
+    Setting::no_effect("enable_snapshot", Type::Bool, "false", SNAPSHOTS),
+    Setting::no_effect("enable_snapshot_restore", Type::Bool, "false", "the log (--wal=on) is read at every start"),
+    Setting::no_effect("snapshot_backup_dir", Type::Text, "", SNAPSHOTS),
+    Setting::no_effect("snapshot_interval_seconds", Type::U64, "600", SNAPSHOTS),
+    Setting::no_effect("snapshot_child_timeout_seconds", Type::U64, "300", SNAPSHOTS),
+    Setting::no_effect("snapshot_retention_count", Type::U32, "2", SNAPSHOTS),
+    Setting::no_effect("snapshot_object_store_type", Type::Text, "", SNAPSHOTS),
+    Setting::no_effect("snapshot_payload_store_type", Type::Text, "", SNAPSHOTS),
+    Setting::no_effect("snapshot_payload_backend_type", Type::Text, "", SNAPSHOTS),
+    Setting::no_effect("snapshot_catalog_store_type", Type::Text, "", SNAPSHOTS),
+    Setting::no_effect("snapshot_catalog_backend_type", Type::Text, "", SNAPSHOTS),
+    Setting::no_effect("snapshot_catalog_store_connstring", Type::Text, "", SNAPSHOTS),
+    Setting::no_effect("snapshot_catalog_backend_connstring", Type::Text, "", SNAPSHOTS),
     // Copy and move tasks.
     Setting::inactive("max_total_finished_tasks", Type::U32, "10000", "copy and move tasks"),
     Setting::inactive("max_total_pending_tasks", Type::U32, "10000", "copy and move tasks"),
