@@ -18,7 +18,7 @@ use crate::machine::numbering::Numbering;
 use crate::metrics::{Metrics, Timer};
 use crate::options::{StoreOptions, TierOptions};
 use crate::segment_id::SegmentId;
-use crate::segments::directory::Places;
+use crate::segments::directory::MetSegments;
 use crate::segments::owner::{Backing, Ownership, SegmentOwner};
 use crate::segments::owner_events::OwnerEvents;
 use crate::segments::server::serve;
@@ -31,7 +31,7 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     pub(crate) closed: AtomicBool,
     calls: AtomicU64,
-    pub(crate) get_sessions: Mutex<GetSessions<Places, Numbering>>,
+    pub(crate) get_sessions: Mutex<GetSessions<MetSegments, Numbering>>,
     /// Cause, and the thread whose call it was.
     pub(crate) last_miss: Mutex<Option<(ThreadId, String)>>,
     pub(crate) anchor: Mutex<Option<JoinHandle<()>>>,

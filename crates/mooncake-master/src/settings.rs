@@ -158,10 +158,11 @@ impl Settings {
         self.core.tiers_allowed = given.boolean("enable_offload");
         self.core.placement = match given.text("allocation_strategy").unwrap_or("random") {
             "random" => PlacementStrategy::Random,
-            "free_ratio_first" => PlacementStrategy::FreeRatioFirst,
+            // Memory is placed first, whatever is behind it.
+            "free_ratio_first" | "ssd_free_ratio_first" => PlacementStrategy::FreeRatioFirst,
             "local_first" => PlacementStrategy::LocalFirst,
-            "cxl" | "ssd_free_ratio_first" => {
-                return Err(given.unfit("allocation_strategy", "this master has neither CXL memory nor an SSD tier"));
+            "cxl" => {
+                return Err(given.unfit("allocation_strategy", "this master has no CXL memory"));
             }
             // As Mooncake's master does.
             other => {

@@ -88,7 +88,7 @@ impl Proxy {
                 instance.is_proven.store(true, Ordering::Relaxed);
                 instance.succeeded();
             }
-            Err(Unfit::Failure { failure, .. }) if !failure.is_of_the_instance() => {
+            Err(Unfit::Failure { failure, .. }) if !failure.counts_against_instance() => {
                 tracing::warn!(instance = %instance.address, %failure, "not checked");
             }
             Err(unfit) => {

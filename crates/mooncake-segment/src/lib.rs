@@ -42,5 +42,5 @@ pub use link::{Link, LinkOptions, LinkReport, Links, Path, Paths, RecordFiles, R
 pub use link_events::{EpochQuestion, LinkEvents};
 pub use protocol::frames::Status;
 pub use rate::RATE_MIN;
-pub use records::{Record, RecordError, Records};
+pub use records::{RecordAddress, RecordError, Records};
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};

@@ -9,27 +9,27 @@ use crate::protocol::frames::{Frame, Op};
 
 /// Where a master says that an object lies on a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
+pub struct RecordAddress {
     /// The placement.
     pub rid: Rid,
     /// Its first byte, from the tier's first file on.
-    pub address: u64,
+    pub offset: u64,
     /// Bytes of the object.
     pub size: u64,
     /// Bytes of its key, 1 to 65,536.
     pub key_bytes: u32,
 }
 
-impl Record {
+impl RecordAddress {
     /// The frame that names it: the epoch's place has the length of the key, less one.
     pub(crate) fn frame(&self, sequence: u64) -> Frame {
         let epoch = self.key_bytes.wrapping_sub(1) as u16;
-        Frame { op: Op::Record, epoch, rid: self.rid.0, offset: self.address, len: self.size, sequence }
+        Frame { op: Op::Record, epoch, rid: self.rid.0, offset: self.offset, len: self.size, sequence }
     }
 
-    pub(crate) fn of(frame: &Frame) -> Option<Record> {
+    pub(crate) fn of(frame: &Frame) -> Option<RecordAddress> {
         let (rid, key_bytes) = (Rid(frame.rid), u32::from(frame.epoch) + 1);
-        rid.is_placement().then_some(Record { rid, address: frame.offset, size: frame.len, key_bytes })
+        rid.is_placement().then_some(RecordAddress { rid, offset: frame.offset, size: frame.len, key_bytes })
     }
 }
 
@@ -53,7 +53,7 @@ pub enum RecordError {
 /// An owner's tier. Called on the threads of its lanes and of those that ask for its files.
 pub trait Records: Send + Sync + fmt::Debug {
     /// Fills all of `into` with bytes of the record from one on. What it gives has proven itself.
-    fn read(&self, record: &Record, from: u64, into: &mut [u8]) -> Result<(), RecordError>;
+    fn read(&self, record: &RecordAddress, from: u64, into: &mut [u8]) -> Result<(), RecordError>;
 
     /// The file of a number, to be read by another process of this user.
     fn file(&self, number: u64) -> Result<OwnedFd, RecordError>;

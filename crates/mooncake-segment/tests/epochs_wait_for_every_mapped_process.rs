@@ -34,7 +34,7 @@ fn without_peers_an_epoch_is_taken_at_once_and_older_writes_are_refused() {
         assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{e}");
         link.write(rid(3, 1 + path as u64), 0, &[Source::new(b"new")], &soon()).unwrap();
         // Reads of older placements go on: the stamps decide those.
-        links.drain_epoch(4);
+        links.raise_epoch(4);
         assert!(link.write(rid(3, 9), 0, &[Source::new(b"old")], &soon()).unwrap_err().settled);
     }
 }

@@ -105,8 +105,8 @@ fn an_earlier_epoch_that_is_told_later_brings_no_older_write_back() {
     let owner = Owner::new(MIB);
     let (links, _noticed) = links(Paths::ALL);
     let link = links.link(&owner.address(), &soon()).unwrap();
-    links.drain_epoch(3);
-    links.drain_epoch(2);
+    links.raise_epoch(3);
+    links.raise_epoch(2);
     let e = link.write(rid(2, 1), 0, &[Source::new(b"x")], &soon()).unwrap_err();
     assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{e}");
     link.write(rid(3, 1), 0, &[Source::new(b"x")], &soon()).unwrap();

@@ -18,7 +18,7 @@ use crate::error::{Cause, StoreError};
 use crate::machine::orphans::abort;
 use crate::machine::put_session::{Aborted, PutSessions, Reserved};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, Taking};
-use crate::segments::directory::{Directory, Places, place_of};
+use crate::segments::directory::{Directory, MetSegments, place_of};
 use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
 use crate::session::Session;
@@ -43,7 +43,7 @@ pub(crate) struct StoreContext {
     pub directory: Directory,
     pub owner: OnceLock<Arc<SegmentOwner>>,
     pub tier: OnceLock<Arc<StoreTier>>,
-    pub put_sessions: Mutex<PutSessions<ReservationOrigin, Places>>,
+    pub put_sessions: Mutex<PutSessions<ReservationOrigin, MetSegments>>,
     pub name: String,
     pub process: ProcessIdentity,
 }
@@ -380,7 +380,7 @@ impl Driver {
 
     /// A segment is Gone. A put session without another good replica is over; what it reserved elsewhere is aborted.
     fn leave_put_sessions(&self, uuid: SegmentUuid) {
-        let is_on_it = |reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica| {
+        let is_on_it = |reserved: &Reserved<ReservationOrigin, MetSegments>, replica: &Replica| {
             place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
         let aborted = self.shared.put_sessions.lock().segment_gone(is_on_it);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{Destination, total_of_destinations};
-use mooncake_segment::{Record, SegmentAddress, TransferError};
+use mooncake_segment::{RecordAddress, SegmentAddress, TransferError};
 use mooncake_wire::message::{Object, Replica};
 
 use crate::inner::Inner;
@@ -85,7 +85,7 @@ impl Inner {
 }
 
 /// The record of an object with one replica.
-fn record_of(key: &[u8], object: &Object, rid: Rid) -> Record {
-    let address = object.replicas[0].extents[0].offset;
-    Record { rid, address, size: object.size, key_bytes: key.len() as u32 }
+fn record_of(key: &[u8], object: &Object, rid: Rid) -> RecordAddress {
+    let offset = object.replicas[0].extents[0].offset;
+    RecordAddress { rid, offset, size: object.size, key_bytes: key.len() as u32 }
 }

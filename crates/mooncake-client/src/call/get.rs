@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{Destination, total_of_destinations};
-use mooncake_segment::{LinkError, Record, SegmentAddress, TransferError};
+use mooncake_segment::{LinkError, RecordAddress, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -312,7 +312,7 @@ impl Inner {
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
         if address.is_tier() {
             let (rid, key_bytes) = (Rid(replica.rid), key.len() as u32);
-            let record = Record { rid, address: extent.offset, size: object.size, key_bytes };
+            let record = RecordAddress { rid, offset: extent.offset, size: object.size, key_bytes };
             let mut direct = [DirectRead { record, from: offset, destinations: &mut *destinations, crc }];
             if let Some(ended) = self.shared.links.direct().read(address, &mut direct, &deadline).pop().flatten() {
                 return ended.map_err(unread);

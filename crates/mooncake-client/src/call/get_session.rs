@@ -14,14 +14,14 @@ use crate::inner::Inner;
 use crate::machine::get_session::{Found, GetSessionDriver, GetSessions, read, start};
 use crate::machine::numbering::Numbering;
 use crate::machine::ready;
-use crate::segments::directory::{Places, place_of};
+use crate::segments::directory::{MetSegments, place_of};
 use crate::transfer_error::is_no_staging;
 
 /// A store's get sessions.
-type Sessions = GetSessions<Places, Numbering>;
+type Sessions = GetSessions<MetSegments, Numbering>;
 
 impl GetSessionDriver for Inner {
-    type Place = Places;
+    type Place = MetSegments;
 
     fn get_sessions(&self) -> impl std::ops::DerefMut<Target = Sessions> {
         self.get_sessions.lock()
@@ -31,7 +31,7 @@ impl GetSessionDriver for Inner {
         self.exists(keys, false, (), |_, _| ()).map(drop)
     }
 
-    fn place(&self, object: &Object, numbering: Numbering) -> Places {
+    fn place(&self, object: &Object, numbering: Numbering) -> MetSegments {
         self.shared.directory.places(numbering, &object.replicas)
     }
 }
@@ -68,7 +68,7 @@ impl Inner {
     fn read_in_session(
         &self,
         item: &mut GetRanges<'_>,
-        found: &Arc<Found<Places, Numbering>>,
+        found: &Arc<Found<MetSegments, Numbering>>,
         neighbours: &Neighbours,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<u64, StoreError> {

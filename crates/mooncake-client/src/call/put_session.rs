@@ -18,7 +18,7 @@ use crate::machine::put::{CopyFailure, PutDriver as _};
 use crate::machine::put_session::{self, NEW_SESSION, PutSessionDriver, PutSessions, Reserved, write_part};
 use crate::machine::ready;
 use crate::options::PutOptions;
-use crate::segments::directory::{Places, place_of};
+use crate::segments::directory::{MetSegments, place_of};
 use crate::session::reservation_origin::ReservationOrigin;
 use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
@@ -26,7 +26,7 @@ use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 const CHUNK: u64 = 256 << 10;
 
 /// A store's put sessions.
-type Sessions = PutSessions<ReservationOrigin, Places>;
+type Sessions = PutSessions<ReservationOrigin, MetSegments>;
 
 /// Parts of one object that a session writes.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct WriteRange<'a> {
 }
 
 impl PutSessionDriver for Driver<'_> {
-    type Place = Places;
+    type Place = MetSegments;
     const COMBINE: Combine = crc32c_combine;
 
     fn put_sessions(&self) -> impl DerefMut<Target = Sessions> {
@@ -59,11 +59,11 @@ impl PutSessionDriver for Driver<'_> {
         control.progress.lock().hold(control.now(), rids)
     }
 
-    fn place(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> Places {
+    fn place(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> MetSegments {
         self.store.shared.directory.places(origin.numbering, replicas)
     }
 
-    fn is_lost(&self, reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica) -> bool {
+    fn is_lost(&self, reserved: &Reserved<ReservationOrigin, MetSegments>, replica: &Replica) -> bool {
         place_of(&reserved.place, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
     }
 
@@ -86,7 +86,7 @@ impl PutSessionDriver for Driver<'_> {
 
     async fn sum_of(
         &self,
-        reserved: &Reserved<ReservationOrigin, Places>,
+        reserved: &Reserved<ReservationOrigin, MetSegments>,
         replica: &Replica,
     ) -> Result<u32, CopyFailure> {
         let (store, size) = (self.store, reserved.size);

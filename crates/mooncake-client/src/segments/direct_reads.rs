@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use mooncake_ids::{SegmentUuid, TierUuid};
 use mooncake_memory::{CopyError, Destination, crc32c, fill_destinations, total_of_destinations};
 use mooncake_os::Deadline;
-use mooncake_segment::{Record, RecordFiles, SegmentAddress, TransferError};
+use mooncake_segment::{RecordAddress, RecordFiles, SegmentAddress, TransferError};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::{Engine, FolderQueue};
@@ -35,7 +35,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 
 /// A part of an object to be read.
 pub(crate) struct DirectRead<'t, 'a> {
-    pub record: Record,
+    pub record: RecordAddress,
     /// The first byte of it.
     pub from: u64,
     /// As many bytes as are wanted.
@@ -204,10 +204,10 @@ impl DirectTier {
         })
     }
 
-    fn place_of(&self, record: &Record) -> Place {
+    fn place_of(&self, record: &RecordAddress) -> Place {
         Place {
             tier: self.uuid,
-            address: Address(record.address / BLOCK),
+            address: Address(record.offset / BLOCK),
             rid: record.rid,
             size: record.size,
             key_bytes: record.key_bytes as usize,

@@ -31,16 +31,16 @@ pub(crate) struct Directory {
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Rids of replicas, each with its segment where that has been met.
-pub(crate) type Places = Vec<(Rid, Option<Arc<SegmentAddress>>)>;
+pub(crate) type MetSegments = Vec<(Rid, Option<Arc<SegmentAddress>>)>;
 
 /// The segment of that replica.
-pub(crate) fn place_of(places: &Places, rid: Rid) -> Option<&Arc<SegmentAddress>> {
+pub(crate) fn place_of(places: &MetSegments, rid: Rid) -> Option<&Arc<SegmentAddress>> {
     places.iter().find(|(other, _)| *other == rid)?.1.as_ref()
 }
 
 impl Directory {
     /// Where these are from now on, under whatever numbering others are met.
-    pub fn places(&self, numbering: Numbering, replicas: &[Replica]) -> Places {
+    pub fn places(&self, numbering: Numbering, replicas: &[Replica]) -> MetSegments {
         let segment = |replica: &Replica| self.find(numbering, replica.extents.first()?.segment);
         replicas.iter().map(|replica| (Rid(replica.rid), segment(replica))).collect()
     }

@@ -39,7 +39,7 @@ impl LinkSet {
         let epoch = epoch_of(&control.position());
         let questions = Arc::new(Mutex::new(Questions::new(epoch)));
         let current = make(&template, &control, &questions)?;
-        current.drain_epoch(epoch.number);
+        current.raise_epoch(epoch.number);
         let process = ProcessIdentity::current()
             .map_err(|source| ServerError::Os { what: "name this process", source: std::io::Error::other(source) })?;
         let direct = DirectReads::new(RecordFiles::new(template.clone(), process));
@@ -114,7 +114,7 @@ impl LinkSet {
     fn make_anew(&self) -> Result<(), ServerError> {
         let template = LinkOptions { session: self.control.session().id, ..self.template.clone() };
         let links = make(&template, &self.control, &self.questions)?;
-        links.drain_epoch(self.questions.lock().epoch().number);
+        links.raise_epoch(self.questions.lock().epoch().number);
         let former = std::mem::replace(&mut *self.current.write(), links);
         former.close();
         self.former.lock().push(former);
@@ -129,7 +129,7 @@ impl LinkSet {
         let is_higher = self.questions.lock().obey(epoch);
         if is_higher {
             for links in self.all() {
-                links.drain_epoch(epoch.number);
+                links.raise_epoch(epoch.number);
             }
         }
         self.look_after();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_memory::Destination;
 use mooncake_os::{Deadline, forked};
-use mooncake_segment::{Record, RecordError, Records, SegmentAddress};
+use mooncake_segment::{RecordAddress, RecordError, Records, SegmentAddress};
 use mooncake_tier::health::Fitness;
 use mooncake_tier::owner::{Source, ToMaster};
 use mooncake_wire::message::{
@@ -372,7 +372,7 @@ impl Driver<'_> {
         let Some(replica) = &recheck.replica else { return };
         let [extent] = &replica.extents[..] else { return };
         let key_bytes = u32::try_from(recheck.key.len()).unwrap_or(u32::MAX);
-        let record = Record { rid: Rid(replica.rid), address: extent.offset, size: extent.length, key_bytes };
+        let record = RecordAddress { rid: Rid(replica.rid), offset: extent.offset, size: extent.length, key_bytes };
         const PART: u64 = 4 << 20;
         let mut buffer = vec![0; extent.length.min(PART) as usize];
         let parts = (0..extent.length.max(1)).step_by(PART as usize);

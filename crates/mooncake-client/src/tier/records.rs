@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::TierUuid;
 use mooncake_memory::copy_and_sum;
-use mooncake_segment::{Record, RecordError, Records};
+use mooncake_segment::{RecordAddress, RecordError, Records};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::Folder;
@@ -73,8 +73,8 @@ impl FolderRecords {
 }
 
 impl Records for FolderRecords {
-    fn read(&self, record: &Record, from: u64, into: &mut [u8]) -> Result<(), RecordError> {
-        if !record.address.is_multiple_of(BLOCK) {
+    fn read(&self, record: &RecordAddress, from: u64, into: &mut [u8]) -> Result<(), RecordError> {
+        if !record.offset.is_multiple_of(BLOCK) {
             return Err(RecordError::Wrong);
         }
         let mut reader = self.reader().map_err(|error| {
@@ -83,7 +83,7 @@ impl Records for FolderRecords {
         })?;
         let place = Place {
             tier: self.uuid,
-            address: Address(record.address / BLOCK),
+            address: Address(record.offset / BLOCK),
             rid: record.rid,
             size: record.size,
             key_bytes: record.key_bytes as usize,

@@ -2,7 +2,6 @@
 
 pub(crate) mod clear;
 pub(crate) mod clearing;
-pub(crate) mod demote;
 pub(crate) mod departure;
 pub(crate) mod ending;
 pub(crate) mod epochs;
@@ -11,6 +10,7 @@ pub(crate) mod listed_views;
 pub(crate) mod lookup;
 pub(crate) mod membership;
 pub(crate) mod once;
+pub(crate) mod orders;
 pub(crate) mod owner;
 pub(crate) mod put_end;
 pub(crate) mod put_start;

@@ -17,12 +17,12 @@ pub struct Inspected {
     /// What there is under each key, in their order.
     pub found: Vec<Option<Found>>,
     /// The segments that those are on.
-    pub segments: BTreeMap<SegmentNo, Place>,
+    pub segments: BTreeMap<SegmentNo, NamedSegment>,
 }
 
 /// A segment that has something of them.
 #[derive(Debug)]
-pub struct Place {
+pub struct NamedSegment {
     /// Its name.
     pub name: String,
     /// The session whose tier it is, if it is one.
@@ -30,7 +30,7 @@ pub struct Place {
     endpoint: Vec<u8>,
 }
 
-impl Place {
+impl NamedSegment {
     /// How peers reach it.
     pub fn endpoint(&self) -> message::Endpoint {
         message::Endpoint::decode(&self.endpoint[..]).unwrap_or_default()
@@ -61,11 +61,11 @@ impl Inspected {
     }
 }
 
-fn place_of(core: &Core, number: SegmentNo) -> Option<Place> {
+fn place_of(core: &Core, number: SegmentNo) -> Option<NamedSegment> {
     if let Some(view) = core.segment(number) {
-        return Some(Place { name: view.name.to_owned(), tier_of: None, endpoint: view.endpoint.to_vec() });
+        return Some(NamedSegment { name: view.name.to_owned(), tier_of: None, endpoint: view.endpoint.to_vec() });
     }
     let view = core.tier(number)?;
     let (name, endpoint) = (view.spec.name.clone(), view.spec.endpoint.to_vec());
-    Some(Place { name, tier_of: Some(view.session), endpoint })
+    Some(NamedSegment { name, tier_of: Some(view.session), endpoint })
 }

@@ -62,7 +62,7 @@ impl Account {
     }
 
     /// Its turn has come.
-    pub fn queued(&mut self) {
+    pub fn admitted(&mut self) {
         let time = self.began.elapsed();
         self.queued = Some(time);
         self.proxy.counts.queued(time);

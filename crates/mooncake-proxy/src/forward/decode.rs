@@ -13,7 +13,7 @@ use tokio::time;
 use crate::admission::Turn;
 use crate::fault::Fault;
 use crate::forward::account::Account;
-use crate::forward::flow::{ATTEMPTS, Asked, is_of_the_instance, passed_on};
+use crate::forward::flow::{ATTEMPTS, Asked, another_may_answer, passed_on};
 use crate::forward::prefill::Fetch;
 use crate::forward::relay::{BodyOf, Relay};
 use crate::instances::address::InstanceAddress;
@@ -110,7 +110,7 @@ impl Proxy {
         let (authority, timeout) = (lease.instance.address.authority(), self.options.request_timeout);
         let answer = self.upstream.post(&authority, asked.path, asked.headers.clone(), body, timeout).await?;
         let status = answer.status();
-        if is_of_the_instance(status) {
+        if another_may_answer(status) {
             // Where it would send the client to is no place of the client's.
             let is_error = status.is_client_error() || status.is_server_error();
             let said = if is_error { passed_on(answer, ERROR_BODY_TIMEOUT).await.ok() } else { None };
@@ -138,7 +138,7 @@ impl Proxy {
 /// Returns when there is nothing to be fetched any more, if there was.
 async fn lost(fetch: Option<&mut Fetch>) {
     match fetch {
-        Some(fetch) => fetch.is_lost().await,
+        Some(fetch) => fetch.lost().await,
         None => std::future::pending().await,
     }
 }
@@ -188,7 +188,7 @@ impl Begun {
         let said = self.first.strip_prefix(b"data: {\"error\"").filter(|_| self.is_events())?;
         let event = &self.first[b"data: ".len()..self.first.len() - said.len() + end_of_line(said)];
         let event: Event = serde_json::from_slice(event).ok()?;
-        StatusCode::from_u16(event.error.code).ok().filter(|status| is_of_the_instance(*status))
+        StatusCode::from_u16(event.error.code).ok().filter(|status| another_may_answer(*status))
     }
 
     /// All of it, if it is short.

@@ -67,7 +67,7 @@ impl Proxy {
         let body = self.bodies.read(body).await?;
         let fields = Fields::of(&body.bytes)?;
         let turn = self.admission.enter().await?;
-        account.queued();
+        account.admitted();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let (prompt, is_one_sequence) = (self.scheduler.prompt(&fields), fields.is_one_sequence());
         let asked = Asked { path, headers, fields, is_one_sequence, prompt, name };
@@ -101,7 +101,7 @@ impl Proxy {
         let instance = &lease.instance;
         tracing::debug!(instance = %instance.address, kind = instance.kind.name(), %failure, "a request failed there");
         account.failed(instance.kind);
-        if failure.is_of_the_instance() {
+        if failure.counts_against_instance() {
             instance.failed(Instant::now(), &failure.to_string(), failure.is_gone());
         }
         if failure.is_gone() {
@@ -113,7 +113,7 @@ impl Proxy {
 
 /// Whether an answer is about the instance, and another one may have a better. Instances of a fleet send no request
 /// elsewhere.
-pub(crate) fn is_of_the_instance(status: StatusCode) -> bool {
+pub(crate) fn another_may_answer(status: StatusCode) -> bool {
     status.is_informational()
         || status.is_redirection()
         || status.is_server_error()

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::counts::DecodeOnly;
 use crate::forward::account::Account;
-use crate::forward::flow::{ATTEMPTS, Asked, is_of_the_instance, passed_on};
+use crate::forward::flow::{ATTEMPTS, Asked, another_may_answer, passed_on};
 use crate::instances::instance::{Instance, Kind, Lease};
 use crate::instances::peer_to_peer::Transfer;
 use crate::instances::upstream::{Failure, whole};
@@ -51,7 +51,7 @@ enum InstanceOutcome {
 
 impl Fetch {
     /// Returns when the blocks will not come any more.
-    pub async fn is_lost(&mut self) {
+    pub async fn lost(&mut self) {
         // Its other end is the instance's, which the lease holds.
         let _ = self.left.changed().await;
     }
@@ -125,7 +125,7 @@ impl Proxy {
         let (authority, timeout) = (lease.instance.address.authority(), self.options.prefill_timeout);
         let answer = self.upstream.post(&authority, asked.path, headers, body.into(), timeout).await?;
         let status = answer.status();
-        if is_of_the_instance(status) {
+        if another_may_answer(status) {
             return Err(Failure::Status(status));
         }
         if status.is_client_error() {

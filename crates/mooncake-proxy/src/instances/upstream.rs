@@ -56,7 +56,7 @@ impl Failure {
     }
 
     /// Whether it speaks against the instance.
-    pub fn is_of_the_instance(&self) -> bool {
+    pub fn counts_against_instance(&self) -> bool {
         match self {
             // It has enough to do.
             Failure::Status(StatusCode::TOO_MANY_REQUESTS) => false,

@@ -222,7 +222,7 @@ impl Links {
 
     /// The master's epoch was raised: writes of older placements are refused
     /// here from now on.
-    pub fn drain_epoch(&self, epoch: u16) {
+    pub fn raise_epoch(&self, epoch: u16) {
         self.connector.least_epoch.raise(epoch);
     }
 

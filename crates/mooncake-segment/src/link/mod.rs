@@ -167,7 +167,7 @@ impl Link {
         Ok(crc)
     }
 
-    /// Reads a placement's bytes from `offset` on into the pieces, one after
+    /// Reads a placement's bytes from `offset`, which counts in the segment, on into the pieces, one after
     /// another. With `crc` the whole of an object is verified; without, the
     /// stamps alone vouch for it. On an error the pieces' contents are worthless.
     pub fn read(

@@ -1,4 +1,4 @@
-//! Files of tiers on this host, by which this process reads them itself: the initiator's end.
+//! Files of tiers on this host, by which this process reads them itself: the peer's end.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::link::fixture::{Quiet, mapping, owner};
     use crate::protocol::frames::FRAME_LEN;
-    use crate::records::{Record, RecordError, Records};
+    use crate::records::{RecordAddress, RecordError, Records};
     use crate::server::SegmentServer;
 
     /// A tier whose file 7 there is.
@@ -125,7 +125,7 @@ mod tests {
     struct OneFile;
 
     impl Records for OneFile {
-        fn read(&self, _: &Record, _: u64, _: &mut [u8]) -> Result<(), RecordError> {
+        fn read(&self, _: &RecordAddress, _: u64, _: &mut [u8]) -> Result<(), RecordError> {
             Err(RecordError::Failed)
         }
 

@@ -14,7 +14,7 @@ use super::options::{LinkOptions, SegmentAddress};
 use super::tcp_lane::{Lane, Span};
 use crate::error::TransferError;
 use crate::protocol::frames::{Hello, LANE_REUSED, LANE_VERSION, Purpose};
-use crate::records::Record;
+use crate::records::RecordAddress;
 
 /// Lanes to one tier that are kept without work.
 const IDLE_MAX: usize = 8;
@@ -39,7 +39,7 @@ impl RecordLinks {
     pub fn read(
         &self,
         tier: &SegmentAddress,
-        record: &Record,
+        record: &RecordAddress,
         from: u64,
         pieces: &mut [Destination<'_>],
         crc: Option<u32>,

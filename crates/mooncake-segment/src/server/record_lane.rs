@@ -14,7 +14,7 @@ use crate::epoch::Epoch;
 use crate::protocol::frames::{
     FRAME_LEN, Frame, Hello, HelloReply, LANE_KEPT, LANE_VERSION, Op, Reply, Status, Trailer,
 };
-use crate::records::{Record, RecordError, Records};
+use crate::records::{RecordAddress, RecordError, Records};
 
 /// Most lanes to the tiers of one process.
 const LANES_MAX: usize = 256;
@@ -89,7 +89,7 @@ struct Lane {
     tier: Arc<ServedTier>,
     stall_timeout: Duration,
     /// What the next reads are of.
-    named: Option<Record>,
+    named: Option<RecordAddress>,
     buffer: Vec<u8>,
 }
 
@@ -103,7 +103,7 @@ impl Lane {
     fn serve(&mut self) -> io::Result<()> {
         while let Some(frame) = next_frame(&*self.stream, &self.tier, self.stall_timeout)? {
             match frame.op {
-                Op::Record => self.named = Record::of(&frame),
+                Op::Record => self.named = RecordAddress::of(&frame),
                 Op::Read => self.answer(&frame)?,
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }

@@ -288,7 +288,7 @@ impl<D: PutDriver> Put<'_, D> {
         let mut ended_keys = Vec::with_capacity(placed.len());
         let mut aborted = Vec::new();
         let mut unsettled = Vec::new();
-        let mut spoilt = Vec::new();
+        let mut settled_bad = Vec::new();
         // Should it not be delivered: an Abort says of all replicas of a key that nothing touches them again, or of
         // none.
         let (mut settled, mut open) = (Vec::new(), Vec::new());
@@ -299,7 +299,7 @@ impl<D: PutDriver> Put<'_, D> {
                     ended_keys.push((placed.index, good));
                     let undelivered = if written.is_settled() { &mut settled } else { &mut open };
                     undelivered.extend(written.outcomes.iter().map(|outcome| Rid(outcome.rid)));
-                    spoilt.extend(written.spoilt);
+                    settled_bad.extend(written.settled_bad);
                     ended.push(Ended { replicas: written.outcomes, crc32c: written.crc32c, stays: false });
                 }
                 Err(lost) => {
@@ -337,7 +337,7 @@ impl<D: PutDriver> Put<'_, D> {
             }
         };
         // Ended as bad, and nothing of them can land any more: no fence has to prove that.
-        self.abort(origin, spoilt, true).await;
+        self.abort(origin, settled_bad, true).await;
         if mutant!(OutcomesAreMixedUp) {
             ended_keys.reverse();
         }
@@ -376,13 +376,13 @@ pub struct Written {
     pub(crate) crc32c: u32,
     pub(crate) outcomes: Vec<ReplicaOutcome>,
     /// Bad replicas that nothing of this client will touch again.
-    pub(crate) spoilt: Vec<Rid>,
+    pub(crate) settled_bad: Vec<Rid>,
 }
 
 impl Written {
     /// Nothing of this client touches any replica again.
     fn is_settled(&self) -> bool {
-        self.outcomes.iter().all(|outcome| outcome.good || self.spoilt.contains(&Rid(outcome.rid)))
+        self.outcomes.iter().all(|outcome| outcome.good || self.settled_bad.contains(&Rid(outcome.rid)))
     }
 }
 
@@ -414,7 +414,7 @@ pub async fn write_key<'r, W>(
 where
     W: Future<Output = Result<u32, CopyFailure>>,
 {
-    let mut written = Written { crc32c: 0, outcomes: Vec::with_capacity(1), spoilt: Vec::new() };
+    let mut written = Written { crc32c: 0, outcomes: Vec::with_capacity(1), settled_bad: Vec::new() };
     let mut good = 0;
     let mut lost: Option<CopyFailure> = None;
     let (mut settled, mut passing) = (true, false);
@@ -422,7 +422,7 @@ where
         match write(replica).await {
             // Replicas that differ mean that the caller changed the bytes in between.
             Ok(crc) if good > 0 && crc != written.crc32c => {
-                written.spoilt.push(Rid(replica.rid));
+                written.settled_bad.push(Rid(replica.rid));
                 written.outcomes.push(ReplicaOutcome { rid: replica.rid, good: false });
             }
             Ok(crc) => {
@@ -434,7 +434,7 @@ where
                 settled &= failed.settled;
                 passing |= failed.passing;
                 if failed.settled {
-                    written.spoilt.push(Rid(replica.rid));
+                    written.settled_bad.push(Rid(replica.rid));
                 }
                 let stop = failed.final_word;
                 let rid = format_args!("{:#x}", replica.rid);

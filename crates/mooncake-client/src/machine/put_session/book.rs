@@ -353,9 +353,9 @@ impl<O, P> PutSessions<O, P> {
         }
         let reason = match outcome {
             Ok(written) => {
-                let spoilt = |rid| written.spoilt.contains(&rid);
+                let settled_bad = |rid| written.settled_bad.contains(&rid);
                 let bad = written.outcomes.iter().filter(|outcome| !outcome.good).map(|outcome| Rid(outcome.rid));
-                open.bad.extend(bad.map(|rid| (rid, spoilt(rid))));
+                open.bad.extend(bad.map(|rid| (rid, settled_bad(rid))));
                 open.filling.written(part.0, part.1, written.crc32c);
                 if open.good().next().is_some() {
                     return (Ok(()), None);

@@ -20,7 +20,7 @@ use crate::error::TransferError;
 use crate::protocol::frames::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
 };
-use crate::records::Record;
+use crate::records::RecordAddress;
 
 /// Bytes received between two steps of their checksum: they are still in the cache.
 const RECV_CHUNK: u64 = 256 << 10;
@@ -176,7 +176,7 @@ impl Lane {
     /// Reads a part of a tier's record.
     pub(super) fn read_record(
         &mut self,
-        record: &Record,
+        record: &RecordAddress,
         span: Span,
         pieces: &mut [Destination<'_>],
         checksum: bool,

@@ -33,7 +33,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const TRIAL_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Connections in use at a time by calls to one peer.
-const LENT_MAX: usize = 64;
+const IN_USE_MAX: usize = 64;
 
 /// Copies between the processes of one host.
 pub(crate) struct SameHost {
@@ -55,7 +55,7 @@ impl SameHost {
         let name: Arc<str> = name.into();
         let stuck_writes = self.stuck_writes.clone();
         let address = connection::Address::new(name.clone(), unix, id, self.mapped.meet(), stuck_writes.clone());
-        let (connections, state) = (Pool::new(pool_limits(LENT_MAX)), Mutex::new(State::Untried(None)));
+        let (connections, state) = (Pool::new(pool_limits(IN_USE_MAX)), Mutex::new(State::Untried(None)));
         SameHostPath { name, id, address, connections, stuck_writes, state, tried: Condvar::new() }
     }
 }

@@ -25,7 +25,7 @@ const STRIPED_BYTES_MIN: u64 = 16 << 20;
 const STRIPE_THREADS_MAX: usize = 16;
 
 /// Connections in use at a time by calls to one peer, or more if a single request may have more.
-const LENT_MAX: usize = 64;
+const IN_USE_MAX: usize = 64;
 
 /// Mooncake's data protocol over TCP.
 pub(crate) struct Tcp {
@@ -68,7 +68,7 @@ impl Transport for Tcp {
         let addresses = peer_name::resolve(host, port, &context.blocking_pool, deadline)?;
         let striping = context.options.stripes();
         let address = connection::Address::new(peer.name, addresses, peer.document);
-        let connections = Pool::new(pool_limits(striping.max(LENT_MAX)));
+        let connections = Pool::new(pool_limits(striping.max(IN_USE_MAX)));
         let stripe_threads = self.stripe_threads.clone();
         Ok(Reached::Path(Box::new(TcpPath { address, connections, striping, stripe_threads })))
     }
