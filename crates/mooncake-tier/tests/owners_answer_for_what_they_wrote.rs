@@ -226,3 +226,22 @@ fn a_file_system_that_others_have_filled_is_written_in_the_room_that_the_tier_ha
     assert!(lost <= 4, "{lost} of 100 were not written");
     assert!(owned.window > Some(0));
 }
+
+#[test]
+fn a_full_tier_whose_disk_fails_keeps_what_it_has() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let half = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes() / 2;
+    for _ in 0..20 {
+        owned.order(half);
+        owned.pass(SECOND / 4);
+    }
+    assert!(!owned.given_up.is_empty(), "it is full");
+    owned.disk.set_faults(Faults { failing: 1000, ..Faults::default() });
+    let before = owned.given_up.len();
+    for _ in 0..10 {
+        owned.order(half);
+        owned.pass(10 * SECOND);
+    }
+    // What was begun before it was known to fail.
+    assert!(owned.given_up.len() <= before + 2, "{:?}", owned.given_up);
+}

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,9 @@ const IDLE_MAX: usize = 4;
 /// The disk has so long for the next read that it owes.
 const STALL_LIMIT: Duration = Duration::from_secs(3);
 
+/// What is kept of a tier that nothing is read of, until another one is met.
+const KEPT_FOR: Duration = Duration::from_secs(60);
+
 /// A tier whose files its owner did not give is read by lanes for so long.
 const REFUSED_FOR: Duration = Duration::from_secs(5);
 
@@ -51,6 +54,7 @@ pub(crate) struct DirectReads {
     slots: Slots,
     tiers: Mutex<HashMap<SegmentUuid, Arc<DirectTier>>>,
     reads: AtomicU64,
+    is_closed: AtomicBool,
 }
 
 struct DirectTier {
@@ -58,12 +62,13 @@ struct DirectTier {
     uuid: TierUuid,
     geometry: Geometry,
     idle: Mutex<Vec<Reader<LentFiles>>>,
+    used_at: Mutex<Instant>,
 }
 
 impl DirectReads {
     pub fn new(files: RecordFiles) -> DirectReads {
-        let (slots, reads) = (Slots::new(SLOTS), AtomicU64::new(0));
-        DirectReads { files: Arc::new(files), slots, tiers: Mutex::default(), reads }
+        let (slots, reads, is_closed) = (Slots::new(SLOTS), AtomicU64::new(0), AtomicBool::new(false));
+        DirectReads { files: Arc::new(files), slots, tiers: Mutex::default(), reads, is_closed }
     }
 
     /// Reads all of them; none for what is to be read by a lane.
@@ -132,6 +137,7 @@ impl DirectReads {
 
     /// Lets go of every file.
     pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
         self.tiers.lock().clear();
         self.files.close();
     }
@@ -141,15 +147,21 @@ impl DirectReads {
             return None;
         }
         let mut tiers = self.tiers.lock();
+        if self.is_closed.load(Ordering::Acquire) {
+            return None;
+        }
         let known = tiers.get(&address.uuid).filter(|tier| *tier.files.address == **address);
         let tier = match known {
             Some(tier) => tier.clone(),
             None => {
+                // One that is Gone is read no more: its files and rings go with it.
+                tiers.retain(|_, tier| tier.used_at.lock().elapsed() < KEPT_FOR);
                 let tier = Arc::new(DirectTier::new(address, self.files.clone())?);
                 tiers.insert(address.uuid, tier.clone());
                 tier
             }
         };
+        *tier.used_at.lock() = Instant::now();
         (!tier.files.are_refused()).then_some(tier)
     }
 
@@ -201,6 +213,7 @@ impl DirectTier {
             geometry: Geometry::of_file_blocks(address.tier_file_blocks)?,
             files: LentFiles { address: address.clone(), owner: files, lent: Arc::default() },
             idle: Mutex::default(),
+            used_at: Mutex::new(Instant::now()),
         })
     }
 

@@ -380,8 +380,8 @@ impl Driver<'_> {
             let len = (extent.length - from).min(PART) as usize;
             self.records.read(&record, from, &mut buffer[..len])
         });
-        // A disk that has no time says nothing of the record. Its next reader asks once more.
-        if matches!(read, Err(RecordError::Busy)) {
+        // A disk that has no time, or fails, says nothing of the record. Its next reader asks once more.
+        if matches!(read, Err(RecordError::Busy | RecordError::Failed)) {
             return;
         }
         let is_good = read.is_ok();
