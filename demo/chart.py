@@ -37,7 +37,7 @@ def lines(title, series, step, x, y, mark=None):
         value = top * nth / 4
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(value):.1f}" y2="{up(value):.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{up(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
-    for nth in range(0, count + 1, max(1, count // 5)):
+    for nth in range(0, count, max(1, count // 5)):
         parts.append(f'<text x="{across(nth):.1f}" y="{HEIGHT - 26}" text-anchor="middle">{nth * step:,}</text>')
     parts.append(f'<text x="{LEFT + wide / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x)}</text>')
     parts.append(
