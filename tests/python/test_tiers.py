@@ -32,6 +32,9 @@ def tiered(cluster, tmp_path):
         pool = cluster(
             nodes=nodes, node_bytes=MEMORY, node_flags=["--enable_offload"], env=env, master_flags=master_flags
         )
+        # What is put before is written when its memory is nearly full.
+        if "--enable_offload=false" not in (master_flags or []):
+            wait_for("tiers to be mounted", lambda: pool.metric("mooncake_tiers_live") == nodes)
         return pool, folder
 
     return start
