@@ -455,7 +455,7 @@ impl<M: Medium> TierOwner<M> {
                     let is_moved = matches!(self.ordered.get(&rid), Some(Ordered::Moved(_)));
                     self.lost(rid, why);
                     // What was to be kept has no other place yet: its file stays, and is tried again later.
-                    if is_moved && matches!(why, Loss::Full | Loss::Failed(_)) {
+                    if is_moved && matches!(why, Loss::Failed(_)) {
                         self.put_off();
                     }
                 }
