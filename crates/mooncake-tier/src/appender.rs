@@ -317,7 +317,11 @@ impl<M: Medium> Appender<M> {
     /// Removes a file of which no record is live any more.
     pub fn retire(&mut self, file: FileNumber) -> io::Result<()> {
         debug_assert!(!self.is_appended(file));
-        self.medium.remove(&file.name())?;
+        match self.medium.remove(&file.name()) {
+            // Whoever removed it was there before.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed?,
+        }
         self.files.remove(&file);
         self.superblock.suspects.retain(|suspect| *suspect != file);
         Ok(())

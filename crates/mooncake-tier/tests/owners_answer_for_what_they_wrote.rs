@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use mooncake_ids::Rid;
 use mooncake_mutant::{Mutant, is_noticed_by};
-use mooncake_tier::address::{Address, BLOCK, FILES_MIN, Geometry};
+use mooncake_tier::address::{Address, BLOCK, FILES_MIN, FileNumber, Geometry};
 use mooncake_tier::health::Fitness;
+use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{Source, TierOwner, ToMaster};
 use mooncake_tier::slots::Slots;
@@ -244,4 +245,23 @@ fn a_full_tier_whose_disk_fails_keeps_what_it_has() {
     }
     // What was begun before it was known to fail.
     assert!(owned.given_up.len() <= before + 2, "{:?}", owned.given_up);
+}
+
+#[test]
+fn a_file_that_an_operator_has_removed_is_gone_and_a_full_tier_goes_on() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let half = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes() / 2;
+    let fill = |owned: &mut Owned, count: u64| {
+        let wanted: Vec<u64> = (0..count)
+            .map(|_| {
+                let nth = owned.order(half);
+                owned.pass(SECOND / 4);
+                nth
+            })
+            .collect();
+        wanted.into_iter().filter(|nth| !owned.is_written(*nth)).count()
+    };
+    fill(&mut owned, 6);
+    owned.disk.remove(&FileNumber(0).name()).unwrap();
+    assert!(fill(&mut owned, 60) <= 4, "{:?}", owned.given_up);
 }

@@ -13,7 +13,7 @@ use super::shared_memory::{Attachment, NoSharedMemory};
 use super::{Kind, Link};
 use crate::local;
 use crate::machine::LeastEpoch;
-use crate::protocol::frames::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
+use crate::protocol::frames::{Hello, Purpose};
 
 /// What every link of a store is made from.
 #[derive(Debug)]
@@ -119,16 +119,7 @@ impl Connector {
     }
 
     fn hello(&self, address: &SegmentAddress, purpose: Purpose) -> Hello {
-        Hello {
-            version: LANE_VERSION,
-            purpose,
-            features: if purpose == Purpose::Attach { FEATURE_KNOWN_PINS } else { 0 },
-            session: self.options.session,
-            access_key: address.access_key,
-            uuid: address.uuid,
-            pid: self.process.pid,
-            start_time: self.process.start_time,
-        }
+        address.hello(purpose, self.options.session, &self.process)
     }
 }
 
@@ -145,7 +136,7 @@ mod tests {
     use super::*;
     use crate::epoch::Epoch;
     use crate::error::LinkError;
-    use crate::protocol::frames::{HELLO_LEN, HelloReply, Status};
+    use crate::protocol::frames::{HELLO_LEN, HelloReply, LANE_VERSION, Status};
     use mooncake_ids::SegmentUuid;
 
     #[test]

@@ -7,6 +7,8 @@ use std::time::Duration;
 use mooncake_ids::SegmentUuid;
 use mooncake_os::ProcessIdentity;
 
+use crate::protocol::frames::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
+
 /// Where a segment is, as its owner told the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentAddress {
@@ -34,6 +36,20 @@ impl SegmentAddress {
     /// Whether it is a tier: its records are read over lanes of their own, or by this process itself.
     pub fn is_tier(&self) -> bool {
         self.tier_file_blocks != 0
+    }
+
+    /// How a process of that session begins a connection to its owner.
+    pub(crate) fn hello(&self, purpose: Purpose, session: u64, process: &ProcessIdentity) -> Hello {
+        Hello {
+            version: LANE_VERSION,
+            purpose,
+            features: if purpose == Purpose::Attach { FEATURE_KNOWN_PINS } else { 0 },
+            session,
+            access_key: self.access_key,
+            uuid: self.uuid,
+            pid: process.pid,
+            start_time: process.start_time,
+        }
     }
 
     /// The segment as messages name it.

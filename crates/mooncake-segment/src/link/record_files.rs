@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::options::{LinkOptions, SegmentAddress};
 use crate::protocol::frames::{
-    Frame, HELLO_LEN, Hello, HelloReply, LANE_REUSED, LANE_VERSION, Op, Purpose, REPLY_LEN, Reply, Status,
+    Frame, HELLO_LEN, HelloReply, LANE_REUSED, LANE_VERSION, Op, Purpose, REPLY_LEN, Reply, Status,
 };
 
 /// An owner opens a file within so long, or its tier is read by lanes.
@@ -72,16 +72,7 @@ impl RecordFiles {
     }
 
     fn connect(&self, tier: &SegmentAddress, deadline: &Deadline<'_>) -> io::Result<Guarded<UnixStream>> {
-        let hello = Hello {
-            version: LANE_VERSION,
-            purpose: Purpose::Files,
-            features: 0,
-            session: self.options.session,
-            access_key: tier.access_key,
-            uuid: tier.uuid,
-            pid: self.process.pid,
-            start_time: self.process.start_time,
-        };
+        let hello = tier.hello(Purpose::Files, self.options.session, &self.process);
         let stream = connect_abstract(&tier.unix_socket)?;
         if !peer_credentials(&*stream)?.is_own_user() {
             return Err(io::Error::new(ErrorKind::PermissionDenied, "its owner is another user"));

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::options::{LinkOptions, SegmentAddress};
 use super::tcp_lane::{Lane, Span};
 use crate::error::TransferError;
-use crate::protocol::frames::{Hello, LANE_REUSED, LANE_VERSION, Purpose};
+use crate::protocol::frames::{LANE_REUSED, Purpose};
 use crate::records::RecordAddress;
 
 /// Lanes to one tier that are kept without work.
@@ -101,16 +101,7 @@ impl RecordLinks {
     }
 
     fn connect(&self, tier: &SegmentAddress, deadline: &Deadline<'_>) -> Result<Lane, TransferError> {
-        let hello = Hello {
-            version: LANE_VERSION,
-            purpose: Purpose::Lane,
-            features: 0,
-            session: self.options.session,
-            access_key: tier.access_key,
-            uuid: tier.uuid,
-            pid: self.process.pid,
-            start_time: self.process.start_time,
-        };
+        let hello = tier.hello(Purpose::Lane, self.options.session, &self.process);
         let (segment, timeouts): (Arc<str>, _) =
             (tier.display_name(), (self.options.connect_timeout, self.options.stall_timeout));
         let unreached = |what: String| TransferError::Broken {

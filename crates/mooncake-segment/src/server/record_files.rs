@@ -10,8 +10,7 @@ use std::time::Duration;
 use mooncake_os::{Guarded, peer_credentials, send_fds, thread};
 
 use super::record_lane::{Counted, ServedTier, next_frame, prepare, status_of};
-use crate::epoch::Epoch;
-use crate::protocol::frames::{Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status};
+use crate::protocol::frames::{Hello, HelloReply, Op, REPLY_LEN, Reply, Status};
 
 /// Answers a good hello of a process of this user, and serves it until it ends.
 pub(super) fn open(
@@ -30,14 +29,7 @@ pub(super) fn open(
         Ok(counted) => counted,
         Err(status) => return super::acceptor::refuse(&*stream, hello, status),
     };
-    let reply = HelloReply {
-        version: LANE_VERSION,
-        status: Status::Ok,
-        epoch: Epoch::default(),
-        bytes: tier.bytes,
-        uuid: hello.uuid,
-        features: 0,
-    };
+    let reply = tier.welcome(hello);
     let builder = std::thread::Builder::new().name("mooncake-files".into());
     let serve = move || {
         let _counted = counted;

@@ -34,6 +34,20 @@ pub(super) struct ServedTier {
     pub withdrawn: AtomicBool,
 }
 
+impl ServedTier {
+    /// The answer to a good hello.
+    pub(super) fn welcome(&self, hello: &Hello) -> HelloReply {
+        HelloReply {
+            version: LANE_VERSION,
+            status: Status::Ok,
+            epoch: Epoch::default(),
+            bytes: self.bytes,
+            uuid: hello.uuid,
+            features: 0,
+        }
+    }
+}
+
 /// How many lanes there are, and connections for files.
 static LANES: AtomicUsize = AtomicUsize::new(0);
 
@@ -64,14 +78,7 @@ pub(super) fn open(
     let Some(counted) = Counted::one_more() else {
         return super::acceptor::refuse(&*stream, hello, Status::Overloaded);
     };
-    let reply = HelloReply {
-        version: LANE_VERSION,
-        status: Status::Ok,
-        epoch: Epoch::default(),
-        bytes: tier.bytes,
-        uuid: hello.uuid,
-        features: 0,
-    };
+    let reply = tier.welcome(hello);
     let builder = std::thread::Builder::new().name("mooncake-records".into());
     let serve = move || {
         let _counted = counted;
