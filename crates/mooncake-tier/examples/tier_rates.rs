@@ -124,7 +124,14 @@ fn fill(
         while next < count && next - (written.len() as u64) < 64.max(32 * MIB as u64 / size) {
             let rid = Rid::new(round as u16 + 1, next + 1);
             let value = Box::new(Object(object.clone(), size));
-            appender.append(Order { rid, object_id: rid, key: rid.0.to_le_bytes().to_vec(), crc32c: None, value });
+            appender.append(Order {
+                rid,
+                object_id: rid,
+                key: rid.0.to_le_bytes().to_vec(),
+                crc32c: None,
+                value,
+                is_kept: false,
+            });
             next += 1;
         }
         if next == count {

@@ -29,6 +29,9 @@ const DEPTH: usize = 16;
 /// Between two syncs, while anything is written.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
+/// How long an order waits for room, while a full tier gives up its oldest file.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
+
 /// Part of the file system that is left to others: one of so many.
 const LEFT_FREE: u64 = 20;
 
@@ -53,6 +56,8 @@ pub struct Order {
     pub crc32c: Option<u32>,
     /// Its bytes.
     pub value: Box<dyn Value>,
+    /// It is kept of a file that is given up: it goes before others, and may take the last file.
+    pub is_kept: bool,
 }
 
 /// What became of orders and files.
@@ -85,8 +90,10 @@ pub enum Loss {
     SourceGone,
     /// Its bytes are not those of the object.
     WrongSum,
-    /// There is no room for another file.
-    Full,
+    /// The tier has no room for another file.
+    NoRoom,
+    /// The file system has none.
+    NoSpace,
     /// The disk failed.
     Failed(ErrorKind),
     /// No record has such a key, or so many bytes.
@@ -103,10 +110,15 @@ pub struct Appender<M: Medium> {
     /// Of the superblock's last copy.
     sequence: u64,
     /// Bytes that the tier's files may have.
-    capacity: u64,
+    limit: u64,
     /// Bytes of files by their first number.
     files: BTreeMap<FileNumber, u64>,
-    waiting: VecDeque<Order>,
+    /// Orders, and when they came.
+    waiting: VecDeque<(Order, Duration)>,
+    /// What is kept of a file that is given up.
+    kept: VecDeque<Order>,
+    /// The first order waits for a file to be given up.
+    needs_room: bool,
     filling: Option<Filling>,
     current: Option<Current<M::File>>,
     /// The file of ordinary records while a large one gets a file of its own.
@@ -201,7 +213,7 @@ impl<M: Medium> Appender<M> {
         slots: Slots,
         (superblock, sequence): (Superblock, u64),
         super_file: M::File,
-        capacity: u64,
+        limit: u64,
         files: BTreeMap<FileNumber, u64>,
     ) -> io::Result<Appender<M>> {
         let mut dirty = BTreeMap::new();
@@ -221,9 +233,11 @@ impl<M: Medium> Appender<M> {
             superblock,
             super_file,
             sequence,
-            capacity,
+            limit,
             files,
             waiting: VecDeque::new(),
+            kept: VecDeque::new(),
+            needs_room: false,
             filling: None,
             current: None,
             aside: None,
@@ -283,9 +297,17 @@ impl<M: Medium> Appender<M> {
         }
     }
 
+    /// The tier's files may have so many bytes from now on.
+    pub fn set_limit(&mut self, bytes: u64) {
+        self.limit = bytes;
+    }
+
     /// Takes an order. An event tells what becomes of it.
     pub fn append(&mut self, order: Order) {
-        self.waiting.push_back(order);
+        match order.is_kept {
+            true => self.kept.push_back(order),
+            false => self.waiting.push_back((order, self.now)),
+        }
     }
 
     /// From now on what was written is synced as soon as nothing is being written, and not once a second.
@@ -295,7 +317,7 @@ impl<M: Medium> Appender<M> {
 
     /// Whether everything that was ordered is done, and synced.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty()
+        !self.has_orders()
             && self.filling.is_none()
             && self.gathered.is_none()
             && self.writes.is_empty()
@@ -305,8 +327,13 @@ impl<M: Medium> Appender<M> {
 
     /// Whether nothing is to be done before the next sync, and the disk has nothing to answer.
     pub fn is_resting(&self) -> bool {
-        let has_work = !self.waiting.is_empty() || self.filling.is_some() || self.gathered.is_some();
+        let has_orders = self.has_orders() && !self.needs_room;
+        let has_work = has_orders || self.filling.is_some() || self.gathered.is_some();
         !has_work && self.writes.is_empty() && self.sync == Sync::None && !self.syncs_at_once
+    }
+
+    fn has_orders(&self) -> bool {
+        !self.waiting.is_empty() || !self.kept.is_empty()
     }
 
     /// How long the disk has owed the answer that it owes longest.
@@ -419,14 +446,19 @@ impl<M: Medium> Appender<M> {
                 return self.leave_current();
             }
         }
-        let Some(order) = self.waiting.front() else { return false };
+        self.needs_room = false;
+        let Some(order) = self.kept.front().or(self.waiting.front().map(|(order, _)| order)) else { return false };
+        let is_kept = order.is_kept;
         let layout = Layout::of(order.key.len(), order.value.size());
         let Some(layout) = layout.filter(|layout| layout.header_bytes <= WRITE_BYTES as u64) else {
-            let rid = self.waiting.pop_front().expect("looked at above").rid;
-            self.events.push(Event::Lost { rid, why: Loss::TooLarge });
+            self.lose_next(Loss::TooLarge);
             return true;
         };
         let key_bytes = order.key.len();
+        // While what is kept has the last file, nothing else is to use that up.
+        if !is_kept && self.used() + self.superblock.geometry.file_bytes() > self.limit {
+            return self.wait_for_room();
+        }
         if let Some(current) = &self.current {
             let needed = layout.record_bytes + current.entries.footer_bytes_with(key_bytes);
             if current.end + needed <= current.bytes {
@@ -442,17 +474,57 @@ impl<M: Medium> Appender<M> {
         if self.gathered.is_some() && !self.submit() {
             return false;
         }
+        if self.used() + self.bytes_of_file(alone) + self.reserved(is_kept) > self.limit {
+            return match is_kept {
+                true => self.lose_next(Loss::NoRoom),
+                false => self.wait_for_room(),
+            };
+        }
         self.aside = self.current.take();
         if let Err(error) = self.create_file(alone) {
             self.current = self.aside.take();
-            let why = match error.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Loss::Full,
+            self.lose_next(match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Loss::NoSpace,
                 kind => Loss::Failed(kind),
-            };
-            let rid = self.waiting.pop_front().expect("looked at above").rid;
-            self.events.push(Event::Lost { rid, why });
+            });
         }
         true
+    }
+
+    /// The next order comes to nothing. True: there may be another one.
+    fn lose_next(&mut self, why: Loss) -> bool {
+        let rid = self.next_order().rid;
+        self.events.push(Event::Lost { rid, why });
+        true
+    }
+
+    /// The next order, which was looked at.
+    fn next_order(&mut self) -> Order {
+        let kept = self.kept.pop_front();
+        kept.or_else(|| Some(self.waiting.pop_front()?.0)).expect("it was looked at")
+    }
+
+    /// Has the first order wait while room is made, but not for long. True: it came to nothing.
+    fn wait_for_room(&mut self) -> bool {
+        let since = self.waiting.front().expect("it was looked at").1;
+        self.needs_room = self.now.saturating_sub(since) < ROOM_WAIT;
+        !self.needs_room && self.lose_next(Loss::NoRoom)
+    }
+
+    /// Bytes that files have.
+    pub fn used(&self) -> u64 {
+        self.files.values().sum()
+    }
+
+    /// Bytes of a file for a record and a footer that need so many.
+    fn bytes_of_file(&self, needed: u64) -> u64 {
+        let geometry: Geometry = self.superblock.geometry;
+        geometry.numbers_for(needed) * geometry.file_bytes()
+    }
+
+    /// One file is for what is kept alone: without it none could be given up.
+    fn reserved(&self, is_kept: bool) -> u64 {
+        if is_kept { 0 } else { self.superblock.geometry.file_bytes() }
     }
 
     /// Ends the current file: with its footer, unless its disk failed. False if that has to wait.
@@ -473,17 +545,14 @@ impl<M: Medium> Appender<M> {
     }
 
     fn create_file(&mut self, needed: u64) -> io::Result<()> {
-        let geometry: Geometry = self.superblock.geometry;
-        let numbers = geometry.numbers_for(needed);
-        let bytes = numbers * geometry.file_bytes();
+        let (bytes, file_bytes) = (self.bytes_of_file(needed), self.superblock.geometry.file_bytes());
         let room = self.medium.room()?;
-        let used: u64 = self.files.values().sum();
-        if used + bytes > self.capacity || room.free < bytes + room.total / LEFT_FREE {
+        if room.free < bytes + room.total / LEFT_FREE {
             return Err(ErrorKind::StorageFull.into());
         }
         let number = self.superblock.next_file;
         // No number is used twice, whatever became of its file.
-        self.superblock.next_file = FileNumber(number.0 + numbers);
+        self.superblock.next_file = FileNumber(number.0 + bytes / file_bytes);
         let file = self.medium.create(&number.name(), bytes)?;
         // Before the first record: a file that a loss of power takes leaves no place behind that names it.
         if let Err(error) = self.medium.sync_folder() {
@@ -497,7 +566,7 @@ impl<M: Medium> Appender<M> {
     }
 
     fn begin_record(&mut self, layout: Layout) {
-        let order = self.waiting.pop_front().expect("it was looked at");
+        let order = self.next_order();
         let current = self.current.as_mut().expect("it has room for it");
         let address = self.superblock.geometry.address(current.number, current.end).expect("numbers do not run out");
         let (mut sums, mut sum, mut is_gone, size) = (Vec::new(), 0, false, order.value.size());

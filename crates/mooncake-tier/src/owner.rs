@@ -16,10 +16,11 @@ use mooncake_mutant::mutant;
 use crate::address::{Address, FileNumber, Geometry};
 use crate::appender::{Appender, Event, Loss, Order, Value};
 use crate::contents::{contents, object_id};
-use crate::footer::Entry;
+use crate::footer::{Entries, Entry};
 use crate::health::{Fitness, Health};
 use crate::medium::Medium;
 use crate::reader::{Miss, Place, Reader, Want};
+use crate::record::Layout;
 use crate::slots::Slots;
 use crate::superblock::Superblock;
 use crate::tier::{Tier, TierError};
@@ -27,8 +28,12 @@ use crate::tier::{Tier, TierError};
 /// Records that one request names.
 const NAMED_MAX: usize = 1_000;
 
-/// Files that are to be free before an order needs them: the next one, and one for what is kept of a full one.
+/// Files that are to be free before an order needs them: the next one, and one for what is kept of a full one. Where
+/// objects come that take several numbers each, as many more.
 const FILES_AHEAD: u64 = 2;
+
+/// Room for another object of several numbers is kept for so long.
+const LARGE_FOR: Duration = Duration::from_secs(60);
 
 /// Bytes of one object that is written once more; more of them wait for each other.
 const MOVED_MAX: u64 = 64 << 20;
@@ -125,8 +130,12 @@ pub struct TierOwner<M: Medium> {
     is_mounted: bool,
     /// Records that were read back whole, of files that are suspect; none of them is read twice.
     proven: BTreeMap<FileNumber, Vec<Rid>>,
-    /// Giving up the oldest file gained next to nothing: not tried again before.
+    /// Giving up files gained next to nothing, or the disk would not let it: not tried again before.
     stuck_until: Duration,
+    /// Files of which nearly all is kept, until none is left to be given up.
+    passed_over: BTreeSet<FileNumber>,
+    /// Files that the largest object of late took, and until when that counts.
+    large: Option<(u64, Duration)>,
     /// Of the last [`TierOwner::poll`].
     now: Duration,
     health: Health,
@@ -246,6 +255,8 @@ impl<M: Medium> TierOwner<M> {
             is_mounted: false,
             proven: BTreeMap::new(),
             stuck_until: Duration::ZERO,
+            passed_over: BTreeSet::new(),
+            large: None,
             now: Duration::ZERO,
             health: Health::default(),
             fitness: Fitness::Good,
@@ -347,8 +358,18 @@ impl<M: Medium> TierOwner<M> {
     /// The master orders an object to be written, of that checksum.
     pub fn order(&mut self, rid: Rid, object_id: Rid, key: Vec<u8>, crc32c: u32, source: Arc<dyn Source>) {
         let value = Box::new(FromSource(source.clone()));
+        self.makes_room_for(key.len(), source.size());
         self.ordered.insert(rid, Ordered::Source(source));
-        self.appender.append(Order { rid, object_id, key, crc32c: Some(crc32c), value });
+        self.appender.append(Order { rid, object_id, key, crc32c: Some(crc32c), value, is_kept: false });
+    }
+
+    fn makes_room_for(&mut self, key_bytes: usize, bytes: u64) {
+        let of_record = Layout::of(key_bytes, bytes).map_or(0, |layout| layout.record_bytes);
+        let numbers = self.geometry.numbers_for(of_record + Entries::default().footer_bytes_with(key_bytes));
+        if numbers > 1 {
+            let most = self.large.map_or(numbers, |(most, _)| most.max(numbers));
+            self.large = Some((most, self.now + LARGE_FOR));
+        }
     }
 
     /// An order that cannot be carried out: the object is not where the master says.
@@ -376,6 +397,7 @@ impl<M: Medium> TierOwner<M> {
             self.over.remove(&file);
             self.failed.remove(&file);
             self.proven.remove(&file);
+            self.passed_over.remove(&file);
             if self.giving_up.as_ref().is_some_and(|up| up.file == file) {
                 self.leave_off();
             }
@@ -448,9 +470,9 @@ impl<M: Medium> TierOwner<M> {
                 }
                 Event::Lost { rid, why } => {
                     match why {
-                        Loss::Full => self.is_short(now),
+                        Loss::NoSpace => self.is_short(now),
                         Loss::Failed(kind) => failed = Some(kind),
-                        Loss::SourceGone | Loss::WrongSum | Loss::TooLarge => {}
+                        Loss::NoRoom | Loss::SourceGone | Loss::WrongSum | Loss::TooLarge => {}
                     }
                     let is_moved = matches!(self.ordered.get(&rid), Some(Ordered::Moved(_)));
                     self.lost(rid, why);
@@ -475,7 +497,8 @@ impl<M: Medium> TierOwner<M> {
         still.into_iter().for_each(|file| self.is_over(file));
         self.rate.wrote(now, bytes, !self.ordered.is_empty());
         self.fitness = self.health.fitness(now, self.appender.owed_for(now));
-        let window = if self.fitness == Fitness::Good { self.rate.window } else { 0 };
+        let is_stuck = now < self.stuck_until && !self.has_room();
+        let window = if self.fitness == Fitness::Good && !is_stuck { self.rate.window } else { 0 };
         let is_to_be_told = self.is_mounted && (window == 0) != (self.told_window == Some(0));
         let mut said = Vec::new();
         if !self.answers.is_empty() || !self.sealed.is_empty() || is_to_be_told {
@@ -519,14 +542,15 @@ impl<M: Medium> TierOwner<M> {
 
     /// The file system has less room than the tier may take: what it has must do for a while.
     fn is_short(&mut self, now: Duration) {
-        let used: u64 = self.appender.files().values().sum();
-        if used + self.geometry.file_bytes() <= self.capacity && self.short.is_none() {
+        let used = self.appender.used();
+        if self.short.is_none() {
             tracing::warn!(
                 bytes = used,
                 "the file system of the tier is full: its oldest files are given up for new ones. Others write there, \
                  or its limit (MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES) is more than there is"
             );
             self.short = Some((used, now + SHORT_FOR));
+            self.appender.set_limit(used.min(self.capacity));
         }
     }
 
@@ -545,11 +569,11 @@ impl<M: Medium> TierOwner<M> {
             return None;
         }
         if self.giving_up.is_none() {
-            let used: u64 = self.appender.files().values().sum();
-            self.short = self.short.filter(|(_, until)| now < *until);
-            let capacity = self.short.map_or(self.capacity, |(found, _)| found.min(self.capacity));
-            let has_room = used + FILES_AHEAD * self.geometry.file_bytes() <= capacity;
-            if has_room || now < self.stuck_until {
+            if self.short.take_if(|(_, until)| *until <= now).is_some() {
+                self.appender.set_limit(self.capacity);
+            }
+            self.large.take_if(|(_, until)| *until <= now);
+            if self.has_room() || now < self.stuck_until {
                 return None;
             }
             self.begin_giving_up(now)?;
@@ -566,12 +590,13 @@ impl<M: Medium> TierOwner<M> {
             up.asked = Some(asked);
             return Some(ToMaster::Reclaim { file: up.file, records });
         }
-        let kept: u64 = up.keep.iter().map(|(at, _)| up.entries[*at].size).sum();
+        let record_bytes = |entry: &Entry| Layout::of(entry.key.len(), entry.size).map_or(0, |of| of.record_bytes);
+        let kept: u64 = up.keep.iter().map(|(at, _)| record_bytes(&up.entries[*at])).sum();
         if !std::mem::replace(&mut up.is_weighed, true) && kept > self.geometry.file_bytes() / 10 * 9 {
-            let (file, keep) = (up.file.0, std::mem::take(&mut up.keep));
-            tracing::warn!(file, "a full tier gains next to nothing: most of its oldest file is pinned or looked up");
-            self.answers.extend(keep.into_iter().map(|(_, rid)| (rid, None)));
-            (self.giving_up, self.stuck_until) = (None, now + STUCK);
+            let file = up.file;
+            tracing::debug!(file = file.0, "nearly all of a file is kept: it stays, and the next oldest is given up");
+            self.leave_off();
+            self.passed_over.insert(file);
             return None;
         }
         self.move_kept();
@@ -614,7 +639,7 @@ impl<M: Medium> TierOwner<M> {
                     up.moving_bytes += size;
                     self.ordered.insert(rid, Ordered::Moved(size));
                     let value = Box::new(FromRecord(bytes));
-                    self.appender.append(Order { rid, object_id, key, crc32c: None, value });
+                    self.appender.append(Order { rid, object_id, key, crc32c: None, value, is_kept: true });
                 }
                 (read, _) => {
                     let why = read.and_then(Result::err).unwrap_or(Miss::Wrong);
@@ -625,8 +650,22 @@ impl<M: Medium> TierOwner<M> {
         }
     }
 
+    /// Whether the next files can be begun without any of today's being given up.
+    fn has_room(&self) -> bool {
+        let ahead = self.large.map_or(FILES_AHEAD, |(numbers, _)| FILES_AHEAD.max(numbers + 1));
+        let limit = self.short.map_or(self.capacity, |(found, _)| found.min(self.capacity));
+        self.appender.used() + ahead * self.geometry.file_bytes() <= limit
+    }
+
     fn begin_giving_up(&mut self, now: Duration) -> Option<()> {
-        let file = *self.over.first()?;
+        let Some(file) = self.over.difference(&self.passed_over).next().copied() else {
+            if !self.passed_over.is_empty() {
+                tracing::warn!("a full tier writes nothing more for a minute: nearly all that it has is pinned");
+                self.passed_over.clear();
+                self.stuck_until = now + STUCK;
+            }
+            return None;
+        };
         let bytes = self.appender.files().get(&file).copied().unwrap_or(0);
         let tier = self.appender.superblock().tier;
         let entries = match contents(&self.medium, (tier, self.geometry), (file, bytes), &self.slots) {
@@ -662,7 +701,7 @@ fn is_for_now(error: &io::Error) -> bool {
     is_short || matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory)
 }
 
-/// Between two tries to give up a file of which nearly all is kept.
+/// Between two rounds through a tier of which nearly all is kept, and two tries of a disk that would not let a file go.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// Time that a disk has for a record that is to be kept.

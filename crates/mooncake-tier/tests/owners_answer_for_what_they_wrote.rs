@@ -118,6 +118,10 @@ struct Owned {
     window: Option<u64>,
     /// Files that it wanted to give up.
     given_up: Vec<u64>,
+    /// Whether a master keeps an object of such a file: by its number, and that of the newest one.
+    keeps: fn(u64, u64) -> bool,
+    /// Those that it has kept, by the number of the order to write them once more.
+    kept: BTreeMap<u64, u64>,
 }
 
 impl Owned {
@@ -128,7 +132,16 @@ impl Owned {
         let tier = Tier::create(disk.clone(), new_tier(capacity, geometry), owner(1), &Slots::new(2)).unwrap();
         let mut tier = TierOwner::new(tier, true, capacity).unwrap();
         tier.mounted(0);
-        Owned { disk, tier, next: 0, answers: BTreeMap::new(), window: None, given_up: Vec::new() }
+        Owned {
+            disk,
+            tier,
+            next: 0,
+            answers: BTreeMap::new(),
+            window: None,
+            given_up: Vec::new(),
+            keeps: |_, _| false,
+            kept: BTreeMap::new(),
+        }
     }
 
     fn order(&mut self, size: u64) -> u64 {
@@ -148,15 +161,25 @@ impl Owned {
                         self.answers.extend(written.into_iter().map(|(rid, address)| (rid.0 / 2, address)));
                         self.window = Some(window);
                     }
-                    // Nothing of it is needed.
                     ToMaster::Reclaim { file, records } => {
                         self.given_up.push(file.0);
-                        self.tier.judged(&vec![Rid(0); records.len()]);
+                        let rids: Vec<Rid> = records.iter().map(|(key, _)| self.judge(key)).collect();
+                        self.tier.judged(&rids);
                     }
                     ToMaster::Reclaimed(file) => self.tier.retire(0, &[file.0]),
                 }
             }
         }
+    }
+
+    fn judge(&mut self, key: &[u8]) -> Rid {
+        let nth: u64 = str::from_utf8(key).unwrap().parse().unwrap();
+        if !(self.keeps)(nth, self.next) {
+            return Rid(0);
+        }
+        self.next += 1;
+        self.kept.insert(self.next, nth);
+        Rid(2 * self.next)
     }
 
     fn is_written(&self, nth: u64) -> bool {
@@ -245,6 +268,73 @@ fn a_full_tier_whose_disk_fails_keeps_what_it_has() {
     }
     // What was begun before it was known to fail.
     assert!(owned.given_up.len() <= before + 2, "{:?}", owned.given_up);
+}
+
+#[test]
+fn what_is_kept_of_a_full_tier_finds_room_however_much_is_ordered() {
+    let mut owned = Owned::new(Faults { slowest: Duration::from_millis(50), ..Faults::default() }, FILES_MIN);
+    let bytes = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes();
+    // Two of three, while they are young.
+    owned.keeps = |nth, newest| nth % 3 > 0 && nth + 60 > newest;
+    let mut ordered = Vec::new();
+    for _ in 0..200 {
+        ordered.extend((0..2).map(|_| owned.order(bytes / 5)));
+        owned.pass(SECOND / 8);
+    }
+    owned.pass(3 * SECOND);
+    let lost = ordered.iter().filter(|nth| !owned.is_written(**nth)).count();
+    let kept_lost = owned.kept.iter().filter(|(order, _)| !owned.is_written(**order)).count();
+    assert!(owned.kept.len() > 50 && owned.given_up.len() > 50, "{:?} {:?}", owned.kept, owned.given_up);
+    assert_eq!(kept_lost, 0, "of {} that were kept; {lost} of {} orders lost", owned.kept.len(), ordered.len());
+    assert!(lost < 20, "{lost} of {} orders were lost", ordered.len());
+}
+
+#[test]
+fn an_object_of_several_files_finds_room_in_a_full_tier() {
+    let mut owned = Owned::new(Faults::default(), 64);
+    let bytes = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes();
+    for _ in 0..140 {
+        owned.order(bytes / 5 * 2);
+        owned.pass(SECOND / 20);
+    }
+    assert!(!owned.given_up.is_empty(), "it is full");
+    let large: Vec<u64> = (0..10)
+        .map(|_| {
+            let nth = owned.order(bytes / 2 * 5);
+            owned.order(bytes / 5 * 2);
+            owned.pass(SECOND);
+            nth
+        })
+        .collect();
+    assert!(large.iter().all(|nth| owned.is_written(*nth)), "{large:?} {:?}", owned.answers);
+}
+
+#[test]
+fn files_of_which_all_is_kept_are_passed_over_and_a_tier_of_such_files_takes_no_orders() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let bytes = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes();
+    let fill = |owned: &mut Owned| {
+        let ordered: Vec<u64> = (0..30)
+            .map(|_| {
+                let nth = owned.order(bytes / 40 * 19);
+                owned.pass(SECOND / 4);
+                nth
+            })
+            .collect();
+        ordered.iter().filter(|nth| !owned.is_written(**nth)).count()
+    };
+    owned.keeps = |nth, _| nth <= 4;
+    assert_eq!(fill(&mut owned), 0);
+    assert_eq!(owned.kept.values().filter(|nth| **nth > 4).count(), 0);
+    assert!(owned.window > Some(0));
+    owned.keeps = |_, _| true;
+    assert!(fill(&mut owned) > 10);
+    owned.pass(SECOND);
+    assert_eq!(owned.window, Some(0), "nothing can be given up");
+    owned.keeps = |_, _| false;
+    owned.pass(62 * SECOND);
+    assert!(owned.window > Some(0), "it is tried again");
+    assert_eq!(fill(&mut owned), 0);
 }
 
 #[test]

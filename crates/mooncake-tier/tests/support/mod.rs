@@ -88,7 +88,7 @@ impl<M: Medium> Writer<M> {
     pub fn order(&mut self, rid: Rid, size: u64, key: &[u8]) {
         self.ordered.insert(rid, (size, key.to_vec()));
         let value = Box::new(Pattern { rid, size });
-        self.appender.append(Order { rid, object_id: rid, key: key.to_vec(), crc32c: None, value });
+        self.appender.append(Order { rid, object_id: rid, key: key.to_vec(), crc32c: None, value, is_kept: false });
     }
 
     /// What was written, what came to nothing, and what became of files.
