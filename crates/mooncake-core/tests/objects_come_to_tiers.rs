@@ -177,6 +177,24 @@ fn what_is_committed_is_written_in_order_and_read_from_the_tier_once_memory_is_g
 }
 
 #[test]
+fn what_was_committed_before_a_tier_was_live_is_written_too() {
+    let (mut pool, owner, _) = pool(Config::default());
+    let number = |nth: usize| format!("earlier-{nth:02}");
+    pool.mount_tier(owner, 1, true, TierProof::default()).unwrap();
+    pool.core.leave_tier(pool.now, owner, tier_uuid(1));
+    (0..6).for_each(|nth| _ = pool.put(owner, &number(nth), KIB));
+    assert!(pool.orders(owner).is_empty(), "no tier is Live");
+    pool.mount_tier(owner, 1, false, whole([])).unwrap();
+    pool.put(owner, "newer", KIB);
+    pool.pass(20);
+    let keys: Vec<String> = pool.orders(owner).into_iter().map(|order| order.key).collect();
+    assert_eq!(keys.first().map(String::as_str), Some("newer"));
+    assert_eq!(keys.iter().skip(1).cloned().collect::<BTreeSet<_>>(), (0..6).map(number).collect());
+    pool.pass(20);
+    assert!(pool.orders(owner).is_empty(), "none is ordered twice");
+}
+
+#[test]
 fn clients_that_know_no_tiers_see_what_is_in_memory_and_replace_the_rest() {
     let (mut pool, session, _) = pool(Config::default());
     pool.put(session, "k", 4 * KIB);

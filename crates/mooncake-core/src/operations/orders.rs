@@ -101,7 +101,37 @@ impl Core {
                 }
                 self.tiers.get_mut(number).expect("it is there").fresh.pop_front();
             }
+            self.order_earlier(now, number, work, fx);
         }
+    }
+
+    /// What was committed before a tier was Live, once nothing newer waits for it.
+    fn order_earlier(&mut self, now: Time, number: SegmentNo, work: &mut Work, fx: &mut Effects) {
+        let Some(tier) = self.tiers.get(number).filter(|tier| tier.fresh.is_empty()) else { return };
+        let Some(from) = tier.search.filter(|_| !self.config.offload.on_evict) else { return };
+        let end = self.objects.bound().min(from.saturating_add((work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE) as u32));
+        let (mut next, mut ordered) = (from, 0);
+        while next < end && ordered < work.left(STEP_OBJECTS) {
+            let slot = ObjectSlot(next);
+            if self.is_near(slot, number) {
+                match self.order_one(now, slot, fx) {
+                    Ordered::NotNow | Ordered::Refused => break,
+                    Ordered::Yes => ordered += 1,
+                    Ordered::No => {}
+                }
+            }
+            next += 1;
+        }
+        work.did(ordered + ((next - from) as usize).div_ceil(LOOKED_AT_AS_ONE));
+        let is_through = next >= self.objects.bound();
+        self.tiers.get_mut(number).expect("it is there").search = if is_through { None } else { Some(next) };
+    }
+
+    /// Whether a tier is the one for an object.
+    fn is_near(&self, slot: ObjectSlot, number: SegmentNo) -> bool {
+        let Some(object) = self.objects.get(slot) else { return false };
+        let mut places = object.places.memory().iter();
+        places.any(|place| self.tier_near(place.segment, object.size) == Some(number))
     }
 
     /// Those that leave first, on segments that are nearly full.

@@ -60,6 +60,8 @@ pub(crate) struct Tier {
     pub answered_at: Option<Time>,
     /// New objects in order of commit.
     pub fresh: VecDeque<(ObjectSlot, Rid)>,
+    /// What was committed before it was Live is found by a search over all slots, which goes on with this one.
+    pub search: Option<u32>,
     /// Bytes kept of the file that is given up at present because they were read.
     pub kept_of: Option<u64>,
     pub kept_bytes: u64,
@@ -269,6 +271,7 @@ impl Tiers {
             ordered: 0,
             answered_at: None,
             fresh: VecDeque::new(),
+            search: None,
             kept_of: None,
             kept_bytes: 0,
             judged: BTreeSet::new(),
@@ -298,6 +301,7 @@ impl Tiers {
         let (session, host) = (tier.session, tier.host);
         match tier.is_live() {
             true => {
+                tier.search = Some(0);
                 self.live.insert((session, number));
                 host.map(|host| self.live_on_host.insert((host, number)));
                 return Vec::new();
@@ -309,6 +313,7 @@ impl Tiers {
         }
         (tier.window, tier.answered_at, tier.kept_of) = (WINDOW_MIN, None, None);
         tier.fresh.clear();
+        tier.search = None;
         tier.sealed.clear();
         tier.unneeded.clear();
         tier.given_up.clear();
