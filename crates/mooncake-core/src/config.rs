@@ -37,6 +37,8 @@ pub struct Config {
     pub tiers_allowed: bool,
     /// How objects come to tiers.
     pub offload: Offload,
+    /// What comes back from tiers to memory.
+    pub promotion: Promotion,
     /// Time that a tier is Hidden after which it is Gone.
     pub tier_retention_ms: u64,
     /// Most records of objects that one tier has.
@@ -69,6 +71,7 @@ impl Default for Config {
             soft_pin_ttl_max_ms: 24 * 3600 * 1000,
             tiers_allowed: true,
             offload: Offload::default(),
+            promotion: Promotion::default(),
             tier_retention_ms: 7 * 24 * 3600 * 1000,
             tier_records_max: 10_000_000,
             snapshot_aside_max: 64 << 20,
@@ -98,6 +101,23 @@ pub struct Offload {
     pub on_evict: bool,
     /// A put that needs room waits for no disk.
     pub force_evict: bool,
+}
+
+/// What comes back from tiers to memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promotion {
+    /// What an existence query finds on a tier alone, where there is room for it: it is read next.
+    pub prefetch: bool,
+    /// What was read often enough.
+    pub on_hit: bool,
+    /// How often that is, of late.
+    pub threshold: u8,
+}
+
+impl Default for Promotion {
+    fn default() -> Self {
+        Promotion { prefetch: true, on_hit: false, threshold: 2 }
+    }
 }
 
 /// `--allocation_strategy`.

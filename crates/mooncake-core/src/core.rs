@@ -14,6 +14,7 @@ use crate::state::endings::Endings;
 use crate::state::objects::Objects;
 use crate::state::pin::Pins;
 use crate::state::placement::Random;
+use crate::state::promotion::Promotions;
 use crate::state::quarantine::Quarantine;
 use crate::state::recently_evicted::RecentlyEvicted;
 use crate::state::recheck::Recheck;
@@ -41,6 +42,7 @@ pub struct Core {
     pub(crate) tiers: Tiers,
     pub(crate) objects: Objects,
     pub(crate) reservations: Reservations,
+    pub(crate) promotions: Promotions,
     pub(crate) quarantine: Quarantine,
     pub(crate) pins: Pins,
     pub(crate) tickets: WaitQueue,
@@ -99,6 +101,7 @@ impl Core {
             tiers: Tiers::default(),
             objects: Objects::new(config.evict_soft_pinned),
             reservations: Reservations::new(config.reservation_ms),
+            promotions: Promotions::default(),
             quarantine: Quarantine::default(),
             pins: Pins::default(),
             tickets: WaitQueue::default(),

@@ -86,6 +86,19 @@ pub enum Push {
         /// Where it lies in memory.
         source: Replica,
     },
+    /// To an owner: copy this object from a tier to memory.
+    TierPromote {
+        /// The tier.
+        tier: TierUuid,
+        /// The object's key.
+        key: Box<[u8]>,
+        /// CRC-32C that the value must have.
+        crc32c: u32,
+        /// The record.
+        from: Replica,
+        /// Where it is to be written.
+        to: Replica,
+    },
     /// To an owner: no object needs these files.
     TierRetire {
         /// The tier.

@@ -77,7 +77,7 @@ mod state;
 mod touched;
 mod work;
 
-pub use config::{Config, Offload, PlacementStrategy};
+pub use config::{Config, Offload, PlacementStrategy, Promotion};
 pub use core::Core;
 pub use durable::error::ReplayError;
 pub use durable::snapshot_walk::{AsideFull, SnapshotSlice};
@@ -89,6 +89,7 @@ pub use ids::{Extent, Replica, SegmentNo, Ticket, Time};
 pub use operations::listed_views::ListedViews;
 pub use operations::lookup::{Absent, FoundRef};
 pub use operations::orders::{OrdersAnswered, Written};
+pub use operations::promote::Promoted;
 pub use operations::remove::{Candidate, KeysCursor, RemoveAll};
 pub use operations::stats::Stats;
 pub use operations::tiers::{TierMount, TierMounted, TierView};

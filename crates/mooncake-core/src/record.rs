@@ -277,6 +277,25 @@ pub enum Record<K = Box<[u8]>> {
         /// The one on a tier.
         tier: Option<Replica>,
     },
+    /// An object that a tier has is being copied to memory. Its key is free for puts meanwhile.
+    Promoting {
+        /// The session that writes it.
+        session: SessionId,
+        /// The object's key.
+        #[serde(serialize_with = "as_bytes")]
+        key: K,
+        /// See `TierAdded`.
+        object_id: Rid,
+        /// Its size, bytes.
+        size: u64,
+        /// The placement of the copy.
+        replica: Replica,
+    },
+    /// Such a copy is whole: its object has that replica from now on.
+    ReplicaAdded {
+        /// The replica.
+        rid: Rid,
+    },
 }
 
 /// A key is written as a whole. As the sequence of numbers that it else is, each byte of it would be a call.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use mooncake_core::{Config, Offload, PlacementStrategy};
+use mooncake_core::{Config, Offload, PlacementStrategy, Promotion};
 use mooncake_settings::{Given, SettingError};
 
 use crate::connections::Limits;
@@ -155,6 +155,12 @@ impl Settings {
         }
         self.core.offload =
             Offload { on_evict: given.boolean("offload_on_evict"), force_evict: given.boolean("offload_force_evict") };
+        let threshold = given.number_or_default::<u32>("promotion_admission_threshold").clamp(1, 255) as u8;
+        self.core.promotion = Promotion {
+            prefetch: given.boolean("tier_prefetch"),
+            on_hit: given.boolean("promotion_on_hit"),
+            threshold,
+        };
         self.core.tiers_allowed = given.boolean("enable_offload");
         self.core.placement = match given.text("allocation_strategy").unwrap_or("random") {
             "random" => PlacementStrategy::Random,

@@ -2,13 +2,14 @@
 //! killed, cut off or loses power. Always: a read gives the value that was committed last under its key, or is a miss;
 //! what was removed is not there; where no disk failed, what the log has on a tier is read from it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_core::{
-    Config, Core, Effects, EndOutcome, Ended, ListedViews, Offload, OrdersAnswered, Origin, Push, PutConfig, PutSlot,
-    PutStarted, Record, RemoveAll, Replica, STEP_OBJECTS, SegmentSpec, SessionSpec, Sight, TierMount, TierProof,
-    TierSpec, Time, To, Verdict, Written,
+    Config, Core, Effects, EndOutcome, Ended, ListedViews, Offload, OrdersAnswered, Origin, Promoted, Push, PutConfig,
+    PutSlot, PutStarted, Record, RemoveAll, Replica, STEP_OBJECTS, SegmentSpec, SessionSpec, Sight, TierMount,
+    TierProof, TierSpec, Time, To, Verdict, Written,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_memory::{copy_and_sum, crc32c};
@@ -110,6 +111,17 @@ struct Process {
     tier: TierOwner<FaultyDisk>,
     /// On its way to the master.
     said: Vec<ToMaster>,
+    /// Copies that it was asked for, and those that it has made or could not.
+    to_promote: VecDeque<ToPromote>,
+    promoted: Vec<Promoted>,
+}
+
+/// A copy that an owner was asked for.
+struct ToPromote {
+    key: Box<[u8]>,
+    crc32c: u32,
+    from: Replica,
+    to: Replica,
 }
 
 struct World {
@@ -143,6 +155,8 @@ struct Seen {
     records_dropped: u64,
     clean_evictions: u64,
     unwritten_evictions: u64,
+    promotions: u64,
+    promotions_cancelled: u64,
 }
 
 impl Seen {
@@ -153,6 +167,8 @@ impl Seen {
         self.records_dropped += other.records_dropped;
         self.clean_evictions += other.clean_evictions;
         self.unwritten_evictions += other.unwritten_evictions;
+        self.promotions += other.promotions;
+        self.promotions_cancelled += other.promotions_cancelled;
     }
 }
 
@@ -221,6 +237,9 @@ impl World {
                         let extent = Arc::new(Extent { memory: process.memory.clone(), replica: source });
                         process.tier.order(rid, object_id, key.into_vec(), crc32c, extent);
                     }
+                    Push::TierPromote { key, crc32c, from, to, .. } => {
+                        process.to_promote.push_back(ToPromote { key, crc32c, from, to });
+                    }
                     Push::TierRetire { epoch, files, .. } => process.tier.retire(epoch, &files),
                     Push::Fence { replica, .. } => {
                         process.memory.lock().stamp(&replica, Rid(replica.rid.tombstone()));
@@ -263,7 +282,9 @@ impl World {
         };
         let tier = TierOwner::new(tier, is_new, CAPACITY).unwrap();
         let (uuid, memory) = (SegmentUuid([self.processes; 16]), Arc::new(Mutex::new(Memory::new())));
-        self.process = Some(Process { session, sequence: 0, uuid, memory, tier, said: Vec::new() });
+        let (to_promote, promoted) = (VecDeque::new(), Vec::new());
+        self.process =
+            Some(Process { session, sequence: 0, uuid, memory, tier, said: Vec::new(), to_promote, promoted });
         let origin = self.origin();
         let spec = SegmentSpec { uuid, name: "owner:1".into(), bytes: MEMORY, endpoint: Vec::new() };
         self.core.mount(self.now, origin, spec, MEMORY, &mut self.fx).unwrap();
@@ -405,6 +426,42 @@ impl World {
             }
             Err(miss) => assert!(!self.is_calm(), "key {key} is on a Live tier at {replica:?}, and not read: {miss}"),
         }
+    }
+
+    /// An existence query, after which the objects that only the tier has come back to memory.
+    fn look_for_some(&mut self) {
+        let names: Vec<Vec<u8>> = (0..4).map(|_| World::name(self.random.below(KEYS))).collect();
+        self.core.exists(self.now, Sight::Tiers, names.iter().map(|name| &name[..]), |_| {});
+    }
+
+    /// The owner makes the next copy, as a writer does, and says so at some time.
+    fn promote_one(&mut self) {
+        let geometry = Geometry::of_file_blocks(FILE / BLOCK).unwrap();
+        let Some(process) = &mut self.process else { return };
+        let Some(ToPromote { key, crc32c, from, to }) = process.to_promote.pop_front() else { return };
+        let mut reader = Reader::new(self.disk.clone(), geometry, Slots::new(4)).unwrap();
+        let size = from.extent.length;
+        let mut bytes = vec![0; size as usize];
+        let mut sink = |at: u64, some: &[u8]| copy_and_sum(some, &mut bytes[at as usize..][..some.len()]);
+        let address = Address(from.extent.offset / TIER_BLOCK);
+        let place = Place { tier: TIER, address, rid: from.rid, size, key_bytes: key.len() };
+        let want = Want { place, from: 0, len: size, crc: Some(crc32c), sink: &mut sink };
+        let read = reader.read(&mut [want], || Duration::from_secs(10)).remove(0);
+        let mut memory = process.memory.lock();
+        let is_newest = memory.stamps[Memory::granules(&to)].iter().all(|stamp| *stamp < to.rid);
+        if is_newest {
+            memory.stamp(&to, to.rid);
+            memory.bytes[to.extent.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        drop(memory);
+        process.promoted.push(Promoted { rid: to.rid, good: read.is_ok() && is_newest });
+    }
+
+    fn hear_promoted(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let (session, promoted) = (process.session, std::mem::take(&mut process.promoted));
+        self.core.promoted(self.now, session, &promoted, &mut self.fx);
+        self.collect();
     }
 
     fn remove(&mut self) {
@@ -566,6 +623,8 @@ impl World {
         let counters = self.core.stats().counters;
         self.seen.clean_evictions += counters.evicted_clean_objects;
         self.seen.unwritten_evictions += counters.evicted_unwritten_objects;
+        self.seen.promotions += counters.promotions_done;
+        self.seen.promotions_cancelled += counters.promotions_cancelled;
     }
 
     fn trouble(&mut self) {
@@ -602,11 +661,14 @@ impl World {
             if self.process.is_none() {
                 self.begin_process();
             }
-            match self.random.below(80) {
+            match self.random.below(90) {
                 0..28 => self.put(),
                 28..50 => self.get(),
                 50..52 => self.remove(),
                 52 => self.trouble(),
+                53..58 => self.look_for_some(),
+                58..64 => self.promote_one(),
+                64..66 => self.hear_promoted(),
                 _ => self.go_on(),
             }
         }
@@ -625,10 +687,11 @@ fn a_read_gives_the_value_last_committed_or_is_a_miss_and_what_was_removed_stays
         seen.add(&world.seen);
     }
     println!("{} schedules from {first} on: {seen:?}", seeds());
-    let Seen { records_read, files_given_up, records_kept, records_dropped, clean_evictions, unwritten_evictions } =
-        seen;
-    let all = [records_read, files_given_up, records_kept, records_dropped, clean_evictions, unwritten_evictions];
-    assert!(all.iter().all(|count| *count > 0), "{seen:?}");
+    let Seen { records_read, files_given_up, records_kept, records_dropped, .. } = seen;
+    let Seen { clean_evictions, unwritten_evictions, promotions, promotions_cancelled, .. } = seen;
+    let of_tier = [records_read, files_given_up, records_kept, records_dropped];
+    let of_memory = [clean_evictions, unwritten_evictions, promotions, promotions_cancelled];
+    assert!(of_tier.iter().chain(&of_memory).all(|count| *count > 0), "{seen:?}");
 }
 
 /// Addresses that are used again, and records that are not compared, are two guards of one door: each alone shows in

@@ -19,6 +19,7 @@ use mooncake_wire::message::{
 use mooncake_wire::pack_keys;
 
 use super::folder::{TierFolder, delete_unknown};
+use super::promoter::Promoter;
 use super::records::FolderRecords;
 use super::source::{Copied, OwnExtent};
 use super::{StoreTier, Surroundings, Word};
@@ -91,6 +92,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         useless: Vec::new(),
         looked_at: None,
         unreachable: None,
+        promoter: Promoter::new(),
     };
     driver.serve();
     let control = &surroundings.control;
@@ -152,6 +154,7 @@ struct Driver<'a> {
     looked_at: Option<Instant>,
     /// The segment of another process that could not be read, and until when it is not tried again.
     unreachable: Option<(u32, Instant)>,
+    promoter: Promoter,
 }
 
 fn records_of(folder: &TierFolder) -> Arc<FolderRecords> {
@@ -203,12 +206,15 @@ impl Driver<'_> {
         match word {
             // What comes while it is not mounted is of a session before.
             Word::Order(order) if self.mounted => return self.order(order),
+            Word::Promote(order) if self.mounted => {
+                self.promoter.ask(order, self.records.clone(), self.surroundings);
+            }
             Word::Retire(retire) if self.mounted => {
                 let epoch = u16::try_from(retire.epoch).unwrap_or(u16::MAX);
                 self.folder.tier.retire(epoch, &retire.files);
             }
             Word::Recheck(recheck) => self.recheck(&recheck),
-            Word::Order(_) | Word::Retire(_) | Word::Mount | Word::Close => {}
+            Word::Order(_) | Word::Promote(_) | Word::Retire(_) | Word::Mount | Word::Close => {}
         }
         false
     }
@@ -441,6 +447,7 @@ impl Driver<'_> {
 
     fn leave(self) {
         self.serve_no_more();
+        self.promoter.close();
         let control = &self.surroundings.control;
         if self.mounted {
             let leave = request::Body::TierLeave(TierLeave { uuid: self.folder.uuid.0.to_vec().into() });

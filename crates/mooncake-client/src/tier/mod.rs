@@ -5,6 +5,7 @@
 
 mod driver;
 mod folder;
+mod promoter;
 mod records;
 mod source;
 
@@ -13,10 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mooncake_wire::message::{TierOrder, TierRecheck, TierRetire};
+use mooncake_wire::message::{TierOrder, TierPromote, TierRecheck, TierRetire};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Cause, StoreError};
+use crate::machine::numbering::Numbering;
 use crate::options::TierOptions;
 use crate::segments::directory::Directory;
 use crate::segments::links::LinkSet;
@@ -31,10 +33,21 @@ pub(crate) enum Word {
     /// A session has begun or goes on: what was ordered before is over.
     Mount,
     Order(TierOrder),
+    Promote(PromoteOrder),
     Retire(TierRetire),
     Recheck(TierRecheck),
     /// The store closes.
     Close,
+}
+
+/// A copy in memory that the master asks for.
+#[derive(Debug)]
+pub(crate) struct PromoteOrder {
+    pub promote: TierPromote,
+    /// By which the copy's placement is reserved.
+    pub session: u64,
+    /// Whose number its segment has.
+    pub numbering: Numbering,
 }
 
 /// A store's tier, as the rest of the store knows it.
@@ -47,7 +60,8 @@ pub(crate) struct StoreTier {
     is_over: AtomicBool,
 }
 
-/// What the thread needs of the store.
+/// What the threads need of the store.
+#[derive(Clone)]
 pub(crate) struct Surroundings {
     pub control: Arc<Control>,
     pub owner: Arc<SegmentOwner>,

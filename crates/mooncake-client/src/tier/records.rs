@@ -58,7 +58,17 @@ impl FolderRecords {
         count >= FAILURES && since.elapsed() < COUNTED_FOR
     }
 
-    fn has_failed(&self) {
+    pub fn uuid(&self) -> TierUuid {
+        self.uuid
+    }
+
+    /// One for a caller that reads much, with buffers of its own.
+    pub fn new_reader(&self, slots: Slots) -> io::Result<Reader<Folder>> {
+        Reader::new(self.folder.clone(), self.geometry, slots)
+    }
+
+    /// A read has failed.
+    pub fn has_failed(&self) {
         let mut failed = self.failed.lock();
         if failed.0.elapsed() >= COUNTED_FOR {
             *failed = (Instant::now(), 0);
@@ -68,7 +78,7 @@ impl FolderRecords {
 
     fn reader(&self) -> io::Result<Reader<Folder>> {
         let idle = self.idle.lock().pop();
-        idle.map_or_else(|| Reader::new(self.folder.clone(), self.geometry, self.slots.clone()), Ok)
+        idle.map_or_else(|| self.new_reader(self.slots.clone()), Ok)
     }
 }
 

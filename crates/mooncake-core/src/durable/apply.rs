@@ -102,7 +102,7 @@ impl Core {
                 self.apply_reserved(now, *session, key.as_ref(), *size, *pin, replicas, PutTerms::default())
             }
             Record::ReservedWith { session, key, size, pin, replicas, group, replaces } => {
-                let terms = PutTerms { group: group.as_ref().into(), replaces: *replaces };
+                let terms = PutTerms { group: group.as_ref().into(), replaces: *replaces, promotes: None };
                 self.apply_reserved(now, *session, key.as_ref(), *size, *pin, replicas, terms)
             }
             Record::Committed { reservation, good, crc32c } => self.apply_committed(now, *reservation, good, *crc32c),
@@ -200,6 +200,12 @@ impl Core {
                 let places = Places::new(*object_id, &memory, tier.as_ref().map(TierPlace::of));
                 self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, places, kept)
             }
+            Record::Promoting { session, key, object_id, size, replica } => {
+                let terms = PutTerms { promotes: Some(*object_id), ..PutTerms::default() };
+                let replicas = SmallVec::from_slice(&[*replica]);
+                self.apply_reserved(now, *session, key.as_ref(), *size, PinKind::None, &replicas, terms)
+            }
+            Record::ReplicaAdded { rid } => self.apply_replica_added(now, *rid),
             Record::Counters { rid, session, segment, .. } => {
                 self.epoch = self.epoch.after(record);
                 self.counter = self.counter.max(*rid);
@@ -254,11 +260,12 @@ impl Core {
         terms: PutTerms,
     ) -> Result<(), ReplayError> {
         check_number(replicas, "reservation")?;
-        if self.reservations.by_key(key).is_some() {
+        let is_promotion = terms.promotes.is_some();
+        if !is_promotion && self.reservations.by_key(key).is_some() {
             return Err(ReplayError::Twice { what: "reservation of the key of rid", id: replicas[0].rid.0 });
         }
         let writer = self.sessions.get_mut(session).ok_or(ReplayError::UnknownSession(session.0))?;
-        writer.unfinished += size * replicas.len() as u64;
+        *writer.reserved(is_promotion) += size * replicas.len() as u64;
         for replica in replicas {
             if self.reservations.by_rid(replica.rid).is_some() {
                 return Err(ReplayError::Twice { what: "rid", id: replica.rid.0 });
@@ -277,7 +284,11 @@ impl Core {
         {
             self.objects.hold(old);
         }
-        self.reservations.insert(now, Reservation::new(session, key, size, pin, SmallVec::from_slice(replicas), terms));
+        let reservation = Reservation::new(session, key, size, pin, SmallVec::from_slice(replicas), terms);
+        if let Some(object_id) = reservation.terms.promotes {
+            self.mark_promoting(&reservation.key, object_id, true);
+        }
+        self.reservations.insert(now, reservation);
         Ok(())
     }
 
@@ -390,6 +401,24 @@ impl Core {
         Ok(())
     }
 
+    fn apply_replica_added(&mut self, now: Time, rid: Rid) -> Result<(), ReplayError> {
+        let unknown = ReplayError::UnknownRid { record: "ReplicaAdded", rid: rid.0 };
+        let Some(slot) = self.reservations.by_rid(rid) else { return Err(unknown) };
+        let Some(object) = self.promoted_object(slot) else { return Err(unknown) };
+        let reservation = self.end_reservation(now, slot);
+        self.put_aside_object(object);
+        let (replica, before) = (reservation.replicas[0], self.objects.object(object));
+        let (id, hold, tier) = (before.id(), before.hold, before.places.tier());
+        let mut memory: SmallVec<[Place; 2]> = SmallVec::from_slice(before.places.memory());
+        memory.push(Place::of(&replica));
+        if hold == Hold::Hard {
+            self.count_held(replica.extent, HeldBy::Pin, true);
+            self.count_held(replica.extent, HeldBy::HardPin, true);
+        }
+        self.objects.set_places(now, object, Places::new(id, &memory, tier), &self.segments);
+        Ok(())
+    }
+
     #[expect(
         clippy::too_many_arguments,
         reason = "each is another thing that is known of one object; a struct of them would serve this one call"
@@ -488,9 +517,10 @@ impl Core {
         if reservation.awaited {
             self.key_changed(reservation.key.as_slice());
         }
+        self.promotion_over(&reservation);
         self.changes.room = true;
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
-            writer.unfinished -= reservation.size * reservation.replicas.len() as u64;
+            *writer.reserved(reservation.terms.promotes.is_some()) -= reservation.bytes();
         }
         self.less_unfinished(reservation.session);
         reservation

@@ -123,6 +123,7 @@ impl Core {
                 let many = if matches!(record, Record::Dropped(_)) { 1 } else { 2 };
                 itself.into_iter().take(many).chain(quarantined).collect()
             }
+            Record::ReplicaAdded { rid } => ends(*rid).map(|(slot, _)| Unit::Reserved(slot)).into_iter().collect(),
             Record::Released(rid) | Record::WriterDone(rid) => vec![Unit::Quarantined(*rid)],
             Record::Pinned { session, rid, .. } | Record::Unpinned { session, rid } => {
                 vec![Unit::Pinned(*session, *rid)]

@@ -34,10 +34,12 @@ impl Core {
                 | Record::TierAdded { key, .. }
                 | Record::ReplicaDropped { key, .. }
                 | Record::Removed { key, .. } => key.as_ref(),
-                Record::Committed { reservation, .. } => match self.reservations.by_rid(*reservation) {
-                    Some(slot) => self.reservations.get(slot).key.as_slice(),
-                    None => continue,
-                },
+                Record::Committed { reservation, .. } | Record::ReplicaAdded { rid: reservation } => {
+                    match self.reservations.by_rid(*reservation) {
+                        Some(slot) => self.reservations.get(slot).key.as_slice(),
+                        None => continue,
+                    }
+                }
                 _ => continue,
             };
             std::hint::black_box(self.objects.find(self.objects.hash(key), key));

@@ -21,7 +21,8 @@ impl Core {
 
     /// The unfinished put of a rid, if it is not over.
     pub(crate) fn unfinished_by_rid(&mut self, now: Time, rid: Rid, fx: &mut Effects) -> Option<ReservationSlot> {
-        let slot = self.reservations.by_rid(rid)?;
+        let is_put = |slot: &ReservationSlot| self.reservations.get(*slot).terms.promotes.is_none();
+        let slot = self.reservations.by_rid(rid).filter(is_put)?;
         self.is_unfinished(now, slot, fx).then_some(slot)
     }
 
@@ -46,14 +47,15 @@ impl Core {
         }
         self.put_aside_cleared(Unit::Reserved(slot));
         let lost = self.reservations.lose(slot);
-        if let Some(key) = &lost.ended {
-            self.key_changed(key.as_slice());
-        }
-        if let Some(key) = lost.replaced {
-            self.release_replaced(now, key.as_slice());
+        if let Some(over) = &lost.ended {
+            self.key_changed(over.key.as_slice());
+            if over.terms.replaces {
+                self.release_replaced(now, over.key.as_slice());
+            }
+            self.promotion_over(over);
         }
         if let Some(writer) = self.sessions.get_mut(lost.session) {
-            writer.unfinished -= lost.bytes;
+            *writer.reserved(lost.is_promotion) -= lost.bytes;
         }
         self.less_unfinished(lost.session);
         lost.ended.is_none()

@@ -111,7 +111,7 @@ impl Core {
             self.segment_gone(now, number, fx);
             work.did(SEGMENT);
         }
-        while self.sessions.get(session).is_some_and(|entry| entry.unfinished > 0) {
+        while self.sessions.get(session).is_some_and(|entry| entry.unfinished + entry.promoting > 0) {
             if work.is_used_up() {
                 return Some(next);
             }

@@ -149,6 +149,7 @@ impl Core {
             };
             core.counts.exists_hits += 1;
             core.objects.protect(now, slot, core.config.lookup_protect_ms);
+            core.is_found(slot);
             found(Ok(core.objects.object(slot).size));
         });
     }
@@ -196,6 +197,7 @@ impl Core {
             };
             core.counts.lookup_hits += 1;
             core.objects.touch(now, slot);
+            core.is_read(now, slot, hash);
             found(Ok(FoundRef::new(core.objects.object(slot), &core.segments, host, sight)));
         });
     }
@@ -236,6 +238,7 @@ impl Core {
             };
             core.counts.lookup_hits += 1;
             core.objects.touch(now, slot);
+            core.is_read(now, slot, hash);
             // A view is over memory: what only a tier has is found without a replica that it could be over.
             let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host, Sight::Memory).to_found();
             found.replicas.retain(|replica| core.segments.obeys(replica.extent.segment, core.epoch.number));

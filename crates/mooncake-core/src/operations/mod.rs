@@ -12,6 +12,7 @@ pub(crate) mod membership;
 pub(crate) mod once;
 pub(crate) mod orders;
 pub(crate) mod owner;
+pub(crate) mod promote;
 pub(crate) mod put_end;
 pub(crate) mod put_start;
 pub(crate) mod reclaim;

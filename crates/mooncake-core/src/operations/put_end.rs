@@ -133,8 +133,12 @@ impl Core {
         {
             work.did(ENDED_AS);
             if self.is_unfinished(now, slot, fx) {
-                let rid = self.reservations.get(slot).rid();
-                self.counts.puts_expired += 1;
+                let reservation = self.reservations.get(slot);
+                let rid = reservation.rid();
+                match reservation.terms.promotes {
+                    Some(_) => self.counts.promotions_expired += 1,
+                    None => self.counts.puts_expired += 1,
+                }
                 self.drop_reservation(now, rid, fx);
             }
         }
@@ -146,7 +150,7 @@ impl Core {
     }
 
     /// The same of one whose writer is `done` with replicas of these rids, in order.
-    fn drop_reservation_of(&mut self, now: Time, rid: Rid, done: &[Rid], fx: &mut Effects) {
+    pub(crate) fn drop_reservation_of(&mut self, now: Time, rid: Rid, done: &[Rid], fx: &mut Effects) {
         let Some(slot) = self.reservations.by_rid(rid) else { return };
         if !self.clear_lost(now, slot) {
             return;

@@ -243,7 +243,7 @@ impl Core {
         let replicas: SmallVec<[Replica; 1]> =
             extents.into_iter().map(|extent| Replica { rid: self.next_rid(), extent }).collect();
         search.left = search.left.saturating_sub(replicas.len());
-        let with = reservation::PutTerms { group: group.into(), replaces };
+        let with = reservation::PutTerms { group: group.into(), replaces, promotes: None };
         let record = with.record(context.origin.session, key, size, context.pin, SmallVec::from_slice(&replicas));
         self.log(now, record, fx);
         Ok(replicas)

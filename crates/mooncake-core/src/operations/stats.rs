@@ -51,6 +51,8 @@ pub struct Stats {
     pub tier_bytes: u64,
     /// Bytes that their owners were asked to write and have not answered.
     pub tier_ordered_bytes: u64,
+    /// Promotions under way.
+    pub promotions: u64,
     /// Views over objects.
     pub pins: u64,
     /// Objects that an existence query found a moment ago.
@@ -83,9 +85,10 @@ impl Core {
         stats.quarantined_extents = self.quarantine.len() as u64;
         stats.unfinished_bytes = self.reservations.bytes();
         stats.replaced_bytes = self.objects.replaced_bytes;
-        stats.unfinished_puts = self.reservations.len() as u64;
+        stats.unfinished_puts = self.reservations.puts() as u64;
         stats.sessions = self.sessions.len() as u64;
         stats.sessions_away = self.sessions.iter().filter(|(_, session)| session.away.is_some()).count() as u64;
+        stats.promotions = self.reservations.promotions().count as u64;
         for tier in self.tiers() {
             if !tier.live {
                 stats.tiers_hidden += 1;

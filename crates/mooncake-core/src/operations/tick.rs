@@ -32,7 +32,7 @@ const LOOKED_AT_AS_ONE: usize = 8;
 const GIVEN_BACK_AS: usize = 32;
 
 /// What is done in the background, as far as there is any of it. What makes room comes first.
-const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 20] = [
+const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 21] = [
     Core::end_sessions,
     Core::expire_reservations,
     Core::clear_away,
@@ -42,6 +42,7 @@ const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 20] = [
     Core::check_mounted,
     Core::expire_orders,
     Core::order_writes,
+    Core::promote,
     Core::drop_given_up,
     Core::retire,
     Core::evict_to_watermark,

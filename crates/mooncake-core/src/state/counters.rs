@@ -61,6 +61,24 @@ pub struct Counters {
     pub tier_dropped_objects: u64,
     /// Their bytes.
     pub tier_dropped_bytes: u64,
+    /// Promotions that were begun.
+    pub promotions_begun: u64,
+    /// Of these, whole copies that their objects have.
+    pub promotions_done: u64,
+    /// Their bytes.
+    pub promoted_bytes: u64,
+    /// Promotions whose owner could not read the record, or write the copy.
+    pub promotions_failed: u64,
+    /// Promotions whose object had left when they were through.
+    pub promotions_cancelled: u64,
+    /// Promotions that their owners did not answer in time.
+    pub promotions_expired: u64,
+    /// Reads of objects that had not been read often enough to be promoted.
+    pub promotions_rarely_read: u64,
+    /// Objects that were not promoted for want of room.
+    pub promotions_without_room: u64,
+    /// Objects that were not promoted, as too many were waiting for it.
+    pub promotions_too_many: u64,
     /// Objects removed by request.
     pub removed_objects: u64,
     /// Objects of which replicas were dropped by request.

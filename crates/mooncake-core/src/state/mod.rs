@@ -15,6 +15,7 @@ pub(crate) mod object;
 pub(crate) mod objects;
 pub(crate) mod pin;
 pub(crate) mod placement;
+pub(crate) mod promotion;
 pub(crate) mod quarantine;
 pub(crate) mod recently_evicted;
 pub(crate) mod recheck;

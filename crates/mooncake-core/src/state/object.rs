@@ -259,6 +259,8 @@ pub(crate) enum Mark {
     Ordered = 2,
     /// It was read since it was written to its tier.
     Read = 4,
+    /// Its tier's owner has it, or will have it, copied to memory.
+    Promoting = 8,
 }
 
 impl Marks {
@@ -379,7 +381,7 @@ mod tests {
 
     #[test]
     fn marks_are_set_one_by_one() {
-        let all = [Mark::Replacing, Mark::Ordered, Mark::Read];
+        let all = [Mark::Replacing, Mark::Ordered, Mark::Read, Mark::Promoting];
         for mark in all {
             let mut marks = Marks::default();
             assert!(!marks.set(mark, true) && marks.set(mark, true));

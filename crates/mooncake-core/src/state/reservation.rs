@@ -25,10 +25,12 @@ pub(crate) struct PutTerms {
     pub group: Box<[u8]>,
     /// It replaces the object that was there when it began, which stays until it ends.
     pub replaces: bool,
+    /// It is no put, but a promotion of the object with that id: its key is free meanwhile.
+    pub promotes: Option<Rid>,
 }
 
 impl PutTerms {
-    /// The record that makes a put on these terms.
+    /// The record that makes a put on these terms, with one replica at least.
     pub fn record(
         self,
         session: SessionId,
@@ -37,7 +39,10 @@ impl PutTerms {
         pin: PinKind,
         replicas: SmallVec<[Replica; 1]>,
     ) -> Record {
-        let (key, PutTerms { group, replaces }) = (key.into(), self);
+        let (key, PutTerms { group, replaces, promotes }) = (key.into(), self);
+        if let Some(object_id) = promotes {
+            return Record::Promoting { session, key, object_id, size, replica: replicas[0] };
+        }
         match group.is_empty() && !replaces {
             true => Record::Reserved { session, key, size, pin, replicas },
             false => Record::ReservedWith { session, key, size, pin, replicas, group, replaces },
@@ -98,10 +103,9 @@ impl Reservation {
 pub(crate) struct LostReplicas {
     pub session: SessionId,
     pub bytes: u64,
-    /// Its key if it had no other replica: the put is over.
-    pub ended: Option<Key>,
-    /// Key of the object that it was to replace.
-    pub replaced: Option<Key>,
+    pub is_promotion: bool,
+    /// It had no other replica, and is over.
+    pub ended: Option<Reservation>,
 }
 
 impl Linked for Reservation {
@@ -153,6 +157,14 @@ pub(crate) struct Reservations {
     gone: BTreeSet<SegmentNo>,
     duration_ms: u64,
     bytes: u64,
+    promotions: PromotionCounts,
+}
+
+/// Promotions among the reservations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PromotionCounts {
+    pub count: usize,
+    pub bytes: u64,
 }
 
 impl Reservations {
@@ -170,11 +182,13 @@ impl Reservations {
             gone: BTreeSet::new(),
             duration_ms,
             bytes: 0,
+            promotions: PromotionCounts::default(),
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.slab.len()
+    /// Unfinished puts.
+    pub fn puts(&self) -> usize {
+        self.slab.len() - self.promotions.count
     }
 
     /// Puts, and replicas of theirs, that have been looked at.
@@ -182,8 +196,27 @@ impl Reservations {
         self.slab.touched().wrapping_add(self.placed.touched())
     }
 
+    /// Bytes of unfinished puts.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    pub fn promotions(&self) -> PromotionCounts {
+        self.promotions
+    }
+
+    fn count(&mut self, terms: &PutTerms, bytes: u64) {
+        match terms.promotes {
+            Some(_) => self.promotions.bytes += bytes,
+            None => self.bytes += bytes,
+        }
+    }
+
+    fn discount(&mut self, is_promotion: bool, bytes: u64) {
+        match is_promotion {
+            true => self.promotions.bytes -= bytes,
+            false => self.bytes -= bytes,
+        }
     }
 
     pub fn get(&self, ReservationSlot(slot): ReservationSlot) -> &Reservation {
@@ -206,14 +239,18 @@ impl Reservations {
 
     pub fn insert(&mut self, now: Time, mut reservation: Reservation) {
         reservation.deadline = now.plus_ms(self.duration_ms);
-        self.bytes += reservation.bytes();
+        self.count(&reservation.terms, reservation.bytes());
+        let is_promotion = reservation.terms.promotes.is_some();
         let hash = self.hasher.hash_one(reservation.key.as_slice());
         let replicas: SmallVec<[Replica; 1]> = SmallVec::from_slice(&reservation.replicas);
         let slot = self.slab.insert(reservation);
         for replica in replicas {
             self.place(replica, slot);
         }
-        self.by_key.insert(hash, slot);
+        match is_promotion {
+            true => self.promotions.count += 1,
+            false => self.by_key.insert(hash, slot),
+        }
         self.deadlines.push_back(&mut self.slab, slot);
     }
 
@@ -239,9 +276,14 @@ impl Reservations {
 
     pub fn remove(&mut self, ReservationSlot(slot): ReservationSlot) -> Reservation {
         self.deadlines.remove(&mut self.slab, slot);
-        let hash = self.hasher.hash_one(self.slab[slot].key.as_slice());
-        let was_there = self.by_key.remove(hash, slot);
-        assert!(was_there, "an unfinished put is in the index");
+        let is_promotion = self.slab[slot].terms.promotes.is_some();
+        if is_promotion {
+            self.promotions.count -= 1;
+        } else {
+            let hash = self.hasher.hash_one(self.slab[slot].key.as_slice());
+            let was_there = self.by_key.remove(hash, slot);
+            assert!(was_there, "an unfinished put is in the index");
+        }
         let reservation = self.slab.remove(slot);
         for replica in &reservation.replicas {
             self.displace(*replica);
@@ -249,7 +291,7 @@ impl Reservations {
         if reservation.awaited {
             self.awaited.remove(&(reservation.session, ReservationSlot(slot)));
         }
-        self.bytes -= reservation.bytes();
+        self.discount(is_promotion, reservation.bytes());
         reservation
     }
 
@@ -297,22 +339,21 @@ impl Reservations {
     /// Takes what is lost out of a put; one with no other replica ends.
     pub fn lose(&mut self, ReservationSlot(slot): ReservationSlot) -> LostReplicas {
         let is_lost = |replica: &Replica| self.gone.contains(&replica.extent.segment);
-        let Reservation { session, size, replicas, .. } = &self.slab[slot];
-        let (session, size) = (*session, *size);
+        let Reservation { session, size, replicas, terms, .. } = &self.slab[slot];
+        let (session, size, is_promotion) = (*session, *size, terms.promotes.is_some());
         let lost: SmallVec<[Replica; 1]> = replicas.iter().copied().filter(is_lost).collect();
         let ends = lost.len() == replicas.len();
-        let (bytes, ended, replaced) = if ends {
+        let (bytes, ended) = if ends {
             let over = self.remove(ReservationSlot(slot));
-            let replaced = over.terms.replaces.then(|| over.key.clone());
-            (over.bytes(), Some(over.key), replaced)
+            (over.bytes(), Some(over))
         } else {
             let bytes = size * lost.len() as u64;
             self.slab[slot].replicas.retain(|replica| !lost.contains(replica));
-            self.bytes -= bytes;
+            self.discount(is_promotion, bytes);
             lost.iter().for_each(|replica| self.displace(*replica));
-            (bytes, None, None)
+            (bytes, None)
         };
-        LostReplicas { session, bytes, ended, replaced }
+        LostReplicas { session, bytes, is_promotion, ended }
     }
 
     /// Its bytes moved: its deadline begins anew.
@@ -349,14 +390,13 @@ impl Reservations {
     pub fn check_invariants(&self) -> Result<(), String> {
         self.slab.check_invariants()?;
         let (mut bytes, mut rids, mut awaiting, mut before) = (0, 0, 0, Time(0));
+        let mut promotions = PromotionCounts::default();
         self.deadlines.check_invariants(&self.slab, |slot, reservation| {
             let key = reservation.key.as_slice().escape_ascii();
             ensure!(!reservation.replicas.is_empty(), "the one of {key} has no replica");
-            let found = self.by_key(reservation.key.as_slice());
-            ensure!(
-                found == Some(ReservationSlot(slot)),
-                "the one of {key} in slot {slot} is found by its key in {found:?}"
-            );
+            let found = self.by_key(reservation.key.as_slice()) == Some(ReservationSlot(slot));
+            let is_promotion = reservation.terms.promotes.is_some();
+            ensure!(found != is_promotion, "the one of {key} in slot {slot} is found by its key: {found}");
             for Replica { rid, .. } in &reservation.replicas {
                 let found = self.by_rid(*rid);
                 ensure!(
@@ -370,13 +410,24 @@ impl Reservations {
                 (reservation.awaited, self.awaited.contains(&(reservation.session, ReservationSlot(slot))));
             ensure!(awaited == listed, "the one of {key} is waited for: {awaited}, and found by its writer: {listed}");
             awaiting += usize::from(awaited);
-            bytes += reservation.bytes();
+            if is_promotion {
+                promotions.count += 1;
+                promotions.bytes += reservation.bytes();
+            } else {
+                bytes += reservation.bytes();
+            }
             rids += reservation.replicas.len();
             before = deadline;
             Ok(())
         })?;
         let (all, listed, by_key) = (self.slab.len(), self.deadlines.len() as usize, self.by_key.len());
-        ensure!(all == listed && all == by_key, "there are {all}, {listed} of them with a deadline, {by_key} by key");
+        let puts = self.puts();
+        ensure!(
+            all == listed && puts == by_key,
+            "there are {all}, {listed} with a deadline, {puts} puts, {by_key} by key"
+        );
+        let counted = self.promotions;
+        ensure!(promotions == counted, "there are {promotions:?}, and counted {counted:?}");
         let listed = self.awaited.len();
         ensure!(awaiting == listed, "{awaiting} are waited for, and {listed} found by their writers");
         ensure!(rids == self.by_rid.len(), "they have {rids} rids, and are found by {}", self.by_rid.len());

@@ -52,6 +52,8 @@ pub(crate) struct Session {
     pub ended: Vec<(Rid, u32)>,
     /// Bytes in its unfinished puts.
     pub unfinished: u64,
+    /// Bytes in its unfinished promotions.
+    pub promoting: u64,
     /// It would be over but for its views: nothing proves yet that they are not read any more, and what they are on is
     /// still there.
     pub lingering: bool,
@@ -101,6 +103,11 @@ impl Session {
             self.committed.pop_front();
         }
         self.committed.push_back(rid);
+    }
+
+    /// Bytes of its unfinished puts, or promotions.
+    pub fn reserved(&mut self, is_promotion: bool) -> &mut u64 {
+        if is_promotion { &mut self.promoting } else { &mut self.unfinished }
     }
 
     /// Oldest first.
@@ -232,6 +239,7 @@ impl Sessions {
                 comparing: None,
                 ended: Vec::new(),
                 unfinished: 0,
+                promoting: 0,
                 lingering: false,
                 ends: false,
                 gone: GoneTold::default(),

@@ -1,6 +1,8 @@
 //! A core with a clock and a log around it, for tests that read like a story.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod tiers;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{

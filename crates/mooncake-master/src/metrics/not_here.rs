@@ -31,15 +31,6 @@ const COUNTERS: &[(&str, &str)] = &[
     ("master_successful_evictions_nof", "evictions from NVMe-oF that made room"),
     ("master_evicted_key_count_nof", "objects evicted from NVMe-oF"),
     ("master_evicted_size_bytes_nof", "bytes evicted from NVMe-oF"),
-    ("master_promotion_admitted_total", "copies from disks to memory that began"),
-    ("master_promotion_completed_total", "copies from disks to memory that ended well"),
-    ("master_promotion_failed_total", "copies from disks to memory that failed"),
-    ("master_promotion_cancelled_total", "copies from disks to memory that were given up"),
-    ("master_promotion_expired_total", "copies from disks to memory that took too long"),
-    ("master_promotion_completed_bytes_total", "bytes copied from disks to memory"),
-    ("master_promotion_rejected_frequency_total", "objects read too rarely to be copied to memory"),
-    ("master_promotion_rejected_watermark_total", "objects not copied to memory for want of room"),
-    ("master_promotion_rejected_cap_total", "objects not copied to memory as too many were under way"),
     ("file_cache_hit_nums_", "keys looked up by gets, and found on disks"),
     ("file_cache_hit_bytes_total", "bytes of the objects that gets found on disks"),
     ("master_nof_heartbeat_success_total", "NVMe-oF targets that answered"),
@@ -52,7 +43,6 @@ const COUNTERS: &[(&str, &str)] = &[
 const GAUGES: &[(&str, &str)] = &[
     ("master_nof_allocated_bytes", "bytes taken in NVMe-oF segments"),
     ("master_total_nof_capacity_bytes", "bytes of NVMe-oF segments"),
-    ("master_promotion_in_flight", "copies from disks to memory under way"),
 ];
 
 /// Tells all of them.

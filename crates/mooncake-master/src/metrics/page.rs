@@ -173,6 +173,34 @@ impl Reading {
         out.gauge("mooncake_parked_puts", "requests that wait for room or for another put", s.tickets);
     }
 
+    /// From tiers to memory.
+    fn tell_promotions(&self, out: &mut Page) {
+        let counters = &self.stats.counters;
+        out.gauge("master_promotion_in_flight", "copies from tiers to memory under way", self.stats.promotions);
+        let figures = [
+            ("admitted_total", "copies from tiers to memory that began", counters.promotions_begun),
+            ("completed_total", "copies from tiers to memory that ended well", counters.promotions_done),
+            ("completed_bytes_total", "bytes copied from tiers to memory", counters.promoted_bytes),
+            ("failed_total", "copies from tiers to memory that failed", counters.promotions_failed),
+            ("cancelled_total", "copies whose object had left when they were through", counters.promotions_cancelled),
+            ("expired_total", "copies that their owners did not answer in time", counters.promotions_expired),
+            (
+                "rejected_frequency_total",
+                "gets of objects that had been read too rarely to be copied to memory",
+                counters.promotions_rarely_read,
+            ),
+            (
+                "rejected_watermark_total",
+                "objects not copied to memory for want of room",
+                counters.promotions_without_room,
+            ),
+            ("rejected_cap_total", "objects not copied as too many were waiting", counters.promotions_too_many),
+        ];
+        for (name, help, value) in figures {
+            out.counter(&format!("master_promotion_{name}"), help, value);
+        }
+    }
+
     fn tell_tiers(&self, out: &mut Page) {
         let (s, counters) = (&self.stats, &self.stats.counters);
         out.section("Tiers");
@@ -215,6 +243,7 @@ impl Reading {
             "bytes of objects that left a tier with their file",
             counters.tier_dropped_bytes,
         );
+        self.tell_promotions(out);
         out.counter(
             "mooncake_evicted_clean_objects_total",
             "objects evicted from memory that a tier has",

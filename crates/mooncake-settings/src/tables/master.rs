@@ -169,10 +169,26 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     Setting::no_effect("offloading_queue_limit", Type::U64, "50000", "orders have a window that the disk's rate gives"),
     Setting::no_effect("offload_cap_ratio", Type::Ratio, "0.5", "orders have a window that the disk's rate gives"),
-    Setting::refused("promotion_on_hit", Type::Bool, "false", "promotion from a tier to memory"),
-    Setting::inactive("promotion_admission_threshold", Type::U32, "2", "promotion from a tier to memory"),
-    Setting::inactive("promotion_queue_limit", Type::U32, "50000", "promotion from a tier to memory"),
-    Setting::inactive("promotion_max_per_heartbeat", Type::U32, "1", "promotion from a tier to memory"),
+    Setting::supported(
+        "promotion_on_hit",
+        Type::Bool,
+        "false",
+        "copy to memory what gets find on a tier alone; it waits up to 10 s for room",
+    ),
+    Setting::supported(
+        "promotion_admission_threshold",
+        Type::U32,
+        "2",
+        "gets of late (1 to 255) before an object is copied to memory",
+    ),
+    Setting::no_effect("promotion_queue_limit", Type::U32, "50000", "what is copied at a time is bounded in bytes"),
+    Setting::no_effect("promotion_max_per_heartbeat", Type::U32, "1", "what is copied at a time is bounded in bytes"),
+    Setting::supported(
+        "tier_prefetch",
+        Type::Bool,
+        "true",
+        "copy to memory what existence queries find on a tier alone, where there is room: it is read next",
+    ),
     // Replication of hot objects.
     Setting {
         name: "dynamic_replication_mode",

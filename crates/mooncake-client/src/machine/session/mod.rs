@@ -257,6 +257,7 @@ impl Anchor {
             }
             Some(anchor_down::Body::ReaderGoneTaken(taken)) => parts.deaths.taken(taken.session, &taken.uuid),
             Some(anchor_down::Body::TierOrder(order)) => out.push(Output::TierOrder(order)),
+            Some(anchor_down::Body::TierPromote(promote)) => out.push(Output::TierPromote(promote)),
             Some(anchor_down::Body::TierRetire(retire)) => out.push(Output::TierRetire(retire)),
             Some(anchor_down::Body::TierRecheck(recheck)) => out.push(Output::TierRecheck(recheck)),
             // Something newer than this client.

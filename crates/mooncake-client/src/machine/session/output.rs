@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_segment::{Epoch, Fence};
-use mooncake_wire::message::{AnchorUp, LogPosition, TierOrder, TierRecheck, TierRetire, hello};
+use mooncake_wire::message::{AnchorUp, LogPosition, TierOrder, TierPromote, TierRecheck, TierRetire, hello};
 
 /// A replica in this store's memory that a reader could not verify.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub enum Output {
     Recheck(Recheck),
     /// The master orders an object to be written to this store's tier.
     TierOrder(TierOrder),
+    /// The master asks for a copy in memory of what this store's tier has.
+    TierPromote(TierPromote),
     /// The master needs files of this store's tier no more.
     TierRetire(TierRetire),
     /// The master asks the owner to look at a record of its tier.

@@ -25,6 +25,8 @@ impl Core {
         self.sessions.check_invariants(forgets).map_err(of("sessions"))?;
         self.objects.check_invariants(&self.segments).map_err(of("objects"))?;
         self.reservations.check_invariants().map_err(of("unfinished puts"))?;
+        let is_reserved = |rid| self.reservations.by_rid(rid).is_some();
+        self.promotions.check_invariants(is_reserved).map_err(of("promotions"))?;
         self.quarantine.check_invariants().map_err(of("quarantine"))?;
         self.tickets.check_invariants().map_err(of("parked requests"))?;
         self.recently_evicted.check_invariants()?;
@@ -72,11 +74,12 @@ impl Core {
     /// Each unfinished put is of this epoch, if those of earlier ones have been dropped, and of a session that is not
     /// over, which counts it.
     fn check_unfinished(&self) -> Result<(), String> {
-        let mut unfinished: BTreeMap<SessionId, u64> = BTreeMap::new();
+        let mut unfinished: BTreeMap<(SessionId, bool), u64> = BTreeMap::new();
         for (_, reservation) in self.reservations.iter() {
             let (key, session) = (reservation.key.as_slice().escape_ascii(), reservation.session);
             ensure!(self.sessions.get(session).is_some(), "the one of {key} is of {session:?}, which is over");
-            *unfinished.entry(session).or_default() += reservation.bytes();
+            let is_promotion = reservation.terms.promotes.is_some();
+            *unfinished.entry((session, is_promotion)).or_default() += reservation.bytes();
             for replica in &reservation.replicas {
                 let (rid, epoch) = (replica.rid, self.epoch.number);
                 let is_right = rid.epoch() == epoch || rid.epoch() < epoch && self.older_puts.is_some();
@@ -84,8 +87,9 @@ impl Core {
             }
         }
         for (id, session) in self.sessions.iter() {
-            let (bytes, counted) = (unfinished.get(&id).copied().unwrap_or(0), session.unfinished);
-            ensure!(bytes == counted, "{id:?} has {bytes} bytes in them, and counted {counted}");
+            let bytes = [false, true].map(|of| unfinished.get(&(id, of)).copied().unwrap_or(0));
+            let counted = [session.unfinished, session.promoting];
+            ensure!(bytes == counted, "{id:?} has {bytes:?} bytes in puts and promotions, and counted {counted:?}");
         }
         Ok(())
     }

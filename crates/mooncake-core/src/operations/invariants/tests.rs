@@ -239,7 +239,8 @@ fn an_owner_that_is_over_is_named() {
     names(|core| session(core).away = Some(NOW), "is away since Some");
     names(|core| session(core).lingering = true, "is here and lingers");
     names(|core| session(core).host = Some(7), "is on host Some(7)");
-    names(|core| session(core).unfinished += 1, "bytes in them, and counted 2049");
+    names(|core| session(core).unfinished += 1, "bytes in puts and promotions, and counted [2049, 0]");
+    names(|core| session(core).promoting += 1, "bytes in puts and promotions, and counted [2048, 1]");
 }
 
 #[test]

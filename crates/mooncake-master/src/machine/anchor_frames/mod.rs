@@ -1,7 +1,7 @@
 //! What a client says on its session's anchor, and what the master does about it: beats, what an owner has done, and
 //! whose end a process has seen.
 
-use mooncake_core::{Core, Effects, OrdersAnswered, Origin, Populated, Refused, SegmentNo, Time};
+use mooncake_core::{Core, Effects, OrdersAnswered, Origin, Populated, Promoted, Refused, SegmentNo, Time};
 use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{
@@ -53,6 +53,8 @@ pub enum Said {
         /// What it says of them.
         answered: OrdersAnswered,
     },
+    /// An owner has made copies of what its tier has, or could not.
+    TierPromoted(Vec<Promoted>),
 }
 
 /// What a beat says.
@@ -134,6 +136,7 @@ impl Said {
             Body::TierWritten(said) => {
                 Said::TierWritten { tier: convert::tier_uuid(&said.tier)?, answered: convert::orders_answered(said)? }
             }
+            Body::TierPromoted(said) => Said::TierPromoted(convert::promoted(&said)),
         }))
     }
 
@@ -154,6 +157,7 @@ impl Said {
         match self {
             Said::Beat(beat) => return Ok(beat.obey(core, now, session, effects)),
             Said::TierWritten { tier, answered } => core.orders_answered(now, session, tier, &answered, effects),
+            Said::TierPromoted(promoted) => core.promoted(now, session, &promoted, effects),
             Said::FenceDone(rids) => core.fence_done(now, session, &rids, effects),
             Said::Rechecked { rid, good } => core.rechecked(now, session, rid, good, effects),
             Said::EpochTaken { epoch, segments } => core.epoch_taken(now, session, epoch, &segments, effects),

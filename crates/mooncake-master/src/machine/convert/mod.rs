@@ -1,9 +1,9 @@
 //! Between the messages of the protocol and the types of the core.
 
 use mooncake_core::{
-    EndOutcome, Ended, Epoch, Extent, FileCounts, Found, FoundRef, OrdersAnswered, PinKind, Push, PutConfig, PutSlot,
-    Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, TierMount, TierMounted, TierProof, TierSpec, TierView,
-    Written,
+    EndOutcome, Ended, Epoch, Extent, FileCounts, Found, FoundRef, OrdersAnswered, PinKind, Promoted, Push, PutConfig,
+    PutSlot, Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, TierMount, TierMounted, TierProof, TierSpec,
+    TierView, Written,
 };
 use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_wire::message::{self, anchor_down, reply};
@@ -93,6 +93,12 @@ pub fn orders_answered(said: message::TierWritten) -> Result<OrdersAnswered, Bad
     let all = rids.into_iter().zip(addresses);
     let written = all.map(|(rid, above)| Written { rid: Rid(rid), address: above.checked_sub(1) }).collect();
     Ok(OrdersAnswered { written, window, sealed })
+}
+
+/// What an owner says of copies of what its tier has.
+pub fn promoted(said: &message::TierPromoted) -> Vec<Promoted> {
+    let copies = |rids: &[u64], good| rids.iter().map(move |rid| Promoted { rid: Rid(*rid), good }).collect::<Vec<_>>();
+    [copies(&said.good, true), copies(&said.bad, false)].concat()
 }
 
 /// What a writer says of its reservations.
@@ -300,6 +306,13 @@ pub fn push(push: Push) -> message::AnchorDown {
             object_id: object_id.0,
             crc32c,
             source: Some(self::replica(source)),
+        }),
+        Push::TierPromote { tier, key, crc32c, from, to } => Body::TierPromote(message::TierPromote {
+            tier: tier.0.to_vec().into(),
+            key: key.into_vec().into(),
+            crc32c,
+            from: Some(self::replica(from)),
+            to: Some(self::replica(to)),
         }),
         Push::TierRetire { tier, epoch, files } => {
             Body::TierRetire(message::TierRetire { tier: tier.0.to_vec().into(), epoch: epoch.into(), files })

@@ -1,0 +1,245 @@
+//! Objects that only a tier has come back to memory: before they are read, where an existence query has found them, or
+//! because they were.
+//!
+//! A promotion makes no put wait and waits for none. It takes free room, else what would leave memory without loss and
+//! before anything else. Its owner writes as any writer does, by a reservation that no key knows; the copy counts if
+//! its object is still there when it is whole.
+
+use crate::core::Core;
+use crate::effect::{Effects, Push};
+use crate::ids::{Extent, Replica, SegmentNo, Time};
+use crate::record::Record;
+use crate::state::object::{Key, Mark};
+use crate::state::objects::ObjectSlot;
+use crate::state::promotion::Wanted;
+use crate::state::reservation::{Reservation, ReservationSlot};
+use crate::work::{EVICTED_AS, Work};
+use mooncake_ids::{GRANULE, Rid, SessionId, granules};
+
+/// Objects that one promotion looks at for one that may leave, and how many of them leave for it.
+const PASSES: usize = 512;
+const EVICTIONS: usize = 64;
+
+/// A copy that an owner was asked for, and what became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promoted {
+    /// Its rid.
+    pub rid: Rid,
+    /// All of it is written.
+    pub good: bool,
+}
+
+/// What became of the wish to promote an object.
+enum Outcome {
+    Begun,
+    /// As much is under way as may be.
+    NotNow,
+    NoRoom,
+    /// It has left, or is in memory.
+    Over,
+}
+
+impl Core {
+    /// An existence query has found an object.
+    #[inline]
+    pub(crate) fn is_found(&mut self, slot: ObjectSlot) {
+        if self.config.promotion.prefetch && self.objects.object(slot).places.memory().is_empty() {
+            self.want(slot, |core, wanted| core.promotions.add_found(wanted));
+        }
+    }
+
+    /// A read has found an object, whose key has that hash.
+    #[inline]
+    pub(crate) fn is_read(&mut self, now: Time, slot: ObjectSlot, hash: u64) {
+        if !self.config.promotion.on_hit || !self.objects.object(slot).places.memory().is_empty() {
+            return;
+        }
+        match self.promotions.count_read(hash) >= self.config.promotion.threshold {
+            true => self.want(slot, |core, wanted| core.promotions.add_read(now, wanted)),
+            false => self.counts.promotions_rarely_read += 1,
+        }
+    }
+
+    fn want(&mut self, slot: ObjectSlot, add: impl FnOnce(&mut Core, Wanted) -> bool) {
+        let object = self.objects.object(slot);
+        if object.marks.has(Mark::Promoting) || !self.is_on_live_tier(slot) {
+            return;
+        }
+        let object_id = object.id();
+        match add(self, Wanted { slot, object_id }) {
+            true => _ = self.objects.set_mark(slot, Mark::Promoting, true),
+            false => self.counts.promotions_too_many += 1,
+        }
+    }
+
+    /// Begins what there is room and time for.
+    pub(crate) fn promote(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while !work.is_used_up()
+            && let Some(wanted) = self.promotions.next_found()
+        {
+            match self.promote_one(now, wanted, work, fx) {
+                Outcome::NotNow => break,
+                Outcome::NoRoom => self.leave_on_tier(wanted),
+                Outcome::Begun | Outcome::Over => {}
+            }
+            self.promotions.pop_found();
+        }
+        while !work.is_used_up()
+            && let Some((wanted, is_late)) = self.promotions.next_read(now)
+        {
+            match self.promote_one(now, wanted, work, fx) {
+                Outcome::NotNow | Outcome::NoRoom if !is_late => break,
+                Outcome::NotNow | Outcome::NoRoom => self.leave_on_tier(wanted),
+                Outcome::Begun | Outcome::Over => {}
+            }
+            self.promotions.pop_read();
+        }
+    }
+
+    fn leave_on_tier(&mut self, wanted: Wanted) {
+        self.counts.promotions_without_room += 1;
+        self.objects.set_mark(wanted.slot, Mark::Promoting, false);
+    }
+
+    fn promote_one(&mut self, now: Time, wanted: Wanted, work: &mut Work, fx: &mut Effects) -> Outcome {
+        work.did(1);
+        let slot = wanted.slot;
+        let Some(object) = self.objects.get(slot).filter(|object| object.id() == wanted.object_id) else {
+            return Outcome::Over;
+        };
+        let (size, crc32c, place) = (object.size, object.crc32c, object.places.tier());
+        let is_in_memory = !object.places.memory().is_empty();
+        let Some(place) = place.filter(|place| !is_in_memory && self.segments.is_live(place.tier)) else {
+            self.objects.set_mark(slot, Mark::Promoting, false);
+            return Outcome::Over;
+        };
+        let tier = self.tiers.get(place.tier).expect("it is Live");
+        let (owner, uuid) = (tier.session, tier.spec.uuid);
+        if self.promotions.is_busy(place.tier, size) {
+            return Outcome::NotNow;
+        }
+        let Ok(need) = u32::try_from(granules(size)) else { return Outcome::NoRoom };
+        let Some(number) = self.room_for_promotion(now, owner, need, work, fx) else { return Outcome::NoRoom };
+        let segment = self.segments.get(number).expect("room was found there");
+        if !self.promotions.takes(place.tier, (number, segment.spec.bytes), size) {
+            return Outcome::NotNow;
+        }
+        let granule = segment.extents.find(need).expect("room was found there");
+        let extent = Extent { segment: number, offset: u64::from(granule) * GRANULE, length: size };
+        let replica = Replica { rid: self.next_rid(), extent };
+        let (key, object_id): (Box<[u8]>, _) = (self.objects.key(slot).into(), wanted.object_id);
+        let record = Record::Promoting { session: owner, key: key.clone(), object_id, size, replica };
+        self.log(now, record, fx);
+        self.promotions.begin(replica.rid, place.tier, number, size);
+        self.counts.promotions_begun += 1;
+        let (from, to) = (place.replica(size), replica);
+        self.push(owner, Push::TierPromote { tier: uuid, key, crc32c, from, to }, fx);
+        Outcome::Begun
+    }
+
+    /// A segment with the room: of the tier's owner if it lends any, else of its host, else anywhere.
+    fn room_for_promotion(
+        &mut self,
+        now: Time,
+        owner: SessionId,
+        need: u32,
+        work: &mut Work,
+        fx: &mut Effects,
+    ) -> Option<SegmentNo> {
+        let host = self.sessions.get(owner)?.host;
+        let open = |core: &Core, number: SegmentNo| core.segments.is_open(number);
+        let own = self.sessions.get(owner)?.segments.iter().any(|number| open(self, *number));
+        let local = host.is_some_and(|host| self.segments.of_host(host).any(|number| open(self, number)));
+        let suits = |core: &Core, number: SegmentNo| {
+            let segment = core.segments.get(number).filter(|_| core.segments.is_open(number));
+            segment.is_some_and(|segment| match (own, local) {
+                (true, _) => segment.session == owner,
+                (_, true) => segment.host == host,
+                _ => true,
+            })
+        };
+        let largest = |core: &Core, number: SegmentNo| core.segments.get(number).map_or(0, |s| s.extents.largest());
+        let roomy = self.segments.with_room(0..self.segments.open().len(), need);
+        if let Some(open) = roomy.filter(|open| suits(self, open.number)).next() {
+            return Some(open.number);
+        }
+        let (mut next, mut evictions) = (self.objects.coldest(), EVICTIONS);
+        for _ in 0..PASSES {
+            let slot = next.filter(|_| evictions > 0)?;
+            next = self.objects.after_in_turn(slot);
+            let mut places = self.objects.object(slot).places.memory().iter();
+            if !self.is_on_live_tier(slot) || !places.any(|place| suits(self, place.segment)) {
+                continue;
+            }
+            evictions -= 1;
+            work.did(EVICTED_AS);
+            let freed = self.evict(now, slot, fx);
+            if let Some(number) =
+                freed.into_iter().find(|number| suits(self, *number) && largest(self, *number) >= need)
+            {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// An owner has made copies, or could not.
+    pub fn promoted(&mut self, now: Time, owner: SessionId, promoted: &[Promoted], fx: &mut Effects) {
+        for Promoted { rid, good } in promoted.iter().copied() {
+            let is_its = |slot: &ReservationSlot| {
+                let reservation = self.reservations.get(*slot);
+                reservation.session == owner && reservation.terms.promotes.is_some()
+            };
+            let Some(slot) = self.reservations.by_rid(rid).filter(is_its) else {
+                self.counts.stale_messages += 1;
+                continue;
+            };
+            if !self.is_unfinished(now, slot, fx) {
+                continue;
+            }
+            let reservation = self.reservations.get(slot);
+            let (segment, bytes) = (reservation.replicas[0].extent.segment, reservation.size);
+            if !good {
+                self.counts.promotions_failed += 1;
+            } else if self.promoted_object(slot).is_none() || !self.segments.is_live(segment) {
+                self.counts.promotions_cancelled += 1;
+            } else {
+                self.log(now, Record::ReplicaAdded { rid }, fx);
+                self.counts.promotions_done += 1;
+                self.counts.promoted_bytes += bytes;
+                continue;
+            }
+            self.drop_reservation_of(now, rid, &[rid], fx);
+        }
+        self.promote(now, &mut Work::beside_an_operation(), fx);
+        self.serve_waiting(now, fx);
+    }
+
+    /// The object that a reservation promotes, if it is still there.
+    pub(crate) fn promoted_object(&self, slot: ReservationSlot) -> Option<ObjectSlot> {
+        let reservation = self.reservations.get(slot);
+        let found = self.object_of_id(reservation.key.as_slice(), reservation.terms.promotes?);
+        // What is left of one whose tier has gone is not there: when it is cleared away is no matter of the log.
+        found.filter(|slot| self.lies_somewhere(*slot))
+    }
+
+    fn object_of_id(&self, key: &[u8], object_id: Rid) -> Option<ObjectSlot> {
+        let found = self.objects.find(self.objects.hash(key), key);
+        found.filter(|slot| self.objects.object(*slot).id() == object_id)
+    }
+
+    /// A reservation has ended, which may be a promotion's.
+    pub(crate) fn promotion_over(&mut self, reservation: &Reservation) {
+        if let Some(object_id) = reservation.terms.promotes {
+            self.promotions.end(reservation.rid());
+            self.mark_promoting(&reservation.key, object_id, false);
+        }
+    }
+
+    /// A promotion has begun, or is over: its object has no second one meanwhile.
+    pub(crate) fn mark_promoting(&mut self, key: &Key, object_id: Rid, on: bool) {
+        if let Some(slot) = self.object_of_id(key.as_slice(), object_id) {
+            self.objects.set_mark(slot, Mark::Promoting, on);
+        }
+    }
+}
