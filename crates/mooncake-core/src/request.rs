@@ -146,7 +146,7 @@ pub enum EndOutcome {
     /// The reservation is no more, or the owners of all good replicas are away; nothing was stored.
     Superseded,
     /// No replica was good: the put is aborted; nothing was stored.
-    Revoked,
+    Aborted,
     /// The owners of all good replicas are away. The reservation stays, as its writer wishes.
     Hidden,
 }

@@ -545,7 +545,7 @@ impl World {
         let good: Vec<&Replica> = replicas.iter().filter(is_good).collect();
         match good.iter().any(|replica| self.live(replica.extent.segment)) {
             true => EndOutcome::Committed,
-            false if good.is_empty() => EndOutcome::Revoked,
+            false if good.is_empty() => EndOutcome::Aborted,
             false if stays => EndOutcome::Hidden,
             false => EndOutcome::Superseded,
         }

@@ -379,10 +379,10 @@ fn a_failed_replica_is_fenced_and_the_good_one_stays() {
 }
 
 #[test]
-fn a_put_without_a_good_replica_is_revoked() {
+fn a_put_without_a_good_replica_is_aborted() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let replicas = pool.reserve(a, "k", 100);
-    assert_eq!(pool.end(a, &[(replicas[0].rid, false)], 7), EndOutcome::Revoked);
+    assert_eq!(pool.end(a, &[(replicas[0].rid, false)], 7), EndOutcome::Aborted);
     assert!(!pool.exists("k"));
     assert!(matches!(pool.slot(a, "k", 100), PutSlot::Placed(_)), "the key is free at once");
     assert_eq!(pool.core.stats().quarantined_extents, 1);
@@ -461,7 +461,7 @@ fn an_end_that_may_be_said_again_loses_nothing_while_its_owner_is_away_and_all_w
     assert_eq!(pool.end_if_live(writer, &said(&overdue), 7, true), EndOutcome::Superseded);
     let [bad, gone] = ["bad", "gone"].map(|key| pool.reserve(writer, key, 100));
     pool.anchor_lost(a);
-    assert_eq!(pool.end_if_live(writer, &[(bad[0].rid, false)], 7, true), EndOutcome::Revoked, "no copy is good");
+    assert_eq!(pool.end_if_live(writer, &[(bad[0].rid, false)], 7, true), EndOutcome::Aborted, "no copy is good");
     assert_eq!(pool.end_if_live(writer, &said(&gone), 7, true), EndOutcome::Hidden);
     pool.over(a);
     assert_eq!(pool.end_if_live(writer, &said(&gone), 7, true), EndOutcome::Superseded);

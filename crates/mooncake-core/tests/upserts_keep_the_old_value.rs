@@ -39,14 +39,14 @@ fn what_is_missing_is_put() {
 }
 
 #[test]
-fn the_old_value_stays_after_a_revoke_an_abort_a_deadline_and_a_dead_writer() {
+fn the_old_value_stays_after_a_bad_end_an_abort_a_deadline_and_a_dead_writer() {
     for how in 0..5 {
         let (mut pool, a) = Pool::single(8 * KIB);
         let writer = pool.session(2);
         let old = pool.put(a, "k", 100);
         let new = begin(&mut pool, writer, "k", 300);
         match how {
-            0 => assert_eq!(pool.end(writer, &[(new[0].rid, false)], 1), EndOutcome::Revoked),
+            0 => assert_eq!(pool.end(writer, &[(new[0].rid, false)], 1), EndOutcome::Aborted),
             1 => pool.abort(writer, new[0].rid, true),
             2 => pool.pass(31_000),
             3 => pool.over(writer),

@@ -121,7 +121,7 @@ fn remembered_replies_are_what_they_were() {
     let found = Found { size: 5000, crc32c: 0xdead_beef, replicas: vec![replica(RID)].into() };
     for (name, reply) in every!(Remembered {
         PutStart(vec![PutSlot::Exists, PutSlot::Exists]),
-        PutEnd(vec![EndOutcome::Committed, EndOutcome::Revoked]),
+        PutEnd(vec![EndOutcome::Committed, EndOutcome::Aborted]),
         Pin(vec![None, Some(found)]),
         Remove(vec![RemoveOutcome::Removed, RemoveOutcome::Busy]),
         RemoveAll(1 << 33),
@@ -143,7 +143,9 @@ fn remembered_replies_are_what_they_were() {
     }) {
         record(&mut golden, format!("slot.{name}"), &replied(Remembered::PutStart(vec![slot])));
     }
-    for (name, outcome) in every!(EndOutcome { Committed, Superseded, Revoked, Hidden }) {
+    for (name, outcome) in every!(EndOutcome { Committed, Superseded, Aborted, Hidden }) {
+        // The golden line keeps the name that it began with.
+        let name = if outcome == EndOutcome::Aborted { "Revoked" } else { name };
         record(&mut golden, format!("end.{name}"), &replied(Remembered::PutEnd(vec![outcome])));
     }
     for (name, outcome) in every!(RemoveOutcome { Removed, Missing, Protected, Busy }) {

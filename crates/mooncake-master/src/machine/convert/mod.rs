@@ -222,7 +222,7 @@ pub fn end_outcome(outcome: EndOutcome) -> i32 {
     match outcome {
         EndOutcome::Committed => Outcome::Committed,
         EndOutcome::Superseded => Outcome::Superseded,
-        EndOutcome::Revoked => Outcome::Revoked,
+        EndOutcome::Aborted => Outcome::Revoked,
         EndOutcome::Hidden => Outcome::Hidden,
     }
     .into()
