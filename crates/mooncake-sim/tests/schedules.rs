@@ -76,7 +76,7 @@ fn runs(name: &str, plan: Plan, schedules: u64) -> Sum {
 #[test]
 fn whatever_goes_wrong_no_promise_is_broken_and_all_comes_to_rest() {
     let sum = runs("trouble", Plan { whims: true, ..PLAN }, SCHEDULES);
-    assert_eq!(sum.calls.suspects, 0, "no replica is bad");
+    assert_eq!(sum.calls.replica_reports, 0, "no replica is bad");
 }
 
 #[test]

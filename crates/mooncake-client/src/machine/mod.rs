@@ -26,10 +26,10 @@ pub mod put;
 pub mod put_session;
 pub mod questions;
 pub mod reachability;
+pub mod replica_reports;
 pub(crate) mod rounds;
 pub mod sequences;
 pub mod session;
-pub mod suspects;
 pub mod view;
 pub mod wants;
 

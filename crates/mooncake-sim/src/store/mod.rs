@@ -11,7 +11,7 @@ pub(crate) mod lending;
 pub(crate) mod links;
 pub(crate) mod puts;
 pub(crate) mod puts_in_sessions;
-pub(crate) mod suspects;
+pub(crate) mod replica_reports;
 pub(crate) mod views;
 
 use std::cell::{Cell, RefCell};
@@ -31,9 +31,9 @@ use mooncake_client::machine::position::epoch_of;
 use mooncake_client::machine::progress::Progress;
 use mooncake_client::machine::questions::Questions;
 use mooncake_client::machine::reachability::Reachability;
+use mooncake_client::machine::replica_reports::ReplicaReports;
 use mooncake_client::machine::sequences::Sequences;
 use mooncake_client::machine::session::{Anchor, Identity, Output, Outputs, Recheck, Taking};
-use mooncake_client::machine::suspects::Suspects;
 use mooncake_client::machine::wants::Wants;
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_wire::message::{
@@ -72,7 +72,7 @@ pub(crate) struct Inner {
     pub get_sessions: RefCell<gets_in_sessions::Sessions>,
     pub put_sessions: RefCell<puts_in_sessions::Sessions>,
     deaths: RefCell<Deaths>,
-    pub suspects: RefCell<Suspects>,
+    pub replica_reports: RefCell<ReplicaReports>,
     pub position: RefCell<LogPosition>,
     up: RefCell<Vec<AnchorUp>>,
     pub reach: Reachability,
@@ -128,7 +128,7 @@ pub struct Tally {
     /// Views taken.
     pub views: u64,
     /// Replicas that were to be reported as bad.
-    pub suspects: u64,
+    pub replica_reports: u64,
     /// Objects that put sessions made.
     pub ended_sessions: u64,
     /// Ends of put sessions that were refused.
@@ -148,7 +148,7 @@ impl Tally {
         self.misses += other.misses;
         self.unread += other.unread;
         self.views += other.views;
-        self.suspects += other.suspects;
+        self.replica_reports += other.replica_reports;
         self.ended_sessions += other.ended_sessions;
         self.refused_ends += other.refused_ends;
         self.read_parts += other.read_parts;
@@ -452,7 +452,7 @@ impl Inner {
             get_sessions: RefCell::default(),
             put_sessions: RefCell::default(),
             deaths: RefCell::default(),
-            suspects: RefCell::default(),
+            replica_reports: RefCell::default(),
             position: RefCell::default(),
             up: RefCell::default(),
             reach: Reachability::default(),

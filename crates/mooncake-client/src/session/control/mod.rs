@@ -19,8 +19,8 @@ use crate::machine::parts::Parts;
 use crate::machine::pins::Pins;
 use crate::machine::progress::Progress;
 use crate::machine::reachability::Reachability;
+use crate::machine::replica_reports::ReplicaReports;
 use crate::machine::sequences::Sequences;
-use crate::machine::suspects::Suspects;
 use crate::machine::wants::Wants;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
@@ -57,7 +57,7 @@ pub(crate) struct Control {
     pub sequences: Mutex<Sequences>,
     pub waker: Waker,
     pub orphans: Mutex<OrphanedPuts<Arc<Session>>>,
-    pub suspects: Mutex<Suspects>,
+    pub replica_reports: Mutex<ReplicaReports>,
     /// Of readers of this store's memory.
     pub deaths: Mutex<Deaths>,
     /// None: nothing is counted.
@@ -106,7 +106,7 @@ impl Control {
             sequences: Mutex::default(),
             waker: Waker::new()?,
             orphans: Mutex::default(),
-            suspects: Mutex::default(),
+            replica_reports: Mutex::default(),
             deaths: Mutex::default(),
             metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
