@@ -23,8 +23,8 @@ use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::{EngineOptions, blocking_pool};
 use crate::peers::calls::Calls;
-use crate::peers::idle_paths::IdlePaths;
 use crate::peers::initiator::Initiator;
+use crate::peers::links::Links;
 use crate::peers::registry::PeerRegistry;
 use crate::peers::unresponsive::UnresponsivePeers;
 use crate::protocol::handshake::{Kind, Message};
@@ -187,12 +187,12 @@ impl Engine {
             described: Mutex::default(),
             registry,
         });
-        let idle_paths = Arc::<IdlePaths>::default();
+        let links = Arc::<Links>::default();
         let housekeeping = {
-            let (transports, idle_paths) = (node.transports.clone(), idle_paths.clone());
+            let (transports, links) = (node.transports.clone(), links.clone());
             move |now| {
                 transports.iter().for_each(|transport| transport.sweep(now));
-                idle_paths.close_idle(now);
+                links.close_idle(now);
             }
         };
         let server = Server::start(ServerContext::new(node.clone(), mappable), ports, Box::new(housekeeping))?;
@@ -210,7 +210,7 @@ impl Engine {
         }
         let unresponsive = Arc::new(UnresponsivePeers::new(node.clone()));
         let (peers, calls) = (PeerRegistry::default(), Calls::default());
-        let initiator = Arc::new(Initiator { node, unresponsive, peers, idle_paths, calls });
+        let initiator = Arc::new(Initiator { node, unresponsive, peers, links, calls });
         let workers = Arc::new(Workers::new(initiator.clone()));
         Ok(Engine {
             initiator,
