@@ -169,7 +169,7 @@ impl TcpConnection {
         self.is_idle = false;
         let peer = self.peer.clone();
         let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
-        self.sever(&mut timer)?;
+        self.retire_abandoned(&mut timer)?;
         // In runs of one kind. Were reads and writes under way together, each side could wait for the other to read:
         // this one with the bytes of a write, the peer with those of a read.
         for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
@@ -182,9 +182,9 @@ impl TcpConnection {
         Ok(())
     }
 
-    /// On return nothing lands any more of abandoned writes. They are confirmed in groups that fit into the sockets'
-    /// buffers.
-    fn sever(&self, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+    /// On return nothing lands any more of abandoned writes: the target has severed their connections. It confirms them
+    /// in groups that fit into the sockets' buffers.
+    fn retire_abandoned(&self, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let names = if self.name.is_some() { self.abandoned.all() } else { Vec::new() };
         for some in names.chunks(REQUESTS_AHEAD_MAX) {
             let frames: Vec<_> = some.iter().map(|name| Frame::Sever(*name).encode()).collect();
