@@ -47,7 +47,7 @@ pub(crate) struct Counts {
 
 /// Why no prefill instance's work was used for a prompt.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum DecodeOnly {
+pub(crate) enum DecodeOnlyReason {
     /// It was cheaper.
     Chosen,
     /// None did what it was asked.
@@ -115,7 +115,7 @@ impl Counts {
     }
 
     /// A decode instance has to compute a prompt.
-    pub fn decode_only(&self, why: DecodeOnly) {
+    pub fn decode_only(&self, why: DecodeOnlyReason) {
         self.decode_only[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
