@@ -11,7 +11,7 @@ use mooncake_core::{Config, Core, Effects, Epoch, Origin, Push, PutSlot, PutStar
 use mooncake_ids::SessionId;
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::anchor_frames::{Pongs, Said};
-use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};
+use mooncake_master::machine::anchors::{self, Anchor, Anchors, Replaced};
 use mooncake_master::machine::commit::{self, Batch, CommitDriver, End};
 use mooncake_master::machine::convert::{self, SoftPinTtl};
 use mooncake_master::machine::core_driver::CoreDriver;
@@ -557,7 +557,7 @@ impl Master {
             });
             let heard = match heard {
                 Ok(Ok(heard)) => heard,
-                Ok(Err(Superseded)) | Err(Ended) => return,
+                Ok(Err(Replaced)) | Err(Ended) => return,
             };
             let state = self.state.borrow();
             if let Some(reply) = pongs.reply(&heard, true, Self::position(&state)) {

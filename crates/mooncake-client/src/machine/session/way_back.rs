@@ -10,7 +10,7 @@ use mooncake_wire::message::{HelloReply, ResumeSession, hello, refusal};
 
 use super::{Anchor, Output, Outputs, RECONNECT, SessionId, State, TRY, uuid};
 use crate::machine::parts::Parts;
-use crate::machine::pins::{Listing, Verdict};
+use crate::machine::pins::{ListAnswer, Listing};
 use crate::machine::position::epoch_of;
 
 /// A try to reach one master.
@@ -94,7 +94,7 @@ impl Anchor {
             // Before any epoch is obeyed.
             let another = reply.instance[..] != self.session.instance[..] && !mutant!(AnotherMasterCountsAsTheSame);
             let unknown: Vec<Rid> = reply.unknown_pins.iter().copied().map(Rid).collect();
-            if parts.pins.listed(&listing, self.verdict(reply, &unknown), another) {
+            if parts.pins.listed(&listing, self.list_answer(reply, &unknown), another) {
                 parts.wants.resume();
             }
             self.session.instance = reply.instance.to_vec();
@@ -155,17 +155,17 @@ impl Anchor {
 
     /// What a master says of the views that it was given a list of, `unknown` being what it names. An older one says
     /// nothing: if its epoch is as before, it has lost none.
-    fn verdict<'a>(&self, reply: &HelloReply, unknown: &'a [Rid]) -> Verdict<'a> {
+    fn list_answer<'a>(&self, reply: &HelloReply, unknown: &'a [Rid]) -> ListAnswer<'a> {
         if Feature::UnknownPins.is_in(reply.features) {
-            return Verdict::Unknown(unknown);
+            return ListAnswer::Unknown(unknown);
         }
         match &reply.position {
             Some(position)
                 if position.epoch == self.shown.epoch && !epoch_of(position).clashes_with(epoch_of(&self.shown)) =>
             {
-                Verdict::Unchanged
+                ListAnswer::Unchanged
             }
-            _ => Verdict::Silent,
+            _ => ListAnswer::Silent,
         }
     }
 }

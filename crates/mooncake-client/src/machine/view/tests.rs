@@ -8,7 +8,7 @@ use mooncake_wire::message::Replica;
 use super::*;
 use crate::error::Cause;
 use crate::machine::get::Doubt;
-use crate::machine::pins::{VIEWS_MAX, Verdict};
+use crate::machine::pins::{ListAnswer, VIEWS_MAX};
 use crate::machine::ready;
 
 /// Of each object.
@@ -284,7 +284,7 @@ fn a_pin_that_the_master_is_said_not_to_know_while_its_link_is_made_begins_no_vi
         let mut pins = script.pins.borrow_mut();
         let listing = pins.list();
         assert_eq!(listing.rids, [Rid(2)], "counted before the link is made: owners that ask now hear of it");
-        pins.listed(&listing, Verdict::Unknown(&[Rid(2)]), false);
+        pins.listed(&listing, ListAnswer::Unknown(&[Rid(2)]), false);
     };
     let script = Script { on_link: Some(forgets), ..Script::default() };
     assert_eq!(outcomes(&script.view(&[b"\x02"])), ["c2"]);
