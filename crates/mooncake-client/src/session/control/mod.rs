@@ -13,9 +13,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use crate::connection_error::ConnectionError;
 use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, StoreError};
+use crate::machine::anchor_context::AnchorContext;
 use crate::machine::deaths::Deaths;
 use crate::machine::orphans::OrphanedPuts;
-use crate::machine::parts::Parts;
 use crate::machine::pins::Pins;
 use crate::machine::progress::Progress;
 use crate::machine::reachability::Reachability;
@@ -172,8 +172,8 @@ impl Control {
     }
 
     /// Has the anchor decide something. No I/O meanwhile: calls of the store wait for the same locks.
-    pub fn decide<R>(&self, decide: impl FnOnce(&mut Parts<'_>) -> R) -> R {
-        decide(&mut Parts {
+    pub fn decide<R>(&self, decide: impl FnOnce(&mut AnchorContext<'_>) -> R) -> R {
+        decide(&mut AnchorContext {
             pins: &mut self.pins.lock(),
             sequences: &mut self.sequences.lock(),
             progress: &mut self.progress.lock(),

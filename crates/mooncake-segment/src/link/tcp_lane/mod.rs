@@ -296,27 +296,27 @@ impl Lane {
         let mut pieces = pieces;
         let mut header: &[u8] = header;
         loop {
-            let chunk;
+            let cut;
             let now = (len - done).min(SEND_CHUNK);
-            let piece = if now == len - done {
+            let chunk = if now == len - done {
                 pieces
             } else {
-                (chunk, rest) = split_sources(pieces, now);
+                (cut, rest) = split_sources(pieces, now);
                 pieces = &rest;
-                &chunk
+                &cut
             };
             let stand_ins;
-            let piece = if Bounce::is_needed_for_sources(piece) {
-                stand_ins = bounce.sources(piece)?;
+            let chunk = if Bounce::is_needed_for_sources(chunk) {
+                stand_ins = bounce.sources(chunk)?;
                 &stand_ins
             } else {
-                piece
+                chunk
             };
             let total = header.len() as u64 + now;
             let mut sent = 0;
             let more = now < len - done;
             while sent < total {
-                match self.send_some(header, piece, sent, more, &mut splice) {
+                match self.send_some(header, chunk, sent, more, &mut splice) {
                     Ok(count) => {
                         sent += count as u64;
                         *begun = true;
@@ -326,7 +326,7 @@ impl Lane {
                 }
             }
             // After the kernel's copy, while the owner still takes it in: checksumming first would leave it idle.
-            crc = crc_of_sources(crc, piece, 0, total_of_sources(piece))?;
+            crc = crc_of_sources(crc, chunk, 0, total_of_sources(chunk))?;
             done += now;
             header = &[];
             if done == len {
@@ -342,7 +342,7 @@ impl Lane {
     fn send_some(
         &self,
         header: &[u8],
-        piece: &[Source<'_>],
+        chunk: &[Source<'_>],
         sent: u64,
         more: bool,
         splice: &mut Option<Splice>,
@@ -353,13 +353,13 @@ impl Lane {
                 let flags = SendFlags::MORE | SendFlags::NOSIGNAL;
                 return Ok(rustix::net::send(self.fd(), &header[sent as usize..], flags)?);
             }
-            match splicing.send_sources(self.fd(), piece, sent - header_len, more) {
+            match splicing.send_sources(self.fd(), chunk, sent - header_len, more) {
                 Err(e) if !matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => *splice = None,
                 taken => return taken,
             }
         }
         // A copy works wherever a splice does not.
-        send_sources(self.fd(), header, piece, sent, u64::MAX)
+        send_sources(self.fd(), header, chunk, sent, u64::MAX)
     }
 
     fn has_answer(&self) -> bool {
