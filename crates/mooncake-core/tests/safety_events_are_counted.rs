@@ -129,7 +129,7 @@ fn what_callers_ask_and_what_comes_of_it() {
     }
     let c = pool.reserve(a, "c", KIB)[0].rid;
     let slots = pool.slots(b, &[("a", KIB), ("c", KIB), ("full", 4 * KIB)], &plain());
-    assert!(slots[0] == mooncake_core::PutSlot::Exists && pool::is_busy(&slots[1]) && pool::is_full(&slots[2]));
+    assert!(slots[0] == mooncake_core::StartOutcome::Exists && pool::is_busy(&slots[1]) && pool::is_full(&slots[2]));
     let stats = pool.core.stats();
     assert_eq!((stats.counters.put_keys, stats.counters.put_placed, stats.counters.put_exists), (8, 3, 1));
     assert_eq!(

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_core::{
-    Config, Core, Effects, EndOutcome, Ended, ListedViews, Offload, OrdersAnswered, Origin, Push, PutConfig, PutSlot,
-    PutStarted, Record, RemoveAll, Replica, STEP_OBJECTS, SegmentSpec, SessionSpec, Sight, TierMount, TierProof,
-    TierSpec, Time, To, Verdict, Written,
+    Config, Core, Effects, EndOutcome, Ended, ListedViews, Offload, OrdersAnswered, Origin, Push, PutConfig,
+    PutStarted, Record, RemoveAll, Replica, STEP_OBJECTS, SegmentSpec, SessionSpec, Sight, StartOutcome, TierMount,
+    TierProof, TierSpec, Time, To, Verdict, Written,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_memory::{copy_and_sum, crc32c};
@@ -331,8 +331,8 @@ impl World {
             },
         };
         self.collect();
-        let PutSlot::Placed(replicas) = &slots[0] else {
-            assert!(slots[0] != PutSlot::Exists || self.truth(key).is_some(), "{key} is there, and was removed");
+        let StartOutcome::Placed(replicas) = &slots[0] else {
+            assert!(slots[0] != StartOutcome::Exists || self.truth(key).is_some(), "{key} is there, and was removed");
             return;
         };
         let process = self.process.as_mut().expect("it puts");

@@ -8,7 +8,7 @@ use crate::effect::Effects;
 use crate::ids::{SegmentNo, Time};
 use crate::operations::room::{NoRoom, RoomMode, RoomSearch};
 use crate::operations::why_full::{BusyWith, NO_SEGMENT, Reasons};
-use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered, Sight};
+use crate::request::{Origin, PinKind, PutConfig, PutStarted, Refused, Remembered, Sight, StartOutcome};
 use crate::state::objects::{AHEAD, SameCall};
 use crate::state::placement::{Preference, Wishes};
 use crate::state::waiting_put::{WaitingPut, WaitsFor};
@@ -24,7 +24,7 @@ pub(crate) const TIER_WAIT_MS: u64 = 250;
 
 /// One look at all keys of a request.
 pub(crate) struct Attempt {
-    pub slots: Vec<PutSlot>,
+    pub outcomes: Vec<StartOutcome>,
     /// Some key was placed or is there.
     pub any: bool,
     /// For what the others wait.
@@ -35,9 +35,9 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    fn busy(&mut self, with: BusyWith) -> PutSlot {
+    fn busy(&mut self, with: BusyWith) -> StartOutcome {
         self.reasons.busy.get_or_insert(with);
-        PutSlot::Busy(String::new())
+        StartOutcome::Busy(String::new())
     }
 }
 
@@ -76,7 +76,9 @@ impl Core {
     ) -> Result<PutStarted, Refused> {
         match self.admit_sized(origin, entries.len())? {
             None => {}
-            Some(Remembered::PutStart(slots)) => return Ok(PutStarted::Now(self.told(slots, &Reasons::default()))),
+            Some(Remembered::PutStart(outcomes)) => {
+                return Ok(PutStarted::Now(self.told(outcomes, &Reasons::default())));
+            }
             Some(other) => return Err(other.refusal(origin)),
         }
         self.raise_epoch_when_counter_ends(now, fx);
@@ -90,7 +92,7 @@ impl Core {
         let spares_unwritten = (wait || config.comes_again) && now < since.plus_ms(TIER_WAIT_MS);
         let mode = RoomMode { room, force: false, newcomer: place.is_none(), spares_unwritten };
         let keys = entries.iter().copied();
-        let Attempt { slots, any, waits, cut, reasons } =
+        let Attempt { outcomes, any, waits, cut, reasons } =
             self.evaluate(now, origin, keys, config, mode, &mut Work::operation(), fx);
         // Without `wait` too it has all evictions that it needs, one hold of the lock after the other.
         if !any && waits.for_anything() && (wait || cut) {
@@ -103,9 +105,9 @@ impl Core {
             self.changes.room |= cut;
             return Ok(PutStarted::Parked(ticket));
         }
-        self.count_slots(&slots);
-        self.remember(origin, Remembered::PutStart(slots.clone()), fx);
-        let told = self.told(slots, &reasons);
+        self.count_outcomes(&outcomes);
+        self.remember(origin, Remembered::PutStart(outcomes.clone()), fx);
+        let told = self.told(outcomes, &reasons);
         self.serve_waiting(now, fx);
         Ok(PutStarted::Now(told))
     }
@@ -150,9 +152,9 @@ impl Core {
         let look = work.look();
         let wishes = self.wishes(origin.session, config);
         let mut search = RoomSearch::of(look, self.walk.is_some(), same_call, wishes);
-        let slots = Vec::with_capacity(entries.size_hint().0);
+        let outcomes = Vec::with_capacity(entries.size_hint().0);
         let mut result =
-            Attempt { slots, any: false, waits: WaitsFor::default(), cut: false, reasons: Reasons::default() };
+            Attempt { outcomes, any: false, waits: WaitsFor::default(), cut: false, reasons: Reasons::default() };
         let mut entries = entries.enumerate();
         let mut some: SmallVec<[(Entry<'_>, u64); AHEAD]> = SmallVec::new();
         loop {
@@ -166,9 +168,9 @@ impl Core {
             }
             self.objects.foresee(some.iter().map(|(_, hash)| *hash));
             for (entry, hash) in &some {
-                let slot = self.evaluate_one(now, &context, *entry, *hash, mode, &mut search, &mut result, fx);
-                result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
-                result.slots.push(slot);
+                let outcome = self.evaluate_one(now, &context, *entry, *hash, mode, &mut search, &mut result, fx);
+                result.any |= matches!(outcome, StartOutcome::Placed(_) | StartOutcome::Exists);
+                result.outcomes.push(outcome);
             }
         }
         result.waits.keys.sort_unstable();
@@ -178,7 +180,7 @@ impl Core {
         if let Some(writer) = search.yielding.filter(|_| !result.any) {
             self.yields_its_keys(writer);
         }
-        work.did(result.slots.len() + (look - search.left) + search.looked_at());
+        work.did(result.outcomes.len() + (look - search.left) + search.looked_at());
         result
     }
 
@@ -196,18 +198,18 @@ impl Core {
         search: &mut RoomSearch,
         result: &mut Attempt,
         fx: &mut Effects,
-    ) -> PutSlot {
+    ) -> StartOutcome {
         let Entry { key, size, .. } = entry;
         if key.is_empty() || size == 0 {
             let reason = format!("a key of {} bytes and a value of {size} bytes: both need one", key.len());
-            return PutSlot::Refused(reason.into());
+            return StartOutcome::Refused(reason.into());
         }
         let old = self.visible(hash, key, context.sight);
-        if let Some(slot) = old
+        if let Some(old) = old
             && !context.config.replace
         {
-            self.objects.touch(now, slot);
-            return PutSlot::Exists;
+            self.objects.touch(now, old);
+            return StartOutcome::Exists;
         }
         if let Some(slot) = self.unfinished_by_key(now, key, fx) {
             let (session, rid) = {
@@ -217,7 +219,7 @@ impl Core {
             if session == context.origin.session && rid >= context.first {
                 // Twice in one batch: the first value counts, and of replacements the last, which comes after it.
                 return match context.config.replace {
-                    false => PutSlot::Exists,
+                    false => StartOutcome::Exists,
                     true => result.busy(BusyWith::ThisRequest),
                 };
             }
@@ -245,7 +247,7 @@ impl Core {
             && !entry.group.is_empty()
             && entry.group != self.objects.group_of(old)
         {
-            return PutSlot::Refused("the value that is to be replaced is in another group, or in none".into());
+            return StartOutcome::Refused("the value that is to be replaced is in another group, or in none".into());
         }
         // Held from here on: the room for its replacement is not to come from it.
         if let Some(old) = old {
@@ -259,9 +261,9 @@ impl Core {
             search.full_from = u32::MAX;
         }
         let denied = match placed {
-            Ok(replicas) => return PutSlot::Placed(replicas),
-            Err(NoRoom::TooLarge) => return PutSlot::TooLarge(String::new()),
-            Err(NoRoom::NoSegment) => return PutSlot::Full(NO_SEGMENT.to_owned()),
+            Ok(replicas) => return StartOutcome::Placed(replicas),
+            Err(NoRoom::TooLarge) => return StartOutcome::TooLarge(String::new()),
+            Err(NoRoom::NoSegment) => return StartOutcome::Full(NO_SEGMENT.to_owned()),
             Err(denied) => denied,
         };
         result.reasons.full.get_or_insert((denied.why(), replaced));
@@ -277,7 +279,7 @@ impl Core {
             NoRoom::Populating => (waits.room, waits.population) = (true, true),
             NoRoom::PopulatingMore => (waits.same_call, waits.population) = (true, true),
         }
-        PutSlot::Full(String::new())
+        StartOutcome::Full(String::new())
     }
 
     fn wishes(&mut self, session: SessionId, config: &PutConfig) -> Wishes {
@@ -295,16 +297,16 @@ impl Core {
         Wishes { preferred, local: local.unwrap_or_default(), strategy, beside, alone: None }
     }
 
-    pub(crate) fn count_slots(&mut self, slots: &[PutSlot]) {
-        for slot in slots {
+    pub(crate) fn count_outcomes(&mut self, outcomes: &[StartOutcome]) {
+        for outcome in outcomes {
             self.counts.put_keys += 1;
-            let count = match slot {
-                PutSlot::Placed(_) => &mut self.counts.put_placed,
-                PutSlot::Exists => &mut self.counts.put_exists,
-                PutSlot::Busy(_) => &mut self.counts.put_busy,
-                PutSlot::Full(_) => &mut self.counts.put_full,
-                PutSlot::TooLarge(_) => &mut self.counts.put_too_large,
-                PutSlot::Refused(_) => &mut self.counts.put_refused,
+            let count = match outcome {
+                StartOutcome::Placed(_) => &mut self.counts.put_placed,
+                StartOutcome::Exists => &mut self.counts.put_exists,
+                StartOutcome::Busy(_) => &mut self.counts.put_busy,
+                StartOutcome::Full(_) => &mut self.counts.put_full,
+                StartOutcome::TooLarge(_) => &mut self.counts.put_too_large,
+                StartOutcome::Refused(_) => &mut self.counts.put_refused,
             };
             *count += 1;
         }

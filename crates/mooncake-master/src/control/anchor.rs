@@ -218,8 +218,8 @@ impl Drop for Registered {
 #[cfg(test)]
 mod tests {
     use mooncake_core::{
-        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutSlot, PutStarted, STEP_OBJECTS, SegmentSpec,
-        SessionSpec, Time,
+        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutStarted, STEP_OBJECTS, SegmentSpec, SessionSpec,
+        StartOutcome, Time,
     };
     use mooncake_ids::{Rid, SegmentUuid};
     use mooncake_wire::message::{
@@ -288,7 +288,7 @@ mod tests {
                 core.put_start(now, origin, &[(key, 1000)], &PutConfig::default(), false, effects).unwrap()
             });
             let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-            let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+            let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
             replicas[0].rid
         }
 
@@ -500,7 +500,7 @@ mod tests {
                 panic!("there is room");
             };
             let placed = slots.iter().map(|slot| match slot {
-                PutSlot::Placed(replicas) => replicas[0].rid,
+                StartOutcome::Placed(replicas) => replicas[0].rid,
                 other => panic!("{other:?}"),
             });
             core.abort(now, origins[1], &placed.collect::<Vec<_>>(), true, effects).unwrap();

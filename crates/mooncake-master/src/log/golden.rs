@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use mooncake_core::{
-    EndOutcome, Epoch, Extent, Found, PinKind, PutSlot, Record, RecordRef, Refused, Remembered, RemoveOutcome, Replica,
-    SegmentNo, SegmentSpec, SessionSpec, TierSpec, Verdict,
+    EndOutcome, Epoch, Extent, Found, PinKind, Record, RecordRef, Refused, Remembered, RemoveOutcome, Replica,
+    SegmentNo, SegmentSpec, SessionSpec, StartOutcome, TierSpec, Verdict,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_test_support::{Golden, every};
@@ -120,7 +120,7 @@ fn remembered_replies_are_what_they_were() {
     let mut golden = Golden::default();
     let found = Found { size: 5000, crc32c: 0xdead_beef, replicas: vec![replica(RID)].into() };
     for (name, reply) in every!(Remembered {
-        PutStart(vec![PutSlot::Exists, PutSlot::Exists]),
+        PutStart(vec![StartOutcome::Exists, StartOutcome::Exists]),
         PutEnd(vec![EndOutcome::Committed, EndOutcome::Aborted]),
         Pin(vec![None, Some(found)]),
         Remove(vec![RemoveOutcome::Removed, RemoveOutcome::Busy]),
@@ -133,7 +133,7 @@ fn remembered_replies_are_what_they_were() {
         record(&mut golden, format!("reply.{name}"), &replied(reply));
     }
     let why = || String::from("why");
-    for (name, slot) in every!(PutSlot {
+    for (name, slot) in every!(StartOutcome {
         Placed(vec![replica(RID), replica(OTHER)].into()),
         Exists,
         Busy(why()),

@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Record, RecordRef, SegmentSpec, SessionSpec,
-    Time,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutStarted, Record, RecordRef, SegmentSpec, SessionSpec,
+    StartOutcome, Time,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use parking_lot::Mutex;
@@ -456,7 +456,7 @@ impl Busy {
                     core.put_start(Time(1), origin, &entries, &PutConfig::default(), false, fx)
                 });
                 if let Ok(PutStarted::Now(slots)) = started
-                    && let [PutSlot::Placed(replicas)] = &slots[..]
+                    && let [StartOutcome::Placed(replicas)] = &slots[..]
                     && self.roll(4) > 0
                 {
                     let replicas = replicas.iter().map(|replica| (replica.rid, true)).collect();
