@@ -39,12 +39,37 @@ impl Attempt {
         self.reasons.busy.get_or_insert(with);
         StartOutcome::Busy(String::new())
     }
+
+    /// For a value of so many bytes; `replaced`: bytes that were being replaced then.
+    fn no_room(&mut self, no_room: NoRoom, size: u64, replaced: u64) -> StartOutcome {
+        match no_room {
+            NoRoom::TooLarge => return StartOutcome::TooLarge(String::new()),
+            NoRoom::NoSegment => return StartOutcome::Full(NO_SEGMENT.to_owned()),
+            _ => {}
+        }
+        self.reasons.full.get_or_insert((no_room.why(), replaced));
+        let waits = &mut self.waits;
+        match no_room {
+            NoRoom::Capped(_) => waits.capped = true,
+            NoRoom::SameCall => waits.same_call = true,
+            NoRoom::Held => {
+                let need = granules(size) as u32;
+                waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
+            }
+            NoRoom::Full(_) | NoRoom::Writing | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
+            NoRoom::Populating => (waits.room, waits.population) = (true, true),
+            NoRoom::PopulatingMore => (waits.same_call, waits.population) = (true, true),
+        }
+        StartOutcome::Full(String::new())
+    }
 }
 
 /// One key of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub key: &'a [u8],
+    /// Of the key, in the index of objects.
+    pub hash: u64,
     pub size: u64,
     /// Empty for none.
     pub group: &'a [u8],
@@ -156,19 +181,19 @@ impl Core {
         let mut result =
             Attempt { outcomes, any: false, waits: WaitsFor::default(), cut: false, reasons: Reasons::default() };
         let mut entries = entries.enumerate();
-        let mut some: SmallVec<[(Entry<'_>, u64); AHEAD]> = SmallVec::new();
+        let mut some: SmallVec<[Entry<'_>; AHEAD]> = SmallVec::new();
         loop {
             some.clear();
             some.extend(entries.by_ref().take(AHEAD).map(|(nth, (key, size))| {
                 let group = config.groups.get(nth).map_or(&[][..], |group| group);
-                (Entry { key, size, group }, self.objects.hash(key))
+                Entry { key, hash: self.objects.hash(key), size, group }
             }));
             if some.is_empty() {
                 break;
             }
-            self.objects.foresee(some.iter().map(|(_, hash)| *hash));
-            for (entry, hash) in &some {
-                let outcome = self.evaluate_one(now, &context, *entry, *hash, mode, &mut search, &mut result, fx);
+            self.objects.foresee(some.iter().map(|entry| entry.hash));
+            for entry in &some {
+                let outcome = self.evaluate_one(now, &context, *entry, mode, &mut search, &mut result, fx);
                 result.any |= matches!(outcome, StartOutcome::Placed(_) | StartOutcome::Exists);
                 result.outcomes.push(outcome);
             }
@@ -193,13 +218,12 @@ impl Core {
         now: Time,
         context: &PutContext<'_>,
         entry: Entry<'_>,
-        hash: u64,
         mode: RoomMode,
         search: &mut RoomSearch,
         result: &mut Attempt,
         fx: &mut Effects,
     ) -> StartOutcome {
-        let Entry { key, size, .. } = entry;
+        let Entry { key, hash, size, group } = entry;
         if key.is_empty() || size == 0 {
             let reason = format!("a key of {} bytes and a value of {size} bytes: both need one", key.len());
             return StartOutcome::Refused(reason.into());
@@ -211,41 +235,16 @@ impl Core {
             self.objects.touch(now, old);
             return StartOutcome::Exists;
         }
-        if let Some(slot) = self.unfinished_by_key(now, key, fx) {
-            let (session, rid) = {
-                let reservation = self.reservations.get(slot);
-                (reservation.session, reservation.rid())
-            };
-            if session == context.origin.session && rid >= context.first {
-                // Twice in one batch: the first value counts, and of replacements the last, which comes after it.
-                return match context.config.replace {
-                    false => StartOutcome::Exists,
-                    true => result.busy(BusyWith::ThisRequest),
-                };
-            }
-            let away = self.sessions.get(session).is_none_or(|session| session.away.is_some());
-            if !away || session == context.origin.session {
-                self.reservations.set_awaited(slot);
-                result.waits.keys.push(hash);
-                return result.busy(BusyWith::Session { session, is_away: false });
-            }
-            // A writer that is away yields its key to the first that wants it, as many at a time as there is time for.
-            if search.left < ENDED_AS {
-                self.reservations.set_awaited(slot);
-                search.yielding.get_or_insert(session);
-                result.waits.keys.push(hash);
-                return result.busy(BusyWith::Session { session, is_away: true });
-            }
-            search.left -= ENDED_AS;
-            self.drop_reservation(now, rid, fx);
+        if let Some(outcome) = self.busy_with_unfinished(now, context, entry, search, result, fx) {
+            return outcome;
         }
         if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {
             result.waits.keys.push(hash);
             return result.busy(BusyWith::OthersWait);
         }
         if let Some(old) = old
-            && !entry.group.is_empty()
-            && entry.group != self.objects.group_of(old)
+            && !group.is_empty()
+            && group != self.objects.group_of(old)
         {
             return StartOutcome::Refused("the value that is to be replaced is in another group, or in none".into());
         }
@@ -260,26 +259,50 @@ impl Core {
             // The next key may have its room.
             search.full_from = u32::MAX;
         }
-        let denied = match placed {
-            Ok(replicas) => return StartOutcome::Placed(replicas),
-            Err(NoRoom::TooLarge) => return StartOutcome::TooLarge(String::new()),
-            Err(NoRoom::NoSegment) => return StartOutcome::Full(NO_SEGMENT.to_owned()),
-            Err(denied) => denied,
-        };
-        result.reasons.full.get_or_insert((denied.why(), replaced));
-        let waits = &mut result.waits;
-        match denied {
-            NoRoom::Capped(_) => waits.capped = true,
-            NoRoom::SameCall => waits.same_call = true,
-            NoRoom::Held => {
-                let need = granules(size) as u32;
-                waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
-            }
-            NoRoom::Full(_) | NoRoom::Writing | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
-            NoRoom::Populating => (waits.room, waits.population) = (true, true),
-            NoRoom::PopulatingMore => (waits.same_call, waits.population) = (true, true),
+        match placed {
+            Ok(replicas) => StartOutcome::Placed(replicas),
+            Err(no_room) => result.no_room(no_room, size, replaced),
         }
-        StartOutcome::Full(String::new())
+    }
+
+    /// What a key comes to that an unfinished put holds; none if no put does, or its writer yields it.
+    fn busy_with_unfinished(
+        &mut self,
+        now: Time,
+        context: &PutContext<'_>,
+        Entry { key, hash, .. }: Entry<'_>,
+        search: &mut RoomSearch,
+        result: &mut Attempt,
+        fx: &mut Effects,
+    ) -> Option<StartOutcome> {
+        let slot = self.unfinished_by_key(now, key, fx)?;
+        let (session, rid) = {
+            let reservation = self.reservations.get(slot);
+            (reservation.session, reservation.rid())
+        };
+        if session == context.origin.session && rid >= context.first {
+            // Twice in one batch: the first value counts, and of replacements the last, which comes after it.
+            return Some(match context.config.replace {
+                false => StartOutcome::Exists,
+                true => result.busy(BusyWith::ThisRequest),
+            });
+        }
+        let away = self.sessions.get(session).is_none_or(|session| session.away.is_some());
+        if !away || session == context.origin.session {
+            self.reservations.set_awaited(slot);
+            result.waits.keys.push(hash);
+            return Some(result.busy(BusyWith::Session { session, is_away: false }));
+        }
+        // A writer that is away yields its key to the first that wants it, as many at a time as there is time for.
+        if search.left < ENDED_AS {
+            self.reservations.set_awaited(slot);
+            search.yielding.get_or_insert(session);
+            result.waits.keys.push(hash);
+            return Some(result.busy(BusyWith::Session { session, is_away: true }));
+        }
+        search.left -= ENDED_AS;
+        self.drop_reservation(now, rid, fx);
+        None
     }
 
     fn wishes(&mut self, session: SessionId, config: &PutConfig) -> Wishes {
