@@ -370,7 +370,7 @@ fn of_the_blocks_of_a_layer_only_those_fail_in_sessions_that_touch_a_page_which_
             whole.part(nth * BLOCK, BLOCK).read_into(&mut got).unwrap();
             assert!(got == value(key, BLOCK), "{key}");
         }
-        store.revoke_put_sessions(&names).into_iter().for_each(|revoked| revoked.unwrap());
+        store.abort_put_sessions(&names).into_iter().for_each(|aborted| aborted.unwrap());
         store.end_get_sessions(&keys).unwrap();
         store.unregister(whole.addr()).unwrap();
     }

@@ -67,15 +67,15 @@ fn threads_fill_all_copies_in_any_order_and_the_whole_is_verified() {
 }
 
 #[test]
-fn what_is_revoked_or_left_by_a_store_that_closes_is_room_and_a_free_key_at_once() {
+fn what_is_aborted_or_left_by_a_store_that_closes_is_room_and_a_free_key_at_once() {
     let cluster = Cluster::start();
     let owner = cluster.store(MIB);
     let bytes = value("k", SIZE);
     for store in [cluster.store(0), cluster.tcp_store(0)] {
         start(&store, "k", 1).unwrap();
         fill(&store, "k", &bytes, (7, 1_000)).unwrap();
-        store.revoke_put_sessions(&["k"]).remove(0).unwrap();
-        assert_eq!(kind(store.revoke_put_sessions(&["k"]).remove(0)), Some(ErrorKind::InvalidParams));
+        store.abort_put_sessions(&["k"]).remove(0).unwrap();
+        assert_eq!(kind(store.abort_put_sessions(&["k"]).remove(0)), Some(ErrorKind::InvalidParams));
         put(&store, "k", SIZE).unwrap();
         store.remove(&["k"], true).unwrap();
         start(&store, "k", 1).unwrap();
@@ -125,22 +125,22 @@ fn a_store_hears_that_an_owner_left_and_its_keys_may_be_started_again_without_an
     let leaving = cluster.store(8 * MIB);
     let writers = [cluster.store(0), cluster.tcp_store(0)];
     for (number, store) in writers.iter().enumerate() {
-        for key in ["started", "revoked"] {
+        for key in ["started", "aborted"] {
             start(store, &format!("{key}-{number}"), 1).unwrap();
         }
     }
     let _staying = cluster.store(8 * MIB);
     leaving.close();
     for (number, store) in writers.iter().enumerate() {
-        let (started, revoked) = (format!("started-{number}"), format!("revoked-{number}"));
+        let (started, aborted) = (format!("started-{number}"), format!("aborted-{number}"));
         eventually("it has heard", Duration::from_secs(5), || start(store, &started, 1).is_ok());
         fill(store, &started, &value("k", SIZE), (0, SIZE)).unwrap();
         end(store, &started).unwrap();
-        let revoke = || store.revoke_put_sessions(&[&revoked]).remove(0);
-        assert_eq!(kind(revoke()), Some(ErrorKind::SessionOver), "it was lost, not taken back");
-        assert_eq!(kind(revoke()), Some(ErrorKind::InvalidParams));
-        start(store, &revoked, 1).unwrap();
-        revoke().unwrap();
+        let abort = || store.abort_put_sessions(&[&aborted]).remove(0);
+        assert_eq!(kind(abort()), Some(ErrorKind::SessionOver), "it was lost, not aborted");
+        assert_eq!(kind(abort()), Some(ErrorKind::InvalidParams));
+        start(store, &aborted, 1).unwrap();
+        abort().unwrap();
     }
 }
 
@@ -157,7 +157,7 @@ fn what_sessions_hold_counts_among_what_a_client_may_have_unfinished() {
     assert!((10..=21).contains(&held.len()), "half of the pool: {}", held.len());
     let refused = started.into_iter().find_map(Result::err).unwrap();
     assert!(refused.kind() == ErrorKind::NoSpace && refused.to_string().contains("unfinished"), "{refused}");
-    assert!(store.revoke_put_sessions(&held).into_iter().all(|revoked| revoked.is_ok()));
+    assert!(store.abort_put_sessions(&held).into_iter().all(|aborted| aborted.is_ok()));
     assert!(store.start_put_sessions(&keys[..5], &sizes[..5], &options).into_iter().all(|started| started.is_ok()));
 }
 

@@ -4,7 +4,7 @@
 use crate::epoch::Epoch;
 use crate::ids::{Extent, Replica, SegmentNo, Ticket};
 use crate::record::Record;
-use crate::request::PutSlot;
+use crate::request::StartOutcome;
 use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 
 /// Everything that one operation did beyond its reply.
@@ -15,7 +15,7 @@ pub struct Effects {
     /// Send these on the sessions' anchors.
     pub pushes: Vec<(To, Push)>,
     /// Answer these parked requests.
-    pub woken: Vec<(Ticket, Vec<PutSlot>)>,
+    pub woken: Vec<(Ticket, Vec<StartOutcome>)>,
 }
 
 /// The addressee of a message.

@@ -29,7 +29,7 @@
 //! let wanted: [(&[u8], u64); 1] = [(b"key", 3_000)];
 //! let started = core.put_start(now, origin(2), &wanted, &PutConfig::default(), false, &mut fx)?;
 //! let PutStarted::Now(slots) = started else { panic!("there is room") };
-//! let PutSlot::Placed(replicas) = &slots[0] else { panic!("there is room") };
+//! let StartOutcome::Placed(replicas) = &slots[0] else { panic!("there is room") };
 //! let whole = replicas.iter().map(|replica| (replica.rid, true)).collect();
 //! let ended = core.put_end(now, origin(3), &[Ended { replicas: whole, crc32c: 0x1234_5678, stays: false }], &mut fx)?;
 //! assert_eq!(ended, [EndOutcome::Committed]);
@@ -95,8 +95,8 @@ pub use operations::stats::Stats;
 pub use operations::tiers::{TierMount, TierMounted, TierView};
 pub use record::{Record, RecordRef};
 pub use request::{
-    EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,
-    RemoveOutcome, Resumed, SegmentSpec, SessionSpec, Sight, TierSpec, Verdict,
+    EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutStarted, Refused, Remembered, RemoveOutcome,
+    Resumed, SegmentSpec, SessionSpec, Sight, StartOutcome, TierSpec, Verdict,
 };
 pub use slab::{Link, Links, List};
 pub use state::counters::Counters;

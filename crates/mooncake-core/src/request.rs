@@ -86,9 +86,9 @@ impl Default for PutConfig {
     }
 }
 
-/// What a put of one key came to.
+/// What the start of a put of one key came to.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PutSlot {
+pub enum StartOutcome {
     /// Write these, then end them by rid.
     Placed(SmallVec<[Replica; 1]>),
     /// The key is there already.
@@ -104,15 +104,15 @@ pub enum PutSlot {
 }
 
 // Each is cloned twice on its way to the log and to the session; what is derived would copy replicas one by one.
-impl Clone for PutSlot {
+impl Clone for StartOutcome {
     fn clone(&self) -> Self {
         match self {
-            PutSlot::Placed(replicas) => PutSlot::Placed(SmallVec::from_slice(replicas)),
-            PutSlot::Exists => PutSlot::Exists,
-            PutSlot::Busy(reason) => PutSlot::Busy(reason.clone()),
-            PutSlot::Full(reason) => PutSlot::Full(reason.clone()),
-            PutSlot::TooLarge(reason) => PutSlot::TooLarge(reason.clone()),
-            PutSlot::Refused(reason) => PutSlot::Refused(reason.clone()),
+            StartOutcome::Placed(replicas) => StartOutcome::Placed(SmallVec::from_slice(replicas)),
+            StartOutcome::Exists => StartOutcome::Exists,
+            StartOutcome::Busy(reason) => StartOutcome::Busy(reason.clone()),
+            StartOutcome::Full(reason) => StartOutcome::Full(reason.clone()),
+            StartOutcome::TooLarge(reason) => StartOutcome::TooLarge(reason.clone()),
+            StartOutcome::Refused(reason) => StartOutcome::Refused(reason.clone()),
         }
     }
 }
@@ -120,8 +120,8 @@ impl Clone for PutSlot {
 /// Result of `put_start`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PutStarted {
-    /// One slot per key.
-    Now(Vec<PutSlot>),
+    /// One outcome per key.
+    Now(Vec<StartOutcome>),
     /// Nothing could be placed; the reply comes as [`crate::Effects::woken`].
     Parked(crate::ids::Ticket),
 }
@@ -146,7 +146,7 @@ pub enum EndOutcome {
     /// The reservation is no more, or the owners of all good replicas are away; nothing was stored.
     Superseded,
     /// No replica was good: the put is aborted; nothing was stored.
-    Revoked,
+    Aborted,
     /// The owners of all good replicas are away. The reservation stays, as its writer wishes.
     Hidden,
 }
@@ -321,7 +321,7 @@ pub enum Refused {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Remembered {
     /// Of `put_start`.
-    PutStart(Vec<PutSlot>),
+    PutStart(Vec<StartOutcome>),
     /// Of `put_end`.
     PutEnd(Vec<EndOutcome>),
     /// Of `pin`.

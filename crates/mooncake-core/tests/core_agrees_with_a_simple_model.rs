@@ -10,8 +10,8 @@ mod pool;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, EndOutcome, Ended, Extent, Origin, PinKind, Populated, Push, PutConfig, PutSlot, PutStarted, Record,
-    RemoveOutcome, Replica, SegmentNo, SegmentState, Ticket, Time,
+    Config, EndOutcome, Ended, Extent, Origin, PinKind, Populated, Push, PutConfig, PutStarted, Record, RemoveOutcome,
+    Replica, SegmentNo, SegmentState, StartOutcome, Ticket, Time,
 };
 use mooncake_ids::{GRANULE, Rid, SessionId};
 use pool::{KIB, Pool, Taken, durable, plain, replayed, uuid};
@@ -133,7 +133,7 @@ enum Asked {
 /// How far the answer to a put's beginning is.
 #[derive(Debug, Clone)]
 enum Told {
-    Slots(Vec<PutSlot>),
+    Slots(Vec<StartOutcome>),
     Waits(Ticket),
     /// It waited, in a master that has ended.
     Nothing,
@@ -287,9 +287,9 @@ impl World {
         }
     }
 
-    fn note_slots(&mut self, session: SessionId, keys: &[String], size: u64, slots: &[PutSlot]) {
+    fn note_slots(&mut self, session: SessionId, keys: &[String], size: u64, slots: &[StartOutcome]) {
         for (key, slot) in keys.iter().zip(slots) {
-            if let PutSlot::Placed(replicas) = slot {
+            if let StartOutcome::Placed(replicas) = slot {
                 self.unfinished.push((session, key.clone(), size, replicas.to_vec()));
             }
         }
@@ -333,7 +333,7 @@ impl World {
                 let told = match self.pool.start(session, &entries, &config, *wait) {
                     PutStarted::Now(slots) => {
                         // The first key may push out a later one of the same batch.
-                        assert_eq!(slots[0] == PutSlot::Exists, there && !replace);
+                        assert_eq!(slots[0] == StartOutcome::Exists, there && !replace);
                         self.note_slots(session, &names, *size, &slots);
                         Told::Slots(slots)
                     }
@@ -545,7 +545,7 @@ impl World {
         let good: Vec<&Replica> = replicas.iter().filter(is_good).collect();
         match good.iter().any(|replica| self.live(replica.extent.segment)) {
             true => EndOutcome::Committed,
-            false if good.is_empty() => EndOutcome::Revoked,
+            false if good.is_empty() => EndOutcome::Aborted,
             false if stays => EndOutcome::Hidden,
             false => EndOutcome::Superseded,
         }
@@ -683,9 +683,9 @@ fn zombie_granules(core: &mooncake_core::Core, segment: SegmentNo) -> u64 {
 }
 
 /// Why a key was not placed is told as it is then, and no log has it.
-fn without_reasons(mut slots: Vec<PutSlot>) -> Vec<PutSlot> {
+fn without_reasons(mut slots: Vec<StartOutcome>) -> Vec<StartOutcome> {
     for slot in &mut slots {
-        if let PutSlot::Full(reason) | PutSlot::TooLarge(reason) | PutSlot::Busy(reason) = slot {
+        if let StartOutcome::Full(reason) | StartOutcome::TooLarge(reason) | StartOutcome::Busy(reason) = slot {
             reason.clear();
         }
     }

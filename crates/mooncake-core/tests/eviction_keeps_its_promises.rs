@@ -3,8 +3,8 @@
 mod pool;
 
 use mooncake_core::{
-    Config, EndOutcome, PinKind, Populated, PutConfig, PutSlot, PutStarted, Record, Remembered, RemoveOutcome,
-    STEP_OBJECTS,
+    Config, EndOutcome, PinKind, Populated, PutConfig, PutStarted, Record, Remembered, RemoveOutcome, STEP_OBJECTS,
+    StartOutcome,
 };
 use pool::{KIB, Pool, is_full, plain};
 
@@ -35,7 +35,7 @@ fn the_least_recently_used_leaves_in_the_same_step() {
 #[test]
 fn a_put_that_finds_its_key_refreshes_it() {
     let (mut pool, a) = full();
-    assert_eq!(pool.slot(a, "o0", KIB), PutSlot::Exists);
+    assert_eq!(pool.slot(a, "o0", KIB), StartOutcome::Exists);
     pool.put(a, "new", KIB);
     assert_eq!(pool.keys(), ["new", "o0", "o2", "o3"]);
 }
@@ -79,7 +79,7 @@ fn when_all_are_looked_up_a_put_waits_a_second_and_takes_the_longest_ago() {
     pool.pass(980);
     assert!(pool.woken.is_empty());
     pool.pass(40);
-    assert!(matches!(pool.woken[&ticket][0], PutSlot::Placed(_)));
+    assert!(matches!(pool.woken[&ticket][0], StartOutcome::Placed(_)));
     assert_eq!(pool.keys(), ["o0", "o1", "o3"]);
     assert_eq!(pool.core.stats().counters.protection_broken, 1);
 }
@@ -131,11 +131,11 @@ fn put_as_one_call(pool: &mut Pool, session: mooncake_ids::SessionId, keys: &[St
         let mut left = Vec::new();
         for (key, slot) in rest.into_iter().zip(slots) {
             match slot {
-                PutSlot::Placed(replicas) => {
+                StartOutcome::Placed(replicas) => {
                     config.first_rid = config.first_rid.or(Some(replicas[0].rid));
                     assert_eq!(pool.commit(session, &replicas), EndOutcome::Committed);
                 }
-                PutSlot::Full(_) if rounds < 20 => left.push(key),
+                StartOutcome::Full(_) if rounds < 20 => left.push(key),
                 other => panic!("{key} in round {rounds}: {other:?}"),
             }
         }
@@ -251,11 +251,11 @@ fn a_large_request_that_finds_no_room_tries_that_once() {
     let b = pool.session(2);
     let slots = pool.slots(b, &entries, &plain());
     assert!(slots.iter().all(is_full));
-    let PutSlot::Full(reason) = &slots[0] else { panic!("{slots:?}") };
+    let StartOutcome::Full(reason) = &slots[0] else { panic!("{slots:?}") };
     assert!(reason.contains("protected by a lookup"), "{reason}");
-    let said = slots.iter().filter(|slot| matches!(slot, PutSlot::Full(reason) if !reason.is_empty())).count();
+    let said = slots.iter().filter(|slot| matches!(slot, StartOutcome::Full(reason) if !reason.is_empty())).count();
     assert_eq!(said, 1, "once for all of them");
-    let is_silent = |slot: &PutSlot| matches!(slot, PutSlot::Full(reason) if reason.is_empty());
+    let is_silent = |slot: &StartOutcome| matches!(slot, StartOutcome::Full(reason) if reason.is_empty());
     let mut logged = pool.log.iter().filter_map(|record| match record {
         Record::Replied { reply: Remembered::PutStart(slots), .. } => Some(slots),
         _ => None,
@@ -268,7 +268,11 @@ fn a_large_request_that_finds_no_room_tries_that_once() {
     assert!(pool.core.stats().counters.evictions_attempted < 10, "{}", pool.core.stats().counters.evictions_attempted);
     pool.pass(120);
     let slots = &pool.woken[&ticket];
-    assert_eq!(slots.iter().filter(|slot| matches!(slot, PutSlot::Placed(_))).count(), 2, "its limit is half the pool");
+    assert_eq!(
+        slots.iter().filter(|slot| matches!(slot, StartOutcome::Placed(_))).count(),
+        2,
+        "its limit is half the pool"
+    );
     pool.check();
 }
 
@@ -286,7 +290,7 @@ fn soft_pinned_leave_after_all_others_and_only_if_allowed() {
         pool.put(a, "two", 2 * KIB);
         assert_eq!(pool.keys(), ["s0", "s1", "two"]);
         let slot = pool.slot(a, "large", 3 * KIB);
-        assert_eq!(matches!(slot, PutSlot::Placed(_)), allowed, "{slot:?}");
+        assert_eq!(matches!(slot, StartOutcome::Placed(_)), allowed, "{slot:?}");
         assert_eq!(pool.exists("s1"), !allowed || pool.exists("s1"));
         pool.check();
     }
@@ -329,7 +333,10 @@ fn looked_up_in_turn(pin: PinKind) -> (Pool, mooncake_ids::SessionId) {
 fn a_soft_pin_that_lapses_does_not_lengthen_the_protection_of_a_look_up() {
     let (mut pool, a) = looked_up_in_turn(PinKind::Soft { ttl_ms: 600 });
     pool.pass(820);
-    assert!(matches!(pool.slot(a, "new", KIB), PutSlot::Placed(_)), "two seconds have gone by since o0 was looked up");
+    assert!(
+        matches!(pool.slot(a, "new", KIB), StartOutcome::Placed(_)),
+        "two seconds have gone by since o0 was looked up"
+    );
     assert_eq!(pool.keys(), ["o1", "o2", "o3"]);
     pool.check();
 }
@@ -340,7 +347,10 @@ fn a_replacement_that_finds_no_room_does_not_lengthen_the_protection_of_a_look_u
     let replace = PutConfig { replace: true, ..plain() };
     assert!(is_full(&pool.slots(a, &[("o0", KIB)], &replace)[0]));
     pool.pass(820);
-    assert!(matches!(pool.slot(a, "new", KIB), PutSlot::Placed(_)), "two seconds have gone by since o0 was looked up");
+    assert!(
+        matches!(pool.slot(a, "new", KIB), StartOutcome::Placed(_)),
+        "two seconds have gone by since o0 was looked up"
+    );
     assert_eq!(pool.keys(), ["o1", "o2", "o3"]);
     pool.check();
 }
@@ -356,9 +366,9 @@ fn hard_pinned_and_viewed_never_leave() {
     }
     assert_eq!(pool.keys(), ["hard", "n7", "viewed"]);
     assert!(is_full(&pool.slot(a, "large", 3 * KIB)), "a view ends one day");
-    let PutSlot::TooLarge(_) = pool.slot(a, "large", 4 * KIB) else { panic!() };
+    let StartOutcome::TooLarge(_) = pool.slot(a, "large", 4 * KIB) else { panic!() };
     pool.unpin(a, view.replicas[0].rid);
-    assert!(matches!(pool.slot(a, "large", 3 * KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(a, "large", 3 * KIB), StartOutcome::Placed(_)));
     assert_eq!(pool.keys(), ["hard"]);
     assert_eq!(pool.core.stats().hard_pinned_objects, 1);
     pool.check();
@@ -386,7 +396,7 @@ fn a_removed_object_under_a_view_keeps_its_bytes_until_the_view_ends() {
     pool.unpin(b, replicas[0].rid);
     assert!(is_full(&pool.slot(a, "large", 4 * KIB)));
     pool.over(b);
-    assert!(matches!(pool.slot(a, "large", 4 * KIB), PutSlot::Placed(_)), "the end of its session ends a view");
+    assert!(matches!(pool.slot(a, "large", 4 * KIB), StartOutcome::Placed(_)), "the end of its session ends a view");
     pool.check();
 }
 
@@ -458,7 +468,7 @@ fn while_memory_is_being_populated_puts_wait_for_it_instead_of_evicting() {
     assert!(pool.woken.is_empty());
     pool.core.beat(pool.now, a, &[], &[populated(4 * KIB, false)], &mut pool.fx);
     pool.collect();
-    assert!(matches!(pool.woken[&ticket][0], PutSlot::Placed(_)));
+    assert!(matches!(pool.woken[&ticket][0], StartOutcome::Placed(_)));
     assert_eq!((pool.keys().len(), pool.core.stats().counters.evicted_objects), (2, 0));
     pool.check();
 }
@@ -471,7 +481,7 @@ fn a_populator_that_got_stuck_is_not_waited_for() {
     pool.put(a, "k0", KIB);
     pool.put(a, "k1", KIB);
     pool.pass(3100);
-    assert!(matches!(pool.slot(a, "k2", KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(a, "k2", KIB), StartOutcome::Placed(_)));
     assert_eq!(pool.core.stats().counters.evicted_objects, 1);
 }
 
@@ -509,7 +519,7 @@ fn memory_that_cannot_be_had_lowers_the_capacity_and_nobody_waits_for_it() {
     pool.check();
 
     let slot = pool.slot(a, "large", 5 * KIB);
-    assert!(matches!(&slot, PutSlot::TooLarge(reason) if reason.contains("has 4096 bytes")), "{slot:?}");
+    assert!(matches!(&slot, StartOutcome::TooLarge(reason) if reason.contains("has 4096 bytes")), "{slot:?}");
     assert_eq!(pool.keys(), ["k0", "k1", "k2"], "nothing was evicted for what can never fit");
     pool.put(a, "k3", KIB);
     pool.pass(20);

@@ -2,8 +2,8 @@
 //! figures -- --ignored --nocapture`.
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, RemoveAll, SegmentSpec, SessionSpec, Sight,
-    Time,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutStarted, RemoveAll, SegmentSpec, SessionSpec, Sight,
+    StartOutcome, Time,
 };
 use mooncake_ids::SegmentUuid;
 
@@ -48,7 +48,7 @@ impl Run {
         let ended: Vec<Ended> = slots
             .iter()
             .map(|slot| {
-                let PutSlot::Placed(replicas) = slot else { panic!("{slot:?}") };
+                let StartOutcome::Placed(replicas) = slot else { panic!("{slot:?}") };
                 Ended {
                     replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(),
                     crc32c: 7,

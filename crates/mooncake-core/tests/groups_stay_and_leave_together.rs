@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{Config, PutConfig, PutSlot, Record, Sight};
+use mooncake_core::{Config, PutConfig, Record, Sight, StartOutcome};
 use mooncake_ids::SessionId;
 use pool::{KIB, Pool, is_full, placed, plain};
 
@@ -121,7 +121,7 @@ fn a_replacement_stays_in_the_group_and_another_one_is_refused() {
         pool.check();
     }
     for (key, group) in [("a0", "b"), ("single", "a")] {
-        assert!(matches!(pool.slots(session, &[(key, KIB)], &replacing(group))[0], PutSlot::Refused(_)));
+        assert!(matches!(pool.slots(session, &[(key, KIB)], &replacing(group))[0], StartOutcome::Refused(_)));
     }
     // What is not there joins the group that is asked for.
     pool.remove(session, "b0", true);

@@ -2,7 +2,9 @@
 
 mod pool;
 
-use mooncake_core::{Config, EndOutcome, Ended, Origin, PutConfig, PutSlot, PutStarted, Record, Refused, SegmentSpec};
+use mooncake_core::{
+    Config, EndOutcome, Ended, Origin, PutConfig, PutStarted, Record, Refused, SegmentSpec, StartOutcome,
+};
 use mooncake_ids::Rid;
 use pool::{KIB, Pool, durable, placed, plain, replayed, uuid};
 
@@ -24,7 +26,7 @@ fn what_is_larger_than_clients_ask_for_at_a_time_is_done_all_the_same_and_counte
     let (most, more) = entries.split_at(512);
     for (entries, counted) in [(most, 0), (more, 1)] {
         let slots = pool.slots(a, entries, &plain());
-        assert!(slots.iter().all(|slot| matches!(slot, PutSlot::Placed(_))));
+        assert!(slots.iter().all(|slot| matches!(slot, StartOutcome::Placed(_))));
         assert_eq!(pool.core.stats().counters.large_requests, counted);
     }
     let (origin, keys) = (pool.origin(a), keys.iter().map(String::as_bytes).collect::<Vec<_>>());
@@ -166,7 +168,10 @@ fn an_epoch_ends_before_its_numbers_do() {
     let origin = pool.origin(a);
     let started = pool.core.put_start(pool.now, origin, &[(b"k", 1)], &config, false, &mut pool.fx).unwrap();
     assert_eq!(pool.core.epoch().number, 2);
-    assert!(matches!(started, PutStarted::Now(slots) if matches!(slots[0], PutSlot::Full(_))), "its owner is asked");
+    assert!(
+        matches!(started, PutStarted::Now(slots) if matches!(slots[0], StartOutcome::Full(_))),
+        "its owner is asked"
+    );
     pool.collect();
     pool.core.epoch_taken(pool.now, a, 2, &[uuid(1)], &mut pool.fx);
     let new = pool.reserve(a, "k", 1)[0].rid;

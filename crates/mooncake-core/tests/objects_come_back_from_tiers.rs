@@ -5,7 +5,7 @@ mod pool;
 
 use std::collections::BTreeSet;
 
-use mooncake_core::{Config, Promotion, PutConfig, PutSlot, RemoveOutcome, SegmentNo, TierProof};
+use mooncake_core::{Config, Promotion, PutConfig, RemoveOutcome, SegmentNo, StartOutcome, TierProof};
 use mooncake_ids::{Rid, SessionId};
 use pool::tiers::{Promotion as Asked, WithTiers, whole};
 use pool::{KIB, Pool, Taken, durable, plain, replayed};
@@ -86,10 +86,13 @@ fn a_promotion_makes_no_put_busy_and_takes_nothing_of_its_session_s_cap() {
     let (mut pool, session, _) = cold(config, &["a", "b"]);
     let asked = found(&mut pool, session, &["a", "b"]);
     assert_eq!(asked.len(), 2);
-    assert!(matches!(pool.slot(session, "a", 4 * KIB), PutSlot::Exists));
+    assert!(matches!(pool.slot(session, "a", 4 * KIB), StartOutcome::Exists));
     let upsert = PutConfig { replace: true, ..plain() };
     let first = pool.reserve(session, "other", 4 * KIB);
-    assert!(matches!(pool.slots(session, &[("a", 8 * KIB)], &upsert)[0], PutSlot::Placed { .. }), "within the cap");
+    assert!(
+        matches!(pool.slots(session, &[("a", 8 * KIB)], &upsert)[0], StartOutcome::Placed { .. }),
+        "within the cap"
+    );
     pool.commit(session, &first);
     assert_eq!(pool.core.stats().unfinished_puts, 1);
     pool.check();

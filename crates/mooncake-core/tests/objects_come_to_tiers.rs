@@ -5,8 +5,8 @@ mod pool;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome,
-    SegmentNo, Sight, TierMount, TierProof, TierSpec, Verdict,
+    Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutStarted, Refused, RemoveOutcome,
+    SegmentNo, Sight, StartOutcome, TierMount, TierProof, TierSpec, Verdict,
 };
 use mooncake_ids::{Rid, SessionId, TIER_BLOCK};
 use pool::tiers::{WINDOW, WithTiers, spec, tier_uuid, whole};
@@ -78,7 +78,7 @@ fn clients_that_know_no_tiers_see_what_is_in_memory_and_replace_the_rest() {
     assert_eq!(pool.write_all(session, 1, 0), 1);
     pool.put(session, "large", 64 * KIB);
     assert_eq!([Sight::Tiers, Sight::Memory].map(|sight| pool.exists_for("k", sight)), [true, false]);
-    assert_eq!(pool.slot(session, "k", 4 * KIB), PutSlot::Exists);
+    assert_eq!(pool.slot(session, "k", 4 * KIB), StartOutcome::Exists);
     let older = pool.session(2);
     pool.core.set_sight(older, Sight::Memory);
     let again = pool.put(older, "k", 8 * KIB);
@@ -260,8 +260,8 @@ fn a_put_waits_a_little_for_the_tier_to_have_what_it_would_lose() {
     assert!(pool.woken.is_empty(), "the owner answers");
     pool.written(session, 1, &[(orders[1].rid, Some(0))]);
     let slots = pool.woken.remove(&ticket).expect("the second one can leave");
-    assert!(matches!(slots[0], PutSlot::Placed(_)) && pool.exists("k1") && pool.exists("k0"));
-    let PutSlot::Placed(replicas) = &slots[0] else { panic!() };
+    assert!(matches!(slots[0], StartOutcome::Placed(_)) && pool.exists("k1") && pool.exists("k0"));
+    let StartOutcome::Placed(replicas) = &slots[0] else { panic!() };
     assert_eq!(pool.commit(session, replicas), EndOutcome::Committed);
     // No put fails because of a disk: a tier that answers nothing good is waited for a quarter of a second.
     let ticket = pool.park(session, &[("newer", 4 * KIB)]);
@@ -273,7 +273,7 @@ fn a_put_waits_a_little_for_the_tier_to_have_what_it_would_lose() {
         waited += 20;
     }
     assert!((240..=300).contains(&waited), "{waited} ms");
-    assert!(matches!(pool.woken.remove(&ticket).unwrap()[0], PutSlot::Placed(_)));
+    assert!(matches!(pool.woken.remove(&ticket).unwrap()[0], StartOutcome::Placed(_)));
     assert_eq!(pool.core.stats().counters.evicted_unwritten_objects, 1);
     pool.check();
 }
@@ -331,14 +331,14 @@ fn a_tier_of_which_nothing_was_asked_is_asked_before_anything_is_lost() {
     assert!(pool.woken.is_empty(), "memory is full before the first tick");
     pool.pass(20);
     assert!(pool.write_all(session, 1, 0) > 0);
-    assert!(matches!(pool.woken.remove(&ticket).unwrap()[0], PutSlot::Placed(_)));
+    assert!(matches!(pool.woken.remove(&ticket).unwrap()[0], StartOutcome::Placed(_)));
     assert_eq!(pool.core.stats().counters.evicted_unwritten_objects, 0);
     // One that has answered nothing for a while is waited for no longer.
     pool.pass(600);
     assert!(!pool.orders(session).is_empty());
     let started = pool.start(session, &[("newer", 16 * KIB)], &plain(), true);
     let PutStarted::Now(slots) = started else { panic!("it waits") };
-    assert!(matches!(slots[0], PutSlot::Placed(_)));
+    assert!(matches!(slots[0], StartOutcome::Placed(_)));
     assert!(pool.core.stats().counters.evicted_unwritten_objects > 0);
     pool.check();
 }
@@ -361,7 +361,7 @@ fn with_offload_on_evict_only_the_coldest_of_a_full_segment_are_written() {
     // A put that needs room waits for no disk.
     let started = pool.start(session, &[("new", 8 * KIB)], &plain(), true);
     let PutStarted::Now(slots) = started else { panic!("it waits") };
-    assert!(matches!(slots[0], PutSlot::Placed(_)));
+    assert!(matches!(slots[0], StartOutcome::Placed(_)));
     pool.check();
 }
 
@@ -464,6 +464,6 @@ fn views_are_over_memory_alone() {
     assert_eq!(view.replicas.len(), 1);
     assert_eq!(placed(&pool.slot(session, "large", 62 * KIB)).len(), 1, "what is under a view stays");
     pool.unpin(session, view.replicas[0].rid);
-    assert!(matches!(pool.slot(session, "larger", 63 * KIB), PutSlot::Full(_)));
+    assert!(matches!(pool.slot(session, "larger", 63 * KIB), StartOutcome::Full(_)));
     pool.check();
 }

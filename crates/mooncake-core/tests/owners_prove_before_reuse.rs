@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{Absent, EndOutcome, Push, PutConfig, PutSlot, Resumed};
+use mooncake_core::{Absent, EndOutcome, Push, PutConfig, Resumed, StartOutcome};
 use mooncake_ids::SegmentUuid;
 use pool::{KIB, Pool, is_full, placed, plain, replayed, uuid};
 
@@ -20,7 +20,7 @@ fn an_abnormal_end_frees_the_key_at_once_and_the_extent_only_on_the_owners_word(
     pool.restart(None);
     pool.resume(a, &[1], &[], 1).unwrap();
     assert_eq!(pool.take_fences(a), [(old[0].rid, false)], "asked again");
-    assert!(!matches!(pool.slot(a, "l", 3 * KIB), PutSlot::Placed(_)), "no clock frees it");
+    assert!(!matches!(pool.slot(a, "l", 3 * KIB), StartOutcome::Placed(_)), "no clock frees it");
     pool.fence_done(b, &[old[0].rid]);
     assert_eq!(pool.core.stats().quarantined_extents, 1, "nobody but the owner");
     pool.fence_done(a, &[old[0].rid, old[0].rid]);
@@ -110,7 +110,7 @@ fn an_owner_that_obeys_already_is_not_asked() {
     pool.restart(Some(7));
     pool.resume(a, &[1], &[], 7).unwrap();
     assert!(!pool.pushes.iter().any(|(_, push)| matches!(push, Push::TakeEpoch(_))));
-    assert!(matches!(pool.slot(a, "k", KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(a, "k", KIB), StartOutcome::Placed(_)));
     pool.restart(None);
     assert_eq!(pool.core.epoch().number, 7);
 }

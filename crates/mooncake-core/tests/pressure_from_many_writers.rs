@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, Ended, PutConfig, PutSlot, PutStarted, Replica, Ticket};
+use mooncake_core::{EndOutcome, Ended, PutConfig, PutStarted, Replica, StartOutcome, Ticket};
 use mooncake_ids::SessionId;
 use pool::{KIB, Pool, plain};
 
@@ -62,14 +62,14 @@ impl Writer {
         }
     }
 
-    fn take(&mut self, slots: Vec<PutSlot>) {
+    fn take(&mut self, slots: Vec<StartOutcome>) {
         for (key, slot) in std::mem::take(&mut self.rest).into_iter().zip(slots) {
             match slot {
-                PutSlot::Placed(replicas) => {
+                StartOutcome::Placed(replicas) => {
                     self.config.first_rid = self.config.first_rid.or(Some(replicas[0].rid));
                     self.writing.push(replicas.to_vec());
                 }
-                PutSlot::Full(_) if self.rounds < ROUNDS => self.rest.push(key),
+                StartOutcome::Full(_) if self.rounds < ROUNDS => self.rest.push(key),
                 _ => self.refused += 1,
             }
         }

@@ -3,8 +3,8 @@
 mod pool;
 
 use mooncake_core::{
-    Config, EndOutcome, Ended, Origin, PinKind, PlacementStrategy, PutConfig, PutSlot, PutStarted, Record, Refused,
-    Remembered, RemoveOutcome,
+    Config, EndOutcome, Ended, Origin, PinKind, PlacementStrategy, PutConfig, PutStarted, Record, Refused, Remembered,
+    RemoveOutcome, StartOutcome,
 };
 use pool::{KIB, Pool, is_busy, is_full, placed, plain};
 
@@ -16,7 +16,7 @@ fn a_put_is_readable_once_it_is_ended_and_not_before() {
     assert_eq!(pool.commit(a, &replicas), EndOutcome::Committed);
     let found = pool.get("k").unwrap();
     assert_eq!((found.size, found.crc32c, found.replicas.as_slice()), (5000, 7, &replicas[..]));
-    assert_eq!(pool.slot(a, "k", 1), PutSlot::Exists);
+    assert_eq!(pool.slot(a, "k", 1), StartOutcome::Exists);
     assert_eq!(pool.core.stats().used_bytes, 5 * KIB);
     pool.check();
 }
@@ -191,34 +191,34 @@ fn a_repeated_end_is_known_to_a_master_that_began_from_a_snapshot() {
 fn one_key_in_a_batch_twice_is_placed_once() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let slots = pool.slots(a, &[("k", 100), ("k", 100), ("l", 100)], &plain());
-    assert!(matches!(slots[0], PutSlot::Placed(_)) && slots[1] == PutSlot::Exists);
-    assert!(matches!(slots[2], PutSlot::Placed(_)));
+    assert!(matches!(slots[0], StartOutcome::Placed(_)) && slots[1] == StartOutcome::Exists);
+    assert!(matches!(slots[2], StartOutcome::Placed(_)));
 }
 
 #[test]
 fn senseless_puts_are_refused() {
     let (mut pool, a) = Pool::single(64 * KIB);
-    assert!(matches!(pool.slot(a, "", 100), PutSlot::Refused(_)));
-    assert!(matches!(pool.slot(a, "k", 0), PutSlot::Refused(_)));
+    assert!(matches!(pool.slot(a, "", 100), StartOutcome::Refused(_)));
+    assert!(matches!(pool.slot(a, "k", 0), StartOutcome::Refused(_)));
 }
 
 #[test]
 fn what_can_never_fit_is_told_at_once_with_figures() {
     let (mut pool, a) = Pool::single(64 * KIB);
-    let PutSlot::TooLarge(reason) = pool.slot(a, "k", 65 * KIB) else { panic!() };
+    let StartOutcome::TooLarge(reason) = pool.slot(a, "k", 65 * KIB) else { panic!() };
     assert!(reason.contains("65536 bytes"), "{reason}");
     pool.put_with(a, "v", 8 * KIB, &PutConfig { pin: PinKind::Hard, ..plain() });
     pool.pin(a, "v").unwrap();
-    let PutSlot::TooLarge(reason) = pool.slot(a, "k", 57 * KIB) else { panic!() };
+    let StartOutcome::TooLarge(reason) = pool.slot(a, "k", 57 * KIB) else { panic!() };
     assert!(reason.contains("8192 are pinned"), "{reason}");
-    assert!(matches!(pool.slot(a, "k", 56 * KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(a, "k", 56 * KIB), StartOutcome::Placed(_)));
 }
 
 #[test]
 fn a_pool_that_nobody_lends_memory_to_is_full_at_once_as_owners_may_still_come() {
     let mut empty = Pool::new();
     let session = empty.session(1);
-    let PutSlot::Full(reason) = empty.slot(session, "k", 1) else { panic!() };
+    let StartOutcome::Full(reason) = empty.slot(session, "k", 1) else { panic!() };
     assert!(reason.contains("no client lends memory"), "{reason}");
     let stats = empty.core.stats();
     assert_eq!((stats.counters.put_full, stats.counters.put_too_large), (1, 0));
@@ -237,13 +237,13 @@ fn unfinished_puts_are_capped_per_session_but_one_put_never_is() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let whole = pool.reserve(a, "k", 60 * KIB);
     let slot = pool.slot(a, "l", KIB);
-    assert!(matches!(&slot, PutSlot::Full(reason) if reason.contains("its limit is 32768")), "{slot:?}");
+    assert!(matches!(&slot, StartOutcome::Full(reason) if reason.contains("its limit is 32768")), "{slot:?}");
     let b = pool.session(2);
-    assert!(matches!(pool.slot(b, "m", KIB), PutSlot::Placed(_)), "others are not held up");
+    assert!(matches!(pool.slot(b, "m", KIB), StartOutcome::Placed(_)), "others are not held up");
     let ticket = pool.park(a, &[("l", KIB)]);
-    assert!(matches!(pool.slot(b, "n", KIB), PutSlot::Placed(_)), "not even by a parked one");
+    assert!(matches!(pool.slot(b, "n", KIB), StartOutcome::Placed(_)), "not even by a parked one");
     pool.commit(a, &whole);
-    assert!(matches!(pool.woken[&ticket][0], PutSlot::Placed(_)));
+    assert!(matches!(pool.woken[&ticket][0], StartOutcome::Placed(_)));
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn small_keys_of_a_request_lie_side_by_side_and_large_ones_and_requests_are_spre
             assert!(extents.windows(2).all(next_to), "{extents:?}");
         }
     }
-    let segments_of = |placed: &[PutSlot]| {
+    let segments_of = |placed: &[StartOutcome]| {
         let segments = placed.iter().map(|slot| pool::placed(slot)[0].extent.segment);
         segments.collect::<std::collections::BTreeSet<_>>().len()
     };
@@ -379,12 +379,12 @@ fn a_failed_replica_is_fenced_and_the_good_one_stays() {
 }
 
 #[test]
-fn a_put_without_a_good_replica_is_revoked() {
+fn a_put_without_a_good_replica_is_aborted() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let replicas = pool.reserve(a, "k", 100);
-    assert_eq!(pool.end(a, &[(replicas[0].rid, false)], 7), EndOutcome::Revoked);
+    assert_eq!(pool.end(a, &[(replicas[0].rid, false)], 7), EndOutcome::Aborted);
     assert!(!pool.exists("k"));
-    assert!(matches!(pool.slot(a, "k", 100), PutSlot::Placed(_)), "the key is free at once");
+    assert!(matches!(pool.slot(a, "k", 100), StartOutcome::Placed(_)), "the key is free at once");
     assert_eq!(pool.core.stats().quarantined_extents, 1);
 }
 
@@ -461,7 +461,7 @@ fn an_end_that_may_be_said_again_loses_nothing_while_its_owner_is_away_and_all_w
     assert_eq!(pool.end_if_live(writer, &said(&overdue), 7, true), EndOutcome::Superseded);
     let [bad, gone] = ["bad", "gone"].map(|key| pool.reserve(writer, key, 100));
     pool.anchor_lost(a);
-    assert_eq!(pool.end_if_live(writer, &[(bad[0].rid, false)], 7, true), EndOutcome::Revoked, "no copy is good");
+    assert_eq!(pool.end_if_live(writer, &[(bad[0].rid, false)], 7, true), EndOutcome::Aborted, "no copy is good");
     assert_eq!(pool.end_if_live(writer, &said(&gone), 7, true), EndOutcome::Hidden);
     pool.over(a);
     assert_eq!(pool.end_if_live(writer, &said(&gone), 7, true), EndOutcome::Superseded);
@@ -563,7 +563,12 @@ fn why_keys_are_busy_or_too_large_is_said_once_a_request_and_in_no_log() {
     let huge = 128 * KIB;
     let entries = [("huge1", huge), ("k1", KIB), ("huge2", 2 * huge), ("k2", KIB)];
     let slots = pool.slots(b, &entries, &plain());
-    let [PutSlot::TooLarge(large), PutSlot::Busy(busy), PutSlot::TooLarge(larger), PutSlot::Busy(busier)] = &slots[..]
+    let [
+        StartOutcome::TooLarge(large),
+        StartOutcome::Busy(busy),
+        StartOutcome::TooLarge(larger),
+        StartOutcome::Busy(busier),
+    ] = &slots[..]
     else {
         panic!("{slots:?}")
     };
@@ -574,6 +579,6 @@ fn why_keys_are_busy_or_too_large_is_said_once_a_request_and_in_no_log() {
         Record::Replied { session, reply: Remembered::PutStart(slots), .. } if *session == b => Some(slots.clone()),
         _ => None,
     });
-    let (large, busy) = (PutSlot::TooLarge(String::new()), PutSlot::Busy(String::new()));
+    let (large, busy) = (StartOutcome::TooLarge(String::new()), StartOutcome::Busy(String::new()));
     assert_eq!(logged, Some(vec![large.clone(), busy.clone(), large, busy]));
 }

@@ -2,12 +2,12 @@
 
 mod pool;
 
-use mooncake_core::{Populated, PutConfig, PutSlot, STEP_OBJECTS, Ticket};
+use mooncake_core::{Populated, PutConfig, STEP_OBJECTS, StartOutcome, Ticket};
 use mooncake_ids::{Rid, SessionId};
 use pool::{KIB, Pool, is_full, placed, plain, uuid};
 
 fn is_placed(pool: &Pool, ticket: Ticket) -> bool {
-    pool.woken.get(&ticket).is_some_and(|slots| matches!(slots[0], PutSlot::Placed(_)))
+    pool.woken.get(&ticket).is_some_and(|slots| matches!(slots[0], StartOutcome::Placed(_)))
 }
 
 /// 8 KiB, of which an unfinished put has all but one.
@@ -182,7 +182,7 @@ fn a_segment_too_small_for_a_put_is_not_waited_for() {
     let b = pool.session(2);
     pool.put(a, "old", 8 * KIB);
     pool.try_mount(b, 2, 4 * KIB, KIB).unwrap();
-    assert!(matches!(pool.slot(a, "k", 8 * KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(a, "k", 8 * KIB), StartOutcome::Placed(_)));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn the_next_key_of_a_batch_may_have_the_room_that_a_replacement_could_not() {
     pool.put(a, "old", 3 * KIB);
     let replace = PutConfig { replace: true, ..plain() };
     let slots = pool.slots(a, &[("old", 2 * KIB), ("new", 2 * KIB)], &replace);
-    assert!(is_full(&slots[0]) && matches!(slots[1], PutSlot::Placed(_)), "{slots:?}");
+    assert!(is_full(&slots[0]) && matches!(slots[1], StartOutcome::Placed(_)), "{slots:?}");
     pool.check();
 }
 
@@ -234,7 +234,7 @@ fn a_key_that_many_wait_for_is_not_given_to_a_newcomer_before_they_have_heard_of
     let waits = pool.park(b, &entries);
     pool.abort(a, rids[0], true);
     assert!(!pool.woken.contains_key(&waits) && pool.core.keeps_waiting(), "too many keys to look at beside an abort");
-    assert!(matches!(pool.slot(c, "k0", KIB), PutSlot::Busy(_)));
+    assert!(matches!(pool.slot(c, "k0", KIB), StartOutcome::Busy(_)));
     pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx);
     pool.collect();
     assert!(is_placed(&pool, waits));

@@ -3,7 +3,7 @@
 
 mod pool;
 
-use mooncake_core::{Populated, PutConfig, PutSlot, PutStarted};
+use mooncake_core::{Populated, PutConfig, PutStarted, StartOutcome};
 use mooncake_ids::SessionId;
 use pool::{KIB, Pool, plain, uuid};
 
@@ -32,7 +32,7 @@ fn park(pool: &mut Pool, session: SessionId, keys: &[(&str, u64)]) -> mooncake_c
     }
 }
 
-fn replicas(slot: &PutSlot) -> usize {
+fn replicas(slot: &StartOutcome) -> usize {
     pool::placed(slot).len()
 }
 
@@ -80,7 +80,7 @@ fn of_a_batch_those_keys_wait_that_have_to() {
     let started = pool.start(a, &[("k", 2 * KIB), ("l", 2 * KIB)], &two(), false);
     let PutStarted::Now(slots) = started else { panic!("{started:?}") };
     assert_eq!(replicas(&slots[0]), 2);
-    assert!(matches!(&slots[1], PutSlot::Full(why) if why.contains("populated")), "{slots:?}");
+    assert!(matches!(&slots[1], StartOutcome::Full(why) if why.contains("populated")), "{slots:?}");
 }
 
 #[test]

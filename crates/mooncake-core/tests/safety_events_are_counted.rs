@@ -17,7 +17,7 @@ fn fences_quarantine_and_its_age() {
     let stats = pool.core.stats();
     assert_eq!((stats.quarantined_extents, stats.quarantined_bytes), (2, 3 * KIB));
     assert_eq!((stats.counters.fences_asked, stats.counters.fences_done), (2, 0));
-    assert_eq!((stats.counters.puts_revoked, stats.counters.puts_expired), (1, 1));
+    assert_eq!((stats.counters.puts_aborted, stats.counters.puts_expired), (1, 1));
     assert!((31_000_000..32_000_000).contains(&pool.core.quarantine_age_us(pool.now)), "the older one's");
     let fences: Vec<Rid> = pool.take_fences(a).into_iter().map(|(rid, _)| rid).collect();
     pool.fence_done(b, &fences);
@@ -129,7 +129,7 @@ fn what_callers_ask_and_what_comes_of_it() {
     }
     let c = pool.reserve(a, "c", KIB)[0].rid;
     let slots = pool.slots(b, &[("a", KIB), ("c", KIB), ("full", 4 * KIB)], &plain());
-    assert!(slots[0] == mooncake_core::PutSlot::Exists && pool::is_busy(&slots[1]) && pool::is_full(&slots[2]));
+    assert!(slots[0] == mooncake_core::StartOutcome::Exists && pool::is_busy(&slots[1]) && pool::is_full(&slots[2]));
     let stats = pool.core.stats();
     assert_eq!((stats.counters.put_keys, stats.counters.put_placed, stats.counters.put_exists), (8, 3, 1));
     assert_eq!(
@@ -141,7 +141,7 @@ fn what_callers_ask_and_what_comes_of_it() {
     pool.end(a, &[(c, false)], 1);
     pool.end(a, &[(c, true)], 1);
     let stats = pool.core.stats();
-    assert_eq!((stats.counters.puts_revoked, stats.counters.puts_superseded, stats.unfinished_bytes), (1, 1, 0));
+    assert_eq!((stats.counters.puts_aborted, stats.counters.puts_superseded, stats.unfinished_bytes), (1, 1, 0));
     assert_eq!(
         (stats.counters.evicted_objects, stats.counters.evicted_bytes),
         (2, 2 * KIB),

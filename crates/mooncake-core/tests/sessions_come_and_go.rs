@@ -3,7 +3,7 @@
 mod pool;
 
 use mooncake_core::{
-    Absent, EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP_OBJECTS, SegmentState,
+    Absent, EndOutcome, Extent, ListedViews, Push, Refused, RemoveOutcome, STEP_OBJECTS, SegmentState, StartOutcome,
 };
 use mooncake_ids::SessionId;
 use pool::{KIB, Pool, is_full, secret, uuid};
@@ -20,7 +20,7 @@ fn objects_of_an_absent_owner_are_hidden_not_forgotten() {
     assert_eq!(asked, Ok(vec![Err(Absent::OwnersAway), Err(Absent::Unknown)]), "stored, and not to be had now");
     assert_eq!((pool.core.stats().keys, pool.core.stats().capacity_bytes), (0, 0));
     assert_eq!(pool.core.segments().next().unwrap().state, SegmentState::Hidden);
-    assert!(matches!(pool.slot(b, "l", KIB), PutSlot::Full(_)), "nothing is placed there");
+    assert!(matches!(pool.slot(b, "l", KIB), StartOutcome::Full(_)), "nothing is placed there");
     pool.resume(a, &[1], &[], 1).unwrap();
     assert!(pool.exists("k"));
     assert_eq!((pool.core.stats().keys, pool.core.stats().capacity_bytes), (1, 16 * KIB));
@@ -388,7 +388,7 @@ fn a_segment_that_leaves_is_read_until_its_grace_is_over_and_takes_nothing_new()
     assert_eq!(pool.commit(a, &under_way), EndOutcome::Committed);
     assert!(pool.exists("k") && pool.get("late").is_some());
     // What fits there only fits nowhere.
-    assert!(matches!(pool.slot(a, "large", 9 * KIB), PutSlot::TooLarge(_)));
+    assert!(matches!(pool.slot(a, "large", 9 * KIB), StartOutcome::TooLarge(_)));
     pool.check();
     pool.pass(900);
     assert!(pool.get("k").is_some());
@@ -452,7 +452,7 @@ fn a_grace_begins_anew_with_a_restarted_master_and_can_be_cut_short() {
     pool.resume(a, &[1], &[], 1).unwrap();
     pool.pass(800);
     assert!(pool.get("k").is_some());
-    assert!(!matches!(pool.slot(a, "new", KIB), PutSlot::Placed(_)));
+    assert!(!matches!(pool.slot(a, "new", KIB), StartOutcome::Placed(_)));
     leave(&mut pool, 0);
     assert!(pool.get("k").is_none());
     pool.check();

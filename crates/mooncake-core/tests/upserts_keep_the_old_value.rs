@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, PinKind, PutConfig, PutSlot, PutStarted, RemoveOutcome, Replica};
+use mooncake_core::{EndOutcome, PinKind, PutConfig, PutStarted, RemoveOutcome, Replica, StartOutcome};
 use mooncake_ids::SessionId;
 use pool::{KIB, Pool, durable, is_busy, is_full, placed, plain, replayed};
 
@@ -39,14 +39,14 @@ fn what_is_missing_is_put() {
 }
 
 #[test]
-fn the_old_value_stays_after_a_revoke_an_abort_a_deadline_and_a_dead_writer() {
+fn the_old_value_stays_after_a_bad_end_an_abort_a_deadline_and_a_dead_writer() {
     for how in 0..5 {
         let (mut pool, a) = Pool::single(8 * KIB);
         let writer = pool.session(2);
         let old = pool.put(a, "k", 100);
         let new = begin(&mut pool, writer, "k", 300);
         match how {
-            0 => assert_eq!(pool.end(writer, &[(new[0].rid, false)], 1), EndOutcome::Revoked),
+            0 => assert_eq!(pool.end(writer, &[(new[0].rid, false)], 1), EndOutcome::Aborted),
             1 => pool.abort(writer, new[0].rid, true),
             2 => pool.pass(31_000),
             3 => pool.over(writer),
@@ -91,7 +91,7 @@ fn a_replacement_without_room_beside_the_old_value_is_refused_and_that_stays() {
     let (mut pool, a) = Pool::single(4 * KIB);
     let old = pool.put(a, "k", 3 * KIB);
     let refused = pool.slots(a, &[("k", 3 * KIB)], &replacing()).remove(0);
-    assert!(matches!(&refused, PutSlot::Full(reason) if reason.contains("3072 in the values")), "{refused:?}");
+    assert!(matches!(&refused, StartOutcome::Full(reason) if reason.contains("3072 in the values")), "{refused:?}");
     assert_eq!(pool.core.stats().replaced_bytes, 0);
     assert_eq!(pool.get("k").unwrap().replicas[0].rid, old[0].rid);
     pool.put(a, "large", 4 * KIB);
@@ -117,7 +117,7 @@ fn a_put_of_the_key_under_way_is_waited_for() {
     }
     // A plain put finds the value there, whatever becomes of it.
     let new = begin(&mut pool, b, "k", 300);
-    assert_eq!(pool.slot(a, "k", 10), PutSlot::Exists);
+    assert_eq!(pool.slot(a, "k", 10), StartOutcome::Exists);
     pool.commit(b, &new);
     pool.check();
 }

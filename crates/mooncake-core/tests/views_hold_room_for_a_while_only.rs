@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, PinKind, PutConfig, PutSlot};
+use mooncake_core::{EndOutcome, PinKind, PutConfig, StartOutcome};
 use mooncake_ids::{Rid, SessionId};
 use pool::{KIB, Pool, is_full, placed, plain};
 
@@ -19,9 +19,9 @@ fn viewed() -> (Pool, SessionId, SessionId, Vec<Rid>) {
     (pool, a, b, rids)
 }
 
-fn reason(slot: &PutSlot) -> &str {
+fn reason(slot: &StartOutcome) -> &str {
     match slot {
-        PutSlot::Full(reason) => reason,
+        StartOutcome::Full(reason) => reason,
         other => panic!("not full: {other:?}"),
     }
 }
@@ -84,7 +84,7 @@ fn a_put_that_waits_for_views_keeps_nobody_waiting_who_needs_less() {
     }
     assert_eq!(pool.core.stats().counters.evicted_objects, 4, "they leave for each other");
     pool.unpin(b, rids[5]);
-    assert!(matches!(&pool.woken[&large][0], PutSlot::Placed(_)), "and it comes as soon as it can");
+    assert!(matches!(&pool.woken[&large][0], StartOutcome::Placed(_)), "and it comes as soon as it can");
     pool.check();
 }
 
@@ -95,11 +95,11 @@ fn only_what_hard_pins_leave_is_the_measure_of_too_large() {
     let rid = pool.put(a, "viewed", 8 * KIB)[0].rid;
     pool.pin(a, "hard").unwrap();
     pool.pin(a, "viewed").unwrap();
-    let PutSlot::TooLarge(text) = pool.slot(a, "k", 57 * KIB) else { panic!() };
+    let StartOutcome::TooLarge(text) = pool.slot(a, "k", 57 * KIB) else { panic!() };
     assert!(text.contains("has 65536 bytes, of which 8192 are pinned hard"), "{text}");
     assert!(is_full(&pool.slot(a, "k", 56 * KIB)));
     pool.unpin(a, rid);
-    assert!(matches!(pool.slot(a, "k", 56 * KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(a, "k", 56 * KIB), StartOutcome::Placed(_)));
 
     // Removed, it is held by its view alone, for as long as that lasts.
     let (mut pool, a) = Pool::single(64 * KIB);
@@ -111,7 +111,7 @@ fn only_what_hard_pins_leave_is_the_measure_of_too_large() {
     pool.resume(a, &[1], &[hard], 1).unwrap();
     assert!(is_full(&pool.slot(a, "k", 64 * KIB)));
     pool.unpin(a, hard);
-    assert!(matches!(pool.slot(a, "k", 64 * KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(a, "k", 64 * KIB), StartOutcome::Placed(_)));
     pool.check();
 }
 
@@ -145,6 +145,6 @@ fn what_views_hold_on_a_segment_that_is_gone_is_held_by_nobody() {
     assert!(text.contains("4096 bytes are under views of client-3") && !text.contains("client-2"), "{text}");
     pool.close(b);
     pool.unpin(c, other);
-    assert!(matches!(pool.slot(c, "k", 16 * KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(c, "k", 16 * KIB), StartOutcome::Placed(_)));
     pool.check();
 }

@@ -2,12 +2,12 @@
 
 mod pool;
 
-use mooncake_core::{PutSlot, PutStarted, Replica, Ticket};
+use mooncake_core::{PutStarted, Replica, StartOutcome, Ticket};
 use mooncake_ids::SessionId;
 use pool::{KIB, Pool, is_busy, is_full, plain};
 
-fn is_placed(slot: &PutSlot) -> bool {
-    matches!(slot, PutSlot::Placed(_))
+fn is_placed(slot: &StartOutcome) -> bool {
+    matches!(slot, StartOutcome::Placed(_))
 }
 
 /// A pool that is full of one unfinished put of `a`.
@@ -40,7 +40,7 @@ fn a_commit_answers_those_who_wait_for_the_key() {
     pool.commit(a, &k);
     for ticket in tickets {
         let slots = pool.woken.remove(&ticket).unwrap();
-        assert!(is_busy(&slots[0]) && slots[1] == PutSlot::Exists);
+        assert!(is_busy(&slots[0]) && slots[1] == StartOutcome::Exists);
     }
     pool.commit(a, &l);
 }
@@ -79,7 +79,7 @@ fn keys_of_a_writer_that_goes_away_are_given_to_those_in_line_at_once() {
         first.iter().map(|ticket| pool::placed(&pool.woken.remove(ticket).unwrap()[0])).collect();
     assert!(!pool.woken.contains_key(&second), "the first in line has it");
     pool.commit(b, &placed[399]);
-    assert_eq!(pool.woken[&second], [PutSlot::Exists]);
+    assert_eq!(pool.woken[&second], [StartOutcome::Exists]);
     pool.check();
 }
 
@@ -97,7 +97,7 @@ fn a_writer_that_is_away_yields_its_keys_so_many_at_a_time_and_all_of_them_in_th
     assert!(pool.log.len() - before <= 260, "{} records", pool.log.len() - before);
     pool.pass(20);
     let slots = pool.woken.remove(&ticket).expect("it has had its turns");
-    assert!(slots.iter().all(|slot| matches!(slot, PutSlot::TooLarge(_))), "{slots:?}");
+    assert!(slots.iter().all(|slot| matches!(slot, StartOutcome::TooLarge(_))), "{slots:?}");
     // Of this some is placed at once.
     let mut left: Vec<(&str, u64)> = keys[400..].iter().map(|key| (key.as_str(), KIB)).collect();
     for round in 0.. {
@@ -126,7 +126,7 @@ fn a_writer_that_is_back_before_those_in_line_have_heard_keeps_its_keys() {
     pool.put(a, "another", KIB);
     assert!(pool.woken.is_empty());
     pool.commit(writer, &k);
-    assert_eq!(pool.woken[&waits], [PutSlot::Exists]);
+    assert_eq!(pool.woken[&waits], [StartOutcome::Exists]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn room_goes_to_the_first_in_line_and_newcomers_do_not_barge() {
     let c = pool.session(3);
     let second = pool.park(c, &[("k2", 2 * KIB)]);
     let slot = pool.slot(b, "newcomer", KIB);
-    assert!(matches!(&slot, PutSlot::Full(reason) if reason.contains("others wait")), "{slot:?}");
+    assert!(matches!(&slot, StartOutcome::Full(reason) if reason.contains("others wait")), "{slot:?}");
     pool.abort(a, rid, true);
     assert!(pool.woken.is_empty(), "the extent is in quarantine");
     assert!(is_full(&pool.slot(b, "newcomer", KIB)) || !pool.woken.is_empty());
@@ -170,7 +170,7 @@ fn nobody_waits_for_room_longer_than_a_second() {
     pool.pass(980);
     assert!(pool.woken.is_empty());
     pool.pass(40);
-    let PutSlot::Full(reason) = &pool.woken[&ticket][0] else { panic!() };
+    let StartOutcome::Full(reason) = &pool.woken[&ticket][0] else { panic!() };
     assert!(reason.contains("8192 in unfinished puts"), "{reason}");
 }
 
@@ -260,7 +260,7 @@ fn the_end_of_a_session_answers_its_parked_requests() {
     let (mut pool, _, b, _) = stuffed();
     let ticket = pool.park(b, &[("k", KIB)]);
     pool.over(b);
-    assert!(matches!(pool.woken[&ticket][0], PutSlot::Refused(_)));
+    assert!(matches!(pool.woken[&ticket][0], StartOutcome::Refused(_)));
 }
 
 #[test]
@@ -277,8 +277,8 @@ fn two_clients_with_the_same_keys_in_opposite_order_both_finish() {
     }
     // It was answered with the first key that was there; it asks again for the rest.
     let first = pool.woken.remove(&ticket).unwrap();
-    assert_eq!(first.iter().filter(|slot| **slot == PutSlot::Exists).count(), 1);
+    assert_eq!(first.iter().filter(|slot| **slot == StartOutcome::Exists).count(), 1);
     let PutStarted::Now(slots) = pool.start(b, &backward, &plain(), true) else { panic!() };
-    assert!(slots.iter().all(|slot| *slot == PutSlot::Exists));
+    assert!(slots.iter().all(|slot| *slot == StartOutcome::Exists));
     pool.check();
 }

@@ -7,8 +7,8 @@ mod pool;
 use std::collections::BTreeSet;
 
 use mooncake_core::{
-    Core, Effects, EndOutcome, Extent, Origin, Push, PutConfig, PutSlot, Record, Refused, RemoveOutcome, Replica,
-    STEP_OBJECTS, To,
+    Core, Effects, EndOutcome, Extent, Origin, Push, PutConfig, Record, Refused, RemoveOutcome, Replica, STEP_OBJECTS,
+    StartOutcome, To,
 };
 use mooncake_ids::{Rid, SessionId};
 use pool::{KIB, Pool, Taken, is_full, plain, replayed, uuid};
@@ -85,11 +85,11 @@ fn puts_on_a_segment_that_goes_are_over_at_once_and_go_on_elsewhere() {
     pool.abort(writer, lost.unwrap().rid, false);
     assert_eq!(pool.commit(writer, &last(&twice, 3)), EndOutcome::Committed, "what is lost names no put any more");
     let again = pool.slot(other, &format!("alone{}", MANY - 4), KIB);
-    assert!(matches!(again, PutSlot::Placed(_)), "the key is free: {again:?}");
+    assert!(matches!(again, StartOutcome::Placed(_)), "the key is free: {again:?}");
     pool.commit(other, &pool::placed(&again));
     let steps = in_steps(&mut pool, |pool| _ = successor(pool));
     assert!(steps > 5, "{steps}");
-    assert!(matches!(pool.woken[&waits][..], [PutSlot::Placed(_)]), "its key was one of those that are free");
+    assert!(matches!(pool.woken[&waits][..], [StartOutcome::Placed(_)]), "its key was one of those that are free");
     let stats = pool.core.stats();
     assert_eq!((stats.unfinished_puts as usize, stats.quarantined_extents), (MANY - 2 + 1, 0));
     assert_eq!(pool.commit(writer, &twice[0]), EndOutcome::Committed);
@@ -189,7 +189,7 @@ fn puts_of_an_earlier_epoch_are_over_at_once_and_dropped_in_steps() {
     pool.collect();
     in_steps(&mut pool, |pool| assert_eq!(successor(pool).0.stats().quarantined_extents, 0));
     assert_eq!(pool.core.stats().quarantined_extents, 0);
-    assert!(matches!(pool.slot(writer, "whole", 4_000 * KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(writer, "whole", 4_000 * KIB), StartOutcome::Placed(_)));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn snapshot_beside_clearing(behind: usize, slices_before: usize, most: usize) {
             pool.commit(other, &writes_twice[met]);
             pool.commit(other, &writes_alone[met]);
             let again = pool.slot(other, &format!("writes alone{met}"), KIB);
-            assert!(matches!(again, PutSlot::Placed(_)), "{again:?}");
+            assert!(matches!(again, StartOutcome::Placed(_)), "{again:?}");
             pool.remove(owner, &format!("twice{met}"), true);
             pool.unpin(reader, viewed[met]);
             more = true;
@@ -325,7 +325,7 @@ fn very_many_segments_that_their_owner_holds_no_more_when_it_is_back_go_in_steps
         assert_eq!(core.stats().capacity_bytes, 16 * KIB);
     });
     assert!(steps > 10 && pool.core.stats().capacity_bytes == 16 * KIB, "{steps} steps");
-    assert!(matches!(pool.slot(writer, "k8", KIB), PutSlot::Placed(_)));
+    assert!(matches!(pool.slot(writer, "k8", KIB), StartOutcome::Placed(_)));
 }
 
 #[test]

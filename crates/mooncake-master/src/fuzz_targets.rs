@@ -76,7 +76,7 @@ fn log_header(bytes: &[u8]) {
 
 fn log_header_seeds() -> Vec<Vec<u8>> {
     let header = |kind| FileHeader { kind, log_id: LOG_ID, lsn: 9, boot_id: [7; 16] };
-    [FileKind::Segment, FileKind::Snapshot].map(|kind| header(kind).encode().to_vec()).to_vec()
+    [FileKind::Log, FileKind::Snapshot].map(|kind| header(kind).encode().to_vec()).to_vec()
 }
 
 fn snapshot(bytes: &[u8]) {

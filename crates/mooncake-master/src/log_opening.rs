@@ -93,7 +93,7 @@ pub fn open_log(
     } else {
         tracing::info!(
             path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
-            bytes = found.snapshot_bytes + found.segment_bytes, objects = replaying.core.objects(), "log replayed"
+            bytes = found.snapshot_bytes + found.log_file_bytes, objects = replaying.core.objects(), "log replayed"
         );
     }
     let sink = Sink::open(folder, found.log_id, found.last_lsn, *boot_id, witness)?;

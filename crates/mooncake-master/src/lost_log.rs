@@ -11,7 +11,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between two reminders.
 const REMIND_EVERY: Duration = Duration::from_secs(3600);
 
-/// For a log line, and with what to do.
+/// For a line of output, and with what to do.
 pub const REMINDER: &str = "STILL WITHOUT A LOG: a restart forgets every object. POST /api/v1/start_log to the metrics \
                             port begins a new one";
 

@@ -7,7 +7,7 @@ use mooncake_core::{Config, Core, Epoch, RecordRef};
 use crate::log::{Progress, Replay};
 use crate::machine::processes::LeftOpen;
 
-/// A line of the log that tells how far it is comes once in this time.
+/// Time between two lines of output that tell how far the replay has come.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// The core, and what the log says besides.
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// What was logged.
+    /// Lines of output.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<String>>>);
 

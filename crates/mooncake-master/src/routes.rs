@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mooncake_core::{Core, Push, PutSlot, Ticket};
+use mooncake_core::{Core, Push, StartOutcome, Ticket};
 use mooncake_ids::{Rid, SessionId};
 use mooncake_wire::encode_frame;
 use mooncake_wire::message::AnchorDown;
@@ -29,7 +29,7 @@ pub struct Routes {
 #[derive(Debug, Default)]
 struct Tables {
     anchors: Anchors<Arc<AnchorQueue>>,
-    parked: HashMap<Ticket, oneshot::Sender<Vec<PutSlot>>>,
+    parked: HashMap<Ticket, oneshot::Sender<Vec<StartOutcome>>>,
 }
 
 impl AnchorTable for &Routes {
@@ -53,7 +53,7 @@ impl Routes {
 
     /// What the caller waits on for a ticket that the core has just given. The caller still holds the core: the put
     /// that wakes the ticket comes later.
-    pub fn park(&self, _held: &Core, ticket: Ticket) -> oneshot::Receiver<Vec<PutSlot>> {
+    pub fn park(&self, _held: &Core, ticket: Ticket) -> oneshot::Receiver<Vec<StartOutcome>> {
         let (sender, receiver) = oneshot::channel();
         self.tables.lock().parked.insert(ticket, sender);
         receiver
@@ -89,11 +89,11 @@ impl DeliveryDriver for &Routes {
         anchor.finish();
     }
 
-    fn wake(&mut self, ticket: Ticket, slots: Vec<PutSlot>) {
+    fn wake(&mut self, ticket: Ticket, outcomes: Vec<StartOutcome>) {
         let waiting = self.tables.lock().parked.remove(&ticket);
         if let Some(waiting) = waiting {
             // The connection may have closed this instant; its guard cancels the ticket.
-            let _ = waiting.send(slots);
+            let _ = waiting.send(outcomes);
         }
     }
 }

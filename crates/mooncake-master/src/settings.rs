@@ -35,7 +35,7 @@ pub struct Settings {
     pub metrics_port: u16,
     /// Where the HTTP metadata server listens, if there is to be one.
     pub metadata_server: Option<SocketAddr>,
-    /// Log a summary line every 10 s.
+    /// Write a summary line to the output every 10 s.
     pub metric_reporting: bool,
     /// Times and shares of the core.
     pub core: Config,
@@ -55,7 +55,7 @@ pub struct Settings {
     pub connections: Limits,
     /// Called after many objects were freed, so that an allocator can give memory back.
     pub after_bulk_free: Option<fn()>,
-    /// Lines to say at start.
+    /// Lines of output at start.
     pub notes: Vec<String>,
 }
 

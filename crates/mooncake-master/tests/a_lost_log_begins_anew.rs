@@ -29,7 +29,7 @@ fn a_lost_log_degrades_health_until_a_new_one_is_begun_which_a_restart_reads() {
     assert!(status == "409" && refused["error_message"].as_str().unwrap().contains("not lost"), "{refused}");
 
     let usual = getrlimit(Resource::Fsize);
-    let size = std::fs::metadata(scratch.segments().pop().unwrap()).unwrap().len();
+    let size = std::fs::metadata(scratch.log_files().pop().unwrap()).unwrap().len();
     setrlimit(Resource::Fsize, Rlimit { current: Some(size + 40), ..usual }).unwrap();
     client.put("without", 1000);
     assert_eq!(degraded(&master), Value::from(vec!["log_lost"]));

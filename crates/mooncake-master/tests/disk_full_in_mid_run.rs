@@ -17,7 +17,7 @@ fn a_failing_append_renames_the_log_away_and_the_master_goes_on() {
     let log_id = seen.log_id;
 
     let usual = getrlimit(Resource::Fsize);
-    let size = std::fs::metadata(scratch.segments().pop().unwrap()).unwrap().len();
+    let size = std::fs::metadata(scratch.log_files().pop().unwrap()).unwrap().len();
     setrlimit(Resource::Fsize, Rlimit { current: Some(size + 40), ..usual }).unwrap();
     let after = client.put("after", 1000);
     setrlimit(Resource::Fsize, usual).unwrap();

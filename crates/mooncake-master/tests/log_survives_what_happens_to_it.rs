@@ -64,7 +64,7 @@ fn replayed_objects_are_invisible_until_their_owner_is_back() {
 fn a_torn_tail_is_cut_wherever_it_tears() {
     let scratch = Scratch::new();
     let mut client = written(&scratch);
-    let file = scratch.segments().pop().unwrap();
+    let file = scratch.log_files().pop().unwrap();
     let whole = fs::read(&file).unwrap();
     let backup = scratch.0.join("backup");
     copy(&scratch.current(), &backup);
@@ -89,7 +89,7 @@ fn a_torn_tail_is_cut_wherever_it_tears() {
 fn damage_with_good_frames_behind_it_stops_the_master_with_instructions() {
     let scratch = Scratch::new();
     let _client = written(&scratch);
-    let file = scratch.segments().pop().unwrap();
+    let file = scratch.log_files().pop().unwrap();
     let whole = fs::read(&file).unwrap();
     for at in [70, 90, whole.len() / 2] {
         let mut bytes = whole.clone();
@@ -113,7 +113,7 @@ fn a_missing_file_in_the_middle_stops_the_master() {
         client.put(key, 10);
         master.stop();
     }
-    fs::remove_file(&scratch.segments()[1]).unwrap();
+    fs::remove_file(&scratch.log_files()[1]).unwrap();
     let error = Running::try_start(scratch.settings()).err().expect("refuses to start").to_string();
     assert!(error.contains("is missing"), "{error}");
 }
@@ -193,7 +193,7 @@ fn a_log_that_another_host_has_written_to_raises_the_epoch_whatever_the_witness_
     let scratch = Scratch::new();
     let mut client = written(&scratch);
     // Bytes 32 to 47 of a header are the boot id of who made the file, the last four a sum over the rest.
-    let file = scratch.segments().pop().unwrap();
+    let file = scratch.log_files().pop().unwrap();
     let mut bytes = fs::read(&file).unwrap();
     bytes[32] ^= 1;
     let sum = mooncake_memory::crc32c(&bytes[..60]);
@@ -275,13 +275,13 @@ fn a_compacted_log_gives_the_same_state() {
         }
     }
     support::eventually("a snapshot", || scratch.snapshots().len() == 1);
-    support::eventually("old segments are removed", || scratch.segments().len() <= 2);
+    support::eventually("old log files are removed", || scratch.log_files().len() <= 2);
     for n in 400..450 {
         client.put(&format!("key-{n}"), 1000);
     }
     master.stop();
-    let size: u64 = scratch.segments().iter().map(|path| fs::metadata(path).unwrap().len()).sum();
-    assert!(size < 90_000, "{size} bytes of segments");
+    let size: u64 = scratch.log_files().iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    assert!(size < 90_000, "{size} bytes of log files");
     for _ in 0..2 {
         let master = Running::start(settings());
         let reply = client.resume(master.rpc);

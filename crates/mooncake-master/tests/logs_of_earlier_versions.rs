@@ -257,7 +257,7 @@ fn opens_with_all_that_is_in_it(text: &str, contents: &Contents) {
     for (name, bytes) in &written.files {
         fs::write(scratch.current().join(name), bytes).unwrap();
     }
-    let files = (scratch.snapshots().len(), scratch.segments().len());
+    let files = (scratch.snapshots().len(), scratch.log_files().len());
     assert_eq!(files, (1, contents.epoch as usize), "a snapshot, and behind it what each epoch has written");
     // Twice: as that version left it, then as this one has gone on with it.
     for epoch in [contents.epoch + 1, contents.epoch + 2] {
@@ -374,7 +374,7 @@ fn a_log_of_this_version_is_written() {
     let mut reader_again = back(&master, reader_of, &[], &pins, reader.sequence);
     let looked = pin(&mut reader_again, "plain");
     assert_eq!(looked, plain_pin);
-    support::eventually("a snapshot", || scratch.snapshots().len() == 1 && scratch.segments().len() == 1);
+    support::eventually("a snapshot", || scratch.snapshots().len() == 1 && scratch.log_files().len() == 1);
     master.stop();
 
     let master = Running::start(scratch.settings());
@@ -451,7 +451,7 @@ fn a_log_of_this_version_is_written() {
     {
         written.numbers.extend([(format!("{name}-session"), session), (format!("{name}-secret"), secret)]);
     }
-    for path in scratch.snapshots().iter().chain(&scratch.segments()) {
+    for path in scratch.snapshots().iter().chain(&scratch.log_files()) {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         written.files.push((name, fs::read(path).unwrap()));
     }

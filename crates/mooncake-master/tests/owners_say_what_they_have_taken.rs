@@ -114,7 +114,7 @@ fn another_epoch_of_the_same_number_that_was_taken_opens_nothing() {
     let bits = Feature::SegmentEpochs.bit();
     master.stop();
     forget(&scratch);
-    let copy: Vec<_> = scratch.segments().into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect();
+    let copy: Vec<_> = scratch.log_files().into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect();
     let taken = |resume: &mut ResumeSession, epoch| (resume.epoch_taken, resume.epochs) = (epoch, vec![epoch; 2]);
 
     let first = Running::start(scratch.settings());

@@ -147,7 +147,7 @@ pub enum CopyError {
     NoStaging {
         /// Ordinal of the device.
         device: i32,
-        /// Parts that there are.
+        /// Rings that there are.
         rings: usize,
         /// How long one was waited for.
         waited: Duration,

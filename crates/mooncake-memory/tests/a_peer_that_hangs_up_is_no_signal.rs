@@ -3,7 +3,7 @@
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
-use mooncake_memory::{Lending, Source};
+use mooncake_memory::{Source, Splice};
 
 #[test]
 fn a_peer_that_hangs_up_is_an_error_of_the_call_and_no_signal_to_the_program() {
@@ -15,9 +15,9 @@ fn a_peer_that_hangs_up_is_an_error_of_the_call_and_no_signal_to_the_program() {
     out.shutdown(Shutdown::Write).unwrap();
     let bytes = vec![1; 8 << 20];
     let parts = [Source::new(&bytes)];
-    let mut lending = Lending::of_sources(&parts).expect("a pipe");
-    let error = lending.send_sources(out.as_fd(), &parts, 0, false).unwrap_err();
+    let mut splice = Splice::of_sources(&parts).expect("a pipe");
+    let error = splice.send_sources(out.as_fd(), &parts, 0, false).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
     // What came is taken away before the thread hears signals again.
-    drop(lending);
+    drop(splice);
 }

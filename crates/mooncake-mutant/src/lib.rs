@@ -126,8 +126,8 @@ mutants! {
     EndsDoNotWaitForWrites,
     /// A put session ends although a byte was never written.
     HolesAreEnded,
-    /// A put session whose end was sent is taken back without a look at whether that end was carried out.
-    RevokesDoNotAsk,
+    /// A put session whose end was sent is aborted without a look at whether that end was carried out.
+    AbortsDoNotAsk,
     /// A put session is written after its end was sent.
     SealedSessionsAreWritten,
     /// What ends a put session ends whichever one its key has by then.

@@ -57,7 +57,7 @@ pub(crate) async fn remove(State(proxy): State<Arc<Proxy>>, headers: HeaderMap, 
         let unknown = || (StatusCode::NOT_FOUND, format!("{address} is not in {}_instances", kind.name()));
         let instance = proxy.fleet.remove(kind, &address).ok_or_else(unknown)?;
         proxy.scheduler.forget(instance.number);
-        tracing::info!(instance = %address, kind = kind.name(), in_flight = instance.in_flight(), "removed");
+        tracing::info!(instance = %address, kind = kind.name(), in_flight = instance.under_way(), "removed");
         Ok(format!("Removed {address} from {}_instances.", kind.name()))
     };
     said(removed.await)
@@ -141,7 +141,7 @@ impl Proxy {
             "decode_nodes": decode,
             "instances": instances,
             "requests": self.counts.requests(),
-            "running": self.admission.running(),
+            "running": self.admission.under_way(),
             "waiting": self.admission.waiting(),
             "model": self.options.model,
             "scheduling": self.options.scheduling.name(),
@@ -162,7 +162,7 @@ fn shown(one: &Instance, leaving: bool) -> Value {
         "bootstrap": one.address.bootstrap(),
         "health": health,
         "reason": reason,
-        "in_flight": one.in_flight(),
+        "in_flight": one.under_way(),
         "requests": one.requests.load(Ordering::Relaxed),
         "failures": one.failures.load(Ordering::Relaxed),
     })

@@ -10,7 +10,7 @@ use crate::fault::Fault;
 /// So many requests at a time, and so many more in a queue; a request that comes then is sent away.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    running: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
     running_max: usize,
     waiting_max: usize,
     waiting: AtomicUsize,
@@ -20,15 +20,15 @@ pub(crate) struct Admission {
 pub(crate) type Turn = OwnedSemaphorePermit;
 
 impl Admission {
-    pub fn new(running: usize, waiting: usize) -> Admission {
-        let running_max = running.clamp(1, Semaphore::MAX_PERMITS);
-        let running = Arc::new(Semaphore::new(running_max));
-        Admission { running, running_max, waiting_max: waiting, waiting: AtomicUsize::new(0) }
+    pub fn new(under_way: usize, waiting: usize) -> Admission {
+        let running_max = under_way.clamp(1, Semaphore::MAX_PERMITS);
+        let turns = Arc::new(Semaphore::new(running_max));
+        Admission { turns, running_max, waiting_max: waiting, waiting: AtomicUsize::new(0) }
     }
 
     /// Waits for a turn, first come, first served. A caller that goes leaves the queue.
     pub async fn enter(&self) -> Result<Turn, Fault> {
-        if let Ok(turn) = self.running.clone().try_acquire_owned() {
+        if let Ok(turn) = self.turns.clone().try_acquire_owned() {
             return Ok(turn);
         }
         if self.waiting.fetch_add(1, Ordering::SeqCst) >= self.waiting_max {
@@ -36,11 +36,11 @@ impl Admission {
             return Err(Fault::Crowded { waiting: self.waiting_max });
         }
         let _in_queue = InQueue(&self.waiting);
-        Ok(self.running.clone().acquire_owned().await.expect("it is never closed"))
+        Ok(self.turns.clone().acquire_owned().await.expect("it is never closed"))
     }
 
-    pub fn running(&self) -> usize {
-        self.running_max - self.running.available_permits()
+    pub fn under_way(&self) -> usize {
+        self.running_max - self.turns.available_permits()
     }
 
     pub fn waiting(&self) -> usize {

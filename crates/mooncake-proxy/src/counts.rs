@@ -47,7 +47,7 @@ pub(crate) struct Counts {
 
 /// Why no prefill instance's work was used for a prompt.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum DecodeOnly {
+pub(crate) enum DecodeOnlyReason {
     /// It was cheaper.
     Chosen,
     /// None did what it was asked.
@@ -115,7 +115,7 @@ impl Counts {
     }
 
     /// A decode instance has to compute a prompt.
-    pub fn decode_only(&self, why: DecodeOnly) {
+    pub fn decode_only(&self, why: DecodeOnlyReason) {
         self.decode_only[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -145,10 +145,11 @@ impl Counts {
         self.answered.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Everything, as Prometheus reads it: with the requests that wait and run, and the lines that were left out.
-    pub fn page(&self, under_way: (usize, usize), left_out: u64, fleet: &Fleet) -> String {
+    /// Everything, as Prometheus reads it: with the requests that wait and those under way, and the lines that were
+    /// left out.
+    pub fn page(&self, requests: (usize, usize), left_out: u64, fleet: &Fleet) -> String {
         let mut page = Page::text(&[]);
-        write(&mut page, self, under_way, left_out, &named(fleet));
+        write(&mut page, self, requests, left_out, &named(fleet));
         page.finish()
     }
 }
@@ -191,7 +192,7 @@ fn named(fleet: &Fleet) -> BTreeMap<String, Named> {
 fn write(
     page: &mut Page,
     counts: &Counts,
-    (waiting, running): (usize, usize),
+    (waiting, under_way): (usize, usize),
     left_out: u64,
     instances: &BTreeMap<String, Named>,
 ) {
@@ -210,7 +211,7 @@ fn write(
     let help = "requests whose client went before their answer was over";
     page.counter("mooncake_proxy_cancelled_total", help, read(&counts.cancelled));
     page.counter("mooncake_proxy_access_lines_left_out_total", "lines of the access log that nobody took", left_out);
-    page.gauge("mooncake_proxy_running", "requests under way", running);
+    page.gauge("mooncake_proxy_running", "requests under way", under_way);
     page.gauge("mooncake_proxy_queue_length", "requests that wait for their turn", waiting);
     let mut of_each = |kind, name, help, value: fn(&Named) -> u64| {
         let values = instances.iter().map(|(name, one)| (name.as_str(), value(one)));
@@ -220,7 +221,7 @@ fn write(
         one.here.as_ref().is_some_and(|one| one.is_well()).into()
     });
     of_each(Metric::Gauge, "mooncake_proxy_instance_in_flight", "requests it has", |one| {
-        one.sum(|one| one.in_flight().into())
+        one.sum(|one| one.under_way().into())
     });
     of_each(Metric::Counter, "mooncake_proxy_instance_requests_total", "requests it was given", |one| {
         one.sum(|one| one.requests.load(Ordering::Relaxed))

@@ -78,7 +78,7 @@ impl Proxy {
     /// Waits until the requests under way are over and their answers taken, or their time is.
     pub async fn drained(&self) {
         let end = Instant::now() + self.options.drain_timeout;
-        let left = || (self.admission.running() + self.admission.waiting(), self.behind.count());
+        let left = || (self.admission.under_way() + self.admission.waiting(), self.behind.count());
         while left() != (0, 0) && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -91,7 +91,7 @@ impl Proxy {
     /// All that is counted, as Prometheus reads it.
     pub fn metrics_page(&self) -> String {
         let left_out = self.log.as_ref().map_or(0, AccessLog::left_out);
-        self.counts.page((self.admission.waiting(), self.admission.running()), left_out, &self.fleet)
+        self.counts.page((self.admission.waiting(), self.admission.under_way()), left_out, &self.fleet)
     }
 
     /// A name that no other request has.

@@ -141,7 +141,7 @@ pub fn recovered(folder: &Path) -> Result<Phase, Box<dyn std::error::Error>> {
     let mut replayed = Replayed(Core::new(Config::default()));
     let found = recover(&folder.join("current"), &BOOT, &mut replayed)?.ok_or("there is no log")?;
     let seconds = began.elapsed();
-    let name = match found.snapshot_bytes > found.segment_bytes {
+    let name = match found.snapshot_bytes > found.log_file_bytes {
         true => "a restart behind a snapshot",
         false => "a restart without one",
     };

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, Push, PutConfig, PutSlot, PutStarted, STEP_OBJECTS, SegmentSpec, SessionSpec,
-    Sight, Ticket, Time, To,
+    Config, Core, Effects, Ended, Origin, Push, PutConfig, PutStarted, STEP_OBJECTS, SegmentSpec, SessionSpec, Sight,
+    StartOutcome, Ticket, Time, To,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use mooncake_master::log::{Folder, Log, LogError, Sink};
@@ -41,7 +41,7 @@ pub struct Pool {
     /// How long its operations took.
     pub holds: Holds,
     /// Requests that were answered behind the operation that did it.
-    pub woken: Vec<(Ticket, Vec<PutSlot>)>,
+    pub woken: Vec<(Ticket, Vec<StartOutcome>)>,
     size: Size,
     sequence: u64,
     /// Objects that have had a key.
@@ -147,8 +147,8 @@ impl Pool {
     ) -> Vec<Vec<Rid>> {
         let started = self.start(session, keys, GRANULE, config, true, kind);
         let PutStarted::Now(slots) = started else { return Vec::new() };
-        let placed = |slot: PutSlot| match slot {
-            PutSlot::Placed(replicas) => Some(replicas.iter().map(|replica| replica.rid).collect()),
+        let placed = |slot: StartOutcome| match slot {
+            StartOutcome::Placed(replicas) => Some(replicas.iter().map(|replica| replica.rid).collect()),
             _ => None,
         };
         slots.into_iter().filter_map(placed).collect()
@@ -195,7 +195,7 @@ impl Pool {
         }
         for (ticket, slots) in std::mem::take(&mut self.woken) {
             let placed = slots.into_iter().filter_map(|slot| match slot {
-                PutSlot::Placed(replicas) => Some(replicas.into_iter().map(|replica| replica.rid)),
+                StartOutcome::Placed(replicas) => Some(replicas.into_iter().map(|replica| replica.rid)),
                 _ => None,
             });
             let (rids, origin): (Vec<Rid>, _) = (placed.flatten().collect(), self.origin(parked[&ticket]));

@@ -226,7 +226,7 @@ impl Attachment {
         let (first, is_due) = {
             let mut remains = self.remains.borrow_mut();
             let first = remains.owner_ended();
-            (first, first && remains.calls_reclaimer())
+            (first, first && remains.calls_for_give_back())
         };
         if is_due {
             self.give_back();

@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use mooncake_core::{Config, Core, Effects, Epoch, Origin, Push, PutSlot, PutStarted, Record, Replica, Ticket, Time};
+use mooncake_core::{
+    Config, Core, Effects, Epoch, Origin, Push, PutStarted, Record, Replica, StartOutcome, Ticket, Time,
+};
 use mooncake_ids::SessionId;
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::anchor_frames::{Pongs, Said};
-use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};
+use mooncake_master::machine::anchors::{self, Anchor, Anchors, Replaced};
 use mooncake_master::machine::commit::{self, Batch, CommitDriver, End};
 use mooncake_master::machine::convert::{self, SoftPinTtl};
 use mooncake_master::machine::core_driver::CoreDriver;
@@ -91,7 +93,7 @@ struct State {
     epoch: Epoch,
     queues: BTreeMap<u32, Queue>,
     next_queue: u32,
-    parked: BTreeMap<Ticket, Slot<Vec<PutSlot>>>,
+    parked: BTreeMap<Ticket, Slot<Vec<StartOutcome>>>,
     /// Sessions whose processes have ended, as the clock has not found out yet.
     ended: Vec<SessionId>,
     /// How far its last commit gets, once it is to be the last.
@@ -223,9 +225,9 @@ impl DeliveryDriver for State {
         }
     }
 
-    fn wake(&mut self, ticket: Ticket, slots: Vec<PutSlot>) {
+    fn wake(&mut self, ticket: Ticket, outcomes: Vec<StartOutcome>) {
         if let Some(slot) = self.parked.remove(&ticket) {
-            slot.set(slots);
+            slot.set(outcomes);
         }
     }
 }
@@ -557,7 +559,7 @@ impl Master {
             });
             let heard = match heard {
                 Ok(Ok(heard)) => heard,
-                Ok(Err(Superseded)) | Err(Ended) => return,
+                Ok(Err(Replaced)) | Err(Ended) => return,
             };
             let state = self.state.borrow();
             if let Some(reply) = pongs.reply(&heard, true, Self::position(&state)) {
@@ -633,14 +635,14 @@ impl Master {
             started
         });
         match started.ok()? {
-            Ok(PutStarted::Now(slots)) => Some(CountedReply::put_start(&slots)),
+            Ok(PutStarted::Now(outcomes)) => Some(CountedReply::put_start(&outcomes)),
             Ok(PutStarted::Parked(ticket)) => Some(CountedReply::put_start(&self.wait_parked(ticket, from).await?)),
             Err(refused) => Some(CountedReply::refused(&refused, put.sizes.len())),
         }
     }
 
     /// Waits for what a put is told that is parked, as long as its caller does.
-    async fn wait_parked(&self, ticket: Ticket, from: &Receiver<ToMaster>) -> Option<Vec<PutSlot>> {
+    async fn wait_parked(&self, ticket: Ticket, from: &Receiver<ToMaster>) -> Option<Vec<StartOutcome>> {
         let (slot, hears_ends) = {
             let state = self.state.borrow();
             (state.parked[&ticket].clone(), state.hears_ends)

@@ -182,7 +182,7 @@ fn where_nothing_goes_wrong_no_put_is_overtaken_or_waits_too_long_and_what_is_th
         assert!(told.stored > 100 && told.read > 100 && told.loaded > 10 && told.viewed > 10, "seed {seed}: {told:?}");
         let unwanted = [
             ("superseded", stats.counters.puts_superseded),
-            ("revoked", stats.counters.puts_revoked),
+            ("aborted", stats.counters.puts_aborted),
             ("expired", stats.counters.puts_expired),
             ("fenced", stats.counters.fences_asked),
             ("bad", stats.counters.replicas_reported),

@@ -90,7 +90,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PositionIsForgotten
         | RecordsAreNotCompared
         | RecordsBeginAnywhere
-        | RevokesDoNotAsk
+        | AbortsDoNotAsk
         | SealedSessionsAreWritten
         | SessionsGoByName
         | SilentMastersAreWaitedFor

@@ -24,7 +24,7 @@ const ONCE_WRONG_WITH_LOST_ENDS: &[u64] = &[20_779_000_611, 7_000_838];
 const ONCE_WRONG_WITH_COPIES: &[u64] = &[60003378];
 
 const ONCE_WRONG_WITH_ALL: &[u64] = &[20_780_009_286];
-/// A revoke that the master did not hear left its key reserved for ten minutes.
+/// An abort that the master did not hear left its key reserved for ten minutes.
 const ONCE_WRONG_WITH_SESSIONS: &[u64] = &[20_783_000_014];
 
 const PLAN: Plan = Plan {
@@ -76,7 +76,7 @@ fn runs(name: &str, plan: Plan, schedules: u64) -> Sum {
 #[test]
 fn whatever_goes_wrong_no_promise_is_broken_and_all_comes_to_rest() {
     let sum = runs("trouble", Plan { whims: true, ..PLAN }, SCHEDULES);
-    assert_eq!(sum.calls.suspects, 0, "no replica is bad");
+    assert_eq!(sum.calls.replica_reports, 0, "no replica is bad");
 }
 
 #[test]

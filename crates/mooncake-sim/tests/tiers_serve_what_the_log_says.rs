@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mooncake_core::{
     Config, Core, Effects, EndOutcome, Ended, ListedViews, Offload, OrdersAnswered, Origin, Promoted, Push, PutConfig,
-    PutSlot, PutStarted, Record, RemoveAll, Replica, STEP_OBJECTS, SegmentSpec, SessionSpec, Sight, TierMount,
+    PutStarted, Record, RemoveAll, Replica, STEP_OBJECTS, SegmentSpec, SessionSpec, Sight, StartOutcome, TierMount,
     TierProof, TierSpec, Time, To, Verdict, Written,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
@@ -352,8 +352,8 @@ impl World {
             },
         };
         self.collect();
-        let PutSlot::Placed(replicas) = &slots[0] else {
-            assert!(slots[0] != PutSlot::Exists || self.truth(key).is_some(), "{key} is there, and was removed");
+        let StartOutcome::Placed(replicas) = &slots[0] else {
+            assert!(slots[0] != StartOutcome::Exists || self.truth(key).is_some(), "{key} is there, and was removed");
             return;
         };
         let process = self.process.as_mut().expect("it puts");

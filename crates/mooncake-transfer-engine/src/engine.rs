@@ -19,12 +19,12 @@ use crate::local_node::LocalNode;
 use crate::memory::buffers::{Buffer, Buffers};
 use crate::memory::mappable::Mappable;
 use crate::metadata::publisher::Publisher;
-use crate::metadata::{HttpMetadata, Metadata, Registry};
+use crate::metadata::{EngineDirectory, HttpMetadata, Metadata};
 use crate::notify::{Inbox, Notify};
 use crate::options::{EngineOptions, blocking_pool};
 use crate::peers::calls::Calls;
-use crate::peers::idle_paths::IdlePaths;
 use crate::peers::initiator::Initiator;
+use crate::peers::links::Links;
 use crate::peers::registry::PeerRegistry;
 use crate::peers::unresponsive::UnresponsivePeers;
 use crate::protocol::handshake::{Kind, Message};
@@ -100,7 +100,7 @@ impl Engine {
         cluster: &str,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Engine, EngineError> {
-        Engine::start(name, options, Some(Arc::new(Registry::new(Arc::from(service), cluster))), interrupted)
+        Engine::start(name, options, Some(Arc::new(EngineDirectory::new(Arc::from(service), cluster))), interrupted)
     }
 
     /// Starts an engine by Mooncake's connection string: `P2PHANDSHAKE`, or the URL of a metadata service, `http://` or
@@ -132,7 +132,7 @@ impl Engine {
     fn start(
         name: &str,
         options: EngineOptions,
-        registry: Option<Arc<Registry>>,
+        directory: Option<Arc<EngineDirectory>>,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Engine, EngineError> {
         let (host, _) = peer_name::split(name);
@@ -146,8 +146,8 @@ impl Engine {
             tracing::warn!(%error, limit, "the limit of open files cannot be raised; a peer takes several of them");
         }
         let os = EngineError::os;
-        let told = options.told(host, registry.is_some());
-        let fixed = registry.as_ref().and_then(|_| options.fixed_port(name));
+        let told = options.told(host, directory.is_some());
+        let fixed = directory.as_ref().and_then(|_| options.fixed_port(name));
         let Listeners { handshake, data, port, data_port } =
             listen::begin(&options, told.as_deref().unwrap_or(""), fixed)?;
         let id: EngineId = random_bytes().map_err(os("random bytes"))?;
@@ -157,11 +157,11 @@ impl Engine {
         let host_listener = if options.same_host { listen_abstract(&unix).ok().map(Guarded::new) } else { None };
         let unix = if host_listener.is_some() { unix } else { String::new() };
         let ports = Ports { handshake, data, host: host_listener };
-        let blocking_pool = registry.as_ref().map_or_else(blocking_pool, |registry| registry.blocking_pool());
+        let blocking_pool = directory.as_ref().map_or_else(blocking_pool, |directory| directory.blocking_pool());
         let deadline = Deadline::after(options.connect_timeout, interrupted);
-        let advertised = match (&registry, told) {
+        let advertised = match (&directory, told) {
             (Some(_), Some(told)) => Some(told),
-            (Some(registry), None) => Some(registry.own_address(&deadline)?.to_string()),
+            (Some(directory), None) => Some(directory.own_address(&deadline)?.to_string()),
             (None, _) => None,
         };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
@@ -179,26 +179,26 @@ impl Engine {
         };
         let node = Arc::new(LocalNode {
             id,
-            name: if registry.is_some() { name.to_owned() } else { join_host_port(host, port) },
+            name: if directory.is_some() { name.to_owned() } else { join_host_port(host, port) },
             context,
             transports,
             inbox: Inbox::default(),
             topology,
             described: Mutex::default(),
-            registry,
+            directory,
         });
-        let idle_paths = Arc::<IdlePaths>::default();
+        let links = Arc::<Links>::default();
         let housekeeping = {
-            let (transports, idle_paths) = (node.transports.clone(), idle_paths.clone());
+            let (transports, links) = (node.transports.clone(), links.clone());
             move |now| {
                 transports.iter().for_each(|transport| transport.sweep(now));
-                idle_paths.close_idle(now);
+                links.close_idle(now);
             }
         };
         let server = Server::start(ServerContext::new(node.clone(), mappable), ports, Box::new(housekeeping))?;
-        let publisher = node.registry.clone().map(|registry| {
+        let publisher = node.directory.clone().map(|directory| {
             let described = node.clone();
-            Arc::new(Publisher::new(registry, &node.name, Box::new(move || described.describe())))
+            Arc::new(Publisher::new(directory, &node.name, Box::new(move || described.describe())))
         });
         if let (Some(publisher), Some(host)) = (&publisher, &advertised) {
             let deadline = Deadline::after(SERVICE_TIMEOUT, interrupted);
@@ -210,7 +210,7 @@ impl Engine {
         }
         let unresponsive = Arc::new(UnresponsivePeers::new(node.clone()));
         let (peers, calls) = (PeerRegistry::default(), Calls::default());
-        let initiator = Arc::new(Initiator { node, unresponsive, peers, idle_paths, calls });
+        let initiator = Arc::new(Initiator { node, unresponsive, peers, links, calls });
         let workers = Arc::new(Workers::new(initiator.clone()));
         Ok(Engine {
             initiator,

@@ -13,7 +13,7 @@ use crate::protocol::same_host::{
     self, ANSWER_LEN, Answer, BOUNDS_LEN, Bounds, HELLO_LEN, Hello, HelloReply, Piece, REPLY_HELLO_LEN, REQUEST_LEN,
 };
 use crate::protocol::segment_document::SegmentDocument;
-use crate::protocol::tcp::{Frame, HEADER_LEN, STATUS_LEN, Verdict};
+use crate::protocol::tcp::{Frame, HEADER_LEN, STATUS_LEN, Status};
 use crate::shared_segment::Ticket;
 use crate::topology::Topology;
 
@@ -77,9 +77,9 @@ fn data_frame(bytes: &[u8]) {
         }
     }
     if let Some(raw) = bytes.first_chunk::<STATUS_LEN>()
-        && let Some(verdict) = Verdict::decode(raw)
+        && let Some(status) = Status::decode(raw)
     {
-        assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
+        assert_eq!(Status::decode(&status.encode()), Some(status));
     }
 }
 
@@ -90,7 +90,7 @@ fn data_frame_seeds() -> Vec<Vec<u8>> {
     let request = |opcode, v2| Frame::Request(Header { size: 4096, addr: 0x7f00_0000_1000, opcode, v2 });
     let extras = [Frame::Hello, Frame::Name, Frame::Sever].map(|frame| frame([7; 16]));
     let frames = [&[request(Opcode::Read, false), request(Opcode::Write, true)][..], &extras].concat();
-    let statuses = [Verdict::Ok, Verdict::Rejected].map(|verdict| verdict.encode().to_vec());
+    let statuses = [Status::Ok, Status::Rejected].map(|status| status.encode().to_vec());
     frames.iter().map(|frame| frame.encode().to_vec()).chain(statuses).collect()
 }
 

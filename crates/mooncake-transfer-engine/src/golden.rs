@@ -16,14 +16,14 @@ use parking_lot::Mutex;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::metadata::{Metadata, Registry};
+use crate::metadata::{EngineDirectory, Metadata};
 use crate::options::EngineOptions;
 use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
 use crate::protocol::same_host::{
     self, Answer, BlockBounds, Bounds, Hello, HelloReply, Piece, REPLY_HELLO_LEN, REQUEST_LEN, Secret, Welcome, Wish,
 };
 use crate::protocol::segment_document::{BufferDescriptor, Ours, Protocols, SegmentDocument};
-use crate::protocol::tcp::{Frame, Header, Verdict};
+use crate::protocol::tcp::{Frame, Header, Status};
 use crate::request::Opcode;
 use crate::shared_segment::{SharedSegment, Ticket};
 
@@ -54,9 +54,9 @@ fn frames_of_the_data_port_are_what_they_were() {
     for (name, frame) in every!(Frame { Request(header), Hello(NAME), Name(NAME), Sever(NAME) }) {
         say(&format!("frame.{}", first_name(name)), frame);
     }
-    for (name, verdict) in every!(Verdict { Ok, Rejected }) {
-        assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
-        golden.bytes(format!("status.{name}"), verdict.encode());
+    for (name, status) in every!(Status { Ok, Rejected }) {
+        assert_eq!(Status::decode(&status.encode()), Some(status));
+        golden.bytes(format!("status.{name}"), status.encode());
     }
     golden.check("data_port.txt");
 }
@@ -226,9 +226,9 @@ fn a_metadata_service_is_told_what_it_was_by_the_same_keys() {
     let mut golden = Golden::default();
     for (cluster, name) in [("", "engine"), ("cluster", "10.0.0.1:15001"), ("", "kind/engine")] {
         let shelf = Shelf::default();
-        let registry = Registry::new(Arc::new(shelf.clone()), cluster);
-        registry.announce(name, "host", 15_001).unwrap();
-        registry.publish(name, "{}").unwrap();
+        let directory = EngineDirectory::new(Arc::new(shelf.clone()), cluster);
+        directory.announce(name, "host", 15_001).unwrap();
+        directory.publish(name, "{}").unwrap();
         for (key, document) in &*shelf.0.lock() {
             golden.text(key, document);
         }

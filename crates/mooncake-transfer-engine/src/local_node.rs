@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::memory::buffers::Buffer;
-use crate::metadata::Registry;
+use crate::metadata::EngineDirectory;
 use crate::notify::Inbox;
 use crate::protocol::handshake::{self, Kind, Message};
 use crate::protocol::ids::EngineId;
@@ -28,7 +28,7 @@ pub(crate) struct LocalNode {
     /// Which devices are near which memory; discovered if none is given.
     pub topology: Mutex<Option<Topology>>,
     /// The metadata service, if there is one.
-    pub registry: Option<Arc<Registry>>,
+    pub directory: Option<Arc<EngineDirectory>>,
     /// The message with the segment document, and the state of the buffers that it was made at.
     pub described: Mutex<Option<(u64, Arc<[u8]>)>>,
 }
@@ -73,13 +73,13 @@ impl LocalNode {
     pub fn is_called(&self, name: &str) -> bool {
         let is_same_address =
             || peer_name::split_peer(name).is_some_and(|at| peer_name::split_peer(&self.name) == Some(at));
-        name == self.name || (self.registry.is_none() && is_same_address())
+        name == self.name || (self.directory.is_none() && is_same_address())
     }
 
     /// The host and the addresses where a peer answers handshakes, by its name or by the metadata service.
     pub fn handshake_at(&self, name: &str, deadline: &Deadline<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
-        let (host, port) = match &self.registry {
-            Some(registry) => registry.handshake(name, deadline)?,
+        let (host, port) = match &self.directory {
+            Some(directory) => directory.handshake(name, deadline)?,
             None => {
                 let no_address = || EngineError::InvalidArgument(format!("{name:?} is no host:port"));
                 peer_name::split_peer(name).map(|(host, port)| (host.to_owned(), port)).ok_or_else(no_address)?
@@ -92,8 +92,8 @@ impl LocalNode {
     /// A peer's segment document and its host.
     pub fn lookup(&self, name: &str, deadline: &Deadline<'_>) -> Result<(SegmentDocument, String), EngineError> {
         let (host, addresses) = self.handshake_at(name, deadline)?;
-        let json = match &self.registry {
-            Some(registry) => registry.segment(name, deadline)?.into_bytes(),
+        let json = match &self.directory {
+            Some(directory) => directory.segment(name, deadline)?.into_bytes(),
             None => {
                 // Without buffers: a peer does not read in the question what the asker lends.
                 let ask = Message::new(Kind::Metadata, self.describe_with(&[]));

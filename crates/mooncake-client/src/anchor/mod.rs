@@ -96,7 +96,7 @@ impl Driver {
         let control = &shared.control;
         while !control.is_stopped() && !forked() {
             let mut out = Outputs::new();
-            control.decide(|parts| self.machine.step(control.now(), parts, &mut out));
+            control.decide(|context| self.machine.step(control.now(), context, &mut out));
             if let Some(until) = self.carry_out(out)
                 && let Err(error) = self.poll_once(until)
             {
@@ -146,7 +146,7 @@ impl Driver {
                 tracing::debug!("the master said something newer than this client");
             }
             let mut out = Outputs::new();
-            control.decide(|parts| self.machine.hear(control.now(), message, parts, &mut out));
+            control.decide(|context| self.machine.hear(control.now(), message, context, &mut out));
             self.carry_out(out);
         }
         Ok(())
@@ -160,13 +160,13 @@ impl Driver {
         let reports = owner.is_some_and(|owner| owner.wants_to_report());
         let mut out = Outputs::new();
         control.close_idle();
-        let due = control.decide(|parts| self.machine.tell(control.now(), reports, parts, &mut out));
+        let due = control.decide(|context| self.machine.tell(control.now(), reports, context, &mut out));
         self.carry_out(out);
         // What is queued goes first: the beat says that it has come.
         if due && self.machine.is_connected() {
             let populated = owner.map(|owner| owner.newly_populated()).unwrap_or_default();
             let mut out = Outputs::new();
-            control.decide(|parts| self.machine.beat(control.now(), populated, parts, &mut out));
+            control.decide(|context| self.machine.beat(control.now(), populated, context, &mut out));
             self.carry_out(out);
         }
     }
@@ -181,7 +181,7 @@ impl Driver {
         if !control.wants.is_closing() {
             tracing::info!(master = %control.masters, %error, "connection to the master lost; reconnecting");
         }
-        control.decide(|parts| self.machine.lost(unsent, parts));
+        control.decide(|context| self.machine.lost(unsent, context));
     }
 
     /// Carries out what the machine has decided, and what it decides meanwhile. Gives the time until which it waits.
@@ -265,7 +265,7 @@ impl Driver {
             Some(_) => Taking::TwoEpochs,
             None => Taking::NoOwner,
         };
-        control.decide(|parts| self.machine.epoch_asked(epoch, taking, parts));
+        control.decide(|context| self.machine.epoch_asked(epoch, taking, context));
     }
 
     /// Gone is final (docs/safety.md, rule 14).
@@ -309,7 +309,7 @@ impl Driver {
         // (docs/safety.md, rule 23).
         let held = shared.owner.get().map(|owner| owner.list()).unwrap_or_default();
         let mut out = Outputs::new();
-        control.decide(|parts| self.machine.reconnect(control.now(), &held, parts, &mut out));
+        control.decide(|context| self.machine.reconnect(control.now(), &held, context, &mut out));
         out
     }
 
@@ -321,11 +321,11 @@ impl Driver {
         let mut out = Outputs::new();
         match open_at(&control.masters, master, role, highest, &deadline) {
             Ok(opened) => {
-                control.decide(|parts| self.machine.answered(control.now(), &opened.reply, parts, &mut out));
+                control.decide(|context| self.machine.answered(control.now(), &opened.reply, context, &mut out));
                 self.fresh = Some(opened);
             }
             Err(unreached) => {
-                control.decide(|parts| self.machine.failed(unreached.to_string(), parts, &mut out));
+                control.decide(|context| self.machine.failed(unreached.to_string(), context, &mut out));
             }
         }
         out

@@ -96,7 +96,7 @@ fn what_a_broken_connection_did_not_take_waits_for_the_next_one() {
     // With that beat unread the connection is reset.
     drop(caller);
     let done = [2, 3].map(|rid| anchor_up::Body::FenceDone(FenceDone { uuid: vec![1; 16].into(), rids: vec![rid] }));
-    let waits = || control.decide(|parts| parts.up.clone());
+    let waits = || control.decide(|context| context.up.clone());
     let began = Instant::now();
     wait_for("an end of the connection", || {
         done.iter().for_each(|done| control.tell(done.clone()));

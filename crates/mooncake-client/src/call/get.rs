@@ -17,7 +17,7 @@ use crate::inner::Inner;
 use crate::machine::get::{Doubt, Fetched, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
 use crate::machine::numbering::Numbering;
 use crate::machine::ready;
-use crate::machine::suspects::{self, Suspect};
+use crate::machine::replica_reports::{self, ReplicaReport};
 use crate::segments::direct_reads::DirectRead;
 use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
@@ -69,9 +69,9 @@ impl GetDriver for Inner {
         }
     }
 
-    fn suspect(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool) {
+    fn report_replica(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool) {
         let control = &self.shared.control;
-        suspects::add(control, Suspect { key: key.to_vec(), rid, reason, confirmed });
+        replica_reports::add(control, ReplicaReport { key: key.to_vec(), rid, reason, confirmed });
     }
 
     /// This process first, then this host, then the others; memory before tiers.

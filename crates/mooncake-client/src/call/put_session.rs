@@ -132,14 +132,14 @@ impl Inner {
         ready(put_session::end(&self.driver(&[], &[], &PutOptions::default()), keys))
     }
 
-    pub(crate) fn revoke_put_sessions(&self, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
-        ready(put_session::revoke(&self.driver(&[], &[], &PutOptions::default()), keys))
+    pub(crate) fn abort_put_sessions(&self, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
+        ready(put_session::abort(&self.driver(&[], &[], &PutOptions::default()), keys))
     }
 
     /// The store closes: what its put sessions hold is room for others.
     pub(crate) fn close_put_sessions(&self) {
         let all = self.shared.put_sessions.lock().close();
-        ready(put_session::abort(&self.driver(&[], &[], &PutOptions::default()), all));
+        ready(put_session::abort_placements(&self.driver(&[], &[], &PutOptions::default()), all));
     }
 
     /// Bytes written for each key.

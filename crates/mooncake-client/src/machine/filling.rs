@@ -10,12 +10,12 @@ pub type Combine = fn(first: u32, second: u32, len: u64) -> u32;
 pub struct Filling {
     size: u64,
     combine: Combine,
-    /// What is written, by first byte. Pieces do not touch each other.
-    pieces: BTreeMap<u64, Piece>,
+    /// What is written, by first byte. Runs do not touch each other.
+    runs: BTreeMap<u64, Run>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct Run {
     end: u64,
     /// Of all its bytes; none where a part of what was summed has been written anew.
     sum: Option<u32>,
@@ -24,7 +24,7 @@ struct Piece {
 impl Filling {
     /// Nothing of it is written.
     pub fn new(size: u64, combine: Combine) -> Filling {
-        Filling { size, combine, pieces: BTreeMap::new() }
+        Filling { size, combine, runs: BTreeMap::new() }
     }
 
     /// Whether these are bytes of the object.
@@ -38,14 +38,13 @@ impl Filling {
             return;
         }
         let end = offset + len;
-        while let Some((&start, &piece)) = self.pieces.range(..end).next_back().filter(|(_, piece)| piece.end > offset)
-        {
-            self.pieces.remove(&start);
+        while let Some((&start, &run)) = self.runs.range(..end).next_back().filter(|(_, run)| run.end > offset) {
+            self.runs.remove(&start);
             if start < offset {
-                self.pieces.insert(start, Piece { end: offset, sum: None });
+                self.runs.insert(start, Run { end: offset, sum: None });
             }
-            if piece.end > end {
-                self.pieces.insert(end, Piece { sum: None, ..piece });
+            if run.end > end {
+                self.runs.insert(end, Run { sum: None, ..run });
             }
         }
     }
@@ -55,38 +54,36 @@ impl Filling {
         if len == 0 {
             return;
         }
-        let (mut start, mut whole) = (offset, Piece { end: offset + len, sum: Some(sum) });
-        if let Some((&before, &piece)) =
-            self.pieces.range(..offset).next_back().filter(|(_, piece)| piece.end == offset)
-        {
-            self.pieces.remove(&before);
-            (start, whole) = (before, self.joined(piece, whole));
+        let (mut start, mut whole) = (offset, Run { end: offset + len, sum: Some(sum) });
+        if let Some((&before, &run)) = self.runs.range(..offset).next_back().filter(|(_, run)| run.end == offset) {
+            self.runs.remove(&before);
+            (start, whole) = (before, self.joined(run, whole));
         }
-        if let Some(behind) = self.pieces.remove(&whole.end) {
+        if let Some(behind) = self.runs.remove(&whole.end) {
             whole = self.joined(whole, behind);
         }
-        self.pieces.insert(start, whole);
+        self.runs.insert(start, whole);
     }
 
     /// First byte that is not written, and the first behind it that is.
     pub fn first_hole(&self) -> Option<(u64, u64)> {
-        let (&start, piece) = self.pieces.first_key_value().unwrap_or((&self.size, &Piece { end: 0, sum: None }));
+        let (&start, run) = self.runs.first_key_value().unwrap_or((&self.size, &Run { end: 0, sum: None }));
         match start {
-            0 if piece.end >= self.size => None,
-            0 => Some((piece.end, self.pieces.range(1..).next().map_or(self.size, |(next, _)| *next))),
+            0 if run.end >= self.size => None,
+            0 => Some((run.end, self.runs.range(1..).next().map_or(self.size, |(next, _)| *next))),
             _ => Some((0, start)),
         }
     }
 
     /// The checksum of the object, of which every byte is written; none where it has to be read to know.
     pub fn sum(&self) -> Option<u32> {
-        self.pieces.get(&0).filter(|piece| piece.end == self.size)?.sum
+        self.runs.get(&0).filter(|run| run.end == self.size)?.sum
     }
 
-    fn joined(&self, first: Piece, second: Piece) -> Piece {
+    fn joined(&self, first: Run, second: Run) -> Run {
         let sum = first.sum.zip(second.sum);
         let sum = sum.map(|(a, b)| (self.combine)(a, b, second.end - first.end));
-        Piece { end: second.end, sum }
+        Run { end: second.end, sum }
     }
 }
 

@@ -27,7 +27,7 @@ pub trait GetDriver {
 
     /// Has a replica reported. `confirmed`: the bytes were the placement's, or a second look-up has named it again;
     /// otherwise that look-up is still to be made.
-    fn suspect(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool);
+    fn report_replica(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool);
 
     /// How near a replica is: the lowest first, in turn among equals.
     fn rank(&self, replica: &Replica, numbering: Self::Numbering) -> u8;
@@ -196,7 +196,7 @@ pub fn report_doubt<D: GetDriver>(driver: &D, key: &[u8], object: &Object, rid: 
         Doubt::Stale if object.replicas.len() > 1 => false,
         Doubt::Stale | Doubt::None => return,
     };
-    driver.suspect(key, rid, reason.to_owned(), confirmed);
+    driver.report_replica(key, rid, reason.to_owned(), confirmed);
 }
 
 /// The nearest first; at random among equals.
@@ -231,7 +231,7 @@ fn report_named_again<D: GetDriver>(
                 && !mutant!(StaleReplicasAreNotReported)
             {
                 let reason = format!("{cause} (it has been, and is still named)");
-                driver.suspect(keys[*index], Rid(replica.rid), reason, true);
+                driver.report_replica(keys[*index], Rid(replica.rid), reason, true);
             }
         }
     }
@@ -255,7 +255,7 @@ mod tests {
         look_ups: RefCell<VecDeque<Vec<Vec<u64>>>>,
         asked: RefCell<Vec<usize>>,
         reads: RefCell<Vec<u64>>,
-        suspects: RefCell<Vec<(Vec<u8>, u64, bool)>>,
+        replica_reports: RefCell<Vec<(Vec<u8>, u64, bool)>>,
         missed: RefCell<Option<String>>,
         call: Cell<usize>,
     }
@@ -275,8 +275,8 @@ mod tests {
             Ok((found.into_iter().map(object).collect(), ()))
         }
 
-        fn suspect(&self, key: &[u8], rid: Rid, _: String, confirmed: bool) {
-            self.suspects.borrow_mut().push((key.to_vec(), rid.0, confirmed));
+        fn report_replica(&self, key: &[u8], rid: Rid, _: String, confirmed: bool) {
+            self.replica_reports.borrow_mut().push((key.to_vec(), rid.0, confirmed));
         }
 
         /// The lowest ten first.
@@ -338,7 +338,7 @@ mod tests {
         let got = script.get(&[b"a", b"b"], |rid| (rid == 4).then_some(Doubt::Stale));
         assert!(got.iter().all(|got| matches!(got, Ok(Some(9)))));
         assert_eq!((&*script.reads.borrow(), &*script.asked.borrow()), (&vec![2, 4, 6], &vec![2, 1]));
-        assert!(script.suspects.borrow().is_empty() && script.missed.borrow().is_none());
+        assert!(script.replica_reports.borrow().is_empty() && script.missed.borrow().is_none());
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
                 };
                 vec![read_any_replica(&script, b"k", found[0].1, (), lost, read).await]
             }));
-            assert!(script.suspects.borrow().is_empty() && script.missed.borrow().is_none());
+            assert!(script.replica_reports.borrow().is_empty() && script.missed.borrow().is_none());
             got
         };
         assert!(matches!(read(&|_| false)[..], [Ok(Some(9))]), "another replica is read");
@@ -370,7 +370,7 @@ mod tests {
         let script = Script::new(&[&[&[2], &[4]], &[&[2], &[8]]]);
         let got = script.get(&[b"a", b"b"], |rid| (rid < 8).then_some(Doubt::Stale));
         assert!(matches!(got[..], [Ok(None), Ok(Some(9))]));
-        assert_eq!(*script.suspects.borrow(), [(b"a".to_vec(), 2, true)]);
+        assert_eq!(*script.replica_reports.borrow(), [(b"a".to_vec(), 2, true)]);
         assert_eq!(*script.reads.borrow(), [2, 4, 8]);
         assert_eq!(script.missed.borrow().as_deref(), Some("Stale"), "the first reason is the one that is told");
     }
@@ -380,14 +380,14 @@ mod tests {
         let script = Script::new(&[&[&[2], &[4]], &[&[2], &[4]]]);
         let got = script.get(&[b"a", b"b"], |rid| Some(if rid == 2 { Doubt::Checksum } else { Doubt::None }));
         assert!(matches!(got[..], [Ok(None), Ok(None)]));
-        assert_eq!(*script.suspects.borrow(), [(b"a".to_vec(), 2, true)]);
+        assert_eq!(*script.replica_reports.borrow(), [(b"a".to_vec(), 2, true)]);
     }
 
     #[test]
     fn a_stale_replica_beside_a_good_one_is_left_to_a_later_look() {
         let script = Script::new(&[&[&[2, 12]]]);
         assert!(matches!(script.get(&[b"a"], |rid| (rid == 2).then_some(Doubt::Stale))[..], [Ok(Some(9))]));
-        assert_eq!(*script.suspects.borrow(), [(b"a".to_vec(), 2, false)]);
+        assert_eq!(*script.replica_reports.borrow(), [(b"a".to_vec(), 2, false)]);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! futures are ready when they are polled first and a call stays on its caller's thread ([`ready`]); the simulation's
 //! wait for the world.
 
+pub mod anchor_context;
 pub mod call;
 pub mod deaths;
 pub mod directory;
@@ -18,7 +19,6 @@ pub mod lending;
 pub mod numbering;
 pub mod orphans;
 pub mod owner;
-pub mod parts;
 pub mod pins;
 pub mod position;
 pub mod progress;
@@ -26,10 +26,10 @@ pub mod put;
 pub mod put_session;
 pub mod questions;
 pub mod reachability;
+pub mod replica_reports;
 pub(crate) mod rounds;
 pub mod sequences;
 pub mod session;
-pub mod suspects;
 pub mod view;
 pub mod wants;
 

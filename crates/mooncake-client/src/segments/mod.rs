@@ -5,5 +5,5 @@ pub(crate) mod directory;
 pub(crate) mod links;
 pub(crate) mod owner;
 pub(crate) mod owner_events;
+pub(crate) mod replica_reports;
 pub(crate) mod server;
-pub(crate) mod suspects;

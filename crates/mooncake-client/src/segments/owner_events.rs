@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
     use crate::discovery::listen_address::Advertised;
-    use crate::machine::parts::Parts;
+    use crate::machine::anchor_context::AnchorContext;
     use crate::segments::links::{LinkSet, address_of};
     use crate::segments::owner::{Ownership, SegmentOwner};
 
@@ -127,8 +127,8 @@ mod tests {
         }
     }
 
-    fn take(parts: &mut Parts<'_>) -> Vec<anchor_up::Body> {
-        std::mem::take(parts.up).into_iter().filter_map(|message| message.body).collect()
+    fn take(context: &mut AnchorContext<'_>) -> Vec<anchor_up::Body> {
+        std::mem::take(context.up).into_iter().filter_map(|message| message.body).collect()
     }
 
     /// What waits for this anchor by now.

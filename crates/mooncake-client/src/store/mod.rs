@@ -293,7 +293,7 @@ impl Store {
     }
 
     /// Reserves room for objects of these sizes, to be [filled in parts](Store::write_in_sessions) by any threads, in
-    /// any order, and then [ended](Store::end_put_sessions) or [taken back](Store::revoke_put_sessions). What is
+    /// any order, and then [ended](Store::end_put_sessions) or [aborted](Store::abort_put_sessions). What is
     /// reserved stays so for ten minutes at most (for 30 s where a master that runs does not hear this client, and its
     /// key yields to others at once then), and counts among what a client may have unfinished: beyond that, and beyond
     /// 16,384 replicas in put sessions of this store, [`ErrorKind::NoSpace`].
@@ -338,7 +338,7 @@ impl Store {
 
     /// Makes objects of what was filled, once all writes that are under way have ended. A key of which a byte was never
     /// written is refused ([`ErrorKind::InvalidParams`], with the first hole) and keeps its session, and so does one of
-    /// which the master could not be told: it may be ended again, or revoked. [`ErrorKind::SessionOver`] where what was
+    /// which the master could not be told: it may be ended again, or aborted. [`ErrorKind::SessionOver`] where what was
     /// reserved is lost.
     pub fn end_put_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
         if let Err(error) = self.inner.check() {
@@ -348,16 +348,16 @@ impl Store {
         self.inner.end_put_sessions(&keys)
     }
 
-    /// Takes back what keys have reserved: what this says `Ok` of never becomes an object. Where an end was sent, the
-    /// master is asked: [`ErrorKind::InvalidParams`] where that has made the object, as for a key without a session,
-    /// [`ErrorKind::SessionOver`] where something else has taken it back; as long as the master does not answer, the
-    /// session goes on.
-    pub fn revoke_put_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
+    /// Aborts the put sessions of keys (Mooncake's *revoke*): what this says `Ok` of never becomes an object. Where an
+    /// end was sent, the master is asked: [`ErrorKind::InvalidParams`] where that has made the object, as for a key
+    /// without a session, [`ErrorKind::SessionOver`] where something else has aborted it; as long as the master does
+    /// not answer, the session goes on.
+    pub fn abort_put_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
         if let Err(error) = self.inner.check() {
             return keys.iter().map(|_| Err(error.clone())).collect();
         }
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        self.inner.revoke_put_sessions(&keys)
+        self.inner.abort_put_sessions(&keys)
     }
 
     /// Objects in place, pinned and verified; `None` is a miss.

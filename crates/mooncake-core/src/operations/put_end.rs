@@ -70,8 +70,8 @@ impl Core {
         }
         if good.is_empty() {
             self.drop_reservation(now, reservation_rid, fx);
-            self.counts.puts_revoked += 1;
-            return EndOutcome::Revoked;
+            self.counts.puts_aborted += 1;
+            return EndOutcome::Aborted;
         }
         if !readable && hidden && ended.stays {
             return EndOutcome::Hidden;
@@ -110,7 +110,7 @@ impl Core {
                 if let Some(slot) = core.unfinished_by_rid(now, *rid, fx) {
                     if core.reservations.get(slot).session == origin.session {
                         core.drop_reservation_of(now, *rid, &done, fx);
-                        core.counts.puts_revoked += 1;
+                        core.counts.puts_aborted += 1;
                     }
                 } else if writer_done
                     && let Some(entry) = core.quarantine.get(*rid).copied()

@@ -8,7 +8,7 @@ use crate::effect::Effects;
 use crate::ids::{SegmentNo, Time};
 use crate::operations::room::{NoRoom, RoomMode, RoomSearch};
 use crate::operations::why_full::{BusyWith, NO_SEGMENT, Reasons};
-use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered, Sight};
+use crate::request::{Origin, PinKind, PutConfig, PutStarted, Refused, Remembered, Sight, StartOutcome};
 use crate::state::objects::{AHEAD, SameCall};
 use crate::state::placement::{Preference, Wishes};
 use crate::state::waiting_put::{WaitingPut, WaitsFor};
@@ -24,7 +24,7 @@ pub(crate) const TIER_WAIT_MS: u64 = 250;
 
 /// One look at all keys of a request.
 pub(crate) struct Attempt {
-    pub slots: Vec<PutSlot>,
+    pub outcomes: Vec<StartOutcome>,
     /// Some key was placed or is there.
     pub any: bool,
     /// For what the others wait.
@@ -35,9 +35,32 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    fn busy(&mut self, with: BusyWith) -> PutSlot {
+    fn busy(&mut self, with: BusyWith) -> StartOutcome {
         self.reasons.busy.get_or_insert(with);
-        PutSlot::Busy(String::new())
+        StartOutcome::Busy(String::new())
+    }
+
+    /// For a value of so many bytes; `replaced`: bytes that were being replaced then.
+    fn no_room(&mut self, no_room: NoRoom, size: u64, replaced: u64) -> StartOutcome {
+        match no_room {
+            NoRoom::TooLarge => return StartOutcome::TooLarge(String::new()),
+            NoRoom::NoSegment => return StartOutcome::Full(NO_SEGMENT.to_owned()),
+            _ => {}
+        }
+        self.reasons.full.get_or_insert((no_room.why(), replaced));
+        let waits = &mut self.waits;
+        match no_room {
+            NoRoom::Capped(_) => waits.capped = true,
+            NoRoom::SameCall => waits.same_call = true,
+            NoRoom::Held => {
+                let need = granules(size) as u32;
+                waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
+            }
+            NoRoom::Full(_) | NoRoom::Writing | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
+            NoRoom::Populating => (waits.room, waits.population) = (true, true),
+            NoRoom::PopulatingMore => (waits.same_call, waits.population) = (true, true),
+        }
+        StartOutcome::Full(String::new())
     }
 }
 
@@ -45,6 +68,8 @@ impl Attempt {
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub key: &'a [u8],
+    /// Of the key, in the index of objects.
+    pub hash: u64,
     pub size: u64,
     /// Empty for none.
     pub group: &'a [u8],
@@ -76,7 +101,9 @@ impl Core {
     ) -> Result<PutStarted, Refused> {
         match self.admit_sized(origin, entries.len())? {
             None => {}
-            Some(Remembered::PutStart(slots)) => return Ok(PutStarted::Now(self.told(slots, &Reasons::default()))),
+            Some(Remembered::PutStart(outcomes)) => {
+                return Ok(PutStarted::Now(self.told(outcomes, &Reasons::default())));
+            }
             Some(other) => return Err(other.refusal(origin)),
         }
         self.raise_epoch_when_counter_ends(now, fx);
@@ -90,7 +117,7 @@ impl Core {
         let spares_unwritten = (wait || config.comes_again) && now < since.plus_ms(TIER_WAIT_MS);
         let mode = RoomMode { room, force: false, newcomer: place.is_none(), spares_unwritten };
         let keys = entries.iter().copied();
-        let Attempt { slots, any, waits, cut, reasons } =
+        let Attempt { outcomes, any, waits, cut, reasons } =
             self.evaluate(now, origin, keys, config, mode, &mut Work::operation(), fx);
         // Without `wait` too it has all evictions that it needs, one hold of the lock after the other.
         if !any && waits.for_anything() && (wait || cut) {
@@ -103,9 +130,9 @@ impl Core {
             self.changes.room |= cut;
             return Ok(PutStarted::Parked(ticket));
         }
-        self.count_slots(&slots);
-        self.remember(origin, Remembered::PutStart(slots.clone()), fx);
-        let told = self.told(slots, &reasons);
+        self.count_outcomes(&outcomes);
+        self.remember(origin, Remembered::PutStart(outcomes.clone()), fx);
+        let told = self.told(outcomes, &reasons);
         self.serve_waiting(now, fx);
         Ok(PutStarted::Now(told))
     }
@@ -150,25 +177,25 @@ impl Core {
         let look = work.look();
         let wishes = self.wishes(origin.session, config);
         let mut search = RoomSearch::of(look, self.walk.is_some(), same_call, wishes);
-        let slots = Vec::with_capacity(entries.size_hint().0);
+        let outcomes = Vec::with_capacity(entries.size_hint().0);
         let mut result =
-            Attempt { slots, any: false, waits: WaitsFor::default(), cut: false, reasons: Reasons::default() };
+            Attempt { outcomes, any: false, waits: WaitsFor::default(), cut: false, reasons: Reasons::default() };
         let mut entries = entries.enumerate();
-        let mut some: SmallVec<[(Entry<'_>, u64); AHEAD]> = SmallVec::new();
+        let mut some: SmallVec<[Entry<'_>; AHEAD]> = SmallVec::new();
         loop {
             some.clear();
             some.extend(entries.by_ref().take(AHEAD).map(|(nth, (key, size))| {
                 let group = config.groups.get(nth).map_or(&[][..], |group| group);
-                (Entry { key, size, group }, self.objects.hash(key))
+                Entry { key, hash: self.objects.hash(key), size, group }
             }));
             if some.is_empty() {
                 break;
             }
-            self.objects.foresee(some.iter().map(|(_, hash)| *hash));
-            for (entry, hash) in &some {
-                let slot = self.evaluate_one(now, &context, *entry, *hash, mode, &mut search, &mut result, fx);
-                result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
-                result.slots.push(slot);
+            self.objects.foresee(some.iter().map(|entry| entry.hash));
+            for entry in &some {
+                let outcome = self.evaluate_one(now, &context, *entry, mode, &mut search, &mut result, fx);
+                result.any |= matches!(outcome, StartOutcome::Placed(_) | StartOutcome::Exists);
+                result.outcomes.push(outcome);
             }
         }
         result.waits.keys.sort_unstable();
@@ -178,7 +205,7 @@ impl Core {
         if let Some(writer) = search.yielding.filter(|_| !result.any) {
             self.yields_its_keys(writer);
         }
-        work.did(result.slots.len() + (look - search.left) + search.looked_at());
+        work.did(result.outcomes.len() + (look - search.left) + search.looked_at());
         result
     }
 
@@ -191,61 +218,35 @@ impl Core {
         now: Time,
         context: &PutContext<'_>,
         entry: Entry<'_>,
-        hash: u64,
         mode: RoomMode,
         search: &mut RoomSearch,
         result: &mut Attempt,
         fx: &mut Effects,
-    ) -> PutSlot {
-        let Entry { key, size, .. } = entry;
+    ) -> StartOutcome {
+        let Entry { key, hash, size, group } = entry;
         if key.is_empty() || size == 0 {
             let reason = format!("a key of {} bytes and a value of {size} bytes: both need one", key.len());
-            return PutSlot::Refused(reason.into());
+            return StartOutcome::Refused(reason.into());
         }
         let old = self.visible(hash, key, context.sight);
-        if let Some(slot) = old
+        if let Some(old) = old
             && !context.config.replace
         {
-            self.objects.touch(now, slot);
-            return PutSlot::Exists;
+            self.objects.touch(now, old);
+            return StartOutcome::Exists;
         }
-        if let Some(slot) = self.unfinished_by_key(now, key, fx) {
-            let (session, rid) = {
-                let reservation = self.reservations.get(slot);
-                (reservation.session, reservation.rid())
-            };
-            if session == context.origin.session && rid >= context.first {
-                // Twice in one batch: the first value counts, and of replacements the last, which comes after it.
-                return match context.config.replace {
-                    false => PutSlot::Exists,
-                    true => result.busy(BusyWith::ThisRequest),
-                };
-            }
-            let away = self.sessions.get(session).is_none_or(|session| session.away.is_some());
-            if !away || session == context.origin.session {
-                self.reservations.set_awaited(slot);
-                result.waits.keys.push(hash);
-                return result.busy(BusyWith::Session { session, is_away: false });
-            }
-            // A writer that is away yields its key to the first that wants it, as many at a time as there is time for.
-            if search.left < ENDED_AS {
-                self.reservations.set_awaited(slot);
-                search.yielding.get_or_insert(session);
-                result.waits.keys.push(hash);
-                return result.busy(BusyWith::Session { session, is_away: true });
-            }
-            search.left -= ENDED_AS;
-            self.drop_reservation(now, rid, fx);
+        if let Some(outcome) = self.busy_with_unfinished(now, context, entry, search, result, fx) {
+            return outcome;
         }
         if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {
             result.waits.keys.push(hash);
             return result.busy(BusyWith::OthersWait);
         }
         if let Some(old) = old
-            && !entry.group.is_empty()
-            && entry.group != self.objects.group_of(old)
+            && !group.is_empty()
+            && group != self.objects.group_of(old)
         {
-            return PutSlot::Refused("the value that is to be replaced is in another group, or in none".into());
+            return StartOutcome::Refused("the value that is to be replaced is in another group, or in none".into());
         }
         // Held from here on: the room for its replacement is not to come from it.
         if let Some(old) = old {
@@ -258,26 +259,50 @@ impl Core {
             // The next key may have its room.
             search.full_from = u32::MAX;
         }
-        let denied = match placed {
-            Ok(replicas) => return PutSlot::Placed(replicas),
-            Err(NoRoom::TooLarge) => return PutSlot::TooLarge(String::new()),
-            Err(NoRoom::NoSegment) => return PutSlot::Full(NO_SEGMENT.to_owned()),
-            Err(denied) => denied,
-        };
-        result.reasons.full.get_or_insert((denied.why(), replaced));
-        let waits = &mut result.waits;
-        match denied {
-            NoRoom::Capped(_) => waits.capped = true,
-            NoRoom::SameCall => waits.same_call = true,
-            NoRoom::Held => {
-                let need = granules(size) as u32;
-                waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
-            }
-            NoRoom::Full(_) | NoRoom::Writing | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
-            NoRoom::Populating => (waits.room, waits.population) = (true, true),
-            NoRoom::PopulatingMore => (waits.same_call, waits.population) = (true, true),
+        match placed {
+            Ok(replicas) => StartOutcome::Placed(replicas),
+            Err(no_room) => result.no_room(no_room, size, replaced),
         }
-        PutSlot::Full(String::new())
+    }
+
+    /// What a key comes to that an unfinished put holds; none if no put does, or its writer yields it.
+    fn busy_with_unfinished(
+        &mut self,
+        now: Time,
+        context: &PutContext<'_>,
+        Entry { key, hash, .. }: Entry<'_>,
+        search: &mut RoomSearch,
+        result: &mut Attempt,
+        fx: &mut Effects,
+    ) -> Option<StartOutcome> {
+        let slot = self.unfinished_by_key(now, key, fx)?;
+        let (session, rid) = {
+            let reservation = self.reservations.get(slot);
+            (reservation.session, reservation.rid())
+        };
+        if session == context.origin.session && rid >= context.first {
+            // Twice in one batch: the first value counts, and of replacements the last, which comes after it.
+            return Some(match context.config.replace {
+                false => StartOutcome::Exists,
+                true => result.busy(BusyWith::ThisRequest),
+            });
+        }
+        let away = self.sessions.get(session).is_none_or(|session| session.away.is_some());
+        if !away || session == context.origin.session {
+            self.reservations.set_awaited(slot);
+            result.waits.keys.push(hash);
+            return Some(result.busy(BusyWith::Session { session, is_away: false }));
+        }
+        // A writer that is away yields its key to the first that wants it, as many at a time as there is time for.
+        if search.left < ENDED_AS {
+            self.reservations.set_awaited(slot);
+            search.yielding.get_or_insert(session);
+            result.waits.keys.push(hash);
+            return Some(result.busy(BusyWith::Session { session, is_away: true }));
+        }
+        search.left -= ENDED_AS;
+        self.drop_reservation(now, rid, fx);
+        None
     }
 
     fn wishes(&mut self, session: SessionId, config: &PutConfig) -> Wishes {
@@ -295,16 +320,16 @@ impl Core {
         Wishes { preferred, local: local.unwrap_or_default(), strategy, beside, alone: None }
     }
 
-    pub(crate) fn count_slots(&mut self, slots: &[PutSlot]) {
-        for slot in slots {
+    pub(crate) fn count_outcomes(&mut self, outcomes: &[StartOutcome]) {
+        for outcome in outcomes {
             self.counts.put_keys += 1;
-            let count = match slot {
-                PutSlot::Placed(_) => &mut self.counts.put_placed,
-                PutSlot::Exists => &mut self.counts.put_exists,
-                PutSlot::Busy(_) => &mut self.counts.put_busy,
-                PutSlot::Full(_) => &mut self.counts.put_full,
-                PutSlot::TooLarge(_) => &mut self.counts.put_too_large,
-                PutSlot::Refused(_) => &mut self.counts.put_refused,
+            let count = match outcome {
+                StartOutcome::Placed(_) => &mut self.counts.put_placed,
+                StartOutcome::Exists => &mut self.counts.put_exists,
+                StartOutcome::Busy(_) => &mut self.counts.put_busy,
+                StartOutcome::Full(_) => &mut self.counts.put_full,
+                StartOutcome::TooLarge(_) => &mut self.counts.put_too_large,
+                StartOutcome::Refused(_) => &mut self.counts.put_refused,
             };
             *count += 1;
         }

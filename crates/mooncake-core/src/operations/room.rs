@@ -194,7 +194,7 @@ impl Core {
         search: &mut RoomSearch,
         fx: &mut Effects,
     ) -> Result<SmallVec<[Replica; 1]>, NoRoom> {
-        let Entry { key, size, group } = entry;
+        let Entry { key, size, group, .. } = entry;
         let Ok(need) = u32::try_from(granules(size)) else {
             return Err(NoRoom::TooLarge);
         };

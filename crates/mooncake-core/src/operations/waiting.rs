@@ -5,7 +5,7 @@ use crate::effect::Effects;
 use crate::ids::{SegmentNo, Ticket, Time};
 use crate::operations::put_start::{Attempt, TIER_WAIT_MS};
 use crate::operations::room::RoomMode;
-use crate::request::{PutSlot, Remembered, Sight};
+use crate::request::{Remembered, Sight, StartOutcome};
 use crate::state::changes::Changes;
 use crate::state::reservation::ReservationSlot;
 use crate::state::waiting_put::{Position, WaitingPut};
@@ -64,8 +64,8 @@ impl Core {
     }
 
     pub(crate) fn refuse_ticket(&mut self, parked: WaitingPut, reason: &'static str, fx: &mut Effects) {
-        let slots = parked.entries.iter().map(|_| PutSlot::Refused(Cow::Borrowed(reason))).collect();
-        fx.woken.push((parked.ticket, slots));
+        let outcomes = parked.entries.iter().map(|_| StartOutcome::Refused(Cow::Borrowed(reason))).collect();
+        fx.woken.push((parked.ticket, outcomes));
         self.changes.room = true;
     }
 
@@ -244,7 +244,7 @@ impl Core {
         let spares_unwritten = !last && comes_again && now < parked.since.plus_ms(TIER_WAIT_MS);
         let mode = RoomMode { room: late || !blocked, force: late, newcomer: false, spares_unwritten };
         let keys = parked.entries.iter().map(|(key, size)| (&**key, *size));
-        let Attempt { slots, any, waits, cut, reasons } =
+        let Attempt { outcomes, any, waits, cut, reasons } =
             self.evaluate(now, parked.origin, keys, &parked.config, mode, work, fx);
         let full_deadline = parked.since.plus_ms(self.config.full_wait_of(&parked.config));
         // A key that waited for another put may wait for room a little longer, but not for ever.
@@ -262,9 +262,9 @@ impl Core {
             self.changes.room |= cut;
             return cut;
         }
-        self.count_slots(&slots);
-        self.remember(parked.origin, Remembered::PutStart(slots.clone()), fx);
-        fx.woken.push((parked.ticket, self.told(slots, &reasons)));
+        self.count_outcomes(&outcomes);
+        self.remember(parked.origin, Remembered::PutStart(outcomes.clone()), fx);
+        fx.woken.push((parked.ticket, self.told(outcomes, &reasons)));
         false
     }
 }

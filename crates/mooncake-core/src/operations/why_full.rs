@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::request::PutSlot;
+use crate::request::StartOutcome;
 use crate::state::segment::Held;
 use mooncake_ids::{GRANULE, SessionId};
 
@@ -67,14 +67,14 @@ pub(crate) struct Reasons {
 }
 
 impl Core {
-    /// Slots as they are told: with why it is so, in the first of those that are full, too large or busy.
-    pub(crate) fn told(&self, mut slots: Vec<PutSlot>, reasons: &Reasons) -> Vec<PutSlot> {
+    /// Outcomes as they are told: with why it is so, in the first of those that are full, too large or busy.
+    pub(crate) fn told(&self, mut outcomes: Vec<StartOutcome>, reasons: &Reasons) -> Vec<StartOutcome> {
         let (mut full, mut too_large, mut busy) = (None, None, None);
-        for slot in &mut slots {
-            let (first, reason) = match slot {
-                PutSlot::Full(reason) => (&mut full, reason),
-                PutSlot::TooLarge(reason) => (&mut too_large, reason),
-                PutSlot::Busy(reason) => (&mut busy, reason),
+        for outcome in &mut outcomes {
+            let (first, reason) = match outcome {
+                StartOutcome::Full(reason) => (&mut full, reason),
+                StartOutcome::TooLarge(reason) => (&mut too_large, reason),
+                StartOutcome::Busy(reason) => (&mut busy, reason),
                 _ => continue,
             };
             first.get_or_insert(reason);
@@ -91,7 +91,7 @@ impl Core {
         if let (Some(reason), Some(with)) = (busy.filter(to_be_said), reasons.busy) {
             *reason = with.to_string();
         }
-        slots
+        outcomes
     }
 
     fn why_full(&self, why: Why, replaced: u64) -> String {

@@ -32,7 +32,7 @@ pub struct Counters {
     /// Puts ended well.
     pub puts_committed: u64,
     /// Puts aborted by their writer; Mooncake's metric calls them revoked.
-    pub puts_revoked: u64,
+    pub puts_aborted: u64,
     /// Puts ended by a writer after they were no more, or while the owners of their replicas were away.
     pub puts_superseded: u64,
     /// Puts whose deadline passed.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::SegmentNo;
 use crate::record::Record;
-use crate::request::{PutSlot, Remembered};
+use crate::request::{Remembered, StartOutcome};
 use crate::state::objects::{ColdestFirst, ObjectSlot};
 use crate::state::reservation::ReservationSlot;
 use mooncake_ids::{Rid, SessionId};
@@ -210,7 +210,7 @@ impl SnapshotWalk {
 fn bytes_of(record: &Record) -> usize {
     let lists = match record {
         Record::CommittedBy { rids, .. } => size_of_val(&rids[..]),
-        Record::Replied { reply: Remembered::PutStart(slots), .. } => slots.len() * size_of::<PutSlot>(),
+        Record::Replied { reply: Remembered::PutStart(outcomes), .. } => outcomes.len() * size_of::<StartOutcome>(),
         Record::Replied { reply: Remembered::Pin(found), .. } => size_of_val(&found[..]),
         Record::Replied { reply: Remembered::Reclaim(verdicts), .. } => size_of_val(&verdicts[..]),
         _ => 0,

@@ -6,9 +6,9 @@ pub mod tiers;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, Core, Effects, EndOutcome, Ended, Found, ListedViews, Origin, Push, PutConfig, PutSlot, PutStarted, Record,
-    Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, STEP_OBJECTS, SegmentNo, SegmentSpec, SessionSpec,
-    Sight, SnapshotPart, SnapshotSlice, Ticket, Time, To,
+    Config, Core, Effects, EndOutcome, Ended, Found, ListedViews, Origin, Push, PutConfig, PutStarted, Record, Refused,
+    Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, STEP_OBJECTS, SegmentNo, SegmentSpec, SessionSpec, Sight,
+    SnapshotPart, SnapshotSlice, StartOutcome, Ticket, Time, To,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
@@ -20,7 +20,7 @@ pub struct Pool {
     pub fx: Effects,
     pub log: Vec<Record>,
     pub pushes: Vec<(SessionId, Push)>,
-    pub woken: BTreeMap<Ticket, Vec<PutSlot>>,
+    pub woken: BTreeMap<Ticket, Vec<StartOutcome>>,
     pub sequences: BTreeMap<SessionId, u64>,
     sessions: u64,
     /// Sessions with an anchor.
@@ -207,7 +207,7 @@ impl Pool {
         started
     }
 
-    pub fn slots(&mut self, session: SessionId, entries: &[(&str, u64)], config: &PutConfig) -> Vec<PutSlot> {
+    pub fn slots(&mut self, session: SessionId, entries: &[(&str, u64)], config: &PutConfig) -> Vec<StartOutcome> {
         match self.start(session, entries, config, false) {
             PutStarted::Now(slots) => slots,
             // Until all is evicted that it needs.
@@ -222,7 +222,7 @@ impl Pool {
         }
     }
 
-    pub fn slot(&mut self, session: SessionId, key: &str, size: u64) -> PutSlot {
+    pub fn slot(&mut self, session: SessionId, key: &str, size: u64) -> StartOutcome {
         self.slots(session, &[(key, size)], &plain()).remove(0)
     }
 
@@ -467,19 +467,19 @@ impl Pool {
     }
 }
 
-pub fn placed(slot: &PutSlot) -> Vec<Replica> {
+pub fn placed(slot: &StartOutcome) -> Vec<Replica> {
     match slot {
-        PutSlot::Placed(replicas) => replicas.to_vec(),
+        StartOutcome::Placed(replicas) => replicas.to_vec(),
         other => panic!("not placed: {other:?}"),
     }
 }
 
-pub fn is_full(slot: &PutSlot) -> bool {
-    matches!(slot, PutSlot::Full(_))
+pub fn is_full(slot: &StartOutcome) -> bool {
+    matches!(slot, StartOutcome::Full(_))
 }
 
-pub fn is_busy(slot: &PutSlot) -> bool {
-    matches!(slot, PutSlot::Busy(_))
+pub fn is_busy(slot: &StartOutcome) -> bool {
+    matches!(slot, StartOutcome::Busy(_))
 }
 
 pub type Reply = Remembered;

@@ -16,7 +16,7 @@ use crate::committer::Commit;
 use crate::control::connection::{Connection, Ended, Stream};
 use crate::log::LogClosed;
 use crate::machine::anchor_frames::{Heard, Judged, Pongs, Said};
-use crate::machine::anchors::{self, Anchor, FENCES_SLICE, Superseded};
+use crate::machine::anchors::{self, Anchor, FENCES_SLICE, Replaced};
 use crate::metrics::Op;
 use crate::routes::AnchorQueue;
 use crate::shared::Shared;
@@ -69,7 +69,7 @@ async fn receive<R: AsyncRead + Unpin>(
         // Under the core's lock, in which anchors are replaced.
         let (obeyed, mut commit) =
             shared.apply_aside(|core, now, effects| said.obey(core, &mut &shared.routes, now, anchor, effects))?;
-        let heard = obeyed.map_err(|Superseded| Ended::Superseded)?;
+        let heard = obeyed.map_err(|Replaced| Ended::Replaced)?;
         tell(shared, anchor.session, &heard);
         let changed = if commit.is_some() { bytes } else { 0 };
         if commit.is_none() && heard.confirms() {
@@ -87,7 +87,7 @@ async fn receive<R: AsyncRead + Unpin>(
             let stays = |core: &mut Core, now, effects: &mut Effects| {
                 Said::still_there().obey(core, &mut &shared.routes, now, anchor, effects)
             };
-            let heard = shared.apply_aside(stays)?.0.map_err(|Superseded| Ended::Superseded)?;
+            let heard = shared.apply_aside(stays)?.0.map_err(|Replaced| Ended::Replaced)?;
             if let Some(reply) = pongs.reply(&heard, false, shared.position()) {
                 anchor.queue.push(&reply);
             }
@@ -179,7 +179,7 @@ async fn ask_fences(shared: &Arc<Shared>, anchor: Anchor<'_, Arc<AnchorQueue>>) 
         if let Some(mut commit) = commit {
             commit.done().await?;
         }
-        if let Some(rest) = asked.map_err(|Superseded| Ended::Superseded)? {
+        if let Some(rest) = asked.map_err(|Replaced| Ended::Replaced)? {
             anchor.queue.postpone_fences(rest);
         }
     }
@@ -218,8 +218,8 @@ impl Drop for Registered {
 #[cfg(test)]
 mod tests {
     use mooncake_core::{
-        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutSlot, PutStarted, STEP_OBJECTS, SegmentSpec,
-        SessionSpec, Time,
+        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutStarted, STEP_OBJECTS, SegmentSpec, SessionSpec,
+        StartOutcome, Time,
     };
     use mooncake_ids::{Rid, SegmentUuid};
     use mooncake_wire::message::{
@@ -288,7 +288,7 @@ mod tests {
                 core.put_start(now, origin, &[(key, 1000)], &PutConfig::default(), false, effects).unwrap()
             });
             let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-            let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+            let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
             replicas[0].rid
         }
 
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_late_unpin_on_a_superseded_anchor_takes_no_pin_that_was_taken_since() {
+    async fn a_late_unpin_on_a_replaced_anchor_takes_no_pin_that_was_taken_since() {
         let mut owner = Owner::new();
         let rid = owner.put(b"k");
         assert!(owner.pin(b"k"));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_that_a_superseded_anchor_says_is_done() {
+    async fn nothing_that_a_replaced_anchor_says_is_done() {
         let mut owner = Owner::new();
         let bad = owner.put(b"k");
         let given_up = owner.reserve(b"l");
@@ -397,7 +397,7 @@ mod tests {
             let said = format!("{word:?}");
             let ended = owner.hear(&owner.anchor, vec![word]).await;
             assert_eq!(state(owner.stats()), (1, 1, 1, 1), "{said}");
-            assert!(matches!(ended, Ended::Superseded), "{said}: {ended}");
+            assert!(matches!(ended, Ended::Replaced), "{said}: {ended}");
         }
         // What was asked is asked again on the new one, and there the same words count.
         let asked = sent(&current).await;
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_superseded_anchor_asks_for_no_more_fences() {
+    async fn a_replaced_anchor_asks_for_no_more_fences() {
         let mut owner = Owner::new();
         let given_up = owner.reserve(b"k");
         owner.anchor.postpone_fences(given_up);
@@ -483,7 +483,7 @@ mod tests {
         (&owner.shared.routes).with_anchors(|anchors| anchors.set(owner.session, Arc::default()));
         let anchor = Anchor { session: owner.session, queue: &owner.anchor };
         let asked = time::timeout(SEND_STUCK, ask_fences(&owner.shared, anchor)).await.expect("it ends");
-        assert!(matches!(asked, Err(Ended::Superseded)));
+        assert!(matches!(asked, Err(Ended::Replaced)));
     }
 
     #[tokio::test]
@@ -500,7 +500,7 @@ mod tests {
                 panic!("there is room");
             };
             let placed = slots.iter().map(|slot| match slot {
-                PutSlot::Placed(replicas) => replicas[0].rid,
+                StartOutcome::Placed(replicas) => replicas[0].rid,
                 other => panic!("{other:?}"),
             });
             core.abort(now, origins[1], &placed.collect::<Vec<_>>(), true, effects).unwrap();

@@ -30,7 +30,7 @@ pub enum Ended {
     Garbage(String),
     /// Of an anchor: it is not the one that counts.
     #[error("another connection is the session's anchor by now")]
-    Superseded,
+    Replaced,
     /// Of a connection for calls: all so many places are taken by others that are not idle.
     #[error("{0} connections for calls are busy already")]
     Crowded(usize),

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, SegmentSpec, SessionSpec, Time,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutStarted, SegmentSpec, SessionSpec, StartOutcome, Time,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_wire::message::{
@@ -87,7 +87,7 @@ impl Master {
         let started =
             self.core(|core, now, effects| core.put_start(now, origin, &[(b"k", bytes)], &config, false, effects));
         let Ok(PutStarted::Now(slots)) = started else { panic!("{started:?}") };
-        let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+        let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
         replicas[0].rid
     }
 

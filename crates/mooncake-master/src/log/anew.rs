@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use super::LogError;
 use super::compactor::{self, Living};
-use super::segment_file::{self, FileHeader, FileKind};
+use super::files::{self, FileHeader, FileKind};
 use super::witness::{Witness, unpack};
 use super::writer::{Log, LogClosed, LostLog, Rotated, Sink};
 use crate::machine::commit::End;
@@ -79,10 +79,10 @@ impl Log {
             return Err(LogError::Stops);
         }
         let Some(LostLog { mut folder, boot_id, upkeep }) = writer.lost.take() else { return Err(LogError::NoLog) };
-        let header = FileHeader { kind: FileKind::Segment, log_id: self.log_id(), lsn: self.lsn() + 1, boot_id };
+        let header = FileHeader { kind: FileKind::Log, log_id: self.log_id(), lsn: self.lsn() + 1, boot_id };
         let opened = folder
             .write_beside()
-            .and_then(|()| folder.with_room(|| segment_file::start(&folder.create_current()?, &header, self.fsync)));
+            .and_then(|()| folder.with_room(|| files::start(&folder.create_current()?, &header, self.fsync)));
         match opened {
             Ok(file) => {
                 let rotated = Rotated { folder: folder.current(), open: header, _locked: folder.locked() };

@@ -5,14 +5,14 @@ use std::fs;
 use std::path::Path;
 
 use mooncake_core::{
-    EndOutcome, Epoch, Extent, Found, PinKind, PutSlot, Record, RecordRef, Refused, Remembered, RemoveOutcome, Replica,
-    SegmentNo, SegmentSpec, SessionSpec, TierSpec, Verdict,
+    EndOutcome, Epoch, Extent, Found, PinKind, Record, RecordRef, Refused, Remembered, RemoveOutcome, Replica,
+    SegmentNo, SegmentSpec, SessionSpec, StartOutcome, TierSpec, Verdict,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_test_support::{Golden, every};
 
+use super::files::{FileHeader, FileKind};
 use super::frame;
-use super::segment_file::{FileHeader, FileKind};
 use super::snapshot::SnapshotFile;
 use super::witness::Witness;
 
@@ -120,8 +120,8 @@ fn remembered_replies_are_what_they_were() {
     let mut golden = Golden::default();
     let found = Found { size: 5000, crc32c: 0xdead_beef, replicas: vec![replica(RID)].into() };
     for (name, reply) in every!(Remembered {
-        PutStart(vec![PutSlot::Exists, PutSlot::Exists]),
-        PutEnd(vec![EndOutcome::Committed, EndOutcome::Revoked]),
+        PutStart(vec![StartOutcome::Exists, StartOutcome::Exists]),
+        PutEnd(vec![EndOutcome::Committed, EndOutcome::Aborted]),
         Pin(vec![None, Some(found)]),
         Remove(vec![RemoveOutcome::Removed, RemoveOutcome::Busy]),
         RemoveAll(1 << 33),
@@ -133,7 +133,7 @@ fn remembered_replies_are_what_they_were() {
         record(&mut golden, format!("reply.{name}"), &replied(reply));
     }
     let why = || String::from("why");
-    for (name, slot) in every!(PutSlot {
+    for (name, slot) in every!(StartOutcome {
         Placed(vec![replica(RID), replica(OTHER)].into()),
         Exists,
         Busy(why()),
@@ -143,7 +143,9 @@ fn remembered_replies_are_what_they_were() {
     }) {
         record(&mut golden, format!("slot.{name}"), &replied(Remembered::PutStart(vec![slot])));
     }
-    for (name, outcome) in every!(EndOutcome { Committed, Superseded, Revoked, Hidden }) {
+    for (name, outcome) in every!(EndOutcome { Committed, Superseded, Aborted, Hidden }) {
+        // The golden line keeps the name that it began with.
+        let name = if outcome == EndOutcome::Aborted { "Revoked" } else { name };
         record(&mut golden, format!("end.{name}"), &replied(Remembered::PutEnd(vec![outcome])));
     }
     for (name, outcome) in every!(RemoveOutcome { Removed, Missing, Protected, Busy }) {
@@ -190,7 +192,9 @@ fn files(golden: &mut Golden, what: &str, folder: &Path) {
 fn files_are_what_they_were() {
     let mut golden = Golden::default();
     let (log_id, lsn, boot_id) = (0x0102_0304_0506_0708, 0x1112_1314_1516_1718, UUID.0);
-    for (name, kind) in every!(FileKind { Segment, Snapshot }) {
+    for (name, kind) in every!(FileKind { Log, Snapshot }) {
+        // The golden lines keep the name that they began with.
+        let name = if kind == FileKind::Log { "Segment" } else { name };
         let header = FileHeader { kind, log_id, lsn, boot_id };
         assert_eq!(FileHeader::decode(&header.encode()), Some(header));
         golden.text(format!("{name}.name"), header.file_name());

@@ -1,6 +1,6 @@
 //! Snapshots: the records that recreate the state after an LSN.
 //!
-//! Frames as in a segment, numbered from 1; an empty frame ends the file, so
+//! Frames as in a log file, numbered from 1; an empty frame ends the file, so
 //! that a snapshot that was cut never passes for a whole one.
 
 use std::fs::File;
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use mooncake_core::{Record, RecordRef};
 
 use super::LogError;
+use super::files::{self, FILE_HEADER, FileHeader, FileKind, FrameFile, Next};
 use super::frame;
 use super::replay::{self, Progress, Replay};
-use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind, FrameFile, Next};
 use super::step::{Step, sync};
 
 /// Bytes of a frame, or a little more.
@@ -41,7 +41,7 @@ impl SnapshotFile {
         debug_assert_eq!(header.kind, FileKind::Snapshot);
         let path = folder.join(header.file_name());
         let temporary = path.with_extension("tmp");
-        let file = segment_file::create(&temporary, header).inspect_err(|_| remove(&temporary))?;
+        let file = files::create(&temporary, header).inspect_err(|_| remove(&temporary))?;
         let mut out = Vec::with_capacity(2 * FRAME_TARGET);
         frame::begin(&mut out);
         let (log_id, size) = (header.log_id, FILE_HEADER as u64);
@@ -266,13 +266,13 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_no_snapshot_and_what_cannot_be_replayed_is_said_with_its_place() {
+    fn a_log_file_is_no_snapshot_and_what_cannot_be_replayed_is_said_with_its_place() {
         let scratch = Scratch::new();
         write_all(&scratch, &records(&[10, 10]));
         let error = read(&scratch.path(), 0, &mut |_: RecordRef<'_>| Err("twice".to_owned())).unwrap_err();
         assert!(matches!(&error, LogError::Replay { lsn: 9, reason, .. } if reason == "twice"), "{error}");
         let mut bytes = std::fs::read(scratch.path()).unwrap();
-        for lost in [FileHeader { kind: FileKind::Segment, ..header() }.encode(), [0; FILE_HEADER]] {
+        for lost in [FileHeader { kind: FileKind::Log, ..header() }.encode(), [0; FILE_HEADER]] {
             bytes[..FILE_HEADER].copy_from_slice(&lost);
             std::fs::write(scratch.path(), &bytes).unwrap();
             assert!(matches!(read_all(&scratch.path()), Err(LogError::Foreign { .. })));

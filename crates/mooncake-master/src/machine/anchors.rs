@@ -64,7 +64,7 @@ impl<Q> Copy for Anchor<'_, Q> {}
 
 /// Another connection is the session's anchor by now, or none is. The one that is told so is to be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Superseded;
+pub struct Replaced;
 
 impl<Q> Default for Anchors<Q> {
     fn default() -> Self {
@@ -114,9 +114,9 @@ impl<Q: PartialEq + Clone> Anchors<Q> {
 
 /// Whether a connection is the session's anchor still. Frames that lay unread on one that was replaced are not obeyed:
 /// their sender has said since then what it holds, and what it says there is older.
-pub fn check<L: AnchorTable>(anchors: &mut L, anchor: Anchor<'_, L::Queue>) -> Result<(), Superseded> {
+pub fn check<L: AnchorTable>(anchors: &mut L, anchor: Anchor<'_, L::Queue>) -> Result<(), Replaced> {
     let is_current = anchors.with_anchors(|anchors| anchors.is_current(anchor)) || mutant!(ReplacedAnchorsAreObeyed);
-    is_current.then_some(()).ok_or(Superseded)
+    is_current.then_some(()).ok_or(Replaced)
 }
 
 /// A connection has ended that was a session's anchor: the session is away, or over if another process has proven its

@@ -71,7 +71,7 @@ impl<F> Queue<F> {
             To::Session(session) => Delivery::Push(session, push),
             To::Everybody => Delivery::Broadcast(push),
         }));
-        deliveries.extend(effects.woken.drain(..).map(|(ticket, slots)| Delivery::Wake(ticket, slots)));
+        deliveries.extend(effects.woken.drain(..).map(|(ticket, outcomes)| Delivery::Wake(ticket, outcomes)));
         effects.records.clear();
         self.number
     }

@@ -1,6 +1,6 @@
 //! Where messages and the answers to parked requests go, once their cause is in the log.
 
-use mooncake_core::{Push, PutSlot, Ticket};
+use mooncake_core::{Push, StartOutcome, Ticket};
 use mooncake_ids::SessionId;
 
 use super::anchors;
@@ -13,7 +13,7 @@ pub enum Delivery {
     /// A message to all anchors.
     Broadcast(Push),
     /// The answer to a parked request.
-    Wake(Ticket, Vec<PutSlot>),
+    Wake(Ticket, Vec<StartOutcome>),
 }
 
 /// What deliveries need of their master.
@@ -34,7 +34,7 @@ pub trait DeliveryDriver {
     fn finish(&mut self, anchor: &Self::Queue);
 
     /// Answers the request that waits for a ticket, if one does still.
-    fn wake(&mut self, ticket: Ticket, slots: Vec<PutSlot>);
+    fn wake(&mut self, ticket: Ticket, outcomes: Vec<StartOutcome>);
 }
 
 /// Sends one thing where it belongs. A session without an anchor misses it: what matters is sent again when it comes
@@ -54,7 +54,7 @@ pub fn deliver<D: DeliveryDriver>(driver: &mut D, delivery: Delivery) {
                 driver.send(&anchor, push.clone());
             }
         }
-        Delivery::Wake(ticket, slots) => driver.wake(ticket, slots),
+        Delivery::Wake(ticket, outcomes) => driver.wake(ticket, outcomes),
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
             self.did.push("finish");
         }
 
-        fn wake(&mut self, _: Ticket, _: Vec<PutSlot>) {
+        fn wake(&mut self, _: Ticket, _: Vec<StartOutcome>) {
             self.did.push("wake");
         }
     }

@@ -79,7 +79,7 @@ pub fn reply(removed: u64) -> CountedReply {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_core::{Ended, PutConfig, PutSlot, PutStarted};
+    use mooncake_core::{Ended, PutConfig, PutStarted, StartOutcome};
     use mooncake_ids::SessionId;
 
     use super::super::testbed::Testbed;
@@ -98,7 +98,7 @@ mod tests {
         let start = origin(session, 100 + 2 * number);
         let started = core.put_start(*now, start, &[(&key, 10)], &config, false, effects);
         let Ok(PutStarted::Now(slots)) = started else { panic!("{started:?}") };
-        let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+        let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
         let ended = Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0, stays: false };
         core.put_end(*now, origin(session, 101 + 2 * number), &[ended], effects).unwrap();
     }

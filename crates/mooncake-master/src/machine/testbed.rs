@@ -13,7 +13,7 @@ use mooncake_wire::message::{
 use mooncake_wire::{FEATURES, VERSION};
 
 use super::anchor_frames::{Pongs, Said};
-use super::anchors::{self, Anchor, Anchors, Superseded};
+use super::anchors::{self, Anchor, Anchors, Replaced};
 use super::convert::SoftPinTtl;
 use super::core_driver::CoreDriver;
 use super::epoch_claim::EpochClaims;
@@ -53,7 +53,7 @@ pub struct Client {
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
     Garbage(String),
-    Superseded,
+    Replaced,
 }
 
 impl Testbed {
@@ -135,7 +135,7 @@ impl Testbed {
         let Some(said) = Said::read(AnchorUp { body: Some(body) }).map_err(End::Garbage)? else { return Ok(None) };
         let from = Anchor { session: client.session, queue: &client.queue };
         let heard = said.obey(&mut self.core, &mut self.anchors, self.now, from, &mut self.effects);
-        let heard = heard.map_err(|Superseded| End::Superseded)?;
+        let heard = heard.map_err(|Replaced| End::Replaced)?;
         let reply = Pongs::default().reply(&heard, true, LogPosition { lsn: 51, ..Default::default() });
         Ok(reply.map(|reply| reply.body.unwrap()))
     }

@@ -155,7 +155,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::convert::Infallible;
 
-    use mooncake_core::{Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Time};
+    use mooncake_core::{Core, Effects, Ended, Origin, PutConfig, PutStarted, StartOutcome, Time};
     use mooncake_mutant::{Mutant, is_noticed_by};
 
     use super::super::testbed::{Client, Testbed};
@@ -248,7 +248,7 @@ mod tests {
                     let puts = [(&key[..], 1)];
                     let started = core.put_start(now, origin, &puts, &PutConfig::default(), false, effects).unwrap();
                     let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-                    let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+                    let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
                     let ended =
                         Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0, stays: false };
                     let origin = Origin { sequence: 2 * number + 1, ..origin };

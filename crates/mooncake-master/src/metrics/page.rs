@@ -167,7 +167,7 @@ impl Reading {
         out.counter(
             "mooncake_puts_revoked_total",
             "puts given up by their writer, or without a good replica",
-            s.counters.puts_revoked,
+            s.counters.puts_aborted,
         );
         out.gauge("mooncake_unfinished_puts", "puts under way", s.unfinished_puts);
         out.gauge("mooncake_parked_puts", "requests that wait for room or for another put", s.tickets);

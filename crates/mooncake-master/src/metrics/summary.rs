@@ -1,4 +1,4 @@
-//! The summary line: every 10 s in the log, and at `/metrics/summary`.
+//! The summary line: every 10 s in the output, and at `/metrics/summary`.
 
 use std::fmt::Write;
 use std::time::Instant;

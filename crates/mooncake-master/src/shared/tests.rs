@@ -211,7 +211,7 @@ fn an_operation_that_leaves_work_that_requests_wait_for_wakes_the_clock_once() {
     let ended: Vec<mooncake_core::Ended> = slots
         .iter()
         .map(|slot| match slot {
-            mooncake_core::PutSlot::Placed(replicas) => mooncake_core::Ended {
+            mooncake_core::StartOutcome::Placed(replicas) => mooncake_core::Ended {
                 replicas: [(replicas[0].rid, true)].into_iter().collect(),
                 crc32c: 0,
                 stays: false,

@@ -101,8 +101,8 @@ impl Scratch {
         self.0.join("log/current")
     }
 
-    /// Log segments, oldest first.
-    pub fn segments(&self) -> Vec<PathBuf> {
+    /// Log files, oldest first.
+    pub fn log_files(&self) -> Vec<PathBuf> {
         files(&self.current(), "wal")
     }
 

@@ -181,12 +181,12 @@ pub(super) struct Ring {
     slots: Option<Slots>,
     under_way: [bool; SLOTS],
     /// The driver failed in a way that may have to do with the ring.
-    suspect: bool,
+    poisoned: bool,
 }
 
 impl Ring {
     fn new(pool: &'static Pool, slots: Slots) -> Ring {
-        Ring { pool, slots: Some(slots), under_way: [false; SLOTS], suspect: false }
+        Ring { pool, slots: Some(slots), under_way: [false; SLOTS], poisoned: false }
     }
 
     fn slots(&self) -> &Slots {
@@ -250,7 +250,7 @@ impl Ring {
     }
 
     fn failed(&mut self, error: DeviceError) -> CopyError {
-        self.suspect |= !error.is_wrong_range();
+        self.poisoned |= !error.is_wrong_range();
         error.into()
     }
 }
@@ -265,7 +265,7 @@ impl Drop for Ring {
         let is_idle = |(under_way, stream): (&bool, &Stream)| !under_way || slots.driver.wait(*stream).is_ok();
         // All of them, whatever one says: a call's memory is its caller's again when it has returned.
         let idle = self.under_way.iter().zip(&slots.streams).map(is_idle).fold(true, |all, idle| all & idle);
-        if idle && !self.suspect {
+        if idle && !self.poisoned {
             return self.pool.check_in(slots);
         }
         self.pool.forget();

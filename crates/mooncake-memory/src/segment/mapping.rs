@@ -212,7 +212,7 @@ impl Mapping {
     /// Stamps an extent for a remote writer, unless any of it carries a newer
     /// stamp, tombstones included: [`CopyError::Superseded`]. Atomic against
     /// [`Mapping::tombstone`] granule by granule: a fence that follows sees
-    /// either no such write, or one that the caller had entered as in flight
+    /// either no such write, or one that the caller had entered as under way
     /// before it called this.
     pub fn stamp_if_newest(&self, rid: Rid, offset: u64, len: u64) -> Result<(), CopyError> {
         let stamps = self.stamps_to_write(offset, len)?;

@@ -14,7 +14,7 @@ use crate::admission::Turn;
 use crate::fault::Fault;
 use crate::forward::account::Account;
 use crate::forward::flow::{ATTEMPTS, Asked, another_may_answer, passed_on};
-use crate::forward::prefill::Fetch;
+use crate::forward::prefill::PendingTransfer;
 use crate::forward::relay::{BodyOf, Relay};
 use crate::instances::address::InstanceAddress;
 use crate::instances::instance::{Kind, Lease};
@@ -45,14 +45,14 @@ pub(crate) enum Answer {
 }
 
 impl Proxy {
-    /// The answer of the first decode instance that gives one. The first that is asked is to `fetch`: what it did not
-    /// fetch may be gone, and it and the others then compute the prompt themselves.
+    /// The answer of the first decode instance that gives one. The first that is asked is to fetch the blocks of
+    /// `transfer`: what it did not fetch may be gone, and it and the others then compute the prompt themselves.
     pub async fn decode(
         &self,
         asked: &Asked<'_>,
         body: &Bytes,
         mut is_computed: bool,
-        mut fetch: Option<Fetch>,
+        mut transfer: Option<PendingTransfer>,
         turn: Turn,
         account: &mut Account,
     ) -> Result<Answer, Fault> {
@@ -65,15 +65,15 @@ impl Proxy {
                 available = self.fleet.available(Kind::Decode, &[]);
             }
             let Some(mut lease) = self.scheduler.decode(&available, &asked.prompt, !is_computed) else { break };
-            let mut fetch = fetch.take();
-            let body = match &fetch {
-                Some(fetch) => asked.fields.for_decode(&fetch.parameters).into(),
+            let mut transfer = transfer.take();
+            let body = match &transfer {
+                Some(transfer) => asked.fields.for_decode(&transfer.parameters).into(),
                 None => body.clone(),
             };
             let begun = tokio::select! {
                 begun = self.decode_at(&lease, asked, body) => begun,
                 () = lease.instance.hangs.notified() => Err(Failure::Hangs.into()),
-                () = lost(fetch.as_mut()) => Err(Failure::NothingToFetch.into()),
+                () = lost(transfer.as_mut()) => Err(Failure::NothingToFetch.into()),
             };
             let missed = match begun {
                 Ok(begun) => {
@@ -85,13 +85,13 @@ impl Proxy {
             };
             match missed.failure {
                 // It could not fetch, which another one could do no better, and it can compute.
-                Failure::NothingToFetch | Failure::Status(_) if fetch.is_some() => account.failed(Kind::Decode),
+                Failure::NothingToFetch | Failure::Status(_) if transfer.is_some() => account.failed(Kind::Decode),
                 _ => {
                     self.note(&lease, &missed.failure, account);
                     tried.push(lease.instance.number);
                 }
             }
-            is_computed &= fetch.is_none();
+            is_computed &= transfer.is_none();
             last = Some((missed.failure, lease.instance.address.clone()));
             said = missed.said.or(said);
         }
@@ -136,9 +136,9 @@ impl Proxy {
 }
 
 /// Returns when there is nothing to be fetched any more, if there was.
-async fn lost(fetch: Option<&mut Fetch>) {
-    match fetch {
-        Some(fetch) => fetch.lost().await,
+async fn lost(transfer: Option<&mut PendingTransfer>) {
+    match transfer {
+        Some(transfer) => transfer.lost().await,
         None => std::future::pending().await,
     }
 }

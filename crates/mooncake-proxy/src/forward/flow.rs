@@ -71,13 +71,13 @@ impl Proxy {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let (prompt, is_one_sequence) = (self.scheduler.prompt(&fields), fields.is_one_sequence());
         let asked = Asked { path, headers, fields, is_one_sequence, prompt, name };
-        let (is_computed, fetch) = match self.prefill(&asked, account).await {
+        let (is_computed, transfer) = match self.prefill(&asked, account).await {
             PrefillOutcome::Refused(response) => return Ok(Answer::Whole(response)),
             PrefillOutcome::Not => (false, None),
             PrefillOutcome::Itself => (true, None),
-            PrefillOutcome::Fetch(fetch) => (true, Some(fetch)),
+            PrefillOutcome::Transfer(transfer) => (true, Some(transfer)),
         };
-        self.decode(&asked, &body.bytes, is_computed, fetch, turn, account).await
+        self.decode(&asked, &body.bytes, is_computed, transfer, turn, account).await
     }
 
     /// `/v1/models`, as a decode instance says it.

@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::counts::DecodeOnly;
+use crate::counts::DecodeOnlyReason;
 use crate::forward::account::Account;
 use crate::forward::flow::{ATTEMPTS, Asked, another_may_answer, passed_on};
 use crate::instances::instance::{Instance, Kind, Lease};
@@ -24,13 +24,13 @@ pub(crate) enum PrefillOutcome {
     /// Blocks in the pool that it finds by itself.
     Itself,
     /// Blocks that it fetches.
-    Fetch(Fetch),
+    Transfer(PendingTransfer),
     /// The request is wrong: the answer.
     Refused(Response),
 }
 
-/// Blocks that wait at an instance.
-pub(crate) struct Fetch {
+/// A transfer whose blocks wait at their prefill instance.
+pub(crate) struct PendingTransfer {
     /// `kv_transfer_params` for the decode instance that fetches them.
     pub parameters: String,
     /// Changed when the instance is out of service: a decode server that waits for its blocks does so for minutes.
@@ -43,13 +43,13 @@ pub(crate) struct Fetch {
 enum InstanceOutcome {
     IntoPool,
     /// The parameters for the decode instance that fetches it.
-    ToFetch(String),
+    ToTransfer(String),
     /// No decode instance can fetch it.
     InVain,
     Refused(Response),
 }
 
-impl Fetch {
+impl PendingTransfer {
     /// Returns when the blocks will not come any more.
     pub async fn lost(&mut self) {
         // Its other end is the instance's, which the lease holds.
@@ -63,7 +63,7 @@ impl Proxy {
         let began = Instant::now();
         let decode = self.fleet.available(Kind::Decode, &[]);
         let mut tried = Vec::new();
-        let mut reason = DecodeOnly::NoPrefill;
+        let mut reason = DecodeOnlyReason::NoPrefill;
         while tried.len() < ATTEMPTS {
             let mut available = self.fleet.available(Kind::Prefill, &tried);
             if !asked.is_one_sequence {
@@ -72,14 +72,14 @@ impl Proxy {
                 let all = available.len();
                 available.retain(|one: &Arc<Instance>| one.address.bootstrap().is_none());
                 if available.is_empty() && all > 0 {
-                    reason = DecodeOnly::NotFetchable;
+                    reason = DecodeOnlyReason::NotFetchable;
                 }
             }
             let mut lease = match self.scheduler.prefill(&available, &decode, &asked.prompt) {
                 Route::Prefill(lease) => lease,
                 Route::None => break,
                 Route::DecodeOnly => {
-                    reason = DecodeOnly::Chosen;
+                    reason = DecodeOnlyReason::Chosen;
                     break;
                 }
             };
@@ -102,11 +102,11 @@ impl Proxy {
             match computed {
                 InstanceOutcome::Refused(response) => return PrefillOutcome::Refused(response),
                 InstanceOutcome::IntoPool => return PrefillOutcome::Itself,
-                InstanceOutcome::ToFetch(parameters) => {
-                    return PrefillOutcome::Fetch(Fetch { parameters, left, _lease: lease });
+                InstanceOutcome::ToTransfer(parameters) => {
+                    return PrefillOutcome::Transfer(PendingTransfer { parameters, left, _lease: lease });
                 }
                 InstanceOutcome::InVain => {
-                    reason = DecodeOnly::NotFetchable;
+                    reason = DecodeOnlyReason::NotFetchable;
                     break;
                 }
             }
@@ -135,7 +135,7 @@ impl Proxy {
         let answer = whole(answer, timeout).await?;
         Ok(match transfer {
             None => InstanceOutcome::IntoPool,
-            Some(transfer) if goes_on(&answer) => InstanceOutcome::ToFetch(transfer.for_decode()),
+            Some(transfer) if goes_on(&answer) => InstanceOutcome::ToTransfer(transfer.for_decode()),
             Some(_) => InstanceOutcome::InVain,
         })
     }

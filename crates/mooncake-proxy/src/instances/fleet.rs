@@ -37,7 +37,7 @@ impl Fleet {
         let at = here.iter().position(|one| one.kind == kind && one.address.authority() == address.authority())?;
         let instance = here.remove(at);
         let mut leaving = self.leaving.write();
-        leaving.retain(|one| one.in_flight() > 0);
+        leaving.retain(|one| one.under_way() > 0);
         leaving.push(instance.clone());
         Some(instance)
     }
@@ -66,6 +66,6 @@ impl Fleet {
 
     /// Removed instances that have requests under way.
     pub fn leaving(&self) -> Vec<Arc<Instance>> {
-        self.leaving.read().iter().filter(|one| one.in_flight() > 0).cloned().collect()
+        self.leaving.read().iter().filter(|one| one.under_way() > 0).cloned().collect()
     }
 }

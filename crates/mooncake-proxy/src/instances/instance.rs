@@ -46,7 +46,7 @@ pub(crate) struct Instance {
     pub kind: Kind,
     pub address: InstanceAddress,
     breaker: Mutex<Breaker>,
-    in_flight: AtomicU32,
+    under_way: AtomicU32,
     /// Blocks of prompts that it has been given and that it did not know.
     backlog: AtomicU64,
     pub requests: AtomicU64,
@@ -82,7 +82,7 @@ pub(crate) enum Health {
 
 impl Instance {
     pub fn new(number: InstanceNo, kind: Kind, address: InstanceAddress) -> Instance {
-        let (breaker, in_flight) = (Mutex::default(), AtomicU32::new(0));
+        let (breaker, under_way) = (Mutex::default(), AtomicU32::new(0));
         let zero = || AtomicU64::new(0);
         let (backlog, requests, failures) = (zero(), zero(), zero());
         let (is_proven, is_being_checked) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -93,7 +93,7 @@ impl Instance {
             kind,
             address,
             breaker,
-            in_flight,
+            under_way,
             backlog,
             requests,
             failures,
@@ -118,8 +118,8 @@ impl Instance {
         }
     }
 
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+    pub fn under_way(&self) -> u32 {
+        self.under_way.load(Ordering::Relaxed)
     }
 
     pub fn backlog(&self) -> u64 {
@@ -129,7 +129,7 @@ impl Instance {
     /// A request goes there, with so many blocks that are new to it.
     pub fn take(self: &Arc<Instance>, blocks: u64) -> Lease {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.under_way.fetch_add(1, Ordering::Relaxed);
         self.backlog.fetch_add(blocks, Ordering::Relaxed);
         Lease { instance: self.clone(), blocks }
     }
@@ -213,7 +213,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.instance.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.instance.under_way.fetch_sub(1, Ordering::Relaxed);
         self.instance.backlog.fetch_sub(self.blocks, Ordering::Relaxed);
     }
 }
@@ -268,12 +268,12 @@ mod tests {
     fn load_is_what_is_under_way() {
         let one = instance();
         let (first, mut second) = (one.take(5), one.take(7));
-        assert_eq!((one.in_flight(), one.backlog()), (2, 12));
+        assert_eq!((one.under_way(), one.backlog()), (2, 12));
         drop(first);
-        assert_eq!((one.in_flight(), one.backlog()), (1, 7));
+        assert_eq!((one.under_way(), one.backlog()), (1, 7));
         second.computed();
-        assert_eq!((one.in_flight(), one.backlog()), (1, 0));
+        assert_eq!((one.under_way(), one.backlog()), (1, 0));
         drop(second);
-        assert_eq!((one.in_flight(), one.backlog(), one.requests.load(Ordering::Relaxed)), (0, 0, 2));
+        assert_eq!((one.under_way(), one.backlog(), one.requests.load(Ordering::Relaxed)), (0, 0, 2));
     }
 }

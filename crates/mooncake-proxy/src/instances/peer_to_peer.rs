@@ -46,7 +46,7 @@ pub(crate) async fn engines(upstream: &Upstream, bootstrap: &str) -> Result<Engi
     Ok(ranks.into_iter().map(|(rank, one)| (rank, one.engine_id)).collect())
 }
 
-/// One prompt's way from one instance to another.
+/// One prompt's way from a prefill instance to the decode instance that fetches it.
 pub(crate) struct Transfer {
     id: String,
     bootstrap: String,

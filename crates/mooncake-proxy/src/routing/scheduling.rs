@@ -102,7 +102,7 @@ impl Scheduler {
         }
         let mut history = self.history.lock();
         let new = |one: &Instance| prompt.blocks - history.seen(one.number, &prompt.hashes) as u64;
-        let cost = |one: &Instance| new(one) + one.backlog() + u64::from(one.in_flight()) * OF_A_REQUEST;
+        let cost = |one: &Instance| new(one) + one.backlog() + u64::from(one.under_way()) * OF_A_REQUEST;
         let Some(best) = self.rotated(from).min_by_key(|one| cost(one)) else { return Route::None };
         if let Some(decode) = best_decode(&history, self.rotated(decode), prompt) {
             let missing = new(decode);
@@ -148,7 +148,7 @@ impl Scheduler {
         let mut rotated = self.rotated(from);
         let best = match self.how {
             Scheduling::RoundRobin => rotated.next(),
-            _ => rotated.min_by_key(|one| one.in_flight()),
+            _ => rotated.min_by_key(|one| one.under_way()),
         };
         Some(best?.take(0))
     }
@@ -160,9 +160,9 @@ fn best_decode<'a>(
     from: impl Iterator<Item = &'a Arc<Instance>> + Clone,
     prompt: &Prompt,
 ) -> Option<&'a Arc<Instance>> {
-    let least = from.clone().map(|one| one.in_flight()).min()?;
-    let near = from.filter(|one| one.in_flight() <= least + SLACK + least / 4);
-    near.min_by_key(|one| (usize::MAX - history.seen(one.number, &prompt.hashes), one.in_flight()))
+    let least = from.clone().map(|one| one.under_way()).min()?;
+    let near = from.filter(|one| one.under_way() <= least + SLACK + least / 4);
+    near.min_by_key(|one| (usize::MAX - history.seen(one.number, &prompt.hashes), one.under_way()))
 }
 
 #[cfg(test)]
@@ -204,7 +204,7 @@ mod tests {
         let scheduler = Scheduler::new(Scheduling::LeastLoaded, CACHE);
         let fleet = fleet(0..3, Kind::Decode);
         let held: Vec<Lease> = (0..5).map(|_| scheduler.decode(&fleet, &Prompt::default(), false).unwrap()).collect();
-        let loads: Vec<u32> = fleet.iter().map(|one| one.in_flight()).collect();
+        let loads: Vec<u32> = fleet.iter().map(|one| one.under_way()).collect();
         assert!(loads.iter().all(|load| (1..=2).contains(load)), "{loads:?}");
         drop(held);
     }

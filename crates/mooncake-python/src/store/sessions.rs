@@ -128,7 +128,7 @@ impl MooncakeDistributedStore {
         let name = if revoke { "batch_put_session_revoke" } else { "batch_put_session_end" };
         let Some(client) = self.client(name) else { return Ok(vec![INVALID_PARAMS; keys.len()]) };
         let outcomes = py.detach(|| match revoke {
-            true => client.revoke_put_sessions(&keys),
+            true => client.abort_put_sessions(&keys),
             false => client.end_put_sessions(&keys),
         });
         Ok(outcomes.into_iter().map(|outcome| self.done(outcome)).collect())

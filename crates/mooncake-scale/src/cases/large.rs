@@ -1,7 +1,9 @@
 //! What is very large of its kind: owners of very many segments, a segment in very many pieces, soft pins of very many
 //! objects, very long keys, and replies that are forgotten all at once.
 
-use mooncake_core::{Ended, ListedViews, Origin, PinKind, PutConfig, PutSlot, PutStarted, SegmentSpec, SessionSpec};
+use mooncake_core::{
+    Ended, ListedViews, Origin, PinKind, PutConfig, PutStarted, SegmentSpec, SessionSpec, StartOutcome,
+};
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 
 use super::{fill_large, fresh, preferring, unmount_large, very_many, with_a_large_segment};
@@ -213,7 +215,7 @@ pub fn long_keys(pool: &mut Pool) {
             pool.hold(kind, |core, now, fx| core.put_start(now, origin, &entries, &PutConfig::default(), false, fx));
         let Ok(PutStarted::Now(slots)) = started else { continue };
         let ended = slots.into_iter().filter_map(|slot| match slot {
-            PutSlot::Placed(replicas) => {
+            StartOutcome::Placed(replicas) => {
                 let replicas = replicas.iter().map(|replica| (replica.rid, true)).collect();
                 Some(Ended { replicas, crc32c: 1, stays: false })
             }

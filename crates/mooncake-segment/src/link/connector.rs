@@ -7,7 +7,7 @@ use mooncake_os::{Deadline, ProcessIdentity};
 use super::idle_lanes::IdleLanes;
 use super::options::{LinkOptions, Path, Paths, SegmentAddress};
 use super::pool::LanePool;
-use super::shared_memory::reclaimer::Reclaimer;
+use super::shared_memory::give_back_thread::GiveBackThread;
 use super::shared_memory::watcher::Watcher;
 use super::shared_memory::{Attachment, NoSharedMemory};
 use super::{Kind, Link};
@@ -21,7 +21,7 @@ pub(super) struct Connector {
     pub options: LinkOptions,
     pub process: ProcessIdentity,
     pub watcher: Arc<Watcher>,
-    pub reclaimer: Arc<Reclaimer>,
+    pub give_back_thread: Arc<GiveBackThread>,
     pub least_epoch: Arc<LeastEpoch>,
     pub idle_lanes: Arc<IdleLanes>,
 }
@@ -110,7 +110,8 @@ impl Connector {
     /// A link over shared memory.
     pub(super) fn map(&self, address: &SegmentAddress, deadline: &Deadline<'_>) -> Result<Link, NoSharedMemory> {
         let hello = self.hello(address, Purpose::Attach);
-        let attachment = Attachment::open(address, &self.options, &hello, &self.watcher, &self.reclaimer, deadline)?;
+        let attachment =
+            Attachment::open(address, &self.options, &hello, &self.watcher, &self.give_back_thread, deadline)?;
         Ok(self.link(address, Kind::Shared(attachment), "same host".into()))
     }
 

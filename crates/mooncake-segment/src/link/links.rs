@@ -11,7 +11,7 @@ use super::Link;
 use super::connector::{Connector, Made, NoPath};
 use super::options::{LinkOptions, LinkReport, Path, SegmentAddress};
 use super::shared_memory::NoSharedMemory;
-use super::shared_memory::reclaimer::Reclaimer;
+use super::shared_memory::give_back_thread::GiveBackThread;
 use super::shared_memory::watcher::Watcher;
 use crate::epoch::Epoch;
 use crate::error::{LinkError, ServerError};
@@ -65,7 +65,7 @@ impl Links {
                 options,
                 process: ProcessIdentity::current()?,
                 watcher,
-                reclaimer: Arc::default(),
+                give_back_thread: Arc::default(),
                 least_epoch: Arc::default(),
                 idle_lanes: Arc::default(),
             }),
@@ -160,7 +160,7 @@ impl Links {
         let better_at = better_later.then(|| making.book.time(now) + self.connector.options.retry_after);
         let kept = making.book.links.lock().made(making.permit, link.clone(), better_at);
         kept.map(|()| link.clone()).map_err(|unwanted| {
-            discard(&self.connector.reclaimer, link);
+            discard(&self.connector.give_back_thread, link);
             match unwanted {
                 Unwanted::Closed => LinkError::Closed,
                 Unwanted::Forgotten => {
@@ -182,7 +182,7 @@ impl Links {
                     match improved {
                         // A caller that uses the former one still does so until its call ends.
                         Ok(_former) => tracing::info!(segment = &*address.display_name(), %path, "link, after all"),
-                        Err(late) => discard(&connector.reclaimer, late),
+                        Err(late) => discard(&connector.give_back_thread, late),
                     }
                 }
                 Err(NoSharedMemory { passing, .. }) => {
@@ -212,11 +212,11 @@ impl Links {
         if !attachments.is_empty() {
             let pinned = pinned.to_vec();
             self.connector
-                .reclaimer
+                .give_back_thread
                 .later(move || attachments.iter().for_each(|attachment| attachment.forget(&pinned, epoch)));
         }
         if let Some(link) = link {
-            discard(&self.connector.reclaimer, link);
+            discard(&self.connector.give_back_thread, link);
         }
     }
 
@@ -242,7 +242,7 @@ impl Links {
             return;
         }
         let over = self.book.links.lock().part_with_over(|link| link.is_over());
-        over.into_iter().for_each(|link| discard(&self.connector.reclaimer, link));
+        over.into_iter().for_each(|link| discard(&self.connector.give_back_thread, link));
     }
 
     /// Closes TCP lanes that no call has used for some seconds. To be called now and then.
@@ -271,9 +271,9 @@ impl Links {
 }
 
 /// Ends a link. Unmapping takes time, too.
-fn discard(reclaimer: &Arc<Reclaimer>, link: Arc<Link>) {
+fn discard(give_back_thread: &Arc<GiveBackThread>, link: Arc<Link>) {
     link.forget();
-    reclaimer.later(move || drop(link));
+    give_back_thread.later(move || drop(link));
 }
 
 impl Drop for Links {
@@ -361,7 +361,7 @@ mod tests {
             assert!(attachment.owner_ended(), "as the watcher would say of a dead owner");
         }
         let (release, held) = channel::<()>();
-        links.connector.reclaimer.later(move || assert!(held.recv().is_err(), "nothing is sent"));
+        links.connector.give_back_thread.later(move || assert!(held.recv().is_err(), "nothing is sent"));
         links.forget(memory.uuid(), &[], FIRST);
         assert_eq!(resident(&memory), BYTES, "punched by the thread that forgot");
         drop(release);
@@ -420,7 +420,7 @@ mod tests {
         }
         links.forget(owners[1].1.uuid(), &[], FIRST);
         let (done, is_done) = channel();
-        links.connector.reclaimer.later(move || done.send(()).unwrap());
+        links.connector.give_back_thread.later(move || done.send(()).unwrap());
         is_done.recv_timeout(Duration::from_secs(5)).unwrap();
         assert_eq!(owners.each_ref().map(|(_, memory, _)| resident(memory)), [BYTES, 0]);
         links.forget(owners[0].1.uuid(), &[], FIRST);

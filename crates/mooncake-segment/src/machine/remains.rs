@@ -16,8 +16,8 @@ pub struct Remains {
     is_gone: bool,
     /// The pinned extents that a master named which knows all of them.
     pinned: Option<Vec<(u64, u64)>>,
-    /// The reclaimer was told, and has not looked since.
-    told: bool,
+    /// A give-back was called for, and has not begun since.
+    called_for: bool,
 }
 
 impl Remains {
@@ -26,7 +26,7 @@ impl Remains {
         *self.views.entry((offset, len)).or_insert(0) += 1;
     }
 
-    /// A view has ended. True: the reclaimer is to be told, as memory can be given back now that it could not before.
+    /// A view has ended. True: a give-back is called for, as memory can be given back now that it could not before.
     pub fn view_ended(&mut self, offset: u64, len: u64) -> bool {
         let Some(count) = self.views.get_mut(&(offset, len)) else { return false };
         *count -= 1;
@@ -34,7 +34,7 @@ impl Remains {
             return false;
         }
         self.views.remove(&(offset, len));
-        self.calls_reclaimer()
+        self.calls_for_give_back()
     }
 
     /// The owner's process has ended, which alone proves that it gives nothing back any more. True the first time.
@@ -42,14 +42,14 @@ impl Remains {
         !std::mem::replace(&mut self.owner_ended, true)
     }
 
-    /// Whether the reclaimer is to be told: memory can be given back, and it was not told since it last looked.
-    pub fn calls_reclaimer(&mut self) -> bool {
-        self.is_due() && !std::mem::replace(&mut self.told, true)
+    /// Whether a give-back is called for: memory can be given back, and none was called for since the last one began.
+    pub fn calls_for_give_back(&mut self) -> bool {
+        self.is_due() && !std::mem::replace(&mut self.called_for, true)
     }
 
     /// The look at what is to be given back begins: what changes from here on is for another one. False: nothing is.
     pub fn begin(&mut self) -> bool {
-        self.told = false;
+        self.called_for = false;
         self.is_due()
     }
 
@@ -108,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn the_reclaimer_is_told_once_until_it_looks() {
+    fn a_give_back_is_called_for_once_until_it_begins() {
         let mut remains = Remains::default();
         (0..3).for_each(|nth| remains.view_made(nth * 4096, 100));
         remains.forget(Some(&[]));
-        assert!(!remains.calls_reclaimer());
+        assert!(!remains.calls_for_give_back());
         remains.owner_ended();
-        assert!(remains.calls_reclaimer() && !remains.calls_reclaimer());
+        assert!(remains.calls_for_give_back() && !remains.calls_for_give_back());
         assert!(!remains.view_ended(0, 100), "the look that is to come sees it");
         assert!(remains.begin());
         assert!(remains.view_ended(4096, 100), "it has begun to look");

@@ -20,7 +20,7 @@ use crate::records::{RecordAddress, RecordError, Records};
 const LANES_MAX: usize = 256;
 
 /// Bytes that are read at a time, and sent while the peer takes them.
-const PIECE_BYTES: u64 = 4 << 20;
+const CHUNK_BYTES: u64 = 4 << 20;
 
 /// A lane looks so often whether it is to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -132,8 +132,8 @@ impl Lane {
         let mut sent = 0;
         // A record of no bytes is looked at, too.
         while sent < frame.len || sent == 0 {
-            let part = (frame.len - sent).min(PIECE_BYTES);
-            self.buffer.resize(part as usize, 0);
+            let chunk = (frame.len - sent).min(CHUNK_BYTES);
+            self.buffer.resize(chunk as usize, 0);
             let read = self.tier.records.read(&record, frame.offset + sent, &mut self.buffer);
             match read {
                 Ok(()) => {}
@@ -147,8 +147,8 @@ impl Lane {
                 (&*self.stream).write_all(&reply.encode())?;
             }
             (&*self.stream).write_all(&self.buffer)?;
-            sent += part;
-            if part == 0 {
+            sent += chunk;
+            if chunk == 0 {
                 break;
             }
         }

@@ -2,7 +2,7 @@
 
 use mooncake_client::machine::get::{Doubt, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
 use mooncake_client::machine::numbering::Numbering;
-use mooncake_client::machine::suspects::{self, Suspect};
+use mooncake_client::machine::replica_reports::{self, ReplicaReport};
 use mooncake_client::{Cause, StoreError};
 use mooncake_ids::Rid;
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
@@ -26,8 +26,8 @@ impl GetDriver for Store {
         Ok((found.objects, reply.numbering))
     }
 
-    fn suspect(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool) {
-        suspects::add(self, Suspect { key: key.to_vec(), rid, reason, confirmed });
+    fn report_replica(&self, key: &[u8], rid: Rid, reason: String, confirmed: bool) {
+        replica_reports::add(self, ReplicaReport { key: key.to_vec(), rid, reason, confirmed });
     }
 
     fn rank(&self, replica: &Replica, numbering: Numbering) -> u8 {

@@ -11,7 +11,7 @@ pub(crate) mod lending;
 pub(crate) mod links;
 pub(crate) mod puts;
 pub(crate) mod puts_in_sessions;
-pub(crate) mod suspects;
+pub(crate) mod replica_reports;
 pub(crate) mod views;
 
 use std::cell::{Cell, RefCell};
@@ -20,20 +20,20 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mooncake_client::SegmentId;
+use mooncake_client::machine::anchor_context::AnchorContext;
 use mooncake_client::machine::deaths::Deaths;
 use mooncake_client::machine::directory::Directory;
 use mooncake_client::machine::lending::list_answered;
 use mooncake_client::machine::orphans::OrphanedPuts;
 use mooncake_client::machine::owner::{self, Owner};
-use mooncake_client::machine::parts::Parts;
 use mooncake_client::machine::pins::Pins;
 use mooncake_client::machine::position::epoch_of;
 use mooncake_client::machine::progress::Progress;
 use mooncake_client::machine::questions::Questions;
 use mooncake_client::machine::reachability::Reachability;
+use mooncake_client::machine::replica_reports::ReplicaReports;
 use mooncake_client::machine::sequences::Sequences;
 use mooncake_client::machine::session::{Anchor, Identity, Output, Outputs, Recheck, Taking};
-use mooncake_client::machine::suspects::Suspects;
 use mooncake_client::machine::wants::Wants;
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_wire::message::{
@@ -72,7 +72,7 @@ pub(crate) struct Inner {
     pub get_sessions: RefCell<gets_in_sessions::Sessions>,
     pub put_sessions: RefCell<puts_in_sessions::Sessions>,
     deaths: RefCell<Deaths>,
-    pub suspects: RefCell<Suspects>,
+    pub replica_reports: RefCell<ReplicaReports>,
     pub position: RefCell<LogPosition>,
     up: RefCell<Vec<AnchorUp>>,
     pub reach: Reachability,
@@ -128,7 +128,7 @@ pub struct Tally {
     /// Views taken.
     pub views: u64,
     /// Replicas that were to be reported as bad.
-    pub suspects: u64,
+    pub replica_reports: u64,
     /// Objects that put sessions made.
     pub ended_sessions: u64,
     /// Ends of put sessions that were refused.
@@ -148,7 +148,7 @@ impl Tally {
         self.misses += other.misses;
         self.unread += other.unread;
         self.views += other.views;
-        self.suspects += other.suspects;
+        self.replica_reports += other.replica_reports;
         self.ended_sessions += other.ended_sessions;
         self.refused_ends += other.refused_ends;
         self.read_parts += other.read_parts;
@@ -356,9 +356,9 @@ impl Store {
         self.tell(anchor_up::Body::Rechecked(Rechecked { uuid: uuid.0.to_vec().into(), rid: rid.0, good }));
     }
 
-    fn decide<R>(&self, decide: impl FnOnce(&mut Parts<'_>) -> R) -> R {
+    fn decide<R>(&self, decide: impl FnOnce(&mut AnchorContext<'_>) -> R) -> R {
         let inner = &self.inner;
-        decide(&mut Parts {
+        decide(&mut AnchorContext {
             pins: &mut inner.pins.borrow_mut(),
             sequences: &mut inner.sequences.borrow_mut(),
             progress: &mut inner.progress.borrow_mut(),
@@ -452,7 +452,7 @@ impl Inner {
             get_sessions: RefCell::default(),
             put_sessions: RefCell::default(),
             deaths: RefCell::default(),
-            suspects: RefCell::default(),
+            replica_reports: RefCell::default(),
             position: RefCell::default(),
             up: RefCell::default(),
             reach: Reachability::default(),
@@ -497,7 +497,7 @@ impl Driver {
         let world = self.store.inner.world.clone();
         while !self.store.inner.stopped.get() {
             let mut out = Outputs::new();
-            self.store.decide(|parts| self.machine.step(world.now(), parts, &mut out));
+            self.store.decide(|context| self.machine.step(world.now(), context, &mut out));
             if let Some(until) = self.carry_out(out).await {
                 self.poll_once(until).await;
             }
@@ -518,23 +518,23 @@ impl Driver {
         while let Some(message) = next {
             let Ok(FromMaster::Anchor(message)) = message else { return self.lose(Vec::new()) };
             let mut out = Outputs::new();
-            self.store.decide(|parts| self.machine.hear(world.now(), message, parts, &mut out));
+            self.store.decide(|context| self.machine.hear(world.now(), message, context, &mut out));
             self.carry_out(out).await;
             next = self.connection.as_mut().and_then(|(_, down)| down.try_next()).map(Ok);
         }
         let mut out = Outputs::new();
-        let due = self.store.decide(|parts| self.machine.tell(world.now(), false, parts, &mut out));
+        let due = self.store.decide(|context| self.machine.tell(world.now(), false, context, &mut out));
         self.carry_out(out).await;
         if due && self.machine.is_connected() {
             let mut out = Outputs::new();
-            self.store.decide(|parts| self.machine.beat(world.now(), Vec::new(), parts, &mut out));
+            self.store.decide(|context| self.machine.beat(world.now(), Vec::new(), context, &mut out));
             self.carry_out(out).await;
         }
     }
 
     fn lose(&mut self, unsent: Vec<AnchorUp>) {
         self.connection = None;
-        self.store.decide(|parts| self.machine.lost(unsent, parts));
+        self.store.decide(|context| self.machine.lost(unsent, context));
     }
 
     async fn carry_out(&mut self, out: Outputs) -> Option<Duration> {
@@ -556,7 +556,7 @@ impl Driver {
                     let server = store.server();
                     let held = store.inner.owner.borrow_mut().list(|uuid| server.taken(&uuid));
                     let mut more = Outputs::new();
-                    store.decide(|parts| self.machine.reconnect(store.inner.world.now(), &held, parts, &mut more));
+                    store.decide(|context| self.machine.reconnect(store.inner.world.now(), &held, context, &mut more));
                     todo.extend(more);
                 }
                 Output::Connect { master, role, highest, by } => {
@@ -564,10 +564,10 @@ impl Driver {
                     let now = || store.inner.world.now();
                     match store.open(master, role, highest, by).await {
                         Some((connection, reply)) => {
-                            store.decide(|parts| self.machine.answered(now(), &reply, parts, &mut more));
+                            store.decide(|context| self.machine.answered(now(), &reply, context, &mut more));
                             self.fresh = Some((connection, reply, master));
                         }
-                        None => store.decide(|parts| self.machine.failed("no reply".into(), parts, &mut more)),
+                        None => store.decide(|context| self.machine.failed("no reply".into(), context, &mut more)),
                     }
                     todo.extend(more);
                 }
@@ -597,7 +597,7 @@ impl Driver {
                     if let Some(taken) = taken {
                         store.tell_epoch_taken(epoch.number, &taken);
                     }
-                    store.decide(|parts| self.machine.epoch_asked(epoch, taking, parts));
+                    store.decide(|context| self.machine.epoch_asked(epoch, taking, context));
                 }
                 Output::SegmentGone { uuid, number, pinned } => {
                     store.inner.directory.borrow_mut().forget(number);

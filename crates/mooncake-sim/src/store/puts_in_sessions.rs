@@ -37,7 +37,7 @@ fn place_of(places: &Places, rid: Rid) -> Option<Address> {
 /// Of what passes.
 pub(crate) const NO_LINK: &str = "no link";
 
-/// What an end or a revoke has for options.
+/// What an end or an abort has for options.
 const NONE: Options = Options { replicas: 1, replace: false, pace: 300 };
 
 impl PutSessionDriver for Driver<'_> {
@@ -151,9 +151,9 @@ impl Store {
             while left.get() > 0 && (is_spoilt || world.now() < deadline) {
                 world.sleep_micros(20_000).await;
             }
-            let revokes = world.percent(15) || (is_spoilt && failed.get());
+            let aborts = world.percent(15) || (is_spoilt && failed.get());
             for item in &items {
-                self.end_put_session(item, revokes, &left, &others).await;
+                self.end_put_session(item, aborts, &left, &others).await;
             }
             // A part that is late must not come into the next session of its key: it would be written there. An end
             // may.
@@ -213,11 +213,11 @@ impl Store {
         .await
     }
 
-    /// Ends it, and tries again as long as something is left to be written; or takes it back.
-    async fn end_put_session(&self, item: &Item, revokes: bool, left: &Cell<u64>, others: &Cell<u32>) {
+    /// Ends it, and tries again as long as something is left to be written; or aborts it.
+    async fn end_put_session(&self, item: &Item, aborts: bool, left: &Cell<u64>, others: &Cell<u32>) {
         let (world, keys) = (&self.inner.world, [&item.key[..]]);
         for last in [false, false, true] {
-            if revokes || self.check().is_err() {
+            if aborts || self.check().is_err() {
                 break;
             }
             let ended = put_session::end(&self.sessions(), &keys).await.remove(0);
@@ -234,13 +234,13 @@ impl Store {
             }
         }
         // What is still on its way is not waited for: it is refused, or has ended before this has.
-        let revoked = put_session::revoke(&self.sessions(), &keys).await.remove(0);
-        // One that another caller is ending is not taken back, and goes on where that finds a hole.
-        if revoked.is_err() {
+        let aborted = put_session::abort(&self.sessions(), &keys).await.remove(0);
+        // One that another caller is ending is not aborted, and goes on where that finds a hole.
+        if aborted.is_err() {
             while others.get() > 0 {
                 world.sleep_micros(20_000).await;
             }
-            put_session::revoke(&self.sessions(), &keys).await;
+            put_session::abort(&self.sessions(), &keys).await;
         }
     }
 
@@ -265,7 +265,7 @@ impl Store {
     /// The store closes.
     pub(crate) async fn close_put_sessions(&self) {
         let all = self.inner.put_sessions.borrow_mut().close();
-        put_session::abort(&self.sessions(), all).await;
+        put_session::abort_placements(&self.sessions(), all).await;
     }
 
     fn sessions(&self) -> Driver<'_> {

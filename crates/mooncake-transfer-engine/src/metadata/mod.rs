@@ -45,7 +45,7 @@ pub trait Metadata: Send + Sync {
 }
 
 /// The documents of engines in a service.
-pub(crate) struct Registry {
+pub(crate) struct EngineDirectory {
     service: Arc<dyn Metadata>,
     blocking_pool: BlockingPool,
     /// The address that this engine has announced, if it has.
@@ -67,10 +67,10 @@ impl RpcMeta {
     }
 }
 
-impl Registry {
-    pub fn new(service: Arc<dyn Metadata>, cluster: &str) -> Registry {
+impl EngineDirectory {
+    pub fn new(service: Arc<dyn Metadata>, cluster: &str) -> EngineDirectory {
         let prefix = if cluster.is_empty() { "mooncake/".to_owned() } else { format!("mooncake/{cluster}/") };
-        Registry { service, blocking_pool: blocking_pool(), announced: Mutex::default(), prefix }
+        EngineDirectory { service, blocking_pool: blocking_pool(), announced: Mutex::default(), prefix }
     }
 
     /// The threads that ask the service.

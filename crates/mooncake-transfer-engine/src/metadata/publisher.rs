@@ -15,7 +15,7 @@ use mooncake_os::Deadline;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
-use crate::metadata::Registry;
+use crate::metadata::EngineDirectory;
 
 /// Up to so many buffers are published one by one.
 const SINGLY_PUBLISHED_MAX: usize = 64;
@@ -30,7 +30,7 @@ const TRIES_MAX: u32 = 5;
 pub(crate) type Describe = Box<dyn Fn() -> String + Send + Sync>;
 
 pub(crate) struct Publisher {
-    registry: Arc<Registry>,
+    directory: Arc<EngineDirectory>,
     /// The engine's name.
     name: String,
     describe: Describe,
@@ -62,8 +62,14 @@ impl State {
 impl Publisher {
     /// `describe` is called under a lock, when the turn of its document has come. Nothing that it captures may hold the
     /// publisher.
-    pub fn new(registry: Arc<Registry>, name: &str, describe: Describe) -> Publisher {
-        Publisher { registry, name: name.to_owned(), describe, service_call: Mutex::default(), state: Mutex::default() }
+    pub fn new(directory: Arc<EngineDirectory>, name: &str, describe: Describe) -> Publisher {
+        Publisher {
+            directory,
+            name: name.to_owned(),
+            describe,
+            service_call: Mutex::default(),
+            state: Mutex::default(),
+        }
     }
 
     /// Announces where the engine answers handshakes, and publishes what it lends.
@@ -71,7 +77,7 @@ impl Publisher {
         let (held, host) = (self.clone(), host.to_owned());
         self.by_thread("taking the name", deadline, move || {
             held.call(|| {
-                held.registry.announce(&held.name, &host, port)?;
+                held.directory.announce(&held.name, &host, port)?;
                 held.publish_now()
             })
         })?
@@ -132,12 +138,12 @@ impl Publisher {
         deadline: &Deadline<'_>,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, EngineError> {
-        let called = self.registry.blocking_pool().run(deadline, call);
+        let called = self.directory.blocking_pool().run(deadline, call);
         called.map_err(EngineError::blocking("the metadata service", what))
     }
 
     fn publish_now(&self) -> Result<(), EngineError> {
-        self.registry.publish(&self.name, &(self.describe)())
+        self.directory.publish(&self.name, &(self.describe)())
     }
 
     /// Calls the service when no other thread does.
@@ -173,7 +179,7 @@ impl Publisher {
             if std::mem::replace(&mut held.state.lock().withdrawn, true) {
                 return;
             }
-            if let Err(error) = held.registry.withdraw(&held.name) {
+            if let Err(error) = held.directory.withdraw(&held.name) {
                 tracing::warn!(%error, "the metadata still names an engine that has ended");
             }
         })

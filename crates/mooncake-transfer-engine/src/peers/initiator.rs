@@ -10,7 +10,7 @@ use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::notify::Notify;
 use crate::peers::calls::Calls;
-use crate::peers::idle_paths::IdlePaths;
+use crate::peers::links::Links;
 use crate::peers::peer::Peer;
 use crate::peers::registry::{PeerEntry, PeerRegistry};
 use crate::peers::unresponsive::UnresponsivePeers;
@@ -27,7 +27,7 @@ pub(crate) struct Initiator {
     pub unresponsive: Arc<UnresponsivePeers>,
     pub peers: PeerRegistry,
     /// The links to them.
-    pub idle_paths: Arc<IdlePaths>,
+    pub links: Arc<Links>,
     pub calls: Calls,
 }
 
@@ -91,7 +91,7 @@ impl Initiator {
     }
 
     fn look_for(&self, name: &str, deadline: &Deadline<'_>) -> Result<Arc<Peer>, EngineError> {
-        Peer::open(&self.node, &self.idle_paths, name, deadline).map(Arc::new)
+        Peer::open(&self.node, &self.links, name, deadline).map(Arc::new)
     }
 
     /// All that were met.

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use crate::error::EngineError;
 use crate::local_node::LocalNode;
-use crate::peers::idle_paths::IdlePaths;
 use crate::peers::link::Link;
+use crate::peers::links::Links;
 use crate::request::Request;
 
 /// A peer that has been opened.
@@ -18,7 +18,7 @@ pub(crate) struct Peer {
     /// Replaced when the peer turns out to be in another incarnation.
     link: Mutex<Arc<Link>>,
     /// Where its links are listed.
-    idle_paths: Arc<IdlePaths>,
+    links: Arc<Links>,
     pub traffic: Traffic,
 }
 
@@ -35,14 +35,14 @@ impl Peer {
     /// Asks the peer for its segment document, and looks for a link to it.
     pub fn open(
         node: &LocalNode,
-        idle_paths: &Arc<IdlePaths>,
+        links: &Arc<Links>,
         name: &str,
         deadline: &Deadline<'_>,
     ) -> Result<Peer, EngineError> {
-        let link = Mutex::new(idle_paths.keep(Link::find(node, name, deadline)?));
+        let link = Mutex::new(links.keep(Link::find(node, name, deadline)?));
         let bytes = node.transports.iter().map(|_| AtomicU64::new(0)).collect();
         let traffic = Traffic { bytes, requests: AtomicU64::new(0), failed: AtomicU64::new(0) };
-        Ok(Peer { name: name.to_owned(), link, idle_paths: idle_paths.clone(), traffic })
+        Ok(Peer { name: name.to_owned(), link, links: links.clone(), traffic })
     }
 
     pub fn link(&self) -> Arc<Link> {
@@ -61,7 +61,7 @@ impl Peer {
             match Link::find(node, &self.name, deadline) {
                 Ok(fresh) if !fresh.is_same_incarnation(&link) => {
                     tracing::info!(peer = self.name, %error, "the peer is another one than before");
-                    link = self.idle_paths.keep(fresh);
+                    link = self.links.keep(fresh);
                     *self.link.lock() = link.clone();
                     result = link.transfer(node, &self.name, requests, deadline);
                 }

@@ -89,22 +89,22 @@ fn extra(out: &mut [u8; HEADER_LEN], magic: u64, name: &[u8; 16]) {
 
 /// How a request of version 2 ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Status {
     Ok,
     /// The range is not registered, or the engine is another one. The connection ends.
     Rejected,
 }
 
-impl Verdict {
+impl Status {
     pub fn encode(self) -> [u8; STATUS_LEN] {
         (u64::from(STATUS_MAGIC) << 32 | self as u64).to_le_bytes()
     }
 
-    pub fn decode(raw: &[u8; STATUS_LEN]) -> Option<Verdict> {
+    pub fn decode(raw: &[u8; STATUS_LEN]) -> Option<Status> {
         let word = u64::from_le_bytes(*raw);
         match (word >> 32 == u64::from(STATUS_MAGIC), word as u32) {
-            (true, 0) => Some(Verdict::Ok),
-            (true, _) => Some(Verdict::Rejected),
+            (true, 0) => Some(Status::Ok),
+            (true, _) => Some(Status::Rejected),
             _ => None,
         }
     }
@@ -125,8 +125,8 @@ mod tests {
         for frame in [Frame::Hello, Frame::Name, Frame::Sever].map(|frame| frame(*b"0123456789abcdef")) {
             assert_eq!(Frame::decode(&frame.encode()), Some(frame));
         }
-        for verdict in [Verdict::Ok, Verdict::Rejected] {
-            assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
+        for status in [Status::Ok, Status::Rejected] {
+            assert_eq!(Status::decode(&status.encode()), Some(status));
         }
     }
 
@@ -135,7 +135,7 @@ mod tests {
         let header = Header { size: 4096, addr: 0x1000, opcode: Opcode::Write, v2: true };
         let raw = Frame::Request(header).encode();
         assert_eq!(raw[..17], [0, 16, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0x81]);
-        assert_eq!(Verdict::Ok.encode(), [0, 0, 0, 0, 0x56, 0x54, 0x43, 0x4d]);
+        assert_eq!(Status::Ok.encode(), [0, 0, 0, 0, 0x56, 0x54, 0x43, 0x4d]);
     }
 
     #[test]
@@ -145,6 +145,6 @@ mod tests {
         assert_eq!(Frame::decode(&raw), None);
         let around = Header { size: u64::MAX - 5, addr: 100, opcode: Opcode::Read, v2: true };
         assert_eq!(Frame::decode(&Frame::Request(around).encode()), None);
-        assert_eq!(Verdict::decode(b"HTTP/1.1"), None);
+        assert_eq!(Status::decode(b"HTTP/1.1"), None);
     }
 }

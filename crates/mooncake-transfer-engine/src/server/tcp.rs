@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::context::ServerContext;
 use super::{IdleRank, Next, PeerConnection};
 use crate::memory::buffers::Buffer;
-use crate::protocol::tcp::{Frame, HEADER_LEN, Header, STATUS_LEN, Verdict};
+use crate::protocol::tcp::{Frame, HEADER_LEN, Header, STATUS_LEN, Status};
 use crate::request::Opcode;
 use crate::server::writers::{NamedWriter, Writer};
 
@@ -159,7 +159,7 @@ impl TcpPeerConnection {
                 let count = payload.receive(context, fd, writer, &mut self.bounce)?;
                 if payload.done == payload.len {
                     self.state = match payload.v2 {
-                        true => say(Verdict::Ok, Then::Header),
+                        true => say(Status::Ok, Then::Header),
                         false => begin(),
                     };
                 }
@@ -191,7 +191,7 @@ impl TcpPeerConnection {
                     // It is in the midst of a system call, which is over soon: it does not block.
                     return Err(Stop::Wait(Next::Again));
                 }
-                self.state = say(Verdict::Ok, Then::Header);
+                self.state = say(Status::Ok, Then::Header);
                 0
             }
             State::Drain { left } => {
@@ -216,9 +216,9 @@ impl TcpPeerConnection {
             Frame::Hello(id) => {
                 self.known |= id == context.node.id;
                 return Ok(if id == context.node.id {
-                    say(Verdict::Ok, Then::Header)
+                    say(Status::Ok, Then::Header)
                 } else {
-                    say(Verdict::Rejected, Then::Drain)
+                    say(Status::Rejected, Then::Drain)
                 });
             }
             Frame::Name(name) => {
@@ -232,19 +232,19 @@ impl TcpPeerConnection {
             Frame::Sever(name) => {
                 return Ok(match context.writers.sever(&name) {
                     Some(writer) => State::Sever(writer),
-                    None => say(Verdict::Ok, Then::Header),
+                    None => say(Status::Ok, Then::Header),
                 });
             }
             Frame::Request(header) => header,
         };
         let Header { size, addr, opcode, v2 } = header;
-        let status = v2.then(|| Verdict::Ok.encode());
+        let status = v2.then(|| Status::Ok.encode());
         if size == 0 {
-            return Ok(status.map_or_else(begin, |_| say(Verdict::Ok, Then::Header)));
+            return Ok(status.map_or_else(begin, |_| say(Status::Ok, Then::Header)));
         }
         let Some(buffer) = context.buffers().find(addr, size) else {
             tracing::debug!(from = %self.from, addr, size, "a range that is not registered was asked for");
-            return if v2 { Ok(say(Verdict::Rejected, Then::Drain)) } else { Err(Stop::End(None)) };
+            return if v2 { Ok(say(Status::Rejected, Then::Drain)) } else { Err(Stop::End(None)) };
         };
         self.known = true;
         let payload = Payload { buffer, addr, len: size, done: 0, v2 };
@@ -259,8 +259,8 @@ fn begin() -> State {
     State::Header { raw: [0; HEADER_LEN], got: 0 }
 }
 
-fn say(verdict: Verdict, then: Then) -> State {
-    State::Status { raw: verdict.encode(), sent: 0, then }
+fn say(status: Status, then: Then) -> State {
+    State::Status { raw: status.encode(), sent: 0, then }
 }
 
 /// A connection cannot go on at once.
@@ -430,6 +430,6 @@ mod tests {
         assert!(matches!(data.step(&context), Next::Read));
         let mut status = [0; STATUS_LEN];
         asker.read_exact(&mut status).unwrap();
-        assert_eq!(Verdict::decode(&status), Some(Verdict::Ok));
+        assert_eq!(Status::decode(&status), Some(Status::Ok));
     }
 }

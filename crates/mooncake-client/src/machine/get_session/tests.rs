@@ -30,7 +30,7 @@ impl GetDriver for Pool {
         Ok((keys.iter().map(object).collect(), ()))
     }
 
-    fn suspect(&self, _: &[u8], _: Rid, _: String, _: bool) {}
+    fn report_replica(&self, _: &[u8], _: Rid, _: String, _: bool) {}
 
     fn rank(&self, replica: &Replica, (): ()) -> u8 {
         replica.rid as u8

@@ -62,7 +62,7 @@ pub struct Listing {
 
 /// What a master's answer to a list of pins says of them.
 #[derive(Debug, Clone, Copy)]
-pub enum Verdict<'a> {
+pub enum ListAnswer<'a> {
     /// It does not know these, and all the others.
     Unknown(&'a [Rid]),
     /// It does not say what it knows, and may have forgotten any of them.
@@ -258,18 +258,18 @@ impl Pins {
     /// of that one which came since the list was made are then on no list, and the ones that still come are void. Nor
     /// is the master told which views have ended since: where it does not know a pin, the word of its end would end one
     /// that it grants later. True if there are such: the next list says what is held, and whether the master knows it.
-    pub fn listed(&mut self, listing: &Listing, verdict: Verdict<'_>, another: bool) -> bool {
+    pub fn listed(&mut self, listing: &Listing, answer: ListAnswer<'_>, another: bool) -> bool {
         let Self { live, unknown, since_list, generation, ended, .. } = self;
         let since = since_list.take().unwrap_or_default();
-        let named = match verdict {
+        let named = match answer {
             _ if mutant!(UnknownViewsAreForgotten) => &[],
-            Verdict::Unknown(rids) if !rids.contains(&ALL) => rids,
+            ListAnswer::Unknown(rids) if !rids.contains(&ALL) => rids,
             // What may be forgotten counts as unknown: no view begins over it, and no owner hears that all is known.
-            Verdict::Unknown(_) | Verdict::Silent => &listing.rids[..],
-            Verdict::Unchanged => &[],
+            ListAnswer::Unknown(_) | ListAnswer::Silent => &listing.rids[..],
+            ListAnswer::Unchanged => &[],
         };
-        // Any other verdict is about all that was listed, and replaces the one before.
-        if !matches!(verdict, Verdict::Unchanged) {
+        // Any other answer is about all that was listed, and replaces the one before.
+        if !matches!(answer, ListAnswer::Unchanged) {
             unknown.clear();
         }
         for rid in named {
@@ -339,9 +339,9 @@ mod tests {
         room
     }
 
-    fn list(pins: &mut Pins, verdict: Verdict<'_>, another: bool) {
+    fn list(pins: &mut Pins, answer: ListAnswer<'_>, another: bool) {
         let listing = pins.list();
-        pins.listed(&listing, verdict, another);
+        pins.listed(&listing, answer, another);
     }
 
     #[test]
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_replaces_what_was_not_confirmed_and_voids_pins_in_flight() {
+    fn a_list_replaces_what_was_not_confirmed_and_voids_pins_under_way() {
         let mut pins = Pins::default();
         let generation = pins.generation();
         let era = pins.adopt(generation, [Rid(2), Rid(2), Rid(4)].into_iter()).unwrap();
@@ -445,7 +445,7 @@ mod tests {
         let era = pins.adopt(pins.generation(), [Rid(2), Rid(4), Rid(4), Rid(4), Rid(6)].into_iter()).unwrap();
         let listing = pins.list();
         pins.release(era, Rid(6));
-        pins.listed(&listing, Verdict::Unknown(&[Rid(4), Rid(6), Rid(4)]), false);
+        pins.listed(&listing, ListAnswer::Unknown(&[Rid(4), Rid(6), Rid(4)]), false);
         assert!(!pins.all_listed() && pins.is_known(era, Rid(2)) && !pins.is_known(era, Rid(4)));
         pins.release(era, Rid(4));
         pins.release(era, Rid(2));
@@ -453,13 +453,13 @@ mod tests {
         pins.release(era, Rid(4));
         assert!(!pins.all_listed(), "the one that is left may be of those");
         // Another list, in which it is unknown still, and then not any more.
-        list(&mut pins, Verdict::Unknown(&[Rid(4)]), false);
+        list(&mut pins, ListAnswer::Unknown(&[Rid(4)]), false);
         assert!(!pins.all_listed());
-        list(&mut pins, Verdict::Unchanged, false);
+        list(&mut pins, ListAnswer::Unchanged, false);
         assert!(!pins.all_listed());
-        list(&mut pins, Verdict::Unknown(&[]), false);
+        list(&mut pins, ListAnswer::Unknown(&[]), false);
         assert!(pins.all_listed() && pins.is_known(era, Rid(4)));
-        for all in [Verdict::Unknown(&[Rid(0)]), Verdict::Silent] {
+        for all in [ListAnswer::Unknown(&[Rid(0)]), ListAnswer::Silent] {
             list(&mut pins, all, false);
             assert!(!pins.all_listed());
         }
@@ -474,7 +474,7 @@ mod tests {
             let listing = pins.list();
             let generation = pins.generation();
             let era = pins.adopt(generation, [Rid(2)].into_iter()).unwrap();
-            pins.listed(&listing, Verdict::Unknown(&[]), another);
+            pins.listed(&listing, ListAnswer::Unknown(&[]), another);
             assert_eq!(pins.is_known(era, Rid(2)), !another);
             assert_eq!(pins.adopt(generation, [Rid(4)].into_iter()).is_some(), adopted_late);
             pins.release(era, Rid(2));
@@ -488,7 +488,7 @@ mod tests {
         let listing = pins.list();
         let era = pins.adopt(pins.generation(), [Rid(2)].into_iter()).unwrap();
         pins.release(era, Rid(2));
-        assert!(pins.listed(&listing, Verdict::Unknown(&[]), true), "there is to be another one");
+        assert!(pins.listed(&listing, ListAnswer::Unknown(&[]), true), "there is to be another one");
         pins.adopt(pins.generation(), [Rid(2)].into_iter()).unwrap();
         assert_eq!(pins.to_send(|| 1), None, "it would end the pin of the view that has begun since");
         assert_eq!(pins.list().rids, [Rid(2)]);
@@ -498,7 +498,7 @@ mod tests {
     fn unknown_views_stay_unlisted_in_the_next_session() {
         let mut pins = Pins::default();
         let era = pins.adopt(pins.generation(), [Rid(2)].into_iter()).unwrap();
-        list(&mut pins, Verdict::Unknown(&[Rid(2)]), true);
+        list(&mut pins, ListAnswer::Unknown(&[Rid(2)]), true);
         pins.start_over();
         assert!(!pins.all_listed() && !pins.is_known(era, Rid(2)));
         assert!(pins.release(era, Rid(2)) && pins.all_listed());
@@ -546,7 +546,7 @@ mod tests {
     fn its_mutants_are_noticed() {
         assert!(is_noticed_by(
             Mutant::VoidPinsAreAdopted,
-            a_list_replaces_what_was_not_confirmed_and_voids_pins_in_flight
+            a_list_replaces_what_was_not_confirmed_and_voids_pins_under_way
         ));
         assert!(is_noticed_by(Mutant::ViewsHoldMoreThanTheyMay, views_hold_no_more_than_they_may));
         assert!(is_noticed_by(

@@ -171,12 +171,12 @@ impl World {
         };
         self.pins.arrived().iter().for_each(|sequence| _ = self.master.unsettled.remove(sequence));
         let another = std::mem::take(&mut self.another);
-        let verdict = match (silent, another) {
-            (false, _) => Verdict::Unknown(&unknown),
-            (true, true) => Verdict::Silent,
-            (true, false) => Verdict::Unchanged,
+        let answer = match (silent, another) {
+            (false, _) => ListAnswer::Unknown(&unknown),
+            (true, true) => ListAnswer::Silent,
+            (true, false) => ListAnswer::Unchanged,
         };
-        let again = self.pins.listed(&listing, verdict, another);
+        let again = self.pins.listed(&listing, answer, another);
         // The anchor hangs up before it says anything else.
         self.away = again;
         again || self.pins.is_listing()

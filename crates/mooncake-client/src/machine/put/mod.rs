@@ -277,6 +277,7 @@ impl<D: PutDriver> Put<'_, D> {
         self.end(&placed, written, origin, round).await;
     }
 
+    /// Aborts what was not written, and ends the rest.
     async fn end(
         &mut self,
         placed: &[Placed],
@@ -284,31 +285,15 @@ impl<D: PutDriver> Put<'_, D> {
         origin: &D::ReservationOrigin,
         round: &mut Round,
     ) {
-        let mut ended = Vec::with_capacity(placed.len());
-        let mut ended_keys = Vec::with_capacity(placed.len());
-        let mut aborted = Vec::new();
-        let mut unsettled = Vec::new();
-        let mut settled_bad = Vec::new();
-        // Should it not be delivered: an Abort says of all replicas of a key that nothing touches them again, or of
-        // none.
-        let (mut settled, mut open) = (Vec::new(), Vec::new());
+        let mut ends = Ends::default();
+        let (mut settled, mut unsettled) = (Vec::new(), Vec::new());
         for (placed, written) in placed.iter().zip(written) {
             match written {
-                Ok(written) => {
-                    let good = written.outcomes.iter().filter(|outcome| outcome.good).count() as u32;
-                    ended_keys.push((placed.index, good));
-                    let undelivered = if written.is_settled() { &mut settled } else { &mut open };
-                    undelivered.extend(written.outcomes.iter().map(|outcome| Rid(outcome.rid)));
-                    settled_bad.extend(written.settled_bad);
-                    ended.push(Ended { replicas: written.outcomes, crc32c: written.crc32c, stays: false });
-                }
+                Ok(written) => ends.add(placed.index, written),
                 Err(lost) => {
-                    let rids = placed.slot.replicas.iter().map(|replica| Rid(replica.rid));
-                    if lost.settled || mutant!(OpenPutsAreSettled) {
-                        aborted.extend(rids);
-                    } else {
-                        unsettled.extend(rids);
-                    }
+                    let is_settled = lost.settled || mutant!(OpenPutsAreSettled);
+                    let aborted = if is_settled { &mut settled } else { &mut unsettled };
+                    aborted.extend(placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
                     if lost.final_word {
                         self.results[placed.index] = Some(Err(lost.error));
                     } else {
@@ -317,31 +302,36 @@ impl<D: PutDriver> Put<'_, D> {
                 }
             }
         }
-        self.abort(origin, aborted, true).await;
+        self.abort(origin, settled, true).await;
         self.abort(origin, unsettled, false).await;
-        if ended.is_empty() {
-            return;
+        if !ends.ended.is_empty() {
+            self.deliver(ends, origin, round).await;
         }
+    }
+
+    /// Tells the master of the ends; a result for each of their keys, or another try.
+    async fn deliver(&mut self, ends: Ends, origin: &D::ReservationOrigin, round: &mut Round) {
+        let Ends { ended, mut keys, settled_bad, settled, unsettled } = ends;
         let outcomes = match self.driver.end(origin, ended).await {
-            Ok(Some(outcomes)) if outcomes.len() == ended_keys.len() => outcomes,
+            Ok(Some(outcomes)) if outcomes.len() == keys.len() => outcomes,
             // The placements ended with their session: other clients may be given these rids in the next one.
-            Ok(None) => vec![put_end_reply::Outcome::Superseded.into(); ended_keys.len()],
+            Ok(None) => vec![put_end_reply::Outcome::Superseded.into(); keys.len()],
             other => {
                 // A caller that was told of a failure must not keep the key. What was committed, and only the word of
                 // it was lost, is not aborted by that.
                 self.driver.abort_later(origin, settled, true);
-                self.driver.abort_later(origin, open, false);
+                self.driver.abort_later(origin, unsettled, false);
                 let error = other.err().unwrap_or_else(|| self.driver.confused());
-                self.fail_all(ended_keys.iter().map(|(index, _)| *index), &error);
+                self.fail_all(keys.iter().map(|(index, _)| *index), &error);
                 return;
             }
         };
         // Ended as bad, and nothing of them can land any more: no fence has to prove that.
         self.abort(origin, settled_bad, true).await;
         if mutant!(OutcomesAreMixedUp) {
-            ended_keys.reverse();
+            keys.reverse();
         }
-        for ((index, replicas), outcome) in ended_keys.into_iter().zip(outcomes) {
+        for ((index, replicas), outcome) in keys.into_iter().zip(outcomes) {
             match put_end_reply::Outcome::try_from(outcome) {
                 Ok(put_end_reply::Outcome::Committed) => {
                     self.results[index] = Some(Ok(PutOutcome::Stored { replicas }));
@@ -367,6 +357,32 @@ impl<D: PutDriver> Put<'_, D> {
         self.attempts[index] += 1;
         round.setback = true;
         round.unfinished.push((index, error));
+    }
+}
+
+/// What the master is told of the keys of a round that were written.
+#[derive(Default)]
+struct Ends {
+    ended: Vec<Ended>,
+    /// The number of each key, and how many of its replicas are good.
+    keys: Vec<(usize, u32)>,
+    /// Bad replicas that nothing of this client will touch again.
+    settled_bad: Vec<Rid>,
+    /// Replicas of keys none of which this client touches again. Should the ends not be delivered, they are aborted:
+    /// an Abort says of all replicas of a key that nothing touches them again, or of none.
+    settled: Vec<Rid>,
+    /// Those of the other keys.
+    unsettled: Vec<Rid>,
+}
+
+impl Ends {
+    fn add(&mut self, index: usize, written: Written) {
+        let good = written.outcomes.iter().filter(|outcome| outcome.good).count() as u32;
+        self.keys.push((index, good));
+        let replicas = if written.is_settled() { &mut self.settled } else { &mut self.unsettled };
+        replicas.extend(written.outcomes.iter().map(|outcome| Rid(outcome.rid)));
+        self.settled_bad.extend(written.settled_bad);
+        self.ended.push(Ended { replicas: written.outcomes, crc32c: written.crc32c, stays: false });
     }
 }
 

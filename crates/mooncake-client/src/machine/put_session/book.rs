@@ -158,7 +158,7 @@ impl<O, P> Open<O, P> {
             State::Over(_) => true,
             State::Filled => has_lapsed(),
             State::Sealed => false,
-            // A revoke that was not answered renews it no more.
+            // An abort that was not answered renews it no more.
             State::Sent(_) => self.held.is_none() || has_lapsed() || self.good().next().is_none(),
         };
         is_over && self.writing.is_empty()

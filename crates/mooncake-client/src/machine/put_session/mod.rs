@@ -1,5 +1,5 @@
 //! Put sessions: keys that are reserved once and then filled by any threads, in parts and in any order, until their
-//! caller ends them as objects or takes them back. The beat renews what they reserve, idle or not, for ten minutes; a
+//! caller ends them as objects or aborts them. The beat renews what they reserve, idle or not, for ten minutes; a
 //! master that does not hear it has the reservations lapse as those of any put.
 //!
 //! What has been written decides at the end: one unwritten byte refuses its key. The checksum of an object is that of
@@ -136,14 +136,14 @@ pub async fn start<D: PutSessionDriver>(
     }
     if driver.is_interrupted() {
         pending.into_iter().for_each(|index| results[index] = Some(Err(Cause::Interrupted.into())));
-        take_back(driver, keys, &begun, &mut results).await;
+        abort_begun(driver, keys, &begun, &mut results).await;
     }
     let lost = || Err(Cause::Superseded { attempts: 0 }.into());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
 }
 
-/// Takes back what a call has begun whose caller hears nothing of it.
-async fn take_back<D: PutSessionDriver>(
+/// Aborts what a call has begun whose caller hears nothing of it.
+async fn abort_begun<D: PutSessionDriver>(
     driver: &D,
     keys: &[&[u8]],
     begun: &[(usize, u64)],
@@ -155,7 +155,7 @@ async fn take_back<D: PutSessionDriver>(
         aborted.extend(open.map(|open| Aborted { settled: open.is_settled(), reserved: open.reserved }));
         results[index] = Some(Err(Cause::Interrupted.into()));
     }
-    abort(driver, aborted).await;
+    abort_placements(driver, aborted).await;
 }
 
 /// Nothing is left for these of what all put sessions may hold.
@@ -256,7 +256,7 @@ async fn begin_round<D: PutSessionDriver>(
         drop(sessions);
         results[index] = Some(Ok(()));
     }
-    abort(driver, aborted).await;
+    abort_placements(driver, aborted).await;
     if !beyond.is_empty() {
         let rids = beyond.iter().flat_map(|(_, replicas)| replicas).map(|replica| Rid(replica.rid)).collect();
         driver.abort(&origin, rids, true).await;
@@ -292,7 +292,7 @@ pub async fn write_part<D: PutSessionDriver>(
     let good = reserved.replicas.iter().filter(|replica| !bad.contains(&Rid(replica.rid)));
     let outcome = write_key(good, |replica| write(&reserved, replica)).await;
     let (result, aborted) = driver.put_sessions().end_part(key, id, (offset, len), outcome, driver.now());
-    abort(driver, aborted.into_iter().collect()).await;
+    abort_placements(driver, aborted.into_iter().collect()).await;
     result
 }
 
@@ -327,7 +327,7 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
             };
             // Another call may have ended it too, and its key have another one by now.
             let open = driver.put_sessions().remove(keys[index], sealed.id);
-            results[index] = Some(if told == Told::Object { Ok(()) } else { Err(taken_back()) });
+            results[index] = Some(if told == Told::Object { Ok(()) } else { Err(was_aborted()) });
             // Ended as bad, and nothing of them can land any more: no fence has to prove that.
             let is_spoilt = |rid: &Rid| sealed.ended.replicas.iter().any(|ended| ended.rid == rid.0 && !ended.good);
             let spoilt: Vec<Rid> = open.map(|open| open.untouched()).unwrap_or_default();
@@ -346,7 +346,7 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
         }
         driver.pause(ASK_AGAIN).await;
     }
-    let lost = || Err(taken_back());
+    let lost = || Err(was_aborted());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
 }
 
@@ -424,7 +424,7 @@ fn are_away() -> StoreError {
     Cause::TransferTimeout(what).into()
 }
 
-fn taken_back() -> StoreError {
+fn was_aborted() -> StoreError {
     let reason =
         "what it reserved was taken back (after ten minutes, with its segment, or with the store's own session)";
     Cause::SessionOver { reason: reason.to_owned() }.into()
@@ -517,7 +517,7 @@ async fn seal<D: PutSessionDriver>(
     let over = Aborted { reserved: open.reserved.clone(), settled: open.is_settled() };
     sessions.remove(key, id);
     drop(sessions);
-    abort(driver, vec![over]).await;
+    abort_placements(driver, vec![over]).await;
     Err(Cause::SessionOver { reason }.into())
 }
 
@@ -536,12 +536,12 @@ async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -
 
 /// Aborts what keys have reserved; a result for each. Where an end has gone to the master, the master is told that
 /// no replica is good, and its answer decides: a key that is said to be aborted never becomes an object.
-pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
+pub async fn abort<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
     let (mut results, mut aborted, mut sent) = (Vec::with_capacity(keys.len()), Vec::new(), Vec::new());
     for (index, key) in keys.iter().enumerate() {
         let begun = driver.put_sessions().find(key).and_then(|open| match &open.state {
             State::Sealed => Err(is_ending()),
-            State::Sent(_) if !mutant!(RevokesDoNotAsk) => {
+            State::Sent(_) if !mutant!(AbortsDoNotAsk) => {
                 sent.push((index, open.sealed(open.ended(|_| false, 0))));
                 Ok(None)
             }
@@ -571,7 +571,7 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
         results[*index] = match told {
             Ok(Told::Aborted) => Ok(()),
             Ok(Told::Object) => Err(is_object()),
-            Ok(Told::Late) => Err(taken_back()),
+            Ok(Told::Late) => Err(was_aborted()),
             Ok(Told::Hidden) => Err(driver.confused()),
             Err(error) => {
                 results[*index] = Err(error);
@@ -588,12 +588,12 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
         let settled = open.filter(|open| results[*index].is_ok() && open.is_settled());
         aborted.extend(settled.map(|open| Aborted { settled: true, reserved: open.reserved }));
     }
-    abort(driver, aborted).await;
+    abort_placements(driver, aborted).await;
     results
 }
 
-/// Gives placements up, those of a session together.
-pub async fn abort<D: PutSessionDriver>(driver: &D, all: Vec<Aborted<D::ReservationOrigin, D::Place>>) {
+/// Aborts placements, those of a session together.
+pub async fn abort_placements<D: PutSessionDriver>(driver: &D, all: Vec<Aborted<D::ReservationOrigin, D::Place>>) {
     for settled in [true, false] {
         let of_kind: Vec<_> = all.iter().filter(|aborted| aborted.settled == settled).collect();
         let mut rest = &of_kind[..];

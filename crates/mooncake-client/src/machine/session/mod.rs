@@ -18,7 +18,7 @@ use mooncake_wire::message::{
     anchor_down, anchor_up, hello,
 };
 
-use super::parts::Parts;
+use super::anchor_context::AnchorContext;
 use super::pins::Listing;
 use super::position::epoch_of;
 use super::reachability::Reachability;
@@ -146,18 +146,18 @@ impl Anchor {
 
     /// The anchor is awake: ends the session or the connection, or says what comes next. While it waits for the outcome
     /// of a try, which the driver owes it within [`TRY`], there is nothing.
-    pub fn step(&mut self, now: Duration, parts: &mut Parts<'_>, out: &mut Outputs) {
+    pub fn step(&mut self, now: Duration, context: &mut AnchorContext<'_>, out: &mut Outputs) {
         if matches!(self.state, State::Resuming(..) | State::Opening(..)) {
             return;
         }
-        if parts.wants.is_ending() && self.has_ended(now, parts, out) {
+        if context.wants.is_ending() && self.has_ended(now, context, out) {
             out.push(Output::Stop);
             return;
         }
         if matches!(self.state, State::Parting) {
-            return self.wait_for_leave(now, parts, out);
+            return self.wait_for_leave(now, context, out);
         }
-        if parts.wants.take_resume() {
+        if context.wants.take_resume() {
             if self.is_connected() {
                 self.state = State::Away;
                 out.push(Output::HangUp { silent: false });
@@ -165,7 +165,7 @@ impl Anchor {
             self.next_try = now;
         }
         if self.is_connected() {
-            self.next_beat = self.next_beat.min(now + interval(parts.reach));
+            self.next_beat = self.next_beat.min(now + interval(context.reach));
             out.push(Output::WaitUntil(self.next_beat));
         } else if now < self.next_try {
             out.push(Output::WaitUntil(self.next_try));
@@ -176,13 +176,13 @@ impl Anchor {
 
     /// Nothing is left that the master has to be told. What it holds for this
     /// session is held until it hears so: without a connection that waits.
-    fn has_ended(&mut self, now: Duration, parts: &mut Parts<'_>, out: &mut Outputs) -> bool {
-        if !parts.pins.seal() && !mutant!(GoodbyeDoesNotWaitForViews) {
+    fn has_ended(&mut self, now: Duration, context: &mut AnchorContext<'_>, out: &mut Outputs) -> bool {
+        if !context.pins.seal() && !mutant!(GoodbyeDoesNotWaitForViews) {
             self.ending_since = None;
             return false;
         }
         let since = *self.ending_since.get_or_insert(now);
-        if self.is_connected() && (parts.pins.is_empty() || mutant!(GoodbyeDoesNotWaitForViews)) {
+        if self.is_connected() && (context.pins.is_empty() || mutant!(GoodbyeDoesNotWaitForViews)) {
             out.push(Output::Goodbye(up(anchor_up::Body::Goodbye(Goodbye {}))));
             self.state = State::Parting;
             return mutant!(GoodbyeIsSaidOnce);
@@ -192,8 +192,8 @@ impl Anchor {
 
     /// A goodbye that did not arrive is said again over another connection: the process may live on, and what its
     /// session holds would be held as long.
-    fn wait_for_leave(&mut self, now: Duration, parts: &Parts<'_>, out: &mut Outputs) {
-        if parts.reach.silence(now) > SILENCE {
+    fn wait_for_leave(&mut self, now: Duration, context: &AnchorContext<'_>, out: &mut Outputs) {
+        if context.reach.silence(now) > SILENCE {
             self.state = State::Away;
             out.push(Output::HangUp { silent: true });
         }
@@ -203,16 +203,16 @@ impl Anchor {
     // ------------------------------------------------------- with a connection
 
     /// Hears the master.
-    pub fn hear(&mut self, now: Duration, message: AnchorDown, parts: &mut Parts<'_>, out: &mut Outputs) {
+    pub fn hear(&mut self, now: Duration, message: AnchorDown, context: &mut AnchorContext<'_>, out: &mut Outputs) {
         match message.body {
             Some(anchor_down::Body::Pong(pong)) => {
-                parts.reach.pong(now);
+                context.reach.pong(now);
                 self.facts.retain(|(beat, _)| *beat > pong.number);
-                if parts.pins.confirmed(pong.unpin_sequence) {
-                    parts.sequences.answered(pong.unpin_sequence);
+                if context.pins.confirmed(pong.unpin_sequence) {
+                    context.sequences.answered(pong.unpin_sequence);
                 }
                 if let Some(position) = pong.position {
-                    self.see(position, parts);
+                    self.see(position, context);
                 }
                 // Cheap when the epoch is not new and no owner asks.
                 out.push(Output::Obey(epoch_of(&self.shown)));
@@ -240,7 +240,7 @@ impl Anchor {
             }
             Some(anchor_down::Body::TakeEpoch(take)) => {
                 // Before it is obeyed: whatever becomes of this connection, the next hello shows which epoch that was.
-                self.see(LogPosition { lsn: 0, epoch: take.epoch, epoch_id: take.epoch_id, ..self.shown }, parts);
+                self.see(LogPosition { lsn: 0, epoch: take.epoch, epoch_id: take.epoch_id, ..self.shown }, context);
                 out.push(Output::TakeEpoch(Epoch { number: take.epoch as u16, id: take.epoch_id }));
                 out.push(Output::Obey(epoch_of(&self.shown)));
             }
@@ -249,13 +249,13 @@ impl Anchor {
                 let pinned = gone.pinned.iter().map(|extent| (extent.offset, extent.length)).collect();
                 out.push(Output::SegmentGone { uuid, number: gone.number, pinned });
             }
-            Some(anchor_down::Body::SessionOver(_)) if parts.wants.is_ending() => out.push(Output::Stop),
-            Some(anchor_down::Body::SessionOver(_)) if parts.wants.is_closing() => {}
+            Some(anchor_down::Body::SessionOver(_)) if context.wants.is_ending() => out.push(Output::Stop),
+            Some(anchor_down::Body::SessionOver(_)) if context.wants.is_closing() => {}
             Some(anchor_down::Body::SessionOver(over)) => {
                 out.push(Output::Ended { reason: over.reason });
-                parts.wants.resume();
+                context.wants.resume();
             }
-            Some(anchor_down::Body::ReaderGoneTaken(taken)) => parts.deaths.taken(taken.session, &taken.uuid),
+            Some(anchor_down::Body::ReaderGoneTaken(taken)) => context.deaths.taken(taken.session, &taken.uuid),
             Some(anchor_down::Body::TierOrder(order)) => out.push(Output::TierOrder(order)),
             Some(anchor_down::Body::TierPromote(promote)) => out.push(Output::TierPromote(promote)),
             Some(anchor_down::Body::TierRetire(retire)) => out.push(Output::TierRetire(retire)),
@@ -266,24 +266,24 @@ impl Anchor {
     }
 
     /// The owner has been asked to take an epoch.
-    pub fn epoch_asked(&mut self, epoch: Epoch, taking: Taking, parts: &mut Parts<'_>) {
+    pub fn epoch_asked(&mut self, epoch: Epoch, taking: Taking, context: &mut AnchorContext<'_>) {
         match taking {
             Taking::Begun => {}
             // The next hello has the master leave it.
             Taking::TwoEpochs => {
-                parts.note(&LogPosition { lsn: u64::MAX, ..self.shown });
-                parts.wants.resume();
+                context.note(&LogPosition { lsn: u64::MAX, ..self.shown });
+                context.wants.resume();
             }
             Taking::NoOwner => {
                 let taken = EpochTaken { epoch: u32::from(epoch.number), segments: Vec::new() };
-                parts.up.push(up(anchor_up::Body::EpochTaken(taken)));
+                context.up.push(up(anchor_up::Body::EpochTaken(taken)));
             }
         }
     }
 
     /// The master has shown a position, which may be one that an earlier message has gone beyond.
-    fn see(&mut self, position: LogPosition, parts: &mut Parts<'_>) {
-        parts.note(&position);
+    fn see(&mut self, position: LogPosition, context: &mut AnchorContext<'_>) {
+        context.note(&position);
         if position.epoch >= self.shown.epoch {
             self.shown = position;
         }
@@ -291,15 +291,15 @@ impl Anchor {
 
     /// Sends what waits. True if a beat is due behind it: then [`Anchor::beat`]. `reports`: the owner has new figures.
     #[must_use]
-    pub fn tell(&mut self, now: Duration, reports: bool, parts: &mut Parts<'_>, out: &mut Outputs) -> bool {
+    pub fn tell(&mut self, now: Duration, reports: bool, context: &mut AnchorContext<'_>, out: &mut Outputs) -> bool {
         let State::Connected { features } = self.state else { return false };
-        if parts.reach.silence(now) > SILENCE {
+        if context.reach.silence(now) > SILENCE {
             self.state = State::Away;
             out.push(Output::HangUp { silent: true });
             return false;
         }
-        let due = now >= self.next_beat || parts.wants.take_ping() || parts.pins.wants_to_send() || reports;
-        for message in std::mem::take(parts.up) {
+        let due = now >= self.next_beat || context.wants.take_ping() || context.pins.wants_to_send() || reports;
+        for message in std::mem::take(context.up) {
             if !is_asked_for_again(&message) && !mutant!(FactsAreToldOnce) {
                 self.facts.push((self.number + 1, message.clone()));
             }
@@ -308,24 +308,30 @@ impl Anchor {
         if Feature::ReaderGone.is_in(features) {
             // The store tells again, over the next connection, what does not get through.
             let epoch = epoch_of(&self.shown);
-            out.extend(parts.deaths.to_tell(now, epoch).into_iter().map(|body| Output::Send(up(body))));
+            out.extend(context.deaths.to_tell(now, epoch).into_iter().map(|body| Output::Send(up(body))));
         }
         due
     }
 
     /// Sends a beat. `populated`: what the owner has populated since the last one.
-    pub fn beat(&mut self, now: Duration, populated: Vec<Populated>, parts: &mut Parts<'_>, out: &mut Outputs) {
+    pub fn beat(
+        &mut self,
+        now: Duration,
+        populated: Vec<Populated>,
+        context: &mut AnchorContext<'_>,
+        out: &mut Outputs,
+    ) {
         self.number += 1;
-        let (unpin_sequence, unpin) = parts.pins.to_send(|| parts.sequences.begin()).unwrap_or_default();
+        let (unpin_sequence, unpin) = context.pins.to_send(|| context.sequences.begin()).unwrap_or_default();
         let unpin = unpin.into_iter().map(|rid| rid.0).collect();
-        let moved = parts.progress.moved(now).into_iter().map(|rid| rid.0).collect();
+        let moved = context.progress.moved(now).into_iter().map(|rid| rid.0).collect();
         let beat = Beat { number: self.number, moved, populated, unpin, unpin_sequence };
         out.push(Output::Send(up(anchor_up::Body::Beat(beat))));
-        self.next_beat = now + interval(parts.reach);
+        self.next_beat = now + interval(context.reach);
     }
 
     /// The connection broke. `unsent`: what the driver was to send last and did not, as far as it knows.
-    pub fn lost(&mut self, mut unsent: Vec<AnchorUp>, parts: &mut Parts<'_>) {
+    pub fn lost(&mut self, mut unsent: Vec<AnchorUp>, context: &mut AnchorContext<'_>) {
         self.state = State::Away;
         // The next connection begins with a beat and the readers that ended, and ends with the goodbye.
         unsent.retain(|message| {
@@ -335,7 +341,7 @@ impl Anchor {
         let facts = unsent.iter().filter(|message| !is_asked_for_again(message)).count();
         self.facts.truncate(self.facts.len().saturating_sub(facts));
         // The master answers a fence twice gladly; it must not miss one.
-        parts.put_back(unsent);
+        context.put_back(unsent);
     }
 }
 

@@ -58,8 +58,11 @@ impl Store {
         }
     }
 
-    fn with<R>(&mut self, act: impl FnOnce(&mut Anchor, Duration, &mut Parts<'_>, &mut Outputs) -> R) -> (R, Outputs) {
-        let mut parts = Parts {
+    fn with<R>(
+        &mut self,
+        act: impl FnOnce(&mut Anchor, Duration, &mut AnchorContext<'_>, &mut Outputs) -> R,
+    ) -> (R, Outputs) {
+        let mut context = AnchorContext {
             pins: &mut self.pins,
             sequences: &mut self.sequences,
             progress: &mut self.progress,
@@ -70,7 +73,7 @@ impl Store {
             wants: &self.wants,
         };
         let mut out = Outputs::new();
-        let result = act(&mut self.anchor, self.now, &mut parts, &mut out);
+        let result = act(&mut self.anchor, self.now, &mut context, &mut out);
         (result, out)
     }
 
@@ -80,11 +83,11 @@ impl Store {
     }
 
     fn step(&mut self) -> Outputs {
-        self.with(|anchor, now, parts, out| anchor.step(now, parts, out)).1
+        self.with(|anchor, now, context, out| anchor.step(now, context, out)).1
     }
 
     fn hear(&mut self, body: anchor_down::Body) -> Outputs {
-        self.with(|anchor, now, parts, out| anchor.hear(now, AnchorDown { body: Some(body) }, parts, out)).1
+        self.with(|anchor, now, context, out| anchor.hear(now, AnchorDown { body: Some(body) }, context, out)).1
     }
 
     /// A pong to this beat.
@@ -94,9 +97,9 @@ impl Store {
 
     /// What is sent now, with a beat if one is due.
     fn tell(&mut self) -> Vec<anchor_up::Body> {
-        let (due, mut out) = self.with(|anchor, now, parts, out| anchor.tell(now, false, parts, out));
+        let (due, mut out) = self.with(|anchor, now, context, out| anchor.tell(now, false, context, out));
         if due {
-            out.extend(self.with(|anchor, now, parts, out| anchor.beat(now, Vec::new(), parts, out)).1);
+            out.extend(self.with(|anchor, now, context, out| anchor.beat(now, Vec::new(), context, out)).1);
         }
         sent(out)
     }
@@ -109,7 +112,7 @@ impl Store {
     }
 
     fn lose(&mut self, unsent: Vec<AnchorUp>) -> &mut Self {
-        self.with(|anchor, _, parts, _| anchor.lost(unsent, parts));
+        self.with(|anchor, _, context, _| anchor.lost(unsent, context));
         self
     }
 
@@ -125,7 +128,7 @@ impl Store {
     fn try_now(&mut self, out: &[Output]) -> (usize, hello::Role) {
         assert!(matches!(out.last(), Some(Output::Reconnect)), "{out:?}");
         let held = self.held.clone();
-        let (_, out) = self.with(|anchor, now, parts, out| anchor.reconnect(now, &held, parts, out));
+        let (_, out) = self.with(|anchor, now, context, out| anchor.reconnect(now, &held, context, out));
         connect(out)
     }
 
@@ -138,7 +141,7 @@ impl Store {
     }
 
     fn reply(&mut self, reply: &HelloReply) -> Outputs {
-        let out = self.with(|anchor, now, parts, out| anchor.answered(now, reply, parts, out)).1;
+        let out = self.with(|anchor, now, context, out| anchor.answered(now, reply, context, out)).1;
         if matches!(out.last(), Some(Output::Resumed { .. } | Output::Began)) {
             self.reach.pong(self.now);
         }
@@ -146,11 +149,11 @@ impl Store {
     }
 
     fn fail(&mut self) -> Outputs {
-        self.with(|anchor, _, parts, out| anchor.failed("refused".into(), parts, out)).1
+        self.with(|anchor, _, context, out| anchor.failed("refused".into(), context, out)).1
     }
 
     fn epoch_asked(&mut self, epoch: Epoch, taking: Taking) {
-        self.with(|anchor, _, parts, _| anchor.epoch_asked(epoch, taking, parts));
+        self.with(|anchor, _, context, _| anchor.epoch_asked(epoch, taking, context));
     }
 
     /// A view over this rid.
@@ -266,7 +269,7 @@ fn a_master_that_is_silent_for_too_long_is_left_for_another_connection() {
     let mut store = Store::new();
     assert_eq!(store.after(SILENCE).tell().len(), 1);
     store.queue(fence_done(Rid(2)));
-    let (due, out) = store.after(BEAT).with(|anchor, now, parts, out| anchor.tell(now, false, parts, out));
+    let (due, out) = store.after(BEAT).with(|anchor, now, context, out| anchor.tell(now, false, context, out));
     assert!(!due && matches!(out[..], [Output::HangUp { silent: true }]), "{out:?}");
     assert!(!store.anchor.is_connected() && store.up.len() == 1);
     store.resume();
@@ -302,7 +305,7 @@ fn a_fact_is_told_again_over_the_next_connection_until_a_pong_behind_it_has_come
 fn what_could_not_be_sent_is_sent_once_over_the_next_connection() {
     let mut store = Store::new();
     [peer_gone(1), fence_done(Rid(2)), peer_gone(3), fence_done(Rid(4))].into_iter().for_each(|body| store.queue(body));
-    let (_, out) = store.with(|anchor, now, parts, out| anchor.tell(now, false, parts, out));
+    let (_, out) = store.with(|anchor, now, context, out| anchor.tell(now, false, context, out));
     let mut unsent: Vec<AnchorUp> = sent(out).into_iter().map(up).skip(1).collect();
     unsent.push(up(anchor_up::Body::Beat(Beat::default())));
     store.lose(unsent);
@@ -347,7 +350,7 @@ fn what_names_no_segment_is_passed_over() {
     let gone = SegmentGone { uuid: UUID.0.to_vec().into(), number: 3, pinned: Vec::new() };
     let out = store.hear(anchor_down::Body::SegmentGone(gone));
     assert!(matches!(&out[..], [Output::SegmentGone { uuid: UUID, number: 3, pinned }] if pinned.is_empty()));
-    assert!(store.with(|anchor, now, parts, out| anchor.hear(now, AnchorDown::default(), parts, out)).1.is_empty());
+    assert!(store.with(|anchor, now, context, out| anchor.hear(now, AnchorDown::default(), context, out)).1.is_empty());
 }
 
 // ------------------------------------------------------------------ epochs

@@ -8,7 +8,7 @@ use mooncake_wire::message::Replica;
 use super::*;
 use crate::error::Cause;
 use crate::machine::get::Doubt;
-use crate::machine::pins::{VIEWS_MAX, Verdict};
+use crate::machine::pins::{ListAnswer, VIEWS_MAX};
 use crate::machine::ready;
 
 /// Of each object.
@@ -35,7 +35,7 @@ struct Script {
     bad: Option<Doubt>,
     has_no_bytes: bool,
     did: RefCell<Vec<&'static str>>,
-    suspects: RefCell<Vec<(u64, bool)>>,
+    replica_reports: RefCell<Vec<(u64, bool)>>,
     copied: RefCell<Vec<Vec<u8>>>,
     resumed: Cell<u32>,
     pauses: Cell<usize>,
@@ -69,8 +69,8 @@ impl GetDriver for Script {
         unreachable!("copies are the driver's")
     }
 
-    fn suspect(&self, _: &[u8], rid: Rid, _: String, confirmed: bool) {
-        self.suspects.borrow_mut().push((rid.0, confirmed));
+    fn report_replica(&self, _: &[u8], rid: Rid, _: String, confirmed: bool) {
+        self.replica_reports.borrow_mut().push((rid.0, confirmed));
     }
 
     fn rank(&self, _: &Replica, (): ()) -> u8 {
@@ -274,7 +274,7 @@ fn whatever_goes_wrong_behind_a_pin_it_is_released_and_a_copy_does_where_one_can
             outcomes(&views)
         );
         assert_eq!(script.ended(), [Rid(2), Rid(4)], "{number}");
-        assert!(script.suspects.borrow().is_empty());
+        assert!(script.replica_reports.borrow().is_empty());
     }
 }
 
@@ -284,7 +284,7 @@ fn a_pin_that_the_master_is_said_not_to_know_while_its_link_is_made_begins_no_vi
         let mut pins = script.pins.borrow_mut();
         let listing = pins.list();
         assert_eq!(listing.rids, [Rid(2)], "counted before the link is made: owners that ask now hear of it");
-        pins.listed(&listing, Verdict::Unknown(&[Rid(2)]), false);
+        pins.listed(&listing, ListAnswer::Unknown(&[Rid(2)]), false);
     };
     let script = Script { on_link: Some(forgets), ..Script::default() };
     assert_eq!(outcomes(&script.view(&[b"\x02"])), ["c2"]);
@@ -308,7 +308,7 @@ fn whether_the_owner_waits_for_this_store_is_asked_once_the_link_is_there() {
 fn wrong_bytes_are_reported_and_make_no_view() {
     let script = Script { bad: Some(Doubt::Checksum), ..Script::default() };
     assert_eq!(outcomes(&script.view(&[b"\x02"])), ["c2"]);
-    assert_eq!(*script.suspects.borrow(), [(2, true)]);
+    assert_eq!(*script.replica_reports.borrow(), [(2, true)]);
     assert_eq!(script.ended(), [Rid(2)]);
 }
 

@@ -13,14 +13,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use crate::connection_error::ConnectionError;
 use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, StoreError};
+use crate::machine::anchor_context::AnchorContext;
 use crate::machine::deaths::Deaths;
 use crate::machine::orphans::OrphanedPuts;
-use crate::machine::parts::Parts;
 use crate::machine::pins::Pins;
 use crate::machine::progress::Progress;
 use crate::machine::reachability::Reachability;
+use crate::machine::replica_reports::ReplicaReports;
 use crate::machine::sequences::Sequences;
-use crate::machine::suspects::Suspects;
 use crate::machine::wants::Wants;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
@@ -57,7 +57,7 @@ pub(crate) struct Control {
     pub sequences: Mutex<Sequences>,
     pub waker: Waker,
     pub orphans: Mutex<OrphanedPuts<Arc<Session>>>,
-    pub suspects: Mutex<Suspects>,
+    pub replica_reports: Mutex<ReplicaReports>,
     /// Of readers of this store's memory.
     pub deaths: Mutex<Deaths>,
     /// None: nothing is counted.
@@ -106,7 +106,7 @@ impl Control {
             sequences: Mutex::default(),
             waker: Waker::new()?,
             orphans: Mutex::default(),
-            suspects: Mutex::default(),
+            replica_reports: Mutex::default(),
             deaths: Mutex::default(),
             metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
@@ -172,8 +172,8 @@ impl Control {
     }
 
     /// Has the anchor decide something. No I/O meanwhile: calls of the store wait for the same locks.
-    pub fn decide<R>(&self, decide: impl FnOnce(&mut Parts<'_>) -> R) -> R {
-        decide(&mut Parts {
+    pub fn decide<R>(&self, decide: impl FnOnce(&mut AnchorContext<'_>) -> R) -> R {
+        decide(&mut AnchorContext {
             pins: &mut self.pins.lock(),
             sequences: &mut self.sequences.lock(),
             progress: &mut self.progress.lock(),

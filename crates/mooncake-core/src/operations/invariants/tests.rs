@@ -78,7 +78,7 @@ impl Pool {
         let entries = [(key.as_bytes(), SIZE)];
         let started = self.core.put_start(NOW, origin, &entries, config, false, &mut self.fx).unwrap();
         let PutStarted::Now(slots) = started else { panic!("parked without wait") };
-        let PutSlot::Placed(replicas) = &slots[0] else { panic!("{slots:?}") };
+        let StartOutcome::Placed(replicas) = &slots[0] else { panic!("{slots:?}") };
         replicas.to_vec()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Origin, PutSlot, PutStarted, Ticket};
+use mooncake_core::{Origin, PutStarted, StartOutcome, Ticket};
 use mooncake_ids::SessionId;
 use mooncake_wire::message::{self, Reply, Request, reply};
 use mooncake_wire::{RequestKind, encode_frame};
@@ -177,12 +177,12 @@ impl Call<'_> {
         let started = started.await?;
         // A put that waits keeps no more than it must.
         drop(put);
-        let slots = match (started, parked) {
-            (Ok(PutStarted::Now(slots)), _) => slots,
+        let outcomes = match (started, parked) {
+            (Ok(PutStarted::Now(outcomes)), _) => outcomes,
             (Ok(PutStarted::Parked(ticket)), Some((_guard, woken))) => {
                 let woken = tokio::time::timeout(TICKET_WAIT_MAX, connection.until_closed(woken)).await;
                 match woken {
-                    Ok(slots) => slots?.map_err(|_| LogClosed)?,
+                    Ok(outcomes) => outcomes?.map_err(|_| LogClosed)?,
                     Err(_) => {
                         tracing::error!(?ticket, "a parked put was not answered by its deadline");
                         let reason = "the put waited too long; try again".to_owned();
@@ -195,12 +195,12 @@ impl Call<'_> {
             (Ok(PutStarted::Parked(_)), None) => unreachable!("entered above"),
             (Err(refused), _) => return Ok(CountedReply::refused(&refused, sizes.len())),
         };
-        for (slot, size) in slots.iter().zip(sizes) {
-            if let PutSlot::Placed(placed) = slot {
+        for (outcome, size) in outcomes.iter().zip(sizes) {
+            if let StartOutcome::Placed(placed) = outcome {
                 self.shared.metrics.placed(*size, placed.len() < replicas);
             }
         }
-        Ok(CountedReply::put_start(&slots))
+        Ok(CountedReply::put_start(&outcomes))
     }
 
     /// The answer to a repeat. It tells that a removal is through only once the log has that, whichever call asked

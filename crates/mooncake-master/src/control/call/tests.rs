@@ -32,7 +32,7 @@ fn half_full_by() -> (Arc<Shared>, SessionId, (SessionId, Rid)) {
         let entries: [(&[u8], u64); 1] = [(b"stuff", 4 << 10)];
         let started = core.put_start(now, origin(2), &entries, &PutConfig::default(), false, effects).unwrap();
         let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-        let PutSlot::Placed(placed) = &slots[0] else { panic!("{slots:?}") };
+        let StartOutcome::Placed(placed) = &slots[0] else { panic!("{slots:?}") };
         (core.open_session(now, spec("w:1"), effects).unwrap(), (owner, placed[0].rid))
     });
     let (session, by) = session.unwrap();
@@ -187,7 +187,7 @@ fn store(shared: &Shared, session: SessionId, keys: impl IntoIterator<Item = Str
                 let entries = [(key.as_bytes(), 10)];
                 let started = core.put_start(now, origin, &entries, &PutConfig::default(), false, effects).unwrap();
                 let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-                let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+                let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
                 let ended = mooncake_core::Ended {
                     replicas: [(replicas[0].rid, true)].into_iter().collect(),
                     crc32c: 0,

@@ -1,4 +1,4 @@
-//! Replaces old segments by a snapshot, in the background, of the core that goes on living.
+//! Replaces old log files by a snapshot, in the background, of the core that goes on living.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use mooncake_core::{AsideFull, SnapshotPart, SnapshotSlice};
 
 use super::LogError;
-use super::segment_file::{self, FileHeader, FileKind};
+use super::files::{self, FileHeader, FileKind};
 use super::snapshot::SnapshotFile;
 use super::step::{Step, step};
 use super::writer::{Log, LogClosed, Rotated};
@@ -146,7 +146,7 @@ pub(super) fn compact(log: &Log, living: &impl Living, stop: &AtomicBool) -> Res
 
 /// Writes a snapshot of a moment from now on: its LSN, and its size in bytes.
 ///
-/// Its LSN lies in the segment that is open, which stays: replay passes over what the snapshot has. All of the frames
+/// Its LSN lies in the log file that is open, which stays: replay passes over what the snapshot has. All of the frames
 /// up to it are in the file before the snapshot has its name, so that no log is found that is shorter than its
 /// snapshot.
 pub(super) fn snapshot(
@@ -158,7 +158,7 @@ pub(super) fn snapshot(
     // Appends go on meanwhile. What says under which boot the log was written must not go before its successor is on
     // the disk: a witness of another host would vouch for what a power loss leaves.
     let path = folder.join(open.file_name());
-    segment_file::make_durable(&path).map_err(LogError::io("syncing", path))?;
+    files::make_durable(&path).map_err(LogError::io("syncing", path))?;
     let cut = living.begin_snapshot().ok_or(LogError::Stops)?;
     let taken = take(living, folder, &FileHeader { kind: FileKind::Snapshot, lsn: cut.lsn, ..*open }, goes_on);
     living.end_snapshot();
@@ -194,15 +194,15 @@ fn take(
     }
 }
 
-/// Removes what a snapshot of `last` covers, but for the segment that is open, which begins with `open`. A failure
+/// Removes what a snapshot of `last` covers, but for the log file that is open, which begins with `open`. A failure
 /// leaves files for the next time, reading skips them.
 fn remove_covered(folder: &Path, last: u64, open: u64) {
     let old = |kind, keep: &dyn Fn(u64) -> bool| {
-        segment_file::list(folder, kind).unwrap_or_default().into_iter().filter(move |(lsn, _)| !keep(*lsn)).collect()
+        files::list(folder, kind).unwrap_or_default().into_iter().filter(move |(lsn, _)| !keep(*lsn)).collect()
     };
     let snapshots: Vec<_> = old(FileKind::Snapshot, &|lsn| lsn >= last);
-    let segments: Vec<_> = old(FileKind::Segment, &|lsn| lsn >= open);
-    for (_, path) in snapshots.into_iter().chain(segments) {
+    let log_files: Vec<_> = old(FileKind::Log, &|lsn| lsn >= open);
+    for (_, path) in snapshots.into_iter().chain(log_files) {
         if let Err(error) = fs::remove_file(&path).and_then(|()| step(Step::Removed, &path)) {
             tracing::warn!(path = %path.display(), %error, "old log file not removed");
         }

@@ -18,9 +18,9 @@ impl Scratch {
         Scratch(tempfile::tempdir().unwrap())
     }
 
-    /// A segment with one record a frame, which is its LSN.
-    fn segment(&self, first: u64, count: u64, boot_id: [u8; 16]) -> (PathBuf, Vec<u8>) {
-        let header = FileHeader { kind: FileKind::Segment, log_id: LOG, lsn: first, boot_id };
+    /// A log file with one record a frame, which is its LSN.
+    fn log_file(&self, first: u64, count: u64, boot_id: [u8; 16]) -> (PathBuf, Vec<u8>) {
+        let header = FileHeader { kind: FileKind::Log, log_id: LOG, lsn: first, boot_id };
         let mut bytes = header.encode().to_vec();
         for lsn in first..first + count {
             let start = bytes.len();
@@ -68,8 +68,8 @@ impl Replay for Noted {
 #[test]
 fn a_replay_hears_how_much_of_all_files_it_has_read() {
     let scratch = Scratch::new();
-    let (_, first) = scratch.segment(1, 5, BOOT);
-    let (_, second) = scratch.segment(6, 3, BOOT);
+    let (_, first) = scratch.log_file(1, 5, BOOT);
+    let (_, second) = scratch.log_file(6, 3, BOOT);
     let (total, mut noted) = ((first.len() + second.len()) as u64, Noted(Vec::new()));
     recover(scratch.0.path(), &BOOT, &mut noted).unwrap();
     let Noted(noted) = noted;
@@ -82,7 +82,7 @@ fn a_replay_hears_how_much_of_all_files_it_has_read() {
 #[test]
 fn every_cut_of_a_log_gives_a_prefix_and_the_cut_stays_cut() {
     let scratch = Scratch::new();
-    let (path, bytes) = scratch.segment(1, 12, BOOT);
+    let (path, bytes) = scratch.log_file(1, 12, BOOT);
     let mut last = 0;
     for cut in 0..=bytes.len() {
         fs::write(&path, &bytes[..cut]).unwrap();
@@ -98,8 +98,8 @@ fn every_cut_of_a_log_gives_a_prefix_and_the_cut_stays_cut() {
 #[test]
 fn a_power_loss_cuts_where_the_first_frame_is_missing() {
     let scratch = Scratch::new();
-    let (path, mut bytes) = scratch.segment(1, 12, [1; 16]);
-    scratch.segment(13, 5, [1; 16]);
+    let (path, mut bytes) = scratch.log_file(1, 12, [1; 16]);
+    scratch.log_file(13, 5, [1; 16]);
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0xff;
     fs::write(&path, &bytes).unwrap();
@@ -107,7 +107,7 @@ fn a_power_loss_cuts_where_the_first_frame_is_missing() {
     let lsn = scratch.read(&BOOT).unwrap().unwrap();
     assert!((1..12).contains(&lsn));
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(lsn));
-    scratch.segment(lsn + 1, 3, BOOT);
+    scratch.log_file(lsn + 1, 3, BOOT);
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(lsn + 3), "and the log goes on behind the cut");
 }
 
@@ -115,9 +115,9 @@ fn a_power_loss_cuts_where_the_first_frame_is_missing() {
 fn a_power_loss_soon_after_two_rotations_cuts_where_the_first_file_is_missing() {
     for lost in [0, 30, 64, 4096] {
         let scratch = Scratch::new();
-        scratch.segment(1, 5, [1; 16]);
-        let middle = scratch.segment(6, 5, [1; 16]).0;
-        let last = scratch.segment(11, 5, [1; 16]).0;
+        scratch.log_file(1, 5, [1; 16]);
+        let middle = scratch.log_file(6, 5, [1; 16]).0;
+        let last = scratch.log_file(11, 5, [1; 16]).0;
         // The names reached the disk, the bytes did not.
         fs::write(&middle, vec![0; lost]).unwrap();
         let error = scratch.read(&[1; 16]).unwrap_err().to_string();
@@ -126,7 +126,7 @@ fn a_power_loss_soon_after_two_rotations_cuts_where_the_first_file_is_missing() 
         assert_eq!(scratch.read(&BOOT).unwrap(), Some(5), "{lost} bytes of zeros");
         assert!(!middle.exists() && !last.exists(), "what lies behind the gap is set aside");
         assert_eq!(scratch.read(&BOOT).unwrap(), Some(5));
-        scratch.segment(6, 3, BOOT);
+        scratch.log_file(6, 3, BOOT);
         assert_eq!(scratch.read(&BOOT).unwrap(), Some(8), "and the log goes on behind the cut");
     }
 }
@@ -134,9 +134,9 @@ fn a_power_loss_soon_after_two_rotations_cuts_where_the_first_file_is_missing() 
 #[test]
 fn a_power_loss_may_take_the_headers_of_all_the_last_files() {
     let scratch = Scratch::new();
-    scratch.segment(1, 5, [1; 16]);
+    scratch.log_file(1, 5, [1; 16]);
     for first in [6, 11] {
-        fs::write(scratch.segment(first, 5, [1; 16]).0, b"").unwrap();
+        fs::write(scratch.log_file(first, 5, [1; 16]).0, b"").unwrap();
     }
     assert!(scratch.read(&[1; 16]).is_err());
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(5));
@@ -146,8 +146,8 @@ fn a_power_loss_may_take_the_headers_of_all_the_last_files() {
 #[test]
 fn what_a_master_of_this_boot_went_on_from_is_not_forgotten_as_lost() {
     let scratch = Scratch::new();
-    let (path, mut bytes) = scratch.segment(1, 12, [1; 16]);
-    let later = scratch.segment(13, 5, BOOT).0;
+    let (path, mut bytes) = scratch.log_file(1, 12, [1; 16]);
+    let later = scratch.log_file(13, 5, BOOT).0;
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0xff;
     fs::write(&path, &bytes).unwrap();
@@ -161,8 +161,8 @@ fn what_a_master_of_this_boot_went_on_from_is_not_forgotten_as_lost() {
 #[test]
 fn files_of_failed_rotations_hide_nothing() {
     let scratch = Scratch::new();
-    let (path, bytes) = scratch.segment(1, 12, BOOT);
-    let leftover = |first| scratch.segment(first, 0, BOOT).0;
+    let (path, bytes) = scratch.log_file(1, 12, BOOT);
+    let leftover = |first| scratch.log_file(first, 0, BOOT).0;
     // Rotations at LSNs 4 and 9 failed, and the log went on where it was.
     fs::write(leftover(5), b"").unwrap();
     fs::write(leftover(10), b"").unwrap();
@@ -172,15 +172,15 @@ fn files_of_failed_rotations_hide_nothing() {
     // Then the master was killed in mid-write.
     fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(11));
-    scratch.segment(12, 3, BOOT);
+    scratch.log_file(12, 3, BOOT);
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(14));
 }
 
 #[test]
-fn a_segment_of_another_log_is_refused() {
+fn a_log_file_of_another_log_is_refused() {
     let scratch = Scratch::new();
-    scratch.segment(1, 2, BOOT);
-    let header = FileHeader { kind: FileKind::Segment, log_id: LOG + 1, lsn: 3, boot_id: BOOT };
+    scratch.log_file(1, 2, BOOT);
+    let header = FileHeader { kind: FileKind::Log, log_id: LOG + 1, lsn: 3, boot_id: BOOT };
     fs::write(scratch.0.path().join(header.file_name()), header.encode()).unwrap();
     assert!(matches!(scratch.read(&BOOT), Err(LogError::Foreign { .. })));
 }
@@ -213,9 +213,9 @@ proptest! {
     fn whatever_a_power_loss_takes_the_next_boot_starts_and_goes_on(losses in proptest::collection::vec(losses(), 3)) {
         let scratch = Scratch::new();
         // The first frame of a log is an epoch, which is synced.
-        scratch.segment(1, 5, [1; 16]);
+        scratch.log_file(1, 5, [1; 16]);
         for (first, loss) in [6, 11, 16].into_iter().zip(losses) {
-            let (path, mut bytes) = scratch.segment(first, 5, [1; 16]);
+            let (path, mut bytes) = scratch.log_file(first, 5, [1; 16]);
             match loss {
                 Loss::Nothing => {}
                 Loss::Name => fs::remove_file(&path).unwrap(),
@@ -236,8 +236,8 @@ proptest! {
         prop_assert!((5..=20).contains(&last));
         prop_assert_eq!(scratch.read(&BOOT).unwrap(), Some(last), "reading twice finds the same");
         // The next master's file, and that of its first rotation: nothing of what was lost comes back between them.
-        scratch.segment(last + 1, 10, BOOT);
-        scratch.segment(last + 11, 10, BOOT);
+        scratch.log_file(last + 1, 10, BOOT);
+        scratch.log_file(last + 11, 10, BOOT);
         prop_assert_eq!(scratch.read(&BOOT).unwrap(), Some(last + 20));
     }
 
@@ -248,7 +248,7 @@ proptest! {
         tail in proptest::collection::vec(any::<u8>(), 0..40),
     ) {
         let scratch = Scratch::new();
-        let (path, mut bytes) = scratch.segment(1, 12, BOOT);
+        let (path, mut bytes) = scratch.log_file(1, 12, BOOT);
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
         bytes.extend(tail);
@@ -268,9 +268,9 @@ impl Scratch {
         self.0.path().join(header.file_name())
     }
 
-    /// A segment of which only some frames are left, in this order.
+    /// A log file of which only some frames are left, in this order.
     fn frames(&self, first: u64, lsns: &[u64], boot_id: [u8; 16]) -> PathBuf {
-        let (path, _) = self.segment(first, 0, boot_id);
+        let (path, _) = self.log_file(first, 0, boot_id);
         let mut bytes = fs::read(&path).unwrap();
         for lsn in lsns {
             bytes.extend(one(*lsn, &[Record::Dropped(Rid(*lsn))]));
@@ -317,12 +317,12 @@ fn each_frame_counts_once_where_files_overlap() {
     let scratch = Scratch::new();
     scratch.snapshot(7, BOOT);
     // The compactor died before it removed what its snapshot covers, in part or whole.
-    scratch.segment(1, 3, BOOT);
-    scratch.segment(4, 8, BOOT);
+    scratch.log_file(1, 3, BOOT);
+    scratch.log_file(4, 8, BOOT);
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(11));
-    scratch.segment(8, 4, BOOT);
+    scratch.log_file(8, 4, BOOT);
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(11));
-    scratch.segment(12, 2, BOOT);
+    scratch.log_file(12, 2, BOOT);
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(13));
 }
 
@@ -335,9 +335,9 @@ fn what_a_snapshot_covers_is_not_read_again_whatever_is_wrong_with_it() {
         let scratch = Scratch::new();
         scratch.snapshot(5, BOOT);
         for first in [1, 3] {
-            fs::write(scratch.segment(first, 2, BOOT).0, left).unwrap();
+            fs::write(scratch.log_file(first, 2, BOOT).0, left).unwrap();
         }
-        scratch.segment(6, 3, BOOT);
+        scratch.log_file(6, 3, BOOT);
         assert_eq!(scratch.read(&BOOT).unwrap(), Some(8), "{what}");
         assert_eq!(scratch.read(&BOOT).unwrap(), Some(8), "{what}: and again");
     }
@@ -346,7 +346,7 @@ fn what_a_snapshot_covers_is_not_read_again_whatever_is_wrong_with_it() {
 #[test]
 fn a_log_whose_beginning_is_missing_is_refused() {
     let scratch = Scratch::new();
-    scratch.segment(5, 3, BOOT);
+    scratch.log_file(5, 3, BOOT);
     let error = scratch.is_refused(&BOOT, "without what comes before");
     assert!(matches!(error, LogError::Gap { expected: 1, found: 5, .. }), "{error}");
     let snapshot = scratch.snapshot(3, BOOT);
@@ -372,7 +372,7 @@ fn an_empty_file_far_behind_the_end_shows_that_something_is_missing() {
     for lost in [0, 30, 64] {
         let scratch = Scratch::new();
         scratch.snapshot(5, [1; 16]);
-        let (path, _) = scratch.segment(9, 0, [1; 16]);
+        let (path, _) = scratch.log_file(9, 0, [1; 16]);
         fs::write(&path, vec![0; lost]).unwrap();
         scratch.is_refused(&[1; 16], "LSNs 6 to 8 are not there");
         assert_eq!(scratch.read(&BOOT).unwrap(), Some(5), "the host has lost them");
@@ -384,8 +384,8 @@ fn an_empty_file_far_behind_the_end_shows_that_something_is_missing() {
 fn a_last_file_that_is_empty_hides_nothing_and_one_with_more_does() {
     for (lost, empty) in [(0, true), (1, true), (63, true), (64, true), (65, false), (4096, false)] {
         let scratch = Scratch::new();
-        scratch.segment(1, 5, [1; 16]);
-        let (path, _) = scratch.segment(6, 0, [1; 16]);
+        scratch.log_file(1, 5, [1; 16]);
+        let (path, _) = scratch.log_file(6, 0, [1; 16]);
         fs::write(&path, vec![0; lost]).unwrap();
         if empty {
             assert_eq!(scratch.read(&[1; 16]).unwrap(), Some(5), "{lost} bytes");
@@ -402,7 +402,7 @@ fn a_last_file_that_is_empty_hides_nothing_and_one_with_more_does() {
 fn zeros_behind_a_snapshot_are_of_its_boot() {
     let scratch = Scratch::new();
     scratch.snapshot(5, [1; 16]);
-    let (path, _) = scratch.segment(6, 4, [1; 16]);
+    let (path, _) = scratch.log_file(6, 4, [1; 16]);
     fs::write(&path, [0; 4096]).unwrap();
     scratch.is_refused(&[1; 16], "this boot has read it whole");
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(5), "a power loss explains it");
@@ -414,8 +414,8 @@ fn a_file_whose_header_is_damaged_is_refused_and_kept() {
     for at in [0, 7, 8, 20, 30, 40, 50, 63] {
         for boot_id in [BOOT, [1; 16]] {
             let scratch = Scratch::new();
-            scratch.segment(1, 5, [1; 16]);
-            let (path, mut bytes) = scratch.segment(6, 5, [1; 16]);
+            scratch.log_file(1, 5, [1; 16]);
+            let (path, mut bytes) = scratch.log_file(6, 5, [1; 16]);
             bytes[at] ^= 0x10;
             fs::write(&path, &bytes).unwrap();
             let error = scratch.is_refused(&boot_id, "it is no power loss");
@@ -426,20 +426,20 @@ fn a_file_whose_header_is_damaged_is_refused_and_kept() {
         }
     }
     let scratch = Scratch::new();
-    scratch.segment(1, 5, BOOT);
-    let (path, mut bytes) = scratch.segment(6, 5, BOOT);
+    scratch.log_file(1, 5, BOOT);
+    let (path, mut bytes) = scratch.log_file(6, 5, BOOT);
     let header = FileHeader { kind: FileKind::Snapshot, log_id: LOG, lsn: 6, boot_id: BOOT };
     bytes[..FILE_HEADER].copy_from_slice(&header.encode());
     fs::write(&path, &bytes).unwrap();
-    scratch.is_refused(&BOOT, "a snapshot under the name of a segment");
+    scratch.is_refused(&BOOT, "a snapshot under the name of a log file");
 }
 
 #[test]
 fn a_tail_that_is_cut_while_a_later_file_shows_that_the_log_went_on_is_damage() {
     for frames in [0, 3] {
         let scratch = Scratch::new();
-        let (path, bytes) = scratch.segment(1, 12, [1; 16]);
-        let later = scratch.segment(13, frames, [1; 16]).0;
+        let (path, bytes) = scratch.log_file(1, 12, [1; 16]);
+        let later = scratch.log_file(13, frames, [1; 16]).0;
         for cut in [1, 9, 40] {
             fs::write(&path, &bytes[..bytes.len() - cut]).unwrap();
             let error = scratch.is_refused(&[1; 16], "frames that were acknowledged are not there");
@@ -447,7 +447,7 @@ fn a_tail_that_is_cut_while_a_later_file_shows_that_the_log_went_on_is_damage() 
         }
         let last = scratch.read(&BOOT).unwrap().unwrap();
         assert!((9..12).contains(&last) && is_set_aside(&later), "the host has lost them, and all behind them");
-        scratch.segment(last + 1, 20, BOOT);
+        scratch.log_file(last + 1, 20, BOOT);
         assert_eq!(scratch.read(&BOOT).unwrap(), Some(last + 20), "nothing of it comes back between those of today");
     }
 }
@@ -455,13 +455,13 @@ fn a_tail_that_is_cut_while_a_later_file_shows_that_the_log_went_on_is_damage() 
 #[test]
 fn a_whole_file_that_ends_early_before_a_later_one_is_a_gap_unless_the_host_lost_its_end() {
     let scratch = Scratch::new();
-    scratch.segment(1, 9, [1; 16]);
-    let later = [scratch.segment(13, 5, [1; 16]).0, scratch.segment(18, 0, [1; 16]).0];
+    scratch.log_file(1, 9, [1; 16]);
+    let later = [scratch.log_file(13, 5, [1; 16]).0, scratch.log_file(18, 0, [1; 16]).0];
     let error = scratch.is_refused(&[1; 16], "LSNs 10 to 12 are not there");
     assert!(matches!(error, LogError::Gap { expected: 10, found: 13, .. }), "{error}");
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(9));
     assert!(later.iter().all(|path| is_set_aside(path)), "all that lies behind the gap");
-    scratch.segment(10, 20, BOOT);
+    scratch.log_file(10, 20, BOOT);
     assert_eq!(scratch.read(&BOOT).unwrap(), Some(29));
 }
 
@@ -469,8 +469,8 @@ fn a_whole_file_that_ends_early_before_a_later_one_is_a_gap_unless_the_host_lost
 fn the_file_of_a_failed_rotation_at_the_torn_frame_itself_hides_nothing() {
     for with_header in [true, false] {
         let scratch = Scratch::new();
-        let (path, bytes) = scratch.segment(1, 12, BOOT);
-        let leftover = scratch.segment(12, 0, BOOT).0;
+        let (path, bytes) = scratch.log_file(1, 12, BOOT);
+        let leftover = scratch.log_file(12, 0, BOOT).0;
         if !with_header {
             fs::write(&leftover, b"").unwrap();
         }
@@ -482,12 +482,12 @@ fn the_file_of_a_failed_rotation_at_the_torn_frame_itself_hides_nothing() {
     // Two that are empty, the later one where the log goes on; it may have gone on in a third.
     for frames in [0, 2] {
         let scratch = Scratch::new();
-        scratch.segment(1, 12, BOOT);
+        scratch.log_file(1, 12, BOOT);
         let later = if frames == 0 { 13 } else { 10 };
-        let leftovers = [5, later].map(|first| scratch.segment(first, 0, BOOT).0);
+        let leftovers = [5, later].map(|first| scratch.log_file(first, 0, BOOT).0);
         leftovers.iter().for_each(|path| fs::write(path, b"").unwrap());
         if frames > 0 {
-            scratch.segment(13, frames, BOOT);
+            scratch.log_file(13, frames, BOOT);
         }
         assert_eq!(scratch.read(&BOOT).unwrap(), Some(12 + frames));
         assert!(!leftovers.iter().any(|path| path.exists()));
@@ -506,7 +506,7 @@ fn damage_is_seen_however_large_the_frame_is_that_it_hides_behind() {
         one(lsn, &[Record::SessionOpened { session: mooncake_ids::SessionId(lsn), spec }])
     };
     let scratch = Scratch::new();
-    let header = FileHeader { kind: FileKind::Segment, log_id: LOG, lsn: 1, boot_id: BOOT };
+    let header = FileHeader { kind: FileKind::Log, log_id: LOG, lsn: 1, boot_id: BOOT };
     let mut bytes = [&header.encode()[..], &large(1), &large(2), &one(3, &[Record::Dropped(Rid(2))])].concat();
     let path = scratch.0.path().join(header.file_name());
     fs::write(&path, &bytes).unwrap();
@@ -519,7 +519,7 @@ fn damage_is_seen_however_large_the_frame_is_that_it_hides_behind() {
         found.map(|found| found.unwrap())
     };
     let found = read(&mut seen).unwrap();
-    assert_eq!((seen, found.last_lsn, found.segment_bytes, found.cut_bytes), (3, 3, bytes.len() as u64, 0));
+    assert_eq!((seen, found.last_lsn, found.log_file_bytes, found.cut_bytes), (3, 3, bytes.len() as u64, 0));
     bytes[FILE_HEADER + 100_000] ^= 1;
     fs::write(&path, &bytes).unwrap();
     let error = read(&mut seen).unwrap_err();
@@ -531,17 +531,17 @@ fn damage_is_seen_however_large_the_frame_is_that_it_hides_behind() {
 fn figures_of_a_start_are_of_what_was_there() {
     let scratch = Scratch::new();
     let snapshot = fs::metadata(scratch.snapshot(5, [1; 16])).unwrap().len();
-    let second = scratch.segment(6, 4, [1; 16]).1.len() as u64;
-    let (path, bytes) = scratch.segment(10, 4, BOOT);
+    let second = scratch.log_file(6, 4, [1; 16]).1.len() as u64;
+    let (path, bytes) = scratch.log_file(10, 4, BOOT);
     let found = scratch.found(&BOOT);
     assert_eq!((found.log_id, found.last_lsn, found.last_boot), (LOG, 13, Some(BOOT)));
-    assert_eq!((found.snapshot_bytes, found.segment_bytes), (snapshot, second + bytes.len() as u64));
+    assert_eq!((found.snapshot_bytes, found.log_file_bytes), (snapshot, second + bytes.len() as u64));
     assert_eq!(found.cut_bytes, 0);
     fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
     let found = scratch.found(&BOOT);
     let frame = (bytes.len() - FILE_HEADER) as u64 / 4;
     assert_eq!((found.cut_bytes, found.last_lsn), (frame - 3, 12));
-    assert_eq!(found.segment_bytes, second + bytes.len() as u64 - frame);
+    assert_eq!(found.log_file_bytes, second + bytes.len() as u64 - frame);
     assert_eq!(fs::metadata(&path).unwrap().len(), bytes.len() as u64 - frame, "it is cut in the file too");
     assert_eq!(scratch.found(&BOOT).cut_bytes, 0, "once");
 }

@@ -13,9 +13,9 @@ use mooncake_metrics::{Distribution, Histogram, Unit};
 use mooncake_wire::message::LogPosition;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::files::{self, FILE_HEADER, FileHeader, FileKind};
 use super::folder::{Folder, Locked, sync_folders};
 use super::recovery::Recovered;
-use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
 use super::step::{Step, step, sync};
 use super::witness::{self, Witness};
 use super::{LogError, frame};
@@ -38,7 +38,7 @@ pub struct LogStats {
     pub enabled: bool,
     /// The log broke in this run and was renamed away.
     pub lost: bool,
-    /// Bytes of segments since the last snapshot.
+    /// Bytes of log files since the last snapshot.
     pub bytes: u64,
     /// Frames since the start.
     pub frames: u64,
@@ -167,7 +167,7 @@ impl Default for Upkeep {
 pub(super) struct Rotated {
     /// The log's folder.
     pub folder: PathBuf,
-    /// Header of the segment that is written from now on.
+    /// Header of the log file that is written from now on.
     pub open: FileHeader,
     /// For as long as its caller writes in the folder: the log itself may be closed meanwhile.
     pub _locked: Locked,
@@ -189,7 +189,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Starts a new segment of a log that ends at `last_lsn`: on the disk, header and name, before its first frame,
+    /// Starts a new log file of a log that ends at `last_lsn`: on the disk, header and name, before its first frame,
     /// so that whatever a power loss leaves says that this boot has written to the log (`docs/safety.md`, rule 18). The
     /// witness is given as it was found when it vouches for the log, and anew otherwise: it says nothing until the
     /// raised epoch is in that log.
@@ -200,12 +200,12 @@ impl Sink {
         boot_id: [u8; 16],
         witness: Option<Witness>,
     ) -> Result<Sink, LogError> {
-        let header = FileHeader { kind: FileKind::Segment, log_id, lsn: last_lsn + 1, boot_id };
+        let header = FileHeader { kind: FileKind::Log, log_id, lsn: last_lsn + 1, boot_id };
         // A log that was lost on a full disk must not keep the next one from starting.
         let file = folder.with_room(|| {
             let current = folder.create_current()?;
             remove_temporaries(&current);
-            segment_file::start(&current, &header, true)
+            files::start(&current, &header, true)
         })?;
         // A master that died while it began a log anew.
         if let Err(error) = folder.remove_begun() {
@@ -222,9 +222,9 @@ impl Sink {
     /// Says how large the replayed files are, which compactor to tell when the log outgrows them, and where witnesses
     /// lie.
     pub fn keep_with(&mut self, found: &Recovered, compact_min: u64, compactor: SyncSender<()>, witnesses: &Path) {
-        let Recovered { snapshot_bytes, segment_bytes, .. } = *found;
+        let Recovered { snapshot_bytes, log_file_bytes, .. } = *found;
         self.snapshot_bytes = snapshot_bytes;
-        self.since_snapshot = segment_bytes;
+        self.since_snapshot = log_file_bytes;
         self.upkeep = Upkeep { compact_min, compactor: Some(compactor), witnesses: Some(witnesses.to_owned()) };
     }
 
@@ -279,8 +279,8 @@ impl Sink {
     /// Those of the log so far, open.
     fn files(&self) -> io::Result<Vec<(File, PathBuf)>> {
         let mut files = Vec::new();
-        for kind in [FileKind::Snapshot, FileKind::Segment] {
-            for (_, path) in segment_file::list(&self.folder.current(), kind)? {
+        for kind in [FileKind::Snapshot, FileKind::Log] {
+            for (_, path) in files::list(&self.folder.current(), kind)? {
                 match File::open(&path) {
                     Ok(file) => files.push((file, path)),
                     // Covered by a snapshot since, which is on the disk.
@@ -543,7 +543,7 @@ impl Log {
         Ok(())
     }
 
-    /// Closes the current segment and starts the next; `None` without a log.
+    /// Closes the current log file and starts the next; `None` without a log.
     ///
     /// The calls that append wait for as long as this takes, so that only a log whose calls wait for the disk anyhow
     /// waits for it here. Otherwise the caller syncs the new file, beside the appends to it, before anything else goes.
@@ -551,12 +551,12 @@ impl Log {
         let mut writer = self.writer.lock();
         let Some(sink) = &mut writer.sink else { return Ok(None) };
         let next = self.lsn() + 1;
-        let header = FileHeader { kind: FileKind::Segment, log_id: sink.log_id, lsn: next, boot_id: sink.boot_id };
+        let header = FileHeader { kind: FileKind::Log, log_id: sink.log_id, lsn: next, boot_id: sink.boot_id };
         let current = sink.folder.current();
-        // Nothing since the last rotation: the segment that is open starts right there. Asked of the sink, not of the
+        // Nothing since the last rotation: the log file that is open starts right there. Asked of the sink, not of the
         // folder, where a file of that name may be a failed rotation's.
         if sink.first != header.lsn {
-            sink.file = segment_file::start(&current, &header, self.fsync)?;
+            sink.file = files::start(&current, &header, self.fsync)?;
             sink.first = header.lsn;
         }
         Ok(Some(Rotated { folder: current, open: header, _locked: sink.folder.locked() }))

@@ -9,7 +9,7 @@ use mooncake_wire::message::{
 };
 use prost::Message;
 
-use super::anchors::{self, Anchor, AnchorTable, Superseded};
+use super::anchors::{self, Anchor, AnchorTable, Replaced};
 use super::convert::{self, Bad};
 
 /// A frame that makes sense.
@@ -148,7 +148,7 @@ impl Said {
         now: Time,
         from: Anchor<'_, L::Queue>,
         effects: &mut Effects,
-    ) -> Result<Heard, Superseded> {
+    ) -> Result<Heard, Replaced> {
         let session = from.session;
         // What a process has seen of another one's end is as true on a connection that has been replaced.
         if !matches!(self, Said::PeerGone(_) | Said::ReaderGone { .. }) {

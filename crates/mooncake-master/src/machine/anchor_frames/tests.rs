@@ -81,7 +81,7 @@ fn nothing_that_a_replaced_anchor_says_of_its_session_is_done() {
     };
     for word in words() {
         let said = format!("{word:?}");
-        assert_eq!(testbed.says(first, word), Err(End::Superseded), "{said}");
+        assert_eq!(testbed.says(first, word), Err(End::Replaced), "{said}");
         assert_eq!((testbed.stats().segments_closed, testbed.stats().sessions), (1, 1), "{said}");
     }
     for word in words() {
@@ -95,7 +95,7 @@ fn what_comes_late_on_an_anchor_that_ended_brings_no_session_back() {
     let mut testbed = Testbed::new();
     let client = testbed.owner();
     assert!(testbed.hangs_up(client));
-    assert_eq!(testbed.says(client, beat()), Err(End::Superseded));
+    assert_eq!(testbed.says(client, beat()), Err(End::Replaced));
     assert_eq!(testbed.stats().sessions_away, 1);
 }
 

@@ -2,8 +2,8 @@
 
 use mooncake_core::{
     EndOutcome, Ended, Epoch, Extent, FileCounts, Found, FoundRef, OrdersAnswered, PinKind, Promoted, Push, PutConfig,
-    PutSlot, Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, TierMount, TierMounted, TierProof, TierSpec,
-    TierView, Written,
+    Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, StartOutcome, TierMount, TierMounted, TierProof,
+    TierSpec, TierView, Written,
 };
 use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_wire::message::{self, anchor_down, reply};
@@ -205,19 +205,19 @@ pub fn tier(view: &TierView<'_>) -> message::Segment {
     }
 }
 
-/// A put's slot.
-pub fn put_slot(slot: &PutSlot) -> message::PutSlot {
+/// What the start of a put of one key came to.
+pub fn start_outcome(outcome: &StartOutcome) -> message::PutSlot {
     use message::put_slot::Kind;
-    let (kind, reason) = match slot {
-        PutSlot::Placed(replicas) => {
+    let (kind, reason) = match outcome {
+        StartOutcome::Placed(replicas) => {
             let replicas = replicas.iter().copied().map(replica).collect();
             return message::PutSlot { kind: Kind::Placed.into(), replicas, reason: String::new() };
         }
-        PutSlot::Exists => (Kind::Exists, String::new()),
-        PutSlot::Busy(reason) => (Kind::Busy, reason.clone()),
-        PutSlot::Full(reason) => (Kind::Full, reason.clone()),
-        PutSlot::TooLarge(reason) => (Kind::TooLarge, reason.clone()),
-        PutSlot::Refused(reason) => (Kind::Refused, reason.clone().into_owned()),
+        StartOutcome::Exists => (Kind::Exists, String::new()),
+        StartOutcome::Busy(reason) => (Kind::Busy, reason.clone()),
+        StartOutcome::Full(reason) => (Kind::Full, reason.clone()),
+        StartOutcome::TooLarge(reason) => (Kind::TooLarge, reason.clone()),
+        StartOutcome::Refused(reason) => (Kind::Refused, reason.clone().into_owned()),
     };
     message::PutSlot { kind: kind.into(), replicas: Vec::new(), reason }
 }
@@ -228,7 +228,7 @@ pub fn end_outcome(outcome: EndOutcome) -> i32 {
     match outcome {
         EndOutcome::Committed => Outcome::Committed,
         EndOutcome::Superseded => Outcome::Superseded,
-        EndOutcome::Revoked => Outcome::Revoked,
+        EndOutcome::Aborted => Outcome::Revoked,
         EndOutcome::Hidden => Outcome::Hidden,
     }
     .into()

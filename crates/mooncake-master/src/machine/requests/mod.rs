@@ -7,8 +7,8 @@
 //! session.
 
 use mooncake_core::{
-    Absent, Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome,
-    SegmentNo, SegmentSpec, TierMount, TierMounted, Time, Verdict,
+    Absent, Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutStarted, Refused, RemoveOutcome, SegmentNo,
+    SegmentSpec, StartOutcome, TierMount, TierMounted, Time, Verdict,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_wire::message::{self, Request, reply, request};
@@ -431,12 +431,12 @@ impl CountedReply {
     }
 
     /// To a put, at once or when it was woken.
-    pub fn put_start(slots: &[PutSlot]) -> CountedReply {
-        let existing = slots.iter().filter(|slot| matches!(slot, PutSlot::Exists)).count();
-        let placed = slots.iter().filter(|slot| matches!(slot, PutSlot::Placed(_))).count();
-        let failed = slots.len() - placed - existing;
-        let tally = Tally { items: slots.len(), failed, existing, ..Tally::default() };
-        let slots = slots.iter().map(convert::put_slot).collect();
+    pub fn put_start(outcomes: &[StartOutcome]) -> CountedReply {
+        let existing = outcomes.iter().filter(|outcome| matches!(outcome, StartOutcome::Exists)).count();
+        let placed = outcomes.iter().filter(|outcome| matches!(outcome, StartOutcome::Placed(_))).count();
+        let failed = outcomes.len() - placed - existing;
+        let tally = Tally { items: outcomes.len(), failed, existing, ..Tally::default() };
+        let slots = outcomes.iter().map(convert::start_outcome).collect();
         CountedReply::counted(reply::Body::PutStart(message::PutStartReply { slots }), tally)
     }
 }

@@ -181,7 +181,7 @@ fn a_put_that_waits_is_answered_when_the_one_before_it_ends() {
     assert!(testbed.effects.woken.is_empty());
     testbed.call(first, put_end(rid));
     let woken = std::mem::take(&mut testbed.effects.woken);
-    assert_eq!(woken, [(ticket, vec![PutSlot::Exists])]);
+    assert_eq!(woken, [(ticket, vec![StartOutcome::Exists])]);
     let reply = CountedReply::put_start(&woken[0].1);
     let reply::Body::PutStart(told) = reply.body else { panic!("{reply:?}") };
     let one = Tally { items: 1, existing: 1, ..Tally::default() };

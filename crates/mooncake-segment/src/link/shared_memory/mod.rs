@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::options::{LinkOptions, SegmentAddress};
-use super::shared_memory::reclaimer::Reclaimer;
+use super::shared_memory::give_back_thread::GiveBackThread;
 use super::shared_memory::watcher::Watcher;
 use crate::epoch::Epoch;
 use crate::error::TransferError;
@@ -45,7 +45,7 @@ pub(super) struct Attachment {
     owner_gone: AtomicBool,
     hung_up: AtomicBool,
     watcher: Arc<Watcher>,
-    reclaimer: Arc<Reclaimer>,
+    give_back_thread: Arc<GiveBackThread>,
 }
 
 struct Talk {
@@ -116,7 +116,7 @@ impl Attachment {
         options: &LinkOptions,
         hello: &Hello,
         watcher: &Arc<Watcher>,
-        reclaimer: &Arc<Reclaimer>,
+        give_back_thread: &Arc<GiveBackThread>,
         deadline: &Deadline<'_>,
     ) -> Result<Arc<Attachment>, NoSharedMemory> {
         let stream = connect_abstract(&address.unix_socket)
@@ -158,7 +158,7 @@ impl Attachment {
             owner_gone: AtomicBool::new(false),
             hung_up: AtomicBool::new(false),
             watcher: watcher.clone(),
-            reclaimer: reclaimer.clone(),
+            give_back_thread: give_back_thread.clone(),
         });
         // From now on the attachment itself says it, when it is dropped.
         unmapped.not_yet();
@@ -318,7 +318,7 @@ impl Attachment {
         let (first, is_due) = {
             let mut remains = self.remains.lock();
             let first = remains.owner_ended();
-            (first, first && remains.calls_reclaimer())
+            (first, first && remains.calls_for_give_back())
         };
         if is_due {
             self.give_back_later();
@@ -330,7 +330,7 @@ impl Attachment {
 
     /// The segment is Gone, says a master in this epoch. If its owner's process is too, or once it is, the
     /// peers give the memory back, all but the pinned extents. Takes its time:
-    /// for the reclaimer's thread.
+    /// for the give-back thread.
     pub(super) fn forget(&self, pinned: &[(u64, u64)], epoch: Epoch) {
         // Of views that began in another epoch, which the owner obeyed, that master may know nothing.
         let pinned = self.is_waited_for_in(epoch).then_some(pinned);
@@ -348,7 +348,7 @@ impl Attachment {
 
     fn give_back_later(self: &Arc<Self>) {
         let attachment = self.clone();
-        self.reclaimer.later(move || attachment.give_back());
+        self.give_back_thread.later(move || attachment.give_back());
     }
 
     fn give_back(&self) {
@@ -489,7 +489,7 @@ fn say_hello(
     Ok((reply, fds))
 }
 
-pub(in crate::link) mod reclaimer;
+pub(in crate::link) mod give_back_thread;
 #[cfg(test)]
 mod tests;
 pub(in crate::link) mod view;

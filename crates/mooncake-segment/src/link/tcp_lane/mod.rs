@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
 use mooncake_memory::{
-    Bounce, Destination, Lending, Source, crc_of_destinations, crc_of_sources, recv_destinations, send_sources,
+    Bounce, Destination, Source, Splice, crc_of_destinations, crc_of_sources, recv_destinations, send_sources,
     split_destinations, split_sources, total_of_sources,
 };
 use mooncake_net::{ConnectError, PollHistory, connect, is_readable, recv_busy_poll, stays_within_host, unpace};
@@ -239,10 +239,10 @@ impl Lane {
 
     /// Writes the pieces; gives their checksum once they are in the owner's memory.
     pub(super) fn write(&mut self, span: Span, pieces: &[Source<'_>], deadline: &Deadline<'_>) -> Outcome<u32> {
-        let lending = if self.within_host { Lending::of_sources(pieces) } else { None };
-        let lent = lending.is_some();
-        let outcome = self.write_by(lending, span, pieces, deadline);
-        if lent && !outcome.reusable {
+        let splice = if self.within_host { Splice::of_sources(pieces) } else { None };
+        let spliced = splice.is_some();
+        let outcome = self.write_by(splice, span, pieces, deadline);
+        if spliced && !outcome.reusable {
             // The caller has its memory again: what of it still waits in the socket, by reference, never leaves,
             // refused or not.
             let _ = socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
@@ -252,7 +252,7 @@ impl Lane {
 
     fn write_by(
         &mut self,
-        lending: Option<Lending>,
+        splice: Option<Splice>,
         span: Span,
         pieces: &[Source<'_>],
         deadline: &Deadline<'_>,
@@ -262,7 +262,7 @@ impl Lane {
         let header = frame.encode();
         let mut begun = false;
         let mut bounce = std::mem::take(&mut self.bounce);
-        let sent = self.send_all_of(&header, pieces, &mut bounce, lending, &mut stall, &mut begun);
+        let sent = self.send_all_of(&header, pieces, &mut bounce, splice, &mut stall, &mut begun);
         self.bounce = bounce;
         let crc = match sent {
             Ok(Sent::All(crc)) => crc,
@@ -287,7 +287,7 @@ impl Lane {
         header: &[u8; FRAME_LEN],
         pieces: &[Source<'_>],
         bounce: &mut Bounce,
-        mut lending: Option<Lending>,
+        mut splice: Option<Splice>,
         stall: &mut StallTimer<'_>,
         begun: &mut bool,
     ) -> Result<Sent, TransferError> {
@@ -296,27 +296,27 @@ impl Lane {
         let mut pieces = pieces;
         let mut header: &[u8] = header;
         loop {
-            let chunk;
+            let cut;
             let now = (len - done).min(SEND_CHUNK);
-            let piece = if now == len - done {
+            let chunk = if now == len - done {
                 pieces
             } else {
-                (chunk, rest) = split_sources(pieces, now);
+                (cut, rest) = split_sources(pieces, now);
                 pieces = &rest;
-                &chunk
+                &cut
             };
             let stand_ins;
-            let piece = if Bounce::is_needed_for_sources(piece) {
-                stand_ins = bounce.sources(piece)?;
+            let chunk = if Bounce::is_needed_for_sources(chunk) {
+                stand_ins = bounce.sources(chunk)?;
                 &stand_ins
             } else {
-                piece
+                chunk
             };
             let total = header.len() as u64 + now;
             let mut sent = 0;
             let more = now < len - done;
             while sent < total {
-                match self.send_some(header, piece, sent, more, &mut lending) {
+                match self.send_some(header, chunk, sent, more, &mut splice) {
                     Ok(count) => {
                         sent += count as u64;
                         *begun = true;
@@ -326,7 +326,7 @@ impl Lane {
                 }
             }
             // After the kernel's copy, while the owner still takes it in: checksumming first would leave it idle.
-            crc = crc_of_sources(crc, piece, 0, total_of_sources(piece))?;
+            crc = crc_of_sources(crc, chunk, 0, total_of_sources(chunk))?;
             done += now;
             header = &[];
             if done == len {
@@ -342,26 +342,24 @@ impl Lane {
     fn send_some(
         &self,
         header: &[u8],
-        piece: &[Source<'_>],
+        chunk: &[Source<'_>],
         sent: u64,
         more: bool,
-        lending: &mut Option<Lending>,
+        splice: &mut Option<Splice>,
     ) -> io::Result<usize> {
         let header_len = header.len() as u64;
-        if let Some(lent) = lending {
+        if let Some(splicing) = splice {
             if sent < header_len {
                 let flags = SendFlags::MORE | SendFlags::NOSIGNAL;
                 return Ok(rustix::net::send(self.fd(), &header[sent as usize..], flags)?);
             }
-            match lent.send_sources(self.fd(), piece, sent - header_len, more) {
-                Err(e) if !matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                    *lending = None
-                }
+            match splicing.send_sources(self.fd(), chunk, sent - header_len, more) {
+                Err(e) if !matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => *splice = None,
                 taken => return taken,
             }
         }
-        // A copy works wherever lending does not.
-        send_sources(self.fd(), header, piece, sent, u64::MAX)
+        // A copy works wherever a splice does not.
+        send_sources(self.fd(), header, chunk, sent, u64::MAX)
     }
 
     fn has_answer(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::error::EngineError;
 use crate::protocol::handshake;
 use crate::protocol::ids::{ConnectionName, EngineId};
 use crate::protocol::segment_document::SegmentDocument;
-use crate::protocol::tcp::{Frame, Header, STATUS_LEN, Verdict};
+use crate::protocol::tcp::{Frame, Header, STATUS_LEN, Status};
 use crate::request::{Opcode, Request};
 use crate::transport::context::Context;
 use crate::transport::stall::StallTimer;
@@ -122,7 +122,7 @@ impl Connect for Connector<'_> {
             connection.name = Some(name);
             let mut timer = StallTimer::new(&connection.peer, deadline, connect_timeout);
             connection.send(&[Frame::Name(name).encode(), Frame::Hello(id).encode()].concat(), &mut timer)?;
-            if connection.verdict(&mut timer)? != Verdict::Ok {
+            if connection.status(&mut timer)? != Status::Ok {
                 return Err(EngineError::malformed(&connection.peer, "another engine has its port by now"));
             }
         }
@@ -169,7 +169,7 @@ impl TcpConnection {
         self.is_idle = false;
         let peer = self.peer.clone();
         let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
-        self.sever(&mut timer)?;
+        self.retire_abandoned(&mut timer)?;
         // In runs of one kind. Were reads and writes under way together, each side could wait for the other to read:
         // this one with the bytes of a write, the peer with those of a read.
         for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
@@ -182,15 +182,15 @@ impl TcpConnection {
         Ok(())
     }
 
-    /// On return nothing lands any more of abandoned writes. They are confirmed in groups that fit into the sockets'
-    /// buffers.
-    fn sever(&self, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+    /// On return nothing lands any more of abandoned writes: the target has severed their connections. It confirms them
+    /// in groups that fit into the sockets' buffers.
+    fn retire_abandoned(&self, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
         let names = if self.name.is_some() { self.abandoned.all() } else { Vec::new() };
         for some in names.chunks(REQUESTS_AHEAD_MAX) {
             let frames: Vec<_> = some.iter().map(|name| Frame::Sever(*name).encode()).collect();
             self.send(&frames.concat(), timer)?;
             for _ in some {
-                if self.verdict(timer)? != Verdict::Ok {
+                if self.status(timer)? != Status::Ok {
                     return Err(EngineError::malformed(&self.peer, "it does not end a connection"));
                 }
             }
@@ -236,11 +236,11 @@ impl TcpConnection {
 
     /// Takes the status of the oldest write.
     fn take_status(&self, unanswered: &mut VecDeque<&Request>, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
-        let verdict = self.verdict(timer)?;
+        let status = self.status(timer)?;
         let oldest = unanswered.pop_front().expect("one is waited for");
-        match verdict {
-            Verdict::Ok => Ok(()),
-            Verdict::Rejected => Err(self.rejected(oldest)),
+        match status {
+            Status::Ok => Ok(()),
+            Status::Rejected => Err(self.rejected(oldest)),
         }
     }
 
@@ -261,9 +261,9 @@ impl TcpConnection {
             return error;
         }
         for request in unanswered.iter().copied().chain([sending]) {
-            match self.verdict(timer) {
-                Ok(Verdict::Ok) => {}
-                Ok(Verdict::Rejected) => return self.rejected(request),
+            match self.status(timer) {
+                Ok(Status::Ok) => {}
+                Ok(Status::Rejected) => return self.rejected(request),
                 Err(_) => break,
             }
         }
@@ -343,7 +343,7 @@ impl TcpConnection {
                 }
             }
             let request = asked.pop_front().expect("one was asked for");
-            if self.v2 && self.verdict(timer)? == Verdict::Rejected {
+            if self.v2 && self.status(timer)? == Status::Rejected {
                 return Err(self.rejected(request));
             }
             self.receive_payload(context, request, timer)?;
@@ -398,10 +398,10 @@ impl TcpConnection {
         })
     }
 
-    fn verdict(&self, timer: &mut StallTimer<'_>) -> Result<Verdict, EngineError> {
+    fn status(&self, timer: &mut StallTimer<'_>) -> Result<Status, EngineError> {
         let mut raw = [0; STATUS_LEN];
         self.receive(&mut raw, timer)?;
-        Verdict::decode(&raw).ok_or_else(|| EngineError::malformed(&self.peer, "its status is none"))
+        Status::decode(&raw).ok_or_else(|| EngineError::malformed(&self.peer, "its status is none"))
     }
 
     fn send(&self, bytes: &[u8], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {

@@ -158,8 +158,8 @@ impl Pool {
         ready(end(self, &[KEY])).remove(0)
     }
 
-    fn revoke(&self) -> Result<(), StoreError> {
-        ready(revoke(self, &[KEY])).remove(0)
+    fn abort(&self) -> Result<(), StoreError> {
+        ready(abort(self, &[KEY])).remove(0)
     }
 }
 
@@ -335,7 +335,7 @@ fn what_was_written_over_a_part_of_something_is_read_back_and_summed() {
 }
 
 #[test]
-fn a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_then_or_revoked() {
+fn a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_then_or_aborted() {
     let pool = Pool::with_session(9, 1);
     pool.fill(0, b"abc").unwrap();
     pool.fill(7, b"hi").unwrap();
@@ -345,9 +345,9 @@ fn a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_t
     pool.end().unwrap();
     pool.start(&[KEY], 9).remove(0).unwrap();
     refusal(pool.end());
-    pool.revoke().unwrap();
+    pool.abort().unwrap();
     assert_eq!(*pool.aborted.borrow(), [(vec![4], true)]);
-    assert!(refusal(pool.revoke()).contains("no put session"));
+    assert!(refusal(pool.abort()).contains("no put session"));
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_m
 }
 
 #[test]
-fn a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object() {
+fn a_key_that_is_said_to_be_aborted_is_none_that_an_end_has_made_an_object() {
     use put_end_reply::Outcome::{Committed, Revoked, Superseded};
     let ended_without_an_answer = || {
         let pool = Pool::with_session(3, 2);
@@ -399,30 +399,30 @@ fn a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object() 
         let pool = ended_without_an_answer();
         pool.answers.borrow_mut().push(Ok(Some(vec![outcome.into()])));
         pool.found.borrow_mut().push(Ok(found));
-        let revoked = pool.revoke();
+        let told = pool.abort();
         let asked = &pool.ended.borrow()[1];
         assert!(asked.replicas.iter().all(|outcome| !outcome.good) && asked.replicas.len() == 2);
-        assert!(refusal(pool.revoke()).contains("no put session"), "it is over");
-        (revoked, pool.aborted.take())
+        assert!(refusal(pool.abort()).contains("no put session"), "it is over");
+        (told, pool.aborted.take())
     };
-    let (revoked, aborted) = answered(Revoked, vec![]);
-    revoked.unwrap();
+    let (told, aborted) = answered(Revoked, vec![]);
+    told.unwrap();
     assert_eq!(aborted, [(vec![2, 4], true)], "it is room at once");
     // The end was carried out, as the master remembers or as the key tells.
     for (outcome, found) in [(Committed, vec![]), (Superseded, vec![Rid(9), Rid(4)])] {
-        let (revoked, aborted) = answered(outcome, found);
-        assert!(refusal(revoked).contains("its end has made the object") && aborted.is_empty());
+        let (told, aborted) = answered(outcome, found);
+        assert!(refusal(told).contains("its end has made the object") && aborted.is_empty());
     }
     assert!(is_over(answered(Superseded, vec![Rid(9)]).0), "something else took it back");
     // As long as there is no telling, its session goes on.
     let pool = ended_without_an_answer();
     pool.answers.borrow_mut().push(Err(Cause::Transfer("no answer".into()).into()));
-    assert!(matches!(pool.revoke().unwrap_err().cause(), Cause::Transfer(_)));
+    assert!(matches!(pool.abort().unwrap_err().cause(), Cause::Transfer(_)));
     pool.end().unwrap();
     // Of the session that an end was sent in nothing is known any more.
     let pool = ended_without_an_answer();
     pool.answers.borrow_mut().push(Ok(None));
-    assert!(is_over(pool.revoke()));
+    assert!(is_over(pool.abort()));
 }
 
 #[test]
@@ -434,10 +434,10 @@ fn a_session_that_its_caller_wants_no_more_is_renewed_no_more_though_the_master_
     pool.answers.borrow_mut().extend([no_answer(), no_answer()]);
     pool.end().unwrap_err();
     assert_eq!(renewed(&pool, 60), [Rid(2), Rid(4)], "an end is said again");
-    pool.revoke().unwrap_err();
+    pool.abort().unwrap_err();
     assert_eq!(renewed(&pool, 120), [Rid(0); 0], "it ends by its deadline, if its caller does not come again");
     pool.answers.borrow_mut().push(Ok(Some(vec![put_end_reply::Outcome::Revoked.into()])));
-    pool.revoke().unwrap();
+    pool.abort().unwrap();
 }
 
 #[test]
@@ -469,7 +469,7 @@ fn an_end_without_an_answer_keeps_its_key_from_nobody_once_nothing_renews_it() {
         pool.end().unwrap();
     };
     let pool = ended();
-    pool.revoke().unwrap_err();
+    pool.abort().unwrap_err();
     starts(&pool);
     let pool = ended();
     pool.now.set(Duration::from_secs(600));
@@ -497,8 +497,8 @@ fn a_session_whose_segments_are_gone_is_over_and_keeps_its_key_and_its_room_from
     assert!(refusal(pool.start(&[KEY], 3).remove(0)).contains("already"));
     let aborted = gone(4);
     assert_eq!(aborted.iter().map(|aborted| aborted.settled).collect::<Vec<_>>(), [true], "one of another segment");
-    assert!(is_over(pool.fill(2, b"c")) && is_over(pool.revoke()));
-    assert!(refusal(pool.revoke()).contains("no put session"), "it is told once");
+    assert!(is_over(pool.fill(2, b"c")) && is_over(pool.abort()));
+    assert!(refusal(pool.abort()).contains("no put session"), "it is told once");
     // As many as there may be, of which nobody asks again.
     let names: Vec<[u8; 8]> = (0..SESSIONS_MAX as u64).map(u64::to_le_bytes).collect();
     let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
@@ -507,7 +507,7 @@ fn a_session_whose_segments_are_gone_is_over_and_keeps_its_key_and_its_room_from
     assert!(matches!(pool.start(&[KEY], 3).remove(0).unwrap_err().cause(), Cause::NoSpace { .. }));
     assert!(pool.sessions.borrow_mut().segment_gone(|_, _| true).is_empty(), "they have reserved nothing elsewhere");
     pool.start(&[KEY], 3).remove(0).unwrap();
-    pool.revoke().unwrap();
+    pool.abort().unwrap();
     assert_eq!(start_all(), SESSIONS_MAX, "of the same keys");
 }
 
@@ -712,12 +712,12 @@ fn memory_that_is_still_being_populated_is_asked_for_again_by_a_call_that_holds_
         assert!(matches!(started[1].as_ref().unwrap_err().cause(), Cause::NoSpace { .. }));
         assert!(asks.contains(&pool.waits.borrow().len()), "{}", pool.waits.borrow().len());
         pool.slots.borrow_mut().clear();
-        ready(revoke(&pool, &[b"c"]));
+        ready(abort(&pool, &[b"c"]));
     }
 }
 
 #[test]
-fn what_was_taken_back_is_over_and_a_store_that_closes_gives_all_up() {
+fn what_was_aborted_is_over_and_a_store_that_closes_gives_all_up() {
     for reply in [Ok(None), Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]))] {
         let pool = Pool::with_session(3, 1);
         pool.fill(0, b"abc").unwrap();
@@ -726,13 +726,13 @@ fn what_was_taken_back_is_over_and_a_store_that_closes_gives_all_up() {
         pool.start(&[KEY], 3).remove(0).unwrap();
         let all = pool.sessions.borrow_mut().close();
         assert!(all.len() == 1 && all[0].settled && all[0].reserved.replicas[0].rid == 4);
-        ready(abort(&pool, all));
+        ready(abort_placements(&pool, all));
         assert_eq!(*pool.aborted.borrow(), [(vec![4], true)]);
     }
 }
 
 #[test]
-fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
+fn an_end_or_an_abort_touches_no_session_that_its_key_was_given_since() {
     // Two calls end the same key, and the one that waits for another key hears of it when the key is being filled anew.
     let pool = Pool::with_session(6, 1);
     pool.start(&[b"x"], 3).remove(0).unwrap();
@@ -771,7 +771,7 @@ fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
             Err(lost(false))
         }));
         assert!(fails.as_mut().poll(context).is_pending());
-        let mut call = pin!(async { if ends { end(&pool, &[KEY]).await } else { revoke(&pool, &[KEY]).await } });
+        let mut call = pin!(async { if ends { end(&pool, &[KEY]).await } else { abort(&pool, &[KEY]).await } });
         assert!(call.as_mut().poll(context).is_pending());
         pool.is_still.set(false);
         assert!(matches!(fails.as_mut().poll(context), Poll::Ready(Err(_))));
@@ -795,7 +795,7 @@ fn no_request_names_more_copies_than_keys_of_one_each() {
         assert!(pool.start(&keys, 3).iter().all(Result::is_ok));
         assert_eq!(pool.waits.borrow().len(), 4);
         keys.iter().for_each(|key| ready(pool.write_of(key, 0, b"abc", |_| None)).unwrap());
-        let outcomes = if ends { ready(end(&pool, &keys)) } else { ready(revoke(&pool, &keys)) };
+        let outcomes = if ends { ready(end(&pool, &keys)) } else { ready(abort(&pool, &keys)) };
         assert!(outcomes.iter().all(Result::is_ok));
     }
     let aborted: Vec<usize> = pool.aborted.borrow().iter().map(|(rids, _)| rids.len()).collect();
@@ -813,7 +813,7 @@ fn sessions_hold_no_more_copies_than_the_beat_renews_in_time() {
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     let last = pool.start(&keys, 3).pop().unwrap();
     assert!(matches!(last.unwrap_err().cause(), Cause::NoSpace { .. }));
-    assert!(ready(revoke(&pool, &keys[..1])).remove(0).is_ok());
+    assert!(ready(abort(&pool, &keys[..1])).remove(0).is_ok());
     assert!(pool.start(&keys[SESSIONS_MAX / 8..], 3).remove(0).is_ok());
     let (mut renewed, began) = (BTreeSet::new(), pool.now.get());
     for beat in 0..40 {
@@ -845,7 +845,7 @@ fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may
         last.contains(&format!("hold {SESSIONS_MAX} copies of objects, {own} of them by this call, and all may hold"))
     );
     // What came to nothing is given back.
-    ready(revoke(&pool, first));
+    ready(abort(&pool, first));
     pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Busy, 0); first.len()]);
     assert!(ready(start(&pool, first, &some, first.iter().map(|_| None).collect())).iter().all(Result::is_err));
     assert!(ready(start(&pool, first, &some, first.iter().map(|_| None).collect())).iter().all(Result::is_ok));
@@ -877,14 +877,14 @@ fn copies_that_no_client_is_there_for_refuse_no_key() {
 
 #[test]
 fn its_mutants_are_noticed() {
-    let hole = a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_then_or_revoked;
+    let hole = a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_then_or_aborted;
     assert!(is_noticed_by(Mutant::HolesAreEnded, hole));
     let waits = an_end_waits_for_writes_that_are_under_way_and_no_other_begins_then;
     assert!(is_noticed_by(Mutant::EndsDoNotWaitForWrites, waits));
     let sent = what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_more;
     assert!(is_noticed_by(Mutant::SealedSessionsAreWritten, sent));
-    let asks = a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object;
-    assert!(is_noticed_by(Mutant::RevokesDoNotAsk, asks));
-    let others = an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since;
+    let asks = a_key_that_is_said_to_be_aborted_is_none_that_an_end_has_made_an_object;
+    assert!(is_noticed_by(Mutant::AbortsDoNotAsk, asks));
+    let others = an_end_or_an_abort_touches_no_session_that_its_key_was_given_since;
     assert!(is_noticed_by(Mutant::SessionsGoByName, others));
 }

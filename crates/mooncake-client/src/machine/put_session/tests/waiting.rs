@@ -18,7 +18,7 @@ fn was_interrupted(result: Result<(), StoreError>) -> bool {
 }
 
 #[test]
-fn an_end_waits_for_owners_that_are_away_and_may_be_said_again_or_taken_back_behind_that() {
+fn an_end_waits_for_owners_that_are_away_and_may_be_said_again_or_aborted_behind_that() {
     use put_end_reply::Outcome::{Committed, Hidden, Revoked};
     let reply = |outcome: put_end_reply::Outcome| Ok(Some(vec![outcome.into()]));
     let pool = Pool::with_session(3, 1);
@@ -27,7 +27,7 @@ fn an_end_waits_for_owners_that_are_away_and_may_be_said_again_or_taken_back_beh
     at_last(end(&pool, &[KEY])).remove(0).unwrap();
     assert!(pool.ended.borrow().len() == 3 && pool.ended.borrow().iter().all(|ended| ended.stays));
     assert!(refusal(pool.end()).contains("no put session") && pool.aborted.borrow().is_empty());
-    for is_revoked in [false, true] {
+    for is_aborted in [false, true] {
         pool.start(&[KEY], 3).remove(0).unwrap();
         pool.fill(0, b"abc").unwrap();
         let began = pool.now.get();
@@ -38,8 +38,8 @@ fn an_end_waits_for_owners_that_are_away_and_may_be_said_again_or_taken_back_beh
         assert!(waited > OWNERS_AWAY && waited < OWNERS_AWAY + 2 * ASK_AGAIN, "{waited:?}");
         assert!(refusal(pool.fill(0, b"abc")).contains("has come to nothing yet"), "what was sent is not changed");
         pool.answers.borrow_mut().clear();
-        pool.answers.borrow_mut().push(reply(if is_revoked { Revoked } else { Committed }));
-        if is_revoked { pool.revoke() } else { pool.end() }.unwrap();
+        pool.answers.borrow_mut().push(reply(if is_aborted { Revoked } else { Committed }));
+        if is_aborted { pool.abort() } else { pool.end() }.unwrap();
     }
 }
 
@@ -56,7 +56,7 @@ fn a_call_that_waits_for_others_ends_when_its_caller_interrupts_it() {
     pool.looks_left.set(3);
     assert!(was_interrupted(at_last(end(&pool, &[KEY])).remove(0)));
     pool.looks_left.set(3);
-    at_last(revoke(&pool, &[KEY])).remove(0).unwrap();
+    at_last(abort(&pool, &[KEY])).remove(0).unwrap();
     assert_eq!(*pool.aborted.borrow(), [(vec![2], false)], "something of it may still land: a fence proves the end");
     // An end whose owners are away is not told what came of it.
     pool.is_still.set(false);

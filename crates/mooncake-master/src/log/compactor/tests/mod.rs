@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Record, RecordRef, SegmentSpec, SessionSpec,
-    Time,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutStarted, Record, RecordRef, SegmentSpec, SessionSpec,
+    StartOutcome, Time,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use parking_lot::Mutex;
@@ -456,7 +456,7 @@ impl Busy {
                     core.put_start(Time(1), origin, &entries, &PutConfig::default(), false, fx)
                 });
                 if let Ok(PutStarted::Now(slots)) = started
-                    && let [PutSlot::Placed(replicas)] = &slots[..]
+                    && let [StartOutcome::Placed(replicas)] = &slots[..]
                     && self.roll(4) > 0
                 {
                     let replicas = replicas.iter().map(|replica| (replica.rid, true)).collect();
@@ -583,7 +583,7 @@ fn a_compaction_makes_a_log_whole_again_that_was_damaged_behind_the_masters_back
 }
 
 #[test]
-fn a_compaction_covers_segments_of_any_number_of_frames_and_none_is_left() {
+fn a_compaction_covers_log_files_of_any_number_of_frames_and_none_is_left() {
     let scratch = Scratch::new();
     let log = scratch.log(false);
     compacted(&log).unwrap();
@@ -624,8 +624,8 @@ fn a_master_that_stops_leaves_a_compaction_half_done_and_the_log_as_it_was() {
     assert_eq!((log.stats().snapshots, scratch.found().unwrap()), (0, (1..=9).collect::<Vec<u64>>()));
 }
 
-/// Bytes of the frames in the segments.
-fn bytes_of_segments(scratch: &Scratch) -> u64 {
+/// Bytes of the frames in the log files.
+fn bytes_of_log_files(scratch: &Scratch) -> u64 {
     let sizes = scratch.names().into_iter().filter(|name| name.ends_with(".wal"));
     sizes.map(|name| fs::metadata(scratch.current().join(name)).unwrap().len() - 64).sum()
 }
@@ -663,8 +663,8 @@ fn a_log_asks_to_be_compacted_once_it_is_half_of_its_snapshot_and_not_before_als
     let scratch = Scratch::new();
     let (log, asked) = asking(&scratch, &Recovered::default(), 100);
     let next = append_until_asked(&log, &asked, 1);
-    let frame = bytes_of_segments(&scratch) / (next - 1);
-    let bytes = bytes_of_segments(&scratch);
+    let frame = bytes_of_log_files(&scratch) / (next - 1);
+    let bytes = bytes_of_log_files(&scratch);
     assert!(bytes > 100 && bytes - frame <= 100, "{bytes} at first");
     assert_eq!(log.stats().bytes, bytes);
     append(&log, next..=next + 40);
@@ -676,7 +676,7 @@ fn a_log_asks_to_be_compacted_once_it_is_half_of_its_snapshot_and_not_before_als
     assert!(snapshot / 2 > 100, "its snapshot decides from here on");
     assert_eq!((log.stats().snapshots, log.stats().bytes), (1, 0));
     let next = append_until_asked(&log, &asked, next);
-    let bytes = bytes_of_segments(&scratch);
+    let bytes = bytes_of_log_files(&scratch);
     assert!(bytes > snapshot / 2 && bytes - frame <= snapshot / 2, "{bytes} behind {snapshot}");
     assert_eq!(log.stats().bytes, bytes);
 
@@ -687,12 +687,12 @@ fn a_log_asks_to_be_compacted_once_it_is_half_of_its_snapshot_and_not_before_als
     drop(log);
     let (found, _) = read(&scratch.current(), &BOOT).unwrap();
     assert_eq!((found.snapshot_bytes, found.cut_bytes), (snapshot, 0));
-    assert_eq!(found.segment_bytes, bytes_of_segments(&scratch) + 64);
+    assert_eq!(found.log_file_bytes, bytes_of_log_files(&scratch) + 64);
     let (log, asked) = asking(&scratch, &found, 100);
-    assert_eq!(log.stats().bytes, found.segment_bytes, "what was found counts");
+    assert_eq!(log.stats().bytes, found.log_file_bytes, "what was found counts");
     append_until_asked(&log, &asked, next + 5);
     // Numbers of more digits make frames a little longer.
-    let (bytes, frame) = (bytes_of_segments(&scratch) + 64, frame + 8);
+    let (bytes, frame) = (bytes_of_log_files(&scratch) + 64, frame + 8);
     assert!(bytes > snapshot / 2 && bytes - frame <= snapshot / 2, "{bytes} behind {snapshot}");
 }
 
@@ -712,7 +712,7 @@ fn what_is_appended_beside_a_compaction_counts_for_the_next_one() {
     });
     compacted(&log).unwrap();
     watch::with(|_, _| Ok(()));
-    let bytes = bytes_of_segments(&scratch);
+    let bytes = bytes_of_log_files(&scratch);
     assert!(bytes > 0);
     assert_eq!(log.stats().bytes, bytes);
 }

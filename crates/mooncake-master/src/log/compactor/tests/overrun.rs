@@ -69,8 +69,8 @@ fn a_snapshot_that_operations_outrun_is_given_up_with_all_that_was_put_aside_and
     assert!((10_001..12_000).contains(&bytes), "{bytes}");
     assert!(living.alive.core.lock().end_snapshot().is_none(), "nothing is put aside any more");
     assert_eq!(living.ended.load(Ordering::Relaxed) as u64, END);
-    let segments = [1, 1 + 2 * END].map(|lsn| format!("log-{lsn:016x}.wal"));
-    assert_eq!(scratch.names(), segments, "nothing is removed, and nothing of the snapshot is left");
+    let log_files = [1, 1 + 2 * END].map(|lsn| format!("log-{lsn:016x}.wal"));
+    assert_eq!(scratch.names(), log_files, "nothing is removed, and nothing of the snapshot is left");
     assert_eq!(durable(&recovered(&scratch)), durable(&living.alive.core.lock()));
 }
 

@@ -12,7 +12,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Runs jobs in their order. The thread starts with the first one and ends when
 /// nothing is left to do.
 #[derive(Default)]
-pub(in crate::link) struct Reclaimer {
+pub(in crate::link) struct GiveBackThread {
     state: Mutex<State>,
 }
 
@@ -22,7 +22,7 @@ struct State {
     running: bool,
 }
 
-impl Reclaimer {
+impl GiveBackThread {
     pub(in crate::link) fn later(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         state.jobs.push_back(Box::new(job));
@@ -52,9 +52,9 @@ impl Reclaimer {
     }
 }
 
-impl std::fmt::Debug for Reclaimer {
+impl std::fmt::Debug for GiveBackThread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reclaimer").finish_non_exhaustive()
+        f.debug_struct("GiveBackThread").finish_non_exhaustive()
     }
 }
 
@@ -67,25 +67,25 @@ mod tests {
 
     #[test]
     fn jobs_are_done_one_at_a_time_in_their_order_by_a_thread_that_ends_with_the_last() {
-        let reclaimer = Arc::<Reclaimer>::default();
+        let give_back_thread = Arc::<GiveBackThread>::default();
         for _ in 0..3 {
             let (done, order) = channel();
             let (release, held) = channel::<()>();
             let first = done.clone();
-            reclaimer.later(move || {
+            give_back_thread.later(move || {
                 let _ = held.recv();
                 first.send(0).unwrap();
             });
             for number in 1..20 {
                 let done = done.clone();
-                reclaimer.later(move || done.send(number).unwrap());
+                give_back_thread.later(move || done.send(number).unwrap());
             }
             drop(done);
             assert!(order.recv_timeout(Duration::from_millis(50)).is_err(), "the first one has not done yet");
             drop(release);
             assert!(order.iter().eq(0..20));
             let until = std::time::Instant::now() + Duration::from_secs(5);
-            while Arc::strong_count(&reclaimer) > 1 {
+            while Arc::strong_count(&give_back_thread) > 1 {
                 assert!(std::time::Instant::now() < until, "its thread has nothing to do");
                 std::thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! The thread that reports bad replicas: [`crate::machine::suspects`]. It lives only while there are any.
+//! The thread that reports bad replicas: [`crate::machine::replica_reports`]. It lives only while there are any.
 
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use mooncake_wire::pack_keys;
 
 use crate::error::StoreError;
 use crate::machine::ready;
-use crate::machine::suspects::{Suspect, SuspectDriver, Suspects, run};
+use crate::machine::replica_reports::{ReplicaReport, ReplicaReportDriver, ReplicaReports, run};
 use crate::session::control::Control;
 
-impl SuspectDriver for Arc<Control> {
+impl ReplicaReportDriver for Arc<Control> {
     fn now(&self) -> Duration {
         Control::now(self)
     }
 
-    fn suspects(&self) -> impl DerefMut<Target = Suspects> {
-        self.suspects.lock()
+    fn reports(&self) -> impl DerefMut<Target = ReplicaReports> {
+        self.replica_reports.lock()
     }
 
     fn is_stopped(&self) -> bool {
@@ -31,7 +31,7 @@ impl SuspectDriver for Arc<Control> {
         mooncake_os::thread::start(thread, move || ready(run(&control))).is_ok()
     }
 
-    async fn lookup(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {
+    async fn lookup(&self, keys: &[ReplicaReport]) -> Result<Vec<Object>, StoreError> {
         const WHAT: &str = "a lookup";
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
         match self.query_on_any_thread(WHAT, body, self.lookup_timeout)?.body {
@@ -54,11 +54,11 @@ mod tests {
     use mooncake_wire::message::{LookupReply, Replica};
 
     use super::*;
-    use crate::machine::suspects::{add, report};
+    use crate::machine::replica_reports::{add, send};
     use crate::scripted_master::{Client, reply_to, usual, wait_for};
 
-    fn suspect(rid: Rid, confirmed: bool) -> Suspect {
-        Suspect { key: b"key".to_vec(), rid, reason: "bad".into(), confirmed }
+    fn report(rid: Rid, confirmed: bool) -> ReplicaReport {
+        ReplicaReport { key: b"key".to_vec(), rid, reason: "bad".into(), confirmed }
     }
 
     fn reported(client: &Client) -> Vec<u64> {
@@ -77,14 +77,14 @@ mod tests {
         let is_deaf = Arc::new(AtomicBool::new(true));
         let deaf = is_deaf.clone();
         client.master.answers(move |request| (!deaf.load(Ordering::SeqCst)).then(|| usual(request)));
-        add(control, suspect(Rid(2), true));
-        wait_for("the report is given up", || !control.suspects.lock().running);
+        add(control, report(Rid(2), true));
+        wait_for("the report is given up", || !control.replica_reports.lock().running);
         is_deaf.store(false, Ordering::SeqCst);
         control.reach.pong(control.now());
         let before = reported(&client).len();
         // The time in which the same one is not reported again is long enough not to have passed.
-        assert!(control.suspects.lock().add(control.now(), suspect(Rid(2), true)), "it is taken");
-        add(control, suspect(Rid(4), true));
+        assert!(control.replica_reports.lock().add(control.now(), report(Rid(2), true)), "it is taken");
+        add(control, report(Rid(4), true));
         wait_for("a report", || reported(&client).len() >= before + 2);
         assert_eq!(reported(&client)[before..], [2, 4], "with one message");
     }
@@ -102,10 +102,10 @@ mod tests {
             }
             _ => Some(usual(request)),
         });
-        let both = [suspect(Rid(2), false), suspect(Rid(4), false)];
-        ready(report(control, &both)).unwrap();
+        let both = [report(Rid(2), false), report(Rid(4), false)];
+        ready(send(control, &both)).unwrap();
         assert_eq!(reported(&client), [4]);
-        ready(report(control, &both[..1])).unwrap();
+        ready(send(control, &both[..1])).unwrap();
         assert_eq!(reported(&client), [4], "none is no message");
     }
 }

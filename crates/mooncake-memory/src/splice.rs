@@ -1,8 +1,8 @@
-//! Bytes that go to a socket by reference: the kernel is lent the pages that
-//! they lie in, and only the receiver copies.
+//! Bytes that go to a socket by reference: the pages that they lie in are spliced
+//! into it, and only the receiver copies.
 //!
-//! Within a host that is one copy instead of two. The receiver copies later than the sender's call ends, so the lender
-//! must learn from the receiver when it is done. Until then the lender leaves the bytes as they are, or expects that
+//! Within a host that is one copy instead of two. The receiver copies later than the sender's call ends, so the sender
+//! must learn from the receiver when it is done. Until then the sender leaves the bytes as they are, or expects that
 //! others arrive. Memory that is unmapped meanwhile stays the kernel's until then.
 
 use std::io;
@@ -17,16 +17,16 @@ use mooncake_os::NoSignal;
 use mooncake_os::{Guarded, forked};
 
 /// Of fewer bytes both ends copy at the same time, and that is quicker.
-const LEAST_LENT: u64 = 4 << 20;
+const SPLICED_BYTES_MIN: u64 = 4 << 20;
 
 /// Pieces smaller than this on average are copied: the kernel keeps a reference for each.
-const LEAST_PIECE: u64 = 16 << 10;
+const SPLICED_PIECE_MIN: u64 = 16 << 10;
 
 /// Bytes of pages that a pipe has room for. Few, so that the receiver begins soon; each time costs two calls.
-const ROOM: usize = 256 << 10;
+const PIPE_ROOM: usize = 256 << 10;
 
 /// A pipe with less room costs more calls than a copy saves. The kernel makes such pipes for a user that has too many.
-const LEAST_ROOM: usize = 128 << 10;
+const PIPE_ROOM_MIN: usize = 128 << 10;
 
 /// Pipes that are kept for the next ones.
 const IDLE_MAX: usize = 8;
@@ -36,10 +36,10 @@ static IDLE: Mutex<Vec<Pipe>> = Mutex::new(Vec::new());
 /// The way of one request's bytes: pages of memory are put into a pipe, and go from there to the socket.
 ///
 /// A peer that hangs up is an error like any other here, and no `SIGPIPE`. The kernel sends that to the thread that
-/// splices, so a lending stays on the thread that began it.
+/// splices, so a splice stays on the thread that began it.
 #[derive(Debug)]
-pub struct Lending {
-    /// Taken out when the lending ends.
+pub struct Splice {
+    /// Taken out when the splice ends.
     pipe: Option<Pipe>,
     /// Bytes whose pages are in the pipe.
     held: usize,
@@ -52,29 +52,29 @@ struct Pipe {
     into: Guarded<OwnedFd>,
 }
 
-impl Lending {
+impl Splice {
     /// Begins. `None` where this process has too many descriptors or pipes, or is a forked child: copies always work.
-    fn begin() -> Option<Lending> {
+    fn begin() -> Option<Splice> {
         if forked() {
             return None;
         }
         let kept = IDLE.lock().pop();
         let pipe = kept.or_else(Pipe::new)?;
-        Some(Lending { pipe: Some(pipe), held: 0, _signal: NoSignal::new() })
+        Some(Splice { pipe: Some(pipe), held: 0, _signal: NoSignal::new() })
     }
 
     /// Begins if that is worth it for these pieces. Stand-ins for a device's memory are used again before the receiver
-    /// has copied, so pieces of a device are not lent.
-    pub fn of_sources(pieces: &[Source<'_>]) -> Option<Lending> {
+    /// has copied, so pieces of a device are not spliced.
+    pub fn of_sources(pieces: &[Source<'_>]) -> Option<Splice> {
         let total = total_of_sources(pieces);
-        let large = total >= LEAST_LENT && total / pieces.len() as u64 >= LEAST_PIECE;
-        if large && !pieces.iter().any(Source::is_on_device) { Lending::begin() } else { None }
+        let large = total >= SPLICED_BYTES_MIN && total / pieces.len() as u64 >= SPLICED_PIECE_MIN;
+        if large && !pieces.iter().any(Source::is_on_device) { Splice::begin() } else { None }
     }
 
     /// Hands pages of the pieces to the socket, from byte `skip` on; `more` bytes follow on the socket behind them.
     /// Returns the bytes that the socket has taken. It waits as long as the socket does: after `WouldBlock` and
     /// `Interrupted` it may be called again in the same way. Any other error says that the bytes from `skip` on are to
-    /// be copied instead: it is the kernel that does not lend them, or the socket that is broken.
+    /// be copied instead: it is the kernel that does not splice them, or the socket that is broken.
     pub fn send_sources(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -106,7 +106,7 @@ impl Lending {
     }
 }
 
-impl Drop for Lending {
+impl Drop for Splice {
     fn drop(&mut self) {
         let mut idle = IDLE.lock();
         if self.held == 0 && idle.len() < IDLE_MAX {
@@ -126,10 +126,10 @@ impl Pipe {
         let [out, into] = ends.map(|end| Guarded::new(unsafe { OwnedFd::from_raw_fd(end) }));
         // SAFETY: a number for a descriptor of ours. Refused, it has the room that it was made with.
         let room = unsafe {
-            libc::fcntl(out.as_raw_fd(), libc::F_SETPIPE_SZ, ROOM);
+            libc::fcntl(out.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_ROOM);
             libc::fcntl(out.as_raw_fd(), libc::F_GETPIPE_SZ)
         };
-        usize::try_from(room).is_ok_and(|room| room >= LEAST_ROOM).then_some(Pipe { out, into })
+        usize::try_from(room).is_ok_and(|room| room >= PIPE_ROOM_MIN).then_some(Pipe { out, into })
     }
 
     /// Puts pages into the pipe as far as there is room. Memory that is not there, or is no memory, is `EFAULT`.
@@ -188,42 +188,42 @@ mod tests {
             into.read_to_end(&mut found).unwrap();
             found
         });
-        let mut lending = Lending::of_sources(&pieces).expect("a pipe");
+        let mut splice = Splice::of_sources(&pieces).expect("a pipe");
         let (mut sent, total) = (0, total_of_sources(&pieces));
         while sent < total {
-            sent += lending.send_sources(out.as_fd(), &pieces, sent, false).unwrap() as u64;
+            sent += splice.send_sources(out.as_fd(), &pieces, sent, false).unwrap() as u64;
         }
-        drop((lending, out));
+        drop((splice, out));
         assert!(reads.join().unwrap() == bytes[3..], "other bytes than went");
     }
 
     #[test]
     fn little_and_small_pieces_are_copied() {
-        let bytes = vec![1; LEAST_LENT as usize];
-        assert!(Lending::of_sources(&[]).is_none());
-        assert!(Lending::of_sources(&[Source::new(&bytes[1..])]).is_none());
-        let pieces: Vec<Source<'_>> = bytes.chunks(LEAST_PIECE as usize - 1).map(Source::new).collect();
-        assert!(Lending::of_sources(&pieces).is_none());
-        assert!(Lending::of_sources(&[Source::new(&bytes)]).is_some());
+        let bytes = vec![1; SPLICED_BYTES_MIN as usize];
+        assert!(Splice::of_sources(&[]).is_none());
+        assert!(Splice::of_sources(&[Source::new(&bytes[1..])]).is_none());
+        let pieces: Vec<Source<'_>> = bytes.chunks(SPLICED_PIECE_MIN as usize - 1).map(Source::new).collect();
+        assert!(Splice::of_sources(&pieces).is_none());
+        assert!(Splice::of_sources(&[Source::new(&bytes)]).is_some());
     }
 
     #[test]
     fn memory_that_is_not_there_is_an_error_and_the_pipe_that_holds_something_is_not_used_again() {
         let (out, _into) = connection();
         // SAFETY: nothing is mapped there.
-        let range = unsafe { ForeignRange::new(1 << 12, LEAST_LENT as usize) };
+        let range = unsafe { ForeignRange::new(1 << 12, SPLICED_BYTES_MIN as usize) };
         let nowhere = [Source::foreign(range, &Registry::default()).unwrap()];
-        let mut lending = Lending::of_sources(&nowhere).expect("a pipe");
-        let e = lending.send_sources(out.as_fd(), &nowhere, 0, false).unwrap_err();
+        let mut splice = Splice::of_sources(&nowhere).expect("a pipe");
+        let e = splice.send_sources(out.as_fd(), &nowhere, 0, false).unwrap_err();
         assert_eq!(e.raw_os_error(), Some(libc::EFAULT));
 
-        let bytes = vec![1; LEAST_LENT as usize];
+        let bytes = vec![1; SPLICED_BYTES_MIN as usize];
         let pieces = [Source::new(&bytes)];
         out.shutdown(std::net::Shutdown::Write).unwrap();
-        lending.send_sources(out.as_fd(), &pieces, 0, false).unwrap_err();
-        assert!(lending.held > 0);
-        let used = lending.pipe.as_ref().map(|pipe| pipe.out.as_raw_fd());
-        drop(lending);
+        splice.send_sources(out.as_fd(), &pieces, 0, false).unwrap_err();
+        assert!(splice.held > 0);
+        let used = splice.pipe.as_ref().map(|pipe| pipe.out.as_raw_fd());
+        drop(splice);
         assert!(
             IDLE.lock().iter().all(|pipe| Some(pipe.out.as_raw_fd()) != used),
             "its bytes would go to another peer"

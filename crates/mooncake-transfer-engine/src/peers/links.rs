@@ -11,12 +11,12 @@ use super::link::Link;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(crate) struct IdlePaths {
+pub(crate) struct Links {
     list: Mutex<Vec<Weak<Link>>>,
     swept: Mutex<Option<Instant>>,
 }
 
-impl IdlePaths {
+impl Links {
     /// Looks after a link from now on, as long as others hold it.
     pub(crate) fn keep(&self, link: Link) -> Arc<Link> {
         let link = Arc::new(link);

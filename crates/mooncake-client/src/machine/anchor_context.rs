@@ -10,10 +10,10 @@ use super::reachability::Reachability;
 use super::sequences::Sequences;
 use super::wants::Wants;
 
-/// All of it at once, for as long as the anchor decides something. A driver with locks around the parts takes them in
-/// the order in which they stand here.
+/// All of it at once, for as long as the anchor decides something. A driver with locks around these fields takes them
+/// in the order in which they stand here.
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct AnchorContext<'a> {
     /// Views.
     pub pins: &'a mut Pins,
     /// Mutations.
@@ -32,7 +32,7 @@ pub struct Parts<'a> {
     pub wants: &'a Wants,
 }
 
-impl Parts<'_> {
+impl AnchorContext<'_> {
     /// A master has shown a position.
     pub(super) fn note(&mut self, seen: &LogPosition) {
         if raise(self.position, seen) {

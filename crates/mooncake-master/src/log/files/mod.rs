@@ -22,7 +22,7 @@ const CHUNK: usize = 256 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// Frames from an LSN on.
-    Segment,
+    Log,
     /// The state after an LSN.
     Snapshot,
 }
@@ -34,7 +34,7 @@ pub struct FileHeader {
     pub kind: FileKind,
     /// The log that it belongs to.
     pub log_id: u64,
-    /// Segment: LSN of its first frame. Snapshot: LSN of the last frame in it.
+    /// Log file: LSN of its first frame. Snapshot: LSN of the last frame in it.
     pub lsn: u64,
     /// Boot under which it was written.
     pub boot_id: [u8; 16],
@@ -44,7 +44,7 @@ impl FileHeader {
     /// Name of the file with this header.
     pub fn file_name(&self) -> String {
         match self.kind {
-            FileKind::Segment => format!("log-{:016x}.wal", self.lsn),
+            FileKind::Log => format!("log-{:016x}.wal", self.lsn),
             FileKind::Snapshot => format!("snapshot-{:016x}.snap", self.lsn),
         }
     }
@@ -53,7 +53,7 @@ impl FileHeader {
     pub fn encode(&self) -> [u8; FILE_HEADER] {
         let mut out = [0; FILE_HEADER];
         out[..8].copy_from_slice(match self.kind {
-            FileKind::Segment => &LOG_MAGIC,
+            FileKind::Log => &LOG_MAGIC,
             FileKind::Snapshot => &SNAPSHOT_MAGIC,
         });
         out[8..12].copy_from_slice(&FORMAT.to_le_bytes());
@@ -71,7 +71,7 @@ impl FileHeader {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let kind = match bytes[..8].try_into().expect("eight bytes") {
-            LOG_MAGIC => FileKind::Segment,
+            LOG_MAGIC => FileKind::Log,
             SNAPSHOT_MAGIC => FileKind::Snapshot,
             _ => return None,
         };
@@ -92,11 +92,11 @@ pub fn create(path: &Path, header: &FileHeader) -> io::Result<File> {
     Ok(file)
 }
 
-/// Starts a segment: it has its name only together with its header, and a failure leaves nothing behind. What a former
+/// Starts a log file: it has its name only together with its header, and a failure leaves nothing behind. What a former
 /// failure left under that name is replaced. `durable`: both are on the disk when this returns; otherwise a caller that
 /// needs that calls [`make_durable`].
 pub fn start(folder: &Path, header: &FileHeader, durable: bool) -> Result<File, LogError> {
-    debug_assert_eq!(header.kind, FileKind::Segment);
+    debug_assert_eq!(header.kind, FileKind::Log);
     let path = folder.join(header.file_name());
     let temporary = path.with_extension("tmp");
     let mut named = false;
@@ -124,7 +124,7 @@ pub fn start(folder: &Path, header: &FileHeader, durable: bool) -> Result<File, 
     })
 }
 
-/// A segment's header and the entry in its folder reach the disk, with whatever was appended so far.
+/// A log file's header and the entry in its folder reach the disk, with whatever was appended so far.
 pub fn make_durable(path: &Path) -> io::Result<()> {
     sync(Step::HeaderSynced, &File::open(path)?, path)?;
     path.parent().map_or(Ok(()), sync_folder)
@@ -145,7 +145,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 /// Files of one kind in a folder, in the order of their LSNs (from their names).
 pub fn list(folder: &Path, kind: FileKind) -> io::Result<Vec<(u64, PathBuf)>> {
     let (prefix, suffix) = match kind {
-        FileKind::Segment => ("log-", ".wal"),
+        FileKind::Log => ("log-", ".wal"),
         FileKind::Snapshot => ("snapshot-", ".snap"),
     };
     let mut found = Vec::new();

@@ -4,7 +4,7 @@ use std::ops::DerefMut;
 use std::time::Duration;
 
 use mooncake_client::StoreError;
-use mooncake_client::machine::suspects::{Suspect, SuspectDriver, Suspects, run};
+use mooncake_client::machine::replica_reports::{ReplicaReport, ReplicaReportDriver, ReplicaReports, run};
 use mooncake_wire::message::{BadReplica, Lookup, Object, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -12,13 +12,13 @@ use crate::store::Store;
 use crate::store::calls::LOOKUP_TIMEOUT;
 use crate::store::puts::error_of;
 
-impl SuspectDriver for Store {
+impl ReplicaReportDriver for Store {
     fn now(&self) -> Duration {
         self.inner.world.now()
     }
 
-    fn suspects(&self) -> impl DerefMut<Target = Suspects> {
-        self.inner.suspects.borrow_mut()
+    fn reports(&self) -> impl DerefMut<Target = ReplicaReports> {
+        self.inner.replica_reports.borrow_mut()
     }
 
     fn is_stopped(&self) -> bool {
@@ -31,7 +31,7 @@ impl SuspectDriver for Store {
         true
     }
 
-    async fn lookup(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {
+    async fn lookup(&self, keys: &[ReplicaReport]) -> Result<Vec<Object>, StoreError> {
         let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
         let reply = self.query(body, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))?;
         let reply::Body::Lookup(found) = reply.body else { unreachable!("a look-up was asked for") };
@@ -39,7 +39,7 @@ impl SuspectDriver for Store {
     }
 
     async fn tell(&self, bad: BadReplica) -> Result<(), StoreError> {
-        self.inner.tally.borrow_mut().suspects += 1 + bad.more.len() as u64;
+        self.inner.tally.borrow_mut().replica_reports += 1 + bad.more.len() as u64;
         let body = request::Body::BadReplica(bad);
         self.query(body, LOOKUP_TIMEOUT).await.map(drop).map_err(|error| error_of(&error))
     }
