@@ -159,6 +159,7 @@ fn anchors_are_what_they_were() {
         Goodbye(Goodbye {}),
         ReaderGone(ReaderGone { session: 1 << 32, uuid: uuid(0x61), mark: 0x1112_1314_1516_1718 }),
         TierWritten(written),
+        TierPromoted(TierPromoted { good: vec![2, 4], bad: vec![6] }),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("up.{name}"), &AnchorUp { body: Some(full) });
@@ -169,6 +170,8 @@ fn anchors_are_what_they_were() {
     let fence = Fence { uuid: uuid(0x61), rid: 2, offset: 1 << 34, length: 5000, writer: 1 << 32, writer_done: true };
     let (object_id, crc32c, source) = (2, 0xdead_beef, Some(replica()));
     let order = TierOrder { tier: uuid(0x81), rid: 6, key: "key".into(), object_id, crc32c, source };
+    let (from, to) = (Some(replica()), Some(replica()));
+    let promote = TierPromote { tier: uuid(0x81), key: "key".into(), crc32c, from, to };
     let all = bodies!(Down {
         Pong(Pong { number: 300, position: position(), unpin_sequence: 1 << 33 }),
         Fence(fence),
@@ -180,6 +183,7 @@ fn anchors_are_what_they_were() {
         TierOrder(order),
         TierRetire(TierRetire { tier: uuid(0x81), epoch: 300, files: vec![7, 1 << 33] }),
         TierRecheck(TierRecheck { tier: uuid(0x81), replica: Some(replica()), key: "key".into() }),
+        TierPromote(promote),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("down.{name}"), &AnchorDown { body: Some(full) });

@@ -28,7 +28,7 @@ const TOGETHER: usize = 32;
 const SLOTS: usize = 8;
 
 /// Time that the disk, and the copying, have for objects that are read together.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(3);
 
 /// An order, and the folder that has the record.
 type Asked = (PromoteOrder, Arc<FolderRecords>);

@@ -159,9 +159,18 @@ impl Core {
             })
         };
         let largest = |core: &Core, number: SegmentNo| core.segments.get(number).map_or(0, |s| s.extents.largest());
-        let roomy = self.segments.with_room(0..self.segments.open().len(), need);
-        if let Some(open) = roomy.filter(|open| suits(self, open.number)).next() {
-            return Some(open.number);
+        let free = match own {
+            true => {
+                let mut its = self.sessions.get(owner)?.segments.iter().copied();
+                its.find(|number| suits(self, *number) && largest(self, *number) >= need)
+            }
+            false => {
+                let roomy = self.segments.with_room(0..self.segments.open().len(), need).map(|open| open.number);
+                roomy.take(PASSES).find(|number| suits(self, *number))
+            }
+        };
+        if free.is_some() {
+            return free;
         }
         let (mut next, mut evictions) = (self.objects.coldest(), EVICTIONS);
         for _ in 0..PASSES {

@@ -128,9 +128,13 @@ impl Core {
         let open = self.segments.open().len();
         let closed = self.segments.len() - open;
         let Held { pinned, hard, quarantined } = self.segments.held();
+        let promotions = match self.reservations.promotions().bytes {
+            0 => String::new(),
+            bytes => format!(" {bytes} on their way from tiers,"),
+        };
         format!(
-            "{} bytes are under views{}, {} pinned hard, {} in unfinished puts and {} in the values that they replace, \
-             {} in quarantine, {} objects protected by a lookup; {open} segments take objects, {closed} are away or \
+            "{} bytes are under views{}, {} pinned hard, {} in unfinished puts and {} in the values that they replace,\
+             {promotions} {} in quarantine, {} objects protected by a lookup; {open} segments take objects, {closed} are away or \
              closed",
             bytes(pinned.saturating_sub(hard)),
             self.whose_views(),

@@ -100,6 +100,8 @@ fn records_are_what_they_were() {
             key: key(), size: size, crc32c: crc32c, pin: pin, replicas: replicas(), group: group(), object_id: RID,
             tier: Some(replica(OTHER))
         },
+        Promoting { session: SESSION, key: key(), object_id: RID, size: size, replica: replica(OTHER) },
+        ReplicaAdded { rid: OTHER },
     }) {
         record(&mut golden, format!("record.{name}"), &one);
     }
