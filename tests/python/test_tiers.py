@@ -129,6 +129,77 @@ def test_descriptors_and_pages_say_which_replicas_are_on_a_disk(tiered):
     assert json.loads(pool.master.http(f"/query_key?key={cold}"))["data"] == []
 
 
+def on_disk_alone(store, keys) -> list[str]:
+    described = store.batch_get_replica_desc(keys)
+    return [key for key in keys if [one.is_local_disk_replica() for one in described[key]] == [True]]
+
+
+def test_what_an_existence_query_finds_on_a_disk_alone_is_in_memory_when_it_is_read(tiered):
+    pool, _ = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(96)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    cold = keys[:12]
+    assert on_disk_alone(store, cold) == cold
+    time.sleep(2.5)  # Until nothing in memory is protected any more.
+    assert store.batch_is_exist(cold) == [1] * len(cold)
+    time.sleep(1)
+    print({n: pool.metric(f"master_promotion_{n}") for n in ["in_flight","admitted_total","completed_total","failed_total","cancelled_total","expired_total","rejected_watermark_total","rejected_cap_total"]}, pool.metric("mooncake_evicted_clean_objects_total"), pool.metric("master_allocated_bytes"))
+    wait_for("copies in memory", lambda: pool.metric("master_promotion_completed_total") == len(cold))
+    before = store.get_offload_rpc_read_count()
+    assert versions(store, cold) == [0] * len(cold)
+    assert store.get_offload_rpc_read_count() == before, "they are read from memory"
+    assert on_disk_alone(store, cold) == []
+    view = store.get_buffer(cold[0])
+    assert version_of(cold[0], memoryview(view)) == 0
+    del view
+    assert pool.metric("mooncake_evicted_unwritten_objects_total") == 0
+    assert pool.metric("master_promotion_failed_total") == 0
+    # All that there is, again and again: more than memory holds at a time.
+    for _ in range(3):
+        assert store.batch_is_exist(keys) == [1] * len(keys)
+        assert versions(store, keys) == [0] * len(keys)
+    wait_for("promotions to end", lambda: pool.metric("master_promotion_in_flight") == 0)
+    assert pool.metric("mooncake_evicted_unwritten_objects_total") == 0
+
+
+def test_an_owner_that_is_killed_while_it_copies_leaves_every_object_as_it_was(tiered):
+    pool, _ = tiered(nodes=2)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(192)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    time.sleep(2.5)
+    for round_ in range(4):
+        assert store.batch_is_exist(keys) == [1] * len(keys)
+        time.sleep(0.01 * round_)
+        pool.nodes[round_ % 2].kill()
+        assert None not in versions(store, keys)
+        pool.nodes[round_ % 2].start()
+        wait_for("both tiers", lambda: pool.metric("mooncake_tiers_live") == 2)
+        wait_read(store, keys)
+        assert versions(store, keys) == [0] * len(keys)
+
+
+def test_what_is_got_from_a_disk_is_in_memory_soon_with_promotion_on_hit(tiered):
+    flags = [
+        "--enable_offload=true", "--offload_on_evict=true", "--promotion_on_hit=true",
+        "--promotion_admission_threshold=1", "--default_kv_lease_ttl=500",
+    ]  # fmt: skip
+    pool, _ = tiered(master_flags=flags)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(96)]
+    put_all(store, keys, MIB)
+    wait_for("an object on the disk alone", lambda: on_disk_alone(store, keys), timeout=25)
+    key = on_disk_alone(store, keys)[0]
+    assert [version_of(key, store.get(key)) for _ in range(4)] == [0] * 4
+    wait_for("its copy in memory", lambda: on_disk_alone(store, [key]) == [], timeout=25)
+    before = store.get_offload_rpc_read_count()
+    assert versions(store, [key]) == [0]
+    assert store.get_offload_rpc_read_count() == before
+
+
 def test_a_store_on_this_host_reads_files_itself_and_another_one_asks_their_owner(tiered):
     pool, folder = tiered()
     store, far = pool.store(), pool.process(env={"MC_SHM": "0"})

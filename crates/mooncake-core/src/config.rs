@@ -41,6 +41,8 @@ pub struct Config {
     pub promotion: Promotion,
     /// Time that a tier is Hidden after which it is Gone.
     pub tier_retention_ms: u64,
+    /// How often what is written to a tier may fill it in a day; 0 for any.
+    pub tier_fills_per_day: f64,
     /// Most records of objects that one tier has.
     pub tier_records_max: u64,
     /// Most memory for what operations change beside a snapshot that has not come to it, bytes. With more the snapshot
@@ -73,6 +75,7 @@ impl Default for Config {
             offload: Offload::default(),
             promotion: Promotion::default(),
             tier_retention_ms: 7 * 24 * 3600 * 1000,
+            tier_fills_per_day: 0.0,
             tier_records_max: 10_000_000,
             snapshot_aside_max: 64 << 20,
             seed: 0x6d6f_6f6e_6361_6b65,

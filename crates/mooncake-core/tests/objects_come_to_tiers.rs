@@ -344,6 +344,38 @@ fn a_tier_of_which_nothing_was_asked_is_asked_before_anything_is_lost() {
 }
 
 #[test]
+fn a_budget_of_writes_is_for_what_was_read_when_little_of_it_is_left_and_no_put_waits_for_it() {
+    // 1 MiB is filled six times a day: 256 KiB may be written at once.
+    let (mut pool, session, _) = pool(Config { tier_fills_per_day: 6.0, ..Config::default() });
+    let mut at = 0;
+    let mut put = |pool: &mut Pool, keys: std::ops::Range<u64>| {
+        for nth in keys {
+            let before = pool.now;
+            pool.put(session, &nth.to_string(), 4 * KIB);
+            assert_eq!(pool.now, before, "no put waits");
+            pool.pass(20);
+            at += 2 * pool.write_all(session, 1, at);
+        }
+        pool.core.stats().counters.tier_written_objects
+    };
+    // With their headers, 8 KiB each: a fifth of it is left after 26.
+    let written = put(&mut pool, 0..40);
+    assert!((25..=27).contains(&written), "{written}");
+    pool.put(session, "read", 4 * KIB);
+    assert!(pool.orders(session).is_empty());
+    pool.get("read").unwrap();
+    pool.put(session, "large", 60 * KIB);
+    let counters = pool.core.stats().counters;
+    assert!(counters.tier_orders_spared > 0 && counters.evicted_unwritten_objects > 0);
+    let fills = pool.core.tiers().next().unwrap().fills_per_day(pool.now);
+    assert!((4.0..6.0).contains(&fills), "{fills}");
+    // An hour later there is as much again.
+    pool.pass(3_600_000);
+    assert!(put(&mut pool, 100..110) >= written + 10);
+    pool.check();
+}
+
+#[test]
 fn with_offload_on_evict_only_the_coldest_of_a_full_segment_are_written() {
     let offload = Offload { on_evict: true, force_evict: true };
     let (mut pool, session, _) = pool(Config { offload, ..Config::default() });

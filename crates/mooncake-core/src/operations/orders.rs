@@ -13,6 +13,7 @@ use crate::record::Record;
 use crate::state::object::Mark;
 use crate::state::objects::ObjectSlot;
 use crate::state::tier::{Order, Tier, WINDOW_MAX, WINDOW_MIN};
+use crate::state::tier_writes::Budget;
 use crate::work::{STEP_OBJECTS, Work};
 use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
 
@@ -189,9 +190,8 @@ impl Core {
         let object = self.objects.object(slot);
         let mut near = object.places.memory().iter().filter_map(|place| self.tier_near(place.segment, object.size));
         let records_max = self.config.tier_records_max;
-        self.is_nearly_full(slot)
-            && near
-                .any(|number| self.tiers.get(number).is_some_and(|tier| tier.window > 0 && tier.records < records_max))
+        let takes = |tier: &Tier| tier.window > 0 && tier.records < records_max && !tier.is_over_budget;
+        self.is_nearly_full(slot) && near.any(|number| self.tiers.get(number).is_some_and(takes))
     }
 
     fn order_one(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) -> Ordered {
@@ -215,6 +215,17 @@ impl Core {
             self.counts.tier_orders_refused += 1;
             return Ordered::No;
         }
+        let was_read = object.marks.has(Mark::Read);
+        let budget = self.tiers.get_mut(number).expect("it is Live").budget(now, self.config.tier_fills_per_day);
+        match budget {
+            Budget::Spent => return Ordered::NotNow,
+            Budget::Scarce if !was_read => {
+                self.counts.tier_orders_spared += 1;
+                return Ordered::No;
+            }
+            Budget::Plenty | Budget::Scarce => {}
+        }
+        let tier = self.tiers.get(number).expect("it is Live");
         let of_segment = self.segments.get(source.extent.segment).map_or(0, |segment| segment.spec.bytes);
         let on_segment = self.tiers.ordered_on(source.extent.segment);
         if !tier.takes(size) || on_segment > 0 && on_segment + size > of_segment / SEGMENT_PART {
@@ -224,7 +235,7 @@ impl Core {
         let rid = self.next_order_rid(now, fx);
         let order =
             Order { tier: number, slot, object_id, source: Some(source.extent.segment), bytes: size, since: now };
-        self.tiers.insert_order(rid, order);
+        self.tiers.insert_order(rid, order, self.config.tier_fills_per_day);
         self.objects.set_mark(slot, Mark::Ordered, true);
         self.counts.tier_orders += 1;
         let key = self.objects.key(slot).into();

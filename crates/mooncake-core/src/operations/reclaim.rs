@@ -87,7 +87,7 @@ impl Core {
         tier.kept_bytes += if is_pinned { 0 } else { size };
         let rid = self.next_order_rid(now, fx);
         let order = Order { tier: number, slot, object_id, source: None, bytes: size, since: now };
-        self.tiers.insert_order(rid, order);
+        self.tiers.insert_order(rid, order, self.config.tier_fills_per_day);
         self.objects.set_mark(slot, Mark::Ordered, true);
         Verdict::Keep(rid)
     }

@@ -7,6 +7,7 @@ use crate::record::Record;
 use crate::request::{Refused, TierSpec};
 use crate::state::objects::ObjectSlot;
 use crate::state::tier::{FileCounts, Mounted, Tier, TierProof};
+use crate::state::tier_writes::TierWrites;
 use crate::work::Work;
 use mooncake_ids::{Rid, SessionId, TierUuid};
 
@@ -59,6 +60,14 @@ pub struct TierView<'a> {
     pub window: u64,
     /// Bytes that it has under order.
     pub ordered: u64,
+    writes: &'a TierWrites,
+}
+
+impl TierView<'_> {
+    /// How often it would be filled in a day, as in the last hour.
+    pub fn fills_per_day(&self, now: Time) -> f64 {
+        self.writes.last_hour(now) as f64 * 24.0 / self.spec.bytes.max(1) as f64
+    }
 }
 
 impl Core {
@@ -239,6 +248,7 @@ fn view(number: SegmentNo, tier: &Tier) -> TierView<'_> {
         bytes: tier.bytes,
         window: tier.window,
         ordered: tier.ordered_bytes,
+        writes: &tier.writes,
     }
 }
 

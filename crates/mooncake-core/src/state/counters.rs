@@ -51,6 +51,8 @@ pub struct Counters {
     pub tier_orders: u64,
     /// Orders that were not given, as the tier has as many records as it may have.
     pub tier_orders_refused: u64,
+    /// Orders that were not given, as what is left of the budget of writes is for objects that were read.
+    pub tier_orders_spared: u64,
     /// Orders that their owners did not answer in time.
     pub tier_orders_expired: u64,
     /// Objects that came to a tier.

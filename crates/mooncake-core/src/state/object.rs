@@ -257,7 +257,7 @@ pub(crate) enum Mark {
     Replacing = 1,
     /// An owner has the order to write it to its tier.
     Ordered = 2,
-    /// It was read since it was written to its tier.
+    /// It was read since it was put, or was written to its tier.
     Read = 4,
     /// Its tier's owner has it, or will have it, copied to memory.
     Promoting = 8,

@@ -13,7 +13,8 @@ use crate::ids::{SegmentNo, Time};
 use crate::request::TierSpec;
 use crate::state::object::TierPlace;
 use crate::state::objects::ObjectSlot;
-use mooncake_ids::{Rid, SessionId, TierUuid};
+use crate::state::tier_writes::{Budget, TierWrites};
+use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
 
 /// Bytes that a tier may have under order before its owner has said how fast it writes.
 pub(crate) const WINDOW_MIN: u64 = 16 << 20;
@@ -57,6 +58,9 @@ pub(crate) struct Tier {
     pub window: u64,
     pub ordered_bytes: u64,
     pub ordered: usize,
+    pub writes: TierWrites,
+    /// Its budget is spent, or is left to what was read: no put waits for it.
+    pub is_over_budget: bool,
     pub answered_at: Option<Time>,
     /// New objects in order of commit.
     pub fresh: VecDeque<(ObjectSlot, Rid)>,
@@ -134,6 +138,11 @@ pub(crate) struct Tiers {
     pub rids: (u64, u64),
 }
 
+/// Bytes of an object's record, about.
+fn record_bytes(bytes: u64) -> u64 {
+    bytes.next_multiple_of(TIER_BLOCK) + TIER_BLOCK
+}
+
 impl Tier {
     /// The number of the file in which an address lies.
     pub fn file_of(&self, address: u64) -> u64 {
@@ -146,6 +155,19 @@ impl Tier {
 
     pub fn files(&self) -> &BTreeMap<u64, FileCounts> {
         &self.files
+    }
+
+    /// Bytes a day of a budget of so many fills; 0 is none.
+    fn budget_bytes(&self, fills_per_day: f64) -> u64 {
+        (self.spec.bytes as f64 * fills_per_day) as u64
+    }
+
+    /// What is left of a budget of so many fills a day.
+    pub fn budget(&mut self, now: Time, fills_per_day: f64) -> Budget {
+        let per_day = self.budget_bytes(fills_per_day);
+        let budget = self.writes.budget(now, per_day);
+        self.is_over_budget = budget != Budget::Plenty;
+        budget
     }
 
     /// Whether one more object of that size may be under order.
@@ -269,6 +291,8 @@ impl Tiers {
             window: WINDOW_MIN,
             ordered_bytes: 0,
             ordered: 0,
+            writes: TierWrites::new(),
+            is_over_budget: false,
             answered_at: None,
             fresh: VecDeque::new(),
             search: None,
@@ -338,8 +362,11 @@ impl Tiers {
         }
     }
 
-    pub fn insert_order(&mut self, rid: Rid, order: Order) {
+    /// An owner is asked to write something; its tier is to be filled so often a day at most.
+    pub fn insert_order(&mut self, rid: Rid, order: Order, fills_per_day: f64) {
         let tier = self.table.get_mut(&order.tier).expect("it takes orders");
+        let per_day = tier.budget_bytes(fills_per_day);
+        tier.writes.ordered(order.since, record_bytes(order.bytes), per_day);
         tier.ordered += 1;
         tier.ordered_bytes += order.bytes;
         match order.source {

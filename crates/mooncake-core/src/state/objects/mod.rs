@@ -380,9 +380,7 @@ impl Objects {
     #[inline]
     fn touch_one(&mut self, now: Time, slot: u32) {
         let object = &mut self.slab[slot];
-        if matches!(object.places, Places::More(_)) {
-            object.marks.set(Mark::Read, true);
-        }
+        object.marks.set(Mark::Read, true);
         match object.listed_in {
             ListedIn::Policy => self.policy.touch(&mut self.slab, slot),
             ListedIn::Soft => self.soft.move_to_back(&mut self.slab, slot),
