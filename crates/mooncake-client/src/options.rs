@@ -72,14 +72,25 @@ pub struct TierOptions {
     pub file_bytes: Option<u64>,
     /// Folders of other clusters are left as they are.
     pub cluster_id: String,
+    /// Time for what memory has and the tier has not to come to the disk when the store closes.
+    pub close_limit: Duration,
 }
 
 impl TierOptions {
     /// Below that path, with the defaults for all else.
     pub fn new(path: impl Into<PathBuf>) -> TierOptions {
-        TierOptions { path: path.into(), bytes: None, file_bytes: None, cluster_id: String::new() }
+        TierOptions {
+            path: path.into(),
+            bytes: None,
+            file_bytes: None,
+            cluster_id: String::new(),
+            close_limit: CLOSE_LIMIT,
+        }
     }
 }
+
+/// Time to close, unless something else is said.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Where a tier lies of which nothing says where.
 const TIER_PATH: &str = "/data/file_storage";
@@ -127,6 +138,9 @@ impl StoreOptions {
         let path = if path.is_empty() { named.unwrap_or_else(|| TIER_PATH.to_owned()) } else { path.to_owned() };
         let mut tier = TierOptions::new(path);
         tier.bytes = parsed::<u64>("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", &var)?;
+        if let Some(seconds) = parsed::<u32>("MOONCAKE_OFFLOAD_CLOSE_SECONDS", &var)? {
+            tier.close_limit = Duration::from_secs(seconds.into());
+        }
         tier.cluster_id = self.cluster_id.clone().unwrap_or_default();
         self.tier = Some(tier);
         Ok(self)

@@ -354,7 +354,7 @@ fn a_budget_of_writes_is_for_what_was_read_when_little_of_it_is_left_and_no_put_
             pool.put(session, &nth.to_string(), 4 * KIB);
             assert_eq!(pool.now, before, "no put waits");
             pool.pass(20);
-            at += 2 * pool.write_all(session, 1, at);
+            at += pool.write_all(session, 1, at);
         }
         pool.core.stats().counters.tier_written_objects
     };
@@ -370,6 +370,7 @@ fn a_budget_of_writes_is_for_what_was_read_when_little_of_it_is_left_and_no_put_
     let fills = pool.core.tiers().next().unwrap().fills_per_day(pool.now);
     assert!((4.0..6.0).contains(&fills), "{fills}");
     // An hour later there is as much again.
+    assert_eq!(pool.remove(session, "large", true), RemoveOutcome::Removed);
     pool.pass(3_600_000);
     assert!(put(&mut pool, 100..110) >= written + 10);
     pool.check();
@@ -394,6 +395,35 @@ fn with_offload_on_evict_only_the_coldest_of_a_full_segment_are_written() {
     let started = pool.start(session, &[("new", 8 * KIB)], &plain(), true);
     let PutStarted::Now(slots) = started else { panic!("it waits") };
     assert!(matches!(slots[0], StartOutcome::Placed(_)));
+    pool.check();
+}
+
+#[test]
+fn a_store_that_closes_has_what_leaves_last_written_first_and_takes_nothing_new() {
+    let offload = Offload { on_evict: true, force_evict: false };
+    let (mut pool, session, _) = pool(Config { offload, ..Config::default() });
+    let name = |nth: u64| format!("k{nth}");
+    (0..24).for_each(|nth| _ = pool.put(session, &name(nth), KIB));
+    pool.get("k3").unwrap();
+    pool.pass(20);
+    assert!(pool.orders(session).is_empty(), "nothing is about to leave");
+    pool.exists("k7");
+    pool.core.closes(pool.now, session, &mut pool.fx);
+    pool.collect();
+    let (mut keys, mut at) = (Vec::new(), 0);
+    // An eighth of the segment at a time.
+    while let orders = pool.orders(session)
+        && !orders.is_empty()
+    {
+        let written: Vec<_> = orders.iter().zip(at..).map(|(order, at)| (order.rid, Some(at))).collect();
+        at += written.len() as u64;
+        keys.extend(orders.into_iter().map(|order| order.key));
+        pool.written(session, 1, &written);
+    }
+    let rest = (0..24).rev().filter(|nth| ![3, 7].contains(nth)).map(name);
+    assert_eq!(keys, ["k7".to_owned(), "k3".to_owned()].into_iter().chain(rest).collect::<Vec<_>>());
+    let PutStarted::Now(slots) = pool.start(session, &[("new", KIB)], &plain(), false) else { panic!("it waits") };
+    assert!(!matches!(slots[0], StartOutcome::Placed(_)), "{slots:?}");
     pool.check();
 }
 

@@ -161,6 +161,21 @@ impl Settings {
             on_hit: given.boolean("promotion_on_hit"),
             threshold,
         };
+        if given.text("root_fs_dir").is_some_and(|folder| !folder.is_empty()) {
+            if given.text("enable_offload").is_none() || !given.boolean("enable_offload") {
+                let reason = "replicas on a shared file system are not there yet; tiers on local disks are \
+                              (docs/tiers.md)";
+                return Err(given.unfit("root_fs_dir", reason));
+            }
+            let label = given.label("root_fs_dir");
+            self.notes
+                .push(format!("{label} has no effect with enable_offload: tiers lie in folders of their clients"));
+        }
+        self.core.tier_fills_per_day = given.number_or_default("tier_writes_per_day");
+        if !(0.0..=1e6).contains(&self.core.tier_fills_per_day) {
+            return Err(given.unfit("tier_writes_per_day", "it is a number of fills a day, 0 for any"));
+        }
+        self.core.tier_retention_ms = given.milliseconds("tier_retention").unwrap_or(self.core.tier_retention_ms);
         self.core.tiers_allowed = given.boolean("enable_offload");
         self.core.placement = match given.text("allocation_strategy").unwrap_or("random") {
             "random" => PlacementStrategy::Random,
@@ -353,6 +368,16 @@ mod tests {
             let error = run(&[&format!("--config_path={}", path.display())]).unwrap_err();
             assert!(error.starts_with(&format!("{}: {name}={value}: ", path.display())), "{error}");
         }
+    }
+
+    #[test]
+    fn a_shared_file_system_is_refused_unless_tiers_take_its_place() {
+        for alone in [&["--root_fs_dir=/mnt/fs"][..], &["--root_fs_dir=/mnt/fs", "--enable_offload=false"]] {
+            assert!(run(alone).unwrap_err().contains("root_fs_dir"));
+        }
+        let settings = run(&["--root_fs_dir=/mnt/fs", "--enable_offload=true", "--promotion_on_hit"]).unwrap();
+        assert!(settings.notes.iter().any(|note| note.contains("root_fs_dir")), "{:?}", settings.notes);
+        assert!(settings.core.promotion.on_hit && settings.core.tiers_allowed);
     }
 
     #[test]

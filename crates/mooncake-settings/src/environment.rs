@@ -82,6 +82,12 @@ pub const VARIABLES: &[Setting] = &[
         "",
         "most bytes of a tier's files; none: nine tenths of the file system",
     ),
+    Setting::supported(
+        "MOONCAKE_OFFLOAD_CLOSE_SECONDS",
+        Type::U32,
+        "5",
+        "most time that a client that closes takes to write to its tier what is in its memory alone",
+    ),
     Setting::no_effect(
         "MC_RPC_TIMEOUT_MS",
         Type::Text,

@@ -13,8 +13,8 @@ use mooncake_segment::{RecordAddress, RecordError, Records, SegmentAddress};
 use mooncake_tier::health::Fitness;
 use mooncake_tier::owner::{Source, ToMaster};
 use mooncake_wire::message::{
-    Rechecked, Replica, Tier, TierLeave, TierMount, TierOrder, TierRecheck, TierReclaim, TierWritten, anchor_up, reply,
-    request,
+    Closing, Rechecked, Replica, Tier, TierLeave, TierMount, TierOrder, TierRecheck, TierReclaim, TierWritten,
+    anchor_up, reply, request,
 };
 use mooncake_wire::pack_keys;
 
@@ -37,8 +37,8 @@ const DISK_WAIT: Duration = Duration::from_millis(1);
 /// Between two tries to mount.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Time for what was ordered to come to the disk when the store closes.
-const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+/// A store that closes waits so long for another order.
+const QUIET: Duration = Duration::from_millis(250);
 
 /// Time that the disk has for what is read back when the tier is mounted.
 const PROOF_LIMIT: Duration = Duration::from_secs(60);
@@ -96,12 +96,17 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
     };
     driver.serve();
     let control = &surroundings.control;
-    let (mut closing, mut waiting) = (None, VecDeque::new());
+    let (mut closing, mut busy_at, mut waiting) = (None, Instant::now(), VecDeque::new());
     while !forked() && (closing.is_some() || !control.is_stopped()) {
         let rest = if waiting.is_empty() && driver.is_resting() { REST } else { Duration::ZERO };
         for word in tier.heard(rest) {
             match word {
-                Word::Close => closing = closing.or(Some(Instant::now() + CLOSE_LIMIT)),
+                Word::Close if closing.is_none() => {
+                    closing = Some(Instant::now() + driver.options.close_limit);
+                    busy_at = Instant::now();
+                    driver.closes();
+                }
+                Word::Close => {}
                 Word::Mount => {
                     // The others are of a session before.
                     waiting.retain(|word| matches!(word, Word::Recheck(_)));
@@ -117,7 +122,10 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         driver.go_on(closing.is_none());
         if let Some(until) = closing {
             driver.folder.tier.sync_at_once();
-            if waiting.is_empty() && driver.folder.tier.is_idle() || Instant::now() >= until {
+            if !waiting.is_empty() || !driver.folder.tier.is_idle() {
+                busy_at = Instant::now();
+            }
+            if busy_at.elapsed() >= QUIET || Instant::now() >= until || !driver.mounted {
                 break;
             }
         }
@@ -194,6 +202,13 @@ impl Driver<'_> {
     fn is_resting(&self) -> bool {
         let is_due = self.mount_at.is_some_and(|at| at <= Instant::now());
         !is_due && (self.folder.tier.is_idle() || self.folder.tier.is_resting())
+    }
+
+    /// What memory has, and the tier has not, is to be ordered.
+    fn closes(&self) {
+        if self.mounted {
+            self.surroundings.control.tell(anchor_up::Body::Closing(Closing {}));
+        }
     }
 
     fn forget_session(&mut self) {

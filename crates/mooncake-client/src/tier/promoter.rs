@@ -52,7 +52,7 @@ impl Promoter {
             match mooncake_os::thread::start(builder, move || run(&receiver, &of_thread)) {
                 Ok(thread) => (self.asked, self.thread) = (Some(sender), Some(thread)),
                 Err(error) => {
-                    tracing::warn!(%error, "no thread that copies objects of the tier to memory; they stay where they are");
+                    tracing::warn!(%error, "no thread that copies objects to memory; they stay on their tier");
                     return answer(surroundings, &[], &[copy_of(&order.promote)]);
                 }
             }

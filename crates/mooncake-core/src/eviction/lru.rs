@@ -34,6 +34,14 @@ impl<L: Links + ?Sized> EvictionPolicy<L> for Lru {
         self.list.next(links, slot)
     }
 
+    fn last(&self, _links: &L) -> Option<u32> {
+        self.list.tail()
+    }
+
+    fn before(&self, links: &L, slot: u32) -> Option<u32> {
+        self.list.prev(links, slot)
+    }
+
     fn begin_walk(&mut self) {
         self.list.begin_walk();
     }

@@ -20,6 +20,10 @@ pub trait EvictionPolicy<L: Links + ?Sized>: Send {
     fn victim(&self, links: &L) -> Option<u32>;
     /// The slot that leaves after this one.
     fn after(&self, links: &L, slot: u32) -> Option<u32>;
+    /// The slot that leaves last.
+    fn last(&self, links: &L) -> Option<u32>;
+    /// The slot that leaves before this one.
+    fn before(&self, links: &L, slot: u32) -> Option<u32>;
     /// Begins a walk over all slots from the one that leaves next, in the place of a former walk.
     fn begin_walk(&mut self);
     /// The next slot of the walk, between whose steps the order may change: it stays where it is in the order then. A

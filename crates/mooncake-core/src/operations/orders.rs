@@ -12,7 +12,7 @@ use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::record::Record;
 use crate::state::object::Mark;
 use crate::state::objects::ObjectSlot;
-use crate::state::tier::{Order, Tier, WINDOW_MAX, WINDOW_MIN};
+use crate::state::tier::{Closing, Order, Tier, WINDOW_MAX, WINDOW_MIN};
 use crate::state::tier_writes::Budget;
 use crate::work::{STEP_OBJECTS, Work};
 use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
@@ -25,6 +25,9 @@ const COLD_FROM: f64 = 0.1;
 
 /// Objects that cost as much as one, where they are only looked at.
 const LOOKED_AT_AS_ONE: usize = 8;
+
+/// Time that a session has to close before its memory counts as Gone.
+const CLOSING_MS: u64 = 60_000;
 
 /// Part of a segment that may be under order.
 const SEGMENT_PART: u64 = 8;
@@ -72,13 +75,54 @@ impl Core {
         if !self.tiers.any_live() {
             return;
         }
+        self.order_hot(now, work, fx);
         self.order_cold(now, work, fx);
         self.order_fresh(now, work, fx);
+    }
+
+    /// A session closes, and the memory that it lends goes: what leaves last is written first, and nothing new is
+    /// placed there.
+    pub fn closes(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
+        let Some(entry) = self.sessions.get(session) else { return };
+        for number in entry.segments.clone() {
+            if self.segments.get(number).is_some_and(|segment| segment.leaves.is_none()) {
+                self.log(now, Record::SegmentLeaves { number, grace_ms: CLOSING_MS }, fx);
+            }
+        }
+        for number in self.tiers.mounted_by(session) {
+            self.tiers.get_mut(number).expect("it is mounted").closing = Some(Closing::Begins);
+        }
+        self.order_hot(now, &mut Work::beside_an_operation(), fx);
+    }
+
+    /// Those that leave last, of stores that close.
+    fn order_hot(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        let of_closing = self.tiers.iter().filter(|(_, tier)| tier.is_live() && tier.closing.is_some());
+        let numbers: SmallVec<[SegmentNo; 8]> = of_closing.map(|(number, _)| number).collect();
+        for number in numbers {
+            let Some(closing) = self.tiers.get(number).and_then(|tier| tier.closing) else { continue };
+            let mut next = match closing {
+                Closing::At(slot) if self.objects.before_in_turn(slot).is_some() => Some(slot),
+                Closing::Begins | Closing::At(_) => self.objects.hottest(),
+            };
+            for _ in 0..work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE {
+                let Some(slot) = next else { break };
+                if self.is_near(slot, number)
+                    && matches!(self.order_one(now, slot, fx), Ordered::NotNow | Ordered::Refused)
+                {
+                    break;
+                }
+                next = self.objects.before_in_turn(slot);
+            }
+            work.did(1);
+            self.tiers.get_mut(number).expect("it is there").closing = next.map(Closing::At);
+        }
     }
 
     /// What an owner has answered leaves room for others: a tier does not rest until the next tick.
     fn order_more(&mut self, now: Time, any_written: bool, fx: &mut Effects) {
         let mut work = Work::beside_an_operation();
+        self.order_hot(now, &mut work, fx);
         self.order_fresh(now, &mut work, fx);
         // What came to nothing is not ordered at once again.
         if self.config.offload.on_evict && any_written {

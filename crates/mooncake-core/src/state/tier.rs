@@ -66,6 +66,8 @@ pub(crate) struct Tier {
     pub fresh: VecDeque<(ObjectSlot, Rid)>,
     /// What was committed before it was Live is found by a search over all slots, which goes on with this one.
     pub search: Option<u32>,
+    /// Its store closes: what leaves memory last is written first. So far are the hottest ones.
+    pub closing: Option<Closing>,
     /// Bytes kept of the file that is given up at present because they were read.
     pub kept_of: Option<u64>,
     pub kept_bytes: u64,
@@ -88,6 +90,15 @@ pub(crate) enum Mounted {
         next: u32,
     },
     Live,
+}
+
+/// How far the hottest objects of a store that closes have been ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// It has just begun, or the last one was used meanwhile.
+    Begins,
+    /// The next one.
+    At(ObjectSlot),
 }
 
 /// What a folder proves when it is mounted.
@@ -296,6 +307,7 @@ impl Tiers {
             answered_at: None,
             fresh: VecDeque::new(),
             search: None,
+            closing: None,
             kept_of: None,
             kept_bytes: 0,
             judged: BTreeSet::new(),
@@ -337,7 +349,7 @@ impl Tiers {
         }
         (tier.window, tier.answered_at, tier.kept_of) = (WINDOW_MIN, None, None);
         tier.fresh.clear();
-        tier.search = None;
+        (tier.search, tier.closing) = (None, None);
         tier.sealed.clear();
         tier.unneeded.clear();
         tier.given_up.clear();

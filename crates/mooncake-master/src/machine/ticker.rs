@@ -23,6 +23,12 @@ const SLICES: usize = 32;
 /// How often what sessions that are over have left behind is cleared.
 const SWEEP: Duration = Duration::from_secs(5);
 
+/// How often it is looked at how much is written to tiers.
+const WEAR: Duration = Duration::from_secs(3_600);
+
+/// A drive that is filled more often than so a day may not last.
+const FILLS_PER_DAY_MAX: f64 = 5.0;
+
 /// What the clock needs of its master.
 pub trait TickDriver: CoreDriver {
     /// Since a time origin that the driver chooses.
@@ -50,6 +56,13 @@ pub enum News {
     IsDeaf(Duration),
     /// A client has left.
     Left(Departure),
+    /// What was written to a tier within an hour fills it more often a day than drives are made for.
+    WearsOut {
+        /// Name of its owner.
+        owner: String,
+        /// How often, rounded.
+        fills_per_day: u64,
+    },
 }
 
 /// When what was done last.
@@ -57,6 +70,7 @@ pub enum News {
 pub struct Ticker {
     last: Duration,
     swept: Duration,
+    looked_at_wear: Duration,
     purging: bool,
     deaf: bool,
 }
@@ -64,7 +78,7 @@ pub struct Ticker {
 impl Ticker {
     /// Begins to tick.
     pub fn new(now: Duration) -> Ticker {
-        Ticker { last: now, swept: now, purging: false, deaf: false }
+        Ticker { last: now, swept: now, looked_at_wear: now, purging: false, deaf: false }
     }
 
     /// How long to wait for processes to end, or for work that requests wait for, before the next [`Ticker::step`].
@@ -114,8 +128,21 @@ impl Ticker {
             self.swept = now;
             driver.sweep();
         }
+        if now.saturating_sub(self.looked_at_wear) >= WEAR {
+            self.looked_at_wear = now;
+            tell_wear(driver);
+        }
         Ok(())
     }
+}
+
+fn tell_wear<D: TickDriver>(driver: &D) {
+    let worn: Vec<News> = driver.read(|core, now| {
+        let tiers = core.tiers().map(|tier| (tier.spec.name.clone(), tier.fills_per_day(now)));
+        let worn = tiers.filter(|(_, fills)| *fills > FILLS_PER_DAY_MAX);
+        worn.map(|(owner, fills)| News::WearsOut { owner, fills_per_day: fills.round() as u64 }).collect()
+    });
+    worn.into_iter().for_each(|news| driver.tell(news));
 }
 
 impl Ticker {

@@ -1,6 +1,6 @@
 //! What is told, name by name: names of Mooncake where they have a meaning here, and our own.
 
-use mooncake_core::Stats;
+use mooncake_core::{Stats, TierView, Time};
 use mooncake_metrics::{Kind, Page};
 use mooncake_wire::RequestKind;
 
@@ -14,6 +14,7 @@ pub fn reference_page() -> String {
         stats: Stats::default(),
         quarantine_age_us: 0,
         segments: Vec::new(),
+        tiers: Vec::new(),
         shell: Metrics::default().read(),
         log: LogReading::default(),
         epoch: 0,
@@ -43,6 +44,8 @@ pub struct Reading {
     pub quarantine_age_us: u64,
     /// Live segments: name, bytes taken, bytes in all.
     pub segments: Vec<(String, u64, u64)>,
+    /// Tiers that are not forgotten.
+    pub tiers: Vec<TierReading>,
     /// What the shell counts.
     pub shell: ShellReading,
     /// What the log counts.
@@ -57,6 +60,40 @@ pub struct Reading {
     pub displaced: u64,
     /// Faults of peers.
     pub peer_faults: u64,
+}
+
+/// One tier.
+#[derive(Debug, Clone, Default)]
+pub struct TierReading {
+    /// Owner and UUID.
+    pub label: String,
+    /// It can be read.
+    pub live: bool,
+    /// Bytes that its files may take.
+    pub capacity: u64,
+    /// Bytes of objects that it has.
+    pub bytes: u64,
+    /// Objects that it has.
+    pub records: u64,
+    /// Bytes that its owner may be asked to write at a time.
+    pub window: u64,
+    /// How often it would be filled in a day, as in the last hour.
+    pub fills_per_day: f64,
+}
+
+impl TierReading {
+    /// As of that time.
+    pub fn of(tier: &TierView<'_>, now: Time) -> TierReading {
+        TierReading {
+            label: format!("{}/{}", tier.spec.name, tier.spec.uuid),
+            live: tier.live,
+            capacity: tier.spec.bytes,
+            bytes: tier.bytes,
+            records: tier.records,
+            window: tier.window,
+            fills_per_day: tier.fills_per_day(now),
+        }
+    }
 }
 
 impl Reading {
@@ -173,6 +210,34 @@ impl Reading {
         out.gauge("mooncake_parked_puts", "requests that wait for room or for another put", s.tickets);
     }
 
+    fn tell_each_tier(&self, out: &mut Page) {
+        let figures: [(&str, &str, fn(&TierReading) -> u64); 6] = [
+            ("state", "2: it can be read; 1: its owner is away, or its disk does not answer", |tier| {
+                1 + u64::from(tier.live)
+            }),
+            ("capacity_bytes", "bytes that its files may take", |tier| tier.capacity),
+            ("live_bytes", "bytes of objects that it has", |tier| tier.bytes),
+            ("objects", "objects that it has", |tier| tier.records),
+            ("window_bytes", "bytes that its owner may be asked to write at a time; 0: it is not written", |tier| {
+                tier.window
+            }),
+            (
+                "fills_per_day_percent",
+                "how often it would be filled in a day, as in the last hour: 100 is once",
+                |tier| (tier.fills_per_day * 100.0) as u64,
+            ),
+        ];
+        for (name, help, value) in figures {
+            let values = self.tiers.iter().map(|tier| (tier.label.as_str(), value(tier)));
+            out.labelled(Kind::Gauge, &format!("mooncake_tier_{name}"), "tier", help, values);
+        }
+        out.counter(
+            "mooncake_tier_orders_spared_total",
+            "objects not written, as what is left of --tier_writes_per_day is for those that were read",
+            self.stats.counters.tier_orders_spared,
+        );
+    }
+
     /// From tiers to memory.
     fn tell_promotions(&self, out: &mut Page) {
         let counters = &self.stats.counters;
@@ -243,6 +308,7 @@ impl Reading {
             "bytes of objects that left a tier with their file",
             counters.tier_dropped_bytes,
         );
+        self.tell_each_tier(out);
         self.tell_promotions(out);
         out.counter(
             "mooncake_evicted_clean_objects_total",
@@ -570,6 +636,12 @@ mod tests {
             },
             quarantine_age_us: 1_500_000,
             segments: vec![("a:1".to_owned(), 3, 8)],
+            tiers: vec![TierReading {
+                label: "a:1/07".to_owned(),
+                live: true,
+                fills_per_day: 1.25,
+                ..Default::default()
+            }],
             shell: Metrics::default().read(),
             log: LogReading::default(),
             epoch: 2,
@@ -589,6 +661,8 @@ mod tests {
             "mooncake_memory_hit_ratio 0.75",
             "mooncake_quarantine_age_seconds 1.5",
             "segment_allocated_bytes{segment=\"a:1\"} 3",
+            "mooncake_tier_state{tier=\"a:1/07\"} 2",
+            "mooncake_tier_fills_per_day_percent{tier=\"a:1/07\"} 125",
             "mooncake_request_duration_seconds_bucket{op=\"exists\",le=\"0.000001\"} 0",
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");

@@ -74,6 +74,14 @@ impl TickDriver for Shared {
                      this machine's load"
                 );
             }
+            News::WearsOut { owner, fills_per_day } => {
+                tracing::warn!(
+                    owner,
+                    fills_per_day,
+                    "what was written to a tier in the last hour fills it more often than most drives last for: compare \
+                     with the drive's writes per day (DWPD), and see --tier_writes_per_day and --offload_on_evict"
+                );
+            }
             News::Left(Departure { session, name, reason, in_order: true, .. }) => {
                 tracing::info!(session = session.0, name, reason, "client left");
             }

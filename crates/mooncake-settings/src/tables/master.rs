@@ -184,6 +184,18 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::no_effect("promotion_queue_limit", Type::U32, "50000", "what is copied at a time is bounded in bytes"),
     Setting::no_effect("promotion_max_per_heartbeat", Type::U32, "1", "what is copied at a time is bounded in bytes"),
     Setting::supported(
+        "tier_writes_per_day",
+        Type::F64,
+        "0",
+        "how often what is written may fill a tier in a day (0: any); what is not written leaves memory as without",
+    ),
+    Setting::supported(
+        "tier_retention",
+        Type::Duration,
+        "168h",
+        "how long a tier whose owner is away is remembered; after that its objects are forgotten",
+    ),
+    Setting::supported(
         "tier_prefetch",
         Type::Bool,
         "true",
@@ -220,7 +232,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::inactive("nof_heartbeat_probe_timeout_ms", Type::U32, "1000", "an NVMe-oF pool"),
     Setting::inactive("nof_heartbeat_failures_threshold", Type::U32, "3", "an NVMe-oF pool"),
     // Shared file system.
-    Setting::refused("root_fs_dir", Type::Text, "", "replicas on a shared file system"),
+    Setting::supported(
+        "root_fs_dir",
+        Type::Text,
+        "",
+        "replicas on a shared file system, which are not there; no effect together with --enable_offload=true",
+    ),
     Setting::inactive("global_file_segment_size", Type::I64, "9223372036854775807", "replicas on a shared file system"),
     Setting::inactive("enable_disk_eviction", Type::Bool, "true", "replicas on a shared file system"),
     Setting::inactive("quota_bytes", Type::U64, "0", "replicas on a shared file system"),

@@ -577,6 +577,26 @@ impl Objects {
         self.policy.after(&self.slab, slot).map(ObjectSlot)
     }
 
+    /// The one that leaves last, of all that may.
+    pub fn hottest(&self) -> Option<ObjectSlot> {
+        self.protected.tail().or_else(|| self.hottest_unprotected()).map(ObjectSlot)
+    }
+
+    fn hottest_unprotected(&self) -> Option<u32> {
+        self.soft.tail().or_else(|| self.policy.last(&self.slab))
+    }
+
+    /// The one that leaves before another one; `None` behind the coldest, and for one that may not leave now.
+    pub fn before_in_turn(&self, ObjectSlot(slot): ObjectSlot) -> Option<ObjectSlot> {
+        let next = match self.slab.get(slot)?.listed_in {
+            ListedIn::Protected => self.protected.prev(&self.slab, slot).or_else(|| self.hottest_unprotected()),
+            ListedIn::Soft => self.soft.prev(&self.slab, slot).or_else(|| self.policy.last(&self.slab)),
+            ListedIn::Policy => self.policy.before(&self.slab, slot),
+            ListedIn::None | ListedIn::SetAside => None,
+        };
+        next.map(ObjectSlot)
+    }
+
     /// The first of the policy's that is not the call's own. What was read since the call stored something comes behind
     /// that; once it is found there, what was passed over counts as just used and is not passed again.
     fn coldest_other(&mut self, call: &mut SameCall) -> Option<u32> {

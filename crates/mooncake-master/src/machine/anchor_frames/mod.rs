@@ -55,6 +55,8 @@ pub enum Said {
     },
     /// An owner has made copies of what its tier has, or could not.
     TierPromoted(Vec<Promoted>),
+    /// The session will close, and brings what its tiers have not to the disk before.
+    Closing,
 }
 
 /// What a beat says.
@@ -136,6 +138,7 @@ impl Said {
             Body::TierWritten(said) => {
                 Said::TierWritten { tier: convert::tier_uuid(&said.tier)?, answered: convert::orders_answered(said)? }
             }
+            Body::Closing(_) => Said::Closing,
             Body::TierPromoted(said) => Said::TierPromoted(convert::promoted(&said)),
         }))
     }
@@ -157,6 +160,7 @@ impl Said {
         match self {
             Said::Beat(beat) => return Ok(beat.obey(core, now, session, effects)),
             Said::TierWritten { tier, answered } => core.orders_answered(now, session, tier, &answered, effects),
+            Said::Closing => core.closes(now, session, effects),
             Said::TierPromoted(promoted) => core.promoted(now, session, &promoted, effects),
             Said::FenceDone(rids) => core.fence_done(now, session, &rids, effects),
             Said::Rechecked { rid, good } => core.rechecked(now, session, rid, good, effects),
