@@ -97,10 +97,11 @@ class Client:
 class Rig:
     """A running master with one owner; clients are added as cells ask for them."""
 
-    def __init__(self, implementation, segment_bytes=0, buffer_bytes=512 << 20, tier=None):
-        """With `tier`, a folder, the owner keeps a tier there."""
+    def __init__(self, implementation, segment_bytes=0, buffer_bytes=512 << 20, tier=None, prefetch=False):
+        """With `tier`, a folder, the owner keeps a tier there; what is looked for stays there unless `prefetch`."""
         self.implementation = implementation
         self.tier = tier
+        self.prefetch = prefetch
         self.folder = Path(tempfile.mkdtemp(prefix="mooncake-bench-"))
         self.buffer_bytes = buffer_bytes
         self.clients = []
@@ -118,6 +119,8 @@ class Rig:
     def _start_master(self):
         one = self.implementation
         flags = ["--enable_offload=true"] if self.tier else []
+        if self.tier and one.installation.is_ours and not self.prefetch:
+            flags.append("--tier_prefetch=false")
         self.master = Master(self.folder, flags, one.environment, one.installation, ends_with_parent=True)
         # Of each implementation alike, since their lines differ.
         self.master.ready = self.master.port

@@ -29,6 +29,9 @@ TAKEN_OVER = {False: (GIB, 4 * GIB), True: (8 * GIB, 32 * GIB)}
 PACED = 200
 WRITE, READ_MIB, READ_KIB = "disk write 1 MiB, QD 8", "disk read 1 MiB, QD 32", "disk read 64 KiB, QD 32"
 ONE, ONE_P99 = "disk read 1 MiB, QD 1, p50", "disk read 1 MiB, QD 1, p99"
+# Between an existence query and the load of what it found.
+PAUSE = 0.2
+FROM_DISK, MISSED = "tier load 200 ms after is_exist, from the disk", "tier load 200 ms after is_exist, misses"
 # What the fastest tier adds to a read: a copy, two messages, two sums.
 ADDED_US = 250
 
@@ -45,6 +48,8 @@ def expectations(expected):
     cells["tier get 1 MiB, p50"] = expected("us", lower_is_better=True)
     cells["tier get 1 MiB, p50 beyond the disk's"] = expected("us", limit=ADDED_US, lower_is_better=True)
     cells["tier get 1 MiB, p99"] = expected("us", floor=ONE_P99, share=2, lower_is_better=True)
+    cells[FROM_DISK] = expected("%", limit=5, lower_is_better=True)
+    cells[MISSED] = expected("", limit=0, lower_is_better=True)
     cells["tier put until on disk, p99"] = expected("ms", limit=1_000, lower_is_better=True)
     for op in ("put", "get"):
         plain = f"{op} 1 MiB, {PACED} puts/s, p50"
@@ -68,6 +73,7 @@ def measure(implementation, seconds, record, full):
         groups.append(lambda folder: _until_on_disk(implementation, record, folder))
         if ours:
             groups.append(lambda folder: _demotion(implementation, record, folder, WRITING[full]))
+            groups.append(lambda folder: _looked_up(implementation, record, folder))
             groups.append(lambda folder: _paced(implementation, record, None))
             groups.append(lambda folder: _paced(implementation, record, folder))
             for size in TAKEN_OVER[full]:
@@ -152,6 +158,22 @@ def _reads(implementation, seconds, record, folder, shape):
             record("tier get 1 MiB, p99", one["p99_us"])
             if disk:
                 record("tier get 1 MiB, p50 beyond the disk's", one["p50_us"] - disk[ONE])
+    finally:
+        rig.stop()
+
+
+def _looked_up(implementation, record, folder):
+    """Batches of what the disk alone has, looked for 200 ms before they are read."""
+    rig = Rig(implementation, MEMORY, tier=folder, prefetch=True)
+    try:
+        client = rig.client("client")
+        count = READ_BYTES // MIB
+        _fill(client, "cold", MIB, count)
+        _rests(rig)
+        cold = count - 2 * MEMORY // MIB
+        asked = client.ask("looked_up", prefix="cold", size=MIB, keys=cold, batch=32, seconds=15, pause=PAUSE)
+        record(FROM_DISK, 100 * asked["from_disk"] / asked["read"])
+        record(MISSED, asked["missed"])
     finally:
         rig.stop()
 

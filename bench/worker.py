@@ -114,6 +114,22 @@ class Worker:
             found += sum(code == 1 for code in self.store.batch_is_exist(keys))
         return {"alive": found}
 
+    def looked_up(self, prefix, size, keys, batch, seconds, pause):
+        """Asks whether a batch of keys exists and reads it after a pause, one batch after the other."""
+        read = missed = from_disk = 0
+        places, sizes, end = self.slots(size, batch), [size] * batch, time.monotonic() + seconds
+        for at in range(0, keys - batch + 1, batch):
+            if time.monotonic() > end:
+                break
+            names = [f"{prefix}-{i}" for i in range(at, at + batch)]
+            self.store.batch_is_exist(names)
+            time.sleep(pause)
+            before = self.store.get_offload_rpc_read_count()
+            missed += sum(length != size for length in self.store.batch_get_into(names, places, sizes))
+            from_disk += self.store.get_offload_rpc_read_count() - before
+            read += batch
+        return {"read": read, "missed": missed, "from_disk": from_disk}
+
     def put_small(self, prefix, count, size, batch, first=0):
         """Stores `count` small objects with put_batch, from a number on."""
         values = self.values(size)

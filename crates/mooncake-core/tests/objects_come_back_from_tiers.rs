@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use mooncake_core::{Config, Promotion, PutConfig, RemoveOutcome, SegmentNo, StartOutcome, TierProof};
 use mooncake_ids::{Rid, SessionId};
 use pool::tiers::{Promotion as Asked, WithTiers, whole};
-use pool::{KIB, Pool, Taken, durable, plain, replayed};
+use pool::{KIB, Pool, Taken, durable, placed, plain, replayed};
 
 /// An owner of 64 KiB of memory and a tier, on which these keys are alone: of 4 KiB each.
 fn cold(config: Config, keys: &[&str]) -> (Pool, SessionId, SegmentNo) {
@@ -92,12 +92,16 @@ fn a_promotion_makes_no_put_busy_and_takes_nothing_of_its_session_s_cap() {
     assert!(matches!(pool.slot(session, "a", 4 * KIB), StartOutcome::Exists));
     let upsert = PutConfig { replace: true, ..plain() };
     let first = pool.reserve(session, "other", 4 * KIB);
-    assert!(
-        matches!(pool.slots(session, &[("a", 8 * KIB)], &upsert)[0], StartOutcome::Placed { .. }),
-        "within the cap"
-    );
+    let replacement = placed(&pool.slots(session, &[("a", 8 * KIB)], &upsert)[0]);
     pool.commit(session, &first);
     assert_eq!(pool.core.stats().unfinished_puts, 1);
+    pool.check();
+    // The old value comes to memory while it is being replaced, and leaves with the end of that.
+    pool.promoted(session, &[(asked[0].to.rid, true)]);
+    assert_eq!(pool.replicas("a"), [asked[0].to, asked[0].from]);
+    pool.check();
+    pool.commit(session, &replacement);
+    assert_eq!(pool.replicas("a"), replacement);
     pool.check();
 }
 

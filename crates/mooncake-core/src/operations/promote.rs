@@ -15,10 +15,14 @@ use crate::state::promotion::Wanted;
 use crate::state::reservation::{Reservation, ReservationSlot};
 use crate::work::{EVICTED_AS, Work};
 use mooncake_ids::{GRANULE, Rid, SessionId, granules};
+use smallvec::SmallVec;
 
 /// Objects that one promotion looks at for one that may leave, and how many of them leave for it.
 const PASSES: usize = 512;
 const EVICTIONS: usize = 64;
+
+/// Objects that were read and may find no room that are tried at a time.
+const TRIED: usize = 8;
 
 /// A copy that an owner was asked for, and what became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +48,7 @@ impl Core {
     #[inline]
     pub(crate) fn is_found(&mut self, slot: ObjectSlot) {
         if self.config.promotion.prefetch && self.objects.object(slot).places.memory().is_empty() {
-            self.want(slot, |core, wanted| core.promotions.add_found(wanted));
+            self.want(slot, |core, tier, wanted| core.promotions.add_found(tier, wanted));
         }
     }
 
@@ -55,18 +59,17 @@ impl Core {
             return;
         }
         match self.promotions.count_read(hash) >= self.config.promotion.threshold {
-            true => self.want(slot, |core, wanted| core.promotions.add_read(now, wanted)),
+            true => self.want(slot, |core, _, wanted| core.promotions.add_read(now, wanted)),
             false => self.counts.promotions_rarely_read += 1,
         }
     }
 
-    fn want(&mut self, slot: ObjectSlot, add: impl FnOnce(&mut Core, Wanted) -> bool) {
+    fn want(&mut self, slot: ObjectSlot, add: impl FnOnce(&mut Core, SegmentNo, Wanted) -> bool) {
         let object = self.objects.object(slot);
-        if object.marks.has(Mark::Promoting) || !self.is_on_live_tier(slot) {
-            return;
-        }
+        let place = object.places.tier().filter(|place| self.segments.is_live(place.tier));
+        let Some(place) = place.filter(|_| !object.marks.has(Mark::Promoting)) else { return };
         let object_id = object.id();
-        match add(self, Wanted { slot, object_id }) {
+        match add(self, place.tier, Wanted { slot, object_id }) {
             true => _ = self.objects.set_mark(slot, Mark::Promoting, true),
             false => self.counts.promotions_too_many += 1,
         }
@@ -74,25 +77,29 @@ impl Core {
 
     /// Begins what there is room and time for.
     pub(crate) fn promote(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while !work.is_used_up()
-            && let Some(wanted) = self.promotions.next_found()
-        {
-            match self.promote_one(now, wanted, work, fx) {
-                Outcome::NotNow => break,
-                Outcome::NoRoom => self.leave_on_tier(wanted),
-                Outcome::Begun | Outcome::Over => {}
+        let tiers: SmallVec<[SegmentNo; 8]> = self.promotions.tiers().collect();
+        for tier in tiers {
+            while !work.is_used_up()
+                && let Some(wanted) = self.promotions.next_found(tier)
+            {
+                match self.promote_one(now, wanted, work, fx) {
+                    Outcome::NotNow => break,
+                    Outcome::NoRoom => self.leave_on_tier(wanted),
+                    Outcome::Begun | Outcome::Over => {}
+                }
+                self.promotions.pop_found(tier);
             }
-            self.promotions.pop_found();
         }
-        while !work.is_used_up()
-            && let Some((wanted, is_late)) = self.promotions.next_read(now)
-        {
+        for _ in 0..self.promotions.read_len().min(TRIED) {
+            if work.is_used_up() {
+                return;
+            }
+            let Some((wanted, until)) = self.promotions.pop_read() else { return };
             match self.promote_one(now, wanted, work, fx) {
-                Outcome::NotNow | Outcome::NoRoom if !is_late => break,
+                Outcome::NotNow | Outcome::NoRoom if now < until => self.promotions.put_read_back((wanted, until)),
                 Outcome::NotNow | Outcome::NoRoom => self.leave_on_tier(wanted),
                 Outcome::Begun | Outcome::Over => {}
             }
-            self.promotions.pop_read();
         }
     }
 

@@ -134,8 +134,8 @@ impl Core {
         };
         format!(
             "{} bytes are under views{}, {} pinned hard, {} in unfinished puts and {} in the values that they replace,\
-             {promotions} {} in quarantine, {} objects protected by a lookup; {open} segments take objects, {closed} are \
-             away or closed",
+             {promotions} {} in quarantine, {} objects protected by a lookup; {open} segments take objects, \
+             {closed} are away or closed",
             bytes(pinned.saturating_sub(hard)),
             self.whose_views(),
             bytes(hard),

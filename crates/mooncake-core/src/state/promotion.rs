@@ -7,7 +7,7 @@ use crate::ids::{SegmentNo, Time};
 use crate::state::objects::ObjectSlot;
 use mooncake_ids::Rid;
 
-/// Objects found by existence queries that wait for their turn. More are left on their tier.
+/// Objects of one tier found by existence queries that wait for their turn. More are left where they are.
 const FOUND_MAX: usize = 4_096;
 
 /// Objects that were read and wait for room. More are left on their tier.
@@ -39,8 +39,8 @@ struct UnderWay {
 
 #[derive(Debug, Default)]
 pub(crate) struct Promotions {
-    /// By existence queries, in the order of their keys.
-    found: VecDeque<Wanted>,
+    /// By existence queries, in the order of their keys. A disk that is slow holds up its own alone.
+    found: BTreeMap<SegmentNo, VecDeque<Wanted>>,
     /// By reads; each with the end of its time.
     read: VecDeque<(Wanted, Time)>,
     /// By the rids of the copies. No log has them: after a restart their reservations end by themselves.
@@ -52,10 +52,11 @@ pub(crate) struct Promotions {
 
 impl Promotions {
     /// False: too many wait.
-    pub fn add_found(&mut self, wanted: Wanted) -> bool {
-        let has_place = self.found.len() < FOUND_MAX;
+    pub fn add_found(&mut self, tier: SegmentNo, wanted: Wanted) -> bool {
+        let found = self.found.entry(tier).or_default();
+        let has_place = found.len() < FOUND_MAX;
         if has_place {
-            self.found.push_back(wanted);
+            found.push_back(wanted);
         }
         has_place
     }
@@ -69,22 +70,37 @@ impl Promotions {
         has_place
     }
 
-    /// The next one that an existence query found.
-    pub fn next_found(&self) -> Option<Wanted> {
-        self.found.front().copied()
+    /// Tiers of which objects were found that wait.
+    pub fn tiers(&self) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.found.keys().copied()
     }
 
-    pub fn pop_found(&mut self) {
-        self.found.pop_front();
+    /// The next one of a tier that an existence query found.
+    pub fn next_found(&self, tier: SegmentNo) -> Option<Wanted> {
+        self.found.get(&tier)?.front().copied()
     }
 
-    /// The next one that was read, and whether its time is over.
-    pub fn next_read(&self, now: Time) -> Option<(Wanted, bool)> {
-        self.read.front().map(|(wanted, until)| (*wanted, *until <= now))
+    pub fn pop_found(&mut self, tier: SegmentNo) {
+        let Some(found) = self.found.get_mut(&tier) else { return };
+        found.pop_front();
+        if found.is_empty() {
+            self.found.remove(&tier);
+        }
     }
 
-    pub fn pop_read(&mut self) {
-        self.read.pop_front();
+    /// How many wait that were read.
+    pub fn read_len(&self) -> usize {
+        self.read.len()
+    }
+
+    /// Takes the next one that was read, with the end of its time.
+    pub fn pop_read(&mut self) -> Option<(Wanted, Time)> {
+        self.read.pop_front()
+    }
+
+    /// It waits on, behind the others.
+    pub fn put_read_back(&mut self, wanted: (Wanted, Time)) {
+        self.read.push_back(wanted);
     }
 
     /// How often an object of that hash was read of late, this time too.

@@ -78,8 +78,9 @@ impl TickDriver for Shared {
                 tracing::warn!(
                     owner,
                     fills_per_day,
-                    "what was written to a tier in the last hour fills it more often than most drives last for: compare \
-                     with the drive's writes per day (DWPD), and see --tier_writes_per_day and --offload_on_evict"
+                    "in the last hour a tier was written as if it were filled more often than most drives last for: \
+                     compare with the drive's writes per day (DWPD), and see --tier_writes_per_day and \
+                     --offload_on_evict"
                 );
             }
             News::Left(Departure { session, name, reason, in_order: true, .. }) => {
