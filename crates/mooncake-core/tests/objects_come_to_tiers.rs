@@ -8,7 +8,7 @@ use mooncake_core::{
     Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome,
     Replica, SegmentNo, Sight, TierMount, TierMounted, TierProof, TierSpec, Verdict, Written,
 };
-use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
+use mooncake_ids::{Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use pool::{KIB, Pool, placed, plain};
 
 /// Blocks of a file in these tests.
@@ -555,6 +555,44 @@ fn a_tier_is_gone_when_it_was_hidden_for_its_retention_or_is_forgotten() {
     pool.pass(61_000);
     assert!(matches!(pool.mount_tier(session, 1, false, whole([0])), Err(Refused::TierUnknown(_))));
     assert_eq!((pool.core.tiers().count(), pool.core.objects()), (0, 1));
+    pool.check();
+}
+
+#[test]
+fn a_tier_in_use_may_be_forgotten_and_its_owner_is_told_and_says_nothing_that_counts_any_more() {
+    let (mut pool, session, number) = pool(Config::default());
+    for key in ["written", "ordered"] {
+        pool.put(session, key, KIB);
+        pool.pass(20);
+        if key == "written" {
+            assert_eq!(pool.write_all(session, 1, 0), 1);
+        }
+    }
+    let order = pool.orders(session).remove(0);
+    assert!(!pool.core.forget_tier(pool.now, tier_uuid(9), &mut pool.fx), "it is not known");
+    assert!(pool.core.forget_tier(pool.now, tier_uuid(1), &mut pool.fx));
+    pool.collect();
+    let told = Push::SegmentGone { uuid: SegmentUuid(tier_uuid(1).0), number, pinned: Vec::new() };
+    assert!(pool.pushes.contains(&(session, told)), "{:?}", pool.pushes);
+    assert_eq!((pool.core.tiers().count(), pool.replicas("written").len()), (0, 1), "what memory has stays");
+    // What its owner says before it has heard of it.
+    let stale = pool.core.stats().counters.stale_messages;
+    pool.written(session, 1, &[(order.rid, Some(1))]);
+    assert_eq!((pool.replicas("ordered").len(), pool.core.stats().counters.stale_messages), (1, stale + 1));
+    let origin = pool.origin(session);
+    let named = [("written".as_bytes(), order.rid)];
+    let judged = pool.core.reclaim(pool.now, origin, tier_uuid(1), 0, &named, &mut pool.fx);
+    assert!(matches!(judged, Err(Refused::TierUnknown(_))), "{judged:?}");
+    assert!(matches!(pool.core.reclaimed(session, tier_uuid(1), 0), Err(Refused::TierUnknown(_))));
+    // With what it has it is not mounted again. Another one is, and gets what is in memory.
+    assert!(matches!(pool.mount_tier(session, 1, false, whole([0])), Err(Refused::TierUnknown(_))));
+    pool.mount_tier(session, 2, true, whole([])).unwrap();
+    pool.pass(20);
+    assert_eq!(pool.write_all(session, 2, 0), 2);
+    assert_eq!((pool.replicas("written").len(), pool.replicas("ordered").len()), (2, 2));
+    pool.check();
+    pool.restart(None);
+    assert_eq!(pool.core.tiers().map(|view| view.spec.uuid).collect::<Vec<_>>(), [tier_uuid(2)]);
     pool.check();
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mooncake_ids::{Rid, SegmentUuid};
+use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_os::{Deadline, ProcessIdentity, forked};
 use mooncake_segment::Epoch;
 use mooncake_wire::FRAME_BYTES_MAX;
@@ -258,9 +258,10 @@ impl Driver {
         control.decide(|parts| self.machine.epoch_asked(epoch, taking, parts));
     }
 
-    /// Gone is final (docs/safety.md, rule 14).
+    /// Gone is final (docs/safety.md, rule 14), for a tier as well (rule T9).
     fn segment_gone(&self, uuid: SegmentUuid, number: u32, pinned: &[(u64, u64)]) {
         self.shared.directory.forget(number);
+        self.tell_tier(Word::Gone(TierUuid(uuid.0)));
         self.leave_put_sessions(uuid);
         if let Some(owner) = self.shared.owner.get() {
             owner.segment_gone(uuid, pinned);

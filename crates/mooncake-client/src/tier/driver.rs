@@ -100,7 +100,9 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         for word in tier.heard(rest) {
             match word {
                 Word::Close => closing = closing.or(Some(Instant::now() + CLOSE_LIMIT)),
-                Word::Mount => {
+                Word::Gone(uuid) if uuid != driver.folder.uuid => {}
+                // One that is Gone is mounted no more: the master's answer has another one begun.
+                Word::Mount | Word::Gone(_) => {
                     // The others are of a session before.
                     waiting.retain(|word| matches!(word, Word::Recheck(_)));
                     driver.forget_session();
@@ -208,7 +210,7 @@ impl Driver<'_> {
                 self.folder.tier.retire(epoch, &retire.files);
             }
             Word::Recheck(recheck) => self.recheck(&recheck),
-            Word::Order(_) | Word::Retire(_) | Word::Mount | Word::Close => {}
+            Word::Order(_) | Word::Retire(_) | Word::Mount | Word::Gone(_) | Word::Close => {}
         }
         false
     }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use mooncake_ids::TierUuid;
 use mooncake_wire::message::{TierOrder, TierRecheck, TierRetire};
 use parking_lot::{Condvar, Mutex};
 
@@ -33,6 +34,8 @@ pub(crate) enum Word {
     Order(TierOrder),
     Retire(TierRetire),
     Recheck(TierRecheck),
+    /// The master has forgotten a tier, perhaps this one.
+    Gone(TierUuid),
     /// The store closes.
     Close,
 }

@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::ids::Time;
+use crate::operations::tiers::TierState;
 use crate::state::counters::Counters;
 use mooncake_ids::GRANULE;
 
@@ -87,7 +88,7 @@ impl Core {
         stats.sessions = self.sessions.len() as u64;
         stats.sessions_away = self.sessions.iter().filter(|(_, session)| session.away.is_some()).count() as u64;
         for tier in self.tiers() {
-            if !tier.live {
+            if tier.state != TierState::Live {
                 stats.tiers_hidden += 1;
                 continue;
             }
