@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from test_tiers import MEMORY, MIB, put_all, versions
+from contents import value
+from test_tiers import MEMORY, MIB, files, put_all, versions, wait_read
 
 from pool import binary, wait_for
 
@@ -107,3 +109,91 @@ def test_tiers_whose_owner_is_away_are_forgotten_with_all_others(with_folders):
     pool.nodes[0].start()
     wait_for("another tier", lambda: pool.metric("mooncake_tiers_live") == 1)
     assert versions(store, keys) == [-1] * len(keys)
+
+
+def test_a_store_with_two_paths_writes_reads_and_takes_over_a_tier_on_each(with_folders, tmp_path):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    limit = 512 * MIB
+    pool, single = with_folders(
+        tiers=2,
+        MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS=",".join(map(str, paths)),
+        MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=str(limit),
+    )
+    store = pool.store()
+    keys = [f"k{number}" for number in range(160)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    assert not single.exists(), "the one path is passed over"
+    before = {one["uuid"]: one for one in listed(pool)}
+    assert [len(uuids(path)) for path in paths] == [1, 1]
+    assert uuids(paths[0]) | uuids(paths[1]) == set(before)
+    assert {one["capacity_bytes"] for one in before.values()} == {limit // 2}
+    # Both have their part, and all of it is read, most of it from the disks.
+    assert min(one["records"] for one in before.values()) >= len(keys) // 4
+    assert versions(store, keys) == [0] * len(keys)
+    far = pool.process(env={"MC_SHM": "0"})
+    assert far.call("get_batch", keys[:40]) == [value(key, MIB) for key in keys[:40]]
+    # The next process takes both over.
+    pool.nodes[0].kill()
+    pool.nodes[0].start()
+    wait_read(store, keys)
+    assert versions(store, keys) == [0] * len(keys)
+    assert {one["uuid"]: one["records"] for one in listed(pool)} == {
+        uuid: one["records"] for uuid, one in before.items()
+    }
+    assert pool.nodes[0].terminate() == 0
+    # With one of its disks gone it has what the other one has.
+    lost = next(iter(uuids(paths[0])))
+    shutil.rmtree(paths[0])
+    pool.nodes[0].start()
+    wait_for("two tiers", lambda: pool.metric("mooncake_tiers_live") == 2)
+    left = len(keys) - before[lost]["records"]
+    # A reader asks for new endpoints once a second at most.
+    wait_for("what the other disk has", lambda: versions(store, keys).count(0) == left)
+    assert versions(store, keys).count(-1) == before[lost]["records"]
+    assert tier(pool, "forget", lost).returncode == 0
+
+
+def test_a_full_disk_of_two_stops_neither_and_forgetting_one_tier_leaves_the_other(with_folders, tmp_path):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    limit = 384 * MIB
+    pool, _ = with_folders(
+        tiers=2,
+        MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS=",".join(map(str, paths)),
+        MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=str(limit),
+    )
+    store = pool.store()
+    keys = [f"k{number}" for number in range(600)]
+    for start in range(0, len(keys), 50):
+        put_all(store, keys[start : start + 50], MIB)
+        for path in paths:
+            assert sum(file.stat().st_size for file in files(path)) <= limit // 2
+    read = versions(store, keys)
+    assert None not in read
+    assert read[-50:] == [0] * 50
+    assert read.count(0) >= 250, "most of both is in use"
+    [uuid] = uuids(paths[0])
+    assert tier(pool, "forget", uuid).returncode == 0
+    wait_for("another tier", lambda: pool.metric("mooncake_tiers_live") == 2)
+    [kept] = uuids(paths[1])
+    assert kept in {one["uuid"] for one in listed(pool)}
+    after = versions(store, keys)
+    assert None not in after
+    assert 0 < after.count(0) < read.count(0)
+    assert len(uuids(paths[0])) == 2
+
+
+def test_a_path_that_is_named_twice_or_cannot_be_used_is_refused(shared_cluster, tmp_path, monkeypatch):
+    from mooncake.store import MooncakeDistributedStore
+
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    for paths, said in ((f"{tmp_path},{tmp_path}/", "there twice"), (f"{tmp_path}/one,{in_the_way}", str(in_the_way))):
+        monkeypatch.setenv("MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS", paths)
+        store = MooncakeDistributedStore()
+        code = store.setup(
+            "127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", shared_cluster.master.addr, enable_ssd_offload=True
+        )
+        assert code != 0
+        assert said in store.last_error()
+        store.close()

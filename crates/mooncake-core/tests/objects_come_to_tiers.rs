@@ -195,6 +195,55 @@ fn what_was_committed_before_a_tier_was_live_is_written_too() {
 }
 
 #[test]
+fn several_tiers_of_a_session_share_what_is_written_and_one_that_refuses_gets_none() {
+    let (mut pool, owner, _) = pool(Config::default());
+    // Committed before the second one is Live, and after.
+    pool.core.leave_tier(pool.now, owner, tier_uuid(1));
+    (0..8).for_each(|nth| _ = pool.put(owner, &format!("earlier-{nth}"), KIB));
+    pool.mount_tier(owner, 1, false, whole([])).unwrap();
+    pool.mount_tier(owner, 2, true, whole([])).unwrap();
+    (0..8).for_each(|nth| _ = pool.put(owner, &format!("later-{nth}"), KIB));
+    pool.pass(20);
+    let orders_of = |pool: &mut Pool| {
+        let mut of_tier = BTreeMap::<TierUuid, Vec<Rid>>::new();
+        pool.pushes.retain(|(_, push)| match push {
+            Push::TierOrder { tier, rid, .. } => {
+                of_tier.entry(*tier).or_default().push(*rid);
+                false
+            }
+            _ => true,
+        });
+        of_tier
+    };
+    let mut next = [0, 0];
+    for _ in 0..4 {
+        // An eighth of the segment is under order at a time, half of it on each tier.
+        let orders = orders_of(&mut pool);
+        for (number, next) in [1, 2].into_iter().zip(&mut next) {
+            let rids = orders.get(&tier_uuid(number)).map_or(&[][..], |rids| rids);
+            let written: Vec<_> = rids.iter().zip(*next..).map(|(rid, at)| (*rid, Some(at))).collect();
+            *next += written.len() as u64;
+            pool.written(owner, number, &written);
+        }
+        pool.pass(20);
+    }
+    let records: Vec<u64> = pool.core.tiers().map(|view| view.records).collect();
+    assert_eq!(records.iter().sum::<u64>(), 16, "what was put before the second one was Live, too");
+    assert!(records.iter().all(|records| *records >= 6), "{records:?}");
+    // The disk of one does not let it write.
+    let answered = OrdersAnswered { window: 0, ..OrdersAnswered::default() };
+    pool.core.orders_answered(pool.now, owner, tier_uuid(1), &answered, &mut pool.fx);
+    pool.collect();
+    (0..8).for_each(|nth| _ = pool.put(owner, &format!("then-{nth}"), KIB));
+    pool.pass(20);
+    assert_eq!(
+        orders_of(&mut pool).into_iter().map(|(tier, rids)| (tier, rids.len())).collect::<Vec<_>>(),
+        [(tier_uuid(2), 8)]
+    );
+    pool.check();
+}
+
+#[test]
 fn clients_that_know_no_tiers_see_what_is_in_memory_and_replace_the_rest() {
     let (mut pool, session, _) = pool(Config::default());
     pool.put(session, "k", 4 * KIB);

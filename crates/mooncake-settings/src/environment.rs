@@ -77,10 +77,16 @@ pub const VARIABLES: &[Setting] = &[
         "folder in which a client keeps its tier, where it keeps one; made if it is not there",
     ),
     Setting::supported(
+        "MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS",
+        Type::Text,
+        "",
+        "instead: folders on several disks, with commas between them; a client keeps a tier in each",
+    ),
+    Setting::supported(
         "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES",
         Type::Whole(1, u64::MAX as i128),
         "",
-        "most bytes of a tier's files; none: nine tenths of the file system",
+        "most bytes of a client's tiers, which share them evenly; none: nine tenths of each file system",
     ),
     Setting::no_effect(
         "MC_RPC_TIMEOUT_MS",

@@ -75,6 +75,7 @@ fn waited_for(tier: &StoreTier, options: &TierOptions, surroundings: &Surroundin
 
 pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFolder>, surroundings: &Surroundings) {
     let Some(folder) = folder.or_else(|| waited_for(tier, &options, surroundings)) else { return };
+    tier.is_of(Some(folder.uuid));
     let (records, access_key) = (records_of(&folder), random_key().unwrap_or(1));
     let mut driver = Driver {
         tier,
@@ -100,6 +101,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         for word in tier.heard(rest) {
             match word {
                 Word::Close => closing = closing.or(Some(Instant::now() + CLOSE_LIMIT)),
+                // It came while this thread had another folder.
                 Word::Gone(uuid) if uuid != driver.folder.uuid => {}
                 // One that is Gone is mounted no more: the master's answer has another one begun.
                 Word::Mount | Word::Gone(_) => {
@@ -177,6 +179,7 @@ impl Driver<'_> {
             Ok(folder) => {
                 self.serve_no_more();
                 self.records = records_of(&folder);
+                self.tier.is_of(Some(folder.uuid));
                 drop(std::mem::replace(&mut self.folder, folder).tier.into_lock());
                 self.serve();
                 self.mount_at = Some(Instant::now());
