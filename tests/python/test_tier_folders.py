@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -197,3 +199,37 @@ def test_a_path_that_is_named_twice_or_cannot_be_used_is_refused(shared_cluster,
         assert code != 0
         assert said in store.last_error()
         store.close()
+
+
+def test_tiers_of_two_stores_below_one_path_stay_within_their_common_limit(with_folders):
+    limit = 320 * MIB
+    pool, folder = with_folders(nodes=2, MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES=str(limit))
+    store = pool.store()
+
+    def taken() -> int:
+        blocks = 0
+        for file in files(folder):
+            with contextlib.suppress(FileNotFoundError):
+                blocks += file.stat().st_blocks
+        return blocks * 512
+
+    assert {one["capacity_bytes"] for one in listed(pool)} == {limit}
+    keys = [f"k{number}" for number in range(800)]
+    for start in range(0, len(keys), 20):
+        put_all(store, keys[start : start + 20], MIB)
+        assert taken() <= limit
+    assert all(one["records"] > 0 for one in listed(pool))
+    read = versions(store, keys)
+    assert None not in read
+    assert read[-40:] == [0] * 40
+    assert read.count(0) >= 160, "half of the limit is in use, and memory"
+    assert pool.metric("mooncake_evicted_unwritten_objects_total") <= len(keys) // 20
+    # A folder that is of no use counts, and where it has all, no put fails and nothing else is given up.
+    there = sum(one["records"] for one in listed(pool))
+    left_over = folder / "mooncake-left-over"
+    left_over.mkdir(mode=0o700)
+    with (left_over / f"{7:016x}.records").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, limit + MIB)
+    put_all(store, [f"new{number}" for number in range(120)], MIB)
+    assert versions(store, ["new119"]) == [0]
+    assert sum(one["records"] for one in listed(pool)) >= there // 2

@@ -68,6 +68,8 @@ pub struct TierOptions {
     pub path: PathBuf,
     /// Most bytes of its files; none: nine tenths of the file system.
     pub bytes: Option<u64>,
+    /// Most bytes that the files of all tiers below the path have, whoever owns them; none: no such limit.
+    pub bytes_below_path: Option<u64>,
     /// Bytes of one file; none: a 64th of all, 16 to 256 MiB.
     pub file_bytes: Option<u64>,
     /// Folders of other clusters are left as they are.
@@ -100,7 +102,13 @@ fn tier_paths(path: &str, var: impl Fn(&str) -> Option<String>) -> Result<Vec<St
 impl TierOptions {
     /// Below that path, with the defaults for all else.
     pub fn new(path: impl Into<PathBuf>) -> TierOptions {
-        TierOptions { path: path.into(), bytes: None, file_bytes: None, cluster_id: String::new() }
+        TierOptions {
+            path: path.into(),
+            bytes: None,
+            bytes_below_path: None,
+            file_bytes: None,
+            cluster_id: String::new(),
+        }
     }
 }
 
@@ -141,7 +149,8 @@ impl StoreOptions {
 
     /// With tiers: one below that path, or, if it is empty, one below each of those of
     /// `MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS`, or below that of `MOONCAKE_OFFLOAD_FILE_STORAGE_PATH`; of
-    /// `MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES` at most, all together.
+    /// `MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES` at most, all together, and with those of other processes below one
+    /// path of `MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES`.
     pub fn with_tier(self, path: &str) -> Result<Self, StoreError> {
         self.with_tier_of(path, variable)
     }
@@ -151,7 +160,14 @@ impl StoreOptions {
         let bytes = parsed::<u64>("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", &var)?;
         let cluster_id = self.cluster_id.clone().unwrap_or_default();
         let share = bytes.map(|bytes| bytes / paths.len() as u64);
-        let tier = |path| TierOptions { bytes: share, cluster_id: cluster_id.clone(), ..TierOptions::new(path) };
+        let bytes_below_path =
+            parsed::<u64>("MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", &var)?.filter(|bytes| *bytes > 0);
+        let tier = |path| TierOptions {
+            bytes: share,
+            bytes_below_path,
+            cluster_id: cluster_id.clone(),
+            ..TierOptions::new(path)
+        };
         self.tiers = paths.into_iter().map(tier).collect();
         Ok(self)
     }
@@ -356,6 +372,10 @@ mod tests {
             let limited = tier_of(path, &[LIMIT, PATHS]).unwrap();
             assert_eq!(limited.iter().map(|tier| tier.bytes).collect::<Vec<_>>(), shares);
             assert!(limited.iter().all(|tier| tier.cluster_id == "c"));
+        }
+        for (value, limit) in [("0", None), ("2000", Some(2000))] {
+            let limited = tier_of("", &[PATHS, ("MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", value)]).unwrap();
+            assert!(limited.iter().all(|tier| tier.bytes_below_path == limit), "of each path: {limited:?}");
         }
         let error = tier_of("/a", &[("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", "1 GB")]).unwrap_err();
         assert!(error.to_string().contains("TOTAL_SIZE_LIMIT"), "{error}");

@@ -88,6 +88,12 @@ pub const VARIABLES: &[Setting] = &[
         "",
         "most bytes of a client's tiers, which share them evenly; none: nine tenths of each file system",
     ),
+    Setting::supported(
+        "MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES",
+        Type::Whole(0, u64::MAX as i128),
+        "0",
+        "most bytes that the tiers of all processes below one path take of the disk together; 0: no such limit",
+    ),
     Setting::no_effect(
         "MC_RPC_TIMEOUT_MS",
         Type::Text,

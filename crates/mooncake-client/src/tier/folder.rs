@@ -9,6 +9,7 @@ use mooncake_os::{ProcessIdentity, random_bytes};
 use mooncake_tier::address::{BLOCK, FILES_MIN, Geometry};
 use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::folder::Folder;
+use mooncake_tier::medium::shared_limit::SharedLimit;
 use mooncake_tier::owner::TierOwner;
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
@@ -131,7 +132,7 @@ fn take_over(
         return Ok(None);
     }
     let of_log = *of_log;
-    let folder = Folder::new(path).map_err(disk("open the folder"))?;
+    let folder = Folder::new(path).map_err(disk("open the folder"))?.limited(shared_limit(options));
     let mut tier = found.take(folder.clone(), owner.clone(), slots)?;
     _ = fs::remove_file(path.join(UNKNOWN));
     if of_log == 0 {
@@ -192,7 +193,7 @@ fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Resu
     let (uuid, secret) = (random_bytes().map_err(disk("draw a UUID"))?, random_bytes().map_err(disk("draw a secret"))?);
     let uuid = TierUuid(uuid);
     let path = options.path.join(format!("{PREFIX}{uuid}"));
-    let folder = Folder::new(&path).map_err(disk("make the folder"))?;
+    let folder = Folder::new(&path).map_err(disk("make the folder"))?.limited(shared_limit(options));
     let made = (|| {
         let capacity = capacity_of(options, &folder, 0).map_err(disk("measure the file system"))?;
         let geometry = match options.file_bytes {
@@ -230,9 +231,14 @@ fn into_folder(
     Ok(TierFolder { path: path.to_owned(), folder, tier, uuid, secret, geometry, capacity })
 }
 
-/// The least of the limit given and nine tenths of what the file system has for it.
+fn shared_limit(options: &TierOptions) -> Option<SharedLimit> {
+    options.bytes_below_path.map(|bytes| SharedLimit { below: options.path.clone(), bytes })
+}
+
+/// The least of the limits given and nine tenths of what the file system has for it.
 fn capacity_of(options: &TierOptions, folder: &Folder, used: u64) -> std::io::Result<u64> {
     let room = folder.room()?;
     let share = room.total / SHARE.1 * SHARE.0;
-    Ok(options.bytes.unwrap_or(u64::MAX).min(share).min(room.free + used))
+    let limits = [options.bytes, options.bytes_below_path].into_iter().flatten();
+    Ok(limits.fold(share.min(room.free + used), u64::min))
 }
