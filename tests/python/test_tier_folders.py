@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,14 @@ def listed(pool) -> list[dict]:
 
 def uuids(folder: Path) -> set[str]:
     return {path.name.removeprefix("mooncake-") for path in folder.glob("mooncake-*")}
+
+
+def take(folder: Path, size: int) -> None:
+    """A folder that is of no use, and that nothing deletes, has so many bytes."""
+    left_over = folder / "mooncake-left-over"
+    left_over.mkdir(mode=0o700)
+    with (left_over / f"{7:016x}.records").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
 
 
 def test_a_tier_in_use_is_forgotten_and_its_owner_begins_another(with_folders):
@@ -226,10 +235,34 @@ def test_tiers_of_two_stores_below_one_path_stay_within_their_common_limit(with_
     assert pool.metric("mooncake_evicted_unwritten_objects_total") <= len(keys) // 20
     # A folder that is of no use counts, and where it has all, no put fails and nothing else is given up.
     there = sum(one["records"] for one in listed(pool))
-    left_over = folder / "mooncake-left-over"
-    left_over.mkdir(mode=0o700)
-    with (left_over / f"{7:016x}.records").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, limit + MIB)
+    take(folder, limit + MIB)
     put_all(store, [f"new{number}" for number in range(120)], MIB)
     assert versions(store, ["new119"]) == [0]
     assert sum(one["records"] for one in listed(pool)) >= there // 2
+
+
+def test_a_folder_that_no_log_knows_goes_after_an_hour_where_its_room_is_needed(with_folders):
+    limit = 320 * MIB
+    pool, folder = with_folders(MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES=str(limit))
+    put_all(pool.store(), [f"k{number}" for number in range(60)], MIB)
+    [uuid] = uuids(folder)
+    assert tier(pool, "forget", uuid).returncode == 0
+    unknown = folder / f"mooncake-{uuid}"
+    wait_for("the folder to be marked", (unknown / "unknown").exists)
+
+    def look_again(hours_ago: float) -> None:
+        pool.nodes[0].terminate()
+        then = time.time() - hours_ago * 3600
+        os.utime(unknown / "unknown", (then, then))
+        pool.nodes[0].start()
+        wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+
+    look_again(2)
+    assert versions(pool.store(), ["k0"]) == [-1]
+    assert unknown.exists(), "there is room for a day"
+    take(folder, limit)
+    look_again(0.5)
+    assert unknown.exists(), "not before an hour"
+    assert len(uuids(folder)) == 3, "the next process takes its own again, and not what is forgotten"
+    look_again(2)
+    wait_for("the folder to be deleted", lambda: not unknown.exists())

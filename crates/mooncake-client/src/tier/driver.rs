@@ -182,7 +182,8 @@ impl Driver<'_> {
                 self.tier.is_of(Some(folder.uuid));
                 drop(std::mem::replace(&mut self.folder, folder).tier.into_lock());
                 self.serve();
-                self.mount_at = Some(Instant::now());
+                // The day that the other one has begins with the next look.
+                (self.mount_at, self.looked_at) = (Some(Instant::now()), None);
             }
             Err(error) => {
                 self.useless.pop();

@@ -24,7 +24,8 @@ const SHARE: (u64, u64) = (9, 10);
 
 const PREFIX: &str = "mooncake-";
 
-/// A file in a folder that no log of this pool knows: its age says for how long that was seen.
+/// A file in a folder that no log of this pool knows: its age says for how long that was seen, and it has the id of the
+/// log that did not know it.
 const UNKNOWN: &str = "unknown";
 
 /// A folder is deleted when it was unknown for so long.
@@ -33,7 +34,7 @@ const KEPT_UNKNOWN: Duration = Duration::from_secs(24 * 60 * 60);
 /// One whose room is needed.
 const KEPT_UNKNOWN_SHORT: Duration = Duration::from_secs(60 * 60);
 
-/// Room is short if less than that part of the file system is free.
+/// Room is short if less than that part of the file system, or of what all tiers below the path may have, is free.
 const SHORT_PART: u64 = 20;
 
 /// A tier that this process has.
@@ -131,6 +132,10 @@ fn take_over(
         tracing::info!(path = %path.display(), cluster_id = of_cluster, "a tier of another pool is left as it is");
         return Ok(None);
     }
+    // This log has forgotten it, and would say so again.
+    if is_marked(path, log_id) {
+        return Ok(None);
+    }
     let of_log = *of_log;
     let folder = Folder::new(path).map_err(disk("open the folder"))?.limited(shared_limit(options));
     let mut tier = found.take(folder.clone(), owner.clone(), slots)?;
@@ -163,18 +168,22 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless
         Err(TierError::InUse) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let is_known = found.superblock.log_id == log_id && !is_useless || found.superblock.log_id == 0;
+    let is_forgotten = is_useless || is_marked(path, log_id);
+    let is_known = found.superblock.log_id == log_id && !is_forgotten || found.superblock.log_id == 0;
     if found.superblock.cluster_id != options.cluster_id || is_known {
         return Ok(());
     }
     let mark = path.join(UNKNOWN);
-    let Ok(about) = fs::metadata(&mark) else {
-        return fs::write(&mark, "").map_err(disk("mark the folder"));
+    let about = fs::metadata(&mark).ok().filter(|_| !is_useless || is_marked(path, log_id));
+    let Some(about) = about else {
+        return fs::write(&mark, marked_by(log_id)).map_err(disk("mark the folder"));
     };
     let age = about.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
+    let folder = folder.limited(shared_limit(options));
     let room = folder.room().map_err(disk("measure the file system"))?;
-    let kept = if room.free < room.total / SHORT_PART { KEPT_UNKNOWN_SHORT } else { KEPT_UNKNOWN };
-    if age < kept {
+    let least_left = options.bytes_below_path.map(|bytes| (bytes / SHORT_PART) as i64);
+    let is_short = room.free < room.total / SHORT_PART || room.left < least_left;
+    if age < if is_short { KEPT_UNKNOWN_SHORT } else { KEPT_UNKNOWN } {
         return Ok(());
     }
     tracing::info!(path = %path.display(), "a tier that no log of this pool knows is deleted");
@@ -186,6 +195,16 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless
     }
     // It stays if there is anything else in it.
     fs::remove_dir(path).map_err(disk("delete the folder"))
+}
+
+/// What a mark has that was made as this log did not know the folder.
+fn marked_by(log_id: u64) -> String {
+    format!("{log_id:016x}\n")
+}
+
+/// Whether this log was seen not to know the folder, by whichever process.
+fn is_marked(path: &Path, log_id: u64) -> bool {
+    fs::read_to_string(path.join(UNKNOWN)).is_ok_and(|mark| mark == marked_by(log_id))
 }
 
 fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Result<TierFolder, TierError> {
