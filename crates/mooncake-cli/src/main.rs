@@ -16,6 +16,7 @@ mod proxy_lists;
 mod service;
 mod signals;
 mod state;
+mod tier;
 mod topology_dump;
 
 use std::process::ExitCode;
@@ -40,6 +41,8 @@ mooncake: a distributed KV-cache pool for LLM inference
   mooncake topology-dump    network devices near memory (also: transfer_engine_topology_dump)
   mooncake state ls         what masters have left on this machine: state folders, witnesses
   mooncake state gc         removes what is not in use of that
+  mooncake tier list        tiers that a master knows
+  mooncake tier forget      has it forget one that is gone for good, or all
   mooncake version          version of this binary
   mooncake help             this text
 
@@ -81,6 +84,13 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        "tier" => match tier::run(args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                logging::print_stderr(&format!("mooncake tier: {error}\n"));
+                ExitCode::FAILURE
+            }
+        },
         "version" | "--version" | "-V" => alone("version", args, concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n")),
         "help" | "--help" | "-h" => alone("help", args, HELP),
         "" => {
@@ -100,7 +110,8 @@ fn alone(command: &str, mut words: impl Iterator<Item = String>, text: &str) -> 
         say(text);
         return ExitCode::SUCCESS;
     };
-    let has_flag = HELP.contains(&format!("  mooncake {word} ")) && (command, &*word) != ("version", "state");
+    let has_version = !matches!(&*word, "state" | "tier");
+    let has_flag = HELP.contains(&format!("  mooncake {word} ")) && (command != "version" || has_version);
     let meant = if has_flag { format!("{word} --{command}") } else { command.to_owned() };
     logging::print_stderr(&format!(
         "mooncake {command}: unexpected argument {word:?}; did you mean mooncake {meant}?\n"

@@ -22,7 +22,7 @@ use crate::segments::directory::MetSegments;
 use crate::segments::owner::{Backing, Ownership, SegmentOwner};
 use crate::segments::owner_events::OwnerEvents;
 use crate::segments::server::serve;
-use crate::tier::{StoreTier, Surroundings};
+use crate::tier::Surroundings;
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -90,12 +90,10 @@ impl Inner {
         Ok(self.shared.owner.get_or_init(|| owner).clone())
     }
 
-    /// Has this store keep a tier from now on.
+    /// Has this store keep one more tier from now on.
     pub(crate) fn start_tier(&self, options: &TierOptions) -> Result<(), StoreError> {
         let (control, owner) = (self.shared.control.clone(), self.owner()?);
-        // It hears what the anchor says from before it is mounted on.
-        let tier = self.shared.tier.get_or_init(StoreTier::new);
-        tier.start(options, Surroundings { control, owner, reach: self.shared.clone() })
+        self.shared.tiers.start(options, Surroundings { control, owner, reach: self.shared.clone() })
     }
 
     pub(crate) fn timer(&self) -> Option<Timer<'_>> {

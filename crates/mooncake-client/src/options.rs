@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ pub struct StoreOptions {
     pub metric_bandwidth: bool,
     /// Told with all metrics. `MC_STORE_CLUSTER_ID`.
     pub cluster_id: Option<String>,
-    /// A folder behind the memory.
-    pub tier: Option<TierOptions>,
+    /// Folders behind the memory.
+    pub tiers: Vec<TierOptions>,
     /// Ends calls that wait.
     pub interrupted: Option<InterruptHook>,
 }
@@ -68,6 +68,8 @@ pub struct TierOptions {
     pub path: PathBuf,
     /// Most bytes of its files; none: nine tenths of the file system.
     pub bytes: Option<u64>,
+    /// Most bytes that the files of all tiers below the path have, whoever owns them; none: no such limit.
+    pub bytes_below_path: Option<u64>,
     /// Bytes of one file; none: a 64th of all, 16 to 256 MiB.
     pub file_bytes: Option<u64>,
     /// Folders of other clusters are left as they are.
@@ -76,12 +78,36 @@ pub struct TierOptions {
     pub close_limit: Duration,
 }
 
+/// Below which paths a store has its tiers: at least one.
+fn tier_paths(path: &str, var: impl Fn(&str) -> Option<String>) -> Result<Vec<String>, StoreError> {
+    const SEVERAL: &str = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS";
+    if !path.is_empty() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let named = var(SEVERAL).unwrap_or_default();
+    let mut paths: Vec<String> = Vec::new();
+    for path in named.split(',').map(str::trim).filter(|path| !path.is_empty()) {
+        // Two tiers on one disk write no faster than one, and would share its room.
+        if paths.iter().any(|other| Path::new(other) == Path::new(path)) {
+            let problem = format!("{SEVERAL}={named:?}: {path} is there twice; name each path once, a disk each");
+            return Err(Cause::InvalidParams(problem).into());
+        }
+        paths.push(path.to_owned());
+    }
+    if paths.is_empty() {
+        let one = var("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH").filter(|path| !path.is_empty());
+        paths.push(one.unwrap_or_else(|| TIER_PATH.to_owned()));
+    }
+    Ok(paths)
+}
+
 impl TierOptions {
     /// Below that path, with the defaults for all else.
     pub fn new(path: impl Into<PathBuf>) -> TierOptions {
         TierOptions {
             path: path.into(),
             bytes: None,
+            bytes_below_path: None,
             file_bytes: None,
             cluster_id: String::new(),
             close_limit: CLOSE_LIMIT,
@@ -117,7 +143,7 @@ impl StoreOptions {
             metric_interval: None,
             metric_bandwidth: false,
             cluster_id: None,
-            tier: None,
+            tiers: Vec::new(),
             interrupted: None,
         }
     }
@@ -127,22 +153,31 @@ impl StoreOptions {
         self.overlaid(variable)
     }
 
-    /// With a tier: below that path, or, if it is empty, where `MOONCAKE_OFFLOAD_FILE_STORAGE_PATH` says; of
-    /// `MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES` at most.
+    /// With tiers: one below that path, or, if it is empty, one below each of those of
+    /// `MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS`, or below that of `MOONCAKE_OFFLOAD_FILE_STORAGE_PATH`; of
+    /// `MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES` at most, all together, and with those of other processes below one
+    /// path of `MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES`.
     pub fn with_tier(self, path: &str) -> Result<Self, StoreError> {
         self.with_tier_of(path, variable)
     }
 
     fn with_tier_of(mut self, path: &str, var: impl Fn(&str) -> Option<String>) -> Result<Self, StoreError> {
-        let named = var("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH").filter(|path| !path.is_empty());
-        let path = if path.is_empty() { named.unwrap_or_else(|| TIER_PATH.to_owned()) } else { path.to_owned() };
-        let mut tier = TierOptions::new(path);
-        tier.bytes = parsed::<u64>("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", &var)?;
-        if let Some(seconds) = parsed::<u32>("MOONCAKE_OFFLOAD_CLOSE_SECONDS", &var)? {
-            tier.close_limit = Duration::from_secs(seconds.into());
-        }
-        tier.cluster_id = self.cluster_id.clone().unwrap_or_default();
-        self.tier = Some(tier);
+        let paths = tier_paths(path, &var)?;
+        let bytes = parsed::<u64>("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", &var)?;
+        let cluster_id = self.cluster_id.clone().unwrap_or_default();
+        let share = bytes.map(|bytes| bytes / paths.len() as u64);
+        let bytes_below_path =
+            parsed::<u64>("MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", &var)?.filter(|bytes| *bytes > 0);
+        let close_limit = parsed::<u32>("MOONCAKE_OFFLOAD_CLOSE_SECONDS", &var)?;
+        let close_limit = close_limit.map_or(CLOSE_LIMIT, |seconds| Duration::from_secs(seconds.into()));
+        let tier = |path| TierOptions {
+            close_limit,
+            bytes: share,
+            bytes_below_path,
+            cluster_id: cluster_id.clone(),
+            ..TierOptions::new(path)
+        };
+        self.tiers = paths.into_iter().map(tier).collect();
         Ok(self)
     }
 
@@ -326,14 +361,31 @@ mod tests {
             options.cluster_id = Some("c".into());
             options
                 .with_tier_of(path, |name| pairs.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone()))
-                .map(|options| options.tier.unwrap())
+                .map(|options| options.tiers)
         };
         const PATH: (&str, &str) = ("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "/b");
-        assert_eq!(tier_of("/a", &[PATH]).unwrap().path, PathBuf::from("/a"));
-        assert_eq!(tier_of("", &[PATH]).unwrap().path, PathBuf::from("/b"));
-        assert_eq!(tier_of("", &[]).unwrap().path, PathBuf::from(TIER_PATH));
-        let limited = tier_of("/a", &[("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", "1000")]).unwrap();
-        assert_eq!((limited.bytes, limited.cluster_id.as_str()), (Some(1000), "c"));
+        const PATHS: (&str, &str) = ("MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS", "/c, /d,");
+        const LIMIT: (&str, &str) = ("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", "1000");
+        let paths_of = |path: &str, pairs: &[(&str, &str)]| -> Vec<PathBuf> {
+            tier_of(path, pairs).unwrap().into_iter().map(|tier| tier.path).collect()
+        };
+        assert_eq!(paths_of("/a", &[PATH, PATHS]), [PathBuf::from("/a")]);
+        assert_eq!(paths_of("", &[PATH]), [PathBuf::from("/b")]);
+        assert_eq!(paths_of("", &[PATH, PATHS]), [PathBuf::from("/c"), PathBuf::from("/d")]);
+        assert_eq!(paths_of("", &[PATH, (PATHS.0, " , ")]), [PathBuf::from("/b")]);
+        assert_eq!(paths_of("", &[]), [PathBuf::from(TIER_PATH)]);
+        let twice = tier_of("", &[(PATHS.0, "/c,/d,/c/")]).unwrap_err().to_string();
+        assert!(twice.contains(PATHS.0) && twice.contains("/c/ is there twice"), "{twice}");
+        // What is named is all that a store may take, however many disks it lies on.
+        for (path, shares) in [("/a", vec![Some(1000)]), ("", vec![Some(500), Some(500)])] {
+            let limited = tier_of(path, &[LIMIT, PATHS]).unwrap();
+            assert_eq!(limited.iter().map(|tier| tier.bytes).collect::<Vec<_>>(), shares);
+            assert!(limited.iter().all(|tier| tier.cluster_id == "c"));
+        }
+        for (value, limit) in [("0", None), ("2000", Some(2000))] {
+            let limited = tier_of("", &[PATHS, ("MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", value)]).unwrap();
+            assert!(limited.iter().all(|tier| tier.bytes_below_path == limit), "of each path: {limited:?}");
+        }
         let error = tier_of("/a", &[("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", "1 GB")]).unwrap_err();
         assert!(error.to_string().contains("TOTAL_SIZE_LIMIT"), "{error}");
     }

@@ -304,7 +304,7 @@ impl Client {
             links,
             directory,
             owner,
-            tier: OnceLock::new(),
+            tiers: crate::tier::StoreTiers::default(),
             put_sessions: Mutex::default(),
             name: "host:1".into(),
             process,

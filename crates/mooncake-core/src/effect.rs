@@ -60,9 +60,9 @@ pub enum Push {
     /// To an owner: obey this epoch, fence the older ones.
     TakeEpoch(Epoch),
     /// To every session: a segment is Gone; its memory is to be given back, but for
-    /// the pinned extents.
+    /// the pinned extents. Or a tier is, whose UUID stands for a segment's: its owner begins another one.
     SegmentGone {
-        /// The segment.
+        /// The segment, or the tier.
         uuid: SegmentUuid,
         /// Its number.
         number: SegmentNo,

@@ -92,7 +92,7 @@ pub use operations::orders::{OrdersAnswered, Written};
 pub use operations::promote::Promoted;
 pub use operations::remove::{Candidate, KeysCursor, RemoveAll};
 pub use operations::stats::Stats;
-pub use operations::tiers::{TierMount, TierMounted, TierView};
+pub use operations::tiers::{TierMount, TierMounted, TierState, TierView};
 pub use record::{Record, RecordRef};
 pub use request::{
     EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutStarted, Refused, Remembered, RemoveOutcome,

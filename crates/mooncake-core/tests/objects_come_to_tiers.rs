@@ -8,7 +8,7 @@ use mooncake_core::{
     Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutStarted, Refused, RemoveOutcome,
     SegmentNo, Sight, StartOutcome, TierMount, TierProof, TierSpec, Verdict,
 };
-use mooncake_ids::{Rid, SessionId, TIER_BLOCK};
+use mooncake_ids::{Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use pool::tiers::{WINDOW, WithTiers, spec, tier_uuid, whole};
 use pool::{KIB, Pool, placed, plain};
 
@@ -68,6 +68,55 @@ fn what_was_committed_before_a_tier_was_live_is_written_too() {
     assert_eq!(keys.iter().skip(1).cloned().collect::<BTreeSet<_>>(), (0..6).map(number).collect());
     pool.pass(20);
     assert!(pool.orders(owner).is_empty(), "none is ordered twice");
+}
+
+#[test]
+fn several_tiers_of_a_session_share_what_is_written_and_one_that_refuses_gets_none() {
+    let (mut pool, owner, _) = pool(Config::default());
+    // Committed before the second one is Live, and after.
+    pool.core.leave_tier(pool.now, owner, tier_uuid(1));
+    (0..8).for_each(|nth| _ = pool.put(owner, &format!("earlier-{nth}"), KIB));
+    pool.mount_tier(owner, 1, false, whole([])).unwrap();
+    pool.mount_tier(owner, 2, true, whole([])).unwrap();
+    (0..8).for_each(|nth| _ = pool.put(owner, &format!("later-{nth}"), KIB));
+    pool.pass(20);
+    let orders_of = |pool: &mut Pool| {
+        let mut of_tier = BTreeMap::<TierUuid, Vec<Rid>>::new();
+        pool.pushes.retain(|(_, push)| match push {
+            Push::TierOrder { tier, rid, .. } => {
+                of_tier.entry(*tier).or_default().push(*rid);
+                false
+            }
+            _ => true,
+        });
+        of_tier
+    };
+    let mut next = [0, 0];
+    for _ in 0..4 {
+        // An eighth of the segment is under order at a time, half of it on each tier.
+        let orders = orders_of(&mut pool);
+        for (number, next) in [1, 2].into_iter().zip(&mut next) {
+            let rids = orders.get(&tier_uuid(number)).map_or(&[][..], |rids| rids);
+            let written: Vec<_> = rids.iter().zip(*next..).map(|(rid, at)| (*rid, Some(at))).collect();
+            *next += written.len() as u64;
+            pool.written(owner, number, &written);
+        }
+        pool.pass(20);
+    }
+    let records: Vec<u64> = pool.core.tiers().map(|view| view.records).collect();
+    assert_eq!(records.iter().sum::<u64>(), 16, "what was put before the second one was Live, too");
+    assert!(records.iter().all(|records| *records >= 6), "{records:?}");
+    // The disk of one does not let it write.
+    let answered = OrdersAnswered { window: 0, ..OrdersAnswered::default() };
+    pool.core.orders_answered(pool.now, owner, tier_uuid(1), &answered, &mut pool.fx);
+    pool.collect();
+    (0..8).for_each(|nth| _ = pool.put(owner, &format!("then-{nth}"), KIB));
+    pool.pass(20);
+    assert_eq!(
+        orders_of(&mut pool).into_iter().map(|(tier, rids)| (tier, rids.len())).collect::<Vec<_>>(),
+        [(tier_uuid(2), 8)]
+    );
+    pool.check();
 }
 
 #[test]
@@ -493,6 +542,44 @@ fn a_tier_is_gone_when_it_was_hidden_for_its_retention_or_is_forgotten() {
     pool.pass(61_000);
     assert!(matches!(pool.mount_tier(session, 1, false, whole([0])), Err(Refused::TierUnknown(_))));
     assert_eq!((pool.core.tiers().count(), pool.core.objects()), (0, 1));
+    pool.check();
+}
+
+#[test]
+fn a_tier_in_use_may_be_forgotten_and_its_owner_is_told_and_says_nothing_that_counts_any_more() {
+    let (mut pool, session, number) = pool(Config::default());
+    for key in ["written", "ordered"] {
+        pool.put(session, key, KIB);
+        pool.pass(20);
+        if key == "written" {
+            assert_eq!(pool.write_all(session, 1, 0), 1);
+        }
+    }
+    let order = pool.orders(session).remove(0);
+    assert!(!pool.core.forget_tier(pool.now, tier_uuid(9), &mut pool.fx), "it is not known");
+    assert!(pool.core.forget_tier(pool.now, tier_uuid(1), &mut pool.fx));
+    pool.collect();
+    let told = Push::SegmentGone { uuid: SegmentUuid(tier_uuid(1).0), number, pinned: Vec::new() };
+    assert!(pool.pushes.contains(&(session, told)), "{:?}", pool.pushes);
+    assert_eq!((pool.core.tiers().count(), pool.replicas("written").len()), (0, 1), "what memory has stays");
+    // What its owner says before it has heard of it.
+    let stale = pool.core.stats().counters.stale_messages;
+    pool.written(session, 1, &[(order.rid, Some(1))]);
+    assert_eq!((pool.replicas("ordered").len(), pool.core.stats().counters.stale_messages), (1, stale + 1));
+    let origin = pool.origin(session);
+    let named = [("written".as_bytes(), order.rid)];
+    let judged = pool.core.reclaim(pool.now, origin, tier_uuid(1), 0, &named, &mut pool.fx);
+    assert!(matches!(judged, Err(Refused::TierUnknown(_))), "{judged:?}");
+    assert!(matches!(pool.core.reclaimed(session, tier_uuid(1), 0), Err(Refused::TierUnknown(_))));
+    // With what it has it is not mounted again. Another one is, and gets what is in memory.
+    assert!(matches!(pool.mount_tier(session, 1, false, whole([0])), Err(Refused::TierUnknown(_))));
+    pool.mount_tier(session, 2, true, whole([])).unwrap();
+    pool.pass(20);
+    assert_eq!(pool.write_all(session, 2, 0), 2);
+    assert_eq!((pool.replicas("written").len(), pool.replicas("ordered").len()), (2, 2));
+    pool.check();
+    pool.restart(None);
+    assert_eq!(pool.core.tiers().map(|view| view.spec.uuid).collect::<Vec<_>>(), [tier_uuid(2)]);
     pool.check();
 }
 

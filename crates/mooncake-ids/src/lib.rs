@@ -11,4 +11,4 @@ pub use granule::{GRANULE, TIER_BLOCK, granules};
 pub use rid::Rid;
 pub use segment_uuid::{NotSegmentUuid, SegmentUuid};
 pub use session_id::SessionId;
-pub use tier_uuid::TierUuid;
+pub use tier_uuid::{NotTierUuid, TierUuid};

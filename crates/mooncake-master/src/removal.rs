@@ -1,8 +1,9 @@
-//! Removals of many objects, in slices between which others have the core.
+//! Removals of many objects, in slices between which others have the core; and of tiers with what they have.
 
 use std::sync::Arc;
 
 use mooncake_core::{Candidate, Core, Effects, Origin, REMOVAL_SLOTS};
+use mooncake_ids::TierUuid;
 use tokio::sync::Semaphore;
 
 use crate::log::LogClosed;
@@ -73,15 +74,39 @@ pub async fn remove_matching(
     Ok(removal.removed())
 }
 
+/// Forgets these tiers, or all that there are; which of them were there, each with the records that objects had in it.
+pub async fn forget_tiers(shared: &Arc<Shared>, which: Option<TierUuid>) -> Result<Vec<(TierUuid, u64)>, LogClosed> {
+    let known = shared.read(|core, _| {
+        let named = core.tiers().filter(|view| which.is_none_or(|uuid| uuid == view.spec.uuid));
+        named.map(|view| (view.spec.uuid, view.records)).collect::<Vec<_>>()
+    });
+    let mut forgotten = Vec::new();
+    for (uuid, records) in known {
+        // One may have gone by itself meanwhile.
+        if shared.apply_async(|core, now, effects| core.forget_tier(now, uuid, effects)).await? {
+            tracing::info!(tier = %uuid, records, "tier forgotten, as an operator asked");
+            forgotten.push((uuid, records));
+        }
+    }
+    if !forgotten.is_empty() {
+        sync(shared).await?;
+    }
+    Ok(forgotten)
+}
+
+/// What was removed lies on disks that survive a power loss, so that its removal does as well (`docs/safety.md`, rule
+/// T10).
+async fn sync(shared: &Arc<Shared>) -> Result<(), LogClosed> {
+    let log = shared.log.clone();
+    // A task that did not end is one of a master that stops.
+    tokio::task::spawn_blocking(move || log.sync()).await.unwrap_or(Err(LogClosed))
+}
+
 /// What is left to do once all of it is removed.
 async fn end(shared: &Arc<Shared>, op: Op, removed: u64) -> Result<(), LogClosed> {
     shared.metrics.count(op, 1, 0);
     if removed > 0 && shared.read(|core, _| core.tiers().next().is_some()) {
-        // What was removed lies on disks that survive a power loss, so that its removal does as well
-        // (`docs/safety.md`, rule T10).
-        let log = shared.log.clone();
-        // A task that did not end is one of a master that stops.
-        tokio::task::spawn_blocking(move || log.sync()).await.unwrap_or(Err(LogClosed))?;
+        sync(shared).await?;
     }
     if let Some(freed) = shared.identity.after_bulk_free {
         // Takes its time with a large heap.

@@ -77,10 +77,22 @@ pub const VARIABLES: &[Setting] = &[
         "folder in which a client keeps its tier, where it keeps one; made if it is not there",
     ),
     Setting::supported(
+        "MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS",
+        Type::Text,
+        "",
+        "instead: folders on several disks, with commas between them; a client keeps a tier in each",
+    ),
+    Setting::supported(
         "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES",
         Type::Whole(1, u64::MAX as i128),
         "",
-        "most bytes of a tier's files; none: nine tenths of the file system",
+        "most bytes of a client's tiers, which share them evenly; none: nine tenths of each file system",
+    ),
+    Setting::supported(
+        "MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES",
+        Type::Whole(0, u64::MAX as i128),
+        "0",
+        "most bytes that the tiers of all processes below one path take of the disk together; 0: no such limit",
     ),
     Setting::supported(
         "MOONCAKE_OFFLOAD_CLOSE_SECONDS",

@@ -24,7 +24,7 @@ pub use command_line::{CommandLine, parse};
 pub use given::{Given, Source};
 pub use programs::{
     CLIENT, ENGINE_BENCH, ENGINE_SWEEP, MASTER, METADATA_SERVER, PROGRAMS, PROXY, Program, SHOW_LINK, STATE_GC,
-    STATE_LS, TOPOLOGY_DUMP,
+    STATE_LS, TIER_FORGET, TIER_LIST, TOPOLOGY_DUMP,
 };
 pub use reference::reference_page;
 pub use setting::{Setting, SettingError, Support, Type, boolean, duration_ms};

@@ -160,8 +160,33 @@ Usage: mooncake state gc --name=mooncake_cluster-50051 [--dry_run]
     settings: tables::state::GC,
 };
 
+/// `mooncake tier list`.
+pub static TIER_LIST: Program = Program {
+    name: "mooncake tier list",
+    noun: "this command",
+    about: "\
+mooncake tier list: the tiers that a master knows, whether they can be read, and what objects have in them.
+
+Usage: mooncake tier list [--metrics_address=HOST:PORT] [--json]",
+    settings: tables::tier::LIST,
+};
+
+/// `mooncake tier forget`.
+pub static TIER_FORGET: Program = Program {
+    name: "mooncake tier forget",
+    noun: "this command",
+    about: "\
+mooncake tier forget: has a master forget a tier that never comes back, or all of them, with the objects that only they
+have. One that is in use goes as well: its owner begins another folder. The folder is deleted a day later by a store
+with its path; move it away within that time to keep its files.
+
+Usage: mooncake tier forget UUID [--metrics_address=HOST:PORT]
+       mooncake tier forget all [--metrics_address=HOST:PORT]",
+    settings: tables::tier::FORGET,
+};
+
 /// All of them.
-pub static PROGRAMS: [&Program; 10] = [
+pub static PROGRAMS: [&Program; 12] = [
     &MASTER,
     &CLIENT,
     &METADATA_SERVER,
@@ -172,6 +197,8 @@ pub static PROGRAMS: [&Program; 10] = [
     &TOPOLOGY_DUMP,
     &STATE_LS,
     &STATE_GC,
+    &TIER_LIST,
+    &TIER_FORGET,
 ];
 
 impl Program {

@@ -34,7 +34,7 @@ fn variables_without_effect_are_told_to_stores_and_engines_and_others_are_not() 
         assert_eq!(told.as_ref().map(is_told), (reader == Reader::Store).then_some(true), "{told:?}");
         let expected = [
             "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS, MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT have no effect: \
-             a tier has files of its own, and two settings (docs/tiers.md)",
+             a tier has files of its own, and few settings (docs/tiers.md)",
             "MC_GID_INDEX, MC_MAX_WR, MC_MTU have no effect: there is no RDMA in this version",
             "not known here, without effect: MC_DATA_TIMOUT_MS",
         ];

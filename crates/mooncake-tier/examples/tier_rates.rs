@@ -141,7 +141,7 @@ fn fill(
             match event {
                 Event::Written { rid, address } => written.push((address, rid)),
                 Event::Lost { why, .. } => panic!("{why:?}"),
-                Event::Sealed(_) | Event::Suspect(_) => {}
+                Event::Sealed(_) | Event::Suspect(_) | Event::Short => {}
             }
         }
     }

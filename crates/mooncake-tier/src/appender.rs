@@ -35,6 +35,10 @@ const ROOM_WAIT: Duration = Duration::from_secs(1);
 /// Part of the file system that is left to others: one of so many.
 const LEFT_FREE: u64 = 20;
 
+/// Below a limit that tiers share, one of so many parts of a file is left for what the file system adds to files as
+/// they are written.
+const SPARE_PART: u64 = 64;
+
 /// Bytes of an object, wherever they lie now.
 pub trait Value: Send {
     /// How many.
@@ -79,6 +83,8 @@ pub enum Event {
     },
     /// A file has its footer, and both are synced.
     Sealed(FileNumber),
+    /// The file system has no room for another file, or tiers that share a limit have reached it: an order waits.
+    Short,
     /// A write or a sync of a file failed. It is closed, and what it holds is to be read before it counts.
     Suspect(FileNumber),
 }
@@ -92,8 +98,10 @@ pub enum Loss {
     WrongSum,
     /// The tier has no room for another file.
     NoRoom,
-    /// The file system has none.
+    /// The file system has none, or tiers that share a limit have reached it.
     NoSpace,
+    /// Tiers that share a limit have so much that nothing which this one could give up leaves room for a file.
+    OverLimit,
     /// The disk failed.
     Failed(ErrorKind),
     /// No record has such a key, or so many bytes.
@@ -481,12 +489,13 @@ impl<M: Medium> Appender<M> {
             };
         }
         self.aside = self.current.take();
-        if let Err(error) = self.create_file(alone) {
+        if let Err(why) = self.create_file(alone) {
             self.current = self.aside.take();
-            self.lose_next(match error.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Loss::NoSpace,
-                kind => Loss::Failed(kind),
-            });
+            if why == Loss::NoSpace && !is_kept {
+                self.events.push(Event::Short);
+                return self.wait_for_room();
+            }
+            return self.lose_next(why);
         }
         true
     }
@@ -544,20 +553,36 @@ impl<M: Medium> Appender<M> {
         true
     }
 
-    fn create_file(&mut self, needed: u64) -> io::Result<()> {
+    fn create_file(&mut self, needed: u64) -> Result<(), Loss> {
+        let failed = |error: io::Error| match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Loss::NoSpace,
+            kind => Loss::Failed(kind),
+        };
         let (bytes, file_bytes) = (self.bytes_of_file(needed), self.superblock.geometry.file_bytes());
-        let room = self.medium.room()?;
+        let room = self.medium.room().map_err(failed)?;
         if room.free < bytes + room.total / LEFT_FREE {
-            return Err(ErrorKind::StorageFull.into());
+            return Err(Loss::NoSpace);
+        }
+        let spare = (file_bytes / SPARE_PART) as i64;
+        if let Some(left) = room.left.filter(|left| *left < bytes as i64 + spare) {
+            // Giving all of its own up is of no use where the others have nearly all.
+            let is_hopeless = left.saturating_add(self.used() as i64) < bytes as i64 + spare;
+            return Err(if is_hopeless { Loss::OverLimit } else { Loss::NoSpace });
         }
         let number = self.superblock.next_file;
         // No number is used twice, whatever became of its file.
         self.superblock.next_file = FileNumber(number.0 + bytes / file_bytes);
-        let file = self.medium.create(&number.name(), bytes)?;
-        // Before the first record: a file that a loss of power takes leaves no place behind that names it.
-        if let Err(error) = self.medium.sync_folder() {
+        let file = self.medium.create(&number.name(), bytes).map_err(failed)?;
+        let settled = match room.left.map(|_| self.medium.room()).transpose() {
+            Err(error) => Err(failed(error)),
+            // Another tier has begun a file at the same time.
+            Ok(Some(room)) if room.left.is_some_and(|left| left < spare) => Err(Loss::NoSpace),
+            // Before the first record: a file that a loss of power takes leaves no place behind that names it.
+            Ok(_) => self.medium.sync_folder().map_err(failed),
+        };
+        if let Err(why) = settled {
             let _ = self.medium.remove(&number.name());
-            return Err(error);
+            return Err(why);
         }
         self.files.insert(number, bytes);
         self.dirty.insert(number, file.clone());

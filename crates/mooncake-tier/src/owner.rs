@@ -471,6 +471,7 @@ impl<M: Medium> TierOwner<M> {
                 Event::Lost { rid, why } => {
                     match why {
                         Loss::NoSpace => self.is_short(now),
+                        Loss::OverLimit => self.is_over_limit(now),
                         Loss::Failed(kind) => failed = Some(kind),
                         Loss::NoRoom | Loss::SourceGone | Loss::WrongSum | Loss::TooLarge => {}
                     }
@@ -481,6 +482,7 @@ impl<M: Medium> TierOwner<M> {
                         self.put_off();
                     }
                 }
+                Event::Short => self.is_short(now),
                 Event::Sealed(file) => self.is_over(file),
                 Event::Suspect(file) => {
                     failed = failed.or(Some(ErrorKind::Other));
@@ -540,18 +542,37 @@ impl<M: Medium> TierOwner<M> {
         }
     }
 
-    /// The file system has less room than the tier may take: what it has must do for a while.
+    /// The file system has less room than the tier may take, or tiers that share a limit have reached it: what it has
+    /// must do for a while.
     fn is_short(&mut self, now: Duration) {
         let used = self.appender.used();
         if self.short.is_none() {
             tracing::warn!(
                 bytes = used,
-                "the file system of the tier is full: its oldest files are given up for new ones. Others write there, \
-                 or its limit (MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES) is more than there is"
+                "there is no room for another file of the tier: its oldest files are given up for new ones. Its file \
+                 system is full, or has less than the tier may take (MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES), or all \
+                 tiers below its path have what they may (MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES)"
             );
-            self.short = Some((used, now + SHORT_FOR));
-            self.appender.set_limit(used.min(self.capacity));
         }
+        self.is_short_of(used, now);
+    }
+
+    /// Others have what it would need: it is not written for a while, and keeps what it has.
+    fn is_over_limit(&mut self, now: Duration) {
+        if now >= self.stuck_until {
+            tracing::warn!(
+                "the tier is not written for a minute: others below its path have nearly all that \
+                 MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES allows. Raise it, or remove a folder that is of no use"
+            );
+            self.stuck_until = now + STUCK;
+        }
+        self.is_short_of(self.appender.used(), now);
+    }
+
+    fn is_short_of(&mut self, used: u64, now: Duration) {
+        // What it had when that was found is more than there is where another one has taken some of it since.
+        self.short = Some((self.short.map_or(used, |(found, _)| found.min(used)), now + SHORT_FOR));
+        self.appender.set_limit(used.min(self.capacity));
     }
 
     fn has_moved(&mut self, rid: Rid, bytes: u64) {

@@ -252,6 +252,54 @@ fn a_file_system_that_others_have_filled_is_written_in_the_room_that_the_tier_ha
 }
 
 #[test]
+fn tiers_that_share_a_limit_keep_below_it_and_one_that_has_no_part_of_it_keeps_what_it_has() {
+    let file = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes();
+    let shared = |others: u64| Faults { shared: Some((20 * file, others * file)), ..Faults::default() };
+    // It may have 64 files by itself, and the others leave it 12.
+    let mut owned = Owned::new(shared(8), 64);
+    let left = |owned: &Owned| owned.disk.room().unwrap().left.unwrap();
+    let fill = |owned: &mut Owned| {
+        let ordered: Vec<u64> = (0..100)
+            .map(|_| {
+                let nth = owned.order(file / 2);
+                owned.pass(SECOND / 4);
+                assert!(left(owned) >= 0);
+                nth
+            })
+            .collect();
+        owned.pass(2 * SECOND);
+        ordered.iter().filter(|nth| owned.is_written(**nth)).count()
+    };
+    assert_eq!(fill(&mut owned), 100, "no order is lost while room is made");
+    let before = owned.given_up.len();
+    assert!(before > 20 && owned.given_up.is_sorted(), "{:?}", owned.given_up);
+    // The others take more while it is short, and it makes do with less.
+    owned.disk.set_faults(shared(13));
+    assert!(left(&owned) < 0);
+    for _ in 0..20 {
+        owned.order(file / 2);
+        owned.pass(SECOND / 4);
+    }
+    assert!(left(&owned) >= 0);
+    assert_eq!(fill(&mut owned), 100);
+    // They have all of it: nothing that it has would make room.
+    owned.disk.set_faults(shared(60));
+    owned.order(file / 2);
+    owned.pass(2 * SECOND);
+    let before = owned.given_up.len();
+    assert_eq!(owned.window, Some(0));
+    for _ in 0..20 {
+        owned.order(file / 2);
+        owned.pass(10 * SECOND);
+    }
+    assert_eq!(owned.given_up.len(), before, "{:?}", owned.given_up);
+    owned.disk.set_faults(shared(8));
+    owned.pass(62 * SECOND);
+    assert!(owned.window > Some(0));
+    assert_eq!(fill(&mut owned), 100);
+}
+
+#[test]
 fn a_full_tier_whose_disk_fails_keeps_what_it_has() {
     let mut owned = Owned::new(Faults::default(), FILES_MIN);
     let half = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes() / 2;

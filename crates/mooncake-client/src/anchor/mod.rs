@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mooncake_ids::{Rid, SegmentUuid};
+use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_os::{Deadline, ProcessIdentity, forked};
 use mooncake_segment::Epoch;
 use mooncake_wire::FRAME_BYTES_MAX;
@@ -28,7 +28,7 @@ use crate::session::connection::Connection;
 use crate::session::control::Control;
 use crate::session::opening::{Opened, open_at};
 use crate::session::reservation_origin::ReservationOrigin;
-use crate::tier::{PromoteOrder, Reach, StoreTier, Word};
+use crate::tier::{PromoteOrder, Reach, StoreTiers, Word};
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +43,7 @@ pub(crate) struct StoreContext {
     pub links: LinkSet,
     pub directory: Directory,
     pub owner: OnceLock<Arc<SegmentOwner>>,
-    pub tier: OnceLock<Arc<StoreTier>>,
+    pub tiers: StoreTiers,
     pub put_sessions: Mutex<PutSessions<ReservationOrigin, MetSegments>>,
     pub name: String,
     pub process: ProcessIdentity,
@@ -229,7 +229,7 @@ impl Driver {
                         owner.recheck(recheck);
                     }
                 }
-                Output::TierOrder(order) => self.tell_tier(Word::Order(order)),
+                Output::TierOrder(order) => self.tell_tier(&Word::Order(order)),
                 Output::TierPromote(promote) => {
                     // The placement is of the session whose anchor this is, and so are the numbers of segments.
                     let session = control.session();
@@ -237,10 +237,10 @@ impl Driver {
                         log_id: control.position().log_id,
                         instance: session.instance[..].try_into().unwrap_or_default(),
                     };
-                    self.tell_tier(Word::Promote(PromoteOrder { promote, session: session.id, numbering }));
+                    self.tell_tier(&Word::Promote(PromoteOrder { promote, session: session.id, numbering }));
                 }
-                Output::TierRetire(retire) => self.tell_tier(Word::Retire(retire)),
-                Output::TierRecheck(recheck) => self.tell_tier(Word::Recheck(recheck)),
+                Output::TierRetire(retire) => self.tell_tier(&Word::Retire(retire)),
+                Output::TierRecheck(recheck) => self.tell_tier(&Word::Recheck(recheck)),
                 Output::TakeEpoch(epoch) => self.take_epoch(epoch),
                 Output::SegmentGone { uuid, number, pinned } => self.segment_gone(uuid, number, &pinned),
                 Output::Ended { reason } => {
@@ -268,9 +268,10 @@ impl Driver {
         control.decide(|context| self.machine.epoch_asked(epoch, taking, context));
     }
 
-    /// Gone is final (docs/safety.md, rule 14).
+    /// Gone is final (docs/safety.md, rule 14), for a tier as well (rule T9).
     fn segment_gone(&self, uuid: SegmentUuid, number: u32, pinned: &[(u64, u64)]) {
         self.shared.directory.forget(number);
+        self.tell_tier(&Word::Gone(TierUuid(uuid.0)));
         self.leave_put_sessions(uuid);
         if let Some(owner) = self.shared.owner.get() {
             owner.segment_gone(uuid, pinned);
@@ -279,10 +280,8 @@ impl Driver {
         self.shared.links.forget(uuid, pinned);
     }
 
-    fn tell_tier(&self, word: Word) {
-        if let Some(tier) = self.shared.tier.get() {
-            tier.hear(word);
-        }
+    fn tell_tier(&self, word: &Word) {
+        self.shared.tiers.hear(word);
     }
 
     fn send(&mut self, message: &AnchorUp, until: Instant) -> Result<(), ConnectionError> {
@@ -362,7 +361,7 @@ impl Driver {
             owner.report_again();
             owner.list_answered(|uuid| gone.contains(uuid));
         }
-        self.tell_tier(Word::Mount);
+        self.tell_tier(&Word::Mount);
     }
 
     /// Another session has begun.
@@ -385,7 +384,7 @@ impl Driver {
         // (docs/safety.md, rule 6).
         shared.put_sessions.lock().session_over(|origin| origin.session.is(&session));
         shared.links.start_over();
-        self.tell_tier(Word::Mount);
+        self.tell_tier(&Word::Mount);
     }
 
     /// A segment is Gone. A put session without another good replica is over; what it reserved elsewhere is aborted.

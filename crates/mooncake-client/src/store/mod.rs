@@ -36,6 +36,7 @@ use crate::segments::owner_events::OwnerEvents;
 use crate::segments::server::claim;
 use crate::session::control::Control;
 use crate::session::opening;
+use crate::tier::StoreTiers;
 
 /// A call that waits looks so often whether it is to end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -97,7 +98,7 @@ impl Store {
             links,
             directory: Directory::default(),
             owner: OnceLock::new(),
-            tier: OnceLock::new(),
+            tiers: StoreTiers::default(),
             put_sessions: Mutex::default(),
             name: name.clone(),
             process,
@@ -111,7 +112,7 @@ impl Store {
             let owner = shared.owner.get_or_init(|| owner);
             owner.mount(Backing::Memory(inner.settings.global_segment_size))?;
         }
-        if let Some(tier) = &inner.settings.tier {
+        for tier in &inner.settings.tiers {
             inner.start_tier(tier)?;
         }
         let inner = Arc::new(inner);
@@ -463,11 +464,14 @@ impl Store {
         }
     }
 
-    /// Leaves this store's tier when the grace is over, for which the call waits: what lies there is read no more, and
-    /// is there again when a process takes the folder. Without a tier it returns at once.
+    /// Leaves this store's tiers when the grace is over, for which the call waits: what lies there is read no more, and
+    /// is there again when a process takes the folders. Without a tier it returns at once.
     pub fn leave_tier(&self, grace: Duration) -> Result<(), StoreError> {
         self.inner.check()?;
-        let Some(tier) = self.inner.shared.tier.get() else { return Ok(()) };
+        let tiers = &self.inner.shared.tiers;
+        if tiers.is_empty() {
+            return Ok(());
+        }
         let began = Instant::now();
         while began.elapsed() < grace {
             self.inner.check()?;
@@ -476,7 +480,7 @@ impl Store {
             }
             thread::sleep(LOOK_INTERVAL.min(grace.saturating_sub(began.elapsed())));
         }
-        tier.close();
+        tiers.close();
         Ok(())
     }
 

@@ -76,6 +76,7 @@ fn waited_for(tier: &StoreTier, options: &TierOptions, surroundings: &Surroundin
 
 pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFolder>, surroundings: &Surroundings) {
     let Some(folder) = folder.or_else(|| waited_for(tier, &options, surroundings)) else { return };
+    tier.is_of(Some(folder.uuid));
     let (records, access_key) = (records_of(&folder), random_key().unwrap_or(1));
     let mut driver = Driver {
         tier,
@@ -107,7 +108,10 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
                     driver.closes();
                 }
                 Word::Close => {}
-                Word::Mount => {
+                // It came while this thread had another folder.
+                Word::Gone(uuid) if uuid != driver.folder.uuid => {}
+                // One that is Gone is mounted no more: the master's answer has another one begun.
+                Word::Mount | Word::Gone(_) => {
                     // The others are of a session before.
                     waiting.retain(|word| matches!(word, Word::Recheck(_)));
                     driver.forget_session();
@@ -186,9 +190,11 @@ impl Driver<'_> {
             Ok(folder) => {
                 self.serve_no_more();
                 self.records = records_of(&folder);
+                self.tier.is_of(Some(folder.uuid));
                 drop(std::mem::replace(&mut self.folder, folder).tier.into_lock());
                 self.serve();
-                self.mount_at = Some(Instant::now());
+                // The day that the other one has begins with the next look.
+                (self.mount_at, self.looked_at) = (Some(Instant::now()), None);
             }
             Err(error) => {
                 self.useless.pop();
@@ -229,7 +235,8 @@ impl Driver<'_> {
                 self.folder.tier.retire(epoch, &retire.files);
             }
             Word::Recheck(recheck) => self.recheck(&recheck),
-            Word::Order(_) | Word::Promote(_) | Word::Retire(_) | Word::Mount | Word::Close => {}
+            Word::Order(_) | Word::Promote(_) | Word::Retire(_) => {}
+            Word::Mount | Word::Gone(_) | Word::Close => {}
         }
         false
     }

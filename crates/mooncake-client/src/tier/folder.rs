@@ -9,6 +9,7 @@ use mooncake_os::{ProcessIdentity, random_bytes};
 use mooncake_tier::address::{BLOCK, FILES_MIN, Geometry};
 use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::folder::Folder;
+use mooncake_tier::medium::shared_limit::SharedLimit;
 use mooncake_tier::owner::TierOwner;
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
@@ -23,7 +24,8 @@ const SHARE: (u64, u64) = (9, 10);
 
 const PREFIX: &str = "mooncake-";
 
-/// A file in a folder that no log of this pool knows: its age says for how long that was seen.
+/// A file in a folder that no log of this pool knows: its age says for how long that was seen, and it has the id of the
+/// log that did not know it.
 const UNKNOWN: &str = "unknown";
 
 /// A folder is deleted when it was unknown for so long.
@@ -32,7 +34,7 @@ const KEPT_UNKNOWN: Duration = Duration::from_secs(24 * 60 * 60);
 /// One whose room is needed.
 const KEPT_UNKNOWN_SHORT: Duration = Duration::from_secs(60 * 60);
 
-/// Room is short if less than that part of the file system is free.
+/// Room is short if less than that part of the file system, or of what all tiers below the path may have, is free.
 const SHORT_PART: u64 = 20;
 
 /// A tier that this process has.
@@ -130,8 +132,12 @@ fn take_over(
         tracing::info!(path = %path.display(), cluster_id = of_cluster, "a tier of another pool is left as it is");
         return Ok(None);
     }
+    // This log has forgotten it, and would say so again.
+    if is_marked(path, log_id) {
+        return Ok(None);
+    }
     let of_log = *of_log;
-    let folder = Folder::new(path).map_err(disk("open the folder"))?;
+    let folder = Folder::new(path).map_err(disk("open the folder"))?.limited(shared_limit(options));
     let mut tier = found.take(folder.clone(), owner.clone(), slots)?;
     _ = fs::remove_file(path.join(UNKNOWN));
     if of_log == 0 {
@@ -162,18 +168,22 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless
         Err(TierError::InUse) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let is_known = found.superblock.log_id == log_id && !is_useless || found.superblock.log_id == 0;
+    let is_forgotten = is_useless || is_marked(path, log_id);
+    let is_known = found.superblock.log_id == log_id && !is_forgotten || found.superblock.log_id == 0;
     if found.superblock.cluster_id != options.cluster_id || is_known {
         return Ok(());
     }
     let mark = path.join(UNKNOWN);
-    let Ok(about) = fs::metadata(&mark) else {
-        return fs::write(&mark, "").map_err(disk("mark the folder"));
+    let about = fs::metadata(&mark).ok().filter(|_| !is_useless || is_marked(path, log_id));
+    let Some(about) = about else {
+        return fs::write(&mark, marked_by(log_id)).map_err(disk("mark the folder"));
     };
     let age = about.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
+    let folder = folder.limited(shared_limit(options));
     let room = folder.room().map_err(disk("measure the file system"))?;
-    let kept = if room.free < room.total / SHORT_PART { KEPT_UNKNOWN_SHORT } else { KEPT_UNKNOWN };
-    if age < kept {
+    let least_left = options.bytes_below_path.map(|bytes| (bytes / SHORT_PART) as i64);
+    let is_short = room.free < room.total / SHORT_PART || room.left < least_left;
+    if age < if is_short { KEPT_UNKNOWN_SHORT } else { KEPT_UNKNOWN } {
         return Ok(());
     }
     tracing::info!(path = %path.display(), "a tier that no log of this pool knows is deleted");
@@ -187,12 +197,22 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless
     fs::remove_dir(path).map_err(disk("delete the folder"))
 }
 
+/// What a mark has that was made as this log did not know the folder.
+fn marked_by(log_id: u64) -> String {
+    format!("{log_id:016x}\n")
+}
+
+/// Whether this log was seen not to know the folder, by whichever process.
+fn is_marked(path: &Path, log_id: u64) -> bool {
+    fs::read_to_string(path.join(UNKNOWN)).is_ok_and(|mark| mark == marked_by(log_id))
+}
+
 fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Result<TierFolder, TierError> {
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let (uuid, secret) = (random_bytes().map_err(disk("draw a UUID"))?, random_bytes().map_err(disk("draw a secret"))?);
     let uuid = TierUuid(uuid);
     let path = options.path.join(format!("{PREFIX}{uuid}"));
-    let folder = Folder::new(&path).map_err(disk("make the folder"))?;
+    let folder = Folder::new(&path).map_err(disk("make the folder"))?.limited(shared_limit(options));
     let made = (|| {
         let capacity = capacity_of(options, &folder, 0).map_err(disk("measure the file system"))?;
         let geometry = match options.file_bytes {
@@ -230,9 +250,14 @@ fn into_folder(
     Ok(TierFolder { path: path.to_owned(), folder, tier, uuid, secret, geometry, capacity })
 }
 
-/// The least of the limit given and nine tenths of what the file system has for it.
+fn shared_limit(options: &TierOptions) -> Option<SharedLimit> {
+    options.bytes_below_path.map(|bytes| SharedLimit { below: options.path.clone(), bytes })
+}
+
+/// The least of the limits given and nine tenths of what the file system has for it.
 fn capacity_of(options: &TierOptions, folder: &Folder, used: u64) -> std::io::Result<u64> {
     let room = folder.room()?;
     let share = room.total / SHARE.1 * SHARE.0;
-    Ok(options.bytes.unwrap_or(u64::MAX).min(share).min(room.free + used))
+    let limits = [options.bytes, options.bytes_below_path].into_iter().flatten();
+    Ok(limits.fold(share.min(room.free + used), u64::min))
 }

@@ -1,6 +1,6 @@
-//! This store's tier: a folder behind its memory, which it writes as the master orders and serves to others.
+//! This store's tiers: folders behind its memory, which it writes as the master orders and serves to others.
 //!
-//! A thread of its own has the folder. Words of the master come to it by the anchor; what it says goes back there, or
+//! Each folder has a thread of its own. Words of the master come to it by the anchor; what it says goes back there, or
 //! by calls. Its readers are on threads of their lanes.
 
 mod driver;
@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use mooncake_ids::TierUuid;
 use mooncake_wire::message::{TierOrder, TierPromote, TierRecheck, TierRetire};
 use parking_lot::{Condvar, Mutex};
 
@@ -27,8 +28,8 @@ use crate::session::control::Control;
 
 pub(crate) use folder::TierFolder;
 
-/// Something for the thread that has the folder.
-#[derive(Debug)]
+/// Something for the thread that has a folder.
+#[derive(Debug, Clone)]
 pub(crate) enum Word {
     /// A session has begun or goes on: what was ordered before is over.
     Mount,
@@ -36,12 +37,14 @@ pub(crate) enum Word {
     Promote(PromoteOrder),
     Retire(TierRetire),
     Recheck(TierRecheck),
+    /// The master has forgotten a tier, or a segment.
+    Gone(TierUuid),
     /// The store closes.
     Close,
 }
 
 /// A copy in memory that the master asks for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PromoteOrder {
     pub promote: TierPromote,
     /// By which the copy's placement is reserved.
@@ -50,9 +53,17 @@ pub(crate) struct PromoteOrder {
     pub numbering: Numbering,
 }
 
-/// A store's tier, as the rest of the store knows it.
+/// A store's tiers, as the rest of the store knows them.
+#[derive(Debug, Default)]
+pub(crate) struct StoreTiers {
+    tiers: Mutex<Vec<Arc<StoreTier>>>,
+}
+
+/// One of them, as its thread and the store know it.
 #[derive(Debug)]
-pub(crate) struct StoreTier {
+struct StoreTier {
+    /// Of the folder that it has; none before it has one.
+    uuid: Mutex<Option<TierUuid>>,
     words: Mutex<Vec<Word>>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -75,45 +86,85 @@ pub(crate) trait Reach: Send + Sync {
     fn links(&self) -> &LinkSet;
 }
 
-impl StoreTier {
-    /// One that hears, and does nothing yet.
-    pub fn new() -> Arc<StoreTier> {
-        Arc::new(StoreTier {
-            words: Mutex::default(),
-            changed: Condvar::new(),
-            thread: Mutex::default(),
-            is_over: AtomicBool::new(false),
-        })
+impl Word {
+    /// The tier that it is for; none if all of them are to hear it. Words about what is no UUID are for no tier.
+    fn tier(&self) -> Option<TierUuid> {
+        let uuid = match self {
+            Word::Mount | Word::Close => return None,
+            Word::Gone(uuid) => return Some(*uuid),
+            Word::Order(order) => &order.tier,
+            Word::Promote(order) => &order.promote.tier,
+            Word::Retire(retire) => &retire.tier,
+            Word::Recheck(recheck) => &recheck.tier,
+        };
+        Some(TierUuid::try_from(&uuid[..]).unwrap_or(TierUuid([0; 16])))
     }
+}
 
+impl StoreTiers {
     /// Takes or makes a folder below the path, and begins to look after it.
-    pub fn start(self: &Arc<Self>, options: &TierOptions, surroundings: Surroundings) -> Result<(), StoreError> {
+    pub fn start(&self, options: &TierOptions, surroundings: Surroundings) -> Result<(), StoreError> {
+        // It hears what the anchor says from before it is mounted on.
+        let tier = Arc::new(StoreTier::new());
+        self.tiers.lock().push(tier.clone());
         // A path that cannot be used fails here. Where others have what is there, the thread waits for it.
         let folder = TierFolder::take_or_wait(options, &surroundings.control, &[], true)?;
-        let (inside, options) = (self.clone(), options.clone());
+        tier.is_of(folder.as_ref().map(|folder| folder.uuid));
+        let (inside, options) = (tier.clone(), options.clone());
         let builder = std::thread::Builder::new().name("mooncake-tier".into());
         let started = mooncake_os::thread::start(builder, move || {
             driver::run(&inside, options, folder, &surroundings);
             inside.is_over.store(true, Ordering::Release);
         });
         let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
-        *self.thread.lock() = Some(thread);
+        *tier.thread.lock() = Some(thread);
         Ok(())
     }
 
-    pub fn hear(&self, word: Word) {
-        if !self.is_over.load(Ordering::Acquire) {
-            self.words.lock().push(word);
-            self.changed.notify_one();
+    pub fn is_empty(&self) -> bool {
+        self.tiers.lock().is_empty()
+    }
+
+    pub fn hear(&self, word: &Word) {
+        let for_one = word.tier();
+        let tiers = self.tiers.lock();
+        let its = tiers.iter().filter(|tier| for_one.is_none() || *tier.uuid.lock() == for_one);
+        its.for_each(|tier| tier.hear(word.clone()));
+    }
+
+    /// Has them bring to the disk what there is, and leaves the folders to the next owners.
+    pub fn close(&self) {
+        // All at once: each has its time for that.
+        self.hear(&Word::Close);
+        let tiers = self.tiers.lock().clone();
+        for thread in tiers.iter().filter_map(|tier| tier.thread.lock().take()) {
+            // It only panics if one of its invariants is broken; that has been reported.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl StoreTier {
+    /// One that hears, and does nothing yet.
+    fn new() -> StoreTier {
+        StoreTier {
+            uuid: Mutex::default(),
+            words: Mutex::default(),
+            changed: Condvar::new(),
+            thread: Mutex::default(),
+            is_over: AtomicBool::new(false),
         }
     }
 
-    /// Has it bring to the disk what there is, and leaves the folder to the next owner.
-    pub fn close(&self) {
-        self.hear(Word::Close);
-        if let Some(thread) = self.thread.lock().take() {
-            // It only panics if one of its invariants is broken; that has been reported.
-            let _ = thread.join();
+    /// Words about that tier are for this one from now on.
+    fn is_of(&self, uuid: Option<TierUuid>) {
+        *self.uuid.lock() = uuid;
+    }
+
+    fn hear(&self, word: Word) {
+        if !self.is_over.load(Ordering::Acquire) {
+            self.words.lock().push(word);
+            self.changed.notify_one();
         }
     }
 

@@ -172,11 +172,13 @@ impl Core {
         self.tiers.get_mut(number).expect("it is there").search = if is_through { None } else { Some(next) };
     }
 
-    /// Whether a tier is the one for an object.
+    /// Whether a tier is the one for an object, or another one of its session: which of them it is changes as they
+    /// answer.
     fn is_near(&self, slot: ObjectSlot, number: SegmentNo) -> bool {
         let Some(object) = self.objects.get(slot) else { return false };
-        let mut places = object.places.memory().iter();
-        places.any(|place| self.tier_near(place.segment, object.size) == Some(number))
+        let owner_of = |number| self.tiers.get(number).map(|tier| tier.session);
+        let mut near = object.places.memory().iter().filter_map(|place| self.tier_near(place.segment, object.size));
+        near.any(|near| owner_of(near) == owner_of(number))
     }
 
     /// Those that leave first, on segments that are nearly full.

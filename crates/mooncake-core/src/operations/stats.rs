@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::ids::Time;
+use crate::operations::tiers::TierState;
 use crate::state::counters::Counters;
 use mooncake_ids::GRANULE;
 
@@ -90,7 +91,7 @@ impl Core {
         stats.sessions_away = self.sessions.iter().filter(|(_, session)| session.away.is_some()).count() as u64;
         stats.promotions = self.reservations.promotions().count as u64;
         for tier in self.tiers() {
-            if !tier.live {
+            if tier.state != TierState::Live {
                 stats.tiers_hidden += 1;
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Tiers and their owners: which come, prove what they have, are away and go.
 
 use crate::core::Core;
-use crate::effect::{Effects, Push};
+use crate::effect::{Effects, Push, To};
 use crate::ids::{SegmentNo, Time};
 use crate::record::Record;
 use crate::request::{Refused, TierSpec};
@@ -9,7 +9,7 @@ use crate::state::objects::ObjectSlot;
 use crate::state::tier::{FileCounts, Mounted, Tier, TierProof};
 use crate::state::tier_writes::TierWrites;
 use crate::work::Work;
-use mooncake_ids::{Rid, SessionId, TierUuid};
+use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 
 /// Blocks that a file of one number has at most.
 const FILE_BLOCKS_MAX: u64 = 1 << 16;
@@ -41,6 +41,17 @@ pub struct TierMounted {
     pub files: Vec<(u64, FileCounts)>,
 }
 
+/// Whether and how its session has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TierState {
+    /// Its objects can be read.
+    Live,
+    /// It is mounted, and what its folder does not prove is being dropped.
+    Checking,
+    /// No session has it.
+    Hidden,
+}
+
 /// What the shell may know of a tier.
 #[derive(Debug, Clone, Copy)]
 pub struct TierView<'a> {
@@ -50,8 +61,8 @@ pub struct TierView<'a> {
     pub spec: &'a TierSpec,
     /// The session that has it, or had it last.
     pub session: SessionId,
-    /// Its objects can be read.
-    pub live: bool,
+    /// Whether that session has it mounted.
+    pub state: TierState,
     /// Records that objects have there.
     pub records: u64,
     /// Bytes of these objects.
@@ -129,10 +140,15 @@ impl Core {
     }
 
     /// An operator, or time, says that a tier never comes back. False if it is not known.
+    ///
+    /// One that a session has mounted goes as well: what its owner has under order is over, its later words are of no
+    /// tier, and it is told to begin another one. An owner that is away hears so when it mounts again.
     pub fn forget_tier(&mut self, now: Time, uuid: TierUuid, fx: &mut Effects) -> bool {
         let Some(number) = self.tiers.by_uuid(uuid) else { return false };
         self.log(now, Record::SegmentGone(number), fx);
         self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);
+        let gone = Push::SegmentGone { uuid: SegmentUuid(uuid.0), number, pinned: Vec::new() };
+        fx.pushes.push((To::Everybody, gone));
         true
     }
 
@@ -243,7 +259,11 @@ fn view(number: SegmentNo, tier: &Tier) -> TierView<'_> {
         number,
         spec: &tier.spec,
         session: tier.session,
-        live: tier.is_live(),
+        state: match tier.mounted {
+            Mounted::Live => TierState::Live,
+            Mounted::Checking { .. } => TierState::Checking,
+            Mounted::Hidden(_) => TierState::Hidden,
+        },
         records: tier.records,
         bytes: tier.bytes,
         window: tier.window,

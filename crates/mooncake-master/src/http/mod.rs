@@ -1,6 +1,7 @@
 //! The admin and metrics server: paths and shapes of Mooncake.
 
 pub(crate) mod query;
+mod tiers;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -39,9 +40,11 @@ GET  /query_key?key=KEY      where an object lies; counts as an existence query
 GET  /batch_query_keys?keys=KEY,KEY    the same of several, percent-encoded; protects nothing
 GET  /get_all_segments       names of segments, one a line
 GET  /get_segments_detail    segments with their figures
+GET  /get_tiers_detail       tiers with their figures
 GET  /query_segment?segment=NAME       how full the segments of a name are
 GET  /role, /ha_status, /leader        as Mooncake's master answers them
 POST /api/v1/remove_all      removes every object; ?force=true: protected ones too
+POST /api/v1/forget_tier?uuid=UUID     forgets a tier that is gone for good, or each of them: ?uuid=all
 POST /api/v1/start_log       begins a new log from what the master knows, where the log was lost
 
 Keys stand on these pages as they are, but for control characters, bytes that are no UTF-8 and what would read as
@@ -91,6 +94,8 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/get_all_keys", get(all_keys))
         .route("/get_all_segments", get(all_segments))
         .route("/get_segments_detail", get(segments_detail))
+        .route("/get_tiers_detail", get(tiers::details))
+        .route("/api/v1/forget_tier", post(tiers::forget))
         .route("/api/v1/remove_all", post(remove_everything))
         .route("/api/v1/start_log", post(start_log))
         .fallback(unknown)

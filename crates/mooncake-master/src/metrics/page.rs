@@ -1,6 +1,6 @@
 //! What is told, name by name: names of Mooncake where they have a meaning here, and our own.
 
-use mooncake_core::{Stats, TierView, Time};
+use mooncake_core::{Stats, TierState, TierView, Time};
 use mooncake_metrics::{Kind, Page};
 use mooncake_wire::RequestKind;
 
@@ -86,7 +86,7 @@ impl TierReading {
     pub fn of(tier: &TierView<'_>, now: Time) -> TierReading {
         TierReading {
             label: format!("{}/{}", tier.spec.name, tier.spec.uuid),
-            live: tier.live,
+            live: tier.state == TierState::Live,
             capacity: tier.spec.bytes,
             bytes: tier.bytes,
             records: tier.records,

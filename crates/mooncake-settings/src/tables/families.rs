@@ -5,7 +5,7 @@ use crate::tables::engine::RDMA;
 
 const DEVICES: &str = "of devices, only memory of CUDA's is moved";
 const NVLINK: &str = "there is no transport over NVLink in this version";
-const SSD: &str = "a tier has files of its own, and two settings (docs/tiers.md)";
+const SSD: &str = "a tier has files of its own, and few settings (docs/tiers.md)";
 const NVME: &str = "there are no pools of NVMe devices in this version";
 const FILES: &str = "there is no tier of distributed files in this version";
 const CXL: &str = "there is no CXL in this version";

@@ -9,3 +9,4 @@ pub(crate) mod metadata_server;
 pub mod mooncake_config;
 pub(crate) mod proxy;
 pub(crate) mod state;
+pub(crate) mod tier;

@@ -32,12 +32,14 @@ pub struct Faults {
     pub slowest: Duration,
     /// Bytes that files may have together.
     pub capacity: u64,
+    /// Bytes that all tiers may have that share a limit, if they do, and those that the others have.
+    pub shared: Option<(u64, u64)>,
 }
 
 impl Default for Faults {
     fn default() -> Self {
         let slowest = Duration::from_millis(5);
-        Faults { failing: 0, misdirected: 0, flipped: 0, slowest, capacity: u64::MAX }
+        Faults { failing: 0, misdirected: 0, flipped: 0, slowest, capacity: u64::MAX, shared: None }
     }
 }
 
@@ -328,7 +330,8 @@ impl Medium for FaultyDisk {
     fn room(&self) -> io::Result<Room> {
         let disk = self.0.lock();
         let total = disk.faults.capacity;
-        Ok(Room { free: total.saturating_sub(disk.used()), total })
+        let left = disk.faults.shared.map(|(limit, others)| limit as i64 - (disk.used() + others) as i64);
+        Ok(Room { free: total.saturating_sub(disk.used()), total, left })
     }
 
     fn lock(&self, _: &str) -> io::Result<Option<Lock>> {
@@ -451,7 +454,7 @@ mod tests {
         let (disk, slots) = (FaultyDisk::new(7, Faults { capacity: 2 << 20, ..Faults::default() }), Slots::new(2));
         let file = disk.create("one", 1 << 20).unwrap();
         assert_eq!(disk.create("two", 2 << 20).unwrap_err().kind(), ErrorKind::StorageFull);
-        assert_eq!(disk.room().unwrap(), Room { free: 1 << 20, total: 2 << 20 });
+        assert_eq!(disk.room().unwrap(), Room { free: 1 << 20, total: 2 << 20, left: None });
         disk.set_faults(Faults { failing: 1_000, ..Faults::default() });
         let mut queue = disk.queue(1).unwrap();
         queue.submit(5, Operation::Read { file, offset: 0, slot: slots.take().unwrap(), len: 4096 });

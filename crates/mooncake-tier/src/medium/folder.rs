@@ -12,6 +12,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock,
 use rustix::io::Errno;
 
 use super::ring::Ring;
+use super::shared_limit::SharedLimit;
 use super::threads::Threads;
 use super::{Completion, Files, Listed, Medium, Operation, Queue, Room};
 use crate::address::{BLOCK, FileNumber};
@@ -34,6 +35,7 @@ pub enum Engine {
 pub struct Folder {
     path: PathBuf,
     engine: Engine,
+    limit: Option<SharedLimit>,
 }
 
 impl Folder {
@@ -55,7 +57,7 @@ impl Folder {
     pub fn with_engine(path: impl Into<PathBuf>, engine: Engine) -> io::Result<Folder> {
         let path = path.into();
         match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => Ok(Folder { path, engine }),
+            Ok(()) => Ok(Folder { path, engine, limit: None }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 Folder::to_look_at(path).map(|folder| Folder { engine, ..folder })
             }
@@ -73,7 +75,12 @@ impl Folder {
             let why = format!("{path} is another user's, a link, or may be written by others: it is not used");
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
-        Ok(Folder { path, engine: Engine::Threads })
+        Ok(Folder { path, engine: Engine::Threads, limit: None })
+    }
+
+    /// The same, under a limit that it shares with others.
+    pub fn limited(self, limit: Option<SharedLimit>) -> Folder {
+        Folder { limit, ..self }
     }
 
     /// Where it is.
@@ -180,7 +187,8 @@ impl Medium for Folder {
 
     fn room(&self) -> io::Result<Room> {
         let about = statvfs(&self.path)?;
-        Ok(Room { free: about.f_bavail * about.f_frsize, total: about.f_blocks * about.f_frsize })
+        let left = self.limit.as_ref().map(SharedLimit::left).transpose()?;
+        Ok(Room { free: about.f_bavail * about.f_frsize, total: about.f_blocks * about.f_frsize, left })
     }
 
     fn lock(&self, name: &str) -> io::Result<Option<Guarded<File>>> {

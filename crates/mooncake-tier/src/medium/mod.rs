@@ -6,6 +6,7 @@ pub mod faulty;
 pub mod folder;
 #[allow(unsafe_code, reason = "the kernel writes to the memory of operations that are under way")]
 pub mod ring;
+pub mod shared_limit;
 pub mod threads;
 
 use std::fmt::Debug;
@@ -72,6 +73,8 @@ pub struct Room {
     pub free: u64,
     /// All.
     pub total: u64,
+    /// Bytes up to the limit of all tiers that share it, negative beyond it; none without such a limit.
+    pub left: Option<i64>,
 }
 
 /// Operations that are under way, of one thread. They end in any order. One that is dropped gives its operations up:

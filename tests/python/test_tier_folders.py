@@ -1,0 +1,268 @@
+"""Folders of tiers, as operators arrange and remove them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from contents import value
+from test_tiers import MEMORY, MIB, files, put_all, versions, wait_read
+
+from pool import binary, wait_for
+
+pytestmark = pytest.mark.timeout(90)
+
+NODE_FLAGS = ["--enable_offload"]
+
+
+@pytest.fixture
+def with_folders(cluster, tmp_path):
+    """Starts a master, and nodes of 32 MiB with these variables; their tiers lie below one folder unless these say
+    otherwise."""
+
+    def start(nodes: int = 1, tiers: int | None = None, **env: str):
+        folder = tmp_path / "tiers"
+        env = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(folder), **env}
+        pool = cluster(nodes=nodes, node_bytes=MEMORY, node_flags=NODE_FLAGS, env=env)
+        mounted = nodes if tiers is None else tiers
+        wait_for("tiers to be mounted", lambda: pool.metric("mooncake_tiers_live") == mounted)
+        return pool, folder
+
+    return start
+
+
+def tier(pool, *args: str) -> subprocess.CompletedProcess[str]:
+    where = f"--metrics_address=127.0.0.1:{pool.master.metrics_port}"
+    return subprocess.run([binary(), "tier", *args, where], capture_output=True, text=True, timeout=40, check=False)
+
+
+def listed(pool) -> list[dict]:
+    done = tier(pool, "list", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["tiers"]
+
+
+def uuids(folder: Path) -> set[str]:
+    return {path.name.removeprefix("mooncake-") for path in folder.glob("mooncake-*")}
+
+
+def take(folder: Path, size: int) -> None:
+    """A folder that is of no use, and that nothing deletes, has so many bytes."""
+    left_over = folder / "mooncake-left-over"
+    left_over.mkdir(mode=0o700)
+    with (left_over / f"{7:016x}.records").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
+def test_a_tier_in_use_is_forgotten_and_its_owner_begins_another(with_folders):
+    pool, folder = with_folders()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(80)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    [before] = listed(pool)
+    assert (before["state"], before["records"], before["object_bytes"]) == ("LIVE", len(keys), len(keys) * MIB)
+    assert before["capacity_bytes"] > 0
+    assert uuids(folder) == {before["uuid"]}
+    table = tier(pool, "list").stdout.splitlines()
+    assert len(table) == 2
+    assert before["uuid"] in table[1]
+    assert " live " in table[1]
+    assert before["owner"] in table[1]
+
+    unknown = tier(pool, "forget", "0" * 32)
+    assert (unknown.returncode, f"known: {before['uuid']}" in unknown.stderr) == (1, True), unknown.stderr
+    assert "32 hexadecimal digits" in tier(pool, "forget", "k&uuid=all").stderr
+    assert len(listed(pool)) == 1
+
+    done = tier(pool, "forget", before["uuid"])
+    assert (done.returncode, done.stdout) == (0, f"forgotten: {before['uuid']}, with {len(keys)} objects\n")
+    wait_for("another tier", lambda: [one["state"] for one in listed(pool)] == ["LIVE"])
+    [after] = listed(pool)
+    assert after["uuid"] != before["uuid"]
+    assert uuids(folder) == {before["uuid"], after["uuid"]}
+    # What memory has is there, and is written again; what only that tier had is not.
+    read = versions(store, keys)
+    assert None not in read
+    assert read[:40] == [-1] * 40
+    assert read[-16:] == [0] * 16
+    put_all(store, [f"new{number}" for number in range(80)], MIB)
+    assert versions(store, [f"new{number}" for number in range(80)]) == [0] * 80
+    # Nothing of it comes back with the next processes.
+    for process in (pool.master, pool.nodes[0]):
+        process.kill()
+        process.start()
+        wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+        assert {one["uuid"] for one in listed(pool)} == {after["uuid"]}
+        assert versions(store, keys[:40]) == [-1] * 40
+    assert (folder / f"mooncake-{before['uuid']}" / "unknown").exists(), "it is deleted a day later"
+
+
+def test_tiers_whose_owner_is_away_are_forgotten_with_all_others(with_folders):
+    pool, _ = with_folders()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(40)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    pool.nodes[0].kill()
+    wait_for("the tier to be hidden", lambda: [one["state"] for one in listed(pool)] == ["HIDDEN"])
+    done = tier(pool, "forget", "all")
+    assert (done.returncode, done.stdout.count("forgotten: ")) == (0, 1)
+    assert listed(pool) == []
+    assert tier(pool, "list").stdout == "no tiers\n"
+    assert (tier(pool, "forget", "all").stdout, tier(pool, "forget", "0" * 32).returncode) == ("no tiers\n", 1)
+    pool.nodes[0].start()
+    wait_for("another tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+    assert versions(store, keys) == [-1] * len(keys)
+
+
+def test_a_store_with_two_paths_writes_reads_and_takes_over_a_tier_on_each(with_folders, tmp_path):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    limit = 512 * MIB
+    pool, single = with_folders(
+        tiers=2,
+        MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS=",".join(map(str, paths)),
+        MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=str(limit),
+    )
+    store = pool.store()
+    keys = [f"k{number}" for number in range(160)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    assert not single.exists(), "the one path is passed over"
+    before = {one["uuid"]: one for one in listed(pool)}
+    assert [len(uuids(path)) for path in paths] == [1, 1]
+    assert uuids(paths[0]) | uuids(paths[1]) == set(before)
+    assert {one["capacity_bytes"] for one in before.values()} == {limit // 2}
+    # Both have their part, and all of it is read, most of it from the disks.
+    assert min(one["records"] for one in before.values()) >= len(keys) // 4
+    assert versions(store, keys) == [0] * len(keys)
+    far = pool.process(env={"MC_SHM": "0"})
+    assert far.call("get_batch", keys[:40]) == [value(key, MIB) for key in keys[:40]]
+    # The next process takes both over.
+    pool.nodes[0].kill()
+    pool.nodes[0].start()
+    wait_read(store, keys)
+    assert versions(store, keys) == [0] * len(keys)
+    assert {one["uuid"]: one["records"] for one in listed(pool)} == {
+        uuid: one["records"] for uuid, one in before.items()
+    }
+    assert pool.nodes[0].terminate() == 0
+    # With one of its disks gone it has what the other one has.
+    lost = next(iter(uuids(paths[0])))
+    shutil.rmtree(paths[0])
+    pool.nodes[0].start()
+    wait_for("two tiers", lambda: pool.metric("mooncake_tiers_live") == 2)
+    left = len(keys) - before[lost]["records"]
+    # A reader asks for new endpoints once a second at most.
+    wait_for("what the other disk has", lambda: versions(store, keys).count(0) == left)
+    assert versions(store, keys).count(-1) == before[lost]["records"]
+    assert tier(pool, "forget", lost).returncode == 0
+
+
+def test_a_full_disk_of_two_stops_neither_and_forgetting_one_tier_leaves_the_other(with_folders, tmp_path):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    limit = 384 * MIB
+    pool, _ = with_folders(
+        tiers=2,
+        MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS=",".join(map(str, paths)),
+        MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=str(limit),
+    )
+    store = pool.store()
+    keys = [f"k{number}" for number in range(600)]
+    for start in range(0, len(keys), 50):
+        put_all(store, keys[start : start + 50], MIB)
+        for path in paths:
+            assert sum(file.stat().st_size for file in files(path)) <= limit // 2
+    read = versions(store, keys)
+    assert None not in read
+    assert read[-50:] == [0] * 50
+    assert read.count(0) >= 250, "most of both is in use"
+    [uuid] = uuids(paths[0])
+    assert tier(pool, "forget", uuid).returncode == 0
+    wait_for("another tier", lambda: pool.metric("mooncake_tiers_live") == 2)
+    [kept] = uuids(paths[1])
+    assert kept in {one["uuid"] for one in listed(pool)}
+    after = versions(store, keys)
+    assert None not in after
+    assert 0 < after.count(0) < read.count(0)
+    assert len(uuids(paths[0])) == 2
+
+
+def test_a_path_that_is_named_twice_or_cannot_be_used_is_refused(shared_cluster, tmp_path, monkeypatch):
+    from mooncake.store import MooncakeDistributedStore
+
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    for paths, said in ((f"{tmp_path},{tmp_path}/", "there twice"), (f"{tmp_path}/one,{in_the_way}", str(in_the_way))):
+        monkeypatch.setenv("MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS", paths)
+        store = MooncakeDistributedStore()
+        code = store.setup(
+            "127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", shared_cluster.master.addr, enable_ssd_offload=True
+        )
+        assert code != 0
+        assert said in store.last_error()
+        store.close()
+
+
+def test_tiers_of_two_stores_below_one_path_stay_within_their_common_limit(with_folders):
+    limit = 320 * MIB
+    pool, folder = with_folders(nodes=2, MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES=str(limit))
+    store = pool.store()
+
+    def taken() -> int:
+        blocks = 0
+        for file in files(folder):
+            with contextlib.suppress(FileNotFoundError):
+                blocks += file.stat().st_blocks
+        return blocks * 512
+
+    assert {one["capacity_bytes"] for one in listed(pool)} == {limit}
+    keys = [f"k{number}" for number in range(800)]
+    for start in range(0, len(keys), 20):
+        put_all(store, keys[start : start + 20], MIB)
+        assert taken() <= limit
+    assert all(one["records"] > 0 for one in listed(pool))
+    read = versions(store, keys)
+    assert None not in read
+    assert read[-40:] == [0] * 40
+    assert read.count(0) >= 160, "half of the limit is in use, and memory"
+    assert pool.metric("mooncake_evicted_unwritten_objects_total") <= len(keys) // 20
+    # A folder that is of no use counts, and where it has all, no put fails and nothing else is given up.
+    there = sum(one["records"] for one in listed(pool))
+    take(folder, limit + MIB)
+    put_all(store, [f"new{number}" for number in range(120)], MIB)
+    assert versions(store, ["new119"]) == [0]
+    assert sum(one["records"] for one in listed(pool)) >= there // 2
+
+
+def test_a_folder_that_no_log_knows_goes_after_an_hour_where_its_room_is_needed(with_folders):
+    limit = 320 * MIB
+    pool, folder = with_folders(MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES=str(limit))
+    put_all(pool.store(), [f"k{number}" for number in range(60)], MIB)
+    [uuid] = uuids(folder)
+    assert tier(pool, "forget", uuid).returncode == 0
+    unknown = folder / f"mooncake-{uuid}"
+    wait_for("the folder to be marked", (unknown / "unknown").exists)
+
+    def look_again(hours_ago: float) -> None:
+        pool.nodes[0].terminate()
+        then = time.time() - hours_ago * 3600
+        os.utime(unknown / "unknown", (then, then))
+        pool.nodes[0].start()
+        wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+
+    look_again(2)
+    assert versions(pool.store(), ["k0"]) == [-1]
+    assert unknown.exists(), "there is room for a day"
+    take(folder, limit)
+    look_again(0.5)
+    assert unknown.exists(), "not before an hour"
+    assert len(uuids(folder)) == 3, "the next process takes its own again, and not what is forgotten"
+    look_again(2)
+    wait_for("the folder to be deleted", lambda: not unknown.exists())
