@@ -127,7 +127,7 @@ impl Core {
             let config = config.clone();
             let parked = WaitingPut { ticket, origin, entries, config, since, impatient: !wait, deadline, waits };
             self.tickets.push(parked, place);
-            self.changes.room |= cut;
+            self.news.room |= cut;
             return Ok(PutStarted::Parked(ticket));
         }
         self.count_outcomes(&outcomes);
@@ -238,7 +238,7 @@ impl Core {
         if let Some(outcome) = self.busy_with_unfinished(now, context, entry, search, result, fx) {
             return outcome;
         }
-        if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {
+        if mode.newcomer && self.news.tells_of(hash) && self.tickets.await_key(hash) {
             result.waits.keys.push(hash);
             return result.busy(BusyWith::OthersWait);
         }

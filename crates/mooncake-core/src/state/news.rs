@@ -1,4 +1,4 @@
-//! What may have come to help requests that wait.
+//! News that may help requests that wait.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,9 +6,9 @@ use crate::state::reservation::ReservationSlot;
 use crate::state::waiting_put::Position;
 use mooncake_ids::SessionId;
 
-/// What may have come to help requests that wait, and has not been passed on to all of them.
+/// What may help requests that wait, and has not been passed on to all of them.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct News {
     /// Keys that changed hands with their hashes, and how far the line of those that wait for each has been gone
     /// through.
     pub keys: VecDeque<(Box<[u8]>, u64, Option<Position>)>,
@@ -55,7 +55,7 @@ impl<P: Copy> Pass<P> {
     }
 }
 
-impl Changes {
+impl News {
     /// Nothing is left to be passed on.
     pub fn is_empty(&self) -> bool {
         let keys = self.keys.is_empty() && self.yielding.is_empty();
