@@ -147,7 +147,7 @@ fn elsewhere<T: Send + 'static>(task: impl AsyncFnOnce() -> T + Send + 'static) 
 }
 
 /// Serves the session's anchor in a thread of its own: the client's end, and how it ended.
-fn serve_anchor(master: &Master) -> (UnixStream, JoinHandle<Result<(), connection::Ended>>) {
+fn serve_anchor(master: &Master) -> (UnixStream, JoinHandle<Result<(), connection::WhyClosed>>) {
     let (near, far) = pair();
     let registered =
         Registered { shared: master.shared.clone(), session: master.session, queue: master.anchor.clone() };
