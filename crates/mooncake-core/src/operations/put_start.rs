@@ -52,9 +52,9 @@ impl Attempt {
         match no_room {
             NoRoom::Capped(_) => waits.capped = true,
             NoRoom::SameCall => waits.same_call = true,
-            NoRoom::Held => {
+            NoRoom::Unattainable => {
                 let need = granules(size) as u32;
-                waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
+                waits.unattainable = Some(waits.unattainable.map_or(need, |least| least.min(need)));
             }
             NoRoom::Full(_) | NoRoom::Writing | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
             NoRoom::Populating => (waits.room, waits.population) = (true, true),

@@ -62,7 +62,7 @@ pub(crate) enum NoRoom {
     SameCall,
     /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. The put waits
     /// without blocking later puts: one that needs less may be placed.
-    Held,
+    Unattainable,
     /// Room comes from the populator.
     Populating,
     /// Room for a further replica comes from the populator, without an eviction. The put waits without blocking puts
@@ -80,7 +80,7 @@ impl NoRoom {
             NoRoom::Full(why) | NoRoom::Capped(why) => *why,
             NoRoom::Populating | NoRoom::PopulatingMore => Why::Populating,
             NoRoom::Writing => Why::Writing,
-            NoRoom::TooLarge | NoRoom::NoSegment | NoRoom::SameCall | NoRoom::Held => Why::Held,
+            NoRoom::TooLarge | NoRoom::NoSegment | NoRoom::SameCall | NoRoom::Unattainable => Why::Held,
         }
     }
 }
@@ -283,7 +283,7 @@ impl Core {
         let room = self.search_room(now, need, search, fx);
         // What waits for a populator says nothing of larger keys, for which another segment may be.
         if used.is_empty()
-            && let Err(denied @ (NoRoom::Full(_) | NoRoom::Writing | NoRoom::SameCall | NoRoom::Held)) = &room
+            && let Err(denied @ (NoRoom::Full(_) | NoRoom::Writing | NoRoom::SameCall | NoRoom::Unattainable)) = &room
         {
             search.found_none(granules, denied);
         }
@@ -302,11 +302,11 @@ impl Core {
         // The order of the refusals decides what the put waits for. First where evicting would gain nothing, even if
         // others wait for room: in their line it would keep puts waiting that need less.
         if search.alone.as_ref().is_some_and(|alone| alone.are(used, need)) {
-            return Err(NoRoom::Held);
+            return Err(NoRoom::Unattainable);
         }
         if !self.segments.with_attainable(need).any(|open| !used.contains(&open.session)) {
             search.alone = Alone::of(used, need);
-            return Err(NoRoom::Held);
+            return Err(NoRoom::Unattainable);
         }
         // Before the populator: a request that waits for one goes ahead of requests in the line that do not.
         if !mode.room {

@@ -45,14 +45,14 @@ impl Core {
 
     /// Eviction alone may gain more in a segment than before.
     pub(crate) fn more_attainable(&mut self, number: SegmentNo) {
-        if self.tickets.next_held(None).is_none() || !self.segments.is_open(number) {
+        if self.tickets.next_unattainable(None).is_none() || !self.segments.is_open(number) {
             return;
         }
         let Some(segment) = self.segments.get(number) else { return };
         let attainable = segment.attainable();
-        if self.tickets.next_held(None).is_some_and(|(least, _)| least <= attainable) {
+        if self.tickets.next_unattainable(None).is_some_and(|(least, _)| least <= attainable) {
             self.news.attainable = self.news.attainable.max(attainable);
-            self.news.held.begin();
+            self.news.unattainable.begin();
         }
     }
 
@@ -93,7 +93,7 @@ impl Core {
         self.pass_on_keys(now, work, fx);
         self.pass_on_room(now, work, fx);
         self.pass_on_to_capped(now, work, fx);
-        self.pass_on_to_held(now, work, fx);
+        self.pass_on_to_unattainable(now, work, fx);
         self.pass_on_to_same_call(now, work, fx);
     }
 
@@ -183,14 +183,14 @@ impl Core {
 
     /// Serves the requests that wait for the end of views or of quarantine, and need no more than eviction alone can
     /// gain by now.
-    fn pass_on_to_held(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while self.news.held.begun {
+    fn pass_on_to_unattainable(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while self.news.unattainable.begun {
             // By need: all behind the first that needs too much need as much or more.
-            let next = self.tickets.next_held(self.news.held.after);
+            let next = self.tickets.next_unattainable(self.news.unattainable.after);
             let Some((need, position)) = next.filter(|(need, _)| *need <= self.news.attainable) else {
-                self.news.held.ends();
+                self.news.unattainable.ends();
                 // What became attainable during the walk is for the walk that begins anew.
-                if !self.news.held.begun {
+                if !self.news.unattainable.begun {
                     self.news.attainable = 0;
                 }
                 continue;
@@ -198,7 +198,7 @@ impl Core {
             if !self.has_time_for(position, work) {
                 return;
             }
-            self.news.held.after = Some((need, position));
+            self.news.unattainable.after = Some((need, position));
             self.serve(now, position, false, work, fx);
         }
     }

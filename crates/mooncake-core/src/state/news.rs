@@ -23,7 +23,7 @@ pub(crate) struct News {
     pub cap_raised: bool,
     /// Sessions that have less unfinished than before, and how far the line of each has been gone through since.
     pub uncapped: BTreeMap<SessionId, Option<Position>>,
-    pub held: Pass<(u32, Position)>,
+    pub unattainable: Pass<(u32, Position)>,
     /// The most that eviction alone can gain in a segment where it has become more.
     pub attainable: u32,
     pub same_call: Pass<Position>,
@@ -60,7 +60,7 @@ impl News {
     pub fn is_empty(&self) -> bool {
         let keys = self.keys.is_empty() && self.yielding.is_empty();
         let uncapped = self.cap_raised || !self.uncapped.is_empty();
-        keys && !self.room && !uncapped && !self.held.begun && !self.same_call.begun
+        keys && !self.room && !uncapped && !self.unattainable.begun && !self.same_call.begun
     }
 
     /// Whether those that wait for a key are yet to hear of it.
