@@ -107,15 +107,15 @@ impl Core {
             Some(other) => return Err(other.refusal(origin)),
         }
         self.raise_epoch_when_counter_ends(now, fx);
-        // A retry takes the place of the request whose connection broke, and its time (docs/safety.md, rule 9). No
+        // A retry takes the position of the request whose connection broke, and its time (docs/safety.md, rule 9). No
         // caller hears that one any more.
-        let (place, since) = match self.tickets.cancel_origin(origin) {
-            Some((place, older)) => (Some(place), older.since),
+        let (position, since) = match self.tickets.cancel_origin(origin) {
+            Some((position, older)) => (Some(position), older.since),
             None => (None, now),
         };
-        let room = !self.tickets.any_for_room_before(place);
+        let room = !self.tickets.any_for_room_before(position);
         let spares_unwritten = (wait || config.comes_again) && now < since.plus_ms(TIER_WAIT_MS);
-        let mode = RoomMode { room, force: false, newcomer: place.is_none(), spares_unwritten };
+        let mode = RoomMode { room, force: false, newcomer: position.is_none(), spares_unwritten };
         let keys = entries.iter().copied();
         let Attempt { outcomes, any, waits, cut, reasons } =
             self.evaluate(now, origin, keys, config, mode, &mut Work::operation(), fx);
@@ -126,7 +126,7 @@ impl Core {
             let deadline = if wait { self.deadline(since, config, &waits) } else { now };
             let config = config.clone();
             let parked = WaitingPut { ticket, origin, entries, config, since, impatient: !wait, deadline, waits };
-            self.tickets.push(parked, place);
+            self.tickets.push(parked, position);
             self.news.room |= cut;
             return Ok(PutStarted::Parked(ticket));
         }
