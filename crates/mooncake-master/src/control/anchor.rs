@@ -287,8 +287,8 @@ mod tests {
             let started = self.core(|core, now, effects| {
                 core.put_start(now, origin, &[(key, 1000)], &PutConfig::default(), false, effects).unwrap()
             });
-            let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-            let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+            let PutStarted::Now(outcomes) = started else { panic!("{started:?}") };
+            let [StartOutcome::Placed(replicas)] = &outcomes[..] else { panic!("{outcomes:?}") };
             replicas[0].rid
         }
 
@@ -495,11 +495,11 @@ mod tests {
         let origins = [owner.origin(), owner.origin()];
         owner.core(|core, now, effects| {
             let config = PutConfig::default();
-            let PutStarted::Now(slots) = core.put_start(now, origins[0], &entries, &config, false, effects).unwrap()
+            let PutStarted::Now(outcomes) = core.put_start(now, origins[0], &entries, &config, false, effects).unwrap()
             else {
                 panic!("there is room");
             };
-            let placed = slots.iter().map(|slot| match slot {
+            let placed = outcomes.iter().map(|outcome| match outcome {
                 StartOutcome::Placed(replicas) => replicas[0].rid,
                 other => panic!("{other:?}"),
             });

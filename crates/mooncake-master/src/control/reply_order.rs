@@ -86,8 +86,8 @@ impl Master {
         let config = PutConfig::default();
         let started =
             self.core(|core, now, effects| core.put_start(now, origin, &[(b"k", bytes)], &config, false, effects));
-        let Ok(PutStarted::Now(slots)) = started else { panic!("{started:?}") };
-        let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+        let Ok(PutStarted::Now(outcomes)) = started else { panic!("{started:?}") };
+        let [StartOutcome::Placed(replicas)] = &outcomes[..] else { panic!("{outcomes:?}") };
         replicas[0].rid
     }
 

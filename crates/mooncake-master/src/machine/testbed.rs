@@ -170,7 +170,7 @@ impl Testbed {
             Err(reason) => CountedReply::bad(reason),
             Ok(ReadRequest::Command(command)) => command.run(core, *now, origin, effects).reply(),
             Ok(ReadRequest::PutStart(put)) => match put.run(core, *now, origin, effects) {
-                Ok(PutStarted::Now(slots)) => CountedReply::put_start(&slots),
+                Ok(PutStarted::Now(outcomes)) => CountedReply::put_start(&outcomes),
                 Ok(PutStarted::Parked(ticket)) => return Err(ticket),
                 Err(refused) => CountedReply::refused(&refused, put.sizes.len()),
             },
