@@ -53,8 +53,8 @@ impl Attempt {
             NoRoom::Capped(_) => waits.capped = true,
             NoRoom::SameCall => waits.same_call = true,
             NoRoom::Unattainable => {
-                let need = granules(size) as u32;
-                waits.unattainable = Some(waits.unattainable.map_or(need, |least| least.min(need)));
+                let granules = granules(size) as u32;
+                waits.unattainable = Some(waits.unattainable.map_or(granules, |least| least.min(granules)));
             }
             NoRoom::Full(_) | NoRoom::Writing | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
             NoRoom::Populating => (waits.room, waits.population) = (true, true),

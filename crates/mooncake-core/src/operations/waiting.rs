@@ -187,7 +187,7 @@ impl Core {
         while self.news.unattainable.begun {
             // By need: all behind the first that needs too much need as much or more.
             let next = self.tickets.next_unattainable(self.news.unattainable.after);
-            let Some((need, position)) = next.filter(|(need, _)| *need <= self.news.attainable) else {
+            let Some((granules, position)) = next.filter(|(granules, _)| *granules <= self.news.attainable) else {
                 self.news.unattainable.ends();
                 // What became attainable during the walk is for the walk that begins anew.
                 if !self.news.unattainable.begun {
@@ -198,7 +198,7 @@ impl Core {
             if !self.has_time_for(position, work) {
                 return;
             }
-            self.news.unattainable.after = Some((need, position));
+            self.news.unattainable.after = Some((granules, position));
             self.serve(now, position, false, work, fx);
         }
     }

@@ -136,7 +136,7 @@ impl WaitQueue {
         if waits.capped {
             self.capped.insert((origin.session, position));
         }
-        self.unattainable.extend(waits.unattainable.map(|need| (need, position)));
+        self.unattainable.extend(waits.unattainable.map(|granules| (granules, position)));
         let before = self.line.insert(position, parked);
         debug_assert!(before.is_none(), "a position in the line is one request's");
     }
@@ -156,8 +156,8 @@ impl WaitQueue {
         self.for_same_call.remove(&position);
         self.for_population.remove(&position);
         self.capped.remove(&(origin.session, position));
-        if let Some(need) = waits.unattainable {
-            self.unattainable.remove(&(need, position));
+        if let Some(granules) = waits.unattainable {
+            self.unattainable.remove(&(granules, position));
         }
         Some(parked)
     }
@@ -266,7 +266,7 @@ impl WaitQueue {
                 self.for_same_call.contains(position),
                 self.for_population.contains(position),
                 self.capped.contains(&(origin.session, *position)),
-                waits.unattainable.is_some_and(|need| self.unattainable.contains(&(need, *position))),
+                waits.unattainable.is_some_and(|granules| self.unattainable.contains(&(granules, *position))),
             ];
             let unattainable = waits.unattainable.is_some();
             let right =
