@@ -1,4 +1,4 @@
-//! Finding objects: existence queries, the lookups inside gets, and views.
+//! Finding objects: existence queries, the lookups inside gets, and pins.
 
 use smallvec::SmallVec;
 
@@ -202,10 +202,10 @@ impl Core {
         });
     }
 
-    /// Takes a view over the first replica of each object found, which nothing but [`unpin`](Core::unpin) or the end of
-    /// the session takes away. A segment whose owner does not obey the current epoch has none: a writer of an earlier
-    /// epoch may still write there, by a reservation that the lost end of the log had. An object that has no other
-    /// replica is found without any. In order, as the keys are.
+    /// Pins the first replica of each object found, for one view: nothing but [`unpin`](Core::unpin) or the end of the
+    /// session ends that. Nothing is pinned on a segment whose owner does not obey the current epoch: a writer of an
+    /// earlier epoch may still write there, by a reservation that the lost end of the log had. An object that has no
+    /// other replica is found without any. In order, as the keys are.
     pub fn pin(
         &mut self,
         now: Time,
@@ -239,7 +239,7 @@ impl Core {
             core.counts.lookup_hits += 1;
             core.objects.touch(now, slot);
             core.is_read(now, slot, hash);
-            // A view is over memory: what only a tier has is found without a replica that it could be over.
+            // Memory alone is pinned: what only a tier has is found without a replica.
             let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host, Sight::Memory).to_found();
             found.replicas.retain(|replica| core.segments.obeys(replica.extent.segment, core.epoch.number));
             if let Some(Replica { rid, extent }) = found.replicas.first().copied() {
@@ -262,7 +262,7 @@ impl Core {
         Ok(Found { replicas: SmallVec::new(), ..found })
     }
 
-    /// Views ended: a rid once per view. One that the session does not hold is no harm.
+    /// Releases pins, whose views ended: a rid once per view. One that the session does not hold is no harm.
     pub fn unpin(&mut self, now: Time, origin: Origin, rids: &[Rid], fx: &mut Effects) -> Result<(), Refused> {
         let done = self.once(origin, rids.len(), fx, |core, fx| {
             let session = origin.session;
