@@ -33,10 +33,10 @@ impl<'a> FoundRef<'a> {
         FoundRef { size: object.size, crc32c: object.crc32c, memory, tier, segments, host }
     }
 
-    /// Live replicas: those in memory on the reader's host, the others in memory, that on a tier.
+    /// Live replicas in the order in which a reader tries them: in memory on its host, in memory elsewhere, on a tier.
     pub fn replicas(&self) -> impl Iterator<Item = Replica> + '_ {
         let live = self.memory.iter().filter(|place| self.segments.is_live(place.segment));
-        // One replica has no order; it saves the look at its host.
+        // A single one needs no order, and no look at its host.
         let several = self.memory.len() > 1;
         let local = live.clone().filter(move |place| several && self.is_local(place));
         let others = live.filter(move |place| !several || !self.is_local(place));

@@ -87,9 +87,9 @@ pub(crate) struct PutContext<'a> {
 }
 
 impl Core {
-    /// Reserves keys and places them. With `wait`, a request of which nothing can be placed now is parked, and its
-    /// reply comes with the effects of a later operation; without, Busy and Full are final, and it is parked only until
-    /// all is evicted that it needs.
+    /// Reserves keys and places them. A request of which no key is placed now or there, though one may be later, is
+    /// parked where it is to `wait`: its reply comes with the effects of a later operation. One that is not to wait
+    /// hears Busy and Full at once, and is parked only as long as its own evictions take.
     pub fn put_start(
         &mut self,
         now: Time,

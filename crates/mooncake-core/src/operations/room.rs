@@ -245,8 +245,8 @@ impl Core {
         let replicas: SmallVec<[Replica; 1]> =
             extents.into_iter().map(|extent| Replica { rid: self.next_rid(), extent }).collect();
         search.left = search.left.saturating_sub(replicas.len());
-        let with = reservation::PutTerms { group: group.into(), replaces, promotes: None };
-        let record = with.record(context.origin.session, key, size, context.pin, SmallVec::from_slice(&replicas));
+        let terms = reservation::PutTerms { group: group.into(), replaces, promotes: None };
+        let record = terms.record(context.origin.session, key, size, context.pin, SmallVec::from_slice(&replicas));
         self.log(now, record, fx);
         Ok(replicas)
     }
