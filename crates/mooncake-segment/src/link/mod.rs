@@ -8,7 +8,7 @@ mod links;
 mod options;
 mod pool;
 mod record_files;
-mod record_links;
+mod record_lanes;
 mod shared_memory;
 mod tcp_lane;
 
@@ -32,7 +32,7 @@ use crate::protocol::frames::Status;
 pub use links::Links;
 pub use options::{LinkOptions, LinkReport, Path, Paths, SegmentAddress};
 pub use record_files::RecordFiles;
-pub use record_links::RecordLinks;
+pub use record_lanes::RecordLanes;
 pub use shared_memory::view::View;
 
 use pool::LanePool;
