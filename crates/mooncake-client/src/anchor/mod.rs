@@ -19,7 +19,7 @@ use crate::machine::numbering::Numbering;
 use crate::machine::orphans::abort;
 use crate::machine::put_session::{Aborted, PutSessions, Reserved};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, Taking};
-use crate::segments::directory::{Directory, MetSegments, place_of};
+use crate::segments::directory::{Directory, MetSegments, segment_of};
 use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
 use crate::session::Session;
@@ -391,7 +391,7 @@ impl Driver {
     /// A segment is Gone. A put session without another good replica is over; what it reserved elsewhere is aborted.
     fn leave_put_sessions(&self, uuid: SegmentUuid) {
         let is_on_it = |reserved: &Reserved<ReservationOrigin, MetSegments>, replica: &Replica| {
-            place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
+            segment_of(&reserved.met, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
         let aborted = self.shared.put_sessions.lock().segment_gone(is_on_it);
         // In the session that reserved them, and by another thread: this one waits for no call.

@@ -18,7 +18,7 @@ use crate::machine::put::{CopyFailure, PutDriver as _};
 use crate::machine::put_session::{self, NEW_SESSION, PutSessionDriver, PutSessions, Reserved, write_part};
 use crate::machine::ready;
 use crate::options::PutOptions;
-use crate::segments::directory::{MetSegments, place_of};
+use crate::segments::directory::{MetSegments, segment_of};
 use crate::session::reservation_origin::ReservationOrigin;
 use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
@@ -47,7 +47,7 @@ pub struct WriteRange<'a> {
 }
 
 impl PutSessionDriver for Driver<'_> {
-    type Place = MetSegments;
+    type MetSegments = MetSegments;
     const COMBINE: Combine = crc32c_combine;
 
     fn put_sessions(&self) -> impl DerefMut<Target = Sessions> {
@@ -59,12 +59,12 @@ impl PutSessionDriver for Driver<'_> {
         control.progress.lock().hold(control.now(), rids)
     }
 
-    fn place(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> MetSegments {
-        self.store.shared.directory.places(origin.numbering, replicas)
+    fn met_segments(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> MetSegments {
+        self.store.shared.directory.met_segments(origin.numbering, replicas)
     }
 
     fn is_lost(&self, reserved: &Reserved<ReservationOrigin, MetSegments>, replica: &Replica) -> bool {
-        place_of(&reserved.place, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
+        segment_of(&reserved.met, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
     }
 
     async fn rids_of(&self, origin: &ReservationOrigin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
@@ -93,7 +93,7 @@ impl PutSessionDriver for Driver<'_> {
         let lost =
             |error: StoreError, passing| CopyFailure { final_word: error.is_callers(), passing, error, settled: true };
         let [extent] = &replica.extents[..] else { return Err(lost(store.shared.control.confused("a put"), false)) };
-        let Some(address) = place_of(&reserved.place, Rid(replica.rid)) else {
+        let Some(address) = segment_of(&reserved.met, Rid(replica.rid)) else {
             return Err(lost(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
         };
         let interrupted = || self.store.is_interrupted();
@@ -170,7 +170,7 @@ impl Inner {
             let sources: Vec<Source<'_>> = run.iter().map(|range| range.source.among(neighbours)).collect();
             let part = (first.offset, total_of_sources(&sources));
             ready(write_part(&driver, item.key, part, async |reserved, replica| {
-                let (origin, address) = (&reserved.origin, place_of(&reserved.place, Rid(replica.rid)));
+                let (origin, address) = (&reserved.origin, segment_of(&reserved.met, Rid(replica.rid)));
                 // Links tell sessions apart by numbers, which begin anew with another log.
                 if !driver.is_current(origin) {
                     let over = Cause::Transfer(NEW_SESSION.into());

@@ -22,7 +22,7 @@ fn replica() -> Replica {
     Replica { rid: RID.0, extents: vec![Extent { segment: 1, offset: 0, length: 1 << 20 }] }
 }
 
-/// MetSegments each key in segment 1.
+/// Places each key in segment 1.
 fn places(request: &Request) -> Option<Reply> {
     let slot = PutSlot { kind: put_slot::Kind::Placed.into(), replicas: vec![replica()], ..PutSlot::default() };
     match &request.body {

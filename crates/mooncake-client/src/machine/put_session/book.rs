@@ -24,8 +24,8 @@ pub const NEW_SESSION: &str = "the store's session with its master, which reserv
 
 /// The keys of a store that have a put session.
 #[derive(Debug)]
-pub struct PutSessions<O, P> {
-    pub(super) open: BTreeMap<Box<[u8]>, Open<O, P>>,
+pub struct PutSessions<O, M> {
+    pub(super) open: BTreeMap<Box<[u8]>, Open<O, M>>,
     pub(super) next: u64,
     /// Of all that are open.
     pub(super) replicas: usize,
@@ -33,17 +33,17 @@ pub struct PutSessions<O, P> {
     pub(super) promised: usize,
 }
 
-impl<O, P> Default for PutSessions<O, P> {
+impl<O, M> Default for PutSessions<O, M> {
     fn default() -> Self {
         Self { open: BTreeMap::new(), next: 0, replicas: 0, promised: 0 }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Open<O, P> {
+pub(super) struct Open<O, M> {
     /// A key has one session after the other.
     pub(super) id: u64,
-    pub(super) reserved: Arc<Reserved<O, P>>,
+    pub(super) reserved: Arc<Reserved<O, M>>,
     /// Replicas that lack a part of what was written: true where nothing of this client touches them any more.
     pub(super) bad: Vec<(Rid, bool)>,
     pub(super) filling: Filling,
@@ -55,15 +55,15 @@ pub(super) struct Open<O, P> {
 
 /// What a key was given.
 #[derive(Debug)]
-pub struct Reserved<O, P> {
+pub struct Reserved<O, M> {
     /// Where it comes from.
     pub origin: O,
     /// Bytes of the object to be.
     pub size: u64,
     /// Its placements.
     pub replicas: Vec<Replica>,
-    /// Where they are.
-    pub place: P,
+    /// Their segments.
+    pub met: M,
 }
 
 /// What a request to reserve may ask for.
@@ -87,30 +87,30 @@ pub(super) enum State {
 }
 
 /// A part that may be written.
-pub(super) struct Part<O, P> {
+pub(super) struct Part<O, M> {
     pub(super) id: u64,
-    pub(super) reserved: Arc<Reserved<O, P>>,
+    pub(super) reserved: Arc<Reserved<O, M>>,
     /// Replicas that need not be written any more.
     pub(super) bad: Vec<Rid>,
 }
 
 /// A session that takes no further part, and what the master is to be told of it.
-pub(super) struct Sealed<O, P> {
+pub(super) struct Sealed<O, M> {
     pub(super) id: u64,
-    pub(super) reserved: Arc<Reserved<O, P>>,
+    pub(super) reserved: Arc<Reserved<O, M>>,
     pub(super) ended: Ended,
 }
 
 /// Placements that are to be aborted. `settled`: nothing of this client touches any replica of them again.
 #[derive(Debug)]
-pub struct Aborted<O, P> {
+pub struct Aborted<O, M> {
     /// Where they come from.
-    pub reserved: Arc<Reserved<O, P>>,
+    pub reserved: Arc<Reserved<O, M>>,
     /// See above.
     pub settled: bool,
 }
 
-impl<O, P> Open<O, P> {
+impl<O, M> Open<O, M> {
     pub(super) fn is_bad(&self, rid: Rid) -> bool {
         self.bad.iter().any(|(bad, _)| *bad == rid)
     }
@@ -169,7 +169,7 @@ impl<O, P> Open<O, P> {
     }
 
     /// What the master is told: from here on nothing is written.
-    pub(super) fn send(&mut self, crc32c: u32) -> Sealed<O, P> {
+    pub(super) fn send(&mut self, crc32c: u32) -> Sealed<O, M> {
         let ended = self.ended(|rid| !self.is_bad(rid), crc32c);
         self.state = State::Sent(ended.clone());
         self.sealed(ended)
@@ -180,7 +180,7 @@ impl<O, P> Open<O, P> {
         Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c, stays: true }
     }
 
-    pub(super) fn sealed(&self, ended: Ended) -> Sealed<O, P> {
+    pub(super) fn sealed(&self, ended: Ended) -> Sealed<O, M> {
         Sealed { id: self.id, reserved: self.reserved.clone(), ended }
     }
 
@@ -190,9 +190,9 @@ impl<O, P> Open<O, P> {
     }
 }
 
-impl<O, P> PutSessions<O, P> {
+impl<O, M> PutSessions<O, M> {
     /// The store closes: all that is reserved, and whether nothing of it is being written.
-    pub fn close(&mut self) -> Vec<Aborted<O, P>> {
+    pub fn close(&mut self) -> Vec<Aborted<O, M>> {
         self.replicas = 0;
         let open = std::mem::take(&mut self.open).into_values();
         let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
@@ -201,7 +201,7 @@ impl<O, P> PutSessions<O, P> {
 
     /// A segment is Gone, as `is_on_it` knows. What was reserved there is lost, and sessions without another replica
     /// are over. Gives those of them that have reserved something elsewhere, too.
-    pub fn segment_gone(&mut self, is_on_it: impl Fn(&Reserved<O, P>, &Replica) -> bool) -> Vec<Aborted<O, P>> {
+    pub fn segment_gone(&mut self, is_on_it: impl Fn(&Reserved<O, M>, &Replica) -> bool) -> Vec<Aborted<O, M>> {
         self.lose(is_on_it, GONE)
     }
 
@@ -212,9 +212,9 @@ impl<O, P> PutSessions<O, P> {
 
     pub(super) fn lose(
         &mut self,
-        is_lost: impl Fn(&Reserved<O, P>, &Replica) -> bool,
+        is_lost: impl Fn(&Reserved<O, M>, &Replica) -> bool,
         reason: &str,
-    ) -> Vec<Aborted<O, P>> {
+    ) -> Vec<Aborted<O, M>> {
         let mut aborted = Vec::new();
         for open in self.open.values_mut().filter(|open| !matches!(open.state, State::Over(_))) {
             let lost = open.reserved.replicas.iter().filter(|replica| is_lost(&open.reserved, replica));
@@ -279,11 +279,11 @@ impl<O, P> PutSessions<O, P> {
     pub(super) fn begin(
         &mut self,
         key: &[u8],
-        reserved: Reserved<O, P>,
+        reserved: Reserved<O, M>,
         combine: Combine,
         held: Arc<Held>,
         lost: Vec<Rid>,
-    ) -> (u64, Option<Aborted<O, P>>) {
+    ) -> (u64, Option<Aborted<O, M>>) {
         let id = self.next;
         self.next += 1;
         let filling = Filling::new(reserved.size, combine);
@@ -297,17 +297,17 @@ impl<O, P> PutSessions<O, P> {
         (id, aborted)
     }
 
-    pub(super) fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, P>, StoreError> {
+    pub(super) fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, M>, StoreError> {
         let none = || Cause::InvalidParams("this key has no put session; start one first".into()).into();
         self.open.get_mut(key).ok_or_else(none)
     }
 
     /// That very session of a key, if it has not been followed by another one.
-    pub(super) fn that(&mut self, key: &[u8], id: u64) -> Option<&mut Open<O, P>> {
+    pub(super) fn that(&mut self, key: &[u8], id: u64) -> Option<&mut Open<O, M>> {
         self.open.get_mut(key).filter(|open| open.id == id || mutant!(SessionsGoByName))
     }
 
-    pub(super) fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O, P>> {
+    pub(super) fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O, M>> {
         self.that(key, id)?;
         let open = self.open.remove(key)?;
         self.replicas -= open.reserved.replicas.len();
@@ -315,7 +315,7 @@ impl<O, P> PutSessions<O, P> {
     }
 
     /// A part is to be written, once no other thread writes a byte of it: none until then.
-    pub(super) fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O, P>>, StoreError> {
+    pub(super) fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O, M>>, StoreError> {
         let open = self.find(key)?;
         match &open.state {
             State::Filled => {}
@@ -346,7 +346,7 @@ impl<O, P> PutSessions<O, P> {
         part: (u64, u64),
         outcome: Result<Written, CopyFailure>,
         now: Duration,
-    ) -> (Result<(), StoreError>, Option<Aborted<O, P>>) {
+    ) -> (Result<(), StoreError>, Option<Aborted<O, M>>) {
         let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
         if let Some(at) = open.writing.iter().position(|other| *other == part) {
             open.writing.swap_remove(at);

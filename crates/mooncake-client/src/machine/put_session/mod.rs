@@ -48,23 +48,23 @@ const OWNERS_AWAY: Duration = Duration::from_secs(3);
 
 /// What put sessions need of their store.
 pub trait PutSessionDriver: PutDriver {
-    /// Where the replicas of what was reserved are, whatever their store meets behind that.
-    type Place;
+    /// The segments of what was reserved, whatever their store meets behind that.
+    type MetSegments;
 
     /// How checksums of parts become one.
     const COMBINE: Combine;
 
     /// The store's, under their lock.
-    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::ReservationOrigin, Self::Place>>;
+    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::ReservationOrigin, Self::MetSegments>>;
 
     /// Has the beat renew these from now on, as long as the answer lives.
     fn hold(&self, rids: Vec<Rid>) -> Arc<Held>;
 
-    /// The places of replicas whose segments were just met.
-    fn place(&self, origin: &Self::ReservationOrigin, replicas: &[Replica]) -> Self::Place;
+    /// The segments of replicas, which were just met.
+    fn met_segments(&self, origin: &Self::ReservationOrigin, replicas: &[Replica]) -> Self::MetSegments;
 
     /// Whether a replica cannot be written any more: its segment is Gone, or its session with the master over.
-    fn is_lost(&self, reserved: &Reserved<Self::ReservationOrigin, Self::Place>, replica: &Replica) -> bool;
+    fn is_lost(&self, reserved: &Reserved<Self::ReservationOrigin, Self::MetSegments>, replica: &Replica) -> bool;
 
     /// The rids of the objects that these keys are, as the master knows them: none where it is asked in another
     /// session, as numbers begin anew with another log.
@@ -80,7 +80,7 @@ pub trait PutSessionDriver: PutDriver {
     /// Reads a replica back, and gives the checksum of its bytes.
     fn sum_of(
         &self,
-        reserved: &Reserved<Self::ReservationOrigin, Self::Place>,
+        reserved: &Reserved<Self::ReservationOrigin, Self::MetSegments>,
         replica: &Replica,
     ) -> impl Future<Output = Result<u32, CopyFailure>>;
 }
@@ -245,8 +245,8 @@ async fn begin_round<D: PutSessionDriver>(
         let held = driver.hold(slot.replicas.iter().map(|replica| Rid(replica.rid)).collect());
         let mut sessions = driver.put_sessions();
         // Under their lock: what is lost behind this finds the session among the others.
-        let place = driver.place(&origin, &slot.replicas);
-        let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, place };
+        let met = driver.met_segments(&origin, &slot.replicas);
+        let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, met };
         let lost = reserved.replicas.iter().filter(|replica| driver.is_lost(&reserved, replica));
         let lost = lost.map(|replica| Rid(replica.rid)).collect();
         sessions.give_back(reserved.replicas.len());
@@ -271,7 +271,7 @@ pub async fn write_part<D: PutSessionDriver>(
     driver: &D,
     key: &[u8],
     (offset, len): (u64, u64),
-    write: impl AsyncFn(&Reserved<D::ReservationOrigin, D::Place>, &Replica) -> Result<u32, CopyFailure>,
+    write: impl AsyncFn(&Reserved<D::ReservationOrigin, D::MetSegments>, &Replica) -> Result<u32, CopyFailure>,
 ) -> Result<(), StoreError> {
     let began = driver.now();
     let Part { id, reserved, bad } = loop {
@@ -431,13 +431,13 @@ fn was_aborted() -> StoreError {
 }
 
 /// With the number of its key.
-type Sent<D> = (usize, Sealed<<D as PutDriver>::ReservationOrigin, <D as PutSessionDriver>::Place>);
+type Sent<D> = (usize, Sealed<<D as PutDriver>::ReservationOrigin, <D as PutSessionDriver>::MetSegments>);
 
 /// Has a key take no further part.
 async fn seal<D: PutSessionDriver>(
     driver: &D,
     key: &[u8],
-) -> Result<Sealed<D::ReservationOrigin, D::Place>, StoreError> {
+) -> Result<Sealed<D::ReservationOrigin, D::MetSegments>, StoreError> {
     let id = {
         let mut sessions = driver.put_sessions();
         let open = sessions.find(key)?;
@@ -593,14 +593,18 @@ pub async fn abort<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resul
 }
 
 /// Aborts placements, those of a session together.
-pub async fn abort_placements<D: PutSessionDriver>(driver: &D, all: Vec<Aborted<D::ReservationOrigin, D::Place>>) {
+pub async fn abort_placements<D: PutSessionDriver>(
+    driver: &D,
+    all: Vec<Aborted<D::ReservationOrigin, D::MetSegments>>,
+) {
     for settled in [true, false] {
         let of_kind: Vec<_> = all.iter().filter(|aborted| aborted.settled == settled).collect();
         let mut rest = &of_kind[..];
         while let Some(first) = rest.first() {
             let origin = &first.reserved.origin;
-            let of_it = |other: &&&Aborted<D::ReservationOrigin, D::Place>| other.reserved.origin.is_of_session(origin);
-            let replicas = |aborted: &&Aborted<D::ReservationOrigin, D::Place>| aborted.reserved.replicas.len();
+            let of_it =
+                |other: &&&Aborted<D::ReservationOrigin, D::MetSegments>| other.reserved.origin.is_of_session(origin);
+            let replicas = |aborted: &&Aborted<D::ReservationOrigin, D::MetSegments>| aborted.reserved.replicas.len();
             let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(replicas)));
             rest = others;
             let rids = round.iter().flat_map(|aborted| &aborted.reserved.replicas).map(|replica| Rid(replica.rid));

@@ -260,7 +260,7 @@ impl PutDriver for Pool {
 }
 
 impl PutSessionDriver for Pool {
-    type Place = ();
+    type MetSegments = ();
     const COMBINE: Combine = combined;
 
     fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Session, ()>> {
@@ -271,7 +271,7 @@ impl PutSessionDriver for Pool {
         self.progress.borrow_mut().hold(self.now.get(), rids)
     }
 
-    fn place(&self, _: &Session, _: &[Replica]) {}
+    fn met_segments(&self, _: &Session, _: &[Replica]) {}
 
     fn is_lost(&self, _: &Reserved<Session, ()>, replica: &Replica) -> bool {
         self.lost.borrow().contains(&replica.rid)
