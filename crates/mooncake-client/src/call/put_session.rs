@@ -14,7 +14,7 @@ use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
 use crate::machine::filling::Combine;
 use crate::machine::progress::Held;
-use crate::machine::put::{CopyFailure, PutDriver as _};
+use crate::machine::put::{PutDriver as _, Unwritten};
 use crate::machine::put_session::{self, NEW_SESSION, PutSessionDriver, PutSessions, Reserved, write_part};
 use crate::machine::ready;
 use crate::options::PutOptions;
@@ -88,18 +88,18 @@ impl PutSessionDriver for Driver<'_> {
         &self,
         reserved: &Reserved<ReservationOrigin, MetSegments>,
         replica: &Replica,
-    ) -> Result<u32, CopyFailure> {
+    ) -> Result<u32, Unwritten> {
         let (store, size) = (self.store, reserved.size);
-        let lost =
-            |error: StoreError, passing| CopyFailure { final_word: error.is_callers(), passing, error, settled: true };
-        let [extent] = &replica.extents[..] else { return Err(lost(store.shared.control.confused("a put"), false)) };
+        let unread =
+            |error: StoreError, passing| Unwritten { final_word: error.is_callers(), passing, error, settled: true };
+        let [extent] = &replica.extents[..] else { return Err(unread(store.shared.control.confused("a put"), false)) };
         let Some(address) = segment_of(&reserved.met, Rid(replica.rid)) else {
-            return Err(lost(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
+            return Err(unread(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
         };
         let interrupted = || self.store.is_interrupted();
         let deadline = store.transfer_deadline(size, &interrupted);
         let link = store.shared.links.link(address, &deadline);
-        let link = link.map_err(|error| lost(link_error(&error), error.is_passing()))?;
+        let link = link.map_err(|error| unread(link_error(&error), error.is_passing()))?;
         let (mut buffer, mut done, mut sum) = (vec![0; CHUNK.min(size) as usize], 0, 0);
         while done < size {
             let chunk = &mut buffer[..CHUNK.min(size - done) as usize];
@@ -107,7 +107,7 @@ impl PutSessionDriver for Driver<'_> {
             let read = link.read(Rid(replica.rid), extent.offset + done, &mut destinations, None, &deadline);
             read.map_err(|error| {
                 let passing = error.is_passing();
-                lost(transfer_error(error), passing)
+                unread(transfer_error(error), passing)
             })?;
             sum = crc32c_append(sum, chunk);
             done += chunk.len() as u64;
@@ -174,7 +174,7 @@ impl Inner {
                 // Links tell sessions apart by numbers, which begin anew with another log.
                 if !driver.is_current(origin) {
                     let over = Cause::Transfer(NEW_SESSION.into());
-                    return Err(CopyFailure { error: over.into(), final_word: false, passing: false, settled: true });
+                    return Err(Unwritten { error: over.into(), final_word: false, passing: false, settled: true });
                 }
                 self.write_replica_at(replica, address, (first.offset, &sources), origin, interrupted)
             }))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::filling::Combine;
 use mooncake_client::machine::progress::Held;
-use mooncake_client::machine::put::{CopyFailure, PutDriver as _};
+use mooncake_client::machine::put::{PutDriver as _, Unwritten};
 use mooncake_client::machine::put_session::{self, Aborted, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_ids::SegmentUuid;
@@ -81,18 +81,18 @@ impl PutSessionDriver for Driver<'_> {
         &self,
         reserved: &Reserved<ReservationOrigin, MetSegments>,
         replica: &Replica,
-    ) -> Result<u32, CopyFailure> {
-        let lost = |what: &str| CopyFailure {
+    ) -> Result<u32, Unwritten> {
+        let unread = |what: &str| Unwritten {
             error: Cause::Transfer(what.into()).into(),
             final_word: false,
             passing: what == NO_LINK,
             settled: true,
         };
         let extent = &replica.extents[0];
-        let address = segment_of(&reserved.met, Rid(replica.rid)).ok_or_else(|| lost("gone"))?;
-        let link = self.store.link_to(&address).await.ok_or_else(|| lost(NO_LINK))?;
+        let address = segment_of(&reserved.met, Rid(replica.rid)).ok_or_else(|| unread("gone"))?;
+        let link = self.store.link_to(&address).await.ok_or_else(|| unread(NO_LINK))?;
         let words = self.store.read(&link, Rid(replica.rid), extent.offset, reserved.size).await;
-        words.map(checksum).map_err(|_| lost("not read"))
+        words.map(checksum).map_err(|_| unread("not read"))
     }
 }
 

@@ -11,7 +11,7 @@ use mooncake_wire::message::{Ended, Replica, ReplicaOutcome};
 use crate::error::{Cause, StoreError};
 use crate::machine::filling::{Combine, Filling};
 use crate::machine::progress::Held;
-use crate::machine::put::{CopyFailure, Written};
+use crate::machine::put::{Unwritten, Written};
 
 /// Most replicas that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
 pub(super) const SESSIONS_MAX: usize = 16_384;
@@ -121,7 +121,7 @@ impl<O, M> Open<O, M> {
 
     /// Bad replicas that no write of this client touches any more. Several writes may have found one bad, each by
     /// itself.
-    pub(super) fn untouched(&self) -> Vec<Rid> {
+    pub(super) fn settled_bad(&self) -> Vec<Rid> {
         let all_settled = |rid| self.bad.iter().all(|(bad, settled)| *bad != rid || *settled);
         let mut rids: Vec<Rid> = self.bad.iter().map(|(rid, _)| *rid).filter(|rid| all_settled(*rid)).collect();
         rids.sort_unstable();
@@ -344,7 +344,7 @@ impl<O, M> PutSessions<O, M> {
         key: &[u8],
         id: u64,
         part: (u64, u64),
-        outcome: Result<Written, CopyFailure>,
+        outcome: Result<Written, Unwritten>,
         now: Duration,
     ) -> (Result<(), StoreError>, Option<Aborted<O, M>>) {
         let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
@@ -364,15 +364,17 @@ impl<O, M> PutSessions<O, M> {
             }
             // Nothing but the caller's own memory, or wish, was the matter, or what passes: it may write them once
             // more.
-            Err(lost) if (lost.final_word || lost.passing) && lost.settled => return (Err(lost.error), None),
-            Err(lost) => {
+            Err(unwritten) if (unwritten.final_word || unwritten.passing) && unwritten.settled => {
+                return (Err(unwritten.error), None);
+            }
+            Err(unwritten) => {
                 let rids = open.rids().into_iter();
-                open.bad.extend(rids.map(|rid| (rid, lost.settled)));
+                open.bad.extend(rids.map(|rid| (rid, unwritten.settled)));
                 match &open.held {
                     Some(held) if held.has_lapsed(now) => {
-                        format!("what it reserved lapsed, as it does after ten minutes: {}", lost.error)
+                        format!("what it reserved lapsed, as it does after ten minutes: {}", unwritten.error)
                     }
-                    _ => lost.error.to_string(),
+                    _ => unwritten.error.to_string(),
                 }
             }
         };

@@ -26,7 +26,7 @@ use crate::key::ShownKey;
 use crate::machine::filling::Combine;
 use crate::machine::get::ROUND_KEYS;
 use crate::machine::progress::Held;
-use crate::machine::put::{CopyFailure, Placed, PutDriver, Reasons, ReservationOrigin as _, write_key};
+use crate::machine::put::{PlacedKey, PutDriver, Reasons, ReservationOrigin as _, Unwritten, write_key};
 use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys, changed_round, rounds};
 
 /// How often a call that waits for writes of others looks whether they have ended.
@@ -82,7 +82,7 @@ pub trait PutSessionDriver: PutDriver {
         &self,
         reserved: &Reserved<Self::ReservationOrigin, Self::MetSegments>,
         replica: &Replica,
-    ) -> impl Future<Output = Result<u32, CopyFailure>>;
+    ) -> impl Future<Output = Result<u32, Unwritten>>;
 }
 
 /// Reserves room for objects of these sizes; a result for each. What is wrong with a key from the beginning is in
@@ -138,8 +138,8 @@ pub async fn start<D: PutSessionDriver>(
         pending.into_iter().for_each(|index| results[index] = Some(Err(Cause::Interrupted.into())));
         abort_begun(driver, keys, &begun, &mut results).await;
     }
-    let lost = || Err(Cause::Superseded { attempts: 0 }.into());
-    results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+    let superseded = || Err(Cause::Superseded { attempts: 0 }.into());
+    results.into_iter().map(|result| result.unwrap_or_else(superseded)).collect()
 }
 
 /// Aborts what a call has begun whose caller hears nothing of it.
@@ -217,7 +217,7 @@ async fn begin_round<D: PutSessionDriver>(
         let bytes = sizes[index];
         match slot.kind() {
             put_slot::Kind::Placed => {
-                placed.push(Placed { index, slot });
+                placed.push(PlacedKey { index, slot });
                 continue;
             }
             put_slot::Kind::Full => full.push(index),
@@ -236,7 +236,7 @@ async fn begin_round<D: PutSessionDriver>(
         return Begun::default();
     }
     let (mut aborted, mut begun, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
-    for Placed { index, slot } in placed {
+    for PlacedKey { index, slot } in placed {
         let Some(left) = promise.replicas.checked_sub(slot.replicas.len()) else {
             beyond.push((index, slot.replicas));
             continue;
@@ -271,7 +271,7 @@ pub async fn write_part<D: PutSessionDriver>(
     driver: &D,
     key: &[u8],
     (offset, len): (u64, u64),
-    write: impl AsyncFn(&Reserved<D::ReservationOrigin, D::MetSegments>, &Replica) -> Result<u32, CopyFailure>,
+    write: impl AsyncFn(&Reserved<D::ReservationOrigin, D::MetSegments>, &Replica) -> Result<u32, Unwritten>,
 ) -> Result<(), StoreError> {
     let began = driver.now();
     let Part { id, reserved, bad } = loop {
@@ -330,7 +330,7 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
             results[index] = Some(if told == Told::Object { Ok(()) } else { Err(was_aborted()) });
             // Ended as bad, and nothing of them can land any more: no fence has to prove that.
             let is_spoilt = |rid: &Rid| sealed.ended.replicas.iter().any(|ended| ended.rid == rid.0 && !ended.good);
-            let spoilt: Vec<Rid> = open.map(|open| open.untouched()).unwrap_or_default();
+            let spoilt: Vec<Rid> = open.map(|open| open.settled_bad()).unwrap_or_default();
             let spoilt: Vec<Rid> = spoilt.into_iter().filter(is_spoilt).collect();
             if told == Told::Object && !spoilt.is_empty() {
                 driver.abort(&sealed.reserved.origin, spoilt, true).await;
@@ -346,8 +346,8 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
         }
         driver.pause(ASK_AGAIN).await;
     }
-    let lost = || Err(was_aborted());
-    results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+    let aborted = || Err(was_aborted());
+    results.into_iter().map(|result| result.unwrap_or_else(aborted)).collect()
 }
 
 /// What became of a session whose outcome the master was told.
@@ -493,14 +493,14 @@ async fn seal<D: PutSessionDriver>(
             Ok(read) if *sum.get_or_insert(read) == read => continue,
             Ok(_) => reason = "its replicas differ".to_owned(),
             // Nothing of the replica was the matter.
-            Err(lost) if lost.final_word || driver.is_interrupted() => {
+            Err(unread) if unread.final_word || driver.is_interrupted() => {
                 if let Some(open) = driver.put_sessions().that(key, id) {
                     open.reopen();
                 }
-                return Err(if lost.final_word { lost.error } else { Cause::Interrupted.into() });
+                return Err(if unread.final_word { unread.error } else { Cause::Interrupted.into() });
             }
-            Err(lost) if lost.passing => passing = Some(lost.error),
-            Err(lost) => reason = lost.error.to_string(),
+            Err(unread) if unread.passing => passing = Some(unread.error),
+            Err(unread) => reason = unread.error.to_string(),
         }
         bad.push((Rid(replica.rid), true));
     }
