@@ -97,7 +97,7 @@ impl PutSessionDriver for Driver<'_> {
 }
 
 impl Store {
-    /// Reserves room for objects, has it filled in parts, and ends the sessions or takes them back.
+    /// Reserves room for objects, has it filled in parts, and ends or aborts the sessions.
     pub async fn put_in_sessions(self, stops: Duration) {
         let world = self.inner.world.clone();
         let others = Rc::new(Cell::new(0));

@@ -14,7 +14,7 @@ use crate::machine::progress::Held;
 use crate::machine::put::{Unwritten, Written};
 
 /// Most replicas that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
-pub(super) const SESSIONS_MAX: usize = 16_384;
+pub(super) const REPLICAS_HELD_MAX: usize = 16_384;
 
 /// Why a session is over that has no replica left.
 pub(super) const GONE: &str = "the owners of all its replicas are gone";
@@ -78,7 +78,7 @@ pub(super) struct Promise {
 pub(super) enum State {
     /// It is being filled.
     Filled,
-    /// A call ends it, or takes it back.
+    /// A call ends or aborts it.
     Sealed,
     /// The master has perhaps been told that it is an object: nothing may be written any more.
     Sent(Ended),
@@ -86,8 +86,8 @@ pub(super) enum State {
     Over(String),
 }
 
-/// A part that may be written.
-pub(super) struct Part<O, M> {
+/// Leave to write a part.
+pub(super) struct Permit<O, M> {
     pub(super) id: u64,
     pub(super) reserved: Arc<Reserved<O, M>>,
     /// Replicas that need not be written any more.
@@ -101,12 +101,12 @@ pub(super) struct Sealed<O, M> {
     pub(super) ended: Ended,
 }
 
-/// Placements that are to be aborted. `settled`: nothing of this client touches any replica of them again.
+/// Placements that are to be aborted.
 #[derive(Debug)]
 pub struct Aborted<O, M> {
     /// Where they come from.
     pub reserved: Arc<Reserved<O, M>>,
-    /// See above.
+    /// Nothing of this client touches any replica of them again.
     pub settled: bool,
 }
 
@@ -255,7 +255,7 @@ impl<O, M> PutSessions<O, M> {
     }
 
     fn left(&self) -> usize {
-        SESSIONS_MAX.saturating_sub(self.replicas + self.promised)
+        REPLICAS_HELD_MAX.saturating_sub(self.replicas + self.promised)
     }
 
     /// Why there is no room for an object of so many bytes, when nothing is left of what all sessions may hold. A call
@@ -264,7 +264,7 @@ impl<O, M> PutSessions<O, M> {
         let held = self.replicas + self.promised;
         let reason = format!(
             "put sessions of this store hold {held} copies of objects, {own} of them by this call, and all may hold \
-             {SESSIONS_MAX} at a time; end or revoke some, or start fewer with one call"
+             {REPLICAS_HELD_MAX} at a time; end or revoke some, or start fewer with one call"
         );
         Cause::NoSpace { bytes, reason }.into()
     }
@@ -315,7 +315,7 @@ impl<O, M> PutSessions<O, M> {
     }
 
     /// A part is to be written, once no other thread writes a byte of it: none until then.
-    pub(super) fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O, M>>, StoreError> {
+    pub(super) fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Permit<O, M>>, StoreError> {
         let open = self.find(key)?;
         match &open.state {
             State::Filled => {}
@@ -335,7 +335,7 @@ impl<O, M> PutSessions<O, M> {
         open.filling.begin(offset, len);
         open.writing.push((offset, len));
         let bad = open.bad.iter().map(|(rid, _)| *rid).collect();
-        Ok(Some(Part { id: open.id, reserved: open.reserved.clone(), bad }))
+        Ok(Some(Permit { id: open.id, reserved: open.reserved.clone(), bad }))
     }
 
     /// What became of a part, and what is to be aborted for it.

@@ -19,7 +19,7 @@ use mooncake_wire::STILL_POPULATED;
 use mooncake_wire::message::{Replica, put_end_reply, put_slot};
 
 pub use book::{Aborted, NEW_SESSION, PutSessions, Reserved};
-use book::{GONE, Open, Part, Promise, Sealed, State, is_ending, is_object, meanwhile};
+use book::{GONE, Open, Permit, Promise, Sealed, State, is_ending, is_object, meanwhile};
 
 use crate::error::{Cause, StoreError};
 use crate::key::ShownKey;
@@ -191,7 +191,7 @@ struct Begun {
     full: Vec<usize>,
     /// What got more replicas than all sessions may hold.
     beyond: Vec<usize>,
-    /// For that, memory has to be populated.
+    /// Of what had no room: it comes from memory that is still being populated.
     populating: bool,
 }
 
@@ -274,10 +274,10 @@ pub async fn write_part<D: PutSessionDriver>(
     write: impl AsyncFn(&Reserved<D::ReservationOrigin, D::MetSegments>, &Replica) -> Result<u32, Unwritten>,
 ) -> Result<(), StoreError> {
     let began = driver.now();
-    let Part { id, reserved, bad } = loop {
-        let part = driver.put_sessions().begin_part(key, offset, len)?;
-        if let Some(part) = part {
-            break part;
+    let Permit { id, reserved, bad } = loop {
+        let permit = driver.put_sessions().begin_part(key, offset, len)?;
+        if let Some(permit) = permit {
+            break permit;
         }
         if driver.is_interrupted() {
             return Err(Cause::Interrupted.into());
@@ -449,18 +449,18 @@ async fn seal<D: PutSessionDriver>(
         }
         open.id
     };
-    let is_still = wait_for_writes(driver, key, id).await;
+    let is_quiet = wait_for_writes(driver, key, id).await;
     let (reserved, known) = {
         let mut sessions = driver.put_sessions();
         let open = sessions.that(key, id).ok_or_else(meanwhile)?;
         if let State::Over(reason) = &open.state {
             let error = Cause::SessionOver { reason: reason.clone() }.into();
-            if is_still {
+            if is_quiet {
                 sessions.remove(key, id);
             }
             return Err(error);
         }
-        if !is_still && !mutant!(EndsDoNotWaitForWrites) {
+        if !is_quiet && !mutant!(EndsDoNotWaitForWrites) {
             open.reopen();
             if driver.is_interrupted() {
                 return Err(Cause::Interrupted.into());
@@ -521,14 +521,14 @@ async fn seal<D: PutSessionDriver>(
     Err(Cause::SessionOver { reason }.into())
 }
 
-/// Whether none is under way any more, once it has waited for that.
+/// Waits until no write of the session is under way. False where that takes too long, or the caller is interrupted.
 async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -> bool {
     let began = driver.now();
     loop {
-        let is_still = driver.put_sessions().that(key, id).is_none_or(|open| open.writing.is_empty());
+        let is_quiet = driver.put_sessions().that(key, id).is_none_or(|open| open.writing.is_empty());
         let is_late = driver.now().saturating_sub(began) > WRITES_TIMEOUT || driver.is_interrupted();
-        if is_still || mutant!(EndsDoNotWaitForWrites) || is_late {
-            return is_still;
+        if is_quiet || mutant!(EndsDoNotWaitForWrites) || is_late {
+            return is_quiet;
         }
         driver.pause(POLL_INTERVAL).await;
     }

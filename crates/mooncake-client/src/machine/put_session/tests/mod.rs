@@ -9,7 +9,7 @@ use mooncake_ids::Rid;
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::{Ended, PutSlot, ReplicaOutcome};
 
-use super::book::SESSIONS_MAX;
+use super::book::REPLICAS_HELD_MAX;
 use super::*;
 use crate::machine::filling::tests::{combined, sum_of};
 use crate::machine::progress::Progress;
@@ -495,15 +495,15 @@ fn a_session_whose_segments_are_gone_is_over_and_keeps_its_key_and_its_room_from
     assert!(is_over(pool.fill(2, b"c")) && is_over(pool.abort()));
     assert!(refusal(pool.abort()).contains("no put session"), "it is told once");
     // As many as there may be, of which nobody asks again.
-    let names: Vec<[u8; 8]> = (0..SESSIONS_MAX as u64).map(u64::to_le_bytes).collect();
+    let names: Vec<[u8; 8]> = (0..REPLICAS_HELD_MAX as u64).map(u64::to_le_bytes).collect();
     let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
     let start_all = || pool.start(&keys, 3).into_iter().filter(Result::is_ok).count();
-    assert_eq!(start_all(), SESSIONS_MAX);
+    assert_eq!(start_all(), REPLICAS_HELD_MAX);
     assert!(matches!(pool.start(&[KEY], 3).remove(0).unwrap_err().cause(), Cause::NoSpace { .. }));
     assert!(pool.sessions.borrow_mut().segment_gone(|_, _| true).is_empty(), "they have reserved nothing elsewhere");
     pool.start(&[KEY], 3).remove(0).unwrap();
     pool.abort().unwrap();
-    assert_eq!(start_all(), SESSIONS_MAX, "of the same keys");
+    assert_eq!(start_all(), REPLICAS_HELD_MAX, "of the same keys");
 }
 
 #[test]
@@ -804,26 +804,26 @@ fn no_request_names_more_copies_than_keys_of_one_each() {
 fn sessions_hold_no_more_copies_than_the_beat_renews_in_time() {
     let pool = Pool::new();
     pool.replicas.set(8);
-    let names: Vec<Vec<u8>> = (0..SESSIONS_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
+    let names: Vec<Vec<u8>> = (0..REPLICAS_HELD_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     let last = pool.start(&keys, 3).pop().unwrap();
     assert!(matches!(last.unwrap_err().cause(), Cause::NoSpace { .. }));
     assert!(ready(abort(&pool, &keys[..1])).remove(0).is_ok());
-    assert!(pool.start(&keys[SESSIONS_MAX / 8..], 3).remove(0).is_ok());
+    assert!(pool.start(&keys[REPLICAS_HELD_MAX / 8..], 3).remove(0).is_ok());
     let (mut renewed, began) = (BTreeSet::new(), pool.now.get());
     for beat in 0..40 {
         renewed.extend(pool.progress.borrow_mut().moved(began + Duration::from_millis(500 * beat)));
     }
-    assert_eq!(renewed.len(), SESSIONS_MAX, "within twenty seconds");
+    assert_eq!(renewed.len(), REPLICAS_HELD_MAX, "within twenty seconds");
 }
 
 #[test]
 fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may() {
     let pool = Pool::new();
     pool.replicas.set(8);
-    let names: Vec<Vec<u8>> = (0..SESSIONS_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
+    let names: Vec<Vec<u8>> = (0..REPLICAS_HELD_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-    let (first, others) = keys.split_at(SESSIONS_MAX / 16);
+    let (first, others) = keys.split_at(REPLICAS_HELD_MAX / 16);
     pool.stands.set(true);
     let (some, rest) = (vec![3; first.len()], vec![3; others.len()]);
     let mut one = pin!(start(&pool, first, &some, first.iter().map(|_| None).collect()));
@@ -836,9 +836,9 @@ fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may
     let last = other.pop().unwrap().unwrap_err().to_string();
     assert!(one.iter().chain(&other).all(Result::is_ok), "{last}");
     let own = other.len() * 8;
-    assert!(
-        last.contains(&format!("hold {SESSIONS_MAX} copies of objects, {own} of them by this call, and all may hold"))
-    );
+    assert!(last.contains(&format!(
+        "hold {REPLICAS_HELD_MAX} copies of objects, {own} of them by this call, and all may hold"
+    )));
     // What came to nothing is given back.
     ready(abort(&pool, first));
     pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Busy, 0); first.len()]);
@@ -849,9 +849,9 @@ fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may
 #[test]
 fn copies_that_no_client_is_there_for_refuse_no_key() {
     let pool = Pool::new();
-    let names: Vec<Vec<u8>> = (0..SESSIONS_MAX + 2).map(|number| number.to_string().into_bytes()).collect();
+    let names: Vec<Vec<u8>> = (0..REPLICAS_HELD_MAX + 2).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-    let (most, beyond) = keys.split_at(SESSIONS_MAX - 1);
+    let (most, beyond) = keys.split_at(REPLICAS_HELD_MAX - 1);
     pool.replicas.set(64);
     pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Placed, 1); most.len()]);
     let started = pool.start(most, 3);
@@ -867,7 +867,7 @@ fn copies_that_no_client_is_there_for_refuse_no_key() {
     assert_eq!(aborted, [2]);
     pool.slots.borrow_mut().push((put_slot::Kind::Placed, 1));
     assert_eq!(pool.start(beyond, 3).iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false]);
-    assert_eq!((pool.sessions.borrow().replicas, pool.sessions.borrow().promised), (SESSIONS_MAX, 0));
+    assert_eq!((pool.sessions.borrow().replicas, pool.sessions.borrow().promised), (REPLICAS_HELD_MAX, 0));
 }
 
 #[test]
