@@ -95,7 +95,7 @@ impl Inner {
         let (control, owner) = (self.shared.control.clone(), self.owner()?);
         // It hears what the anchor says from before it is mounted on.
         let tier = self.shared.tier.get_or_init(StoreTier::new);
-        tier.start(options, Surroundings { control, owner, reach: self.shared.clone() })
+        tier.start(options, Surroundings { control, owner, segments: self.shared.clone() })
     }
 
     pub(crate) fn timer(&self) -> Option<Timer<'_>> {

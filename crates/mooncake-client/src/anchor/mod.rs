@@ -28,7 +28,7 @@ use crate::session::connection::Connection;
 use crate::session::control::Control;
 use crate::session::opening::{Opened, open_at};
 use crate::session::reservation_origin::ReservationOrigin;
-use crate::tier::{PromoteOrder, Reach, StoreTier, Word};
+use crate::tier::{PromoteOrder, RemoteSegments, StoreTier, Word};
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +49,7 @@ pub(crate) struct StoreContext {
     pub process: ProcessIdentity,
 }
 
-impl Reach for StoreContext {
+impl RemoteSegments for StoreContext {
     fn directory(&self) -> &Directory {
         &self.directory
     }

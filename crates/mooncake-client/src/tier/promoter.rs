@@ -137,7 +137,7 @@ impl Copy {
             size: from_extent.length,
             key_bytes: key.len(),
         };
-        let (directory, links) = (surroundings.reach.directory(), surroundings.reach.links());
+        let (directory, links) = (surroundings.segments.directory(), surroundings.segments.links());
         directory.meet(&surroundings.control, order.numbering, std::iter::once(to.as_ref()?)).ok()?;
         let address = directory.find(order.numbering, to_extent.segment)?;
         let link = links.link_to_write(order.session, &address, deadline).ok()?;

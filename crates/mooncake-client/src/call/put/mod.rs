@@ -185,7 +185,7 @@ impl PutDriver for Driver<'_> {
         let bytes: u64 = placed.iter().map(|placed| self.sizes[placed.index]).sum();
         let threads = self.threads_for(placed, bytes);
         let (written, told) = fan_out(placed.iter().collect(), threads, &interrupted, starved, write);
-        // A copy within this host does not look up meanwhile.
+        // A copy within this host does not ask meanwhile whether the caller is interrupted.
         let interrupted = told || stopped.into_inner() || (bytes >= WORTH_A_LOOK && self.store.is_interrupted());
         control.progress.lock().end(&progress);
         (written, interrupted)
