@@ -13,7 +13,7 @@ use crate::call::put::{Driver, PutItem, check_all};
 use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
 use crate::machine::filling::Combine;
-use crate::machine::progress::Held;
+use crate::machine::progress::HeldReservations;
 use crate::machine::put::{PutDriver as _, Unwritten};
 use crate::machine::put_session::{self, NEW_SESSION, PutSessionDriver, PutSessions, Reserved, write_part};
 use crate::machine::ready;
@@ -54,7 +54,7 @@ impl PutSessionDriver for Driver<'_> {
         self.store.shared.put_sessions.lock()
     }
 
-    fn hold(&self, rids: Vec<Rid>) -> Arc<Held> {
+    fn hold(&self, rids: Vec<Rid>) -> Arc<HeldReservations> {
         let control = &self.store.shared.control;
         control.progress.lock().hold(control.now(), rids)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::filling::Combine;
-use mooncake_client::machine::progress::Held;
+use mooncake_client::machine::progress::HeldReservations;
 use mooncake_client::machine::put::{PutDriver as _, Unwritten};
 use mooncake_client::machine::put_session::{self, Aborted, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
@@ -48,7 +48,7 @@ impl PutSessionDriver for Driver<'_> {
         self.store.inner.put_sessions.borrow_mut()
     }
 
-    fn hold(&self, rids: Vec<Rid>) -> Arc<Held> {
+    fn hold(&self, rids: Vec<Rid>) -> Arc<HeldReservations> {
         let inner = &self.store.inner;
         inner.progress.borrow_mut().hold(inner.world.now(), rids)
     }

@@ -10,7 +10,7 @@ use mooncake_wire::message::{Ended, Replica, ReplicaOutcome};
 
 use crate::error::{Cause, StoreError};
 use crate::machine::filling::{Combine, Filling};
-use crate::machine::progress::Held;
+use crate::machine::progress::HeldReservations;
 use crate::machine::put::{Unwritten, Written};
 
 /// Most replicas that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
@@ -50,7 +50,7 @@ pub(super) struct Open<O, M> {
     /// Parts under way, of all threads.
     pub(super) writing: Vec<(u64, u64)>,
     pub(super) state: State,
-    pub(super) held: Option<Arc<Held>>,
+    pub(super) held: Option<Arc<HeldReservations>>,
 }
 
 /// What a key was given.
@@ -281,7 +281,7 @@ impl<O, M> PutSessions<O, M> {
         key: &[u8],
         reserved: Reserved<O, M>,
         combine: Combine,
-        held: Arc<Held>,
+        held: Arc<HeldReservations>,
         lost: Vec<Rid>,
     ) -> (u64, Option<Aborted<O, M>>) {
         let id = self.next;

@@ -25,7 +25,7 @@ use crate::error::{Cause, StoreError};
 use crate::key::ShownKey;
 use crate::machine::filling::Combine;
 use crate::machine::get::ROUND_KEYS;
-use crate::machine::progress::Held;
+use crate::machine::progress::HeldReservations;
 use crate::machine::put::{PlacedKey, PutDriver, Reasons, ReservationOrigin as _, Unwritten, write_key};
 use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys, changed_round, rounds};
 
@@ -58,7 +58,7 @@ pub trait PutSessionDriver: PutDriver {
     fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::ReservationOrigin, Self::MetSegments>>;
 
     /// Has the beat renew these from now on, as long as the answer lives.
-    fn hold(&self, rids: Vec<Rid>) -> Arc<Held>;
+    fn hold(&self, rids: Vec<Rid>) -> Arc<HeldReservations>;
 
     /// The segments of replicas, which were just met.
     fn met_segments(&self, origin: &Self::ReservationOrigin, replicas: &[Replica]) -> Self::MetSegments;

@@ -262,7 +262,7 @@ impl PutSessionDriver for Pool {
         RefMut::map(self.sessions.borrow_mut(), |sessions| sessions)
     }
 
-    fn hold(&self, rids: Vec<Rid>) -> Arc<Held> {
+    fn hold(&self, rids: Vec<Rid>) -> Arc<HeldReservations> {
         self.progress.borrow_mut().hold(self.now.get(), rids)
     }
 
