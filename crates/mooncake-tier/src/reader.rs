@@ -1,5 +1,5 @@
-//! Reads records for callers that have their places. A read is good if the header equals the place and the checksum of every
-//! chunk that was touched is right; anything else is a miss, and no error of the caller's.
+//! Reads records for callers that have their places. A read is good if the header equals the place and the checksum of
+//! every chunk that was touched is right; anything else is a miss, and no error of the caller's.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};

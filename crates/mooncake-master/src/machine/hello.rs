@@ -164,8 +164,8 @@ impl ReadHello {
     }
 
     /// Looks for views that the client lists and the books do not have, before it is admitted. That may take long, and
-    /// the core is free between any two slices of it. True: some are to be [noted](ReadHello::note_views), and then this
-    /// goes on.
+    /// the core is free between any two slices of it. True: some are to be [noted](ReadHello::note_views), and then
+    /// this goes on.
     pub fn look_for_views<D: CoreDriver>(&mut self, driver: &D) -> bool {
         let Role::Resume { resume, views, .. } = &mut self.role else { return false };
         let session = SessionId(resume.session);
