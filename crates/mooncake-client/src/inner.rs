@@ -93,7 +93,7 @@ impl Inner {
     /// Has this store keep one more tier from now on.
     pub(crate) fn start_tier(&self, options: &TierOptions) -> Result<(), StoreError> {
         let (control, owner) = (self.shared.control.clone(), self.owner()?);
-        self.shared.tiers.start(options, Surroundings { control, owner, reach: self.shared.clone() })
+        self.shared.tiers.start(options, Surroundings { control, owner, segments: self.shared.clone() })
     }
 
     pub(crate) fn timer(&self) -> Option<Timer<'_>> {

@@ -7,10 +7,10 @@ use crate::effect::{Effects, Push, To};
 use crate::epoch::Epoch;
 use crate::ids::{SegmentNo, Time};
 use crate::record::Record;
-use crate::state::changes::Changes;
 use crate::state::counters::Counters;
 use crate::state::departure::Departure;
 use crate::state::endings::Endings;
+use crate::state::news::News;
 use crate::state::objects::Objects;
 use crate::state::pin::Pins;
 use crate::state::placement::Random;
@@ -66,8 +66,8 @@ pub struct Core {
     pub(crate) next_watched: SessionId,
     /// Whether the views of those that linger are looked at this time.
     pub(crate) looks_at_lingering: bool,
-    /// What may have come to help parked requests.
-    pub(crate) changes: Changes,
+    /// What may help parked requests.
+    pub(crate) news: News,
     /// Objects may lie on segments that are Gone.
     pub(crate) purge: Option<u32>,
     /// The scan must start over when it is through: another segment went.
@@ -119,7 +119,7 @@ impl Core {
             settled: BTreeSet::new(),
             next_watched: SessionId(0),
             looks_at_lingering: false,
-            changes: Changes::default(),
+            news: News::default(),
             purge: None,
             purge_again: false,
             older_puts: None,

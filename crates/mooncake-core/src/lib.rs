@@ -28,8 +28,8 @@
 //! // A place for 3,000 bytes, written by the client, and then an object.
 //! let wanted: [(&[u8], u64); 1] = [(b"key", 3_000)];
 //! let started = core.put_start(now, origin(2), &wanted, &PutConfig::default(), false, &mut fx)?;
-//! let PutStarted::Now(slots) = started else { panic!("there is room") };
-//! let StartOutcome::Placed(replicas) = &slots[0] else { panic!("there is room") };
+//! let PutStarted::Now(outcomes) = started else { panic!("there is room") };
+//! let StartOutcome::Placed(replicas) = &outcomes[0] else { panic!("there is room") };
 //! let whole = replicas.iter().map(|replica| (replica.rid, true)).collect();
 //! let ended = core.put_end(now, origin(3), &[Ended { replicas: whole, crc32c: 0x1234_5678, stays: false }], &mut fx)?;
 //! assert_eq!(ended, [EndOutcome::Committed]);

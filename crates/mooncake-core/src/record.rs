@@ -102,20 +102,20 @@ pub enum Record<K = Box<[u8]>> {
         /// The replica.
         rid: Rid,
     },
-    /// A view was taken over a replica.
+    /// A replica was pinned for one view more of a reader.
     Pinned {
         /// The reader.
         session: SessionId,
         /// What.
         rid: Rid,
-        /// Where: the object may leave before the view does.
+        /// Where: the object may leave before the pin does.
         extent: Extent,
         /// Key of the object, `None` when it has left already (of other views over the same placement, and in
         /// snapshots).
         #[serde(serialize_with = "as_bytes_if_any")]
         key: Option<K>,
     },
-    /// A view ended.
+    /// A reader's view ended: the pin is for one less.
     Unpinned {
         /// The former reader.
         session: SessionId,

@@ -38,7 +38,7 @@ mod server;
 
 pub use epoch::Epoch;
 pub use error::{LinkError, ServerError, TransferError, TwoEpochs, WriteError};
-pub use link::{Link, LinkOptions, LinkReport, Links, Path, Paths, RecordFiles, RecordLinks, SegmentAddress, View};
+pub use link::{Link, LinkOptions, LinkReport, Links, Path, Paths, RecordFiles, RecordLanes, SegmentAddress, View};
 pub use link_events::{EpochQuestion, LinkEvents};
 pub use protocol::frames::Status;
 pub use rate::RATE_MIN;

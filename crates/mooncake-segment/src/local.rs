@@ -35,7 +35,7 @@ impl Served {
     pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, waker: Arc<Waker>) -> Served {
         let write_ended = waker.clone();
         let machine = machine::Insiders::new(Epoch::numbered(epoch));
-        let state = Mutex::new(State { machine, inside: HashMap::new() });
+        let state = Mutex::new(State { machine, each: HashMap::new() });
         Served {
             insiders: Arc::new(Insiders { uuid: memory.uuid(), state, waker }),
             memory,
@@ -91,16 +91,16 @@ pub(crate) struct Insiders {
 #[derive(Debug)]
 struct State {
     machine: machine::Insiders,
-    inside: HashMap<u64, Weak<Inside>>,
+    each: HashMap<u64, Weak<Insider>>,
 }
 
 impl Insiders {
-    pub(crate) fn enter(self: &Arc<Self>, events: &Arc<dyn LinkEvents>) -> Arc<Inside> {
+    pub(crate) fn enter(self: &Arc<Self>, events: &Arc<dyn LinkEvents>) -> Arc<Insider> {
         let mut state = self.state.lock();
         let number = state.machine.enter();
-        let inside = Arc::new(Inside { insiders: self.clone(), number, events: events.clone() });
-        state.inside.insert(number, Arc::downgrade(&inside));
-        inside
+        let insider = Arc::new(Insider { insiders: self.clone(), number, events: events.clone() });
+        state.each.insert(number, Arc::downgrade(&insider));
+        insider
     }
 
     /// See [`machine::Insiders::mounted`].
@@ -113,21 +113,21 @@ impl Insiders {
         self.state.lock().machine.epoch()
     }
 
-    /// The stores that do not obey an epoch yet, to be asked by [`Inside::ask`] without any lock.
-    pub(crate) fn below(&self, asked: Epoch) -> Vec<Arc<Inside>> {
+    /// The stores that do not obey an epoch yet, to be asked by [`Insider::ask`] without any lock.
+    pub(crate) fn below(&self, asked: Epoch) -> Vec<Arc<Insider>> {
         let state = self.state.lock();
-        state.machine.below(asked).filter_map(|number| state.inside.get(&number)?.upgrade()).collect()
+        state.machine.below(asked).filter_map(|number| state.each.get(&number)?.upgrade()).collect()
     }
 }
 
 /// One of them, as long as the link and the views that were made over it.
-pub(crate) struct Inside {
+pub(crate) struct Insider {
     insiders: Arc<Insiders>,
     number: u64,
     events: Arc<dyn LinkEvents>,
 }
 
-impl Inside {
+impl Insider {
     /// See [`crate::Link::is_waited_for_in`].
     pub(crate) fn is_waited_for_in(&self, epoch: Epoch) -> bool {
         self.insiders.state.lock().machine.is_waited_for_in(self.number, epoch)
@@ -135,35 +135,38 @@ impl Inside {
 
     /// Has its store asked. Called without any lock of the owner.
     pub(crate) fn ask(self: &Arc<Self>, epoch: Epoch) {
-        let asked: Weak<Inside> = Arc::downgrade(self);
+        let asked: Weak<Insider> = Arc::downgrade(self);
         self.events.take_epoch(EpochQuestion::new(asked, self.insiders.uuid, epoch));
     }
 }
 
-// Its writes pass the owner's own gate.
-impl Asked for Inside {
+// An insider confirms at once: its writes pass the owner's own gate, which knows those under way.
+impl Asked for Insider {
     fn confirm(&self, epoch: Epoch) {
         self.insiders.state.lock().machine.confirm(self.number, epoch);
         self.insiders.waker.wake();
     }
 }
 
-impl Drop for Inside {
+impl Drop for Insider {
     fn drop(&mut self) {
         // In a forked child the parent's locks may be held for ever.
         if !forked() {
             let mut state = self.insiders.state.lock();
             state.machine.leave(self.number);
-            state.inside.remove(&self.number);
+            state.each.remove(&self.number);
             drop(state);
             self.insiders.waker.wake();
         }
     }
 }
 
-impl std::fmt::Debug for Inside {
+impl std::fmt::Debug for Insider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inside").field("insiders", &self.insiders).field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("Insider")
+            .field("insiders", &self.insiders)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
 }
 
@@ -202,12 +205,12 @@ mod tests {
         let link = links.link(&address, &deadline).unwrap();
         let crc = link.write(Rid::new(1, 1), 0, &[Source::new(&[5; 64])], &deadline).unwrap();
         let views = [(); 2].map(|()| link.view(Rid::new(1, 1), 0, 64, Some(crc)).unwrap().unwrap());
-        assert_eq!(served.insiders.state.lock().inside.len(), 1);
+        assert_eq!(served.insiders.state.lock().each.len(), 1);
         links.close();
         drop(link);
         assert_eq!(served.insiders.below(Epoch::numbered(2)).len(), 1, "it is asked on account of its views");
         drop(views);
-        assert!(served.insiders.state.lock().inside.is_empty());
+        assert!(served.insiders.state.lock().each.is_empty());
         assert!(served.insiders.below(Epoch::numbered(2)).is_empty());
         assert!(served.raise_insiders(Epoch::numbered(2)), "nobody is waited for");
     }

@@ -19,10 +19,10 @@ use mooncake_master::machine::convert::{self, SoftPinTtl};
 use mooncake_master::machine::core_driver::CoreDriver;
 use mooncake_master::machine::delivery::{self, Delivery, DeliveryDriver};
 use mooncake_master::machine::epoch_claim::EpochClaims;
-use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing};
+use mooncake_master::machine::hello::{self, Admission, Identity, Kind, ReadHello, Standing};
 use mooncake_master::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use mooncake_master::machine::removals::{self, Removal};
-use mooncake_master::machine::requests::{self, Asked, Change, CountedReply, Outcome};
+use mooncake_master::machine::requests::{self, Command, CountedReply, Outcome, ReadRequest};
 use mooncake_master::machine::start::{self, NextEpoch, Seen};
 use mooncake_master::machine::ticker::{News, TickDriver, Ticker};
 use mooncake_wire::message::{
@@ -496,19 +496,19 @@ impl Master {
     /// Answers a hello: whose connection it is, and by which number its anchor goes if it is one.
     fn admit(&self, hello: Hello, to: &Rc<Sender<FromMaster>>) -> Option<(SessionId, Option<u32>)> {
         let secret = self.world.number() | 1;
-        let mut asked = hello::Asked::read(hello, secret, self.state.borrow().anchors.count());
-        if let Ok(asked) = &mut asked {
-            while asked.look_for_views(self) {
-                self.apply(|core, now, effects| asked.note_views(core, now, effects)).ok()?;
+        let mut hello = ReadHello::read(hello, secret, self.state.borrow().anchors.count());
+        if let Ok(hello) = &mut hello {
+            while hello.look_for_views(self) {
+                self.apply(|core, now, effects| hello.note_views(core, now, effects)).ok()?;
             }
         }
         let admitted = self.apply_with(|state, now, effects| {
             state.next_queue += 1;
             let queue = state.next_queue;
-            let asked = asked?;
+            let hello = hello?;
             let log = Standing { position: Self::position(state), first_id: state.log_id };
             let admission = Admission { anchors: &mut state.anchors, claims: &mut state.claims, log };
-            let admitted = asked.admit(&mut state.core, admission, now, &queue, effects)?;
+            let admitted = hello.admit(&mut state.core, admission, now, &queue, effects)?;
             if let Some(replaced) = admitted.replaced.and_then(|queue| state.queues.get(&queue)) {
                 replaced.over.set(());
             }
@@ -608,12 +608,12 @@ impl Master {
         }
         let put = match requests::read(request, SOFT_PIN) {
             Err(reason) => return Some(CountedReply::bad(reason)),
-            Ok(Asked::Query(query)) => return Some(query.run(self, session)),
-            Ok(Asked::Change(change)) => {
-                let outcome = self.apply(|core, now, effects| change.run(core, now, origin, effects));
+            Ok(ReadRequest::Query(query)) => return Some(query.run(self, session)),
+            Ok(ReadRequest::Command(command)) => {
+                let outcome = self.apply(|core, now, effects| command.run(core, now, origin, effects));
                 let mut outcome = outcome.ok()?;
                 while let Outcome::Closes = outcome {
-                    let goes_on = Change::CloseSession;
+                    let goes_on = Command::CloseSession;
                     outcome = self.apply(|core, now, effects| goes_on.run(core, now, origin, effects)).ok()?;
                 }
                 if let Outcome::Closed = outcome {
@@ -623,9 +623,9 @@ impl Master {
                 }
                 return Some(outcome.reply());
             }
-            Ok(Asked::RemoveAll { force }) => return self.remove_all(origin, force).ok(),
-            Ok(Asked::RemoveMatching { .. }) => unreachable!("no caller of this world has patterns"),
-            Ok(Asked::PutStart(put)) => put,
+            Ok(ReadRequest::RemoveAll { force }) => return self.remove_all(origin, force).ok(),
+            Ok(ReadRequest::RemoveMatching { .. }) => unreachable!("no caller of this world has patterns"),
+            Ok(ReadRequest::PutStart(put)) => put,
         };
         let started = self.apply_with(|state, now, effects| {
             let started = put.run(&mut state.core, now, origin, effects);

@@ -18,7 +18,7 @@ use mooncake_sim::Dice;
 use mooncake_tier::address::{Address, BLOCK, Geometry};
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{Source, TierOwner, ToMaster};
-use mooncake_tier::reader::{Place, Reader, Want};
+use mooncake_tier::reader::{Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::{NewTier, Owner, Tier};
 use parking_lot::Mutex;
@@ -417,7 +417,7 @@ impl World {
         let mut bytes = vec![0; value.size as usize];
         let mut sink = |at: u64, some: &[u8]| copy_and_sum(some, &mut bytes[at as usize..][..some.len()]);
         let address = Address(replica.extent.offset / TIER_BLOCK);
-        let place = Place { tier: TIER, address, rid: replica.rid, size: value.size, key_bytes: name.len() };
+        let place = RecordPlace { tier: TIER, address, rid: replica.rid, size: value.size, key_bytes: name.len() };
         let want = Want { place, from: 0, len: value.size, crc: None, sink: &mut sink };
         match reader.read(&mut [want], || Duration::from_secs(10)).remove(0) {
             Ok(()) => {
@@ -444,7 +444,7 @@ impl World {
         let mut bytes = vec![0; size as usize];
         let mut sink = |at: u64, some: &[u8]| copy_and_sum(some, &mut bytes[at as usize..][..some.len()]);
         let address = Address(from.extent.offset / TIER_BLOCK);
-        let place = Place { tier: TIER, address, rid: from.rid, size, key_bytes: key.len() };
+        let place = RecordPlace { tier: TIER, address, rid: from.rid, size, key_bytes: key.len() };
         let want = Want { place, from: 0, len: size, crc: Some(crc32c), sink: &mut sink };
         let read = reader.read(&mut [want], || Duration::from_secs(10)).remove(0);
         let mut memory = process.memory.lock();

@@ -11,7 +11,7 @@ use mooncake_tier::address::{Address, Geometry};
 use mooncake_tier::appender::{Appender, Event, Order, Value};
 use mooncake_tier::medium::folder::{Engine, Folder};
 use mooncake_tier::medium::{Files, Medium, Operation, Queue};
-use mooncake_tier::reader::{Place, Reader, Want};
+use mooncake_tier::reader::{Reader, RecordPlace, Want};
 use mooncake_tier::slots::{SLOT_BYTES, Slots};
 use mooncake_tier::tier::{NewTier, Owner, Tier};
 
@@ -187,7 +187,8 @@ fn read(folder: &Folder, geometry: Geometry, written: &[Written], size: usize, b
             .zip(&keys)
             .zip(&mut sinks)
             .map(|(((address, rid), key), sink)| {
-                let place = Place { tier: TIER, address: *address, rid: *rid, size: size as u64, key_bytes: key.len() };
+                let place =
+                    RecordPlace { tier: TIER, address: *address, rid: *rid, size: size as u64, key_bytes: key.len() };
                 Want { place, from: 0, len: size as u64, crc: None, sink }
             })
             .collect();

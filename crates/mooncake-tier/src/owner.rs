@@ -19,7 +19,7 @@ use crate::contents::{contents, object_id};
 use crate::footer::{Entries, Entry};
 use crate::health::{Fitness, Health};
 use crate::medium::Medium;
-use crate::reader::{Miss, Place, Reader, Want};
+use crate::reader::{Miss, Reader, RecordPlace, Want};
 use crate::record::Layout;
 use crate::slots::Slots;
 use crate::superblock::Superblock;
@@ -318,7 +318,7 @@ impl<M: Medium> TierOwner<M> {
         for some in entries.chunks(32) {
             let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, bytes: &[u8]| crc32c(bytes)).collect();
             let wants = some.iter().zip(&mut sinks).map(|(entry, sink)| Want {
-                place: place_of(superblock, entry),
+                place: record_place(superblock, entry),
                 from: 0,
                 len: entry.size,
                 crc: None,
@@ -639,7 +639,7 @@ impl<M: Medium> TierOwner<M> {
             let entry = &up.entries[at];
             let mut bytes = vec![0; entry.size as usize];
             let mut sink = |at: u64, some: &[u8]| copy_and_sum(some, &mut bytes[at as usize..][..some.len()]);
-            let (place, len) = (place_of(&superblock, entry), entry.size);
+            let (place, len) = (record_place(&superblock, entry), entry.size);
             let want = Want { place, from: 0, len, crc: None, sink: &mut sink };
             let until = Instant::now() + READ_LIMIT;
             let read = self.reader.read(&mut [want], || until.saturating_duration_since(Instant::now())).pop();
@@ -728,8 +728,8 @@ const STUCK: Duration = Duration::from_secs(60);
 /// Time that a disk has for a record that is to be kept.
 const READ_LIMIT: Duration = Duration::from_secs(3);
 
-fn place_of(superblock: &Superblock, entry: &Entry) -> Place {
-    Place {
+fn record_place(superblock: &Superblock, entry: &Entry) -> RecordPlace {
+    RecordPlace {
         tier: superblock.tier,
         address: entry.address,
         rid: entry.rid,

@@ -1,5 +1,5 @@
-//! Reads records for whoever has their places. A read is good if the header equals the place and the checksum of every
-//! chunk that was touched is right; anything else is a miss, and no error of the caller's.
+//! Reads records for callers that have their places. A read is good if the header equals the place and the checksum of
+//! every chunk that was touched is right; anything else is a miss, and no error of the caller's.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -23,9 +23,9 @@ const OPEN_MAX: usize = 64;
 /// Chunks of one read.
 const CHUNKS_MAX: u64 = (1 << 20) / CHUNK;
 
-/// Where the log says that an object lies.
+/// Where the log says that an object lies on a tier: a record's address on a lane, with the tier and in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordPlace {
     /// In which tier.
     pub tier: TierUuid,
     /// At which address.
@@ -41,7 +41,7 @@ pub struct Place {
 /// A part of an object to be read.
 pub struct Want<'a> {
     /// Where the object lies.
-    pub place: Place,
+    pub place: RecordPlace,
     /// The first byte of it that is wanted.
     pub from: u64,
     /// How many are.
@@ -157,7 +157,7 @@ impl<M: Files> Reader<M> {
     }
 
     /// Begins the next read of a want; false if it has to wait.
-    fn submit_next(&mut self, nth: usize, progress: &mut Progress, place: &Place) -> bool {
+    fn submit_next(&mut self, nth: usize, progress: &mut Progress, place: &RecordPlace) -> bool {
         let Some(piece) = progress.pieces.last().copied() else { return true };
         if progress.result.is_some() {
             progress.pieces.clear();
@@ -262,13 +262,13 @@ impl Progress {
     }
 }
 
-fn is_header_of(bytes: &[u8], place: &Place, crc: Option<u32>) -> bool {
+fn is_header_of(bytes: &[u8], place: &RecordPlace, crc: Option<u32>) -> bool {
     let Ok(header) = Header::decode(bytes) else { return false };
     let Header { record, .. } = header;
     if crc.is_some_and(|crc| crc != header.value_sum()) {
         return false;
     }
-    let Place { tier, address, rid, size, key_bytes } = *place;
+    let RecordPlace { tier, address, rid, size, key_bytes } = *place;
     if mutant!(RecordsAreNotCompared) {
         return (record.size, record.key.len()) == (size, key_bytes);
     }

@@ -12,7 +12,7 @@ use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_tier::address::{BLOCK, FileNumber, Geometry};
 use mooncake_tier::contents::contents;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
-use mooncake_tier::reader::{Miss, Place, Reader, Want};
+use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::{SUSPECTS_MAX, Superblock};
 use support::{TIER, Writer, Written, read};
@@ -135,7 +135,7 @@ impl World {
             1 => place.key_bytes += 1,
             _ => place.size += 1,
         }
-        let Place { size, .. } = place;
+        let RecordPlace { size, .. } = place;
         let mut wants = [Want { place, from: 0, len: size, crc: None, sink: &mut |_, bytes| crc32c(bytes) }];
         assert_ne!(self.reader.read(&mut wants, || Duration::from_secs(10)), [Ok(())]);
     }

@@ -90,7 +90,7 @@ impl LocalNode {
     }
 
     /// A peer's segment document and its host.
-    pub fn lookup(&self, name: &str, deadline: &Deadline<'_>) -> Result<(SegmentDocument, String), EngineError> {
+    pub fn document_of(&self, name: &str, deadline: &Deadline<'_>) -> Result<(SegmentDocument, String), EngineError> {
         let (host, addresses) = self.handshake_at(name, deadline)?;
         let json = match &self.directory {
             Some(directory) => directory.segment(name, deadline)?.into_bytes(),

@@ -11,7 +11,7 @@ pub enum RequestKind {
     Describe,
     /// The look-up of a get.
     Lookup,
-    /// A look-up that takes views.
+    /// A look-up that pins what it finds.
     Pin,
     /// Views given back.
     Unpin,

@@ -19,7 +19,7 @@ use crate::machine::numbering::Numbering;
 use crate::machine::orphans::abort;
 use crate::machine::put_session::{Aborted, PutSessions, Reserved};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, Taking};
-use crate::segments::directory::{Directory, MetSegments, place_of};
+use crate::segments::directory::{Directory, MetSegments, segment_of};
 use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
 use crate::session::Session;
@@ -28,7 +28,7 @@ use crate::session::connection::Connection;
 use crate::session::control::Control;
 use crate::session::opening::{Opened, open_at};
 use crate::session::reservation_origin::ReservationOrigin;
-use crate::tier::{PromoteOrder, Reach, StoreTiers, Word};
+use crate::tier::{PromoteOrder, RemoteSegments, StoreTiers, Word};
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +49,7 @@ pub(crate) struct StoreContext {
     pub process: ProcessIdentity,
 }
 
-impl Reach for StoreContext {
+impl RemoteSegments for StoreContext {
     fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -390,7 +390,7 @@ impl Driver {
     /// A segment is Gone. A put session without another good replica is over; what it reserved elsewhere is aborted.
     fn leave_put_sessions(&self, uuid: SegmentUuid) {
         let is_on_it = |reserved: &Reserved<ReservationOrigin, MetSegments>, replica: &Replica| {
-            place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
+            segment_of(&reserved.met, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
         let aborted = self.shared.put_sessions.lock().segment_gone(is_on_it);
         // In the session that reserved them, and by another thread: this one waits for no call.

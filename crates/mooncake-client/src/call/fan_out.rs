@@ -74,10 +74,10 @@ pub(crate) fn fan_out<T: Send, R: Send>(
     let caller = thread::current();
     thread::scope(|scope| {
         for nth in 1..threads {
-            let ends = Ends { at_work: &at_work, caller: &caller };
+            let at_work = AtWork { at_work: &at_work, caller: &caller };
             let (take, told) = (&take, &told);
             let member = move || {
-                let _ends = ends;
+                let _at_work = at_work;
                 take(told);
             };
             let builder = thread::Builder::new().name(format!("mooncake-copy-{nth}"));
@@ -101,12 +101,12 @@ pub(crate) fn fan_out<T: Send, R: Send>(
 }
 
 /// Tells the caller's thread when another is done, also by a panic.
-struct Ends<'a> {
+struct AtWork<'a> {
     at_work: &'a AtomicUsize,
     caller: &'a Thread,
 }
 
-impl Drop for Ends<'_> {
+impl Drop for AtWork<'_> {
     fn drop(&mut self) {
         self.at_work.fetch_sub(1, Ordering::Release);
         self.caller.unpark();

@@ -14,14 +14,14 @@ use crate::inner::Inner;
 use crate::machine::get_session::{Found, GetSessionDriver, GetSessions, read, start};
 use crate::machine::numbering::Numbering;
 use crate::machine::ready;
-use crate::segments::directory::{MetSegments, place_of};
+use crate::segments::directory::{MetSegments, segment_of};
 use crate::transfer_error::is_no_staging;
 
 /// A store's get sessions.
 type Sessions = GetSessions<MetSegments, Numbering>;
 
 impl GetSessionDriver for Inner {
-    type Place = MetSegments;
+    type MetSegments = MetSegments;
 
     fn get_sessions(&self) -> impl std::ops::DerefMut<Target = Sessions> {
         self.get_sessions.lock()
@@ -31,8 +31,8 @@ impl GetSessionDriver for Inner {
         self.exists(keys, false, (), |_, _| ()).map(drop)
     }
 
-    fn place(&self, object: &Object, numbering: Numbering) -> MetSegments {
-        self.shared.directory.places(numbering, &object.replicas)
+    fn met_segments(&self, object: &Object, numbering: Numbering) -> MetSegments {
+        self.shared.directory.met_segments(numbering, &object.replicas)
     }
 }
 
@@ -85,7 +85,7 @@ impl Inner {
         }
         let GetRanges { key, ranges } = item;
         ready(read(self, key, found, async |replica| {
-            let address = place_of(&found.place, Rid(replica.rid));
+            let address = segment_of(&found.met, Rid(replica.rid));
             let mut rest = &mut ranges[..];
             while let Some(offset) = rest.first().map(|range| range.offset) {
                 let (run, others) = rest.split_at_mut(run_of(rest));

@@ -13,12 +13,12 @@ use crate::call::put::{Driver, PutItem, check_all};
 use crate::error::{Cause, StoreError};
 use crate::inner::Inner;
 use crate::machine::filling::Combine;
-use crate::machine::progress::Held;
-use crate::machine::put::{CopyFailure, PutDriver as _};
+use crate::machine::progress::HeldReservations;
+use crate::machine::put::{PutDriver as _, Unwritten};
 use crate::machine::put_session::{self, NEW_SESSION, PutSessionDriver, PutSessions, Reserved, write_part};
 use crate::machine::ready;
 use crate::options::PutOptions;
-use crate::segments::directory::{MetSegments, place_of};
+use crate::segments::directory::{MetSegments, segment_of};
 use crate::session::reservation_origin::ReservationOrigin;
 use crate::transfer_error::{is_no_staging, link_error, transfer_error};
 
@@ -47,24 +47,24 @@ pub struct WriteRange<'a> {
 }
 
 impl PutSessionDriver for Driver<'_> {
-    type Place = MetSegments;
+    type MetSegments = MetSegments;
     const COMBINE: Combine = crc32c_combine;
 
     fn put_sessions(&self) -> impl DerefMut<Target = Sessions> {
         self.store.shared.put_sessions.lock()
     }
 
-    fn hold(&self, rids: Vec<Rid>) -> Arc<Held> {
+    fn hold(&self, rids: Vec<Rid>) -> Arc<HeldReservations> {
         let control = &self.store.shared.control;
         control.progress.lock().hold(control.now(), rids)
     }
 
-    fn place(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> MetSegments {
-        self.store.shared.directory.places(origin.numbering, replicas)
+    fn met_segments(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> MetSegments {
+        self.store.shared.directory.met_segments(origin.numbering, replicas)
     }
 
     fn is_lost(&self, reserved: &Reserved<ReservationOrigin, MetSegments>, replica: &Replica) -> bool {
-        place_of(&reserved.place, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
+        segment_of(&reserved.met, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
     }
 
     async fn rids_of(&self, origin: &ReservationOrigin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
@@ -88,18 +88,18 @@ impl PutSessionDriver for Driver<'_> {
         &self,
         reserved: &Reserved<ReservationOrigin, MetSegments>,
         replica: &Replica,
-    ) -> Result<u32, CopyFailure> {
+    ) -> Result<u32, Unwritten> {
         let (store, size) = (self.store, reserved.size);
-        let lost =
-            |error: StoreError, passing| CopyFailure { final_word: error.is_callers(), passing, error, settled: true };
-        let [extent] = &replica.extents[..] else { return Err(lost(store.shared.control.confused("a put"), false)) };
-        let Some(address) = place_of(&reserved.place, Rid(replica.rid)) else {
-            return Err(lost(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
+        let unread =
+            |error: StoreError, passing| Unwritten { final_word: error.is_callers(), passing, error, settled: true };
+        let [extent] = &replica.extents[..] else { return Err(unread(store.shared.control.confused("a put"), false)) };
+        let Some(address) = segment_of(&reserved.met, Rid(replica.rid)) else {
+            return Err(unread(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
         };
         let interrupted = || self.store.is_interrupted();
         let deadline = store.transfer_deadline(size, &interrupted);
         let link = store.shared.links.link(address, &deadline);
-        let link = link.map_err(|error| lost(link_error(&error), error.is_passing()))?;
+        let link = link.map_err(|error| unread(link_error(&error), error.is_passing()))?;
         let (mut buffer, mut done, mut sum) = (vec![0; CHUNK.min(size) as usize], 0, 0);
         while done < size {
             let chunk = &mut buffer[..CHUNK.min(size - done) as usize];
@@ -107,7 +107,7 @@ impl PutSessionDriver for Driver<'_> {
             let read = link.read(Rid(replica.rid), extent.offset + done, &mut destinations, None, &deadline);
             read.map_err(|error| {
                 let passing = error.is_passing();
-                lost(transfer_error(error), passing)
+                unread(transfer_error(error), passing)
             })?;
             sum = crc32c_append(sum, chunk);
             done += chunk.len() as u64;
@@ -170,11 +170,11 @@ impl Inner {
             let sources: Vec<Source<'_>> = run.iter().map(|range| range.source.among(neighbours)).collect();
             let part = (first.offset, total_of_sources(&sources));
             ready(write_part(&driver, item.key, part, async |reserved, replica| {
-                let (origin, address) = (&reserved.origin, place_of(&reserved.place, Rid(replica.rid)));
+                let (origin, address) = (&reserved.origin, segment_of(&reserved.met, Rid(replica.rid)));
                 // Links tell sessions apart by numbers, which begin anew with another log.
                 if !driver.is_current(origin) {
                     let over = Cause::Transfer(NEW_SESSION.into());
-                    return Err(CopyFailure { error: over.into(), final_word: false, passing: false, settled: true });
+                    return Err(Unwritten { error: over.into(), final_word: false, passing: false, settled: true });
                 }
                 self.write_replica_at(replica, address, (first.offset, &sources), origin, interrupted)
             }))?;

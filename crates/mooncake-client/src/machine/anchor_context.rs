@@ -27,7 +27,7 @@ pub struct AnchorContext<'a> {
     /// Messages for the master that wait for the anchor.
     pub up: &'a mut Vec<AnchorUp>,
     /// Whether the master answers.
-    pub reach: &'a Reachability,
+    pub reachability: &'a Reachability,
     /// What other threads want.
     pub wants: &'a Wants,
 }

@@ -71,9 +71,9 @@ pub struct Unmount<M> {
 /// The segments of a store.
 #[derive(Debug)]
 pub struct Owner<M> {
-    held: Vec<Held<M>>,
+    held: Vec<LentSegment<M>>,
     /// Gone, or not known to the master, while it was being asked to mount them.
-    lost_mounts: BTreeMap<SegmentUuid, Held<M>>,
+    lost_mounts: BTreeMap<SegmentUuid, LentSegment<M>>,
     /// Whose memory is being taken back.
     unmounting: BTreeMap<SegmentUuid, Unmounting>,
     /// Lists of what is held that have been made, and how many of them there were when the master last answered one.
@@ -93,7 +93,7 @@ struct Unmounting {
 }
 
 #[derive(Debug)]
-struct Held<M> {
+struct LentSegment<M> {
     id: SegmentId,
     uuid: SegmentUuid,
     memory: M,
@@ -167,7 +167,7 @@ impl<M: Clone> Owner<M> {
     /// It is held before the master knows it: a push about it may come first.
     pub fn mount(&mut self, id: Option<SegmentId>, uuid: SegmentUuid, memory: M) -> SegmentId {
         let id = id.unwrap_or(SegmentId(uuid));
-        self.held.push(Held { id, uuid, memory, mounting: true, leaving: false });
+        self.held.push(LentSegment { id, uuid, memory, mounting: true, leaving: false });
         id
     }
 
@@ -183,7 +183,7 @@ impl<M: Clone> Owner<M> {
     #[must_use]
     pub fn mount_answered(&mut self, uuid: SegmentUuid, told: Told, out: &mut Vec<Output<M>>) -> bool {
         let lost = self.lost_mounts.remove(&uuid).filter(|lost| told == Told::Done && !lost.leaving && !self.closing);
-        out.extend(lost.map(|Held { id, memory, .. }| Output::Replace { id, memory }));
+        out.extend(lost.map(|LentSegment { id, memory, .. }| Output::Replace { id, memory }));
         if told != Told::Done && !mutant!(UnansweredMountStays) {
             self.held.retain(|held| held.uuid != uuid);
         }
@@ -214,7 +214,7 @@ impl<M: Clone> Owner<M> {
         if std::mem::replace(&mut self.closing, true) {
             return None;
         }
-        let unmount = |held: &Held<M>| Unmount {
+        let unmount = |held: &LentSegment<M>| Unmount {
             uuid: held.uuid,
             memory: held.memory.clone(),
             grace_ms: 0,
@@ -311,7 +311,7 @@ impl<M: Clone> Owner<M> {
 
     /// Gives a segment's memory back, and has another one made in its place unless it was leaving anyway. While it is
     /// being mounted what becomes of it depends on the master's answer.
-    fn part_with(&mut self, held: Held<M>, pinned: Option<Pinned>, out: &mut Vec<Output<M>>) {
+    fn part_with(&mut self, held: LentSegment<M>, pinned: Option<Pinned>, out: &mut Vec<Output<M>>) {
         if held.mounting {
             self.lost_mounts.insert(held.uuid, held);
             return;

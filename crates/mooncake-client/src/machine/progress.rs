@@ -48,12 +48,12 @@ impl PutProgress {
 
 /// Reservations that their caller holds as long as this lives: renewed whether or not a byte of them moves.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldReservations {
     rids: Vec<Rid>,
     until: Duration,
 }
 
-impl Held {
+impl HeldReservations {
     /// They are renewed no more.
     pub(crate) fn has_lapsed(&self, now: Duration) -> bool {
         now >= self.until
@@ -66,7 +66,7 @@ pub struct Progress {
     /// A call that a panic has ended has not said so.
     puts: Vec<Weak<PutProgress>>,
     /// Each with when it is to be renewed next, the first first.
-    held: VecDeque<(Duration, Weak<Held>)>,
+    held: VecDeque<(Duration, Weak<HeldReservations>)>,
 }
 
 impl Progress {
@@ -86,8 +86,8 @@ impl Progress {
     }
 
     /// A caller holds these from now on.
-    pub fn hold(&mut self, now: Duration, rids: Vec<Rid>) -> Arc<Held> {
-        let held = Arc::new(Held { rids, until: now + HELD_MAX });
+    pub fn hold(&mut self, now: Duration, rids: Vec<Rid>) -> Arc<HeldReservations> {
+        let held = Arc::new(HeldReservations { rids, until: now + HELD_MAX });
         self.held.push_back((now + YOUNG, Arc::downgrade(&held)));
         held
     }

@@ -51,14 +51,14 @@ mod tests {
 
     #[test]
     fn only_silence_makes_it_unreachable_and_a_pong_ends_that() {
-        let (reach, sent) = (Reachability::default(), Duration::from_millis(2));
-        assert!(!reach.expired(sent));
-        assert!(reach.is_unreachable());
+        let (reachability, sent) = (Reachability::default(), Duration::from_millis(2));
+        assert!(!reachability.expired(sent));
+        assert!(reachability.is_unreachable());
         let now = Duration::from_millis(4);
-        assert_eq!(reach.silence(now), now);
-        reach.pong(now);
-        assert_eq!((reach.is_unreachable(), reach.silence(now)), (false, Duration::ZERO));
-        assert!(reach.expired(sent));
-        assert!(!reach.is_unreachable());
+        assert_eq!(reachability.silence(now), now);
+        reachability.pong(now);
+        assert_eq!((reachability.is_unreachable(), reachability.silence(now)), (false, Duration::ZERO));
+        assert!(reachability.expired(sent));
+        assert!(!reachability.is_unreachable());
     }
 }

@@ -17,7 +17,7 @@ use mooncake_segment::{RecordAddress, RecordFiles, SegmentAddress, TransferError
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::{Engine, FolderQueue};
-use mooncake_tier::reader::{Miss, Place, Reader, Want};
+use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use parking_lot::Mutex;
 
@@ -84,7 +84,7 @@ impl DirectReads {
         let failures: Vec<Cell<Option<CopyError>>> = reads.iter().map(|_| Cell::default()).collect();
         // What the disk owes is waited for as long as it goes on answering.
         let moved = Cell::new(Instant::now());
-        let places: Vec<Place> = reads.iter().map(|read| direct.place_of(&read.record)).collect();
+        let places: Vec<RecordPlace> = reads.iter().map(|read| direct.record_place(&read.record)).collect();
         let mut sinks: Vec<_> = reads
             .iter_mut()
             .zip(&failures)
@@ -217,8 +217,8 @@ impl DirectTier {
         })
     }
 
-    fn place_of(&self, record: &RecordAddress) -> Place {
-        Place {
+    fn record_place(&self, record: &RecordAddress) -> RecordPlace {
+        RecordPlace {
             tier: self.uuid,
             address: Address(record.offset / BLOCK),
             rid: record.rid,

@@ -34,13 +34,13 @@ const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) type MetSegments = Vec<(Rid, Option<Arc<SegmentAddress>>)>;
 
 /// The segment of that replica.
-pub(crate) fn place_of(places: &MetSegments, rid: Rid) -> Option<&Arc<SegmentAddress>> {
-    places.iter().find(|(other, _)| *other == rid)?.1.as_ref()
+pub(crate) fn segment_of(met: &MetSegments, rid: Rid) -> Option<&Arc<SegmentAddress>> {
+    met.iter().find(|(other, _)| *other == rid)?.1.as_ref()
 }
 
 impl Directory {
-    /// Where these are from now on, under whatever numbering others are met.
-    pub fn places(&self, numbering: Numbering, replicas: &[Replica]) -> MetSegments {
+    /// The segments of these from now on, under whatever numbering others are met.
+    pub fn met_segments(&self, numbering: Numbering, replicas: &[Replica]) -> MetSegments {
         let segment = |replica: &Replica| self.find(numbering, replica.extents.first()?.segment);
         replicas.iter().map(|replica| (Rid(replica.rid), segment(replica))).collect()
     }

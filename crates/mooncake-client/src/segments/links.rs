@@ -7,7 +7,7 @@ use mooncake_ids::SegmentUuid;
 use mooncake_os::{Deadline, ProcessIdentity};
 use mooncake_segment::{
     Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, RecordFiles,
-    RecordLinks, SegmentAddress, ServerError,
+    RecordLanes, SegmentAddress, ServerError,
 };
 use mooncake_wire::message::{PeerGone, anchor_up};
 use parking_lot::{Mutex, RwLock};
@@ -24,7 +24,7 @@ pub(crate) struct LinkSet {
     current: RwLock<Arc<Links>>,
     former: Mutex<Vec<Arc<Links>>>,
     questions: Arc<Mutex<Questions<EpochQuestion>>>,
-    records: RecordLinks,
+    records: RecordLanes,
     direct: DirectReads,
 }
 
@@ -43,7 +43,7 @@ impl LinkSet {
         let process = ProcessIdentity::current()
             .map_err(|source| ServerError::Os { what: "name this process", source: std::io::Error::other(source) })?;
         let direct = DirectReads::new(RecordFiles::new(template.clone(), process));
-        let records = RecordLinks::new(template.clone(), process);
+        let records = RecordLanes::new(template.clone(), process);
         let (current, former) = (RwLock::new(current), Mutex::default());
         Ok(Self { control, template, current, former, questions, records, direct })
     }
@@ -64,7 +64,7 @@ impl LinkSet {
     }
 
     /// Ways to tiers.
-    pub fn records(&self) -> &RecordLinks {
+    pub fn records(&self) -> &RecordLanes {
         &self.records
     }
 

@@ -80,7 +80,7 @@ mod tests {
         add(control, report(Rid(2), true));
         wait_for("the report is given up", || !control.replica_reports.lock().running);
         is_deaf.store(false, Ordering::SeqCst);
-        control.reach.pong(control.now());
+        control.reachability.pong(control.now());
         let before = reported(&client).len();
         // The time in which the same one is not reported again is long enough not to have passed.
         assert!(control.replica_reports.lock().add(control.now(), report(Rid(2), true)), "it is taken");

@@ -28,7 +28,7 @@ pub(crate) type NoReply = call::NoReply<Arc<Session>, ConnectionError>;
 /// A reply, and what its segment numbers mean.
 pub(crate) type SessionReply = call::SessionReply<Arc<Session>>;
 
-/// A call.
+/// Carries out one call on its caller's thread, within its time.
 pub(crate) struct Caller<'a> {
     control: &'a Arc<Control>,
     started: Instant,
@@ -141,8 +141,8 @@ impl CallDriver for Caller<'_> {
         self.control.next_id()
     }
 
-    fn reach(&self) -> &Reachability {
-        &self.control.reach
+    fn reachability(&self) -> &Reachability {
+        &self.control.reachability
     }
 
     fn sequences(&self) -> impl DerefMut<Target = Sequences> {
@@ -158,9 +158,9 @@ impl CallDriver for Caller<'_> {
     }
 
     async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), NoReply> {
-        let (control, heed) = (self.control, call.heeds());
+        let (control, is_interruptible) = (self.control, call.is_interruptible());
         let ended = OnceLock::new();
-        let ends = || keep_waiting(self, heed).map_err(|why| ended.set(why)).is_err();
+        let ends = || keep_waiting(self, is_interruptible).map_err(|why| ended.set(why)).is_err();
         let deadline = Deadline { began: self.started, until: self.deadline, interrupted: &ends };
         // A hook only says that the wait is over.
         let why = |lost| match (lost, ended.get()) {
@@ -222,9 +222,9 @@ impl CallDriver for Caller<'_> {
         std::thread::sleep(time);
     }
 
-    async fn another_session(&self, lost: &Arc<Session>, heed: bool) {
+    async fn another_session(&self, lost: &Arc<Session>, is_interruptible: bool) {
         self.control.wait_while(|control| {
-            control.session().is(lost) && Instant::now() < self.deadline && keep_waiting(self, heed).is_ok()
+            control.session().is(lost) && Instant::now() < self.deadline && keep_waiting(self, is_interruptible).is_ok()
         });
     }
 
@@ -300,10 +300,10 @@ impl Control {
         what: &'static str,
         body: request::Body,
         timeout: Duration,
-        abandoned: call::IfUnanswered,
+        if_unanswered: call::IfUnanswered,
     ) -> Result<SessionReply, StoreError> {
         let (caller, mut request) = (Caller::new(self, timeout), request(body));
-        ready(call::mutate(&caller, &mut request, abandoned)).map_err(|failure| caller.error(what, failure))
+        ready(call::mutate(&caller, &mut request, if_unanswered)).map_err(|failure| caller.error(what, failure))
     }
 
     /// [`call::finish`].

@@ -371,12 +371,12 @@ impl Driver<'_> {
 
     /// None if the object is nowhere that this store knows.
     fn holder(&self, replica: &Replica) -> Option<Holder> {
-        let Surroundings { control, owner, reach } = self.surroundings;
+        let Surroundings { control, owner, segments } = self.surroundings;
         let [extent] = &replica.extents[..] else { return None };
         let instance = control.session().instance[..].try_into().unwrap_or_default();
         let numbering = Numbering { log_id: control.position().log_id, instance };
-        reach.directory().meet(control, numbering, std::iter::once(replica)).ok()?;
-        let address = reach.directory().find(numbering, extent.segment)?;
+        segments.directory().meet(control, numbering, std::iter::once(replica)).ok()?;
+        let address = segments.directory().find(numbering, extent.segment)?;
         let (rid, offset, len) = (Rid(replica.rid), extent.offset, extent.length);
         Some(match owner.memory(address.uuid) {
             Some(memory) => Holder::Own(Arc::new(OwnExtent { memory, rid, offset, len })),
@@ -387,10 +387,11 @@ impl Driver<'_> {
     /// A copy of another process's memory.
     fn copied(&self, replica: &Replica, address: &SegmentAddress, crc32c: u32) -> Option<Arc<dyn Source>> {
         let [extent] = &replica.extents[..] else { return None };
-        let (rid, offset, len, reach) = (Rid(replica.rid), extent.offset, extent.length, &self.surroundings.reach);
+        let (rid, offset, len, segments) =
+            (Rid(replica.rid), extent.offset, extent.length, &self.surroundings.segments);
         let never = || false;
         let deadline = Deadline::after(COPY_LIMIT, &never);
-        let link = reach.links().link(address, &deadline).ok()?;
+        let link = segments.links().link(address, &deadline).ok()?;
         let mut bytes = vec![0; usize::try_from(len).ok()?];
         link.read(rid, offset, &mut [Destination::new(&mut bytes)], Some(crc32c), &deadline).ok()?;
         Some(Arc::new(Copied(bytes)))

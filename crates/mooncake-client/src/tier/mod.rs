@@ -77,11 +77,11 @@ pub(crate) struct Surroundings {
     pub control: Arc<Control>,
     pub owner: Arc<SegmentOwner>,
     /// How it reaches memory of others on this host.
-    pub reach: Arc<dyn Reach>,
+    pub segments: Arc<dyn RemoteSegments>,
 }
 
 /// Ways to segments, for what is to be written and lies with another process.
-pub(crate) trait Reach: Send + Sync {
+pub(crate) trait RemoteSegments: Send + Sync {
     fn directory(&self) -> &Directory;
     fn links(&self) -> &LinkSet;
 }

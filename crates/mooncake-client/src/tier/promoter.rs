@@ -14,7 +14,7 @@ use mooncake_os::Deadline;
 use mooncake_segment::{Link, Path};
 use mooncake_tier::address::{Address, BLOCK};
 use mooncake_tier::medium::folder::Folder;
-use mooncake_tier::reader::{Miss, Place, Reader, Want};
+use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_wire::message::{TierPromote, TierPromoted, anchor_up};
 
@@ -104,7 +104,7 @@ fn run(asked: &Receiver<Asked>, surroundings: &Surroundings) {
 /// One object on its way.
 struct Copy {
     order: PromoteOrder,
-    place: Place,
+    place: RecordPlace,
     link: Arc<Link>,
     /// Where in the segment it begins.
     offset: u64,
@@ -130,14 +130,14 @@ impl Copy {
         if tier[..] != uuid.0 || from_extent.length != to_extent.length || !from_extent.offset.is_multiple_of(BLOCK) {
             return None;
         }
-        let place = Place {
+        let place = RecordPlace {
             tier: uuid,
             address: Address(from_extent.offset / BLOCK),
             rid: Rid(from.as_ref()?.rid),
             size: from_extent.length,
             key_bytes: key.len(),
         };
-        let (directory, links) = (surroundings.reach.directory(), surroundings.reach.links());
+        let (directory, links) = (surroundings.segments.directory(), surroundings.segments.links());
         directory.meet(&surroundings.control, order.numbering, std::iter::once(to.as_ref()?)).ok()?;
         let address = directory.find(order.numbering, to_extent.segment)?;
         let link = links.link_to_write(order.session, &address, deadline).ok()?;

@@ -12,7 +12,7 @@ use mooncake_segment::{RecordAddress, RecordError, Records};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::Folder;
-use mooncake_tier::reader::{Miss, Place, Reader, Want};
+use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use parking_lot::Mutex;
 
@@ -91,7 +91,7 @@ impl Records for FolderRecords {
             tracing::warn!(%error, "the tier cannot be read");
             RecordError::Failed
         })?;
-        let place = Place {
+        let place = RecordPlace {
             tier: self.uuid,
             address: Address(record.offset / BLOCK),
             rid: record.rid,

@@ -65,8 +65,8 @@ impl Core {
                     return Err(ReplayError::UnknownSegment(number.0));
                 }
                 self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
-                self.changes.room = true;
-                self.changes.begin_same_call();
+                self.news.room = true;
+                self.news.begin_same_call();
                 Ok(())
             }
             Record::SegmentEnds { number, bytes } => {
@@ -75,8 +75,8 @@ impl Core {
                 }
                 self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
                 self.segments.end_at_limit(*number);
-                self.changes.room = true;
-                self.changes.begin_same_call();
+                self.news.room = true;
+                self.news.begin_same_call();
                 Ok(())
             }
             Record::SegmentLeaves { number, grace_ms } => {
@@ -241,7 +241,7 @@ impl Core {
         self.purge_again = self.purge.is_some();
         self.purge.get_or_insert(0);
         self.objects.segments_changed(&self.segments);
-        self.changes.room = true;
+        self.news.room = true;
         Ok(())
     }
 
@@ -397,7 +397,7 @@ impl Core {
         self.objects.set_places(now, slot, places, &self.segments);
         self.objects.set_mark(slot, Mark::Read, false);
         // What is on a tier can leave memory without loss.
-        self.changes.room = true;
+        self.news.room = true;
         Ok(())
     }
 
@@ -499,7 +499,7 @@ impl Core {
                     self.count_held(last.extent, HeldBy::Pin, false);
                 }
                 self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
-                self.changes.room = true;
+                self.news.room = true;
                 Ok(())
             }
             None => {
@@ -518,7 +518,7 @@ impl Core {
             self.key_changed(reservation.key.as_slice());
         }
         self.promotion_over(&reservation);
-        self.changes.room = true;
+        self.news.room = true;
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
             *writer.reserved(reservation.terms.promotes.is_some()) -= reservation.bytes();
         }
@@ -574,7 +574,7 @@ impl Core {
         if protected {
             self.objects.protect(now, slot, self.config.lookup_protect_ms);
         }
-        self.changes.room = true;
+        self.news.room = true;
         slot
     }
 
@@ -588,7 +588,7 @@ impl Core {
         if let Some(place) = object.places.tier() {
             self.tiers.drop_place(&place, object.size);
         }
-        self.changes.room = true;
+        self.news.room = true;
         Ok(())
     }
 
@@ -619,7 +619,7 @@ impl Core {
             }
         }
         self.objects.set_places(now, slot, places, &self.segments);
-        self.changes.room = true;
+        self.news.room = true;
         Ok(())
     }
 
@@ -676,7 +676,7 @@ impl Core {
     }
 
     fn give(&mut self, rid: Rid, extent: Extent) -> Result<(), ReplayError> {
-        self.changes.room = true;
+        self.news.room = true;
         let (start, len) = granule_range(rid, extent)?;
         self.segments.give(extent.segment, start, len).map_err(|source| ReplayError::Extent {
             segment: extent.segment.0,

@@ -164,7 +164,7 @@ impl Core {
         let lingers = !ending.is_proven() && self.needs_its_views(session);
         if lingers && let Some(entry) = self.sessions.get_mut(session) {
             (entry.lingering, entry.ends) = (true, false);
-            self.changes.room = true;
+            self.news.room = true;
         }
         lingers
     }
@@ -190,7 +190,7 @@ impl Core {
     }
 
     fn forget_session(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
-        self.changes.room = true;
+        self.news.room = true;
         // Also when it is away: the connection of a process that was frozen may still be there when it wakes up.
         fx.pushes.push((To::Session(session), Push::SessionOver(ending.reason().to_owned())));
         *match ending {

@@ -1,4 +1,4 @@
-//! Finding objects: existence queries, the lookups inside gets, and views.
+//! Finding objects: existence queries, the lookups inside gets, and pins.
 
 use smallvec::SmallVec;
 
@@ -33,10 +33,10 @@ impl<'a> FoundRef<'a> {
         FoundRef { size: object.size, crc32c: object.crc32c, memory, tier, segments, host }
     }
 
-    /// Live replicas: those in memory on the reader's host, the others in memory, that on a tier.
+    /// Live replicas in the order in which a reader tries them: in memory on its host, in memory elsewhere, on a tier.
     pub fn replicas(&self) -> impl Iterator<Item = Replica> + '_ {
         let live = self.memory.iter().filter(|place| self.segments.is_live(place.segment));
-        // One replica has no order; it saves the look at its host.
+        // A single one needs no order, and no look at its host.
         let several = self.memory.len() > 1;
         let local = live.clone().filter(move |place| several && self.is_local(place));
         let others = live.filter(move |place| !several || !self.is_local(place));
@@ -202,10 +202,10 @@ impl Core {
         });
     }
 
-    /// Takes a view over the first replica of each object found, which nothing but [`unpin`](Core::unpin) or the end of
-    /// the session takes away. A segment whose owner does not obey the current epoch has none: a writer of an earlier
-    /// epoch may still write there, by a reservation that the lost end of the log had. An object that has no other
-    /// replica is found without any. In order, as the keys are.
+    /// Pins the first replica of each object found, for one view: nothing but [`unpin`](Core::unpin) or the end of the
+    /// session ends that. Nothing is pinned on a segment whose owner does not obey the current epoch: a writer of an
+    /// earlier epoch may still write there, by a reservation that the lost end of the log had. An object that has no
+    /// other replica is found without any. In order, as the keys are.
     pub fn pin(
         &mut self,
         now: Time,
@@ -239,7 +239,7 @@ impl Core {
             core.counts.lookup_hits += 1;
             core.objects.touch(now, slot);
             core.is_read(now, slot, hash);
-            // A view is over memory: what only a tier has is found without a replica that it could be over.
+            // Memory alone is pinned: what only a tier has is found without a replica.
             let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host, Sight::Memory).to_found();
             found.replicas.retain(|replica| core.segments.obeys(replica.extent.segment, core.epoch.number));
             if let Some(Replica { rid, extent }) = found.replicas.first().copied() {
@@ -262,7 +262,7 @@ impl Core {
         Ok(Found { replicas: SmallVec::new(), ..found })
     }
 
-    /// Views ended: a rid once per view. One that the session does not hold is no harm.
+    /// Releases pins, whose views ended: a rid once per view. One that the session does not hold is no harm.
     pub fn unpin(&mut self, now: Time, origin: Origin, rids: &[Rid], fx: &mut Effects) -> Result<(), Refused> {
         let done = self.once(origin, rids.len(), fx, |core, fx| {
             let session = origin.session;

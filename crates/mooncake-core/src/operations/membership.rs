@@ -206,7 +206,7 @@ impl Core {
             self.segments.get_mut(*number).expect("a session's segments are there").progress = now;
         }
         self.objects.retry_set_aside();
-        self.changes.room |= was_away;
+        self.news.room |= was_away;
         self.ask_again(session, fx);
         self.tell_again(session, fx);
     }

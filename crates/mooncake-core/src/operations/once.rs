@@ -202,7 +202,7 @@ impl Remembered {
     /// What it is of: keys or views.
     fn things(&self) -> usize {
         match self {
-            Remembered::PutStart(slots) => slots.len(),
+            Remembered::PutStart(outcomes) => outcomes.len(),
             Remembered::Pin(found) => found.len(),
             Remembered::Reclaim(verdicts) => verdicts.len(),
             _ => 1,

@@ -334,7 +334,7 @@ impl Core {
             self.counts.tier_written_bytes += size;
         }
         self.order_more(now, any_written, fx);
-        self.changes.room = true;
+        self.news.room = true;
         self.serve_waiting(now, fx);
     }
 }

@@ -103,7 +103,7 @@ impl Core {
         writer_done: bool,
         fx: &mut Effects,
     ) -> Result<(), Refused> {
-        let given_up = self.once(origin, rids.len(), fx, |core, fx| {
+        let result = self.once(origin, rids.len(), fx, |core, fx| {
             let mut done = if writer_done { rids.to_vec() } else { Vec::new() };
             done.sort_unstable();
             for rid in rids {
@@ -123,7 +123,7 @@ impl Core {
             Ok(())
         });
         self.serve_waiting(now, fx);
-        given_up
+        result
     }
 
     /// Ends the puts whose deadline has passed.

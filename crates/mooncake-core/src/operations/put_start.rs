@@ -52,9 +52,9 @@ impl Attempt {
         match no_room {
             NoRoom::Capped(_) => waits.capped = true,
             NoRoom::SameCall => waits.same_call = true,
-            NoRoom::Held => {
-                let need = granules(size) as u32;
-                waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
+            NoRoom::Unattainable => {
+                let granules = granules(size) as u32;
+                waits.unattainable = Some(waits.unattainable.map_or(granules, |least| least.min(granules)));
             }
             NoRoom::Full(_) | NoRoom::Writing | NoRoom::TooLarge | NoRoom::NoSegment => waits.room = true,
             NoRoom::Populating => (waits.room, waits.population) = (true, true),
@@ -87,9 +87,9 @@ pub(crate) struct PutContext<'a> {
 }
 
 impl Core {
-    /// Reserves keys and places them. With `wait`, a request of which nothing can be placed now is parked, and its
-    /// reply comes with the effects of a later operation; without, Busy and Full are final, and it is parked only until
-    /// all is evicted that it needs.
+    /// Reserves keys and places them. A request of which no key is placed now or there, though one may be later, is
+    /// parked where it is to `wait`: its reply comes with the effects of a later operation. One that is not to wait
+    /// hears Busy and Full at once, and is parked only as long as its own evictions take.
     pub fn put_start(
         &mut self,
         now: Time,
@@ -107,15 +107,15 @@ impl Core {
             Some(other) => return Err(other.refusal(origin)),
         }
         self.raise_epoch_when_counter_ends(now, fx);
-        // A retry takes the place of the request whose connection broke, and its time (docs/safety.md, rule 9). No
+        // A retry takes the position of the request whose connection broke, and its time (docs/safety.md, rule 9). No
         // caller hears that one any more.
-        let (place, since) = match self.tickets.cancel_origin(origin) {
-            Some((place, older)) => (Some(place), older.since),
+        let (position, since) = match self.tickets.cancel_origin(origin) {
+            Some((position, older)) => (Some(position), older.since),
             None => (None, now),
         };
-        let room = !self.tickets.any_for_room_before(place);
+        let room = !self.tickets.any_for_room_before(position);
         let spares_unwritten = (wait || config.comes_again) && now < since.plus_ms(TIER_WAIT_MS);
-        let mode = RoomMode { room, force: false, newcomer: place.is_none(), spares_unwritten };
+        let mode = RoomMode { room, force: false, newcomer: position.is_none(), spares_unwritten };
         let keys = entries.iter().copied();
         let Attempt { outcomes, any, waits, cut, reasons } =
             self.evaluate(now, origin, keys, config, mode, &mut Work::operation(), fx);
@@ -126,8 +126,8 @@ impl Core {
             let deadline = if wait { self.deadline(since, config, &waits) } else { now };
             let config = config.clone();
             let parked = WaitingPut { ticket, origin, entries, config, since, impatient: !wait, deadline, waits };
-            self.tickets.push(parked, place);
-            self.changes.room |= cut;
+            self.tickets.push(parked, position);
+            self.news.room |= cut;
             return Ok(PutStarted::Parked(ticket));
         }
         self.count_outcomes(&outcomes);
@@ -238,7 +238,7 @@ impl Core {
         if let Some(outcome) = self.busy_with_unfinished(now, context, entry, search, result, fx) {
             return outcome;
         }
-        if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {
+        if mode.newcomer && self.news.tells_of(hash) && self.tickets.await_key(hash) {
             result.waits.keys.push(hash);
             return result.busy(BusyWith::OthersWait);
         }

@@ -62,7 +62,7 @@ pub(crate) enum NoRoom {
     SameCall,
     /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. The put waits
     /// without blocking later puts: one that needs less may be placed.
-    Held,
+    Unattainable,
     /// Room comes from the populator.
     Populating,
     /// Room for a further replica comes from the populator, without an eviction. The put waits without blocking puts
@@ -80,7 +80,7 @@ impl NoRoom {
             NoRoom::Full(why) | NoRoom::Capped(why) => *why,
             NoRoom::Populating | NoRoom::PopulatingMore => Why::Populating,
             NoRoom::Writing => Why::Writing,
-            NoRoom::TooLarge | NoRoom::NoSegment | NoRoom::SameCall | NoRoom::Held => Why::Held,
+            NoRoom::TooLarge | NoRoom::NoSegment | NoRoom::SameCall | NoRoom::Unattainable => Why::Held,
         }
     }
 }
@@ -90,7 +90,7 @@ impl NoRoom {
 struct Need<'a> {
     granules: u32,
     /// Owners that have another replica of it already.
-    used: &'a [SessionId],
+    owners: &'a [SessionId],
     mode: RoomMode,
     /// Objects that may be evicted for it.
     evictions: usize,
@@ -169,9 +169,9 @@ impl RoomSearch {
         self.populating.as_ref().map_or(0, |populating| populating.len().div_ceil(SEGMENTS_AS_ONE))
     }
 
-    fn found_none(&mut self, need: u32, denied: &NoRoom) {
-        if need < self.full_from {
-            self.full_from = need;
+    fn found_none(&mut self, granules: u32, denied: &NoRoom) {
+        if granules < self.full_from {
+            self.full_from = granules;
             self.denied = denied.clone();
         }
     }
@@ -195,7 +195,7 @@ impl Core {
         fx: &mut Effects,
     ) -> Result<SmallVec<[Replica; 1]>, NoRoom> {
         let Entry { key, size, group, .. } = entry;
-        let Ok(need) = u32::try_from(granules(size)) else {
+        let Ok(granules) = u32::try_from(granules(size)) else {
             return Err(NoRoom::TooLarge);
         };
         self.check_cap(context.origin.session, size)?;
@@ -205,29 +205,31 @@ impl Core {
             (context.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
         // A key gets fewer replicas for want of room, but not because this look at the request has no evictions left:
         // it is placed at another look.
-        if wanted > 1 && search.evictions() == 0 && need >= search.full_from {
+        if wanted > 1 && search.evictions() == 0 && granules >= search.full_from {
             return Err(search.denied.clone());
         }
-        let mut used: SmallVec<[SessionId; 2]> = SmallVec::new();
+        let mut owners: SmallVec<[SessionId; 2]> = SmallVec::new();
         let mut extents: SmallVec<[Extent; 1]> = SmallVec::new();
         for nth in 0..wanted {
             let free = match mode.room {
-                true => placement::choose(&self.segments, need, &used, &mut search.wishes, &mut self.random),
+                true => placement::choose(&self.segments, granules, &owners, &mut search.wishes, &mut self.random),
                 false => None,
             };
-            let wanted = Need { granules: need, used: &used, mode, evictions: usize::MAX };
+            let need = Need { granules, owners: &owners, mode, evictions: usize::MAX };
             let chosen = match free {
                 Some(number) => number,
-                None if nth == 0 => self.make_room(now, wanted, search, fx)?,
-                None if !mode.force && need <= self.to_come(now, &used, search) => return Err(NoRoom::PopulatingMore),
+                None if nth == 0 => self.make_room(now, need, search, fx)?,
+                None if !mode.force && granules <= self.to_come(now, &owners, search) => {
+                    return Err(NoRoom::PopulatingMore);
+                }
                 None => {
                     let mode = RoomMode { force: false, spares_unwritten: false, ..mode };
-                    let wanted = Need { mode, evictions: EVICTED_MORE, ..wanted };
-                    match self.make_room(now, wanted, search, fx) {
+                    let need = Need { mode, evictions: EVICTED_MORE, ..need };
+                    match self.make_room(now, need, search, fx) {
                         Ok(number) => number,
                         // Another look has the time to evict for it.
                         Err(denied @ NoRoom::Full(_)) if search.evictions() == 0 => {
-                            search.found_none(need, &denied);
+                            search.found_none(granules, &denied);
                             return Err(denied);
                         }
                         Err(_) => break,
@@ -235,16 +237,16 @@ impl Core {
                 }
             };
             let segment = self.segments.get(chosen).expect("an open segment");
-            let granule = segment.extents.find(need).expect("room was found there");
-            used.push(segment.session);
+            let granule = segment.extents.find(granules).expect("room was found there");
+            owners.push(segment.session);
             extents.push(Extent { segment: chosen, offset: u64::from(granule) * GRANULE, length: size });
         }
         // Rids are given only now that it is placed: the log knows of each.
         let replicas: SmallVec<[Replica; 1]> =
             extents.into_iter().map(|extent| Replica { rid: self.next_rid(), extent }).collect();
         search.left = search.left.saturating_sub(replicas.len());
-        let with = reservation::PutTerms { group: group.into(), replaces, promotes: None };
-        let record = with.record(context.origin.session, key, size, context.pin, SmallVec::from_slice(&replicas));
+        let terms = reservation::PutTerms { group: group.into(), replaces, promotes: None };
+        let record = terms.record(context.origin.session, key, size, context.pin, SmallVec::from_slice(&replicas));
         self.log(now, record, fx);
         Ok(replicas)
     }
@@ -270,20 +272,20 @@ impl Core {
         search: &mut RoomSearch,
         fx: &mut Effects,
     ) -> Result<SegmentNo, NoRoom> {
-        let Need { granules, used, .. } = need;
+        let Need { granules, owners, .. } = need;
         if granules > self.segments.most_lasting() {
             return Err(match self.segments.len() {
                 0 => NoRoom::NoSegment,
                 _ => NoRoom::TooLarge,
             });
         }
-        if used.is_empty() && granules >= search.full_from {
+        if owners.is_empty() && granules >= search.full_from {
             return Err(search.denied.clone());
         }
         let room = self.search_room(now, need, search, fx);
         // What waits for a populator says nothing of larger keys, for which another segment may be.
-        if used.is_empty()
-            && let Err(denied @ (NoRoom::Full(_) | NoRoom::Writing | NoRoom::SameCall | NoRoom::Held)) = &room
+        if owners.is_empty()
+            && let Err(denied @ (NoRoom::Full(_) | NoRoom::Writing | NoRoom::SameCall | NoRoom::Unattainable)) = &room
         {
             search.found_none(granules, denied);
         }
@@ -298,22 +300,22 @@ impl Core {
         search: &mut RoomSearch,
         fx: &mut Effects,
     ) -> Result<SegmentNo, NoRoom> {
-        let Need { granules: need, used, mode, evictions, .. } = need;
+        let Need { granules, owners, mode, evictions, .. } = need;
         // The order of the refusals decides what the put waits for. First where evicting would gain nothing, even if
         // others wait for room: in their line it would keep puts waiting that need less.
-        if search.alone.as_ref().is_some_and(|alone| alone.are(used, need)) {
-            return Err(NoRoom::Held);
+        if search.alone.as_ref().is_some_and(|alone| alone.are(owners, granules)) {
+            return Err(NoRoom::Unattainable);
         }
-        if !self.segments.with_attainable(need).any(|open| !used.contains(&open.session)) {
-            search.alone = Alone::of(used, need);
-            return Err(NoRoom::Held);
+        if !self.segments.with_attainable(granules).any(|open| !owners.contains(&open.session)) {
+            search.alone = Alone::of(owners, granules);
+            return Err(NoRoom::Unattainable);
         }
         // Before the populator: a request that waits for one goes ahead of requests in the line that do not.
         if !mode.room {
             return Err(NoRoom::Full(Why::OthersWait));
         }
         // Before evicting: a put waits for the populator instead, until its deadline (docs/safety.md, rule 22).
-        if !mode.force && need <= self.attainable_by_populators(now, used, search) {
+        if !mode.force && granules <= self.attainable_by_populators(now, owners, search) {
             return Err(NoRoom::Populating);
         }
         self.counts.evictions_attempted += 1;
@@ -348,7 +350,7 @@ impl Core {
             }
             for number in freed {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
-                if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {
+                if open.is_some_and(|s| s.extents.largest() >= granules && !owners.contains(&s.session)) {
                     self.counts.evictions_successful += 1;
                     return Ok(number);
                 }
@@ -399,21 +401,21 @@ impl Core {
     }
 
     /// Granules that eviction alone can gain where the populator gets on.
-    fn attainable_by_populators(&self, now: Time, used: &[SessionId], search: &mut RoomSearch) -> u32 {
-        if let Some(known) = search.most_populating.filter(|_| used.is_empty()) {
+    fn attainable_by_populators(&self, now: Time, owners: &[SessionId], search: &mut RoomSearch) -> u32 {
+        if let Some(known) = search.most_populating.filter(|_| owners.is_empty()) {
             return known;
         }
-        let others = self.populating(now, search).iter().filter(|one| !used.contains(&one.owner));
+        let others = self.populating(now, search).iter().filter(|one| !owners.contains(&one.owner));
         let most = others.map(|one| one.attainable).max().unwrap_or(0);
-        if used.is_empty() {
+        if owners.is_empty() {
             search.most_populating = Some(most);
         }
         most
     }
 
     /// Granules that populators bring without an eviction.
-    fn to_come(&self, now: Time, used: &[SessionId], search: &mut RoomSearch) -> u32 {
-        let others = self.populating(now, search).iter().filter(|one| !used.contains(&one.owner));
+    fn to_come(&self, now: Time, owners: &[SessionId], search: &mut RoomSearch) -> u32 {
+        let others = self.populating(now, search).iter().filter(|one| !owners.contains(&one.owner));
         others.map(|one| one.to_come).max().unwrap_or(0)
     }
 

@@ -46,7 +46,7 @@ const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 21] = [
     Core::drop_given_up,
     Core::retire,
     Core::evict_to_watermark,
-    Core::pass_on_changes,
+    Core::pass_on_news,
     Core::serve_due_tickets,
     Core::tell,
     Core::purge,
@@ -61,8 +61,8 @@ impl Core {
     pub fn tick(&mut self, now: Time, fx: &mut Effects) {
         self.watch_sessions(now);
         // A populator may have given up.
-        self.changes.room |= self.tickets.any_for_population() || self.tiers.any_live();
-        self.changes.begin_same_call();
+        self.news.room |= self.tickets.any_for_population() || self.tiers.any_live();
+        self.news.begin_same_call();
         if self.config.high_watermark < 1.0 && self.watermark == Watermark::Below {
             self.watermark = Watermark::Unknown;
         }
@@ -89,7 +89,7 @@ impl Core {
     /// Whether a client waits for what is left to do in the background.
     pub fn keeps_waiting(&self) -> bool {
         let is_ending = !self.endings.is_empty() || !self.ending_views.is_empty();
-        is_ending || !self.tellings.is_empty() || !self.tickets.is_empty() && !self.changes.is_empty()
+        is_ending || !self.tellings.is_empty() || !self.tickets.is_empty() && !self.news.is_empty()
     }
 
     /// Looks for sessions that have fallen silent or were away for too long.
@@ -179,7 +179,7 @@ impl Core {
         work.did(lapsed);
         let lapsed_soft = self.objects.lapse_soft_pins(now, work.left(usize::MAX));
         work.did(lapsed_soft);
-        self.changes.room |= lapsed + lapsed_soft > 0;
+        self.news.room |= lapsed + lapsed_soft > 0;
     }
 
     /// Goes on renewing groups of which an operation has found an object.

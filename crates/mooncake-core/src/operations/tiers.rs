@@ -126,7 +126,7 @@ impl Core {
         self.set_tier_mounted(number, mounted);
         let tier = self.tiers.get_mut(number).expect("it was seen");
         proof.files.difference(&proof.appended).for_each(|file| tier.seal(*file));
-        self.changes.room = true;
+        self.news.room = true;
         self.serve_waiting(now, fx);
         Ok(TierMounted { number, head, files })
     }
@@ -198,7 +198,7 @@ impl Core {
             }
             if end >= self.objects.bound() {
                 self.set_tier_mounted(number, Mounted::Live);
-                self.changes.room = true;
+                self.news.room = true;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Serving those that wait: what has changed for them, and how much of it one hold of the lock goes through.
+//! Serving those that wait: the news for them, and how much of it one hold of the lock goes through.
 
 use crate::core::Core;
 use crate::effect::Effects;
@@ -6,7 +6,7 @@ use crate::ids::{SegmentNo, Ticket, Time};
 use crate::operations::put_start::{Attempt, TIER_WAIT_MS};
 use crate::operations::room::RoomMode;
 use crate::request::{Remembered, Sight, StartOutcome};
-use crate::state::changes::Changes;
+use crate::state::news::News;
 use crate::state::reservation::ReservationSlot;
 use crate::state::waiting_put::{Position, WaitingPut};
 use crate::work::{STEP_OBJECTS, Work};
@@ -25,54 +25,54 @@ impl Core {
     pub(crate) fn key_changed(&mut self, key: &[u8]) {
         let hash = self.objects.hash(key);
         if self.tickets.await_key(hash) {
-            self.changes.add_key(key, hash);
+            self.news.add_key(key, hash);
         }
     }
 
     /// A writer went away: a request that waits for one of its keys can have that key.
     pub(crate) fn yields_its_keys(&mut self, writer: SessionId) {
         if self.reservations.next_awaited(writer, None).is_some() {
-            self.changes.yielding.push_back((writer, None));
+            self.news.yielding.push_back((writer, None));
         }
     }
 
     /// A session has less unfinished than before.
     pub(crate) fn less_unfinished(&mut self, session: SessionId) {
         if self.tickets.await_session(session) {
-            self.changes.uncapped.insert(session, None);
+            self.news.uncapped.insert(session, None);
         }
     }
 
     /// Eviction alone may gain more in a segment than before.
     pub(crate) fn more_attainable(&mut self, number: SegmentNo) {
-        if self.tickets.next_held(None).is_none() || !self.segments.is_open(number) {
+        if self.tickets.next_unattainable(None).is_none() || !self.segments.is_open(number) {
             return;
         }
         let Some(segment) = self.segments.get(number) else { return };
         let attainable = segment.attainable();
-        if self.tickets.next_held(None).is_some_and(|(least, _)| least <= attainable) {
-            self.changes.attainable = self.changes.attainable.max(attainable);
-            self.changes.held.begin();
+        if self.tickets.next_unattainable(None).is_some_and(|(least, _)| least <= attainable) {
+            self.news.attainable = self.news.attainable.max(attainable);
+            self.news.unattainable.begin();
         }
     }
 
     /// A segment takes objects that took none.
     pub(crate) fn more_is_open(&mut self, number: SegmentNo) {
-        self.changes.room = true;
-        self.changes.cap_raised = true;
+        self.news.room = true;
+        self.news.cap_raised = true;
         self.more_attainable(number);
     }
 
     pub(crate) fn refuse_ticket(&mut self, parked: WaitingPut, reason: &'static str, fx: &mut Effects) {
         let outcomes = parked.entries.iter().map(|_| StartOutcome::Refused(Cow::Borrowed(reason))).collect();
         fx.woken.push((parked.ticket, outcomes));
-        self.changes.room = true;
+        self.news.room = true;
     }
 
     /// The connection of a parked request closed.
     pub fn cancel_ticket(&mut self, now: Time, ticket: Ticket, fx: &mut Effects) {
         if self.tickets.cancel(ticket) {
-            self.changes.room = true;
+            self.news.room = true;
             self.serve_waiting(now, fx);
         }
     }
@@ -80,36 +80,36 @@ impl Core {
     /// Serves parked requests after a change that may help them, as many as an operation has time for: every operation
     /// ends with it. The others are served [in the background](Core::background).
     pub(crate) fn serve_waiting(&mut self, now: Time, fx: &mut Effects) {
-        self.pass_on_changes(now, &mut Work::beside_an_operation(), fx);
+        self.pass_on_news(now, &mut Work::beside_an_operation(), fx);
     }
 
-    /// Serves the requests that changes may have helped.
-    pub(crate) fn pass_on_changes(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+    /// Serves the requests that news may have helped.
+    pub(crate) fn pass_on_news(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         if self.tickets.is_empty() {
-            self.changes = Changes::default();
+            self.news = News::default();
             return;
         }
         self.pass_on_yielded_keys(work);
         self.pass_on_keys(now, work, fx);
         self.pass_on_room(now, work, fx);
         self.pass_on_to_capped(now, work, fx);
-        self.pass_on_to_held(now, work, fx);
+        self.pass_on_to_unattainable(now, work, fx);
         self.pass_on_to_same_call(now, work, fx);
     }
 
     /// Says of each key of a writer that is away, and for which a request waits, that it changed hands.
     fn pass_on_yielded_keys(&mut self, work: &mut Work) {
-        while let Some((writer, after)) = self.changes.yielding.front().copied() {
+        while let Some((writer, after)) = self.news.yielding.front().copied() {
             // A writer that is back keeps what has not been yielded by now (docs/safety.md, rule 7).
             let is_away = self.sessions.get(writer).is_some_and(|session| session.away.is_some());
             let Some(slot) = self.reservations.next_awaited(writer, after).filter(|_| is_away) else {
-                self.changes.yielding.pop_front();
+                self.news.yielding.pop_front();
                 continue;
             };
             if work.is_used_up() {
                 return;
             }
-            self.changes.yielding[0].1 = Some(slot);
+            self.news.yielding[0].1 = Some(slot);
             let key: Box<[u8]> = self.reservations.get(slot).key.as_slice().into();
             self.key_changed(&key);
             work.did(1);
@@ -125,7 +125,7 @@ impl Core {
 
     /// Serves the line of each key that changed hands, until the key is taken.
     fn pass_on_keys(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while let Some((key, hash, after)) = self.changes.keys.front() {
+        while let Some((key, hash, after)) = self.news.keys.front() {
             let (hash, next) = (*hash, self.tickets.next_for_key(*hash, *after));
             // The first in line has it. Each of the others would find that and no more.
             let taken = self.reservations.by_key(key).filter(|slot| !self.is_yielded(*slot));
@@ -134,22 +134,22 @@ impl Core {
                 if let Some(slot) = taken {
                     self.reservations.set_awaited(slot);
                 }
-                self.changes.remove_first_key();
+                self.news.remove_first_key();
                 continue;
             };
             if !self.has_time_for(position, work) {
                 return;
             }
-            self.changes.keys[0].2 = Some(position);
+            self.news.keys[0].2 = Some(position);
             self.serve(now, position, false, work, fx);
         }
     }
 
     /// Serves the first in line for room, and the next one once the first has left the line.
     fn pass_on_room(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while self.changes.room {
+        while self.news.room {
             let Some(position) = self.tickets.first_for_room() else {
-                self.changes.room = false;
+                self.news.room = false;
                 return;
             };
             if !self.has_time_for(position, work) {
@@ -157,48 +157,48 @@ impl Core {
             }
             let cut = self.serve(now, position, false, work, fx);
             // The room that it made and did not get it has had its chance at, unless its work was cut short.
-            self.changes.room = cut || self.tickets.first_for_room() != Some(position);
+            self.news.room = cut || self.tickets.first_for_room() != Some(position);
         }
     }
 
     /// Serves the line of each session that has less unfinished than before, or may have more.
     fn pass_on_to_capped(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         // The cap is a share of the open capacity (docs/safety.md, rule 13): a segment that opens raises it for all.
-        if std::mem::take(&mut self.changes.cap_raised) {
+        if std::mem::take(&mut self.news.cap_raised) {
             let all = self.tickets.capped_sessions();
-            self.changes.uncapped = all.into_iter().map(|session| (session, None)).collect();
+            self.news.uncapped = all.into_iter().map(|session| (session, None)).collect();
         }
-        while let Some((session, after)) = self.changes.uncapped.first_key_value().map(|(id, after)| (*id, *after)) {
+        while let Some((session, after)) = self.news.uncapped.first_key_value().map(|(id, after)| (*id, *after)) {
             let Some(position) = self.tickets.next_capped(session, after) else {
-                self.changes.uncapped.pop_first();
+                self.news.uncapped.pop_first();
                 continue;
             };
             if !self.has_time_for(position, work) {
                 return;
             }
-            self.changes.uncapped.insert(session, Some(position));
+            self.news.uncapped.insert(session, Some(position));
             self.serve(now, position, false, work, fx);
         }
     }
 
     /// Serves the requests that wait for the end of views or of quarantine, and need no more than eviction alone can
     /// gain by now.
-    fn pass_on_to_held(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while self.changes.held.begun {
+    fn pass_on_to_unattainable(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while self.news.unattainable.begun {
             // By need: all behind the first that needs too much need as much or more.
-            let next = self.tickets.next_held(self.changes.held.after);
-            let Some((need, position)) = next.filter(|(need, _)| *need <= self.changes.attainable) else {
-                self.changes.held.ends();
+            let next = self.tickets.next_unattainable(self.news.unattainable.after);
+            let Some((granules, position)) = next.filter(|(granules, _)| *granules <= self.news.attainable) else {
+                self.news.unattainable.ends();
                 // What became attainable during the walk is for the walk that begins anew.
-                if !self.changes.held.begun {
-                    self.changes.attainable = 0;
+                if !self.news.unattainable.begun {
+                    self.news.attainable = 0;
                 }
                 continue;
             };
             if !self.has_time_for(position, work) {
                 return;
             }
-            self.changes.held.after = Some((need, position));
+            self.news.unattainable.after = Some((granules, position));
             self.serve(now, position, false, work, fx);
         }
     }
@@ -206,15 +206,15 @@ impl Core {
     /// Serves the requests that spare what their call has stored, and the ones that wait for more memory for a further
     /// replica. None of them blocks another: each is looked at, after a tick and after a populator's progress.
     fn pass_on_to_same_call(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while self.changes.same_call.begun {
-            let Some(position) = self.tickets.next_for_same_call(self.changes.same_call.after) else {
-                self.changes.same_call.ends();
+        while self.news.same_call.begun {
+            let Some(position) = self.tickets.next_for_same_call(self.news.same_call.after) else {
+                self.news.same_call.ends();
                 continue;
             };
             if !self.has_time_for(position, work) {
                 return;
             }
-            self.changes.same_call.after = Some(position);
+            self.news.same_call.after = Some(position);
             self.serve(now, position, false, work, fx);
         }
     }
@@ -226,7 +226,7 @@ impl Core {
                 return;
             }
             self.serve(now, position, true, work, fx);
-            self.changes.room = true;
+            self.news.room = true;
         }
     }
 
@@ -259,7 +259,7 @@ impl Core {
             parked.waits = waits;
             self.tickets.push(parked, Some(position));
             // Its evictions go on, whatever it waited for before.
-            self.changes.room |= cut;
+            self.news.room |= cut;
             return cut;
         }
         self.count_outcomes(&outcomes);

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::request::StartOutcome;
-use crate::state::segment::Held;
+use crate::state::segment::HeldGranules;
 use mooncake_ids::{GRANULE, SessionId};
 
 /// Clients whose views a refused put is told of by name.
@@ -127,7 +127,7 @@ impl Core {
         let bytes = |granules: u64| granules * GRANULE;
         let open = self.segments.open().len();
         let closed = self.segments.len() - open;
-        let Held { pinned, hard, quarantined } = self.segments.held();
+        let HeldGranules { pinned, hard, quarantined } = self.segments.held();
         let promotions = match self.reservations.promotions().bytes {
             0 => String::new(),
             bytes => format!(" {bytes} on their way from tiers,"),

@@ -1,6 +1,5 @@
 //! What the pool is: objects, segments, sessions, reservations, and what else is known of them.
 
-pub(crate) mod changes;
 pub(crate) mod comparing;
 pub(crate) mod counters;
 pub(crate) mod departure;
@@ -11,6 +10,7 @@ pub(crate) mod group;
 pub(crate) mod index;
 pub(crate) mod live_counts;
 pub(crate) mod maxima;
+pub(crate) mod news;
 pub(crate) mod object;
 pub(crate) mod objects;
 pub(crate) mod pin;

@@ -1,4 +1,4 @@
-//! Readers' views, by rid: the one thing that holds space.
+//! Pins, by rid: what keeps extents from reuse while readers view them, the one thing that holds space for readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;

@@ -62,14 +62,14 @@ pub(crate) struct Wishes {
 pub(crate) struct Alone {
     owners: SmallVec<[SessionId; 2]>,
     /// So many granules and more.
-    need: u32,
+    granules: u32,
     /// Where something was evicted since: those may have it.
     gained: SmallVec<[SegmentNo; GAINED]>,
 }
 
 impl Alone {
-    pub fn of(owners: &[SessionId], need: u32) -> Option<Alone> {
-        (!owners.is_empty()).then(|| Alone { owners: SmallVec::from_slice(owners), need, gained: SmallVec::new() })
+    pub fn of(owners: &[SessionId], granules: u32) -> Option<Alone> {
+        (!owners.is_empty()).then(|| Alone { owners: SmallVec::from_slice(owners), granules, gained: SmallVec::new() })
     }
 
     /// Something was evicted there. False when that has happened in too many segments to look at each of them.
@@ -85,15 +85,15 @@ impl Alone {
     }
 
     /// One that has it by now, where `room` says how much each has that is none of the owners'.
-    fn choose(&mut self, need: u32, room: impl Fn(SegmentNo) -> Option<u32>) -> Option<SegmentNo> {
-        let least = self.need;
-        let has = |number: &SegmentNo, need: u32| room(*number).is_some_and(|room| room >= need);
+    fn choose(&mut self, granules: u32, room: impl Fn(SegmentNo) -> Option<u32>) -> Option<SegmentNo> {
+        let least = self.granules;
+        let has = |number: &SegmentNo, granules: u32| room(*number).is_some_and(|room| room >= granules);
         self.gained.retain(|number| has(number, least));
-        self.gained.iter().copied().find(|number| has(number, need))
+        self.gained.iter().copied().find(|number| has(number, granules))
     }
 
-    pub fn are(&self, owners: &[SessionId], need: u32) -> bool {
-        self.owners[..] == *owners && need >= self.need
+    pub fn are(&self, owners: &[SessionId], granules: u32) -> bool {
+        self.owners[..] == *owners && granules >= self.granules
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Preference {
     segments: SmallVec<[SegmentNo; 4]>,
     /// Those before this one are full for so many granules and more.
     from: usize,
-    need: u32,
+    granules: u32,
     tried: usize,
 }
 
@@ -122,13 +122,13 @@ impl Preference {
         Preference { segments: segments.into_iter().collect(), ..Preference::default() }
     }
 
-    /// The first one that has a run of so many granules, and an owner that is not in `used`.
-    fn choose(&mut self, among: &Segments, need: u32, used: &[SessionId]) -> Option<SegmentNo> {
+    /// The first one that has a run of so many granules, and an owner that is not among these.
+    fn choose(&mut self, among: &Segments, granules: u32, owners: &[SessionId]) -> Option<SegmentNo> {
         // Where more did not fit, less may.
-        if need < self.need {
+        if granules < self.granules {
             self.from = 0;
         }
-        self.need = need;
+        self.granules = granules;
         let mut are_full = true;
         for place in self.from..self.segments.len() {
             if self.tried == PREFERRED_TRIED {
@@ -136,8 +136,8 @@ impl Preference {
             }
             self.tried += 1;
             let open = among.open_one_of(self.segments[place]);
-            let has_room = open.filter(|open| open.largest >= need);
-            if has_room.is_some_and(|open| !used.contains(&open.session)) {
+            let has_room = open.filter(|open| open.largest >= granules);
+            if has_room.is_some_and(|open| !owners.contains(&open.session)) {
                 return Some(self.segments[place]);
             }
             are_full &= has_room.is_none();
@@ -149,42 +149,42 @@ impl Preference {
     }
 }
 
-/// A segment with room for `need` granules now, of a session that is not in `used`: of the owners of the replicas
+/// A segment with room for `granules` granules now, of a session that is not in `owners`, those of the replicas
 /// before.
 pub(crate) fn choose(
     segments: &Segments,
-    need: u32,
-    used: &[SessionId],
+    granules: u32,
+    owners: &[SessionId],
     wishes: &mut Wishes,
     random: &mut Random,
 ) -> Option<SegmentNo> {
     let open = segments.open();
-    if segments.longest_run() < need || open.is_empty() {
+    if segments.longest_run() < granules || open.is_empty() {
         return None;
     }
-    let fits = |open: &Open| open.largest >= need && !used.contains(&open.session);
+    let fits = |open: &Open| open.largest >= granules && !owners.contains(&open.session);
     for preference in [&mut wishes.preferred, &mut wishes.local] {
-        if let Some(number) = preference.choose(segments, need, used) {
+        if let Some(number) = preference.choose(segments, granules, owners) {
             return Some(number);
         }
     }
-    let nth = used.len();
+    let nth = owners.len();
     if wishes.beside.len() <= nth {
         wishes.beside.resize(nth + 1, None);
     }
-    let beside = wishes.beside[nth].filter(|beside| beside.left >= need);
+    let beside = wishes.beside[nth].filter(|beside| beside.left >= granules);
     let beside = beside.filter(|beside| segments.open_one_of(beside.segment).is_some_and(fits));
     let Beside { segment, left } = match beside {
         Some(beside) => beside,
         None => {
-            let segment = match wishes.alone.as_mut().filter(|alone| alone.are(used, need)) {
+            let segment = match wishes.alone.as_mut().filter(|alone| alone.are(owners, granules)) {
                 Some(alone) => {
-                    let others = |number| segments.open_one_of(number).filter(|open| !used.contains(&open.session));
-                    alone.choose(need, |number| Some(others(number)?.largest))?
+                    let others = |number| segments.open_one_of(number).filter(|open| !owners.contains(&open.session));
+                    alone.choose(granules, |number| Some(others(number)?.largest))?
                 }
                 None => {
-                    let Some(segment) = choose_for_room(segments, need, used, wishes.strategy, random) else {
-                        wishes.alone = Alone::of(used, need);
+                    let Some(segment) = choose_for_room(segments, granules, owners, wishes.strategy, random) else {
+                        wishes.alone = Alone::of(owners, granules);
                         return None;
                     };
                     segment
@@ -193,19 +193,19 @@ pub(crate) fn choose(
             Beside { segment, left: SIDE_BY_SIDE }
         }
     };
-    wishes.beside[nth] = Some(Beside { segment, left: left.saturating_sub(need) });
+    wishes.beside[nth] = Some(Beside { segment, left: left.saturating_sub(granules) });
     Some(segment)
 }
 
 fn choose_for_room(
     segments: &Segments,
-    need: u32,
-    used: &[SessionId],
+    granules: u32,
+    owners: &[SessionId],
     strategy: PlacementStrategy,
     random: &mut Random,
 ) -> Option<SegmentNo> {
     let open = segments.open();
-    let fits = |open: &Open| open.largest >= need && !used.contains(&open.session);
+    let fits = |open: &Open| open.largest >= granules && !owners.contains(&open.session);
     if strategy == PlacementStrategy::FreeRatioFirst {
         let sample = (0..SAMPLE.min(open.len())).map(|step| {
             // All of a few segments, random ones of many.
@@ -220,7 +220,8 @@ fn choose_for_room(
             return Some(open.number);
         }
     }
-    let from_start = |start| segments.with_room(start..open.len(), need).chain(segments.with_room(0..start, need));
+    let from_start =
+        |start| segments.with_room(start..open.len(), granules).chain(segments.with_room(0..start, granules));
     // An owner of very many segments has them side by side.
     for _ in 0..SAMPLE {
         let by_chance = from_start(random.below(open.len())).next();

@@ -174,7 +174,7 @@ pub(crate) enum HeldBy {
 
 /// Granules of all segments that are held, by what.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldGranules {
     /// By readers' views or hard pins.
     pub pinned: u64,
     /// By hard pins.
@@ -205,7 +205,7 @@ pub(crate) struct Segments {
     /// Open ones that are still populated.
     populating: BTreeSet<SegmentNo>,
     /// Of those that are not Gone.
-    held: Held,
+    held: HeldGranules,
     /// How many of those that do not leave have so many granules once views and quarantine have ended.
     lasting: BTreeMap<u32, u32>,
     live: Vec<bool>,
@@ -356,7 +356,7 @@ impl Segments {
     }
 
     /// Granules of all segments that are not Gone, by what holds them.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> HeldGranules {
         self.held
     }
 
@@ -694,7 +694,7 @@ impl Segments {
 impl Segments {
     /// What is counted of all segments is what they have.
     fn check_counts(&self) -> Result<(), String> {
-        let (mut held, mut lasting) = (Held::default(), BTreeMap::<u32, u32>::new());
+        let (mut held, mut lasting) = (HeldGranules::default(), BTreeMap::<u32, u32>::new());
         for segment in self.iter() {
             held.pinned += u64::from(segment.pinned);
             held.hard += u64::from(segment.hard);

@@ -39,7 +39,7 @@ pub(crate) struct WaitsFor {
     pub capped: bool,
     /// The least granules that no eviction can gain: the end of views, or of quarantine. Later requests get room all
     /// the same.
-    pub held: Option<u32>,
+    pub unattainable: Option<u32>,
 }
 
 impl WaitsFor {
@@ -49,7 +49,7 @@ impl WaitsFor {
 
     /// For room of whatever kind, not for a key alone.
     pub fn for_room(&self) -> bool {
-        self.room || self.same_call || self.capped || self.held.is_some()
+        self.room || self.same_call || self.capped || self.unattainable.is_some()
     }
 
     /// For a populator, and keeps those waiting that come after it.
@@ -85,7 +85,7 @@ pub(crate) struct WaitQueue {
     for_same_call: BTreeSet<Position>,
     for_population: BTreeSet<Position>,
     capped: BTreeSet<(SessionId, Position)>,
-    held: BTreeSet<(u32, Position)>,
+    unattainable: BTreeSet<(u32, Position)>,
     last: u64,
     touched: Touched,
 }
@@ -136,7 +136,7 @@ impl WaitQueue {
         if waits.capped {
             self.capped.insert((origin.session, position));
         }
-        self.held.extend(waits.held.map(|need| (need, position)));
+        self.unattainable.extend(waits.unattainable.map(|granules| (granules, position)));
         let before = self.line.insert(position, parked);
         debug_assert!(before.is_none(), "a position in the line is one request's");
     }
@@ -156,8 +156,8 @@ impl WaitQueue {
         self.for_same_call.remove(&position);
         self.for_population.remove(&position);
         self.capped.remove(&(origin.session, position));
-        if let Some(need) = waits.held {
-            self.held.remove(&(need, position));
+        if let Some(granules) = waits.unattainable {
+            self.unattainable.remove(&(granules, position));
         }
         Some(parked)
     }
@@ -197,9 +197,9 @@ impl WaitQueue {
     }
 
     /// The one that waits for the least that no eviction can gain, of those behind one.
-    pub fn next_held(&self, after: Option<(u32, Position)>) -> Option<(u32, Position)> {
+    pub fn next_unattainable(&self, after: Option<(u32, Position)>) -> Option<(u32, Position)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.held.range((from, Bound::Unbounded)).next().copied()
+        self.unattainable.range((from, Bound::Unbounded)).next().copied()
     }
 
     /// The first whose deadline has come.
@@ -257,7 +257,7 @@ impl WaitQueue {
                 *position == Position::of(position.number, waits),
                 "{ticket:?} waits for {waits:?} at {position:?}"
             );
-            ensure!(waits.held != Some(0), "{ticket:?} waits for the end of views over nothing");
+            ensure!(waits.unattainable != Some(0), "{ticket:?} waits for the end of views over nothing");
             let is = [
                 self.positions.get(ticket) == Some(position),
                 self.by_origin.contains(&(origin.session, origin.sequence, *position)),
@@ -266,10 +266,11 @@ impl WaitQueue {
                 self.for_same_call.contains(position),
                 self.for_population.contains(position),
                 self.capped.contains(&(origin.session, *position)),
-                waits.held.is_some_and(|need| self.held.contains(&(need, *position))),
+                waits.unattainable.is_some_and(|granules| self.unattainable.contains(&(granules, *position))),
             ];
-            let held = waits.held.is_some();
-            let right = [true, true, true, waits.room, waits.same_call, waits.for_population(), waits.capped, held];
+            let unattainable = waits.unattainable.is_some();
+            let right =
+                [true, true, true, waits.room, waits.same_call, waits.for_population(), waits.capped, unattainable];
             ensure!(is == right, "{ticket:?} is to be found by {right:?}, and is by {is:?}");
             let lost = waits.keys.iter().find(|hash| !self.by_key.contains(&(**hash, *position)));
             ensure!(lost.is_none(), "{ticket:?} waits for the key {lost:?}, and is not found by it");
@@ -284,7 +285,7 @@ impl WaitQueue {
             self.for_same_call.len(),
             self.for_population.len(),
             self.capped.len(),
-            self.held.len(),
+            self.unattainable.len(),
         ];
         ensure!(found == indexed, "{found:?} are parked, and found in the lines {indexed:?}");
         ensure!(keys == self.by_key.len(), "they wait for {keys} keys, and are found by {}", self.by_key.len());

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::time;
 
 use crate::committer::Commit;
-use crate::control::connection::{Connection, Ended, Stream};
+use crate::control::connection::{Connection, Stream, WhyClosed};
 use crate::log::LogClosed;
 use crate::machine::anchor_frames::{Heard, Judged, Pongs, Said};
 use crate::machine::anchors::{self, Anchor, FENCES_SLICE, Replaced};
@@ -38,7 +38,7 @@ const UNLOGGED_MAX: usize = 1 << 20;
 const UNREAD: Duration = Duration::from_millis(500);
 
 /// Serves an anchor until it ends, then tells the core.
-pub async fn serve<S: Stream>(anchor: Registered, connection: Connection<S>) -> Result<(), Ended> {
+pub async fn serve<S: Stream>(anchor: Registered, connection: Connection<S>) -> Result<(), WhyClosed> {
     exchange(&anchor.shared, anchor.named(), connection).await
 }
 
@@ -46,12 +46,12 @@ async fn exchange<S: Stream>(
     shared: &Arc<Shared>,
     anchor: Anchor<'_, Arc<AnchorQueue>>,
     connection: Connection<S>,
-) -> Result<(), Ended> {
+) -> Result<(), WhyClosed> {
     let (reader, writer) = connection.split();
     tokio::select! {
-        ended = receive(shared, anchor, reader) => ended,
-        ended = send(anchor, writer) => ended,
-        ended = ask_fences(shared, anchor) => ended,
+        closed = receive(shared, anchor, reader) => closed,
+        closed = send(anchor, writer) => closed,
+        closed = ask_fences(shared, anchor) => closed,
     }
 }
 
@@ -59,17 +59,17 @@ async fn receive<R: AsyncRead + Unpin>(
     shared: &Arc<Shared>,
     anchor: Anchor<'_, Arc<AnchorQueue>>,
     mut connection: Connection<R>,
-) -> Result<(), Ended> {
+) -> Result<(), WhyClosed> {
     let (mut pongs, mut unlogged) = (Pongs::default(), Unlogged::default());
     loop {
-        let frame = time::timeout(SILENT, connection.half_frame()).await.map_err(|_| Ended::Stuck)??;
+        let frame = time::timeout(SILENT, connection.half_frame()).await.map_err(|_| WhyClosed::Stuck)??;
         let (began, bytes) = (Instant::now(), frame.len());
-        let message = AnchorUp::decode(frame).map_err(|error| Ended::Garbage(error.to_string()))?;
-        let Some(said) = Said::read(message).map_err(Ended::Garbage)? else { continue };
+        let message = AnchorUp::decode(frame).map_err(|error| WhyClosed::Garbage(error.to_string()))?;
+        let Some(said) = Said::read(message).map_err(WhyClosed::Garbage)? else { continue };
         // Under the core's lock, in which anchors are replaced.
         let (obeyed, mut commit) =
             shared.apply_aside(|core, now, effects| said.obey(core, &mut &shared.routes, now, anchor, effects))?;
-        let heard = obeyed.map_err(|Replaced| Ended::Replaced)?;
+        let heard = obeyed.map_err(|Replaced| WhyClosed::Replaced)?;
         tell(shared, anchor.session, &heard);
         let changed = if commit.is_some() { bytes } else { 0 };
         if commit.is_none() && heard.confirms() {
@@ -87,7 +87,7 @@ async fn receive<R: AsyncRead + Unpin>(
             let stays = |core: &mut Core, now, effects: &mut Effects| {
                 Said::still_there().obey(core, &mut &shared.routes, now, anchor, effects)
             };
-            let heard = shared.apply_aside(stays)?.0.map_err(|Replaced| Ended::Replaced)?;
+            let heard = shared.apply_aside(stays)?.0.map_err(|Replaced| WhyClosed::Replaced)?;
             if let Some(reply) = pongs.reply(&heard, false, shared.position()) {
                 anchor.queue.push(&reply);
             }
@@ -161,15 +161,15 @@ fn tell(shared: &Shared, session: SessionId, heard: &Heard) {
     }
 }
 
-async fn send<W: AsyncWrite>(anchor: Anchor<'_, Arc<AnchorQueue>>, mut writer: WriteHalf<W>) -> Result<(), Ended> {
+async fn send<W: AsyncWrite>(anchor: Anchor<'_, Arc<AnchorQueue>>, mut writer: WriteHalf<W>) -> Result<(), WhyClosed> {
     while let Some(bytes) = anchor.queue.next().await {
-        time::timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
+        time::timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| WhyClosed::Stuck)??;
     }
     Ok(())
 }
 
 /// Asks for the fences that there was no room for, once there is. Pongs go on while they wait for the log.
-async fn ask_fences(shared: &Arc<Shared>, anchor: Anchor<'_, Arc<AnchorQueue>>) -> Result<(), Ended> {
+async fn ask_fences(shared: &Arc<Shared>, anchor: Anchor<'_, Arc<AnchorQueue>>) -> Result<(), WhyClosed> {
     loop {
         let from = anchor.queue.fences().await;
         let (asked, commit) = shared.apply_aside(|core, _, effects| {
@@ -179,7 +179,7 @@ async fn ask_fences(shared: &Arc<Shared>, anchor: Anchor<'_, Arc<AnchorQueue>>) 
         if let Some(mut commit) = commit {
             commit.done().await?;
         }
-        if let Some(rest) = asked.map_err(|Replaced| Ended::Replaced)? {
+        if let Some(rest) = asked.map_err(|Replaced| WhyClosed::Replaced)? {
             anchor.queue.postpone_fences(rest);
         }
     }
@@ -218,7 +218,7 @@ impl Drop for Registered {
 #[cfg(test)]
 mod tests {
     use mooncake_core::{
-        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutStarted, STEP_OBJECTS, SegmentSpec, SessionSpec,
+        Config, Ended, ListedViews, Origin, PutConfig, PutStarted, STEP_OBJECTS, SegmentSpec, SessionSpec,
         StartOutcome, Time,
     };
     use mooncake_ids::{Rid, SegmentUuid};
@@ -287,15 +287,15 @@ mod tests {
             let started = self.core(|core, now, effects| {
                 core.put_start(now, origin, &[(key, 1000)], &PutConfig::default(), false, effects).unwrap()
             });
-            let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-            let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+            let PutStarted::Now(outcomes) = started else { panic!("{started:?}") };
+            let [StartOutcome::Placed(replicas)] = &outcomes[..] else { panic!("{outcomes:?}") };
             replicas[0].rid
         }
 
         fn put(&mut self, key: &[u8]) -> Rid {
             let rid = self.reserve(key);
             let origin = self.origin();
-            let ended = PutEnded { replicas: [(rid, true)].into_iter().collect(), crc32c: 1, stays: false };
+            let ended = Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 1, stays: false };
             self.core(|core, now, effects| _ = core.put_end(now, origin, &[ended], effects).unwrap());
             rid
         }
@@ -328,7 +328,7 @@ mod tests {
         }
 
         /// Reads what lies on an anchor's connection to its end.
-        async fn hear(&self, queue: &Arc<AnchorQueue>, bodies: Vec<anchor_up::Body>) -> Ended {
+        async fn hear(&self, queue: &Arc<AnchorQueue>, bodies: Vec<anchor_up::Body>) -> WhyClosed {
             let (near, mut far) = UnixStream::pair().unwrap();
             let mut bytes = Vec::new();
             bodies.into_iter().for_each(|body| encode_frame(&AnchorUp { body: Some(body) }, &mut bytes));
@@ -395,9 +395,9 @@ mod tests {
         };
         for word in words.clone() {
             let said = format!("{word:?}");
-            let ended = owner.hear(&owner.anchor, vec![word]).await;
+            let why = owner.hear(&owner.anchor, vec![word]).await;
             assert_eq!(state(owner.stats()), (1, 1, 1, 1), "{said}");
-            assert!(matches!(ended, Ended::Replaced), "{said}: {ended}");
+            assert!(matches!(why, WhyClosed::Replaced), "{said}: {why}");
         }
         // What was asked is asked again on the new one, and there the same words count.
         let asked = sent(&current).await;
@@ -433,10 +433,10 @@ mod tests {
         let anchor = Anchor { session: owner.session, queue: &owner.anchor };
         let (near, _far) = UnixStream::pair().unwrap();
         let (reader, writer) = Connection::new(near).split();
-        assert!(matches!(receive(&owner.shared, anchor, reader).await, Err(Ended::Stuck)));
+        assert!(matches!(receive(&owner.shared, anchor, reader).await, Err(WhyClosed::Stuck)));
         let gone = SegmentGone { uuid: vec![0; 1 << 20].into(), ..SegmentGone::default() };
         owner.anchor.push(&AnchorDown { body: Some(anchor_down::Body::SegmentGone(gone)) });
-        assert!(matches!(send(anchor, writer).await, Err(Ended::Stuck)));
+        assert!(matches!(send(anchor, writer).await, Err(WhyClosed::Stuck)));
     }
 
     #[tokio::test]
@@ -483,7 +483,7 @@ mod tests {
         (&owner.shared.routes).with_anchors(|anchors| anchors.set(owner.session, Arc::default()));
         let anchor = Anchor { session: owner.session, queue: &owner.anchor };
         let asked = time::timeout(SEND_STUCK, ask_fences(&owner.shared, anchor)).await.expect("it ends");
-        assert!(matches!(asked, Err(Ended::Replaced)));
+        assert!(matches!(asked, Err(WhyClosed::Replaced)));
     }
 
     #[tokio::test]
@@ -495,11 +495,11 @@ mod tests {
         let origins = [owner.origin(), owner.origin()];
         owner.core(|core, now, effects| {
             let config = PutConfig::default();
-            let PutStarted::Now(slots) = core.put_start(now, origins[0], &entries, &config, false, effects).unwrap()
+            let PutStarted::Now(outcomes) = core.put_start(now, origins[0], &entries, &config, false, effects).unwrap()
             else {
                 panic!("there is room");
             };
-            let placed = slots.iter().map(|slot| match slot {
+            let placed = outcomes.iter().map(|outcome| match outcome {
                 StartOutcome::Placed(replicas) => replicas[0].rid,
                 other => panic!("{other:?}"),
             });
@@ -529,7 +529,7 @@ mod tests {
             }
         };
         tokio::select! {
-            ended = exchange(&owner.shared, Anchor { session: owner.session, queue }, near) => panic!("{ended:?}"),
+            closed = exchange(&owner.shared, Anchor { session: owner.session, queue }, near) => panic!("{closed:?}"),
             () = tokio::time::sleep(Duration::from_secs(10)) => {}
             () = hear => {}
         }

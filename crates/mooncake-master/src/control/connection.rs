@@ -21,7 +21,7 @@ const READ_MAX: usize = 1 << 20;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum WhyClosed {
     /// The peer closed it.
     #[error("closed by the peer")]
     Closed,
@@ -117,12 +117,12 @@ impl<S: Stream> Connection<S> {
     }
 
     /// Compares the connection's first bytes as they come, so that a stranger is cut at the first wrong one.
-    pub async fn expect(&mut self, preface: &[u8]) -> Result<(), Ended> {
+    pub async fn expect(&mut self, preface: &[u8]) -> Result<(), WhyClosed> {
         loop {
             let have = self.reader.buffer_mut();
             let seen = have.len().min(preface.len());
             if have[..seen] != preface[..seen] {
-                return Err(Ended::Garbage("does not speak the control protocol".to_owned()));
+                return Err(WhyClosed::Garbage("does not speak the control protocol".to_owned()));
             }
             if seen == preface.len() {
                 let _ = have.split_to(seen);
@@ -133,18 +133,18 @@ impl<S: Stream> Connection<S> {
     }
 
     /// The next frame, of at most `limit` bytes; waits as long as it takes.
-    pub async fn frame(&mut self, limit: usize) -> Result<Bytes, Ended> {
+    pub async fn frame(&mut self, limit: usize) -> Result<Bytes, WhyClosed> {
         loop {
             match self.reader.next_frame(limit) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => self.read().await?,
-                Err(error) => return Err(Ended::Garbage(error.to_string())),
+                Err(error) => return Err(WhyClosed::Garbage(error.to_string())),
             }
         }
     }
 
     /// The next frame: its first byte may take for ever, its rest may not.
-    pub async fn next_frame(&mut self) -> Result<Bytes, Ended> {
+    pub async fn next_frame(&mut self) -> Result<Bytes, WhyClosed> {
         if !self.reader.is_partial() {
             if self.reader.buffer_mut().capacity() > READ_MAX {
                 // One large batch must not keep its memory while the connection idles.
@@ -156,7 +156,7 @@ impl<S: Stream> Connection<S> {
         }
         match self.reader.next_frame(FRAME_BYTES_MAX) {
             Ok(Some(frame)) => Ok(frame),
-            _ => timeout(STUCK, self.frame(FRAME_BYTES_MAX)).await.map_err(|_| Ended::Stuck)?,
+            _ => timeout(STUCK, self.frame(FRAME_BYTES_MAX)).await.map_err(|_| WhyClosed::Stuck)?,
         }
     }
 
@@ -169,7 +169,7 @@ impl<S: Stream> Connection<S> {
     /// Reads what comes within a moment, awake, if a peer's next request tends to come at once: to be woken up for it
     /// costs more. The peer copies bytes first, and packs its request. Only in a runtime of one thread, whose other
     /// connections are looked after meanwhile.
-    pub async fn read_busy_poll(&mut self, copying: Duration, packing: Duration) -> Result<(), Ended> {
+    pub async fn read_busy_poll(&mut self, copying: Duration, packing: Duration) -> Result<(), WhyClosed> {
         let (work, history) = ((copying + packing).min(WORK_MAX), self.habits.behind(copying));
         if self.reader.is_partial() || copying > WORK_MAX || busy_polls_max() == 0 || history.skips() {
             return Ok(());
@@ -199,13 +199,13 @@ impl<S: Stream> Connection<S> {
     }
 
     /// Sends bytes; a peer that does not take them is cut.
-    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
-        timeout(STUCK, self.stream.write_all(bytes)).await.map_err(|_| Ended::Stuck)??;
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), WhyClosed> {
+        timeout(STUCK, self.stream.write_all(bytes)).await.map_err(|_| WhyClosed::Stuck)??;
         Ok(())
     }
 
     /// Waits for something else, but no longer than the connection lives.
-    pub async fn until_closed<T>(&mut self, what: impl Future<Output = T>) -> Result<T, Ended> {
+    pub async fn until_closed<T>(&mut self, what: impl Future<Output = T>) -> Result<T, WhyClosed> {
         tokio::pin!(what);
         loop {
             tokio::select! {
@@ -215,7 +215,7 @@ impl<S: Stream> Connection<S> {
                     read?;
                     // One request at a time: whoever sends more than a little ahead is not a client of ours.
                     if self.reader.buffer_mut().len() > READ_MAX {
-                        return Err(Ended::Garbage("sends on while a request is under way".to_owned()));
+                        return Err(WhyClosed::Garbage("sends on while a request is under way".to_owned()));
                     }
                 }
             }
@@ -231,13 +231,13 @@ impl<S: Stream> Connection<S> {
 
 impl<S: AsyncRead + Unpin> Connection<S> {
     /// Reads what is there, at least one byte.
-    async fn read(&mut self) -> Result<(), Ended> {
+    async fn read(&mut self) -> Result<(), WhyClosed> {
         let buffer = self.reader.buffer_mut();
         buffer.reserve(self.read_size);
         let room = buffer.capacity() - buffer.len();
         let count = self.stream.read_buf(buffer).await?;
         if count == 0 {
-            return Err(Ended::Closed);
+            return Err(WhyClosed::Closed);
         }
         if count == room {
             self.read_size = (self.read_size * 8).min(READ_MAX);
@@ -246,12 +246,12 @@ impl<S: AsyncRead + Unpin> Connection<S> {
     }
 
     /// [`Connection::frame`] for the reading half of an anchor.
-    pub async fn half_frame(&mut self) -> Result<Bytes, Ended> {
+    pub async fn half_frame(&mut self) -> Result<Bytes, WhyClosed> {
         loop {
             match self.reader.next_frame(FRAME_BYTES_MAX) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => self.read().await?,
-                Err(error) => return Err(Ended::Garbage(error.to_string())),
+                Err(error) => return Err(WhyClosed::Garbage(error.to_string())),
             }
         }
     }
@@ -300,7 +300,7 @@ mod tests {
         stranger.write_all(&CONTROL_PREFACE[..2]).await.unwrap();
         stranger.write_all(b"?").await.unwrap();
         let told = timeout(STUCK, connection.expect(&CONTROL_PREFACE)).await.expect("nothing more is waited for");
-        assert!(matches!(told, Err(Ended::Garbage(_))));
+        assert!(matches!(told, Err(WhyClosed::Garbage(_))));
     }
 
     #[tokio::test]
@@ -315,7 +315,7 @@ mod tests {
     async fn a_frame_beyond_the_limit_is_refused_before_it_is_read() {
         let (mut connection, mut peer) = pair();
         peer.write_all(&frame(1000)[..8]).await.unwrap();
-        assert!(matches!(connection.frame(1000).await, Err(Ended::Garbage(_))));
+        assert!(matches!(connection.frame(1000).await, Err(WhyClosed::Garbage(_))));
     }
 
     // In these the clock goes on when nothing else does.
@@ -326,7 +326,7 @@ mod tests {
         assert!(timeout(100 * STUCK, connection.next_frame()).await.is_err(), "it may be silent for ever");
         peer.write_all(&frame(100)[..50]).await.unwrap();
         let began = tokio::time::Instant::now();
-        assert!(matches!(connection.next_frame().await, Err(Ended::Stuck)));
+        assert!(matches!(connection.next_frame().await, Err(WhyClosed::Stuck)));
         assert_eq!(began.elapsed().as_secs(), STUCK.as_secs());
     }
 
@@ -334,7 +334,7 @@ mod tests {
     async fn a_peer_that_takes_nothing_is_stuck() {
         let (mut connection, _peer) = pair();
         let began = tokio::time::Instant::now();
-        assert!(matches!(connection.send(&vec![0; 8 << 20]).await, Err(Ended::Stuck)));
+        assert!(matches!(connection.send(&vec![0; 8 << 20]).await, Err(WhyClosed::Stuck)));
         assert_eq!(began.elapsed().as_secs(), STUCK.as_secs());
     }
 
@@ -363,13 +363,13 @@ mod tests {
             drop(connection);
             told
         });
-        assert!(matches!(told, Err(Ended::Garbage(_))));
+        assert!(matches!(told, Err(WhyClosed::Garbage(_))));
     }
 
     #[tokio::test]
     async fn a_peer_that_hangs_up_ends_what_is_waited_for() {
         let (mut connection, peer) = pair();
         drop(peer);
-        assert!(matches!(connection.until_closed(pending::<()>()).await, Err(Ended::Closed)));
+        assert!(matches!(connection.until_closed(pending::<()>()).await, Err(WhyClosed::Closed)));
     }
 }

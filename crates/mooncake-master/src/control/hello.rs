@@ -9,9 +9,9 @@ use mooncake_wire::{CONTROL_PREFACE, HELLO_FRAME_BYTES_MAX, encode_frame};
 use prost::Message;
 
 use crate::control::anchor::Registered;
-use crate::control::connection::{Connection, Ended, Stream};
+use crate::control::connection::{Connection, Stream, WhyClosed};
 use crate::log::LogClosed;
-use crate::machine::hello::{self, Admission, Admitted, Asked, Kind};
+use crate::machine::hello::{self, Admission, Admitted, Kind, ReadHello};
 use crate::metrics::Op;
 use crate::process_watch::Via;
 use crate::routes::AnchorQueue;
@@ -28,10 +28,10 @@ pub enum Role {
 }
 
 /// Reads preface and hello.
-pub async fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Hello, Ended> {
+pub async fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Hello, WhyClosed> {
     connection.expect(&CONTROL_PREFACE).await?;
     let frame = connection.frame(HELLO_FRAME_BYTES_MAX).await?;
-    Hello::decode(frame).map_err(|error| Ended::Garbage(format!("hello does not decode: {error}")))
+    Hello::decode(frame).map_err(|error| WhyClosed::Garbage(format!("hello does not decode: {error}")))
 }
 
 /// Whether the connection is to be a session's anchor.
@@ -41,8 +41,8 @@ pub fn asks_for_anchor(hello: &Hello) -> bool {
 
 /// Answers a hello: the framed reply, and what the connection is.
 pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec<u8>, Role), LogClosed> {
-    let (reply, role) = match Asked::read(hello, crate::random::number(), shared.routes.anchors()) {
-        Ok(asked) => admit(shared, asked, via).await?,
+    let (reply, role) = match ReadHello::read(hello, crate::random::number(), shared.routes.anchors()) {
+        Ok(hello) => admit(shared, hello, via).await?,
         Err(refusal) => refuse(shared, refusal),
     };
     let mut out = Vec::new();
@@ -50,9 +50,9 @@ pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec
     Ok((out, role))
 }
 
-async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(HelloReply, Role), LogClosed> {
-    while asked.look_for_views(&**shared) {
-        let ((), commit) = shared.apply_aside(|core, now, effects| asked.note_views(core, now, effects))?;
+async fn admit(shared: &Arc<Shared>, mut hello: ReadHello, via: Via) -> Result<(HelloReply, Role), LogClosed> {
+    while hello.look_for_views(&**shared) {
+        let ((), commit) = shared.apply_aside(|core, now, effects| hello.note_views(core, now, effects))?;
         if let Some(mut commit) = commit {
             commit.done().await?;
         }
@@ -64,7 +64,7 @@ async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(Hell
             claims: &mut shared.epoch_claims.lock(),
             log: shared.log.standing(),
         };
-        let mut admitted = asked.admit(core, admission, now, &queue, effects)?;
+        let mut admitted = hello.admit(core, admission, now, &queue, effects)?;
         if let Some(replaced) = admitted.replaced.take() {
             replaced.close();
         }
@@ -221,6 +221,6 @@ mod tests {
         far.write_all(&[&CONTROL_PREFACE[..], &length].concat()).await.unwrap();
         let told =
             timeout(Duration::from_secs(5), read(&mut Connection::new(near))).await.expect("nothing is waited for");
-        assert!(matches!(told, Err(Ended::Garbage(_))));
+        assert!(matches!(told, Err(WhyClosed::Garbage(_))));
     }
 }

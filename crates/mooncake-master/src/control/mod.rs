@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::call_loops::Loops;
 use crate::connections::{Entry, Full, Idle};
-use crate::control::connection::{Connection, Ended, Leaving, Stream};
+use crate::control::connection::{Connection, Leaving, Stream, WhyClosed};
 use crate::control::hello::Role;
 use crate::peer::Peer;
 use crate::process_watch::Via;
@@ -96,25 +96,33 @@ fn start<S: Stream>(shared: &Arc<Shared>, stream: S, peer: Peer, via: Via) {
 }
 
 async fn serve<S: Stream>(shared: Arc<Shared>, stream: S, peer: Peer, via: Via, entry: Entry) {
-    if let Err(ended) = greet(&shared, stream, peer, via, entry).await {
-        told(&shared, peer, ended);
+    if let Err(why) = greet(&shared, stream, peer, via, entry).await {
+        told(&shared, peer, why);
     }
 }
 
-fn told(shared: &Shared, peer: Peer, ended: Ended) {
-    match ended {
-        Ended::Closed | Ended::Stopping(_) => {}
-        Ended::Garbage(_) | Ended::Crowded(_) => peer.warn(&shared.peers, || format!("connection closed: {ended}")),
+fn told(shared: &Shared, peer: Peer, why: WhyClosed) {
+    match why {
+        WhyClosed::Closed | WhyClosed::Stopping(_) => {}
+        WhyClosed::Garbage(_) | WhyClosed::Crowded(_) => {
+            peer.warn(&shared.peers, || format!("connection closed: {why}"))
+        }
         error => tracing::debug!(%peer, %error, "connection ended"),
     }
 }
 
 /// A connection's life up to its hello's answer; then it goes where it is served.
-async fn greet<S: Stream>(shared: &Arc<Shared>, stream: S, peer: Peer, via: Via, entry: Entry) -> Result<(), Ended> {
+async fn greet<S: Stream>(
+    shared: &Arc<Shared>,
+    stream: S,
+    peer: Peer,
+    via: Via,
+    entry: Entry,
+) -> Result<(), WhyClosed> {
     let mut connection = Connection::new(stream);
     let hello = timeout(HELLO_TIMEOUT, hello::read(&mut connection))
         .await
-        .map_err(|_| Ended::Garbage(format!("no hello within {HELLO_TIMEOUT:?}")))??;
+        .map_err(|_| WhyClosed::Garbage(format!("no hello within {HELLO_TIMEOUT:?}")))??;
     if hello::asks_for_anchor(&hello) {
         entry.asks_for_anchor();
     }
@@ -141,13 +149,13 @@ async fn greet<S: Stream>(shared: &Arc<Shared>, stream: S, peer: Peer, via: Via,
 }
 
 /// Waits until another connection is idle that can give up its place, if it must.
-async fn place_for_calls(shared: &Shared, entry: &Entry, session: SessionId) -> Result<Arc<Idle>, Ended> {
+async fn place_for_calls(shared: &Shared, entry: &Entry, session: SessionId) -> Result<Arc<Idle>, WhyClosed> {
     let began = Instant::now();
     loop {
         match entry.is_for_calls(session) {
             Ok(idle) => return Ok(idle),
             Err(Full) if began.elapsed() > PLACE_TIMEOUT => {
-                return Err(Ended::Crowded(shared.connections.limits().calls));
+                return Err(WhyClosed::Crowded(shared.connections.limits().calls));
             }
             Err(Full) => tokio::time::sleep(PLACE_PAUSE).await,
         }
@@ -155,7 +163,7 @@ async fn place_for_calls(shared: &Shared, entry: &Entry, session: SessionId) -> 
 }
 
 /// Has a connection served by another thread.
-fn hand_over<S: Stream, F: Future<Output = Result<(), Ended>> + Send>(
+fn hand_over<S: Stream, F: Future<Output = Result<(), WhyClosed>> + Send>(
     shared: &Arc<Shared>,
     threads: &Loops,
     leaving: Leaving<S>,
@@ -171,8 +179,8 @@ fn hand_over<S: Stream, F: Future<Output = Result<(), Ended>> + Send>(
             Ok(connection) => serve(connection).await,
             Err(error) => Err(error.into()),
         };
-        if let Err(ended) = ended {
-            told(&inside, peer, ended);
+        if let Err(why) = ended {
+            told(&inside, peer, why);
         }
     };
     Entry::set_task(&shared.connections, number, threads.spawn(task));

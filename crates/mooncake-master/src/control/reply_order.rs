@@ -86,8 +86,8 @@ impl Master {
         let config = PutConfig::default();
         let started =
             self.core(|core, now, effects| core.put_start(now, origin, &[(b"k", bytes)], &config, false, effects));
-        let Ok(PutStarted::Now(slots)) = started else { panic!("{started:?}") };
-        let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+        let Ok(PutStarted::Now(outcomes)) = started else { panic!("{started:?}") };
+        let [StartOutcome::Placed(replicas)] = &outcomes[..] else { panic!("{outcomes:?}") };
         replicas[0].rid
     }
 
@@ -147,7 +147,7 @@ fn elsewhere<T: Send + 'static>(task: impl AsyncFnOnce() -> T + Send + 'static) 
 }
 
 /// Serves the session's anchor in a thread of its own: the client's end, and how it ended.
-fn serve_anchor(master: &Master) -> (UnixStream, JoinHandle<Result<(), connection::Ended>>) {
+fn serve_anchor(master: &Master) -> (UnixStream, JoinHandle<Result<(), connection::WhyClosed>>) {
     let (near, far) = pair();
     let registered =
         Registered { shared: master.shared.clone(), session: master.session, queue: master.anchor.clone() };

@@ -47,9 +47,9 @@ pub struct Standing {
     pub first_id: u64,
 }
 
-/// A hello that makes sense.
+/// A hello that was read, and makes sense.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ReadHello {
     highest: Option<Shown>,
     role: Role,
     /// What the client's version knows of.
@@ -122,9 +122,9 @@ pub enum Kind {
     Attached,
 }
 
-impl Asked {
+impl ReadHello {
     /// Reads a hello. `secret` is random and not 0, for a session that it may open; `anchors` are how many there are.
-    pub fn read(hello: Hello, secret: u64, anchors: usize) -> Result<Asked, Refusal> {
+    pub fn read(hello: Hello, secret: u64, anchors: usize) -> Result<ReadHello, Refusal> {
         if hello.version_min > VERSION || hello.version_max < VERSION {
             let asked = (hello.version_min, hello.version_max);
             let reason = format!("this master speaks version {VERSION}, the client {} to {}", asked.0, asked.1);
@@ -160,12 +160,12 @@ impl Asked {
             None => return Err(bad_request("the hello asks for no role known here".to_owned())),
         };
         let sight = if Feature::Tiers.is_in(features) { Sight::Tiers } else { Sight::Memory };
-        Ok(Asked { highest, role, sight })
+        Ok(ReadHello { highest, role, sight })
     }
 
     /// Looks for views that the client lists and the books do not have, before it is admitted. That may take long, and
-    /// the core is free between any two slices of it. True: some are to be [noted](Asked::note_views), and then this
-    /// goes on.
+    /// the core is free between any two slices of it. True: some are to be [noted](ReadHello::note_views), and then
+    /// this goes on.
     pub fn look_for_views<D: CoreDriver>(&mut self, driver: &D) -> bool {
         let Role::Resume { resume, views, .. } = &mut self.role else { return false };
         let session = SessionId(resume.session);
@@ -410,9 +410,9 @@ mod tests {
             assert_eq!(refused(&mut testbed, hello).0, refusal::Kind::Version);
         }
         assert!(testbed.effects.is_empty() && testbed.anchors.count() == 1);
-        let full = Asked::read(from(hello::Role::Open(open())), 1, SESSIONS_MAX).unwrap_err();
+        let full = ReadHello::read(from(hello::Role::Open(open())), 1, SESSIONS_MAX).unwrap_err();
         assert_eq!(full.kind(), refusal::Kind::Overloaded);
-        assert!(Asked::read(from(hello::Role::Resume(back())), 1, SESSIONS_MAX).is_ok(), "it is counted already");
+        assert!(ReadHello::read(from(hello::Role::Resume(back())), 1, SESSIONS_MAX).is_ok(), "it is counted already");
     }
 
     #[test]

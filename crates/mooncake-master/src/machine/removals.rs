@@ -97,8 +97,8 @@ mod tests {
         let config = PutConfig::default();
         let start = origin(session, 100 + 2 * number);
         let started = core.put_start(*now, start, &[(&key, 10)], &config, false, effects);
-        let Ok(PutStarted::Now(slots)) = started else { panic!("{started:?}") };
-        let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+        let Ok(PutStarted::Now(outcomes)) = started else { panic!("{started:?}") };
+        let [StartOutcome::Placed(replicas)] = &outcomes[..] else { panic!("{outcomes:?}") };
         let ended = Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0, stays: false };
         core.put_end(*now, origin(session, 101 + 2 * number), &[ended], effects).unwrap();
     }

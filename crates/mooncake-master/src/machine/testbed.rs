@@ -17,8 +17,8 @@ use super::anchors::{self, Anchor, Anchors, Replaced};
 use super::convert::SoftPinTtl;
 use super::core_driver::CoreDriver;
 use super::epoch_claim::EpochClaims;
-use super::hello::{Admission, Asked as AskedByHello, Identity, Standing};
-use super::requests::{self, Asked, CountedReply};
+use super::hello::{Admission, Identity, ReadHello, Standing};
+use super::requests::{self, CountedReply, ReadRequest};
 
 pub const MEMORY: [u8; 16] = [3; 16];
 pub const HOST: [u8; 16] = [7; 16];
@@ -75,9 +75,9 @@ impl Testbed {
     pub fn hello(&mut self, hello: Hello) -> Result<(Client, HelloReply), Refusal> {
         self.queues += 1;
         let (queue, secret) = (self.queues, 900 + u64::from(self.queues));
-        let mut asked = AskedByHello::read(hello, secret, self.anchors.count())?;
-        while asked.look_for_views(&RefCell::new(&mut *self)) {
-            asked.note_views(&mut self.core, self.now, &mut self.effects);
+        let mut hello = ReadHello::read(hello, secret, self.anchors.count())?;
+        while hello.look_for_views(&RefCell::new(&mut *self)) {
+            hello.note_views(&mut self.core, self.now, &mut self.effects);
         }
         let epoch = self.core.epoch();
         let position = LogPosition { log_id: LOG_ID, epoch: epoch.number.into(), lsn: 50, epoch_id: epoch.id };
@@ -86,7 +86,7 @@ impl Testbed {
             claims: &mut self.claims,
             log: Standing { position, first_id: LOG_ID - 1 },
         };
-        let mut admitted = asked.admit(&mut self.core, admission, self.now, &queue, &mut self.effects)?;
+        let mut admitted = hello.admit(&mut self.core, admission, self.now, &queue, &mut self.effects)?;
         self.closed.extend(admitted.replaced.take());
         let session = admitted.session;
         let identity =
@@ -161,16 +161,16 @@ impl Testbed {
             requests::note_settled(&mut self.core, session, &request);
         }
         let soft_pin = SoftPinTtl { default_ms: 1_000, max_ms: 10_000 };
-        let asked = requests::read(&mut request, soft_pin);
-        if let Ok(Asked::Query(query)) = asked {
+        let read = requests::read(&mut request, soft_pin);
+        if let Ok(ReadRequest::Query(query)) = read {
             return Ok(query.run(&RefCell::new(self), session));
         }
         let Testbed { core, now, effects, .. } = self;
-        Ok(match asked {
+        Ok(match read {
             Err(reason) => CountedReply::bad(reason),
-            Ok(Asked::Change(change)) => change.run(core, *now, origin, effects).reply(),
-            Ok(Asked::PutStart(put)) => match put.run(core, *now, origin, effects) {
-                Ok(PutStarted::Now(slots)) => CountedReply::put_start(&slots),
+            Ok(ReadRequest::Command(command)) => command.run(core, *now, origin, effects).reply(),
+            Ok(ReadRequest::PutStart(put)) => match put.run(core, *now, origin, effects) {
+                Ok(PutStarted::Now(outcomes)) => CountedReply::put_start(&outcomes),
                 Ok(PutStarted::Parked(ticket)) => return Err(ticket),
                 Err(refused) => CountedReply::refused(&refused, put.sizes.len()),
             },

@@ -274,8 +274,8 @@ mod tests {
                 let Ok(()) = self.apply(|core, now, effects| {
                     let puts = [(&key[..], 1)];
                     let started = core.put_start(now, origin, &puts, &PutConfig::default(), false, effects).unwrap();
-                    let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-                    let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+                    let PutStarted::Now(outcomes) = started else { panic!("{started:?}") };
+                    let [StartOutcome::Placed(replicas)] = &outcomes[..] else { panic!("{outcomes:?}") };
                     let ended =
                         Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0, stays: false };
                     let origin = Origin { sequence: 2 * number + 1, ..origin };

@@ -207,10 +207,10 @@ fn an_operation_that_leaves_work_that_requests_wait_for_wakes_the_clock_once() {
         core.put_start(now, origin, puts, &plain, true, effects).unwrap()
     };
     let started = shared.apply(|core, now, effects| put(core, now, origin(), &puts, effects)).unwrap();
-    let mooncake_core::PutStarted::Now(slots) = started else { panic!("{started:?}") };
-    let ended: Vec<mooncake_core::Ended> = slots
+    let mooncake_core::PutStarted::Now(outcomes) = started else { panic!("{started:?}") };
+    let ended: Vec<mooncake_core::Ended> = outcomes
         .iter()
-        .map(|slot| match slot {
+        .map(|outcome| match outcome {
             mooncake_core::StartOutcome::Placed(replicas) => mooncake_core::Ended {
                 replicas: [(replicas[0].rid, true)].into_iter().collect(),
                 crc32c: 0,

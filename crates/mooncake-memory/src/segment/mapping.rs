@@ -30,7 +30,7 @@ const STREAM_FROM: u64 = 256 << 10;
 /// end.
 const STREAM_PARTS_FROM: u64 = 16 << 10;
 
-/// What a peer announced about a segment.
+/// What the owner of a segment announced about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expect {
     /// Name of the memory.

@@ -73,8 +73,8 @@ impl Proxy {
         let asked = Asked { path, headers, fields, is_one_sequence, prompt, name };
         let (is_computed, transfer) = match self.prefill(&asked, account).await {
             PrefillOutcome::Refused(response) => return Ok(Answer::Whole(response)),
-            PrefillOutcome::Not => (false, None),
-            PrefillOutcome::Itself => (true, None),
+            PrefillOutcome::DecodeOnly => (false, None),
+            PrefillOutcome::IntoPool => (true, None),
             PrefillOutcome::Transfer(transfer) => (true, Some(transfer)),
         };
         self.decode(&asked, &body.bytes, is_computed, transfer, turn, account).await

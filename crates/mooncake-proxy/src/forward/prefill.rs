@@ -20,9 +20,9 @@ use crate::routing::scheduling::Route;
 /// What the prompt's computation left for the decode instance.
 pub(crate) enum PrefillOutcome {
     /// Nothing: it computes the prompt.
-    Not,
+    DecodeOnly,
     /// Blocks in the pool that it finds by itself.
-    Itself,
+    IntoPool,
     /// Blocks that it fetches.
     Transfer(PendingTransfer),
     /// The request is wrong: the answer.
@@ -33,8 +33,8 @@ pub(crate) enum PrefillOutcome {
 pub(crate) struct PendingTransfer {
     /// `kv_transfer_params` for the decode instance that fetches them.
     pub parameters: String,
-    /// Changed when the instance is out of service: a decode server that waits for its blocks does so for minutes.
-    left: watch::Receiver<()>,
+    /// Changed when the instance begins to rest: a decode server that waits for its blocks does so for minutes.
+    rested: watch::Receiver<()>,
     /// The instance has work until they are fetched.
     _lease: Lease,
 }
@@ -53,7 +53,7 @@ impl PendingTransfer {
     /// Returns when the blocks will not come any more.
     pub async fn lost(&mut self) {
         // Its other end is the instance's, which the lease holds.
-        let _ = self.left.changed().await;
+        let _ = self.rested.changed().await;
     }
 }
 
@@ -84,7 +84,7 @@ impl Proxy {
                 }
             };
             tried.push(lease.instance.number);
-            let left = lease.instance.leaving_service();
+            let rested = lease.instance.rests();
             let computed = tokio::select! {
                 computed = self.prefill_at(&lease, asked) => computed,
                 () = lease.instance.hangs.notified() => Err(Failure::Hangs),
@@ -101,9 +101,9 @@ impl Proxy {
             account.prefilled(&lease.instance, began.elapsed());
             match computed {
                 InstanceOutcome::Refused(response) => return PrefillOutcome::Refused(response),
-                InstanceOutcome::IntoPool => return PrefillOutcome::Itself,
+                InstanceOutcome::IntoPool => return PrefillOutcome::IntoPool,
                 InstanceOutcome::ToTransfer(parameters) => {
-                    return PrefillOutcome::Transfer(PendingTransfer { parameters, left, _lease: lease });
+                    return PrefillOutcome::Transfer(PendingTransfer { parameters, rested, _lease: lease });
                 }
                 InstanceOutcome::InVain => {
                     reason = DecodeOnlyReason::NotFetchable;
@@ -112,7 +112,7 @@ impl Proxy {
             }
         }
         self.counts.decode_only(reason);
-        PrefillOutcome::Not
+        PrefillOutcome::DecodeOnly
     }
 
     async fn prefill_at(&self, lease: &Lease, asked: &Asked<'_>) -> Result<InstanceOutcome, Failure> {

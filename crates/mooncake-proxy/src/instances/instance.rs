@@ -55,8 +55,8 @@ pub(crate) struct Instance {
     pub is_proven: AtomicBool,
     /// It answers no checks any more.
     pub hangs: Notify,
-    /// Changed whenever it is taken out of service.
-    left: watch::Sender<()>,
+    /// Changed whenever it begins to rest.
+    rested: watch::Sender<()>,
     /// A check of it is under way.
     pub is_being_checked: AtomicBool,
     /// Of its bootstrap service, as far as known.
@@ -86,7 +86,7 @@ impl Instance {
         let zero = || AtomicU64::new(0);
         let (backlog, requests, failures) = (zero(), zero(), zero());
         let (is_proven, is_being_checked) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (hangs, left) = (Notify::new(), watch::Sender::new(()));
+        let (hangs, rested) = (Notify::new(), watch::Sender::new(()));
         let (engines, rotation) = (Mutex::default(), AtomicU32::new(0));
         Instance {
             number,
@@ -99,7 +99,7 @@ impl Instance {
             failures,
             is_proven,
             hangs,
-            left,
+            rested,
             is_being_checked,
             engines,
             rotation,
@@ -134,9 +134,9 @@ impl Instance {
         Lease { instance: self.clone(), blocks }
     }
 
-    /// Tells when it is taken out of service, from now on.
-    pub fn leaving_service(&self) -> watch::Receiver<()> {
-        self.left.subscribe()
+    /// Tells when it begins to rest, from now on.
+    pub fn rests(&self) -> watch::Receiver<()> {
+        self.rested.subscribe()
     }
 
     pub fn knows_engines(&self) -> bool {
@@ -184,7 +184,7 @@ impl Instance {
             Some((_, pause)) => (pause * 2).min(PAUSE_MAX),
             None => {
                 tracing::warn!(instance = %self.address, kind = self.kind.name(), why, "left alone");
-                self.left.send_replace(());
+                self.rested.send_replace(());
                 PAUSE
             }
         };

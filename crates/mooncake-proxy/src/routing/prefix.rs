@@ -67,29 +67,29 @@ impl History {
         History { most, by_instance: HashMap::new(), clock: 0 }
     }
 
-    /// How many of a prompt's first blocks an instance has seen.
-    pub fn seen(&self, instance: InstanceNo, blocks: &[u64]) -> usize {
+    /// How many of a prompt's first blocks, by their hashes, an instance has seen.
+    pub fn seen(&self, instance: InstanceNo, hashes: &[u64]) -> usize {
         let Some(sent) = self.by_instance.get(&instance) else { return 0 };
-        blocks.iter().take_while(|block| sent.last.contains_key(*block)).count()
+        hashes.iter().take_while(|hash| sent.last.contains_key(*hash)).count()
     }
 
     /// A prompt goes to an instance. Its end is forgotten before its beginning, which others may share.
-    pub fn sent(&mut self, instance: InstanceNo, blocks: &[u64]) {
+    pub fn sent(&mut self, instance: InstanceNo, hashes: &[u64]) {
         let sent = self.by_instance.entry(instance).or_default();
-        for block in blocks.iter().rev() {
+        for hash in hashes.iter().rev() {
             self.clock += 1;
-            if let Some(before) = sent.last.insert(*block, self.clock) {
+            if let Some(before) = sent.last.insert(*hash, self.clock) {
                 sent.order.remove(&before);
             }
-            sent.order.insert(self.clock, *block);
+            sent.order.insert(self.clock, *hash);
         }
         while sent.order.len() > self.most {
-            let (_, block) = sent.order.pop_first().expect("it has more than it may");
-            sent.last.remove(&block);
+            let (_, hash) = sent.order.pop_first().expect("it has more than it may");
+            sent.last.remove(&hash);
         }
     }
 
-    /// An instance has left, or lost what it had.
+    /// An instance was removed, or lost what it had.
     pub fn forget(&mut self, instance: InstanceNo) {
         self.by_instance.remove(&instance);
     }

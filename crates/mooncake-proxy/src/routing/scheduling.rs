@@ -129,7 +129,7 @@ impl Scheduler {
         Some(lease)
     }
 
-    /// An instance has left, or lost its cache.
+    /// An instance was removed, or lost its cache.
     pub fn forget(&self, instance: InstanceNo) {
         self.history.lock().forget(instance);
     }
@@ -221,7 +221,7 @@ mod tests {
         // It has been given a prompt of 30 blocks that nobody knows; this one's 20 are computed sooner elsewhere.
         let _busy = fleet[first as usize].take(30);
         assert_eq!(prefill(&scheduler, &fleet, &long).instance.number, 1 - first);
-        // What has left knows nothing any more.
+        // What was removed knows nothing any more.
         scheduler.forget(first);
         assert_eq!(scheduler.history.lock().seen(first, &long.hashes), 0);
     }

@@ -65,7 +65,7 @@ pub struct Outcome {
 
 /// An instance in virtual time, microseconds.
 #[derive(Debug, Default)]
-struct Engine {
+struct SimulatedEngine {
     queue: VecDeque<(u64, usize, Lease)>,
     computing: Option<(u64, Lease)>,
     busy: u64,
@@ -77,7 +77,7 @@ pub fn simulate(trace: &[Arrival], town: Town, scheduling: Scheduling) -> Outcom
     let fleet: Vec<Arc<Instance>> = (0..town.instances).map(|number| Arc::new(name(number))).collect();
     let scheduler = Scheduler::new(scheduling, town.remembered);
     let mut caches = History::new((town.cache_tokens / TRACE_BLOCK) as usize);
-    let mut engines: Vec<Engine> = fleet.iter().map(|_| Engine::default()).collect();
+    let mut engines: Vec<SimulatedEngine> = fleet.iter().map(|_| SimulatedEngine::default()).collect();
     // When a computation is over, and which engine's.
     let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
     let (mut hits, mut all, mut times) = (0, 0, Vec::with_capacity(trace.len()));

@@ -10,7 +10,7 @@ use mooncake_master::machine::convert::SoftPinTtl;
 use mooncake_master::machine::core_driver::CoreDriver;
 use mooncake_master::machine::inspect::Inspected;
 use mooncake_master::machine::removals::Removal;
-use mooncake_master::machine::requests::{self, Asked};
+use mooncake_master::machine::requests::{self, ReadRequest};
 use mooncake_master::machine::segment_list;
 use mooncake_wire::message::{self, Request, request};
 use mooncake_wire::pack_keys;
@@ -49,7 +49,7 @@ impl Pool {
         let mut request = Request { body: Some(body), ..Request::default() };
         // Of puts alone.
         let soft_pin = SoftPinTtl { default_ms: 0, max_ms: 0 };
-        let Ok(Asked::Query(query)) = requests::read(&mut request, soft_pin) else { unreachable!("a query") };
+        let Ok(ReadRequest::Query(query)) = requests::read(&mut request, soft_pin) else { unreachable!("a query") };
         query.run(&self.master(kind), SessionId(1));
     }
 

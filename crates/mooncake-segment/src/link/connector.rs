@@ -56,8 +56,8 @@ impl Connector {
             Some(_) if !paths.local => reasons.push("the own process's memory is switched off".into()),
             Some(served) if served.access_key == address.access_key => {
                 let reason = "the segment belongs to this process".into();
-                let inside = served.insiders.enter(self.watcher.events());
-                return Ok(made(Kind::Local(served, inside), reason, false));
+                let insider = served.insiders.enter(self.watcher.events());
+                return Ok(made(Kind::Local(served, insider), reason, false));
             }
             Some(_) => reasons.push("wrong access key for a segment of this process".into()),
             None if paths == Paths::only(Path::Local) => {

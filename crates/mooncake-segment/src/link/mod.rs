@@ -8,7 +8,7 @@ mod links;
 mod options;
 mod pool;
 mod record_files;
-mod record_links;
+mod record_lanes;
 mod shared_memory;
 mod tcp_lane;
 
@@ -25,14 +25,14 @@ use mooncake_os::{Deadline, forked};
 use crate::epoch::Epoch;
 use crate::error::{TransferError, WriteError};
 use crate::gate::Gate;
-use crate::local::{Inside, Served};
+use crate::local::{Insider, Served};
 use crate::machine::{Denied, LeastEpoch};
 use crate::protocol::frames::Status;
 
 pub use links::Links;
 pub use options::{LinkOptions, LinkReport, Path, Paths, SegmentAddress};
 pub use record_files::RecordFiles;
-pub use record_links::RecordLinks;
+pub use record_lanes::RecordLanes;
 pub use shared_memory::view::View;
 
 use pool::LanePool;
@@ -56,7 +56,7 @@ pub struct Link {
 
 #[derive(Debug)]
 enum Kind {
-    Local(Arc<Served>, Arc<Inside>),
+    Local(Arc<Served>, Arc<Insider>),
     Shared(Arc<Attachment>),
     Tcp(Box<LanePool>),
 }
@@ -100,7 +100,7 @@ impl Link {
     /// obeys already. Where one of the two ids is not known the numbers decide.
     pub fn is_waited_for_in(&self, epoch: Epoch) -> bool {
         match &self.kind {
-            Kind::Local(_, inside) => inside.is_waited_for_in(epoch),
+            Kind::Local(_, insider) => insider.is_waited_for_in(epoch),
             Kind::Shared(attachment) => attachment.is_waited_for_in(epoch),
             // Nothing is mapped.
             Kind::Tcp(_) => true,
@@ -201,11 +201,11 @@ impl Link {
         self.check(Span { rid, offset, len })?;
         let verify = crc.map_or(Verify::Skip, Verify::Crc);
         let view = match &self.kind {
-            Kind::Local(served, inside) => {
+            Kind::Local(served, insider) => {
                 let mapping = served.memory.view_mapping();
                 let mapping =
                     mapping.map_err(|source| TransferError::Map { segment: self.segment.to_string(), source })?;
-                mapping.view(rid, offset, len, verify).map(|bytes| View::local(inside, bytes))
+                mapping.view(rid, offset, len, verify).map(|bytes| View::local(insider, bytes))
             }
             Kind::Shared(attachment) => View::shared(attachment, rid, offset, len, verify),
             Kind::Tcp(_) => return Ok(None),

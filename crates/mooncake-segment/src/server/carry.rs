@@ -8,12 +8,12 @@ use mooncake_ids::{Rid, SegmentUuid};
 
 use super::{ProcessGone, Shared, State};
 use crate::epoch::Epoch;
-use crate::local::Inside;
+use crate::local::Insider;
 use crate::machine::{Fence, Frame, Output};
 
 /// What is told without the lock.
 pub(super) enum Later {
-    Ask(Vec<Arc<Inside>>, Epoch),
+    Ask(Vec<Arc<Insider>>, Epoch),
     Fenced(SegmentUuid, Rid),
     EpochTaken(u16, SegmentUuid),
     ProcessGone(ProcessGone),
@@ -111,7 +111,7 @@ impl Shared {
     pub(super) fn report(&self, later: Vec<Later>) {
         for later in later {
             match later {
-                Later::Ask(insiders, epoch) => insiders.iter().for_each(|inside| inside.ask(epoch)),
+                Later::Ask(insiders, epoch) => insiders.iter().for_each(|insider| insider.ask(epoch)),
                 Later::Fenced(uuid, rid) => self.events.fenced(uuid, rid),
                 Later::EpochTaken(epoch, uuid) => self.events.epoch_taken(epoch, uuid),
                 Later::ProcessGone(gone) => self.events.process_gone(gone),

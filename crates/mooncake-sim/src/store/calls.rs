@@ -69,9 +69,9 @@ impl Store {
         &self,
         body: request::Body,
         timeout: Duration,
-        abandoned: IfUnanswered,
+        if_unanswered: IfUnanswered,
     ) -> Result<SessionReply, NoAnswer> {
-        Ok(call::mutate(&self.caller(timeout), &mut request(body), abandoned).await?)
+        Ok(call::mutate(&self.caller(timeout), &mut request(body), if_unanswered).await?)
     }
 
     /// A mutation that ends something.
@@ -167,8 +167,8 @@ impl CallDriver for Caller<'_> {
         self.world().number()
     }
 
-    fn reach(&self) -> &Reachability {
-        &self.store.inner.reach
+    fn reachability(&self) -> &Reachability {
+        &self.store.inner.reachability
     }
 
     fn sequences(&self) -> impl DerefMut<Target = Sequences> {
@@ -184,12 +184,12 @@ impl CallDriver for Caller<'_> {
     }
 
     async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), NoReply> {
-        let (store, heed) = (self.store, call.heeds());
+        let (store, is_interruptible) = (self.store, call.is_interruptible());
         assert!(!store.inner.is_forked, "seed {}: a forked child calls its parent's master", self.world().seed());
         let session = store.session().ok_or(NoReply::Broken(Broken))?;
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
         let opening = store.open(session.master, role, store.position(), self.deadline + SLICE);
-        let opened = self.wait(heed, opening).await?;
+        let opened = self.wait(is_interruptible, opening).await?;
         let ((up, mut down), reply) = opened.ok_or(NoReply::Broken(Broken))?;
         match reply.refusal {
             Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => return Err(NoReply::Session(session)),
@@ -211,7 +211,7 @@ impl CallDriver for Caller<'_> {
             let cut = up.cutter();
             self.world().after(self.world().below(3_000), cut);
         }
-        let heard = self.wait(heed, down.next()).await?;
+        let heard = self.wait(is_interruptible, down.next()).await?;
         self.world().stall().await;
         match heard {
             Ok(FromMaster::Reply(heard)) if heard.id == call.request().id => {
@@ -237,8 +237,8 @@ impl CallDriver for Caller<'_> {
         self.world().sleep(time).await;
     }
 
-    async fn another_session(&self, lost: &Session, heed: bool) {
-        while self.is_current(lost) && self.now() < self.deadline && keep_waiting(self, heed).is_ok() {
+    async fn another_session(&self, lost: &Session, is_interruptible: bool) {
+        while self.is_current(lost) && self.now() < self.deadline && keep_waiting(self, is_interruptible).is_ok() {
             self.pause(Duration::from_millis(20)).await;
         }
     }
@@ -271,14 +271,14 @@ impl Caller<'_> {
     }
 
     /// Waits for a future as long as the call's timeout lasts.
-    async fn wait<F: Future>(&self, heed: bool, future: F) -> Result<F::Output, NoReply> {
+    async fn wait<F: Future>(&self, is_interruptible: bool, future: F) -> Result<F::Output, NoReply> {
         let mut future = pin!(future);
         loop {
             let slice = self.deadline.min(self.now() + SLICE);
             if let Some(output) = self.world().until(slice, future.as_mut()).await {
                 return Ok(output);
             }
-            keep_waiting(self, heed).map_err(NoReply::Ended)?;
+            keep_waiting(self, is_interruptible).map_err(NoReply::Ended)?;
             if self.now() >= self.deadline {
                 return Err(NoReply::Ended(WaitEnded::Late));
             }

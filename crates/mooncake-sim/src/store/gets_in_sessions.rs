@@ -19,13 +19,13 @@ use crate::store::puts::error_of;
 use crate::store::puts_in_sessions::NO_LINK;
 
 /// Rids of an object's replicas, each with its segment.
-pub struct Places(Vec<(Rid, Option<Address>)>);
+pub struct MetSegments(Vec<(Rid, Option<Address>)>);
 
 /// A store's get sessions.
-pub(crate) type Sessions = GetSessions<Places, Numbering>;
+pub(crate) type Sessions = GetSessions<MetSegments, Numbering>;
 
 impl GetSessionDriver for Store {
-    type Place = Places;
+    type MetSegments = MetSegments;
 
     fn get_sessions(&self) -> impl DerefMut<Target = Sessions> {
         self.inner.get_sessions.borrow_mut()
@@ -36,9 +36,9 @@ impl GetSessionDriver for Store {
         self.query(body, LOOKUP_TIMEOUT).await.map(drop).map_err(|error| error_of(&error))
     }
 
-    fn place(&self, object: &Object, numbering: Numbering) -> Places {
-        let place = |replica: &Replica| (Rid(replica.rid), self.find_segment(numbering, replica.extents[0].segment));
-        Places(object.replicas.iter().map(place).collect())
+    fn met_segments(&self, object: &Object, numbering: Numbering) -> MetSegments {
+        let met = |replica: &Replica| (Rid(replica.rid), self.find_segment(numbering, replica.extents[0].segment));
+        MetSegments(object.replicas.iter().map(met).collect())
     }
 }
 
@@ -70,7 +70,7 @@ impl Store {
         }
     }
 
-    async fn read_part(&self, key: &[u8], found: &Arc<Found<Places, Numbering>>) -> Result<(), StoreError> {
+    async fn read_part(&self, key: &[u8], found: &Arc<Found<MetSegments, Numbering>>) -> Result<(), StoreError> {
         self.check()?;
         let _calling = self.inner.network.whims.begin_call(&self.inner.world);
         let granules = found.object.size / GRANULE;
@@ -83,9 +83,8 @@ impl Store {
                 passing: what == NO_LINK,
             };
             let closed = || Unread { error: Cause::Closed.into(), doubt: Doubt::None, passing: false };
-            let place = found.place.0.iter().find(|(rid, _)| rid.0 == replica.rid);
-            let address =
-                place.and_then(|(_, address)| address.as_ref()).ok_or_else(|| lost("it has left the pool"))?;
+            let met = found.met.0.iter().find(|(rid, _)| rid.0 == replica.rid);
+            let address = met.and_then(|(_, address)| address.as_ref()).ok_or_else(|| lost("it has left the pool"))?;
             let link = self.link_to(address).await;
             let link = link.ok_or_else(|| if self.inner.links.are_closed() { closed() } else { lost(NO_LINK) })?;
             let from = replica.extents[0].offset + first * GRANULE;

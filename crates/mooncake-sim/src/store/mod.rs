@@ -75,7 +75,7 @@ pub(crate) struct Inner {
     pub replica_reports: RefCell<ReplicaReports>,
     pub position: RefCell<LogPosition>,
     up: RefCell<Vec<AnchorUp>>,
-    pub reach: Reachability,
+    pub reachability: Reachability,
     pub wants: Wants,
     wake: Slot<()>,
     /// Its process is a forked child of the store's.
@@ -365,7 +365,7 @@ impl Store {
             deaths: &mut inner.deaths.borrow_mut(),
             position: &mut inner.position.borrow_mut(),
             up: &mut inner.up.borrow_mut(),
-            reach: &inner.reach,
+            reachability: &inner.reachability,
             wants: &inner.wants,
         })
     }
@@ -434,7 +434,7 @@ impl Store {
     fn publish(&self, reply: &HelloReply, master: usize) {
         let (id, secret, instance) = (reply.session, reply.secret, reply.instance.to_vec());
         *self.inner.session.borrow_mut() = Some(Session { id, secret, instance, master });
-        self.inner.reach.pong(self.inner.world.now());
+        self.inner.reachability.pong(self.inner.world.now());
     }
 }
 
@@ -455,7 +455,7 @@ impl Inner {
             replica_reports: RefCell::default(),
             position: RefCell::default(),
             up: RefCell::default(),
-            reach: Reachability::default(),
+            reachability: Reachability::default(),
             wants: Wants::default(),
             wake: Slot::new(world),
             is_forked: false,

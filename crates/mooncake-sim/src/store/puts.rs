@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::numbering::Numbering;
-use mooncake_client::machine::put::{self, CopyFailure, Placed, PutDriver, Written, write_key};
+use mooncake_client::machine::put::{self, PlacedKey, PutDriver, Written, write_key};
 use mooncake_client::{Cause, PutOutcome, StoreError};
 use mooncake_ids::{GRANULE, Rid};
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, reply, request};
@@ -124,7 +124,7 @@ impl PutDriver for Driver<'_> {
         Ok((started.slots, ReservationOrigin { numbering: reply.numbering, session: reply.session }))
     }
 
-    async fn meet(&self, origin: &ReservationOrigin, placed: &[Placed]) -> Result<(), StoreError> {
+    async fn meet(&self, origin: &ReservationOrigin, placed: &[PlacedKey]) -> Result<(), StoreError> {
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
         self.store.meet_segments(origin.numbering, replicas, LOOKUP_TIMEOUT).await.map_err(|error| error_of(&error))
     }
@@ -132,22 +132,22 @@ impl PutDriver for Driver<'_> {
     async fn write_all(
         &self,
         origin: &ReservationOrigin,
-        placed: &[Placed],
-    ) -> (Vec<Result<Written, CopyFailure>>, bool) {
+        placed: &[PlacedKey],
+    ) -> (Vec<Result<Written, put::Unwritten>>, bool) {
         let inner = &self.store.inner;
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
         let progress = inner.progress.borrow_mut().begin(inner.world.now(), rids.collect());
         let (mut written, mut stopped) = (Vec::new(), false);
-        for Placed { index, slot } in placed {
+        for PlacedKey { index, slot } in placed {
             if stopped {
-                written.push(Err(CopyFailure::interrupted(true)));
+                written.push(Err(put::Unwritten::interrupted(true)));
                 continue;
             }
             progress.begin_write();
             let write = |replica| self.store.write_replica(replica, &self.items[*index], origin, self.options.pace);
             let outcome = write_key(&slot.replicas, write).await;
             progress.end_write();
-            stopped = matches!(&outcome, Err(lost) if matches!(lost.error.cause(), Cause::Interrupted));
+            stopped = matches!(&outcome, Err(unwritten) if matches!(unwritten.error.cause(), Cause::Interrupted));
             written.push(outcome);
         }
         // A copy within this host does not look up meanwhile.
@@ -184,7 +184,7 @@ impl Store {
         item: &Item,
         origin: &ReservationOrigin,
         pace: u64,
-    ) -> Result<u32, CopyFailure> {
+    ) -> Result<u32, put::Unwritten> {
         let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
         let address = self.find_segment(origin.numbering, replica.extents[0].segment);
         self.write_words_at(replica, address, item, (0, &words), origin, pace).await
@@ -199,18 +199,18 @@ impl Store {
         (first, words): (u64, &[u64]),
         origin: &ReservationOrigin,
         pace: u64,
-    ) -> Result<u32, CopyFailure> {
+    ) -> Result<u32, put::Unwritten> {
         let inner = &self.inner;
-        let lost = |settled| CopyFailure {
+        let unwritten = |settled| put::Unwritten {
             error: Cause::Transfer("not written".into()).into(),
             final_word: false,
             passing: false,
             settled,
         };
-        let closed = || CopyFailure { error: Cause::Closed.into(), final_word: true, ..lost(true) };
-        let no_link = || CopyFailure { passing: true, ..lost(true) };
+        let closed = || put::Unwritten { error: Cause::Closed.into(), final_word: true, ..unwritten(true) };
+        let no_link = || put::Unwritten { passing: true, ..unwritten(true) };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
-        let address = address.ok_or_else(|| lost(true))?;
+        let address = address.ok_or_else(|| unwritten(true))?;
         let by = (origin.session.secret, Rid(replica.rid));
         inner.network.ledger.note_write_begins(by, (extent.segment, address.uuid), &item.key, item.value);
         inner.world.stall().await;
@@ -221,8 +221,8 @@ impl Store {
         let written = self.write(&link, piece).await;
         inner.writes.set(inner.writes.get() - 1);
         written.map_err(|Unwritten { settled, interrupted }| match interrupted {
-            true => CopyFailure::interrupted(settled),
-            false => lost(settled),
+            true => put::Unwritten::interrupted(settled),
+            false => unwritten(settled),
         })?;
         Ok(checksum(words.iter().copied()))
     }

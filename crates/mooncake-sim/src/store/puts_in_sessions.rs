@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::filling::Combine;
-use mooncake_client::machine::progress::Held;
-use mooncake_client::machine::put::{CopyFailure, PutDriver as _};
+use mooncake_client::machine::progress::HeldReservations;
+use mooncake_client::machine::put::{PutDriver as _, Unwritten};
 use mooncake_client::machine::put_session::{self, Aborted, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_ids::SegmentUuid;
@@ -25,13 +25,13 @@ use crate::store::links::Address;
 use crate::store::puts::{Driver, Item, Options, ReservationOrigin, error_of};
 
 /// A store's put sessions.
-pub(crate) type Sessions = PutSessions<ReservationOrigin, Places>;
+pub(crate) type Sessions = PutSessions<ReservationOrigin, MetSegments>;
 
 /// Rids of replicas, each with its segment.
-pub(crate) type Places = Vec<(Rid, Option<Address>)>;
+pub(crate) type MetSegments = Vec<(Rid, Option<Address>)>;
 
-fn place_of(places: &Places, rid: Rid) -> Option<Address> {
-    places.iter().find(|(other, _)| *other == rid).and_then(|(_, address)| address.clone())
+fn segment_of(met: &MetSegments, rid: Rid) -> Option<Address> {
+    met.iter().find(|(other, _)| *other == rid).and_then(|(_, address)| address.clone())
 }
 
 /// Of what passes.
@@ -41,25 +41,25 @@ pub(crate) const NO_LINK: &str = "no link";
 const NONE: Options = Options { replicas: 1, replace: false, pace: 300 };
 
 impl PutSessionDriver for Driver<'_> {
-    type Place = Places;
+    type MetSegments = MetSegments;
     const COMBINE: Combine = checksum_of_both;
 
     fn put_sessions(&self) -> impl DerefMut<Target = Sessions> {
         self.store.inner.put_sessions.borrow_mut()
     }
 
-    fn hold(&self, rids: Vec<Rid>) -> Arc<Held> {
+    fn hold(&self, rids: Vec<Rid>) -> Arc<HeldReservations> {
         let inner = &self.store.inner;
         inner.progress.borrow_mut().hold(inner.world.now(), rids)
     }
 
-    fn place(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> Places {
+    fn met_segments(&self, origin: &ReservationOrigin, replicas: &[Replica]) -> MetSegments {
         let segment = |replica: &Replica| self.store.find_segment(origin.numbering, replica.extents[0].segment);
         replicas.iter().map(|replica| (Rid(replica.rid), segment(replica))).collect()
     }
 
-    fn is_lost(&self, reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica) -> bool {
-        place_of(&reserved.place, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
+    fn is_lost(&self, reserved: &Reserved<ReservationOrigin, MetSegments>, replica: &Replica) -> bool {
+        segment_of(&reserved.met, Rid(replica.rid)).is_none() || !self.is_current(&reserved.origin)
     }
 
     async fn rids_of(&self, origin: &ReservationOrigin, keys: &[&[u8]]) -> Result<Vec<Vec<Rid>>, StoreError> {
@@ -79,25 +79,25 @@ impl PutSessionDriver for Driver<'_> {
 
     async fn sum_of(
         &self,
-        reserved: &Reserved<ReservationOrigin, Places>,
+        reserved: &Reserved<ReservationOrigin, MetSegments>,
         replica: &Replica,
-    ) -> Result<u32, CopyFailure> {
-        let lost = |what: &str| CopyFailure {
+    ) -> Result<u32, Unwritten> {
+        let unread = |what: &str| Unwritten {
             error: Cause::Transfer(what.into()).into(),
             final_word: false,
             passing: what == NO_LINK,
             settled: true,
         };
         let extent = &replica.extents[0];
-        let address = place_of(&reserved.place, Rid(replica.rid)).ok_or_else(|| lost("gone"))?;
-        let link = self.store.link_to(&address).await.ok_or_else(|| lost(NO_LINK))?;
+        let address = segment_of(&reserved.met, Rid(replica.rid)).ok_or_else(|| unread("gone"))?;
+        let link = self.store.link_to(&address).await.ok_or_else(|| unread(NO_LINK))?;
         let words = self.store.read(&link, Rid(replica.rid), extent.offset, reserved.size).await;
-        words.map(checksum).map_err(|_| lost("not read"))
+        words.map(checksum).map_err(|_| unread("not read"))
     }
 }
 
 impl Store {
-    /// Reserves room for objects, has it filled in parts, and ends the sessions or takes them back.
+    /// Reserves room for objects, has it filled in parts, and ends or aborts the sessions.
     pub async fn put_in_sessions(self, stops: Duration) {
         let world = self.inner.world.clone();
         let others = Rc::new(Cell::new(0));
@@ -206,7 +206,7 @@ impl Store {
         let words: Vec<u64> = (part.first..part.first + part.count).map(|index| word(part.number, index)).collect();
         let bytes = (part.first * GRANULE, part.count * GRANULE);
         write_part(&self.sessions(), &item.key, bytes, async |reserved, replica| {
-            let (origin, address) = (&reserved.origin, place_of(&reserved.place, Rid(replica.rid)));
+            let (origin, address) = (&reserved.origin, segment_of(&reserved.met, Rid(replica.rid)));
             let address = address.filter(|_| self.sessions().is_current(origin));
             self.write_words_at(replica, address, item, (part.first, &words), origin, pace).await
         })
@@ -246,8 +246,8 @@ impl Store {
 
     /// A segment is Gone, and put sessions with it that have reserved nothing elsewhere.
     pub(crate) fn leave_put_sessions(&self, uuid: SegmentUuid) {
-        let is_on_it = |reserved: &Reserved<ReservationOrigin, Places>, replica: &Replica| {
-            place_of(&reserved.place, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
+        let is_on_it = |reserved: &Reserved<ReservationOrigin, MetSegments>, replica: &Replica| {
+            segment_of(&reserved.met, Rid(replica.rid)).is_some_and(|address| address.uuid == uuid)
         };
         let aborted = self.inner.put_sessions.borrow_mut().segment_gone(is_on_it);
         for Aborted { reserved, settled } in aborted {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mooncake_client::machine::get::{Doubt, Unread};
 use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::machine::pins::Pins;
-use mooncake_client::machine::view::{Held, ViewDriver, view};
+use mooncake_client::machine::view::{HeldPin, ViewDriver, view};
 use mooncake_client::{Cause, StoreError};
 use mooncake_ids::Rid;
 use mooncake_wire::message::{Extent, Object, Pin, reply, request};
@@ -24,7 +24,7 @@ const LIMIT: u64 = 64 << 10;
 /// A pin, until it is dropped.
 pub struct PinGuard {
     store: Store,
-    held: Held,
+    held: HeldPin,
 }
 
 /// An object's bytes, in place or as a copy.
@@ -35,8 +35,8 @@ pub enum Borrowed {
     Copied,
 }
 
-impl AsMut<Held> for PinGuard {
-    fn as_mut(&mut self) -> &mut Held {
+impl AsMut<HeldPin> for PinGuard {
+    fn as_mut(&mut self) -> &mut HeldPin {
         &mut self.held
     }
 }
@@ -77,7 +77,7 @@ impl ViewDriver for Store {
         self.inner.world.sleep(time).await;
     }
 
-    fn guard(&self, held: Held) -> PinGuard {
+    fn guard(&self, held: HeldPin) -> PinGuard {
         PinGuard { store: self.clone(), held }
     }
 

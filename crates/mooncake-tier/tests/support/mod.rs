@@ -10,7 +10,7 @@ use mooncake_memory::crc32c;
 use mooncake_tier::address::{Address, FileNumber, Geometry};
 use mooncake_tier::appender::{Appender, Event, Order, Value};
 use mooncake_tier::medium::Medium;
-use mooncake_tier::reader::{Miss, Place, Reader, Want};
+use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
 use mooncake_tier::tier::{NewTier, Owner, Tier};
@@ -116,8 +116,8 @@ impl Written {
         geometry.file_of(self.address)
     }
 
-    pub fn place(&self) -> Place {
-        Place { tier: TIER, address: self.address, rid: self.rid, size: self.size, key_bytes: self.key.len() }
+    pub fn place(&self) -> RecordPlace {
+        RecordPlace { tier: TIER, address: self.address, rid: self.rid, size: self.size, key_bytes: self.key.len() }
     }
 }
 

@@ -1,4 +1,5 @@
-//! An engine as initiator: it opens peers and carries requests out. Its callers' threads and its own share one.
+//! An engine as initiator: it gives peers ids, meets them and carries requests out. Its callers' threads and its own
+//! share one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use crate::transport::stall::StallTimer;
 /// Longest that [`Initiator::open_soon`] waits for a peer that has not been met.
 const OPEN_SOON_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Opens peers and carries requests out.
+/// Gives peers ids, meets them, and carries requests out.
 pub(crate) struct Initiator {
     pub node: Arc<LocalNode>,
     pub unresponsive: Arc<UnresponsivePeers>,
@@ -53,7 +54,7 @@ impl Initiator {
         let deadline = Deadline::after(OPEN_SOON_TIMEOUT, interrupted);
         self.find(name, true, |name| {
             // Not by `meet`, which would take the end of so short a wait for a sign that the peer is unresponsive.
-            let met = self.unresponsive.check(name, &deadline).and_then(|()| self.look_for(name, &deadline));
+            let met = self.unresponsive.check(name, &deadline).and_then(|()| self.meet_once(name, &deadline));
             match met {
                 Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
                 Err(error @ (EngineError::Interrupted | EngineError::Unresponsive { .. })) => Err(error),
@@ -63,12 +64,12 @@ impl Initiator {
         })
     }
 
-    /// The id of a peer that was met, or, with `soon`, that has an id; else what `meet` gives.
+    /// The id of a peer that was met, or, with `soon`, that has an id; else what `open` gives.
     fn find(
         &self,
         name: &str,
         soon: bool,
-        meet: impl FnOnce(&str) -> Result<PeerId, EngineError>,
+        open: impl FnOnce(&str) -> Result<PeerId, EngineError>,
     ) -> Result<PeerId, EngineError> {
         self.check()?;
         let name = name.trim_start_matches('/');
@@ -81,17 +82,18 @@ impl Initiator {
         match self.peers.id_of(name, !soon) {
             Some(id) => Ok(id),
             // Without a lock: other calls go on.
-            None => meet(name),
+            None => open(name),
         }
     }
 
     /// Asks a peer for its segment document, unless it is known not to answer.
     pub fn meet(&self, name: &str, deadline: &Deadline<'_>) -> Result<Arc<Peer>, EngineError> {
-        self.unresponsive.call(name, deadline, || self.look_for(name, deadline))
+        self.unresponsive.call(name, deadline, || self.meet_once(name, deadline))
     }
 
-    fn look_for(&self, name: &str, deadline: &Deadline<'_>) -> Result<Arc<Peer>, EngineError> {
-        Peer::open(&self.node, &self.links, name, deadline).map(Arc::new)
+    /// The same, without a look or a word to the list of those that do not answer.
+    fn meet_once(&self, name: &str, deadline: &Deadline<'_>) -> Result<Arc<Peer>, EngineError> {
+        Peer::meet(&self.node, &self.links, name, deadline).map(Arc::new)
     }
 
     /// All that were met.

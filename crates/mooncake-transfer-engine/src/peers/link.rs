@@ -12,7 +12,7 @@ use crate::error::EngineError;
 use crate::local_node::LocalNode;
 use crate::protocol::segment_document::SegmentDocument;
 use crate::request::Request;
-use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached};
+use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reach};
 
 /// Most paths and reasons for detours that the log gets of one link.
 const REASONS_MAX: usize = 16;
@@ -23,7 +23,7 @@ const NO_PATH: usize = usize::MAX;
 pub(crate) struct Link {
     pub document: SegmentDocument,
     /// One for each transport.
-    paths: Box<[Reached]>,
+    paths: Box<[Reach]>,
     /// The number of the path that was taken last.
     taken: AtomicUsize,
     detours: Mutex<Detours>,
@@ -39,16 +39,16 @@ struct Detours {
 }
 
 impl Link {
-    /// Fetches the segment document, and looks for the paths.
-    pub fn find(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> Result<Link, EngineError> {
-        let (mut document, host) = node.lookup(name, deadline)?;
+    /// Meets the peer: asks for its segment document, and looks for the paths.
+    pub fn meet(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> Result<Link, EngineError> {
+        let (mut document, host) = node.document_of(name, deadline)?;
         // Buffers are looked up at the peer when a request needs them. The first is kept for `first_buffer`; a document
         // may list thousands.
         document.buffers.truncate(1);
         document.buffers.shrink_to_fit();
         let peer = PeerInfo { name, host: &host, document: &document };
         let paths = node.transports.iter().map(|transport| transport.path_to(&node.context, &peer, deadline));
-        let paths = paths.collect::<Result<Box<[Reached]>, EngineError>>()?;
+        let paths = paths.collect::<Result<Box<[Reach]>, EngineError>>()?;
         let (taken, detours) = (AtomicUsize::new(NO_PATH), Mutex::default());
         let link = Link { document, paths, taken, detours };
         if link.open_paths().next().is_none() {
@@ -91,8 +91,8 @@ impl Link {
 
     fn open_paths(&self) -> impl Iterator<Item = (usize, &dyn Path)> {
         self.paths.iter().enumerate().filter_map(|(nth, path)| match path {
-            Reached::Path(path) => Some((nth, &**path)),
-            Reached::Unreachable(_) => None,
+            Reach::Path(path) => Some((nth, &**path)),
+            Reach::Unreachable(_) => None,
         })
     }
 
@@ -142,9 +142,9 @@ impl Link {
 
     /// Details of a path, and why no path before it is taken.
     fn reason(&self, nth: usize) -> String {
-        let status = |path: &Reached| match path {
-            Reached::Path(path) => path.status(),
-            Reached::Unreachable(reason) => PathStatus::Down(reason.clone()),
+        let status = |path: &Reach| match path {
+            Reach::Path(path) => path.status(),
+            Reach::Unreachable(reason) => PathStatus::Down(reason.clone()),
         };
         let detour = || self.detours.lock().last.clone().map(Cow::into_owned);
         let before = self.paths[..nth].iter().filter_map(|path| match status(path) {

@@ -1,4 +1,4 @@
-//! A peer that has been opened: its link, and what has gone over it.
+//! A peer that was met: its link, and what has gone over it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::peers::link::Link;
 use crate::peers::links::Links;
 use crate::request::Request;
 
-/// A peer that has been opened.
+/// A peer that was met.
 pub(crate) struct Peer {
     pub name: String,
     /// Replaced when the peer turns out to be in another incarnation.
@@ -32,14 +32,14 @@ pub(crate) struct Traffic {
 }
 
 impl Peer {
-    /// Asks the peer for its segment document, and looks for a link to it.
-    pub fn open(
+    /// Meets the peer: asks for its segment document, and makes the link.
+    pub fn meet(
         node: &LocalNode,
         links: &Arc<Links>,
         name: &str,
         deadline: &Deadline<'_>,
     ) -> Result<Peer, EngineError> {
-        let link = Mutex::new(links.keep(Link::find(node, name, deadline)?));
+        let link = Mutex::new(links.keep(Link::meet(node, name, deadline)?));
         let bytes = node.transports.iter().map(|_| AtomicU64::new(0)).collect();
         let traffic = Traffic { bytes, requests: AtomicU64::new(0), failed: AtomicU64::new(0) };
         Ok(Peer { name: name.to_owned(), link, links: links.clone(), traffic })
@@ -58,7 +58,7 @@ impl Peer {
             && !deadline.has_passed()
         {
             // The peer may have restarted under its name. If its document is of another incarnation: once more.
-            match Link::find(node, &self.name, deadline) {
+            match Link::meet(node, &self.name, deadline) {
                 Ok(fresh) if !fresh.is_same_incarnation(&link) => {
                     tracing::info!(peer = self.name, %error, "the peer is another one than before");
                     link = self.links.keep(fresh);

@@ -188,8 +188,8 @@ impl SameHostPeerConnection {
             State::Answer { raw, sent, fds } => {
                 // Before the answer goes out: the next request may follow before `send` has returned, and then on the
                 // page.
-                if let Some(known) = &self.peer {
-                    known.grant.access_page().look();
+                if let Some(peer) = &self.peer {
+                    peer.grant.access_page().look();
                 }
                 let count = if fds.is_empty() {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -88,8 +88,8 @@ impl TcpPeerConnection {
         stream.set_nodelay(true)?;
         unpace(&stream);
         let (stream, bounce, moved) = (Guarded::new(stream), Bounce::new(), Instant::now());
-        let data = TcpPeerConnection { stream, from, state: begin(), moved, known: false, named: None, bounce };
-        Ok(PeerConnection::Tcp(Box::new(data)))
+        let connection = TcpPeerConnection { stream, from, state: begin(), moved, known: false, named: None, bounce };
+        Ok(PeerConnection::Tcp(Box::new(connection)))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -385,7 +385,7 @@ mod tests {
         let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, from) = listener.accept().unwrap();
         match TcpPeerConnection::accept(stream, from).unwrap() {
-            PeerConnection::Tcp(data) => (data, there),
+            PeerConnection::Tcp(connection) => (connection, there),
             _ => unreachable!("a data connection"),
         }
     }
@@ -395,15 +395,15 @@ mod tests {
         let engine = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
         let lent = leak_shared(4096).unwrap();
         engine.register(&[lent], "*").unwrap();
-        let (mut data, mut writer) = connection();
+        let (mut connection, mut writer) = connection();
         let header = Header { size: 4096, addr: lent.addr() as u64, opcode: Opcode::Write, v2: true };
         writer.write_all(&Frame::Request(header).encode()).unwrap();
         writer.write_all(&[7; 2048]).unwrap();
         drop(writer);
-        while !mooncake_net::has_hung_up(data.fd()) {
+        while !mooncake_net::has_hung_up(connection.fd()) {
             std::thread::yield_now();
         }
-        assert!(matches!(data.step(&context_of(&engine)), Next::Close));
+        assert!(matches!(connection.step(&context_of(&engine)), Next::Close));
         let mut bytes = [1; 4096];
         lent.read_into(&mut bytes).unwrap();
         assert!(bytes == [0; 4096], "it had given the write up");
@@ -415,19 +415,19 @@ mod tests {
         let context = context_of(&engine);
         let named = context.writers.name([1; 16]).unwrap();
         let inside = named.writer().enter().unwrap();
-        let (mut data, mut asker) = connection();
+        let (mut connection, mut asker) = connection();
         asker.write_all(&Frame::Sever([1; 16]).encode()).unwrap();
-        while data.stream.peek(&mut [0; HEADER_LEN]).ok() != Some(HEADER_LEN) {
+        while connection.stream.peek(&mut [0; HEADER_LEN]).ok() != Some(HEADER_LEN) {
             std::thread::yield_now();
         }
         for _ in 0..3 {
-            assert!(matches!(data.step(&context), Next::Again), "bytes of it may land");
+            assert!(matches!(connection.step(&context), Next::Again), "bytes of it may land");
         }
         asker.set_nonblocking(true).unwrap();
         assert_eq!(asker.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
         asker.set_nonblocking(false).unwrap();
         drop(inside);
-        assert!(matches!(data.step(&context), Next::Read));
+        assert!(matches!(connection.step(&context), Next::Read));
         let mut status = [0; STATUS_LEN];
         asker.read_exact(&mut status).unwrap();
         assert_eq!(Status::decode(&status), Some(Status::Ok));

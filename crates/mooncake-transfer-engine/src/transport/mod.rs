@@ -53,7 +53,7 @@ pub(crate) trait Transport: MemoryObserver {
     fn describe(&self, lent: &[Arc<Buffer>], document: &mut SegmentDocument);
 
     /// Looks for the path to a peer, by what its document says.
-    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reached, EngineError>;
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reach, EngineError>;
 
     /// Lets go of what is kept for peers that have ended. Called now and then.
     fn sweep(&self, _now: Instant) {}
@@ -73,8 +73,8 @@ pub(crate) struct PeerInfo<'a> {
     pub document: &'a SegmentDocument,
 }
 
-/// What a transport found when it looked for its path.
-pub(crate) enum Reached {
+/// Whether a transport reaches a peer, and by which path.
+pub(crate) enum Reach {
     Path(Box<dyn Path>),
     /// There is no path in this incarnation of the peer, for this reason.
     Unreachable(String),

@@ -17,7 +17,7 @@ use crate::inner::Inner;
 use crate::key::check_key;
 use crate::machine::call::IfUnanswered;
 use crate::machine::orphans::abort;
-use crate::machine::put::{CopyFailure, Placed, PutDriver, PutOutcome, Written, put, write_key};
+use crate::machine::put::{PlacedKey, PutDriver, PutOutcome, Unwritten, Written, put, write_key};
 use crate::machine::ready;
 use crate::options::{PinKind, PutOptions};
 use crate::session::reservation_origin::ReservationOrigin;
@@ -150,7 +150,7 @@ impl PutDriver for Driver<'_> {
         }
     }
 
-    async fn meet(&self, origin: &ReservationOrigin, placed: &[Placed]) -> Result<(), StoreError> {
+    async fn meet(&self, origin: &ReservationOrigin, placed: &[PlacedKey]) -> Result<(), StoreError> {
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
         self.store.shared.directory.meet(&self.store.shared.control, origin.numbering, replicas)
     }
@@ -158,15 +158,15 @@ impl PutDriver for Driver<'_> {
     async fn write_all(
         &self,
         origin: &ReservationOrigin,
-        placed: &[Placed],
-    ) -> (Vec<Result<Written, CopyFailure>>, bool) {
+        placed: &[PlacedKey],
+    ) -> (Vec<Result<Written, Unwritten>>, bool) {
         let control = &self.store.shared.control;
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
         let progress = control.progress.lock().begin(control.now(), rids.collect());
         let stopped = AtomicBool::new(false);
-        let write = |placed: &mut &Placed, interrupted: &(dyn Fn() -> bool + Sync)| {
+        let write = |placed: &mut &PlacedKey, interrupted: &(dyn Fn() -> bool + Sync)| {
             if stopped.load(Ordering::Relaxed) {
-                return Err(CopyFailure::interrupted(true));
+                return Err(Unwritten::interrupted(true));
             }
             progress.begin_write();
             let pieces = self.items[placed.index].value;
@@ -174,17 +174,18 @@ impl PutDriver for Driver<'_> {
                 std::future::ready(self.store.write_replica(replica, 0, pieces, origin, interrupted))
             }));
             progress.end_write();
-            if matches!(&outcome, Err(lost) if matches!(lost.error.cause(), Cause::Interrupted)) {
+            if matches!(&outcome, Err(unwritten) if matches!(unwritten.error.cause(), Cause::Interrupted)) {
                 stopped.store(true, Ordering::Relaxed);
             }
             outcome
         };
         let interrupted = || self.store.is_interrupted();
-        let starved = |outcome: &Result<Written, CopyFailure>| matches!(outcome, Err(lost) if found_no_staging(lost));
+        let starved =
+            |outcome: &Result<Written, Unwritten>| matches!(outcome, Err(unwritten) if found_no_staging(unwritten));
         let bytes: u64 = placed.iter().map(|placed| self.sizes[placed.index]).sum();
         let threads = self.threads_for(placed, bytes);
         let (written, told) = fan_out(placed.iter().collect(), threads, &interrupted, starved, write);
-        // A copy within this host does not look up meanwhile.
+        // A copy within this host does not ask meanwhile whether the caller is interrupted.
         let interrupted = told || stopped.into_inner() || (bytes >= WORTH_A_LOOK && self.store.is_interrupted());
         control.progress.lock().end(&progress);
         (written, interrupted)
@@ -229,20 +230,20 @@ const WHAT: &str = "a put";
 
 impl Driver<'_> {
     /// Threads for the bytes of so many keys: several only where devices hold them.
-    fn threads_for(&self, placed: &[Placed], bytes: u64) -> usize {
+    fn threads_for(&self, placed: &[PlacedKey], bytes: u64) -> usize {
         let threads = threads_for(placed.len(), bytes);
         if threads < 2 {
             return threads;
         }
-        let is_on_device = |placed: &&Placed| self.items[placed.index].value.iter().any(Source::is_on_device);
+        let is_on_device = |placed: &&PlacedKey| self.items[placed.index].value.iter().any(Source::is_on_device);
         let bytes = placed.iter().filter(is_on_device).map(|placed| self.sizes[placed.index]).sum();
         threads_for(placed.len(), bytes)
     }
 }
 
 /// Nothing was the matter but that others had all the memory that a device's bytes go through.
-fn found_no_staging(lost: &CopyFailure) -> bool {
-    lost.settled && is_no_staging(&lost.error)
+fn found_no_staging(unwritten: &Unwritten) -> bool {
+    unwritten.settled && is_no_staging(&unwritten.error)
 }
 
 impl Inner {
@@ -254,7 +255,7 @@ impl Inner {
         pieces: &[Source<'_>],
         origin: &ReservationOrigin,
         interrupted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<u32, CopyFailure> {
+    ) -> Result<u32, Unwritten> {
         let segment = replica.extents.first().map(|extent| extent.segment);
         let address = segment.and_then(|segment| self.shared.directory.find(origin.numbering, segment));
         self.write_replica_at(replica, address.as_ref(), (offset, pieces), origin, interrupted)
@@ -268,22 +269,22 @@ impl Inner {
         (offset, pieces): (u64, &[Source<'_>]),
         origin: &ReservationOrigin,
         interrupted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<u32, CopyFailure> {
-        let untouched =
-            |error: StoreError, passing| CopyFailure { final_word: error.is_callers(), passing, error, settled: true };
+    ) -> Result<u32, Unwritten> {
+        let not_begun =
+            |error: StoreError, passing| Unwritten { final_word: error.is_callers(), passing, error, settled: true };
         let [extent] = &replica.extents[..] else {
-            return Err(untouched(self.shared.control.confused(WHAT), false));
+            return Err(not_begun(self.shared.control.confused(WHAT), false));
         };
         let Some(address) = address else {
             let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
-            return Err(untouched(gone.into(), false));
+            return Err(not_begun(gone.into(), false));
         };
         let deadline = self.transfer_deadline(extent.length, interrupted);
         let link = self.shared.links.link_to_write(origin.session.id, address, &deadline);
-        let link = link.map_err(|error| untouched(link_error(&error), error.is_passing()))?;
+        let link = link.map_err(|error| not_begun(link_error(&error), error.is_passing()))?;
         link.write_part(Rid(replica.rid), extent.offset + offset, pieces, extent.length, &deadline).map_err(|failed| {
             let (passing, error) = (failed.error.is_passing(), transfer_error(failed.error));
-            CopyFailure { final_word: error.is_callers(), passing, error, settled: failed.settled }
+            Unwritten { final_word: error.is_callers(), passing, error, settled: failed.settled }
         })
     }
 }

@@ -22,7 +22,7 @@ fn replica() -> Replica {
     Replica { rid: RID.0, extents: vec![Extent { segment: 1, offset: 0, length: 1 << 20 }] }
 }
 
-/// MetSegments each key in segment 1.
+/// Places each key in segment 1.
 fn places(request: &Request) -> Option<Reply> {
     let slot = PutSlot { kind: put_slot::Kind::Placed.into(), replicas: vec![replica()], ..PutSlot::default() };
     match &request.body {
@@ -77,12 +77,12 @@ fn a_placement_of_an_earlier_session_is_not_written_over_links_of_a_later_one() 
         store.inner().write_replica(&replica(), 0, &[Source::new(b"value")], origin, &|| false)
     };
     let former = ReservationOrigin { numbering, session: control.session() };
-    write(&former).map_err(|lost| lost.error).unwrap();
+    write(&former).map_err(|unwritten| unwritten.error).unwrap();
     control.set_session(Session::new(&hello_reply(8), former.session.master.clone(), None, &[0; 16]));
     shared.links.start_over();
-    let lost = write(&former).expect_err("its owner would not fence that");
-    assert!(lost.settled, "nothing was written");
-    write(&ReservationOrigin { session: control.session(), ..former }).map_err(|lost| lost.error).unwrap();
+    let unwritten = write(&former).expect_err("its owner would not fence that");
+    assert!(unwritten.settled, "nothing was written");
+    write(&ReservationOrigin { session: control.session(), ..former }).map_err(|unwritten| unwritten.error).unwrap();
 }
 
 /// A store whose caller wants to stop once a write of its put has begun, and what was to be renewed then.

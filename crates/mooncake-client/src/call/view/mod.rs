@@ -20,7 +20,7 @@ use crate::machine::get::Unread;
 use crate::machine::numbering::Numbering;
 use crate::machine::pins::Pins;
 use crate::machine::ready;
-use crate::machine::view::{Held, ViewDriver, view};
+use crate::machine::view::{HeldPin, ViewDriver, view};
 use crate::session::control::Control;
 use crate::transfer_error::link_error;
 
@@ -75,11 +75,11 @@ impl AsRef<[u8]> for View {
 #[derive(Debug)]
 pub(crate) struct PinGuard {
     control: Arc<Control>,
-    held: Held,
+    held: HeldPin,
 }
 
-impl AsMut<Held> for PinGuard {
-    fn as_mut(&mut self) -> &mut Held {
+impl AsMut<HeldPin> for PinGuard {
+    fn as_mut(&mut self) -> &mut HeldPin {
         &mut self.held
     }
 }
@@ -131,7 +131,7 @@ impl ViewDriver for Inner {
         std::thread::sleep(time);
     }
 
-    fn guard(&self, held: Held) -> PinGuard {
+    fn guard(&self, held: HeldPin) -> PinGuard {
         PinGuard { control: self.shared.control.clone(), held }
     }
 

@@ -53,11 +53,11 @@ pub trait CallDriver: Sized {
     /// Whether the store is in this session now.
     fn is_current(&self, session: &Self::Session) -> bool;
 
-    /// A number for a request that no other one on its connection has.
+    /// A number for a request: no other request on its connection has it.
     fn next_id(&self) -> u64;
 
     /// Whether the master answers at all.
-    fn reach(&self) -> &Reachability;
+    fn reachability(&self) -> &Reachability;
 
     /// The store's, under their lock.
     fn sequences(&self) -> impl DerefMut<Target = Sequences>;
@@ -219,14 +219,14 @@ pub async fn query<D: CallDriver>(driver: &D, request: &mut Request, is_interrup
 }
 
 /// Makes a call that changes something: made once, however often it is sent.
-pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned: IfUnanswered) -> Outcome<D> {
+pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, if_unanswered: IfUnanswered) -> Outcome<D> {
     let sequence = begin(driver, request);
     let mut call = Call::new(driver, request, None, true);
     let outcome = call.run().await;
     if let Err(failure) = outcome {
         // A master that refuses the only try has carried nothing out: that is an answer as any other.
         let is_answered = matches!(failure, Failure::Refused(_)) && call.last.is_none();
-        match (abandoned, call.sent_in.filter(|_| !is_answered)) {
+        match (if_unanswered, call.sent_in.filter(|_| !is_answered)) {
             (IfUnanswered::AbortsPlacements, Some(session)) => {
                 driver.leave_behind(session, std::mem::take(request));
             }
@@ -239,7 +239,7 @@ pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned:
         }
         return Err(failure);
     }
-    if abandoned != IfUnanswered::VoidsPins || driver.pins().may_settle(sequence) {
+    if if_unanswered != IfUnanswered::VoidsPins || driver.pins().may_settle(sequence) {
         driver.sequences().answered(sequence);
     }
     call.reply()
@@ -301,13 +301,13 @@ pub fn keep_waiting<D: CallDriver>(driver: &D, is_interruptible: bool) -> Result
     if is_interruptible && driver.is_interrupted() {
         return Err(WaitEnded::Interrupted);
     }
-    if driver.is_stopped() || driver.reach().is_unreachable() {
+    if driver.is_stopped() || driver.reachability().is_unreachable() {
         return Err(WaitEnded::Late);
     }
     // A call may be long; a master that says nothing meanwhile ends it early.
     let now = driver.now();
     let is_long = now.saturating_sub(driver.began()) > driver.lookup_timeout();
-    if is_long && driver.reach().silence(now) > LONG_CALL_SILENCE {
+    if is_long && driver.reachability().silence(now) > LONG_CALL_SILENCE {
         return Err(WaitEnded::Late);
     }
     Ok(())
@@ -353,7 +353,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
     }
 
     /// Whether the caller may interrupt it.
-    pub fn heeds(&self) -> bool {
+    pub fn is_interruptible(&self) -> bool {
         self.is_interruptible
     }
 
@@ -449,7 +449,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
         if self.driver.is_stopped() {
             return Err(Failure::Closed);
         }
-        if self.driver.reach().is_unreachable() {
+        if self.driver.reachability().is_unreachable() {
             return Err(Failure::Unreachable);
         }
         Ok(())
@@ -499,7 +499,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
         if driver.is_stopped() {
             return Failure::Closed;
         }
-        let alive = driver.reach().expired(driver.began());
+        let alive = driver.reachability().expired(driver.began());
         driver.ping();
         let waited = driver.now().saturating_sub(driver.began());
         match self.last.take() {

@@ -57,7 +57,7 @@ struct Script {
     /// The store is closed then.
     stops_at: Cell<Duration>,
     lookup_timeout: Cell<Duration>,
-    reach: Reachability,
+    reachability: Reachability,
     sequences: RefCell<Sequences>,
     pins: RefCell<Pins>,
     position: RefCell<LogPosition>,
@@ -83,7 +83,7 @@ impl Script {
             is_interrupted: Cell::default(),
             stops_at: Cell::new(Duration::MAX),
             lookup_timeout: Cell::new(TIMEOUT),
-            reach: Reachability::default(),
+            reachability: Reachability::default(),
             sequences: RefCell::default(),
             pins: RefCell::default(),
             position: RefCell::default(),
@@ -92,7 +92,7 @@ impl Script {
             sent: RefCell::default(),
             told: RefCell::default(),
         };
-        script.reach.pong(script.now.get());
+        script.reachability.pong(script.now.get());
         script.pass(SLICE);
         script
     }
@@ -109,7 +109,7 @@ impl Script {
         assert!(self.now.get() < Duration::from_secs(3600), "it goes on for ever");
         self.is_stopped.set(self.is_stopped.get() || self.now.get() >= self.stops_at.get());
         if self.is_heard.get() {
-            self.reach.pong(self.now.get());
+            self.reachability.pong(self.now.get());
         }
     }
 
@@ -122,8 +122,8 @@ impl Script {
         ready(query(&self.call(), &mut ping(), true))
     }
 
-    fn mutate(&self, abandoned: IfUnanswered) -> Result<SessionReply<u64>, Failure<&'static str>> {
-        ready(mutate(&self.call(), &mut ping(), abandoned))
+    fn mutate(&self, if_unanswered: IfUnanswered) -> Result<SessionReply<u64>, Failure<&'static str>> {
+        ready(mutate(&self.call(), &mut ping(), if_unanswered))
     }
 
     fn finish_in(&self, session: u64) -> Result<Option<SessionReply<u64>>, Failure<&'static str>> {
@@ -188,8 +188,8 @@ impl CallDriver for &Script {
         self.ids.get()
     }
 
-    fn reach(&self) -> &Reachability {
-        &self.reach
+    fn reachability(&self) -> &Reachability {
+        &self.reachability
     }
 
     fn sequences(&self) -> impl DerefMut<Target = Sequences> {
@@ -224,7 +224,7 @@ impl CallDriver for &Script {
             Try::Reply(body) => body,
             Try::Silence => loop {
                 self.pass(SLICE);
-                keep_waiting(self, call.heeds()).map_err(NoReply::Ended)?;
+                keep_waiting(self, call.is_interruptible()).map_err(NoReply::Ended)?;
                 if self.now() >= self.deadline() {
                     return Err(NoReply::Ended(WaitEnded::Late));
                 }
@@ -251,9 +251,9 @@ impl CallDriver for &Script {
         self.pass(time);
     }
 
-    async fn another_session(&self, lost: &u64, heed: bool) {
+    async fn another_session(&self, lost: &u64, is_interruptible: bool) {
         self.told.borrow_mut().push("wait");
-        while self.is_current(lost) && self.now() < self.deadline() && keep_waiting(self, heed).is_ok() {
+        while self.is_current(lost) && self.now() < self.deadline() && keep_waiting(self, is_interruptible).is_ok() {
             self.pass(SLICE);
             self.session.set(self.next_session.get());
         }
@@ -342,7 +342,7 @@ fn placements_of_a_put_without_an_answer_are_left_behind_only_if_it_was_sent() {
     assert!(ready(mutate(&script.call(), &mut put_start(), IfUnanswered::AbortsPlacements)).is_err());
     assert!(script.orphans.borrow_mut().first().is_none());
     assert_eq!(script.told_next(), (2, vec![]), "what was not sent is settled");
-    script.reach.pong(script.now.get());
+    script.reachability.pong(script.now.get());
     script.then([Try::TooOld, Try::TooOld]);
     assert!(ready(mutate(&script.call(), &mut put_start(), IfUnanswered::AbortsPlacements)).is_err());
     assert!(script.orphans.borrow_mut().first().is_none() && script.told_next().0 == 3);
@@ -380,7 +380,7 @@ fn what_a_former_session_left_behind_is_not_given_up_in_this_one() {
 fn a_put_that_the_master_refuses_leaves_nothing_behind_unless_an_earlier_try_was_lost() {
     for kind in [refusal::Kind::BadRequest, refusal::Kind::Overloaded] {
         let script = Script::new([refuses(kind)]);
-        script.reach.pong(script.now.get());
+        script.reachability.pong(script.now.get());
         assert!(ready(mutate(&script.call(), &mut put_start(), IfUnanswered::AbortsPlacements)).is_err());
         assert!(script.orphans.borrow_mut().first().is_none(), "{kind:?} is an answer");
         assert_eq!(script.told_next(), (2, vec![]));
@@ -554,7 +554,7 @@ fn calls_fail_at_once_while_no_pong_comes() {
     script.then([done()]);
     assert!(matches!(script.query(), Err(Failure::Unreachable)));
     assert_eq!((script.waited(), script.tries.borrow().len()), (Duration::ZERO, 1));
-    script.reach.pong(script.now.get());
+    script.reachability.pong(script.now.get());
     script.query().unwrap();
 }
 
@@ -631,7 +631,7 @@ fn a_wait_ends_with_the_store_and_when_the_master_counts_as_unreachable() {
     let script = Script::new([Try::Silence]);
     script.call();
     script.pass(TIMEOUT);
-    assert!(!script.reach.expired(script.began.get()));
+    assert!(!script.reachability.expired(script.began.get()));
     assert_eq!(keep_waiting(&&script, true), Err(WaitEnded::Late));
 }
 
@@ -650,12 +650,12 @@ fn what_is_answered_is_settled_whatever_kind_of_mutation_it_was() {
     ready(finish_now(&script.call(), &mut ping())).unwrap();
     assert_eq!(script.told_next(), (2, vec![]));
     script.pins.borrow_mut().list();
-    for (abandoned, below) in
+    for (if_unanswered, below) in
         [(IfUnanswered::Stays, 3), (IfUnanswered::AbortsPlacements, 4), (IfUnanswered::VoidsPins, 4)]
     {
         script.then([done()]);
-        script.mutate(abandoned).unwrap();
-        assert_eq!(script.told_next(), (below, vec![]), "{abandoned:?}");
+        script.mutate(if_unanswered).unwrap();
+        assert_eq!(script.told_next(), (below, vec![]), "{if_unanswered:?}");
     }
 }
 

@@ -24,23 +24,23 @@ const SESSIONS_MAX: usize = 1 << 17;
 
 /// What get sessions need of their store.
 pub trait GetSessionDriver: GetDriver {
-    /// Where the replicas of an object are, however long ago the look-up was.
-    type Place;
+    /// The segments of an object's replicas, however long ago the look-up was.
+    type MetSegments;
 
     /// The store's sessions, locked.
-    fn get_sessions(&self) -> impl DerefMut<Target = GetSessions<Self::Place, Self::Numbering>>;
+    fn get_sessions(&self) -> impl DerefMut<Target = GetSessions<Self::MetSegments, Self::Numbering>>;
 
     /// An existence query: what is there is protected for a while.
     fn protect(&self, keys: &[&[u8]]) -> impl Future<Output = Result<(), StoreError>>;
 
-    /// The places of an object that was just looked up.
-    fn place(&self, object: &Object, numbering: Self::Numbering) -> Self::Place;
+    /// The segments of an object that was just looked up.
+    fn met_segments(&self, object: &Object, numbering: Self::Numbering) -> Self::MetSegments;
 }
 
 /// The keys of a store that have a session.
 #[derive(Debug)]
-pub struct GetSessions<P, N> {
-    open: HashMap<Box<[u8]>, OpenSession<P, N>>,
+pub struct GetSessions<M, N> {
+    open: HashMap<Box<[u8]>, OpenSession<M, N>>,
     /// How often one was begun or read.
     uses: u64,
 }
@@ -48,8 +48,8 @@ pub struct GetSessions<P, N> {
 /// One key's session. Each begin looks the key up anew, and the session ends when each begin has had its end, or to
 /// make room for others.
 #[derive(Debug)]
-struct OpenSession<P, N> {
-    found: Arc<Found<P, N>>,
+struct OpenSession<M, N> {
+    found: Arc<Found<M, N>>,
     begun: u32,
     /// `uses` at its last begin or read: the smallest goes first.
     used: u64,
@@ -59,7 +59,7 @@ struct OpenSession<P, N> {
 
 /// What was looked up.
 #[derive(Debug)]
-pub struct Found<P, N> {
+pub struct Found<M, N> {
     /// The object, without the replicas that could not be read.
     pub object: Object,
     /// Replicas that could not be read for a reason that passes, while another one could: they are tried again when
@@ -67,19 +67,19 @@ pub struct Found<P, N> {
     aside: Vec<Replica>,
     /// What the segment numbers of its extents mean.
     pub numbering: N,
-    /// Where they are.
-    pub place: Arc<P>,
+    /// Their segments.
+    pub met: Arc<M>,
 }
 
-impl<P, N> Default for GetSessions<P, N> {
+impl<M, N> Default for GetSessions<M, N> {
     fn default() -> Self {
         Self { open: HashMap::new(), uses: 0 }
     }
 }
 
-impl<P, N: Copy> GetSessions<P, N> {
+impl<M, N: Copy> GetSessions<M, N> {
     /// What the session of a key has found, or that there is none.
-    pub fn find(&mut self, key: &[u8]) -> Result<Arc<Found<P, N>>, StoreError> {
+    pub fn find(&mut self, key: &[u8]) -> Result<Arc<Found<M, N>>, StoreError> {
         self.uses += 1;
         match self.open.get_mut(key) {
             Some(OpenSession { over: Some(reason), .. }) => {
@@ -108,7 +108,7 @@ impl<P, N: Copy> GetSessions<P, N> {
         self.open = HashMap::new();
     }
 
-    fn begin(&mut self, key: &[u8], found: Found<P, N>) {
+    fn begin(&mut self, key: &[u8], found: Found<M, N>) {
         let found = Arc::new(found);
         self.uses += 1;
         let used = self.uses;
@@ -139,7 +139,7 @@ impl<P, N: Copy> GetSessions<P, N> {
 
     /// Drops replicas that could not be read from what was looked up. Those that failed for a reason that passes are
     /// set aside, and tried again when no other is left. If none is left at all the session is over, for this reason.
-    fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[LostReplica], reason: &str) {
+    fn lose(&mut self, key: &[u8], of: &Arc<Found<M, N>>, lost: &[LostReplica], reason: &str) {
         let Some(open) = self.open.get_mut(key).filter(|open| Arc::ptr_eq(&open.found, of)) else { return };
         let (mut object, mut aside) = (of.object.clone(), of.aside.clone());
         let lost_as = |replica: &Replica| lost.iter().find(|lost| lost.rid == Rid(replica.rid));
@@ -154,7 +154,7 @@ impl<P, N: Copy> GetSessions<P, N> {
         if object.replicas.is_empty() && !mutant!(StaleSessionsStay) {
             open.over = Some(reason.into());
         }
-        open.found = Arc::new(Found { object, aside, numbering: of.numbering, place: of.place.clone() });
+        open.found = Arc::new(Found { object, aside, numbering: of.numbering, met: of.met.clone() });
     }
 }
 
@@ -182,7 +182,7 @@ pub async fn start<D: GetSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resul
         let found: Vec<_> = objects
             .into_iter()
             .map(|object| Found {
-                place: Arc::new(driver.place(&object, numbering)),
+                met: Arc::new(driver.met_segments(&object, numbering)),
                 object,
                 aside: Vec::new(),
                 numbering,
@@ -205,7 +205,7 @@ pub async fn start<D: GetSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resul
 pub async fn read<D: GetSessionDriver>(
     driver: &D,
     key: &[u8],
-    found: &Arc<Found<D::Place, D::Numbering>>,
+    found: &Arc<Found<D::MetSegments, D::Numbering>>,
     read: impl AsyncFnMut(&Replica) -> Result<(), Unread>,
 ) -> Result<(), StoreError> {
     let mut lost = Vec::new();

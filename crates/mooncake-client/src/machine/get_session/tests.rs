@@ -46,7 +46,7 @@ impl GetDriver for Pool {
 }
 
 impl GetSessionDriver for Pool {
-    type Place = Vec<u64>;
+    type MetSegments = Vec<u64>;
 
     fn get_sessions(&self) -> impl DerefMut<Target = GetSessions<Vec<u64>, ()>> {
         RefMut::map(self.sessions.borrow_mut(), |sessions| sessions)
@@ -57,7 +57,7 @@ impl GetSessionDriver for Pool {
         Ok(())
     }
 
-    fn place(&self, object: &Object, (): ()) -> Vec<u64> {
+    fn met_segments(&self, object: &Object, (): ()) -> Vec<u64> {
         object.replicas.iter().map(|replica| replica.rid).collect()
     }
 }

@@ -63,16 +63,19 @@ pub trait PutDriver {
     ) -> impl Future<Output = Result<(Vec<PutSlot>, Self::ReservationOrigin), StoreError>>;
 
     /// Has the segments of placements known.
-    fn meet(&self, origin: &Self::ReservationOrigin, placed: &[Placed])
-    -> impl Future<Output = Result<(), StoreError>>;
+    fn meet(
+        &self,
+        origin: &Self::ReservationOrigin,
+        placed: &[PlacedKey],
+    ) -> impl Future<Output = Result<(), StoreError>>;
 
     /// Writes each key by [`write_key`], and says what became of each, in order, and whether the caller has interrupted
     /// the call.
     fn write_all(
         &self,
         origin: &Self::ReservationOrigin,
-        placed: &[Placed],
-    ) -> impl Future<Output = (Vec<Result<Written, CopyFailure>>, bool)>;
+        placed: &[PlacedKey],
+    ) -> impl Future<Output = (Vec<Result<Written, Unwritten>>, bool)>;
 
     /// Tells the master what was written: an outcome for each, or none if the session of the placements is over.
     fn end(
@@ -101,9 +104,9 @@ pub trait ReservationOrigin: Clone {
     fn is_of_session(&self, other: &Self) -> bool;
 }
 
-/// A placement that is to be written.
+/// A key with its placements, which are to be written.
 #[derive(Debug)]
-pub struct Placed {
+pub struct PlacedKey {
     /// Number of its key.
     pub index: usize,
     /// What the master gave it.
@@ -121,8 +124,8 @@ pub async fn put<D: PutDriver>(
     let attempts = vec![0; results.len()];
     let mut put = Put { driver, sizes, results, attempts, first: None };
     put.run(timeout).await;
-    let lost = || Err(Cause::Superseded { attempts: 0 }.into());
-    put.results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+    let superseded = || Err(Cause::Superseded { attempts: 0 }.into());
+    put.results.into_iter().map(|result| result.unwrap_or_else(superseded)).collect()
 }
 
 struct Put<'a, D: PutDriver> {
@@ -236,7 +239,7 @@ impl<D: PutDriver> Put<'_, D> {
             match slot.kind() {
                 put_slot::Kind::Placed => {
                     round.progress = true;
-                    placed.push(Placed { index, slot });
+                    placed.push(PlacedKey { index, slot });
                 }
                 put_slot::Kind::Exists => {
                     round.progress = true;
@@ -257,7 +260,7 @@ impl<D: PutDriver> Put<'_, D> {
     }
 
     /// Writes what was placed and ends all of it with one call.
-    async fn write_and_end(&mut self, placed: Vec<Placed>, origin: &D::ReservationOrigin, round: &mut Round) {
+    async fn write_and_end(&mut self, placed: Vec<PlacedKey>, origin: &D::ReservationOrigin, round: &mut Round) {
         if let Err(error) = self.driver.meet(origin, &placed).await {
             let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
             self.abort(origin, rids.collect(), true).await;
@@ -270,7 +273,7 @@ impl<D: PutDriver> Put<'_, D> {
         if interrupted {
             for outcome in &mut written {
                 if let Ok(written) = outcome {
-                    *outcome = Err(CopyFailure::interrupted(written.is_settled()));
+                    *outcome = Err(Unwritten::interrupted(written.is_settled()));
                 }
             }
         }
@@ -280,8 +283,8 @@ impl<D: PutDriver> Put<'_, D> {
     /// Aborts what was not written, and ends the rest.
     async fn end(
         &mut self,
-        placed: &[Placed],
-        written: Vec<Result<Written, CopyFailure>>,
+        placed: &[PlacedKey],
+        written: Vec<Result<Written, Unwritten>>,
         origin: &D::ReservationOrigin,
         round: &mut Round,
     ) {
@@ -290,14 +293,14 @@ impl<D: PutDriver> Put<'_, D> {
         for (placed, written) in placed.iter().zip(written) {
             match written {
                 Ok(written) => ends.add(placed.index, written),
-                Err(lost) => {
-                    let is_settled = lost.settled || mutant!(OpenPutsAreSettled);
+                Err(unwritten) => {
+                    let is_settled = unwritten.settled || mutant!(OpenPutsAreSettled);
                     let aborted = if is_settled { &mut settled } else { &mut unsettled };
                     aborted.extend(placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
-                    if lost.final_word {
-                        self.results[placed.index] = Some(Err(lost.error));
+                    if unwritten.final_word {
+                        self.results[placed.index] = Some(Err(unwritten.error));
                     } else {
-                        self.try_again(placed.index, lost.error, round);
+                        self.try_again(placed.index, unwritten.error, round);
                     }
                 }
             }
@@ -402,9 +405,9 @@ impl Written {
     }
 }
 
-/// Bytes that did not get there.
+/// Why bytes were not written, or those that were could not be read back.
 #[derive(Debug)]
-pub struct CopyFailure {
+pub struct Unwritten {
     /// Why.
     pub error: StoreError,
     /// Trying again cannot help: the caller's own memory, or wish.
@@ -415,7 +418,7 @@ pub struct CopyFailure {
     pub settled: bool,
 }
 
-impl CopyFailure {
+impl Unwritten {
     /// The caller wants it no more.
     pub fn interrupted(settled: bool) -> Self {
         Self { error: Cause::Interrupted.into(), final_word: true, passing: false, settled }
@@ -426,13 +429,13 @@ impl CopyFailure {
 pub async fn write_key<'r, W>(
     replicas: impl IntoIterator<Item = &'r Replica>,
     mut write: impl FnMut(&'r Replica) -> W,
-) -> Result<Written, CopyFailure>
+) -> Result<Written, Unwritten>
 where
-    W: Future<Output = Result<u32, CopyFailure>>,
+    W: Future<Output = Result<u32, Unwritten>>,
 {
     let mut written = Written { crc32c: 0, outcomes: Vec::with_capacity(1), settled_bad: Vec::new() };
     let mut good = 0;
-    let mut lost: Option<CopyFailure> = None;
+    let mut unwritten: Option<Unwritten> = None;
     let (mut settled, mut passing) = (true, false);
     for replica in replicas {
         match write(replica).await {
@@ -460,7 +463,7 @@ where
                 } else {
                     tracing::warn!(rid, error = %failed.error, "a replica was not written");
                 }
-                lost = Some(failed);
+                unwritten = Some(failed);
                 if stop {
                     break;
                 }
@@ -468,8 +471,8 @@ where
             }
         }
     }
-    match lost {
-        Some(lost) if good == 0 || lost.final_word => Err(CopyFailure { settled, passing, ..lost }),
+    match unwritten {
+        Some(unwritten) if good == 0 || unwritten.final_word => Err(Unwritten { settled, passing, ..unwritten }),
         _ => Ok(written),
     }
 }

@@ -23,7 +23,7 @@ struct Script {
     /// Answers to reservations: the kind of each key's slot, and how long that takes.
     slots: RefCell<VecDeque<(Vec<put_slot::Kind>, Duration)>>,
     /// What writing a replica gives, by its rid; else its own checksum.
-    writes: RefCell<VecDeque<(u64, Result<u32, CopyFailure>)>>,
+    writes: RefCell<VecDeque<(u64, Result<u32, Unwritten>)>>,
     /// Replicas that were written, or tried.
     written: RefCell<Vec<u64>>,
     /// Answers to Ends; none left: all are committed.
@@ -125,11 +125,11 @@ impl PutDriver for Script {
         Ok((slots.collect(), Session(self.session.get())))
     }
 
-    async fn meet(&self, _: &Session, _: &[Placed]) -> Result<(), StoreError> {
+    async fn meet(&self, _: &Session, _: &[PlacedKey]) -> Result<(), StoreError> {
         self.unmet.take().map_or(Ok(()), Err)
     }
 
-    async fn write_all(&self, _: &Session, placed: &[Placed]) -> (Vec<Result<Written, CopyFailure>>, bool) {
+    async fn write_all(&self, _: &Session, placed: &[PlacedKey]) -> (Vec<Result<Written, Unwritten>>, bool) {
         let written = placed.iter().map(|placed| {
             ready(write_key(&placed.slot.replicas, async |replica: &Replica| {
                 self.written.borrow_mut().push(replica.rid);
@@ -182,8 +182,8 @@ fn stored(result: &Result<PutOutcome, StoreError>) -> Option<u32> {
     }
 }
 
-fn broken(settled: bool) -> CopyFailure {
-    CopyFailure { error: Cause::Transfer("broken".into()).into(), final_word: false, passing: false, settled }
+fn broken(settled: bool) -> Unwritten {
+    Unwritten { error: Cause::Transfer("broken".into()).into(), final_word: false, passing: false, settled }
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn an_interrupt_ends_the_keys_that_were_not_reserved_yet() {
 #[test]
 fn nothing_is_copied_from_a_callers_memory_that_has_failed() {
     let script = Script { replicas: 3, ..Script::new(&[(&[Given], 1), (&[Given], 1)]) };
-    let gone = CopyFailure { final_word: true, ..broken(true) };
+    let gone = Unwritten { final_word: true, ..broken(true) };
     script.writes.borrow_mut().push_back((4, Err(gone)));
     assert!(matches!(cause(&script.put(1)[0]), Cause::Transfer(_)));
     assert_eq!(*script.written.borrow(), [2, 4]);

@@ -10,11 +10,11 @@ use mooncake_wire::message::{Ended, Replica, ReplicaOutcome};
 
 use crate::error::{Cause, StoreError};
 use crate::machine::filling::{Combine, Filling};
-use crate::machine::progress::Held;
-use crate::machine::put::{CopyFailure, Written};
+use crate::machine::progress::HeldReservations;
+use crate::machine::put::{Unwritten, Written};
 
 /// Most replicas that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
-pub(super) const SESSIONS_MAX: usize = 16_384;
+pub(super) const REPLICAS_HELD_MAX: usize = 16_384;
 
 /// Why a session is over that has no replica left.
 pub(super) const GONE: &str = "the owners of all its replicas are gone";
@@ -24,8 +24,8 @@ pub const NEW_SESSION: &str = "the store's session with its master, which reserv
 
 /// The keys of a store that have a put session.
 #[derive(Debug)]
-pub struct PutSessions<O, P> {
-    pub(super) open: BTreeMap<Box<[u8]>, Open<O, P>>,
+pub struct PutSessions<O, M> {
+    pub(super) open: BTreeMap<Box<[u8]>, Open<O, M>>,
     pub(super) next: u64,
     /// Of all that are open.
     pub(super) replicas: usize,
@@ -33,37 +33,37 @@ pub struct PutSessions<O, P> {
     pub(super) promised: usize,
 }
 
-impl<O, P> Default for PutSessions<O, P> {
+impl<O, M> Default for PutSessions<O, M> {
     fn default() -> Self {
         Self { open: BTreeMap::new(), next: 0, replicas: 0, promised: 0 }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Open<O, P> {
+pub(super) struct Open<O, M> {
     /// A key has one session after the other.
     pub(super) id: u64,
-    pub(super) reserved: Arc<Reserved<O, P>>,
+    pub(super) reserved: Arc<Reserved<O, M>>,
     /// Replicas that lack a part of what was written: true where nothing of this client touches them any more.
     pub(super) bad: Vec<(Rid, bool)>,
     pub(super) filling: Filling,
     /// Parts under way, of all threads.
     pub(super) writing: Vec<(u64, u64)>,
     pub(super) state: State,
-    pub(super) held: Option<Arc<Held>>,
+    pub(super) held: Option<Arc<HeldReservations>>,
 }
 
 /// What a key was given.
 #[derive(Debug)]
-pub struct Reserved<O, P> {
+pub struct Reserved<O, M> {
     /// Where it comes from.
     pub origin: O,
     /// Bytes of the object to be.
     pub size: u64,
     /// Its placements.
     pub replicas: Vec<Replica>,
-    /// Where they are.
-    pub place: P,
+    /// Their segments.
+    pub met: M,
 }
 
 /// What a request to reserve may ask for.
@@ -78,7 +78,7 @@ pub(super) struct Promise {
 pub(super) enum State {
     /// It is being filled.
     Filled,
-    /// A call ends it, or takes it back.
+    /// A call ends or aborts it.
     Sealed,
     /// The master has perhaps been told that it is an object: nothing may be written any more.
     Sent(Ended),
@@ -86,31 +86,31 @@ pub(super) enum State {
     Over(String),
 }
 
-/// A part that may be written.
-pub(super) struct Part<O, P> {
+/// Leave to write a part.
+pub(super) struct Permit<O, M> {
     pub(super) id: u64,
-    pub(super) reserved: Arc<Reserved<O, P>>,
+    pub(super) reserved: Arc<Reserved<O, M>>,
     /// Replicas that need not be written any more.
     pub(super) bad: Vec<Rid>,
 }
 
 /// A session that takes no further part, and what the master is to be told of it.
-pub(super) struct Sealed<O, P> {
+pub(super) struct Sealed<O, M> {
     pub(super) id: u64,
-    pub(super) reserved: Arc<Reserved<O, P>>,
+    pub(super) reserved: Arc<Reserved<O, M>>,
     pub(super) ended: Ended,
 }
 
-/// Placements that are to be aborted. `settled`: nothing of this client touches any replica of them again.
+/// Placements that are to be aborted.
 #[derive(Debug)]
-pub struct Aborted<O, P> {
+pub struct Aborted<O, M> {
     /// Where they come from.
-    pub reserved: Arc<Reserved<O, P>>,
-    /// See above.
+    pub reserved: Arc<Reserved<O, M>>,
+    /// Nothing of this client touches any replica of them again.
     pub settled: bool,
 }
 
-impl<O, P> Open<O, P> {
+impl<O, M> Open<O, M> {
     pub(super) fn is_bad(&self, rid: Rid) -> bool {
         self.bad.iter().any(|(bad, _)| *bad == rid)
     }
@@ -121,7 +121,7 @@ impl<O, P> Open<O, P> {
 
     /// Bad replicas that no write of this client touches any more. Several writes may have found one bad, each by
     /// itself.
-    pub(super) fn untouched(&self) -> Vec<Rid> {
+    pub(super) fn settled_bad(&self) -> Vec<Rid> {
         let all_settled = |rid| self.bad.iter().all(|(bad, settled)| *bad != rid || *settled);
         let mut rids: Vec<Rid> = self.bad.iter().map(|(rid, _)| *rid).filter(|rid| all_settled(*rid)).collect();
         rids.sort_unstable();
@@ -169,7 +169,7 @@ impl<O, P> Open<O, P> {
     }
 
     /// What the master is told: from here on nothing is written.
-    pub(super) fn send(&mut self, crc32c: u32) -> Sealed<O, P> {
+    pub(super) fn send(&mut self, crc32c: u32) -> Sealed<O, M> {
         let ended = self.ended(|rid| !self.is_bad(rid), crc32c);
         self.state = State::Sent(ended.clone());
         self.sealed(ended)
@@ -180,7 +180,7 @@ impl<O, P> Open<O, P> {
         Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c, stays: true }
     }
 
-    pub(super) fn sealed(&self, ended: Ended) -> Sealed<O, P> {
+    pub(super) fn sealed(&self, ended: Ended) -> Sealed<O, M> {
         Sealed { id: self.id, reserved: self.reserved.clone(), ended }
     }
 
@@ -190,9 +190,9 @@ impl<O, P> Open<O, P> {
     }
 }
 
-impl<O, P> PutSessions<O, P> {
+impl<O, M> PutSessions<O, M> {
     /// The store closes: all that is reserved, and whether nothing of it is being written.
-    pub fn close(&mut self) -> Vec<Aborted<O, P>> {
+    pub fn close(&mut self) -> Vec<Aborted<O, M>> {
         self.replicas = 0;
         let open = std::mem::take(&mut self.open).into_values();
         let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
@@ -201,7 +201,7 @@ impl<O, P> PutSessions<O, P> {
 
     /// A segment is Gone, as `is_on_it` knows. What was reserved there is lost, and sessions without another replica
     /// are over. Gives those of them that have reserved something elsewhere, too.
-    pub fn segment_gone(&mut self, is_on_it: impl Fn(&Reserved<O, P>, &Replica) -> bool) -> Vec<Aborted<O, P>> {
+    pub fn segment_gone(&mut self, is_on_it: impl Fn(&Reserved<O, M>, &Replica) -> bool) -> Vec<Aborted<O, M>> {
         self.lose(is_on_it, GONE)
     }
 
@@ -212,9 +212,9 @@ impl<O, P> PutSessions<O, P> {
 
     pub(super) fn lose(
         &mut self,
-        is_lost: impl Fn(&Reserved<O, P>, &Replica) -> bool,
+        is_lost: impl Fn(&Reserved<O, M>, &Replica) -> bool,
         reason: &str,
-    ) -> Vec<Aborted<O, P>> {
+    ) -> Vec<Aborted<O, M>> {
         let mut aborted = Vec::new();
         for open in self.open.values_mut().filter(|open| !matches!(open.state, State::Over(_))) {
             let lost = open.reserved.replicas.iter().filter(|replica| is_lost(&open.reserved, replica));
@@ -255,7 +255,7 @@ impl<O, P> PutSessions<O, P> {
     }
 
     fn left(&self) -> usize {
-        SESSIONS_MAX.saturating_sub(self.replicas + self.promised)
+        REPLICAS_HELD_MAX.saturating_sub(self.replicas + self.promised)
     }
 
     /// Why there is no room for an object of so many bytes, when nothing is left of what all sessions may hold. A call
@@ -264,7 +264,7 @@ impl<O, P> PutSessions<O, P> {
         let held = self.replicas + self.promised;
         let reason = format!(
             "put sessions of this store hold {held} copies of objects, {own} of them by this call, and all may hold \
-             {SESSIONS_MAX} at a time; end or revoke some, or start fewer with one call"
+             {REPLICAS_HELD_MAX} at a time; end or revoke some, or start fewer with one call"
         );
         Cause::NoSpace { bytes, reason }.into()
     }
@@ -279,11 +279,11 @@ impl<O, P> PutSessions<O, P> {
     pub(super) fn begin(
         &mut self,
         key: &[u8],
-        reserved: Reserved<O, P>,
+        reserved: Reserved<O, M>,
         combine: Combine,
-        held: Arc<Held>,
+        held: Arc<HeldReservations>,
         lost: Vec<Rid>,
-    ) -> (u64, Option<Aborted<O, P>>) {
+    ) -> (u64, Option<Aborted<O, M>>) {
         let id = self.next;
         self.next += 1;
         let filling = Filling::new(reserved.size, combine);
@@ -297,17 +297,17 @@ impl<O, P> PutSessions<O, P> {
         (id, aborted)
     }
 
-    pub(super) fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, P>, StoreError> {
+    pub(super) fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, M>, StoreError> {
         let none = || Cause::InvalidParams("this key has no put session; start one first".into()).into();
         self.open.get_mut(key).ok_or_else(none)
     }
 
     /// That very session of a key, if it has not been followed by another one.
-    pub(super) fn that(&mut self, key: &[u8], id: u64) -> Option<&mut Open<O, P>> {
+    pub(super) fn that(&mut self, key: &[u8], id: u64) -> Option<&mut Open<O, M>> {
         self.open.get_mut(key).filter(|open| open.id == id || mutant!(SessionsGoByName))
     }
 
-    pub(super) fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O, P>> {
+    pub(super) fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O, M>> {
         self.that(key, id)?;
         let open = self.open.remove(key)?;
         self.replicas -= open.reserved.replicas.len();
@@ -315,7 +315,7 @@ impl<O, P> PutSessions<O, P> {
     }
 
     /// A part is to be written, once no other thread writes a byte of it: none until then.
-    pub(super) fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O, P>>, StoreError> {
+    pub(super) fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Permit<O, M>>, StoreError> {
         let open = self.find(key)?;
         match &open.state {
             State::Filled => {}
@@ -335,7 +335,7 @@ impl<O, P> PutSessions<O, P> {
         open.filling.begin(offset, len);
         open.writing.push((offset, len));
         let bad = open.bad.iter().map(|(rid, _)| *rid).collect();
-        Ok(Some(Part { id: open.id, reserved: open.reserved.clone(), bad }))
+        Ok(Some(Permit { id: open.id, reserved: open.reserved.clone(), bad }))
     }
 
     /// What became of a part, and what is to be aborted for it.
@@ -344,9 +344,9 @@ impl<O, P> PutSessions<O, P> {
         key: &[u8],
         id: u64,
         part: (u64, u64),
-        outcome: Result<Written, CopyFailure>,
+        outcome: Result<Written, Unwritten>,
         now: Duration,
-    ) -> (Result<(), StoreError>, Option<Aborted<O, P>>) {
+    ) -> (Result<(), StoreError>, Option<Aborted<O, M>>) {
         let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
         if let Some(at) = open.writing.iter().position(|other| *other == part) {
             open.writing.swap_remove(at);
@@ -364,15 +364,17 @@ impl<O, P> PutSessions<O, P> {
             }
             // Nothing but the caller's own memory, or wish, was the matter, or what passes: it may write them once
             // more.
-            Err(lost) if (lost.final_word || lost.passing) && lost.settled => return (Err(lost.error), None),
-            Err(lost) => {
+            Err(unwritten) if (unwritten.final_word || unwritten.passing) && unwritten.settled => {
+                return (Err(unwritten.error), None);
+            }
+            Err(unwritten) => {
                 let rids = open.rids().into_iter();
-                open.bad.extend(rids.map(|rid| (rid, lost.settled)));
+                open.bad.extend(rids.map(|rid| (rid, unwritten.settled)));
                 match &open.held {
                     Some(held) if held.has_lapsed(now) => {
-                        format!("what it reserved lapsed, as it does after ten minutes: {}", lost.error)
+                        format!("what it reserved lapsed, as it does after ten minutes: {}", unwritten.error)
                     }
-                    _ => lost.error.to_string(),
+                    _ => unwritten.error.to_string(),
                 }
             }
         };

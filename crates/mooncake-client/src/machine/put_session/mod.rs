@@ -19,14 +19,14 @@ use mooncake_wire::STILL_POPULATED;
 use mooncake_wire::message::{Replica, put_end_reply, put_slot};
 
 pub use book::{Aborted, NEW_SESSION, PutSessions, Reserved};
-use book::{GONE, Open, Part, Promise, Sealed, State, is_ending, is_object, meanwhile};
+use book::{GONE, Open, Permit, Promise, Sealed, State, is_ending, is_object, meanwhile};
 
 use crate::error::{Cause, StoreError};
 use crate::key::ShownKey;
 use crate::machine::filling::Combine;
 use crate::machine::get::ROUND_KEYS;
-use crate::machine::progress::Held;
-use crate::machine::put::{CopyFailure, Placed, PutDriver, Reasons, ReservationOrigin as _, write_key};
+use crate::machine::progress::HeldReservations;
+use crate::machine::put::{PlacedKey, PutDriver, Reasons, ReservationOrigin as _, Unwritten, write_key};
 use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys, changed_round, rounds};
 
 /// How often a call that waits for writes of others looks whether they have ended.
@@ -48,23 +48,23 @@ const OWNERS_AWAY: Duration = Duration::from_secs(3);
 
 /// What put sessions need of their store.
 pub trait PutSessionDriver: PutDriver {
-    /// Where the replicas of what was reserved are, whatever their store meets behind that.
-    type Place;
+    /// The segments of what was reserved, whatever their store meets behind that.
+    type MetSegments;
 
     /// How checksums of parts become one.
     const COMBINE: Combine;
 
     /// The store's, under their lock.
-    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::ReservationOrigin, Self::Place>>;
+    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::ReservationOrigin, Self::MetSegments>>;
 
     /// Has the beat renew these from now on, as long as the answer lives.
-    fn hold(&self, rids: Vec<Rid>) -> Arc<Held>;
+    fn hold(&self, rids: Vec<Rid>) -> Arc<HeldReservations>;
 
-    /// The places of replicas whose segments were just met.
-    fn place(&self, origin: &Self::ReservationOrigin, replicas: &[Replica]) -> Self::Place;
+    /// The segments of replicas, which were just met.
+    fn met_segments(&self, origin: &Self::ReservationOrigin, replicas: &[Replica]) -> Self::MetSegments;
 
     /// Whether a replica cannot be written any more: its segment is Gone, or its session with the master over.
-    fn is_lost(&self, reserved: &Reserved<Self::ReservationOrigin, Self::Place>, replica: &Replica) -> bool;
+    fn is_lost(&self, reserved: &Reserved<Self::ReservationOrigin, Self::MetSegments>, replica: &Replica) -> bool;
 
     /// The rids of the objects that these keys are, as the master knows them: none where it is asked in another
     /// session, as numbers begin anew with another log.
@@ -80,9 +80,9 @@ pub trait PutSessionDriver: PutDriver {
     /// Reads a replica back, and gives the checksum of its bytes.
     fn sum_of(
         &self,
-        reserved: &Reserved<Self::ReservationOrigin, Self::Place>,
+        reserved: &Reserved<Self::ReservationOrigin, Self::MetSegments>,
         replica: &Replica,
-    ) -> impl Future<Output = Result<u32, CopyFailure>>;
+    ) -> impl Future<Output = Result<u32, Unwritten>>;
 }
 
 /// Reserves room for objects of these sizes; a result for each. What is wrong with a key from the beginning is in
@@ -138,8 +138,8 @@ pub async fn start<D: PutSessionDriver>(
         pending.into_iter().for_each(|index| results[index] = Some(Err(Cause::Interrupted.into())));
         abort_begun(driver, keys, &begun, &mut results).await;
     }
-    let lost = || Err(Cause::Superseded { attempts: 0 }.into());
-    results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+    let superseded = || Err(Cause::Superseded { attempts: 0 }.into());
+    results.into_iter().map(|result| result.unwrap_or_else(superseded)).collect()
 }
 
 /// Aborts what a call has begun whose caller hears nothing of it.
@@ -191,7 +191,7 @@ struct Begun {
     full: Vec<usize>,
     /// What got more replicas than all sessions may hold.
     beyond: Vec<usize>,
-    /// For that, memory has to be populated.
+    /// Of what had no room: it comes from memory that is still being populated.
     populating: bool,
 }
 
@@ -217,7 +217,7 @@ async fn begin_round<D: PutSessionDriver>(
         let bytes = sizes[index];
         match slot.kind() {
             put_slot::Kind::Placed => {
-                placed.push(Placed { index, slot });
+                placed.push(PlacedKey { index, slot });
                 continue;
             }
             put_slot::Kind::Full => full.push(index),
@@ -236,7 +236,7 @@ async fn begin_round<D: PutSessionDriver>(
         return Begun::default();
     }
     let (mut aborted, mut begun, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
-    for Placed { index, slot } in placed {
+    for PlacedKey { index, slot } in placed {
         let Some(left) = promise.replicas.checked_sub(slot.replicas.len()) else {
             beyond.push((index, slot.replicas));
             continue;
@@ -245,8 +245,8 @@ async fn begin_round<D: PutSessionDriver>(
         let held = driver.hold(slot.replicas.iter().map(|replica| Rid(replica.rid)).collect());
         let mut sessions = driver.put_sessions();
         // Under their lock: what is lost behind this finds the session among the others.
-        let place = driver.place(&origin, &slot.replicas);
-        let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, place };
+        let met = driver.met_segments(&origin, &slot.replicas);
+        let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, met };
         let lost = reserved.replicas.iter().filter(|replica| driver.is_lost(&reserved, replica));
         let lost = lost.map(|replica| Rid(replica.rid)).collect();
         sessions.give_back(reserved.replicas.len());
@@ -271,13 +271,13 @@ pub async fn write_part<D: PutSessionDriver>(
     driver: &D,
     key: &[u8],
     (offset, len): (u64, u64),
-    write: impl AsyncFn(&Reserved<D::ReservationOrigin, D::Place>, &Replica) -> Result<u32, CopyFailure>,
+    write: impl AsyncFn(&Reserved<D::ReservationOrigin, D::MetSegments>, &Replica) -> Result<u32, Unwritten>,
 ) -> Result<(), StoreError> {
     let began = driver.now();
-    let Part { id, reserved, bad } = loop {
-        let part = driver.put_sessions().begin_part(key, offset, len)?;
-        if let Some(part) = part {
-            break part;
+    let Permit { id, reserved, bad } = loop {
+        let permit = driver.put_sessions().begin_part(key, offset, len)?;
+        if let Some(permit) = permit {
+            break permit;
         }
         if driver.is_interrupted() {
             return Err(Cause::Interrupted.into());
@@ -330,7 +330,7 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
             results[index] = Some(if told == Told::Object { Ok(()) } else { Err(was_aborted()) });
             // Ended as bad, and nothing of them can land any more: no fence has to prove that.
             let is_spoilt = |rid: &Rid| sealed.ended.replicas.iter().any(|ended| ended.rid == rid.0 && !ended.good);
-            let spoilt: Vec<Rid> = open.map(|open| open.untouched()).unwrap_or_default();
+            let spoilt: Vec<Rid> = open.map(|open| open.settled_bad()).unwrap_or_default();
             let spoilt: Vec<Rid> = spoilt.into_iter().filter(is_spoilt).collect();
             if told == Told::Object && !spoilt.is_empty() {
                 driver.abort(&sealed.reserved.origin, spoilt, true).await;
@@ -346,8 +346,8 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
         }
         driver.pause(ASK_AGAIN).await;
     }
-    let lost = || Err(was_aborted());
-    results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+    let aborted = || Err(was_aborted());
+    results.into_iter().map(|result| result.unwrap_or_else(aborted)).collect()
 }
 
 /// What became of a session whose outcome the master was told.
@@ -431,13 +431,13 @@ fn was_aborted() -> StoreError {
 }
 
 /// With the number of its key.
-type Sent<D> = (usize, Sealed<<D as PutDriver>::ReservationOrigin, <D as PutSessionDriver>::Place>);
+type Sent<D> = (usize, Sealed<<D as PutDriver>::ReservationOrigin, <D as PutSessionDriver>::MetSegments>);
 
 /// Has a key take no further part.
 async fn seal<D: PutSessionDriver>(
     driver: &D,
     key: &[u8],
-) -> Result<Sealed<D::ReservationOrigin, D::Place>, StoreError> {
+) -> Result<Sealed<D::ReservationOrigin, D::MetSegments>, StoreError> {
     let id = {
         let mut sessions = driver.put_sessions();
         let open = sessions.find(key)?;
@@ -449,18 +449,18 @@ async fn seal<D: PutSessionDriver>(
         }
         open.id
     };
-    let is_still = wait_for_writes(driver, key, id).await;
+    let is_quiet = wait_for_writes(driver, key, id).await;
     let (reserved, known) = {
         let mut sessions = driver.put_sessions();
         let open = sessions.that(key, id).ok_or_else(meanwhile)?;
         if let State::Over(reason) = &open.state {
             let error = Cause::SessionOver { reason: reason.clone() }.into();
-            if is_still {
+            if is_quiet {
                 sessions.remove(key, id);
             }
             return Err(error);
         }
-        if !is_still && !mutant!(EndsDoNotWaitForWrites) {
+        if !is_quiet && !mutant!(EndsDoNotWaitForWrites) {
             open.reopen();
             if driver.is_interrupted() {
                 return Err(Cause::Interrupted.into());
@@ -493,14 +493,14 @@ async fn seal<D: PutSessionDriver>(
             Ok(read) if *sum.get_or_insert(read) == read => continue,
             Ok(_) => reason = "its replicas differ".to_owned(),
             // Nothing of the replica was the matter.
-            Err(lost) if lost.final_word || driver.is_interrupted() => {
+            Err(unread) if unread.final_word || driver.is_interrupted() => {
                 if let Some(open) = driver.put_sessions().that(key, id) {
                     open.reopen();
                 }
-                return Err(if lost.final_word { lost.error } else { Cause::Interrupted.into() });
+                return Err(if unread.final_word { unread.error } else { Cause::Interrupted.into() });
             }
-            Err(lost) if lost.passing => passing = Some(lost.error),
-            Err(lost) => reason = lost.error.to_string(),
+            Err(unread) if unread.passing => passing = Some(unread.error),
+            Err(unread) => reason = unread.error.to_string(),
         }
         bad.push((Rid(replica.rid), true));
     }
@@ -521,14 +521,14 @@ async fn seal<D: PutSessionDriver>(
     Err(Cause::SessionOver { reason }.into())
 }
 
-/// Whether none is under way any more, once it has waited for that.
+/// Waits until no write of the session is under way. False where that takes too long, or the caller is interrupted.
 async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -> bool {
     let began = driver.now();
     loop {
-        let is_still = driver.put_sessions().that(key, id).is_none_or(|open| open.writing.is_empty());
+        let is_quiet = driver.put_sessions().that(key, id).is_none_or(|open| open.writing.is_empty());
         let is_late = driver.now().saturating_sub(began) > WRITES_TIMEOUT || driver.is_interrupted();
-        if is_still || mutant!(EndsDoNotWaitForWrites) || is_late {
-            return is_still;
+        if is_quiet || mutant!(EndsDoNotWaitForWrites) || is_late {
+            return is_quiet;
         }
         driver.pause(POLL_INTERVAL).await;
     }
@@ -593,14 +593,18 @@ pub async fn abort<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resul
 }
 
 /// Aborts placements, those of a session together.
-pub async fn abort_placements<D: PutSessionDriver>(driver: &D, all: Vec<Aborted<D::ReservationOrigin, D::Place>>) {
+pub async fn abort_placements<D: PutSessionDriver>(
+    driver: &D,
+    all: Vec<Aborted<D::ReservationOrigin, D::MetSegments>>,
+) {
     for settled in [true, false] {
         let of_kind: Vec<_> = all.iter().filter(|aborted| aborted.settled == settled).collect();
         let mut rest = &of_kind[..];
         while let Some(first) = rest.first() {
             let origin = &first.reserved.origin;
-            let of_it = |other: &&&Aborted<D::ReservationOrigin, D::Place>| other.reserved.origin.is_of_session(origin);
-            let replicas = |aborted: &&Aborted<D::ReservationOrigin, D::Place>| aborted.reserved.replicas.len();
+            let of_it =
+                |other: &&&Aborted<D::ReservationOrigin, D::MetSegments>| other.reserved.origin.is_of_session(origin);
+            let replicas = |aborted: &&Aborted<D::ReservationOrigin, D::MetSegments>| aborted.reserved.replicas.len();
             let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(replicas)));
             rest = others;
             let rids = round.iter().flat_map(|aborted| &aborted.reserved.replicas).map(|replica| Rid(replica.rid));

@@ -165,7 +165,7 @@ impl Anchor {
             self.next_try = now;
         }
         if self.is_connected() {
-            self.next_beat = self.next_beat.min(now + interval(context.reach));
+            self.next_beat = self.next_beat.min(now + interval(context.reachability));
             out.push(Output::WaitUntil(self.next_beat));
         } else if now < self.next_try {
             out.push(Output::WaitUntil(self.next_try));
@@ -193,7 +193,7 @@ impl Anchor {
     /// A goodbye that did not arrive is said again over another connection: the process may live on, and what its
     /// session holds would be held as long.
     fn wait_for_leave(&mut self, now: Duration, context: &AnchorContext<'_>, out: &mut Outputs) {
-        if context.reach.silence(now) > SILENCE {
+        if context.reachability.silence(now) > SILENCE {
             self.state = State::Away;
             out.push(Output::HangUp { silent: true });
         }
@@ -206,7 +206,7 @@ impl Anchor {
     pub fn hear(&mut self, now: Duration, message: AnchorDown, context: &mut AnchorContext<'_>, out: &mut Outputs) {
         match message.body {
             Some(anchor_down::Body::Pong(pong)) => {
-                context.reach.pong(now);
+                context.reachability.pong(now);
                 self.facts.retain(|(beat, _)| *beat > pong.number);
                 if context.pins.confirmed(pong.unpin_sequence) {
                     context.sequences.answered(pong.unpin_sequence);
@@ -293,7 +293,7 @@ impl Anchor {
     #[must_use]
     pub fn tell(&mut self, now: Duration, reports: bool, context: &mut AnchorContext<'_>, out: &mut Outputs) -> bool {
         let State::Connected { features } = self.state else { return false };
-        if context.reach.silence(now) > SILENCE {
+        if context.reachability.silence(now) > SILENCE {
             self.state = State::Away;
             out.push(Output::HangUp { silent: true });
             return false;
@@ -327,7 +327,7 @@ impl Anchor {
         let moved = context.progress.moved(now).into_iter().map(|rid| rid.0).collect();
         let beat = Beat { number: self.number, moved, populated, unpin, unpin_sequence };
         out.push(Output::Send(up(anchor_up::Body::Beat(beat))));
-        self.next_beat = now + interval(context.reach);
+        self.next_beat = now + interval(context.reachability);
     }
 
     /// The connection broke. `unsent`: what the driver was to send last and did not, as far as it knows.
@@ -345,8 +345,8 @@ impl Anchor {
     }
 }
 
-fn interval(reach: &Reachability) -> Duration {
-    if reach.is_unreachable() { PING } else { BEAT }
+fn interval(reachability: &Reachability) -> Duration {
+    if reachability.is_unreachable() { PING } else { BEAT }
 }
 
 fn up(body: anchor_up::Body) -> AnchorUp {

@@ -32,7 +32,7 @@ struct Store {
     deaths: Deaths,
     position: LogPosition,
     up: Vec<AnchorUp>,
-    reach: Reachability,
+    reachability: Reachability,
     wants: Wants,
     held: Vec<(SegmentUuid, u16)>,
 }
@@ -52,7 +52,7 @@ impl Store {
             deaths: Deaths::default(),
             position: first.position.unwrap(),
             up: Vec::new(),
-            reach: Reachability::default(),
+            reachability: Reachability::default(),
             wants: Wants::default(),
             held: vec![(UUID, 1), (SegmentUuid([6; 16]), 2)],
         }
@@ -69,7 +69,7 @@ impl Store {
             deaths: &mut self.deaths,
             position: &mut self.position,
             up: &mut self.up,
-            reach: &self.reach,
+            reachability: &self.reachability,
             wants: &self.wants,
         };
         let mut out = Outputs::new();
@@ -143,7 +143,7 @@ impl Store {
     fn reply(&mut self, reply: &HelloReply) -> Outputs {
         let out = self.with(|anchor, now, context, out| anchor.answered(now, reply, context, out)).1;
         if matches!(out.last(), Some(Output::Resumed { .. } | Output::Began)) {
-            self.reach.pong(self.now);
+            self.reachability.pong(self.now);
         }
         out
     }
@@ -235,14 +235,14 @@ fn a_beat_goes_out_at_once_and_then_every_half_second_and_more_often_while_nobod
     assert_eq!(store.tell(), []);
     store.wants.ping();
     assert_eq!(store.beat().number, 2, "a thread wants a pong");
-    store.reach.expired(store.now);
+    store.reachability.expired(store.now);
     let next = store.now + PING;
     assert!(matches!(store.step()[..], [Output::WaitUntil(until)] if until == next));
     store.after(PING).beat();
     let next = store.now + PING;
     assert!(matches!(store.step()[..], [Output::WaitUntil(until)] if until == next));
     store.pong(3);
-    assert!(!store.reach.is_unreachable());
+    assert!(!store.reachability.is_unreachable());
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_beat_renews_what_moves_and_tells_ended_views_until_they_are_confirmed() {
     put.begin_write();
     let era = store.view(Rid(2));
     store.after(BEAT * 20);
-    store.reach.pong(store.now);
+    store.reachability.pong(store.now);
     assert_eq!(store.beat().moved, [9]);
     assert!(store.pins.release(era, Rid(2)));
     let told = store.beat();

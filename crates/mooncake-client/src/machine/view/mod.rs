@@ -30,8 +30,8 @@ pub trait ViewDriver: GetDriver {
     /// The way to a segment.
     type Link;
 
-    /// Holds a pin. Dropped, it has [`Held::end`] done.
-    type Guard: AsMut<Held>;
+    /// Holds a pin. Dropped, it has [`HeldPin::end`] done.
+    type Guard: AsMut<HeldPin>;
 
     /// The bytes of an object where they lie.
     type Mapped;
@@ -53,7 +53,7 @@ pub trait ViewDriver: GetDriver {
     fn pause(&self, time: Duration) -> impl Future<Output = ()>;
 
     /// Holds a pin from now on.
-    fn guard(&self, held: Held) -> Self::Guard;
+    fn guard(&self, held: HeldPin) -> Self::Guard;
 
     /// Has the segments of objects known.
     fn meet(&self, objects: &[Object], numbering: Self::Numbering) -> impl Future<Output = Result<(), StoreError>>;
@@ -85,14 +85,14 @@ pub trait ViewDriver: GetDriver {
 
 /// A pin that this store has taken charge of.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldPin {
     era: u64,
     rid: Rid,
     /// Counted against the bytes that views may hold.
     bytes: u64,
 }
 
-impl Held {
+impl HeldPin {
     /// Its view has ended, or none has come of it: once. True if the anchor should be told.
     pub fn end(&mut self, pins: &mut Pins) -> bool {
         pins.forget_bytes(self.bytes);
@@ -180,7 +180,7 @@ async fn pinned<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Result
         // All of them are held before anything can go wrong with one.
         let guards: Vec<Option<D::Guard>> = objects
             .iter()
-            .map(|object| Some(driver.guard(Held { era, rid: Rid(object.replicas.first()?.rid), bytes: 0 })))
+            .map(|object| Some(driver.guard(HeldPin { era, rid: Rid(object.replicas.first()?.rid), bytes: 0 })))
             .collect();
         driver.meet(&objects, numbering).await?;
         let mut views = Vec::with_capacity(keys.len());

@@ -43,10 +43,10 @@ struct Script {
     arrives_in: Cell<usize>,
 }
 
-struct Guard(Rc<RefCell<Pins>>, Held);
+struct Guard(Rc<RefCell<Pins>>, HeldPin);
 
-impl AsMut<Held> for Guard {
-    fn as_mut(&mut self) -> &mut Held {
+impl AsMut<HeldPin> for Guard {
+    fn as_mut(&mut self) -> &mut HeldPin {
         &mut self.1
     }
 }
@@ -127,7 +127,7 @@ impl ViewDriver for Script {
         }
     }
 
-    fn guard(&self, held: Held) -> Guard {
+    fn guard(&self, held: HeldPin) -> Guard {
         Guard(self.pins.clone(), held)
     }
 

@@ -58,13 +58,13 @@ pub(crate) struct SegmentOwner {
     name: String,
     advertised: Advertised,
     process: ProcessIdentity,
-    state: Mutex<Owner<Arc<Held>>>,
+    state: Mutex<Owner<Arc<LentMemory>>>,
     gone: Condvar,
     work: Sender<Work>,
 }
 
-/// One segment as it is now.
-pub(crate) struct Held {
+/// The memory of one segment as it is now.
+pub(crate) struct LentMemory {
     backing: Backing,
     memory: Arc<SegmentMemory>,
     populated: AtomicU64,
@@ -74,13 +74,13 @@ pub(crate) struct Held {
 }
 
 enum Work {
-    Populate(Arc<Held>),
+    Populate(Arc<LentMemory>),
     /// Sum up a replica that a reader found bad: long work for a large one.
     Recheck(Recheck),
     /// Make and mount another segment in the place of one that is Gone.
     Replace(SegmentId, Backing),
     /// `None`: the owner does not know what is pinned, and punches nothing.
-    GiveBack(Arc<Held>, Option<Pinned>),
+    GiveBack(Arc<LentMemory>, Option<Pinned>),
     End,
 }
 
@@ -162,8 +162,8 @@ impl SegmentOwner {
     /// A segment that this store lends.
     pub fn memory(&self, uuid: SegmentUuid) -> Option<Arc<SegmentMemory>> {
         let state = self.state.lock();
-        let held = state.memories().find(|held| held.memory.uuid() == uuid);
-        held.map(|held| held.memory.clone())
+        let lent = state.memories().find(|lent| lent.memory.uuid() == uuid);
+        lent.map(|lent| lent.memory.clone())
     }
 
     // ------------------------------------------------------- for the anchor
@@ -183,12 +183,12 @@ impl SegmentOwner {
     /// What has been populated since the last question.
     pub fn newly_populated(&self) -> Vec<Populated> {
         let state = self.state.lock();
-        let news = state.memories().filter_map(|held| {
-            let populated = held.populated.load(Ordering::Acquire);
-            (held.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
-                uuid: held.memory.uuid().0.to_vec().into(),
+        let news = state.memories().filter_map(|lent| {
+            let populated = lent.populated.load(Ordering::Acquire);
+            (lent.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
+                uuid: lent.memory.uuid().0.to_vec().into(),
                 bytes: populated,
-                failed: held.stopped_short.load(Ordering::Acquire),
+                failed: lent.stopped_short.load(Ordering::Acquire),
             })
         });
         news.collect()
@@ -196,11 +196,12 @@ impl SegmentOwner {
 
     /// Has the next beat tell the figures once more.
     pub fn report_again(&self) {
-        self.state.lock().memories().for_each(|held| held.reported.store(0, Ordering::Release));
+        self.state.lock().memories().for_each(|lent| lent.reported.store(0, Ordering::Release));
     }
 
     pub fn wants_to_report(&self) -> bool {
-        let news = |held: &Arc<Held>| held.reported.load(Ordering::Acquire) != held.populated.load(Ordering::Acquire);
+        let news =
+            |lent: &Arc<LentMemory>| lent.reported.load(Ordering::Acquire) != lent.populated.load(Ordering::Acquire);
         self.state.lock().memories().any(news)
     }
 
@@ -265,24 +266,24 @@ impl SegmentOwner {
     // ------------------------------------------------------ its own thread
 
     fn run(&self, queue: &Receiver<Work>) {
-        let mut populating: VecDeque<Arc<Held>> = VecDeque::new();
+        let mut populating: VecDeque<Arc<LentMemory>> = VecDeque::new();
         loop {
             let next = match populating.is_empty() {
                 true => queue.recv().map_err(|_| TryRecvError::Disconnected),
                 false => queue.try_recv(),
             };
             match next {
-                Ok(Work::Populate(held)) => populating.push_back(held),
+                Ok(Work::Populate(lent)) => populating.push_back(lent),
                 Ok(Work::Replace(id, backing)) => self.replace_now(id, &backing),
                 Ok(Work::Recheck(recheck)) => self.recheck_now(recheck),
-                Ok(Work::GiveBack(held, pinned)) => {
-                    populating.retain(|other| !Arc::ptr_eq(other, &held));
-                    ready(lending::give_back(self, held.memory.uuid(), &held, pinned.as_ref()));
+                Ok(Work::GiveBack(lent, pinned)) => {
+                    populating.retain(|other| !Arc::ptr_eq(other, &lent));
+                    ready(lending::give_back(self, lent.memory.uuid(), &lent, pinned.as_ref()));
                 }
                 Ok(Work::End) | Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
-                    if let Some(held) = populating.front()
-                        && !self.populate(held, STEP_BYTES)
+                    if let Some(lent) = populating.front()
+                        && !self.populate(lent, STEP_BYTES)
                     {
                         populating.pop_front();
                     }
@@ -293,17 +294,17 @@ impl SegmentOwner {
     }
 
     /// False when there is nothing left to populate.
-    fn populate(&self, held: &Held, step: u64) -> bool {
-        match held.memory.populate_step(step) {
+    fn populate(&self, lent: &LentMemory, step: u64) -> bool {
+        match lent.memory.populate_step(step) {
             Ok(populated) => {
-                held.populated.store(populated, Ordering::Release);
+                lent.populated.store(populated, Ordering::Release);
                 self.control.waker.wake();
-                populated < held.memory.bytes()
+                populated < lent.memory.bytes()
             }
             Err(error) => {
                 tracing::error!(name = self.name, %error, "the segment stays smaller than asked for");
-                held.stopped_short.store(true, Ordering::Release);
-                held.reported.store(0, Ordering::Release);
+                lent.stopped_short.store(true, Ordering::Release);
+                lent.reported.store(0, Ordering::Release);
                 self.control.waker.wake();
                 false
             }
@@ -353,27 +354,27 @@ impl SegmentOwner {
             endpoint: Some(self.endpoint(access_key, unix_socket)),
             tier_file_blocks: 0,
         };
-        let held = Arc::new(Held {
+        let lent = Arc::new(LentMemory {
             backing,
             memory,
             populated: AtomicU64::new(first),
             reported: AtomicU64::new(first),
             stopped_short: AtomicBool::new(false),
         });
-        let (uuid, bytes) = (held.memory.uuid(), held.memory.bytes());
+        let (uuid, bytes) = (lent.memory.uuid(), lent.memory.bytes());
         let mount = Mount { segment: Some(segment), populated: first };
-        ready(lending::mount(self, id, (uuid, held), mount)).map(|id| (id, bytes))
+        ready(lending::mount(self, id, (uuid, lent), mount)).map(|id| (id, bytes))
     }
 }
 
 impl LendingDriver for SegmentOwner {
-    type Memory = Arc<Held>;
+    type Memory = Arc<LentMemory>;
 
     fn now(&self) -> Duration {
         self.control.now()
     }
 
-    fn owner(&self) -> impl DerefMut<Target = Owner<Arc<Held>>> {
+    fn owner(&self) -> impl DerefMut<Target = Owner<Arc<LentMemory>>> {
         self.state.lock()
     }
 
@@ -397,9 +398,9 @@ impl LendingDriver for SegmentOwner {
         self.control.resume_anew();
     }
 
-    fn mounted(&self, uuid: SegmentUuid, held: Arc<Held>) {
+    fn mounted(&self, uuid: SegmentUuid, lent: Arc<LentMemory>) {
         self.server.mounted(uuid, epoch_of(&self.control.position()));
-        let _ = self.work.send(Work::Populate(held));
+        let _ = self.work.send(Work::Populate(lent));
     }
 
     async fn wait_for_pins(&self, uuid: SegmentUuid, until: Duration) {
@@ -407,20 +408,20 @@ impl LendingDriver for SegmentOwner {
         while state.waits_for_pins(uuid) && !self.gone.wait_until(&mut state, until).timed_out() {}
     }
 
-    async fn free(&self, held: &Arc<Held>, pinned: Option<&Pinned>) {
-        if !self.server.remove(held.memory.uuid()) {
+    async fn free(&self, lent: &Arc<LentMemory>, pinned: Option<&Pinned>) {
+        if !self.server.remove(lent.memory.uuid()) {
             tracing::warn!(name = self.name, "a data lane did not end in time; its segment goes anyway");
         }
         // Where the owner does not know what is pinned, unmapping frees what no process maps (docs/safety.md, rule 23).
         if let Some(pinned) = pinned
-            && let Err(error) = held.memory.give_back(pinned)
+            && let Err(error) = lent.memory.give_back(pinned)
         {
             tracing::warn!(name = self.name, %error, "memory not given back before its last user ends");
         }
     }
 
     /// Leaves to the owner's thread what takes long.
-    fn hand_over(&self, out: Vec<Output<Arc<Held>>>) {
+    fn hand_over(&self, out: Vec<Output<Arc<LentMemory>>>) {
         for output in out {
             let work = match output {
                 Output::GiveBack { memory, pinned } => Work::GiveBack(memory, pinned),

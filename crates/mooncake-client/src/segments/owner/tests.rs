@@ -26,9 +26,15 @@ fn alone() -> (Arc<Control>, Arc<SegmentOwner>) {
     (control.clone(), SegmentOwner::prepare(control, ownership).unwrap())
 }
 
-fn held(backing: Backing, memory: SegmentMemory) -> Arc<Held> {
+fn lent(backing: Backing, memory: SegmentMemory) -> Arc<LentMemory> {
     let (populated, reported) = (AtomicU64::new(0), AtomicU64::new(0));
-    Arc::new(Held { backing, memory: Arc::new(memory), populated, reported, stopped_short: AtomicBool::new(false) })
+    Arc::new(LentMemory {
+        backing,
+        memory: Arc::new(memory),
+        populated,
+        reported,
+        stopped_short: AtomicBool::new(false),
+    })
 }
 
 fn rang(control: &Control) -> bool {
@@ -49,8 +55,8 @@ fn refuses(request: &Request) -> Reply {
 
 fn memory_of(client: &Client, uuid: SegmentUuid) -> Arc<SegmentMemory> {
     let state = client.owner().state.lock();
-    let found = state.memories().find(|held| held.memory.uuid() == uuid);
-    found.map(|held| held.memory.clone()).expect("it is held")
+    let found = state.memories().find(|lent| lent.memory.uuid() == uuid);
+    found.map(|lent| lent.memory.clone()).expect("it is held")
 }
 
 /// The segments that the master was asked to mount.
@@ -80,18 +86,18 @@ fn each_step_of_population_is_news_and_so_is_that_it_ends_early() {
     let bytes = 2 << 20;
     std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
     let backing = Backing::File { path: path.clone(), offset: 0, bytes };
-    let held = held(backing.clone(), owner.make(&backing).unwrap());
-    let uuid = held.memory.uuid();
-    owner.state.lock().mount(None, uuid, held.clone());
+    let lent = lent(backing.clone(), owner.make(&backing).unwrap());
+    let uuid = lent.memory.uuid();
+    owner.state.lock().mount(None, uuid, lent.clone());
     assert!(!owner.wants_to_report() && !rang(&control));
-    assert!(owner.populate(&held, 1 << 20), "there is more");
+    assert!(owner.populate(&lent, 1 << 20), "there is more");
     assert!(owner.wants_to_report() && rang(&control));
     let told = |bytes, failed| vec![Populated { uuid: uuid.0.to_vec().into(), bytes, failed }];
     assert_eq!(owner.newly_populated(), told(1 << 20, false));
     assert_eq!((owner.newly_populated(), owner.wants_to_report()), (vec![], false));
     // What is not there cannot be populated.
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
-    assert!(!owner.populate(&held, 1 << 20), "it is over");
+    assert!(!owner.populate(&lent, 1 << 20), "it is over");
     assert!(owner.wants_to_report() && rang(&control));
     assert_eq!(owner.newly_populated(), told(1 << 20, true));
     control.stop();

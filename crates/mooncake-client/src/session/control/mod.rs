@@ -51,7 +51,7 @@ pub(crate) struct Control {
     pub maps_memory: bool,
     /// Time is counted from here on.
     time_origin: Instant,
-    pub reach: Reachability,
+    pub reachability: Reachability,
     pub pins: Mutex<Pins>,
     pub progress: Mutex<Progress>,
     pub sequences: Mutex<Sequences>,
@@ -100,7 +100,7 @@ impl Control {
             lookup_timeout: options.lookup_timeout,
             maps_memory: options.shared_memory,
             time_origin: Instant::now(),
-            reach: Reachability::default(),
+            reachability: Reachability::default(),
             pins: Mutex::default(),
             progress: Mutex::default(),
             sequences: Mutex::default(),
@@ -152,7 +152,7 @@ impl Control {
         // A waiter has looked at the session before this, or waits already.
         drop(self.changes.lock());
         self.changed.notify_all();
-        self.reach.pong(self.now());
+        self.reachability.pong(self.now());
     }
 
     pub fn position(&self) -> LogPosition {
@@ -180,7 +180,7 @@ impl Control {
             deaths: &mut self.deaths.lock(),
             position: &mut self.position.lock(),
             up: &mut self.up.lock(),
-            reach: &self.reach,
+            reachability: &self.reachability,
             wants: &self.wants,
         })
     }
@@ -226,7 +226,7 @@ impl Control {
 
     // ---------------------------------------------------------------- calls
 
-    /// A number for a request that no other one of this store has.
+    /// A number for a request: no other request of this store has it, and so none on its connection.
     pub fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }

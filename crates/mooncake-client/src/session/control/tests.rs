@@ -62,10 +62,10 @@ fn held(master: &Master) -> mpsc::Sender<()> {
 #[test]
 fn a_session_that_goes_on_is_a_word_of_the_master() {
     let control = Control::alone();
-    assert!(!control.reach.expired(Duration::from_secs(1)));
+    assert!(!control.reachability.expired(Duration::from_secs(1)));
     control.set_session(Session::clone(&control.session()));
-    assert!(!control.reach.is_unreachable(), "calls are made again");
-    assert!(control.reach.silence(control.now()) < TIMEOUT);
+    assert!(!control.reachability.is_unreachable(), "calls are made again");
+    assert!(control.reachability.silence(control.now()) < TIMEOUT);
 }
 
 #[test]
@@ -114,14 +114,14 @@ fn whatever_becomes_of_a_call_its_place_is_given_back() {
     for body in [request::Body::Ping(Ping {}), long()] {
         store.ask(body, Duration::from_millis(50)).unwrap_err();
         assert_eq!(control.connections(), (0, 0, 0));
-        control.reach.pong(control.now());
+        control.reachability.pong(control.now());
     }
 
     let release = held(store.master());
     for body in [request::Body::Ping(Ping {}), long()] {
         store.ask(body, Duration::from_millis(50)).unwrap_err();
         assert_eq!(control.connections(), (0, 0, 0), "it was not waited for any longer");
-        control.reach.pong(control.now());
+        control.reachability.pong(control.now());
     }
     drop(release);
 }
@@ -340,7 +340,7 @@ fn a_call_of_a_lost_session_is_made_once_more_in_the_next_one() {
     lost(refusal::Kind::UnknownSession);
     let error = store.ask(request::Body::Ping(Ping {}), Duration::from_millis(120)).unwrap_err();
     assert_eq!((error.kind(), store.master().attached()), (ErrorKind::MasterUnreachable, 3));
-    control.reach.pong(control.now());
+    control.reachability.pong(control.now());
     lost(refusal::Kind::BadRequest);
     let error = store.ping().unwrap_err();
     assert!(!matches!(error.cause(), Cause::MasterUnreachable { .. }) && store.master().attached() == 4, "{error}");
@@ -380,10 +380,10 @@ fn no_more_calls_are_under_way_than_there_are_places_and_long_ones_leave_some_to
         assert_eq!(control.connections(), (CONNECTIONS_MAX, 0, 0));
         let error = store.ask(request::Body::Ping(Ping {}), Duration::from_millis(80)).unwrap_err();
         assert_eq!(store.master().asked().len(), asked + CONNECTIONS_MAX, "{error}");
-        assert!(control.reach.is_unreachable());
+        assert!(control.reachability.is_unreachable());
         let error = store.ping().unwrap_err();
         assert_eq!(store.master().asked().len(), asked + CONNECTIONS_MAX, "{error}");
-        control.reach.pong(control.now());
+        control.reachability.pong(control.now());
         calls.extend((0..3).map(|_| ping()));
         (0..calls.len()).for_each(|_| release.send(()).unwrap());
         calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));

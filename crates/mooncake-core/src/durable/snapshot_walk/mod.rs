@@ -253,7 +253,7 @@ impl Core {
 /// In objects and the like, with keys of a few dozen bytes.
 fn cost(record: &Record) -> usize {
     let things = match record {
-        Record::Replied { reply: Remembered::PutStart(slots), .. } => 1 + slots.len(),
+        Record::Replied { reply: Remembered::PutStart(outcomes), .. } => 1 + outcomes.len(),
         Record::Replied { reply: Remembered::Pin(found), .. } => 1 + found.len(),
         Record::Replied { .. } | Record::CommittedBy { .. } | Record::SegmentMounted { .. } => 4,
         _ => 1,

@@ -216,7 +216,7 @@ impl Core {
             let is_awaited =
                 |key: &[u8]| self.reservations.by_key(key).is_some_and(|slot| self.reservations.get(slot).awaited);
             let keys = &parked.waits.keys;
-            let is_told = keys.iter().any(|hash| self.changes.tells_of(*hash));
+            let is_told = keys.iter().any(|hash| self.news.tells_of(*hash));
             let hears = is_told || parked.entries.iter().any(|(key, _)| is_awaited(key));
             ensure!(
                 keys.is_empty() || hears,

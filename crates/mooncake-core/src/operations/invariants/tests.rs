@@ -77,8 +77,8 @@ impl Pool {
         let origin = self.origin(OWNER);
         let entries = [(key.as_bytes(), SIZE)];
         let started = self.core.put_start(NOW, origin, &entries, config, false, &mut self.fx).unwrap();
-        let PutStarted::Now(slots) = started else { panic!("parked without wait") };
-        let StartOutcome::Placed(replicas) = &slots[0] else { panic!("{slots:?}") };
+        let PutStarted::Now(outcomes) = started else { panic!("parked without wait") };
+        let StartOutcome::Placed(replicas) = &outcomes[0] else { panic!("{outcomes:?}") };
         replicas.to_vec()
     }
 

@@ -10,10 +10,10 @@ use mooncake_wire::{RequestKind, encode_frame};
 use prost::Message;
 
 use crate::connections::Idle;
-use crate::control::connection::{Connection, Ended, Stream};
+use crate::control::connection::{Connection, Stream, WhyClosed};
 use crate::log::LogClosed;
 use crate::machine::removals::{self, Removal};
-use crate::machine::requests::{self, Asked, Change, CountedReply, Outcome, PutStart};
+use crate::machine::requests::{self, Command, CountedReply, Outcome, PutStart, ReadRequest};
 use crate::metrics::Op;
 use crate::removal::{remove_all, remove_matching};
 use crate::shared::Shared;
@@ -34,20 +34,20 @@ pub async fn serve<S: Stream>(
     session: SessionId,
     idle: &Idle,
     connection: &mut Connection<S>,
-) -> Result<(), Ended> {
+) -> Result<(), WhyClosed> {
     let mut out = Vec::new();
     loop {
         let frame = connection.next_frame().await?;
         idle.ends();
         let packing = Duration::from_micros(frame.len() as u64 / PACKED_IN_A_MICROSECOND);
-        let mut request = Request::decode(frame).map_err(|error| Ended::Garbage(error.to_string()))?;
+        let mut request = Request::decode(frame).map_err(|error| WhyClosed::Garbage(error.to_string()))?;
         let call = Call {
             shared,
             session,
             origin: Origin { session, sequence: request.sequence, answered_below: request.answered_below },
         };
         let (id, began) = (request.id, Instant::now());
-        let asked = request.body.as_ref().map(RequestKind::of);
+        let kind = request.body.as_ref().map(RequestKind::of);
         if requests::says_settled(&request) {
             shared.read(|core, _| requests::note_settled(core, session, &request));
         }
@@ -55,7 +55,7 @@ pub async fn serve<S: Stream>(
             Ok(read) => call.reply(read, connection).await?,
             Err(reason) => CountedReply::bad(reason),
         };
-        let body = call.counted(asked, reply);
+        let body = call.counted(kind, reply);
         let copying = Duration::from_micros(bytes_to_copy(&body) / COPIED_IN_A_MICROSECOND);
         if let reply::Body::Refusal(refusal) = &body {
             shared.metrics.refused(refusal);
@@ -63,8 +63,8 @@ pub async fn serve<S: Stream>(
         let over = matches!(&body, reply::Body::Refusal(r) if r.kind() == message::refusal::Kind::UnknownSession);
         out.clear();
         encode_frame(&Reply { id, position: Some(shared.position()), body: Some(body) }, &mut out);
-        if let Some(asked) = asked {
-            shared.metrics.answered(asked, began);
+        if let Some(kind) = kind {
+            shared.metrics.answered(kind, began);
         }
         connection.send(&out).await?;
         if out.capacity() > 256 << 10 {
@@ -96,35 +96,39 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn reply<S: Stream>(&self, asked: Asked<'_>, connection: &mut Connection<S>) -> Result<CountedReply, Ended> {
-        Ok(match asked {
-            Asked::Query(query) => query.run(&**self.shared, self.session),
-            Asked::Change(change) => self.change(change).await?,
-            Asked::PutStart(put) => return self.put_start(put, connection).await,
-            Asked::RemoveAll { force } => match self.removed_before().await? {
+    async fn reply<S: Stream>(
+        &self,
+        request: ReadRequest<'_>,
+        connection: &mut Connection<S>,
+    ) -> Result<CountedReply, WhyClosed> {
+        Ok(match request {
+            ReadRequest::Query(query) => query.run(&**self.shared, self.session),
+            ReadRequest::Command(command) => self.command(command).await?,
+            ReadRequest::PutStart(put) => return self.put_start(put, connection).await,
+            ReadRequest::RemoveAll { force } => match self.removed_before().await? {
                 Some(reply) => reply,
                 None => self.removed(remove_all(self.shared, force, Some(self.origin)).await?).await?,
             },
-            Asked::RemoveMatching { pattern, force } => match self.removed_before().await? {
+            ReadRequest::RemoveMatching { pattern, force } => match self.removed_before().await? {
                 Some(reply) => reply,
                 None => self.removed(remove_matching(self.shared, &pattern, force, self.origin).await?).await?,
             },
         })
     }
 
-    async fn change(&self, change: Change<'_>) -> Result<CountedReply, LogClosed> {
+    async fn command(&self, command: Command<'_>) -> Result<CountedReply, LogClosed> {
         let session = self.session.0;
         let mut unmounted = None;
-        let mounted = match &change {
-            Change::Mount { spec, .. } => Some((spec.name.clone(), spec.bytes)),
-            Change::Unmount { uuid, .. } => {
+        let mounted = match &command {
+            Command::Mount { spec, .. } => Some((spec.name.clone(), spec.bytes)),
+            Command::Unmount { uuid, .. } => {
                 unmounted = self.shared.read(|core, _| {
                     let its = core.segment_of(*uuid);
                     its.map(|view| (view.name.to_owned(), view.bytes, view.used))
                 });
                 None
             }
-            Change::BadReplica(ask) => {
+            Command::BadReplica(ask) => {
                 let (rid, reason, count) = (ask.rid, &ask.reason, 1 + ask.more.len());
                 tracing::warn!(rid, session, reason, count, "a reader found replicas bad; this is the first");
                 None
@@ -132,10 +136,10 @@ impl Call<'_> {
             _ => None,
         };
         let mut outcome =
-            self.shared.apply_async(|core, now, effects| change.run(core, now, self.origin, effects)).await?;
+            self.shared.apply_async(|core, now, effects| command.run(core, now, self.origin, effects)).await?;
         while let Outcome::Closes = outcome {
             tokio::task::yield_now().await;
-            let goes_on = Change::CloseSession;
+            let goes_on = Command::CloseSession;
             outcome =
                 self.shared.apply_async(|core, now, effects| goes_on.run(core, now, self.origin, effects)).await?;
         }
@@ -164,7 +168,7 @@ impl Call<'_> {
         &self,
         put: PutStart<'_>,
         connection: &mut Connection<S>,
-    ) -> Result<CountedReply, Ended> {
+    ) -> Result<CountedReply, WhyClosed> {
         let (sizes, replicas) = (put.sizes, put.config.replica_num as usize);
         let mut parked = None;
         let started = self.shared.apply_async(|core, now, effects| {
@@ -215,9 +219,9 @@ impl Call<'_> {
     }
 
     /// Counts what a request came to.
-    fn counted(&self, asked: Option<RequestKind>, reply: CountedReply) -> reply::Body {
+    fn counted(&self, kind: Option<RequestKind>, reply: CountedReply) -> reply::Body {
         let CountedReply { body, tally } = reply;
-        if let (Some(op), Some(tally)) = (asked.and_then(op_of), tally) {
+        if let (Some(op), Some(tally)) = (kind.and_then(op_of), tally) {
             let metrics = &self.shared.metrics;
             match &body {
                 reply::Body::Remove(_) if op == Op::Remove => metrics.count_items(op, tally.items, tally.failed),
@@ -231,8 +235,8 @@ impl Call<'_> {
 }
 
 /// As what a request is counted.
-fn op_of(asked: RequestKind) -> Option<Op> {
-    Some(match asked {
+fn op_of(kind: RequestKind) -> Option<Op> {
+    Some(match kind {
         RequestKind::Exists | RequestKind::Describe => Op::ExistKey,
         RequestKind::Lookup | RequestKind::Pin => Op::GetReplicaList,
         RequestKind::Unpin => Op::Unpin,

@@ -31,8 +31,8 @@ fn half_full_by() -> (Arc<Shared>, SessionId, (SessionId, Rid)) {
         core.mount(now, origin(1), memory, 8 << 10, effects).unwrap();
         let entries: [(&[u8], u64); 1] = [(b"stuff", 4 << 10)];
         let started = core.put_start(now, origin(2), &entries, &PutConfig::default(), false, effects).unwrap();
-        let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-        let StartOutcome::Placed(placed) = &slots[0] else { panic!("{slots:?}") };
+        let PutStarted::Now(outcomes) = started else { panic!("{started:?}") };
+        let StartOutcome::Placed(placed) = &outcomes[0] else { panic!("{outcomes:?}") };
         (core.open_session(now, spec("w:1"), effects).unwrap(), (owner, placed[0].rid))
     });
     let (session, by) = session.unwrap();
@@ -186,8 +186,8 @@ fn store(shared: &Shared, session: SessionId, keys: impl IntoIterator<Item = Str
             .apply(|core, now, effects| {
                 let entries = [(key.as_bytes(), 10)];
                 let started = core.put_start(now, origin, &entries, &PutConfig::default(), false, effects).unwrap();
-                let PutStarted::Now(slots) = started else { panic!("{started:?}") };
-                let [StartOutcome::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+                let PutStarted::Now(outcomes) = started else { panic!("{started:?}") };
+                let [StartOutcome::Placed(replicas)] = &outcomes[..] else { panic!("{outcomes:?}") };
                 let ended = mooncake_core::Ended {
                     replicas: [(replicas[0].rid, true)].into_iter().collect(),
                     crc32c: 0,

@@ -21,13 +21,13 @@ use super::queries::Query;
 /// Replicas that one message reports.
 const BAD_REPLICAS_MAX: usize = 1_024;
 
-/// A request that makes sense.
+/// A request that was read, and makes sense.
 #[derive(Debug)]
-pub enum Asked<'m> {
+pub enum ReadRequest<'m> {
     /// Changes nothing durable.
     Query(Query<'m>),
-    /// Is through when it was carried out.
-    Change(Change<'m>),
+    /// Is through when it was carried out, in one step.
+    Command(Command<'m>),
     /// Reserves room, and may wait for it.
     PutStart(PutStart<'m>),
     /// Removes every object.
@@ -44,9 +44,10 @@ pub enum Asked<'m> {
     },
 }
 
-/// A change of durable state.
+/// What changes something in one step: a mutation, or what says the same however often it comes and so has no number (a
+/// bad replica, that a tier is mounted or left, the end of a session).
 #[derive(Debug)]
-pub enum Change<'m> {
+pub enum Command<'m> {
     /// Ends puts.
     PutEnd(Vec<Ended>),
     /// Aborts reservations.
@@ -56,9 +57,9 @@ pub enum Change<'m> {
         /// The writer will not touch those extents again.
         writer_done: bool,
     },
-    /// Takes views.
+    /// Takes pins.
     Pin(Vec<&'m [u8]>),
-    /// Gives views back.
+    /// Gives pins back.
     Unpin(Vec<Rid>),
     /// Removes objects.
     Remove {
@@ -120,12 +121,12 @@ pub struct PutStart<'m> {
     wait: bool,
 }
 
-/// What came of a change. [`Outcome::reply`] may be sent once the records that it left are in the log.
+/// What came of a command. [`Outcome::reply`] may be sent once the records that it left are in the log.
 #[derive(Debug)]
 pub enum Outcome {
     /// Per put that was ended.
     PutEnd(Vec<EndOutcome>),
-    /// Per key: what is viewed.
+    /// Per key: what is pinned.
     Pin(Vec<Result<Found, Absent>>),
     /// Per key.
     Remove(Vec<RemoveOutcome>),
@@ -181,7 +182,7 @@ pub fn note_settled(core: &mut Core, session: SessionId, request: &Request) {
 }
 
 /// Reads a request; what is moved out of it is not there any more.
-pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<Asked<'_>, Bad> {
+pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<ReadRequest<'_>, Bad> {
     use request::Body;
     let body = request.body.as_mut().ok_or("this master does not know this request; upgrade it")?;
     let numbered = request.sequence != 0;
@@ -202,54 +203,56 @@ pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<Asked<'_>, Ba
         return Err("a mutation needs a sequence number from 1".to_owned());
     }
     Ok(match body {
-        Body::Exists(ask) => Asked::Query(Query::exists(ask)?),
-        Body::Lookup(ask) => Asked::Query(Query::lookup(ask)?),
-        Body::Describe(ask) => Asked::Query(Query::describe(ask)?),
-        Body::Segments(ask) => Asked::Query(Query::segments(ask)),
-        Body::Ping(_) => Asked::Query(Query::Ping),
-        Body::PutStart(ask) => Asked::PutStart(PutStart::read(ask, soft_pin)?),
-        Body::RemoveAll(ask) => Asked::RemoveAll { force: ask.force },
-        Body::RemoveByRegex(ask) => Asked::RemoveMatching { pattern: Pattern::new(&ask.pattern)?, force: ask.force },
-        Body::PutEnd(ask) => Asked::Change(Change::PutEnd(convert::ended(ask))),
-        Body::Abort(ask) => {
-            Asked::Change(Change::Abort { rids: convert::rids(&ask.rids), writer_done: ask.writer_done })
+        Body::Exists(ask) => ReadRequest::Query(Query::exists(ask)?),
+        Body::Lookup(ask) => ReadRequest::Query(Query::lookup(ask)?),
+        Body::Describe(ask) => ReadRequest::Query(Query::describe(ask)?),
+        Body::Segments(ask) => ReadRequest::Query(Query::segments(ask)),
+        Body::Ping(_) => ReadRequest::Query(Query::Ping),
+        Body::PutStart(ask) => ReadRequest::PutStart(PutStart::read(ask, soft_pin)?),
+        Body::RemoveAll(ask) => ReadRequest::RemoveAll { force: ask.force },
+        Body::RemoveByRegex(ask) => {
+            ReadRequest::RemoveMatching { pattern: Pattern::new(&ask.pattern)?, force: ask.force }
         }
-        Body::Pin(ask) => Asked::Change(Change::Pin(keys(&ask.keys)?)),
-        Body::Unpin(ask) => Asked::Change(Change::Unpin(convert::rids(&ask.rids))),
-        Body::Remove(ask) => Asked::Change(Change::Remove { keys: keys(&ask.keys)?, force: ask.force }),
+        Body::PutEnd(ask) => ReadRequest::Command(Command::PutEnd(convert::ended(ask))),
+        Body::Abort(ask) => {
+            ReadRequest::Command(Command::Abort { rids: convert::rids(&ask.rids), writer_done: ask.writer_done })
+        }
+        Body::Pin(ask) => ReadRequest::Command(Command::Pin(keys(&ask.keys)?)),
+        Body::Unpin(ask) => ReadRequest::Command(Command::Unpin(convert::rids(&ask.rids))),
+        Body::Remove(ask) => ReadRequest::Command(Command::Remove { keys: keys(&ask.keys)?, force: ask.force }),
         Body::ClearReplicas(ask) => {
-            Asked::Change(Change::ClearReplicas { keys: keys(&ask.keys)?, segment: &ask.segment })
+            ReadRequest::Command(Command::ClearReplicas { keys: keys(&ask.keys)?, segment: &ask.segment })
         }
         Body::Mount(ask) => {
             let spec = convert::segment_spec(ask.segment.take())?;
-            Asked::Change(Change::Mount { spec, populated: ask.populated })
+            ReadRequest::Command(Command::Mount { spec, populated: ask.populated })
         }
         Body::Unmount(ask) => {
-            Asked::Change(Change::Unmount { uuid: convert::uuid(&ask.uuid)?, grace_ms: ask.grace_ms })
+            ReadRequest::Command(Command::Unmount { uuid: convert::uuid(&ask.uuid)?, grace_ms: ask.grace_ms })
         }
         Body::BadReplica(ask) => {
             let count = 1 + ask.more.len();
             if count > BAD_REPLICAS_MAX {
                 return Err(format!("{count} bad replicas at a time, the limit is {BAD_REPLICAS_MAX}"));
             }
-            Asked::Change(Change::BadReplica(ask))
+            ReadRequest::Command(Command::BadReplica(ask))
         }
-        Body::TierMount(ask) => Asked::Change(Change::MountTier(Box::new(convert::tier_mount(ask)?))),
-        Body::TierLeave(ask) => Asked::Change(Change::LeaveTier(convert::tier_uuid(&ask.uuid)?)),
+        Body::TierMount(ask) => ReadRequest::Command(Command::MountTier(Box::new(convert::tier_mount(ask)?))),
+        Body::TierLeave(ask) => ReadRequest::Command(Command::LeaveTier(convert::tier_uuid(&ask.uuid)?)),
         Body::TierReclaim(ask) => {
             let keys = unpack_keys(&ask.keys).map_err(bad_keys)?;
             if keys.len() != ask.rids.len() {
                 return Err(format!("{} keys but {} rids", keys.len(), ask.rids.len()));
             }
             let records = keys.zip(convert::rids(&ask.rids)).collect();
-            Asked::Change(Change::Reclaim {
+            ReadRequest::Command(Command::Reclaim {
                 tier: convert::tier_uuid(&ask.tier)?,
                 file: ask.file,
                 records,
                 last: ask.last,
             })
         }
-        Body::CloseSession(_) => Asked::Change(Change::CloseSession),
+        Body::CloseSession(_) => ReadRequest::Command(Command::CloseSession),
     })
 }
 
@@ -288,7 +291,7 @@ impl<'m> PutStart<'m> {
     }
 }
 
-impl Change<'_> {
+impl Command<'_> {
     /// Carries it out.
     pub fn run(self, core: &mut Core, now: Time, origin: Origin, effects: &mut Effects) -> Outcome {
         let done = |items, done: Result<(), Refused>| match done {
@@ -296,51 +299,51 @@ impl Change<'_> {
             Err(refused) => Outcome::Refused(refused, items),
         };
         match self {
-            Change::PutEnd(ended) => match core.put_end(now, origin, &ended, effects) {
+            Command::PutEnd(ended) => match core.put_end(now, origin, &ended, effects) {
                 Ok(outcomes) => Outcome::PutEnd(outcomes),
                 Err(refused) => Outcome::Refused(refused, ended.len()),
             },
-            Change::Abort { rids, writer_done } => {
+            Command::Abort { rids, writer_done } => {
                 done(rids.len(), core.abort(now, origin, &rids, writer_done, effects))
             }
-            Change::Pin(keys) => match core.pin(now, origin, &keys, effects) {
+            Command::Pin(keys) => match core.pin(now, origin, &keys, effects) {
                 Ok(found) => Outcome::Pin(found),
                 Err(refused) => Outcome::Refused(refused, keys.len()),
             },
-            Change::Unpin(rids) => done(rids.len(), core.unpin(now, origin, &rids, effects)),
-            Change::Remove { keys, force } => match core.remove(now, origin, &keys, force, effects) {
+            Command::Unpin(rids) => done(rids.len(), core.unpin(now, origin, &rids, effects)),
+            Command::Remove { keys, force } => match core.remove(now, origin, &keys, force, effects) {
                 Ok(outcomes) => Outcome::Remove(outcomes),
                 Err(refused) => Outcome::Refused(refused, keys.len()),
             },
-            Change::ClearReplicas { keys, segment } => {
+            Command::ClearReplicas { keys, segment } => {
                 match core.clear_replicas(now, origin, &keys, segment, effects) {
                     Ok(outcomes) => Outcome::Remove(outcomes),
                     Err(refused) => Outcome::Refused(refused, keys.len()),
                 }
             }
-            Change::Mount { spec, populated } => match core.mount(now, origin, spec, populated, effects) {
+            Command::Mount { spec, populated } => match core.mount(now, origin, spec, populated, effects) {
                 Ok(number) => Outcome::Mount(number),
                 Err(refused) => Outcome::Refused(refused, 1),
             },
-            Change::Unmount { uuid, grace_ms } => done(1, core.unmount(now, origin, uuid, grace_ms, effects)),
-            Change::BadReplica(first) => {
+            Command::Unmount { uuid, grace_ms } => done(1, core.unmount(now, origin, uuid, grace_ms, effects)),
+            Command::BadReplica(first) => {
                 for bad in std::iter::once(first).chain(&first.more) {
                     core.bad_replica(now, origin.session, &bad.key, Rid(bad.rid), effects);
                 }
                 Outcome::Done(None)
             }
-            Change::MountTier(mount) => match core.mount_tier(now, origin.session, *mount, effects) {
+            Command::MountTier(mount) => match core.mount_tier(now, origin.session, *mount, effects) {
                 Ok(mounted) => Outcome::MountTier(mounted),
                 Err(refused @ (Refused::TierUnknown(_) | Refused::TierSecret(_))) => {
                     Outcome::UnknownTier(refused.to_string())
                 }
                 Err(refused) => Outcome::Refused(refused, 1),
             },
-            Change::LeaveTier(tier) => {
+            Command::LeaveTier(tier) => {
                 core.leave_tier(now, origin.session, tier);
                 Outcome::Done(None)
             }
-            Change::Reclaim { tier, file, records, last } => {
+            Command::Reclaim { tier, file, records, last } => {
                 let verdicts = core.reclaim(now, origin, tier, file, &records, effects);
                 let ended = |verdicts| match last {
                     true => core.reclaimed(origin.session, tier, file).map(|()| verdicts),
@@ -351,7 +354,7 @@ impl Change<'_> {
                     Err(refused) => Outcome::Refused(refused, records.len()),
                 }
             }
-            Change::CloseSession => match core.close_session(now, origin.session, effects) {
+            Command::CloseSession => match core.close_session(now, origin.session, effects) {
                 true => Outcome::Closed,
                 false => Outcome::Closes,
             },

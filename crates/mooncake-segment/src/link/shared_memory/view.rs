@@ -8,7 +8,7 @@ use mooncake_memory::{MappedView, ReadError, Verify};
 use mooncake_os::forked;
 
 use super::Attachment;
-use crate::local::Inside;
+use crate::local::Insider;
 
 /// The bytes of a pinned object, in place, verified when the view was made.
 ///
@@ -24,8 +24,8 @@ pub struct View {
 
 impl View {
     /// A view of this process's own segment.
-    pub(in crate::link) fn local(inside: &Arc<Inside>, bytes: MappedView) -> View {
-        View { bytes, _hold: Hold::Inside(inside.clone()) }
+    pub(in crate::link) fn local(insider: &Arc<Insider>, bytes: MappedView) -> View {
+        View { bytes, _hold: Hold::Insider(insider.clone()) }
     }
 
     /// A view of another process's segment.
@@ -57,7 +57,7 @@ impl Deref for View {
 #[expect(dead_code, reason = "held, and let go of")]
 enum Hold {
     Attached(Attached),
-    Inside(Arc<Inside>),
+    Insider(Arc<Insider>),
 }
 
 #[derive(Debug)]

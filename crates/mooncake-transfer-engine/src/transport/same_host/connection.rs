@@ -338,7 +338,7 @@ impl SameHostConnection {
         let mut pulls = PendingPulls::default();
         for request in requests.iter().filter(|request| !request.local.is_empty()) {
             if self.is_mapped(request, &mut timer)? {
-                self.pull(&mut pulls, &mut timer)?;
+                self.have_pulled(&mut pulls, &mut timer)?;
                 self.copy_mapped(context, request, &mut timer)?;
                 continue;
             }
@@ -348,12 +348,12 @@ impl SameHostConnection {
                 }
                 Opcode::Write => self.add(&mut pulls, request, &mut timer)?,
                 Opcode::Read => {
-                    self.pull(&mut pulls, &mut timer)?;
+                    self.have_pulled(&mut pulls, &mut timer)?;
                     self.read(context, request, &mut timer)?;
                 }
             }
         }
-        self.pull(&mut pulls, &mut timer)
+        self.have_pulled(&mut pulls, &mut timer)
     }
 
     /// Adds a write to what the peer will pull, and has it pull whenever that is enough for one request.
@@ -366,7 +366,7 @@ impl SameHostConnection {
             pulls.bytes += step;
             at += step;
             if pulls.pieces.len() == PIECES_MAX || pulls.bytes == PULL_BYTES_MAX {
-                self.pull(pulls, timer)?;
+                self.have_pulled(pulls, timer)?;
                 timer.check("copying to the peer")?;
             }
         }
@@ -374,7 +374,7 @@ impl SameHostConnection {
     }
 
     /// Has the peer copy out of this process, and waits for its answer.
-    fn pull(&mut self, pulls: &mut PendingPulls, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
+    fn have_pulled(&mut self, pulls: &mut PendingPulls, timer: &mut StallTimer<'_>) -> Result<(), Failure> {
         if pulls.pieces.is_empty() {
             return Ok(());
         }
@@ -494,9 +494,9 @@ impl SameHostConnection {
         };
         let mut into = context.buffers.destination(into);
         let Some(access_page) = &mut self.access_page else { return Err(elsewhere()) };
-        let Some(copy_mapped) = access_page.enter(&self.revision_page, revision, block.id) else { return Ok(false) };
+        let Some(access) = access_page.enter(&self.revision_page, revision, block.id) else { return Ok(false) };
         let copied = context.own_process.pull(from.addr() as u64, &mut into);
-        drop(copy_mapped);
+        drop(access);
         // Memory that can be mapped is no device's, so that it is this end that cannot be copied.
         copied.map_err(|error| Failure::NotCopied { addr, len, there: false, reason: error.to_string() })?;
         if !access_page.is_open() || !self.is_there() {

@@ -34,7 +34,7 @@ struct Block {
 
 impl MappedPeers {
     /// What will be mapped of a peer whose path is looked for.
-    pub(crate) fn meet(&self) -> Arc<MappedPeer> {
+    pub(crate) fn add(&self) -> Arc<MappedPeer> {
         let peer = Arc::default();
         let mut list = self.list.lock();
         list.retain(|other| other.strong_count() > 0);

@@ -24,7 +24,7 @@ use crate::protocol::ids::EngineId;
 use crate::protocol::segment_document::SegmentDocument;
 use crate::request::Request;
 use crate::transport::context::Context;
-use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport, pool_limits};
+use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reach, Transport, pool_limits};
 
 /// After an attempt that failed for the moment there is none for so long.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl SameHost {
     fn path(&self, name: &str, unix: &str, id: EngineId) -> SameHostPath {
         let name: Arc<str> = name.into();
         let stuck_writes = self.stuck_writes.clone();
-        let address = connection::Address::new(name.clone(), unix, id, self.mapped.meet(), stuck_writes.clone());
+        let address = connection::Address::new(name.clone(), unix, id, self.mapped.add(), stuck_writes.clone());
         let (connections, state) = (Pool::new(pool_limits(IN_USE_MAX)), Mutex::new(State::Untried(None)));
         SameHostPath { name, id, address, connections, stuck_writes, state, tried: Condvar::new() }
     }
@@ -83,11 +83,11 @@ impl Transport for SameHost {
         }
     }
 
-    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, _: &Deadline<'_>) -> Result<Reached, EngineError> {
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, _: &Deadline<'_>) -> Result<Reach, EngineError> {
         let socket = if context.options.same_host { socket_of(peer.document) } else { Err("turned off here".into()) };
         Ok(match socket {
-            Ok((unix, id)) => Reached::Path(Box::new(self.path(peer.name, unix, id))),
-            Err(reason) => Reached::Unreachable(reason),
+            Ok((unix, id)) => Reach::Path(Box::new(self.path(peer.name, unix, id))),
+            Err(reason) => Reach::Unreachable(reason),
         })
     }
 

@@ -16,7 +16,7 @@ use crate::protocol::peer_name;
 use crate::protocol::segment_document::{BufferDescriptor, SegmentDocument};
 use crate::request::Request;
 use crate::transport::context::Context;
-use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reached, Transport, pool_limits};
+use crate::transport::{Path, PathError, PathStatus, PeerInfo, Reach, Transport, pool_limits};
 
 /// Requests of so many bytes and more are spread over several connections, if there may be several.
 const STRIPED_BYTES_MIN: u64 = 16 << 20;
@@ -61,16 +61,16 @@ impl Transport for Tcp {
         }));
     }
 
-    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reached, EngineError> {
+    fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reach, EngineError> {
         let Some((host, port)) = peer.document.data_at(peer.host) else {
-            return Ok(Reached::Unreachable(format!("it offers {:?} and no TCP data port", peer.document.protocol)));
+            return Ok(Reach::Unreachable(format!("it offers {:?} and no TCP data port", peer.document.protocol)));
         };
         let addresses = peer_name::resolve(host, port, &context.blocking_pool, deadline)?;
         let striping = context.options.stripes();
         let address = connection::Address::new(peer.name, addresses, peer.document);
         let connections = Pool::new(pool_limits(striping.max(IN_USE_MAX)));
         let stripe_threads = self.stripe_threads.clone();
-        Ok(Reached::Path(Box::new(TcpPath { address, connections, striping, stripe_threads })))
+        Ok(Reach::Path(Box::new(TcpPath { address, connections, striping, stripe_threads })))
     }
 }
 

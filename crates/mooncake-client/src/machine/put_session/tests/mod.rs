@@ -9,7 +9,7 @@ use mooncake_ids::Rid;
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::{Ended, PutSlot, ReplicaOutcome};
 
-use super::book::SESSIONS_MAX;
+use super::book::REPLICAS_HELD_MAX;
 use super::*;
 use crate::machine::filling::tests::{combined, sum_of};
 use crate::machine::progress::Progress;
@@ -123,7 +123,7 @@ impl Pool {
         &self,
         offset: u64,
         bytes: &[u8],
-        fails: impl Fn(u64) -> Option<CopyFailure>,
+        fails: impl Fn(u64) -> Option<Unwritten>,
     ) -> Result<(), StoreError> {
         self.write_of(KEY, offset, bytes, fails).await
     }
@@ -133,11 +133,11 @@ impl Pool {
         key: &[u8],
         offset: u64,
         bytes: &[u8],
-        fails: impl Fn(u64) -> Option<CopyFailure>,
+        fails: impl Fn(u64) -> Option<Unwritten>,
     ) -> Result<(), StoreError> {
         write_part(self, key, (offset, bytes.len() as u64), async |reserved, replica| {
-            if let Some(lost) = fails(replica.rid) {
-                return Err(lost);
+            if let Some(unwritten) = fails(replica.rid) {
+                return Err(unwritten);
             }
             while self.is_still.get() {
                 self.pause(POLL_INTERVAL).await;
@@ -163,13 +163,8 @@ impl Pool {
     }
 }
 
-fn lost(settled: bool) -> CopyFailure {
-    CopyFailure {
-        error: Cause::Transfer("the owner is gone".into()).into(),
-        final_word: false,
-        passing: false,
-        settled,
-    }
+fn unwritten(settled: bool) -> Unwritten {
+    Unwritten { error: Cause::Transfer("the owner is gone".into()).into(), final_word: false, passing: false, settled }
 }
 
 /// Once later.
@@ -225,11 +220,11 @@ impl PutDriver for Pool {
         Ok((indices.iter().map(slot).collect(), Session(1)))
     }
 
-    async fn meet(&self, _: &Session, _: &[Placed]) -> Result<(), StoreError> {
+    async fn meet(&self, _: &Session, _: &[PlacedKey]) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn write_all(&self, _: &Session, _: &[Placed]) -> (Vec<Result<Written, CopyFailure>>, bool) {
+    async fn write_all(&self, _: &Session, _: &[PlacedKey]) -> (Vec<Result<Written, Unwritten>>, bool) {
         unreachable!("sessions write by parts")
     }
 
@@ -260,18 +255,18 @@ impl PutDriver for Pool {
 }
 
 impl PutSessionDriver for Pool {
-    type Place = ();
+    type MetSegments = ();
     const COMBINE: Combine = combined;
 
     fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Session, ()>> {
         RefMut::map(self.sessions.borrow_mut(), |sessions| sessions)
     }
 
-    fn hold(&self, rids: Vec<Rid>) -> Arc<Held> {
+    fn hold(&self, rids: Vec<Rid>) -> Arc<HeldReservations> {
         self.progress.borrow_mut().hold(self.now.get(), rids)
     }
 
-    fn place(&self, _: &Session, _: &[Replica]) {}
+    fn met_segments(&self, _: &Session, _: &[Replica]) {}
 
     fn is_lost(&self, _: &Reserved<Session, ()>, replica: &Replica) -> bool {
         self.lost.borrow().contains(&replica.rid)
@@ -288,13 +283,13 @@ impl PutSessionDriver for Pool {
         left == 0
     }
 
-    async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, CopyFailure> {
+    async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, Unwritten> {
         self.read_back.borrow_mut().push(replica.rid);
         if self.unread.get() == replica.rid && self.interrupts.get() {
-            return Err(CopyFailure { error: Cause::Interrupted.into(), final_word: true, ..lost(true) });
+            return Err(Unwritten { error: Cause::Interrupted.into(), final_word: true, ..unwritten(true) });
         }
         if self.unread.get() == replica.rid {
-            return Err(CopyFailure { passing: true, ..lost(true) });
+            return Err(Unwritten { passing: true, ..unwritten(true) });
         }
         Ok(sum_of(&self.memory.borrow()[&replica.rid]))
     }
@@ -500,15 +495,15 @@ fn a_session_whose_segments_are_gone_is_over_and_keeps_its_key_and_its_room_from
     assert!(is_over(pool.fill(2, b"c")) && is_over(pool.abort()));
     assert!(refusal(pool.abort()).contains("no put session"), "it is told once");
     // As many as there may be, of which nobody asks again.
-    let names: Vec<[u8; 8]> = (0..SESSIONS_MAX as u64).map(u64::to_le_bytes).collect();
+    let names: Vec<[u8; 8]> = (0..REPLICAS_HELD_MAX as u64).map(u64::to_le_bytes).collect();
     let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
     let start_all = || pool.start(&keys, 3).into_iter().filter(Result::is_ok).count();
-    assert_eq!(start_all(), SESSIONS_MAX);
+    assert_eq!(start_all(), REPLICAS_HELD_MAX);
     assert!(matches!(pool.start(&[KEY], 3).remove(0).unwrap_err().cause(), Cause::NoSpace { .. }));
     assert!(pool.sessions.borrow_mut().segment_gone(|_, _| true).is_empty(), "they have reserved nothing elsewhere");
     pool.start(&[KEY], 3).remove(0).unwrap();
     pool.abort().unwrap();
-    assert_eq!(start_all(), SESSIONS_MAX, "of the same keys");
+    assert_eq!(start_all(), REPLICAS_HELD_MAX, "of the same keys");
 }
 
 #[test]
@@ -539,7 +534,7 @@ fn a_session_whose_last_segment_goes_while_it_is_ended_is_over() {
         while pool.is_still.get() {
             pool.pause(POLL_INTERVAL).await;
         }
-        Err(CopyFailure { passing: true, ..lost(true) })
+        Err(Unwritten { passing: true, ..unwritten(true) })
     }));
     let mut ending = pin!(end(&pool, &[KEY]));
     let context = &mut Context::from_waker(Waker::noop());
@@ -572,7 +567,7 @@ fn an_end_that_comes_too_late_is_one_that_was_done_where_its_key_says_so() {
 fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over() {
     let pool = Pool::with_session(6, 2);
     pool.fill(0, b"abc").unwrap();
-    ready(pool.write(3, b"def", |rid| (rid == 2).then(|| lost(true)))).unwrap();
+    ready(pool.write(3, b"def", |rid| (rid == 2).then(|| unwritten(true)))).unwrap();
     pool.end().unwrap();
     let outcomes: Vec<bool> = pool.ended.borrow()[0].replicas.iter().map(|outcome| outcome.good).collect();
     assert_eq!((outcomes, &pool.aborted.borrow()[..]), (vec![false, true], &[(vec![2], true)][..]));
@@ -580,7 +575,7 @@ fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over
     for settled in [true, false] {
         let pool = Pool::with_session(6, 2);
         pool.fill(0, b"abc").unwrap();
-        assert!(is_over(ready(pool.write(3, b"def", |_| Some(lost(settled))))));
+        assert!(is_over(ready(pool.write(3, b"def", |_| Some(unwritten(settled))))));
         assert_eq!(*pool.aborted.borrow(), [(vec![2, 4], settled)], "its key is free at once");
         assert!(is_over(pool.fill(0, b"abc")) && is_over(pool.end()));
         assert!(pool.ended.borrow().is_empty());
@@ -594,8 +589,8 @@ fn a_copy_that_one_of_two_writes_at_a_time_may_still_touch_is_not_told_as_one_th
         let pool = Pool::with_session(6, 2);
         pool.is_still.set(true);
         let context = &mut Context::from_waker(Waker::noop());
-        let mut first = pin!(pool.write(0, b"abc", |rid| (rid == 2).then(|| lost(settled[0]))));
-        let mut second = pin!(pool.write(3, b"def", |rid| (rid == 2).then(|| lost(settled[1]))));
+        let mut first = pin!(pool.write(0, b"abc", |rid| (rid == 2).then(|| unwritten(settled[0]))));
+        let mut second = pin!(pool.write(3, b"def", |rid| (rid == 2).then(|| unwritten(settled[1]))));
         assert!(first.as_mut().poll(context).is_pending() && second.as_mut().poll(context).is_pending());
         pool.is_still.set(false);
         assert!(matches!(first.as_mut().poll(context), Poll::Ready(Ok(()))));
@@ -611,7 +606,7 @@ fn a_write_that_comes_when_what_was_reserved_has_lapsed_says_so() {
     for (after, lapsed) in [(599, false), (620, true)] {
         let pool = Pool::with_session(3, 1);
         pool.now.set(pool.now.get() + Duration::from_secs(after));
-        let error = ready(pool.write(0, b"abc", |_| Some(lost(true)))).unwrap_err().to_string();
+        let error = ready(pool.write(0, b"abc", |_| Some(unwritten(true)))).unwrap_err().to_string();
         assert!(error.contains("after ten minutes") == lapsed && error.contains("the owner is gone"), "{error}");
     }
 }
@@ -620,7 +615,7 @@ fn a_write_that_comes_when_what_was_reserved_has_lapsed_says_so() {
 fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
     let pool = Pool::with_session(3, 2);
     pool.fill(0, b"abc").unwrap();
-    let fault = |settled| CopyFailure { error: Cause::Interrupted.into(), final_word: true, passing: false, settled };
+    let fault = |settled| Unwritten { error: Cause::Interrupted.into(), final_word: true, passing: false, settled };
     let outcome = ready(pool.write(1, b"BC", |rid| (rid == 4).then(|| fault(true))));
     assert!(matches!(outcome.unwrap_err().cause(), Cause::Interrupted));
     assert!(refusal(pool.end()).contains("bytes 1 to 3 of 3"), "its replicas may differ there");
@@ -635,14 +630,14 @@ fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
 
 #[test]
 fn what_passes_ends_no_session_and_is_made_good_by_the_same_once_more() {
-    let passing = |settled| CopyFailure { passing: true, ..lost(settled) };
+    let passing = |settled| Unwritten { passing: true, ..unwritten(settled) };
     let pool = Pool::with_session(6, 2);
     pool.fill(0, b"abc").unwrap();
     // Of one replica nothing can come any more, and the other one is to be written in a moment.
-    let outcome = ready(pool.write(3, b"def", |rid| Some(if rid == 2 { lost(true) } else { passing(true) })));
+    let outcome = ready(pool.write(3, b"def", |rid| Some(if rid == 2 { unwritten(true) } else { passing(true) })));
     assert!(matches!(outcome.unwrap_err().cause(), Cause::Transfer(_)));
     assert!(refusal(pool.end()).contains("bytes 3 to 6 of 6"));
-    ready(pool.write(3, b"def", |rid| (rid == 2).then(|| lost(true)))).unwrap();
+    ready(pool.write(3, b"def", |rid| (rid == 2).then(|| unwritten(true)))).unwrap();
     pool.fill(1, b"BC").unwrap();
     pool.unread.set(4);
     assert!(matches!(pool.end().unwrap_err().cause(), Cause::Transfer(_)), "it is not known what is there");
@@ -747,7 +742,7 @@ fn an_end_or_an_abort_touches_no_session_that_its_key_was_given_since() {
     pool.replicas.set(2);
     pool.start(&[KEY], 6).remove(0).unwrap();
     pool.is_still.set(false);
-    ready(pool.write(0, b"ghi", |rid| (rid == 6).then(|| lost(true)))).unwrap();
+    ready(pool.write(0, b"ghi", |rid| (rid == 6).then(|| unwritten(true)))).unwrap();
     pool.is_still.set(true);
     let mut part = pin!(pool.write(3, b"jkl", |_| None));
     assert!(part.as_mut().poll(context).is_pending());
@@ -768,7 +763,7 @@ fn an_end_or_an_abort_touches_no_session_that_its_key_was_given_since() {
             while pool.is_still.get() {
                 pool.pause(POLL_INTERVAL).await;
             }
-            Err(lost(false))
+            Err(unwritten(false))
         }));
         assert!(fails.as_mut().poll(context).is_pending());
         let mut call = pin!(async { if ends { end(&pool, &[KEY]).await } else { abort(&pool, &[KEY]).await } });
@@ -809,26 +804,26 @@ fn no_request_names_more_copies_than_keys_of_one_each() {
 fn sessions_hold_no_more_copies_than_the_beat_renews_in_time() {
     let pool = Pool::new();
     pool.replicas.set(8);
-    let names: Vec<Vec<u8>> = (0..SESSIONS_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
+    let names: Vec<Vec<u8>> = (0..REPLICAS_HELD_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     let last = pool.start(&keys, 3).pop().unwrap();
     assert!(matches!(last.unwrap_err().cause(), Cause::NoSpace { .. }));
     assert!(ready(abort(&pool, &keys[..1])).remove(0).is_ok());
-    assert!(pool.start(&keys[SESSIONS_MAX / 8..], 3).remove(0).is_ok());
+    assert!(pool.start(&keys[REPLICAS_HELD_MAX / 8..], 3).remove(0).is_ok());
     let (mut renewed, began) = (BTreeSet::new(), pool.now.get());
     for beat in 0..40 {
         renewed.extend(pool.progress.borrow_mut().moved(began + Duration::from_millis(500 * beat)));
     }
-    assert_eq!(renewed.len(), SESSIONS_MAX, "within twenty seconds");
+    assert_eq!(renewed.len(), REPLICAS_HELD_MAX, "within twenty seconds");
 }
 
 #[test]
 fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may() {
     let pool = Pool::new();
     pool.replicas.set(8);
-    let names: Vec<Vec<u8>> = (0..SESSIONS_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
+    let names: Vec<Vec<u8>> = (0..REPLICAS_HELD_MAX / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-    let (first, others) = keys.split_at(SESSIONS_MAX / 16);
+    let (first, others) = keys.split_at(REPLICAS_HELD_MAX / 16);
     pool.stands.set(true);
     let (some, rest) = (vec![3; first.len()], vec![3; others.len()]);
     let mut one = pin!(start(&pool, first, &some, first.iter().map(|_| None).collect()));
@@ -841,9 +836,9 @@ fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may
     let last = other.pop().unwrap().unwrap_err().to_string();
     assert!(one.iter().chain(&other).all(Result::is_ok), "{last}");
     let own = other.len() * 8;
-    assert!(
-        last.contains(&format!("hold {SESSIONS_MAX} copies of objects, {own} of them by this call, and all may hold"))
-    );
+    assert!(last.contains(&format!(
+        "hold {REPLICAS_HELD_MAX} copies of objects, {own} of them by this call, and all may hold"
+    )));
     // What came to nothing is given back.
     ready(abort(&pool, first));
     pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Busy, 0); first.len()]);
@@ -854,9 +849,9 @@ fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may
 #[test]
 fn copies_that_no_client_is_there_for_refuse_no_key() {
     let pool = Pool::new();
-    let names: Vec<Vec<u8>> = (0..SESSIONS_MAX + 2).map(|number| number.to_string().into_bytes()).collect();
+    let names: Vec<Vec<u8>> = (0..REPLICAS_HELD_MAX + 2).map(|number| number.to_string().into_bytes()).collect();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-    let (most, beyond) = keys.split_at(SESSIONS_MAX - 1);
+    let (most, beyond) = keys.split_at(REPLICAS_HELD_MAX - 1);
     pool.replicas.set(64);
     pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Placed, 1); most.len()]);
     let started = pool.start(most, 3);
@@ -872,7 +867,7 @@ fn copies_that_no_client_is_there_for_refuse_no_key() {
     assert_eq!(aborted, [2]);
     pool.slots.borrow_mut().push((put_slot::Kind::Placed, 1));
     assert_eq!(pool.start(beyond, 3).iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false]);
-    assert_eq!((pool.sessions.borrow().replicas, pool.sessions.borrow().promised), (SESSIONS_MAX, 0));
+    assert_eq!((pool.sessions.borrow().replicas, pool.sessions.borrow().promised), (REPLICAS_HELD_MAX, 0));
 }
 
 #[test]

@@ -455,8 +455,8 @@ impl Busy {
                     let entries = [(key.as_bytes(), GRANULE)];
                     core.put_start(Time(1), origin, &entries, &PutConfig::default(), false, fx)
                 });
-                if let Ok(PutStarted::Now(slots)) = started
-                    && let [StartOutcome::Placed(replicas)] = &slots[..]
+                if let Ok(PutStarted::Now(outcomes)) = started
+                    && let [StartOutcome::Placed(replicas)] = &outcomes[..]
                     && self.roll(4) > 0
                 {
                     let replicas = replicas.iter().map(|replica| (replica.rid, true)).collect();

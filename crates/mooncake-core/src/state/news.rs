@@ -1,4 +1,4 @@
-//! What may have come to help requests that wait.
+//! News that may help requests that wait.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,9 +6,9 @@ use crate::state::reservation::ReservationSlot;
 use crate::state::waiting_put::Position;
 use mooncake_ids::SessionId;
 
-/// What may have come to help requests that wait, and has not been passed on to all of them.
+/// What may help requests that wait, and has not been passed on to all of them.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct News {
     /// Keys that changed hands with their hashes, and how far the line of those that wait for each has been gone
     /// through.
     pub keys: VecDeque<(Box<[u8]>, u64, Option<Position>)>,
@@ -23,7 +23,7 @@ pub(crate) struct Changes {
     pub cap_raised: bool,
     /// Sessions that have less unfinished than before, and how far the line of each has been gone through since.
     pub uncapped: BTreeMap<SessionId, Option<Position>>,
-    pub held: Pass<(u32, Position)>,
+    pub unattainable: Pass<(u32, Position)>,
     /// The most that eviction alone can gain in a segment where it has become more.
     pub attainable: u32,
     pub same_call: Pass<Position>,
@@ -55,12 +55,12 @@ impl<P: Copy> Pass<P> {
     }
 }
 
-impl Changes {
+impl News {
     /// Nothing is left to be passed on.
     pub fn is_empty(&self) -> bool {
         let keys = self.keys.is_empty() && self.yielding.is_empty();
         let uncapped = self.cap_raised || !self.uncapped.is_empty();
-        keys && !self.room && !uncapped && !self.held.begun && !self.same_call.begun
+        keys && !self.room && !uncapped && !self.unattainable.begun && !self.same_call.begun
     }
 
     /// Whether those that wait for a key are yet to hear of it.

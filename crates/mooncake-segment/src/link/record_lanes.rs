@@ -21,17 +21,17 @@ const IDLE_MAX: usize = 8;
 
 /// Lanes of one process to the owners of tiers.
 #[derive(Debug)]
-pub struct RecordLinks {
+pub struct RecordLanes {
     options: LinkOptions,
     process: ProcessIdentity,
     idle: Mutex<HashMap<SegmentUuid, Vec<(Lane, Instant)>>>,
     reads: AtomicU64,
 }
 
-impl RecordLinks {
+impl RecordLanes {
     /// None yet.
-    pub fn new(options: LinkOptions, process: ProcessIdentity) -> RecordLinks {
-        RecordLinks { options, process, idle: Mutex::default(), reads: AtomicU64::new(0) }
+    pub fn new(options: LinkOptions, process: ProcessIdentity) -> RecordLanes {
+        RecordLanes { options, process, idle: Mutex::default(), reads: AtomicU64::new(0) }
     }
 
     /// Fills the pieces with bytes of a record from one on. The owner proves each of them; with `crc` all of them
