@@ -521,6 +521,19 @@ def test_a_store_of_a_program_keeps_a_tier_leaves_it_and_its_reads_are_counted(t
     keeper.close()
 
 
+def test_lmcaches_storage_root_dir_is_a_folder_of_a_tier(tiered, tmp_path, monkeypatch):
+    from mooncake.store import MooncakeDistributedStore
+
+    pool, _ = tiered()
+    path = tmp_path / "of-lmcache"
+    monkeypatch.setenv("MOONCAKE_STORAGE_ROOT_DIR", str(path))
+    store = MooncakeDistributedStore()
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", pool.master.addr) == 0
+    wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 2)
+    assert len(list(path.glob("mooncake-*"))) == 1
+    store.close()
+
+
 def test_what_was_in_memory_alone_is_on_the_disk_when_its_store_has_closed(tiered, tmp_path):
     pool, _ = tiered(master_flags=["--offload_on_evict"])
     store = pool.store()

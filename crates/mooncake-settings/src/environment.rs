@@ -95,6 +95,12 @@ pub const VARIABLES: &[Setting] = &[
         "most bytes that the tiers of all processes below one path take of the disk together; 0: no such limit",
     ),
     Setting::supported(
+        "MOONCAKE_STORAGE_ROOT_DIR",
+        Type::Text,
+        "",
+        "folder of a store's tier, which it keeps then (LMCache's `storage_root_dir`)",
+    ),
+    Setting::supported(
         "MOONCAKE_OFFLOAD_CLOSE_SECONDS",
         Type::U32,
         "5",

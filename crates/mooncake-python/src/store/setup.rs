@@ -66,7 +66,9 @@ impl Setup {
         options.global_segment_size = self.global_segment_size;
         options.local_buffer_size = self.local_buffer_size;
         options.interrupted = Some(Arc::new(interrupt::requested));
-        match self.tier {
+        // LMCache's `storage_root_dir` comes as this variable.
+        let of_lmcache = std::env::var("MOONCAKE_STORAGE_ROOT_DIR").ok().filter(|path| !path.is_empty());
+        match self.tier.or(of_lmcache) {
             Some(path) => options.with_tier(&path),
             None => Ok(options),
         }

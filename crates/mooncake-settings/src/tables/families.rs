@@ -90,7 +90,6 @@ pub(crate) const FAMILIES: &[(&str, &str)] = &[
     ("MOONCAKE_OFFLOAD_*", SSD),
     ("MOONCAKE_OFFSET_*", SSD),
     ("MOONCAKE_SCANMETA_*", SSD),
-    ("MOONCAKE_STORAGE_ROOT_DIR", SSD),
     ("MOONCAKE_USE_URING", SSD),
     ("MOONCAKE_DFS_*", FILES),
     ("MOONCAKE_DISTRIBUTED_*", FILES),
