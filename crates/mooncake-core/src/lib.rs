@@ -94,8 +94,8 @@ pub use operations::stats::Stats;
 pub use operations::tiers::{TierMount, TierMounted, TierView};
 pub use record::{Record, RecordRef};
 pub use request::{
-    EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,
-    RemoveOutcome, Resumed, SegmentSpec, SessionSpec, Sight, TierSpec, Verdict,
+    Claim, EndOutcome, Ended, Found, Inherited, Keep, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted,
+    Refused, Remembered, RemoveOutcome, Resumed, SegmentSpec, SessionSpec, Sight, TierSpec, Verdict,
 };
 pub use slab::{Link, Links, List};
 pub use state::counters::Counters;
