@@ -95,8 +95,8 @@ pub use operations::stats::Stats;
 pub use operations::tiers::{TierMount, TierMounted, TierState, TierView};
 pub use record::{Record, RecordRef};
 pub use request::{
-    EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutStarted, Refused, Remembered, RemoveOutcome,
-    Resumed, SegmentSpec, SessionSpec, Sight, StartOutcome, TierSpec, Verdict,
+    Claim, EndOutcome, Ended, Found, Inherited, Keep, Origin, PinKind, Populated, PutConfig, PutStarted, Refused,
+    Remembered, RemoveOutcome, Resumed, SegmentSpec, SessionSpec, Sight, StartOutcome, TierSpec, Verdict,
 };
 pub use slab::{Link, Links, List};
 pub use state::counters::Counters;

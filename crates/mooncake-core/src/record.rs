@@ -296,6 +296,26 @@ pub enum Record<K = Box<[u8]>> {
         /// The replica.
         rid: Rid,
     },
+    /// The end of a session's process is not its end from now on.
+    SessionKept {
+        /// The session.
+        session: SessionId,
+        /// For how long. 0: it is kept no more.
+        ms: u64,
+        /// What its heir shows.
+        secret: [u8; 16],
+        /// An heir's turn is higher.
+        turn: u64,
+    },
+    /// An heir has a segment's memory. Nothing is placed there before it obeys the epoch.
+    SegmentMoved {
+        /// Its number.
+        number: SegmentNo,
+        /// Its owner from now on.
+        session: SessionId,
+        /// How peers reach that: the shell's business, kept verbatim.
+        endpoint: Vec<u8>,
+    },
 }
 
 /// A key is written as a whole. As the sequence of numbers that it else is, each byte of it would be a call.

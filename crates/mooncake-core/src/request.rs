@@ -240,6 +240,37 @@ pub struct SessionSpec {
     pub process: Vec<u8>,
 }
 
+/// A session's memory is to outlive its process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// For how long without an heir. 0: no more.
+    pub ms: u64,
+    /// What an heir shows. Random, from the first owner; only those that have the memory know it.
+    pub secret: [u8; 16],
+    /// That of the claim by which this session has the memory, 0 if it made it.
+    pub turn: u64,
+}
+
+/// What an heir shows for memory that it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// See [`Keep`].
+    pub secret: [u8; 16],
+    /// Higher than that of every hello of an earlier owner of this memory, and of earlier ones of its own.
+    pub turn: u64,
+    /// The segments, each with how peers reach it.
+    pub segments: Vec<(SegmentUuid, Vec<u8>)>,
+}
+
+/// What an heir is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inherited {
+    /// Its session.
+    pub session: SessionId,
+    /// Those of its segments that are Gone: they must not be mounted again.
+    pub gone: Vec<SegmentUuid>,
+}
+
 /// What a session is told when it comes back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resumed {
@@ -315,6 +346,12 @@ pub enum Refused {
     /// The operator wants none.
     #[error("the master takes no tiers: it was started with --enable_offload=false")]
     TiersNotAllowed,
+    /// An heir's claim to memory that is not kept, or not for it.
+    #[error("none of these segments is kept for an heir with that secret on this boot; mount new memory")]
+    NotKept,
+    /// An heir's claim that was sent before another one.
+    #[error("claim {0} comes behind claim {1} to the same memory")]
+    OldClaim(u64, u64),
 }
 
 /// A remembered reply to a mutation.
@@ -332,7 +369,7 @@ pub enum Remembered {
     RemoveAll(u64),
     /// Of `mount` and `mount_tier`.
     Mount(SegmentNo),
-    /// Of abort, unpin, unmount.
+    /// Of abort, unpin, unmount, keep.
     Done,
     /// It was refused.
     Refused(Refused),

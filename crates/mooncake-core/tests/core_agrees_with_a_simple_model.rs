@@ -10,8 +10,8 @@ mod pool;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, EndOutcome, Ended, Extent, Origin, PinKind, Populated, Push, PutConfig, PutStarted, Record, RemoveOutcome,
-    Replica, SegmentNo, SegmentState, StartOutcome, Ticket, Time,
+    Config, EndOutcome, Ended, Extent, Inherited, Origin, PinKind, Populated, Push, PutConfig, PutStarted, Record,
+    RemoveOutcome, Replica, SegmentNo, SegmentState, StartOutcome, Ticket, Time,
 };
 use mooncake_ids::{GRANULE, Rid, SessionId};
 use pool::{KIB, Pool, Taken, durable, plain, replayed, uuid};
@@ -35,6 +35,8 @@ enum Step {
     AnchorLost(usize),
     Resume(usize),
     Over(usize),
+    Keep { session: usize, ms: u64 },
+    Claim { session: usize, all: bool },
     Open,
     Mount { session: usize, granules: u64, populated: u64 },
     Unmount { nth: usize, grace_ms: u64 },
@@ -75,6 +77,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => session.clone().prop_map(Step::AnchorLost),
         2 => session.clone().prop_map(Step::Resume),
         1 => session.clone().prop_map(Step::Over),
+        2 => (session.clone(), 0..4u64).prop_map(|(session, s)| Step::Keep { session, ms: s * 700 }),
+        2 => (session.clone(), prop::bool::weighted(0.9)).prop_map(|(session, all)| Step::Claim { session, all }),
         1 => Just(Step::Open),
         3 => (session.clone(), 4..40u64, 0..40u64)
             .prop_map(|(session, granules, populated)| Step::Mount { session, granules, populated }),
@@ -159,6 +163,9 @@ struct World {
     /// Keys whose value is being replaced, by the first rid of the replacement.
     replacing: BTreeMap<Rid, Vec<u8>>,
     gone: BTreeSet<SegmentNo>,
+    kept: BTreeSet<SessionId>,
+    /// Their heirs have yet to take the epoch.
+    inherited: BTreeSet<SegmentNo>,
     /// The step is one that takes values whatever holds them.
     removing: bool,
     seen: usize,
@@ -185,6 +192,8 @@ impl World {
             ended: BTreeMap::new(),
             replacing: BTreeMap::new(),
             gone: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            inherited: BTreeSet::new(),
             removing: false,
             seen: 0,
             crc: 0,
@@ -216,6 +225,8 @@ impl World {
                         self.replacing.insert(replicas[0].rid, key.to_vec());
                     }
                     let key = String::from_utf8(key.to_vec()).unwrap();
+                    let is_closed = |replica: &Replica| self.inherited.contains(&replica.extent.segment);
+                    assert!(!replicas.iter().any(is_closed), "{key} is placed where earlier writers may still write");
                     self.reserved.insert(replicas[0].rid, (key, *size, replicas.to_vec()));
                 }
                 Record::Committed { reservation, good, crc32c } => {
@@ -265,6 +276,10 @@ impl World {
                     }
                     self.model.retain(|_, value| !value.replicas.is_empty());
                 }
+                Record::SessionKept { session, ms: 0, .. } => _ = self.kept.remove(session),
+                Record::SessionKept { session, .. } => _ = self.kept.insert(*session),
+                Record::SegmentMoved { number, .. } => _ = self.inherited.insert(*number),
+                Record::SegmentTookEpoch { number, .. } => _ = self.inherited.remove(number),
                 Record::SessionOver(session) => self.views.retain(|(reader, _)| reader != session),
                 _ => {}
             }
@@ -304,7 +319,7 @@ impl World {
     }
 
     fn known(&self, session: SessionId) -> bool {
-        self.pool.core.session_spec(session).is_some()
+        self.pool.core.session_spec(session).is_some() && !self.pool.core.is_bereft(session)
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm for each step")]
@@ -464,8 +479,28 @@ impl World {
             Step::AnchorLost(session) => self.pool.anchor_lost(self.sessions[*session]),
             Step::Resume(session) => self.resume(self.sessions[*session]),
             Step::Over(session) => self.pool.over(self.sessions[*session]),
+            Step::Keep { session, ms } if self.known(self.sessions[*session]) => {
+                self.pool.keep(self.sessions[*session], *ms);
+            }
+            Step::Claim { session: nth, all } => {
+                let session = self.sessions[*nth];
+                let host = self.pool.core.session_spec(session).map_or(0, |spec| spec.boot_id[0]);
+                let is_its = |id: &u8| self.pool.core.segment_owner(uuid(*id)) == Some(session);
+                let mut held: Vec<u8> = (1..=self.next_segment).filter(is_its).collect();
+                if !all {
+                    held.pop();
+                }
+                let claimable = self.kept.contains(&session) && !held.is_empty();
+                let inherited = self.pool.claim(host, &held);
+                assert_eq!(inherited.is_ok(), claimable, "{inherited:?}");
+                if let Ok(Inherited { session, gone }) = inherited {
+                    self.sessions[*nth] = session;
+                    assert_eq!(gone, []);
+                }
+            }
             Step::Open => {
-                if let Some(nth) = self.sessions.iter().position(|session| !self.known(*session)) {
+                let is_over = |session: &SessionId| self.pool.core.session_spec(*session).is_none();
+                if let Some(nth) = self.sessions.iter().position(is_over) {
                     self.sessions[nth] = self.pool.session(nth as u8);
                 }
             }
@@ -474,7 +509,7 @@ impl World {
             }
             Step::Unmount { nth, grace_ms } => {
                 let all: Vec<_> = self.pool.core.segments().map(|segment| (segment.session, segment.uuid)).collect();
-                if !all.is_empty() {
+                if !all.is_empty() && self.known(all[nth % all.len()].0) {
                     let (owner, uuid) = all[nth % all.len()];
                     let origin = self.pool.origin(owner);
                     self.pool.core.unmount(now, origin, uuid, *grace_ms, &mut self.pool.fx).unwrap();

@@ -120,7 +120,7 @@ fn a_peers_word_counts_only_once_the_owners_anchor_is_down() {
     owner.mount(1 << 20);
     owner.put("a", 1000);
     let mut peer = Client::open(master.rpc);
-    peer.up(anchor_up::Body::PeerGone(message::PeerGone { uuid: owner.segments[0].clone().into() }));
+    peer.up(anchor_up::Body::PeerGone(message::PeerGone { uuid: owner.segments[0].clone().into(), process: None }));
     peer.beat();
     assert!(peer.exists("a"), "a living owner is not talked away");
     owner.anchor.shutdown(std::net::Shutdown::Both).unwrap();

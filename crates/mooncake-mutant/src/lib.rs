@@ -55,6 +55,27 @@ mutants! {
     AskedAgainCountsAsDone,
     /// A writer that is late may leave its stamps over a tombstone.
     TombstonesStayStampedOver,
+    /// An heir says that it has taken an epoch while processes of before still write its memory.
+    EldersAreNotAwaited,
+    /// An heir takes an epoch that processes of before, whose views its master may not know, have not taken.
+    EldersViewsAreNotAwaited,
+    /// An heir says that a fence is done while processes of before still write its memory.
+    FenceForgetsElders,
+    /// Memory that outlives its owners is written by a process that holds no lock for that.
+    UnlockedPeersWrite,
+    // ------------------------------------------------------- kept memory
+    /// A session that is kept ends with its process.
+    KeptSessionsEnd,
+    /// What a process has seen of the end of a segment's owner counts for the one that has it now.
+    PeerGoneNamesNoProcess,
+    /// Objects are placed in a segment before its heir has taken the epoch.
+    HeirsSegmentsStayOpen,
+    /// A claim to kept memory counts that was sent before another one.
+    OldClaimsAreTaken,
+    /// A process takes memory over whose state another one has locked.
+    StateIsNotLocked,
+    /// An heir lets processes in before the memory has its tenure.
+    TenureIsNotWritten,
     // -------------------------------------------------------------- gates
     /// A write may begin where a newer placement or a tombstone is.
     GateIgnoresStamps,
@@ -77,6 +98,10 @@ mutants! {
     PinsOfAnotherEpochAreForgotten,
     /// A peer writes without its owner's permission.
     WritersNeedNoPermission,
+    /// A peer gives its writers' lock up while it writes.
+    WritersUnlockEarly,
+    /// A peer makes views in memory that outlives its owner before that knows of its lock.
+    ViewsNeedNoLock,
     // ------------------------------------------------------------- stores
     /// A master that has answered a list of segments knows what is held, whatever has come and gone meanwhile.
     OutdatedListsCount,

@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{Destination, SegmentMemory, SegmentOptions, Source};
-use mooncake_os::Deadline;
-use mooncake_os::boot_id;
+use mooncake_os::{Deadline, ProcessIdentity, boot_id};
 use mooncake_segment::{
     EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, SegmentServer, ServerEvents,
     ServerOptions,
@@ -30,7 +29,7 @@ impl ServerEvents for Quiet {
 }
 
 impl LinkEvents for Quiet {
-    fn owner_gone(&self, _: SegmentUuid) {}
+    fn owner_gone(&self, _: SegmentUuid, _: Option<ProcessIdentity>) {}
     fn take_epoch(&self, question: EpochQuestion) {
         question.confirm();
     }

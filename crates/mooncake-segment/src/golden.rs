@@ -51,7 +51,9 @@ fn messages_are_what_they_were() {
         Detached,
         Introduce,
         Record,
-        File
+        File,
+        View,
+        Viewable
     }) {
         let (rid, offset, len) = (0x0102_1314_1516_1718, 0x2122_2324_2526_2728, 0x3132_3334_3536_3738);
         let frame = Frame { op, epoch: 0x0102, rid, offset, len, sequence: 0x4142_4344_4546_4748 };

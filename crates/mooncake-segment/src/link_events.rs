@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Weak;
 
 use mooncake_ids::SegmentUuid;
+use mooncake_os::ProcessIdentity;
 
 use crate::epoch::Epoch;
 
 /// What links report by themselves. Called on a thread of the links: hand over, do not block.
 pub trait LinkEvents: Send + Sync {
-    /// The process that owns a mapped segment is proven gone.
-    fn owner_gone(&self, uuid: SegmentUuid);
+    /// The process that owned a mapped segment is proven gone: this one, as its address had it.
+    fn owner_gone(&self, uuid: SegmentUuid, process: Option<ProcessIdentity>);
     /// The owner of a mapped segment, or of one in this process, asks to obey an epoch. Confirm when the
     /// master of that epoch knows all of this store's pins and no write
     /// of an older placement is planned; drop the question to stay silent.

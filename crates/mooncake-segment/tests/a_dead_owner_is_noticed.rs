@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Destination, Source, Verify};
-use mooncake_os::Deadline;
+use mooncake_os::{Deadline, ProcessIdentity};
 use mooncake_segment::{Path, Paths, TransferError};
 use support::*;
 
@@ -212,7 +212,7 @@ fn memory_goes_back_though_the_watcher_has_not_come_to_tell_of_the_owners_end() 
     let size = 6 * MIB;
     struct Busy(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
     impl mooncake_segment::LinkEvents for Busy {
-        fn owner_gone(&self, _: SegmentUuid) {
+        fn owner_gone(&self, _: SegmentUuid, _: Option<ProcessIdentity>) {
             let _ = self.0.lock().unwrap().recv();
         }
         fn take_epoch(&self, _: mooncake_segment::EpochQuestion) {}

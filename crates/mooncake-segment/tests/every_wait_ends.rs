@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Destination, Source};
-use mooncake_os::Deadline;
+use mooncake_os::{Deadline, ProcessIdentity};
 use mooncake_segment::{LinkError, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, TransferError};
 use support::*;
 
@@ -20,7 +20,7 @@ fn other_process() {
 struct Ignore;
 
 impl LinkEvents for Ignore {
-    fn owner_gone(&self, _: SegmentUuid) {}
+    fn owner_gone(&self, _: SegmentUuid, _: Option<ProcessIdentity>) {}
     fn take_epoch(&self, _: mooncake_segment::EpochQuestion) {}
 }
 

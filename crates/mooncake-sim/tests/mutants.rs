@@ -62,27 +62,34 @@ fn known(mutant: Mutant) -> Option<u64> {
         | DeathsAreToldOnce
         | ChunksAreNotSummed
         | EarlierWritesAreNotSynced
+        | EldersAreNotAwaited
+        | EldersViewsAreNotAwaited
         | EndOfReaderIsNotTold
         | EndsDoNotWaitForWrites
         | EndsWithoutAMasterAreMissed
         | EpochIsKept
         | FactsAreToldOnce
+        | FenceForgetsElders
         | FileNumbersAreUsedAgain
         | GoodbyeIsSaidOnce
         | HeldPutsAreRenewedForEver
+        | HeirsSegmentsStayOpen
         | HeldWitnessVouches
         | HolesAreEnded
         | LateWritesCountAsSynced
+        | KeptSessionsEnd
         | ListedMemoryIsGivenBack
         | LostWritesAreTrusted
         | LivingClientsAreReportedGone
         | MarksAreNotCompared
         | MovedPutsAreNotRenewed
         | NewcomerIsNotWaitedFor
+        | OldClaimsAreTaken
         | OlderListsAreTaken
         | OutdatedListsCount
         | OvertakenReadersMiss
         | PassingFailuresEndGetSessions
+        | PeerGoneNamesNoProcess
         | PinsOfAnotherEpochAreForgotten
         | PinsSettleDuringLists
         | PlacementsAreAbortedOnce
@@ -97,14 +104,19 @@ fn known(mutant: Mutant) -> Option<u64> {
         | StampsAreReadOnce
         | StaleSessionsStay
         | StalledMastersCountSilence
+        | StateIsNotLocked
         | StrangersAreBelieved
         | SyncedToIsTooHigh
+        | TenureIsNotWritten
         | TombstonesStayStampedOver
+        | UnlockedPeersWrite
         | UnknownPinsBeginViews
         | UnwrittenCopiesAreGood
         | ViewsAreNotVouchedFor
         | ViewsHoldMoreThanTheyMay
-        | VoidPinsAreAdopted => return None,
+        | ViewsNeedNoLock
+        | VoidPinsAreAdopted
+        | WritersUnlockEarly => return None,
     })
 }
 

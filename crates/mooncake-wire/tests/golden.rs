@@ -155,7 +155,7 @@ fn anchors_are_what_they_were() {
         FenceDone(FenceDone { uuid: uuid(0x61), rids: vec![2, 4] }),
         Rechecked(Rechecked { uuid: uuid(0x61), rid: 2, good: true }),
         EpochTaken(EpochTaken { epoch: 300, segments: vec![uuid(0x61), uuid(0x62)] }),
-        PeerGone(PeerGone { uuid: uuid(0x61) }),
+        PeerGone(PeerGone { uuid: uuid(0x61), process: None }),
         Goodbye(Goodbye {}),
         ReaderGone(ReaderGone { session: 1 << 32, uuid: uuid(0x61), mark: 0x1112_1314_1516_1718 }),
         TierWritten(written),
@@ -167,6 +167,8 @@ fn anchors_are_what_they_were() {
         frame(&mut golden, format!("up.{name}.empty"), &AnchorUp { body: Some(empty) });
     }
     frame(&mut golden, "up.empty", &AnchorUp::default());
+    let ended = PeerGone { uuid: uuid(0x61), process: process() };
+    frame(&mut golden, "up.peer_gone.of_a_process", &AnchorUp { body: Some(anchor_up::Body::PeerGone(ended)) });
 
     let fence = Fence { uuid: uuid(0x61), rid: 2, offset: 1 << 34, length: 5000, writer: 1 << 32, writer_done: true };
     let (object_id, crc32c, source) = (2, 0xdead_beef, Some(replica()));

@@ -15,6 +15,7 @@ pub mod directory;
 pub mod filling;
 pub mod get;
 pub mod get_session;
+pub mod inheritance;
 pub mod lending;
 pub mod numbering;
 pub mod orphans;

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::machine::position::epoch_of;
 use crate::machine::questions::{Question, Questions};
 use crate::options::StoreOptions;
+use crate::process::wire_process;
 use crate::segments::direct_reads::DirectReads;
 use crate::session::control::Control;
 
@@ -252,8 +253,9 @@ struct Events {
 }
 
 impl LinkEvents for Events {
-    fn owner_gone(&self, uuid: SegmentUuid) {
-        self.control.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.0.to_vec().into() }));
+    fn owner_gone(&self, uuid: SegmentUuid, process: Option<ProcessIdentity>) {
+        let process = process.as_ref().map(wire_process);
+        self.control.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.0.to_vec().into(), process }));
     }
 
     fn take_epoch(&self, question: EpochQuestion) {

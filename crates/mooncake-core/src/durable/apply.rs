@@ -15,6 +15,7 @@ use crate::state::quarantine::Quarantined;
 use crate::state::reservation::ReservationSlot;
 use crate::state::reservation::{PutTerms, Reservation};
 use crate::state::segment::HeldBy;
+use crate::state::session::Kept;
 use crate::state::tier::{Mounted, Tier};
 use crate::work::Work;
 use mooncake_ids::granules;
@@ -53,7 +54,7 @@ impl Core {
             }
             Record::SegmentTookEpoch { number, epoch } => {
                 let segment = self.segments.get_mut(*number).ok_or(ReplayError::UnknownSegment(number.0))?;
-                segment.epoch = *epoch;
+                (segment.epoch, segment.inherited) = (*epoch, false);
                 if self.quarantine.len_on(*number) > 0 {
                     self.obeying.insert(*number);
                 }
@@ -206,6 +207,12 @@ impl Core {
                 self.apply_reserved(now, *session, key.as_ref(), *size, PinKind::None, &replicas, terms)
             }
             Record::ReplicaAdded { rid } => self.apply_replica_added(now, *rid),
+            Record::SessionKept { session, ms, secret, turn } => {
+                let entry = self.sessions.get_mut(*session).ok_or(ReplayError::UnknownSession(session.0))?;
+                entry.kept = Some(Kept { ms: *ms, secret: *secret, turn: *turn });
+                Ok(())
+            }
+            Record::SegmentMoved { number, session, endpoint } => self.apply_segment_moved(*number, *session, endpoint),
             Record::Counters { rid, session, segment, .. } => {
                 self.epoch = self.epoch.after(record);
                 self.counter = self.counter.max(*rid);
@@ -214,6 +221,25 @@ impl Core {
                 Ok(())
             }
         }
+    }
+
+    fn apply_segment_moved(
+        &mut self,
+        number: SegmentNo,
+        session: SessionId,
+        endpoint: &[u8],
+    ) -> Result<(), ReplayError> {
+        let former = self.segments.get(number).ok_or(ReplayError::UnknownSegment(number.0))?.session;
+        if self.sessions.get(session).is_none() {
+            return Err(ReplayError::UnknownSession(session.0));
+        }
+        if let Some(former) = self.sessions.get_mut(former) {
+            former.segments.retain(|other| *other != number);
+        }
+        self.sessions.get_mut(session).expect("it is open").segments.push(number);
+        self.segments.move_to(number, session, endpoint);
+        self.open_or_close(number);
+        Ok(())
     }
 
     fn apply_session_over(&mut self, now: Time, session: SessionId) -> Result<(), ReplayError> {

@@ -107,7 +107,9 @@ impl Core {
             Record::SegmentTookEpoch { number, .. }
             | Record::SegmentPopulated { number, .. }
             | Record::SegmentEnds { number, .. }
-            | Record::SegmentLeaves { number, .. } => vec![Unit::Segment(*number)],
+            | Record::SegmentLeaves { number, .. }
+            | Record::SegmentMoved { number, .. } => vec![Unit::Segment(*number)],
+            Record::SessionKept { session, .. } => vec![Unit::Session(*session)],
             Record::TierSeen { number, .. } => vec![Unit::Tier(*number)],
             Record::SegmentGone(number) if self.tiers.get(*number).is_some() => vec![Unit::Tier(*number)],
             Record::SegmentGone(number) => {

@@ -12,7 +12,7 @@ use crate::state::objects::ObjectSlot;
 use crate::state::quarantine::Quarantined;
 use crate::state::reservation::Reservation;
 use crate::state::segment::Segment;
-use crate::state::session::Session;
+use crate::state::session::{Kept, Session};
 use crate::state::tier::Tier;
 use mooncake_ids::{GRANULE, Rid, SessionId};
 
@@ -31,7 +31,7 @@ impl Core {
             sequences.filter_map(move |sequence| self.replied(session, sequence, entry.answered_below))
         });
         self.snapshot_counters()
-            .chain(self.sessions.iter().map(|(session, entry)| opened(session, entry)))
+            .chain(self.sessions.iter().flat_map(|(session, entry)| opened(session, entry)))
             .chain(self.segments.gone().iter().map(forgotten))
             .chain(self.segments.iter().flat_map(mounted))
             .chain(self.tiers.iter().map(|(number, tier)| seen(number, tier)))
@@ -102,8 +102,12 @@ impl Core {
     }
 }
 
-pub(crate) fn opened(session: SessionId, entry: &Session) -> Record {
-    Record::SessionOpened { session, spec: entry.spec.clone() }
+pub(crate) fn opened(session: SessionId, entry: &Session) -> impl Iterator<Item = Record> + use<> {
+    let kept = entry.kept.map(|kept| {
+        let Kept { ms, secret, turn } = kept;
+        Record::SessionKept { session, ms, secret, turn }
+    });
+    [Record::SessionOpened { session, spec: entry.spec.clone() }].into_iter().chain(kept)
 }
 
 pub(crate) fn forgotten(gone: GoneSegment) -> Record {
@@ -124,7 +128,12 @@ pub(crate) fn mounted(segment: &Segment) -> impl Iterator<Item = Record> + use<>
         false => Record::SegmentPopulated { number, bytes },
     };
     let leaves = segment.leaves.map(|leaves| Record::SegmentLeaves { number, grace_ms: leaves.grace_ms });
-    [Record::SegmentMounted { number, session, spec: segment.spec.clone(), epoch }, populated].into_iter().chain(leaves)
+    let moved = segment.inherited.then(|| {
+        let endpoint = segment.spec.endpoint.clone();
+        Record::SegmentMoved { number, session, endpoint }
+    });
+    let mounted = Record::SegmentMounted { number, session, spec: segment.spec.clone(), epoch };
+    [mounted, populated].into_iter().chain(leaves).chain(moved)
 }
 
 /// `None` when it is over: of its replicas those count that are on segments that are `there`.

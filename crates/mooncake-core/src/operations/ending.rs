@@ -9,6 +9,7 @@ use crate::state::gone_segments::GoneSegment;
 use crate::state::reservation::ReservationSlot;
 use crate::work::{ENDED_AS, STEP_OBJECTS, Work};
 use mooncake_ids::{Rid, SessionId};
+use mooncake_mutant::mutant;
 
 /// What the end of a segment costs, in [`Work`]. What lies on it is cleared away later.
 pub(super) const SEGMENT: usize = 32;
@@ -31,9 +32,14 @@ impl Core {
         self.sessions.get(session).is_none()
     }
 
-    /// Its process is proven gone, and its views with it.
+    /// Its process is proven gone, and its views with it. A session that is kept waits for an heir.
     pub fn process_gone(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        self.session_over(now, session, Ending::ProcessGone, fx);
+        let is_kept =
+            self.sessions.get(session).is_some_and(|entry| entry.is_kept() && !entry.ends && !entry.lingering);
+        match is_kept && !mutant!(KeptSessionsEnd) {
+            true => self.bereave(now, session),
+            false => self.session_over(now, session, Ending::ProcessGone, fx),
+        }
     }
 
     /// Ends a session: at once, unless much hangs on it.
@@ -195,7 +201,7 @@ impl Core {
         fx.pushes.push((To::Session(session), Push::SessionOver(ending.reason().to_owned())));
         *match ending {
             Ending::Closed | Ending::Unused => &mut self.counts.sessions_closed,
-            Ending::ProcessGone => &mut self.counts.sessions_died,
+            Ending::ProcessGone | Ending::Succeeded => &mut self.counts.sessions_died,
             Ending::Expired => &mut self.counts.sessions_expired,
         } += 1;
         self.log(now, Record::SessionOver(session), fx);

@@ -66,7 +66,7 @@ impl Core {
                     self.log(now, Record::SegmentLeaves { number, grace_ms: 0 }, fx);
                     leave.push(number);
                 }
-                Some(taken) if segment.epoch < self.epoch.number && *taken == self.epoch.number => {
+                Some(taken) if !segment.obeys(self.epoch.number) && *taken == self.epoch.number => {
                     self.segment_obeys(now, number, self.epoch.number, &mut work, fx);
                 }
                 Some(_) => {}
@@ -119,7 +119,7 @@ impl Core {
         fx: &mut Effects,
     ) -> Vec<SegmentNo> {
         let mut ended = Vec::new();
-        let Some(entry) = self.sessions.get_mut(session).filter(|entry| !entry.ends) else { return ended };
+        let Some(entry) = self.sessions.get_mut(session).filter(|entry| !entry.is_deaf()) else { return ended };
         entry.last_heard = now;
         if entry.away.is_some() {
             self.come_back(now, session, fx);
@@ -158,6 +158,9 @@ impl Core {
             if session.away.is_some() {
                 session.away = Some(now);
             }
+            if session.bereft.is_some() {
+                session.bereft = Some(now);
+            }
         }
         self.reservations.renew_all(now);
     }
@@ -195,7 +198,7 @@ impl Core {
         numbers.iter().for_each(|number| self.open_or_close(*number));
     }
 
-    fn come_back(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
+    pub(crate) fn come_back(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         entry.last_heard = now;
         entry.lingering = false;
@@ -214,7 +217,7 @@ impl Core {
     /// Sends an owner what it has not answered yet, but for fences.
     fn ask_again(&mut self, owner: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(owner) else { return };
-        if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch.number)) {
+        if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| !s.obeys(self.epoch.number))) {
             fx.pushes.push((To::Session(owner), Push::TakeEpoch(self.epoch)));
         }
         for recheck in self.touched.each(self.rechecks.values()) {

@@ -6,6 +6,7 @@ pub(crate) mod departure;
 pub(crate) mod ending;
 pub(crate) mod epochs;
 pub(crate) mod invariants;
+pub(crate) mod kept;
 pub(crate) mod listed_views;
 pub(crate) mod lookup;
 pub(crate) mod membership;

@@ -98,7 +98,7 @@ impl Core {
         let mut work = Work::beside_an_operation();
         for uuid in uuids {
             let Some(segment) = self.segments.by_uuid(*uuid) else { continue };
-            if segment.session == owner && segment.epoch < epoch {
+            if segment.session == owner && !segment.obeys(epoch) {
                 self.segment_obeys(now, segment.number, epoch, &mut work, fx);
             }
         }

@@ -96,7 +96,7 @@ impl Core {
     fn watch_sessions(&mut self, now: Time) {
         let (away_ms, retention_ms) = (self.config.away_ms, self.config.retention_ms);
         let mut silent: Vec<SessionId> = Vec::new();
-        let mut over: Vec<SessionId> = Vec::new();
+        let mut over: Vec<(SessionId, Ending)> = Vec::new();
         if self.next_watched == SessionId(0) {
             self.looks_at_lingering = self.next_look_at_lingering <= now;
             if self.looks_at_lingering {
@@ -118,9 +118,17 @@ impl Core {
                     silent.push(id);
                     hidden += session.segments.len();
                 }
-                Some(_) if session.lingering && session.pins.is_empty() => over.push(id),
-                Some(_) if session.lingering && look && !self.needs_its_views(id) => over.push(id),
-                Some(since) if !session.lingering && since.plus_ms(retention_ms) < now => over.push(id),
+                Some(_) if session.lingering && session.pins.is_empty() => over.push((id, Ending::Expired)),
+                Some(_) if session.lingering && look && !self.needs_its_views(id) => over.push((id, Ending::Expired)),
+                Some(_) if session.lingering => {}
+                Some(_) if session.bereft.is_some() => {
+                    let due =
+                        session.bereft.zip(session.kept).is_some_and(|(since, kept)| since.plus_ms(kept.ms) < now);
+                    over.extend(due.then_some((id, Ending::ProcessGone)));
+                }
+                Some(since) if since.plus_ms(session.retention_ms(retention_ms)) < now => {
+                    over.push((id, Ending::Expired));
+                }
                 _ => {}
             }
         }
@@ -128,8 +136,8 @@ impl Core {
         for session in silent {
             self.set_away(now, session);
         }
-        for session in over {
-            self.begin_to_end(now, session, Ending::Expired);
+        for (session, ending) in over {
+            self.begin_to_end(now, session, ending);
         }
     }
 

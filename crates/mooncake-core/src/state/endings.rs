@@ -12,6 +12,8 @@ pub(crate) enum Ending {
     /// Away for the retention, or lingering until nothing hung on its views any more.
     Expired,
     Unused,
+    /// An heir has its memory: its process has ended.
+    Succeeded,
 }
 
 impl Ending {
@@ -21,12 +23,13 @@ impl Ending {
             Ending::ProcessGone => "its process is gone",
             Ending::Expired => "it was away for too long",
             Ending::Unused => "it left before it did anything",
+            Ending::Succeeded => "its process is gone, and another one has its memory",
         }
     }
 
     /// Nothing of it can read any more.
     pub fn is_proven(self) -> bool {
-        matches!(self, Ending::Closed | Ending::ProcessGone)
+        matches!(self, Ending::Closed | Ending::ProcessGone | Ending::Succeeded)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::state::live_counts::LiveCounts;
 use crate::state::maxima::Maxima;
 use crate::touched::Touched;
 use mooncake_ids::{GRANULE, SegmentUuid, SessionId};
+use mooncake_mutant::mutant;
 
 /// Whether a segment's objects can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +77,8 @@ pub(crate) struct Segment {
     pub live: bool,
     /// What its owner obeys.
     pub epoch: u16,
+    /// Its owner is an heir that has not taken an epoch yet: it obeys none, and what writers of before do is not known.
+    pub inherited: bool,
     pub extents: Extents,
     /// Granules in quarantine.
     pub quarantined: u32,
@@ -131,9 +134,14 @@ impl Segment {
         self.extents.limit() < self.extents.total()
     }
 
+    /// Whether its owner has taken an epoch.
+    pub fn obeys(&self, epoch: u16) -> bool {
+        self.epoch >= epoch && (!self.inherited || mutant!(HeirsSegmentsStayOpen))
+    }
+
     /// Whether it is open in an epoch.
     fn takes_objects(&self, epoch: u16) -> bool {
-        self.live && self.epoch >= epoch && self.leaves.is_none()
+        self.live && self.obeys(epoch) && self.leaves.is_none()
     }
 
     fn for_placement(&self) -> Open {
@@ -286,7 +294,7 @@ impl Segments {
 
     /// Whether its owner obeys an epoch: nothing of earlier ones is written there any more.
     pub fn obeys(&self, number: SegmentNo, epoch: u16) -> bool {
-        self.get(number).is_some_and(|segment| segment.epoch >= epoch)
+        self.get(number).is_some_and(|segment| segment.obeys(epoch))
     }
 
     pub fn is_open(&self, number: SegmentNo) -> bool {
@@ -428,6 +436,7 @@ impl Segments {
             host,
             live: false,
             epoch,
+            inherited: false,
             extents: Extents::new(granules),
             quarantined: 0,
             pinned: 0,
@@ -462,6 +471,19 @@ impl Segments {
         self.forget(GoneSegment { uuid: segment.spec.uuid, number, kept_whole });
         self.remains.push(std::mem::replace(&mut segment.extents, Extents::new(0)).into_remains());
         Some(segment)
+    }
+
+    /// Another session has its memory, and is yet to prove that nothing of earlier writers lands there.
+    pub fn move_to(&mut self, number: SegmentNo, session: SessionId, endpoint: &[u8]) {
+        self.close(number);
+        let Some(segment) = self.get_mut(number) else { return };
+        let before = std::mem::replace(&mut segment.session, session);
+        endpoint.clone_into(&mut segment.spec.endpoint);
+        segment.inherited = true;
+        if !segment.live {
+            subtract(&mut self.hidden, before);
+            *self.hidden.entry(session).or_default() += 1;
+        }
     }
 
     /// Remembers that a segment is Gone.

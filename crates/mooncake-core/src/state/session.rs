@@ -1,7 +1,7 @@
 //! Sessions: which are there, what they own, and what they were told.
 //!
 //! States: `docs/safety.md`, table of the session. Ending is `ends`, whatever else is set; lingering is `lingering`;
-//! away is `away` alone. A session that is over has no entry.
+//! bereft is `bereft`; away is `away` alone. A session that is over has no entry.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -61,7 +61,20 @@ pub(crate) struct Session {
     pub ends: bool,
     /// Which segments that are Gone it knows of.
     pub gone: GoneTold,
+    /// It asked to be kept, and perhaps to be kept no more since.
+    pub kept: Option<Kept>,
+    /// Since when its process is known to have ended, where it is kept. No log has it: that is found out again.
+    pub bereft: Option<Time>,
     committed: VecDeque<Rid>,
+}
+
+/// For how long a session waits for an heir, and for which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// 0: it is not any more.
+    pub ms: u64,
+    pub secret: [u8; 16],
+    pub turn: u64,
 }
 
 /// Of so many segments that are Gone a session knows.
@@ -150,6 +163,21 @@ impl Session {
         }
     }
 
+    /// The end of its process is not its end.
+    pub fn is_kept(&self) -> bool {
+        self.kept.is_some_and(|kept| kept.ms > 0)
+    }
+
+    /// Nothing more is taken from it.
+    pub fn is_deaf(&self) -> bool {
+        self.ends || self.bereft.is_some()
+    }
+
+    /// How long it may be away, where nothing says that its process has ended.
+    pub fn retention_ms(&self, retention_ms: u64) -> u64 {
+        retention_ms.max(self.kept.map_or(0, |kept| kept.ms))
+    }
+
     /// It never asked for a change: nothing of it is anywhere.
     pub fn is_unused(&self) -> bool {
         self.replies.is_empty() && self.answered_below == 0 && self.segments.is_empty() && self.pins.is_empty()
@@ -189,7 +217,7 @@ impl Sessions {
     }
 
     pub fn known(&self, id: SessionId) -> Result<&Session, Refused> {
-        self.get(id).filter(|session| !session.ends).ok_or(Refused::UnknownSession(id.0))
+        self.get(id).filter(|session| !session.is_deaf()).ok_or(Refused::UnknownSession(id.0))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
@@ -243,6 +271,8 @@ impl Sessions {
                 lingering: false,
                 ends: false,
                 gone: GoneTold::default(),
+                kept: None,
+                bereft: None,
                 committed: VecDeque::new(),
             },
         );
@@ -279,6 +309,8 @@ impl Sessions {
             let first = session.abandoned.first();
             ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and gave {first:?} up");
             ensure!(session.away.is_some() || !session.lingering, "{id} is here and lingers");
+            let waits = session.bereft.is_none() || session.away.is_some() && session.is_kept();
+            ensure!(waits, "{id} waits for an heir, and is here or not kept");
             let too_many =
                 session.ended.iter().find(|(rid, views)| session.pins.get(rid).is_none_or(|all| all < views));
             ensure!(too_many.is_none(), "{id} has fewer views than have ended: {too_many:?}");

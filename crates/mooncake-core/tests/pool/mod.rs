@@ -6,9 +6,9 @@ pub mod tiers;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, Core, Effects, EndOutcome, Ended, Found, ListedViews, Origin, Push, PutConfig, PutStarted, Record, Refused,
-    Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, STEP_OBJECTS, SegmentNo, SegmentSpec, SessionSpec, Sight,
-    SnapshotPart, SnapshotSlice, StartOutcome, Ticket, Time, To,
+    Claim, Config, Core, Effects, EndOutcome, Ended, Found, Inherited, Keep, ListedViews, Origin, Push, PutConfig,
+    PutStarted, Record, Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, STEP_OBJECTS, SegmentNo,
+    SegmentSpec, SessionSpec, Sight, SnapshotPart, SnapshotSlice, StartOutcome, Ticket, Time, To,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
@@ -23,6 +23,8 @@ pub struct Pool {
     pub woken: BTreeMap<Ticket, Vec<StartOutcome>>,
     pub sequences: BTreeMap<SessionId, u64>,
     sessions: u64,
+    /// That of the last claim to memory that is kept.
+    pub turn: u64,
     /// Sessions with an anchor.
     here: BTreeSet<SessionId>,
 }
@@ -34,6 +36,9 @@ pub fn plain() -> PutConfig {
 pub fn secret(session: SessionId) -> u64 {
     session.0 ^ 0x5555
 }
+
+/// What heirs show.
+pub const KEPT: [u8; 16] = [9; 16];
 
 pub fn uuid(number: u8) -> SegmentUuid {
     SegmentUuid([number; 16])
@@ -117,6 +122,7 @@ impl Pool {
             woken: BTreeMap::new(),
             sequences: BTreeMap::new(),
             sessions: 0,
+            turn: 0,
             here: BTreeSet::new(),
         };
         pool.core.begin(pool.now, None, &mut pool.fx);
@@ -415,6 +421,36 @@ impl Pool {
         self.here.remove(&session);
         self.core.process_gone(self.now, session, &mut self.fx);
         self.collect();
+    }
+
+    pub fn keep(&mut self, session: SessionId, ms: u64) {
+        let (origin, turn) = (self.origin(session), self.turn);
+        self.core.keep(self.now, origin, Keep { ms, secret: KEPT, turn }, &mut self.fx).unwrap();
+        self.collect();
+    }
+
+    /// A process that holds these segments claims them.
+    pub fn claim(&mut self, host: u8, segments: &[u8]) -> Result<Inherited, Refused> {
+        self.turn += 1;
+        self.claim_as(host, KEPT, self.turn, segments)
+    }
+
+    pub fn claim_as(&mut self, host: u8, secret: [u8; 16], turn: u64, segments: &[u8]) -> Result<Inherited, Refused> {
+        let spec = SessionSpec {
+            secret: self::secret(SessionId(self.sessions + 1)),
+            name: format!("heir-{turn}"),
+            boot_id: vec![host],
+            process: Vec::new(),
+        };
+        let segments = segments.iter().map(|id| (uuid(*id), format!("heir-{turn}").into_bytes())).collect();
+        let inherited = self.core.open_heir(self.now, spec, &Claim { secret, turn, segments }, &mut self.fx);
+        if let Ok(Inherited { session, .. }) = &inherited {
+            self.sessions += 1;
+            self.core.set_sight(*session, Sight::Tiers);
+            self.here.insert(*session);
+        }
+        self.collect();
+        inherited
     }
 
     pub fn fence_done(&mut self, owner: SessionId, rids: &[Rid]) {

@@ -102,6 +102,8 @@ fn records_are_what_they_were() {
         },
         Promoting { session: SESSION, key: key(), object_id: RID, size: size, replica: replica(OTHER) },
         ReplicaAdded { rid: OTHER },
+        SessionKept { session: SESSION, ms: 60_000, secret: [0x44; 16], turn: 1 << 33 },
+        SegmentMoved { number: SEGMENT, session: SESSION, endpoint: vec![0x43; 3] },
     }) {
         record(&mut golden, format!("record.{name}"), &one);
     }
@@ -169,6 +171,8 @@ fn remembered_replies_are_what_they_were() {
         Refused::TierSecret(TierUuid(UUID.0)),
         Refused::TierSize(TierUuid(UUID.0), 1 << 40, 0),
         Refused::TiersNotAllowed,
+        Refused::NotKept,
+        Refused::OldClaim(300, 1 << 33),
     ];
     // No match outside of the core is one without a wildcard: so there is no further one that could be read.
     let next = [&[refused.len() as u8][..], &[0; 64]].concat();

@@ -181,7 +181,9 @@ mod tests {
     fn what_an_anchor_kept_of_the_end_of_its_process_goes_with_it() {
         let mut testbed = Testbed::new();
         let (first, peer) = (testbed.owner(), testbed.open());
-        testbed.says(peer, anchor_up::Body::PeerGone(PeerGone { uuid: MEMORY.to_vec().into() })).unwrap();
+        testbed
+            .says(peer, anchor_up::Body::PeerGone(PeerGone { uuid: MEMORY.to_vec().into(), process: None }))
+            .unwrap();
         // It has come back since, so that the report was wrong.
         let second = testbed.resume(first);
         testbed.hangs_up(first);

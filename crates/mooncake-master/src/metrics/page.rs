@@ -211,7 +211,8 @@ impl Reading {
     }
 
     fn tell_each_tier(&self, out: &mut Page) {
-        let figures: [(&str, &str, fn(&TierReading) -> u64); 6] = [
+        type Figure = fn(&TierReading) -> u64;
+        let figures: [(&str, &str, Figure); 6] = [
             ("state", "2: it can be read; 1: its owner is away, or its disk does not answer", |tier| {
                 1 + u64::from(tier.live)
             }),

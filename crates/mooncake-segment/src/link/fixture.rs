@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{SegmentMemory, SegmentOptions};
-use mooncake_os::boot_id;
+use mooncake_os::{ProcessIdentity, boot_id};
 
 use super::{LinkOptions, Path, Paths, SegmentAddress};
 use crate::link_events::{EpochQuestion, LinkEvents};
@@ -15,7 +15,7 @@ use crate::server::{SegmentServer, ServerEvents, ServerOptions};
 pub struct Quiet;
 
 impl LinkEvents for Quiet {
-    fn owner_gone(&self, _: SegmentUuid) {}
+    fn owner_gone(&self, _: SegmentUuid, _: Option<ProcessIdentity>) {}
     fn take_epoch(&self, _: EpochQuestion) {}
 }
 

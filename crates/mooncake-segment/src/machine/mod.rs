@@ -21,6 +21,6 @@ pub use gate::{Denied, Gate, Stamps, Writes};
 pub use insiders::Insiders;
 pub use least_epoch::LeastEpoch;
 pub use link_book::{LinkBook, Look, Permit, Unwanted};
-pub use owner::{Fence, Newcomer, Output, Owner, ProcessGone, Segment};
+pub use owner::{Elders, Fence, Newcomer, Output, Owner, ProcessGone, Segment, Tenure};
 pub use peer::{DETACHED, Heard, Peer, WritePermission};
 pub use remains::Remains;

@@ -16,6 +16,12 @@ pub const DETACHED: Frame = Frame::plain(Op::Detached, 0);
 /// One attachment of this process to a segment of another one. Its writes pass a [`super::Gate`] of their own.
 #[derive(Debug)]
 pub struct Peer {
+    /// Of the owner that let it in, where the memory outlives that; else 0.
+    tenure: u32,
+    /// That owner knows that views may be here, or needs not to.
+    is_viewable: bool,
+    /// Writes that began before the owner ended, once it has.
+    leaving: Option<Vec<u64>>,
     upgrade: Upgrade,
     quiesces: Vec<Quiesce>,
     /// Latest epoch that this process said that it obeys; first the one that the segment was mounted in, or its owner
@@ -73,7 +79,22 @@ pub enum Heard {
 impl Peer {
     /// A peer that was let in, and what its owner obeyed by then.
     pub fn new(obeyed: Epoch) -> Peer {
-        Peer { upgrade: Upgrade::No, quiesces: Vec::new(), obeyed, epochs: Vec::new() }
+        Peer::of_tenure(obeyed, 0)
+    }
+
+    /// The same in memory that outlives its owner. Its process takes the viewers' lock of the tenure before it sends
+    /// [`Self::view_question`] and the writers' lock before [`WritePermission::Ask`]. It has each by an open file of
+    /// its own, as long as anything is mapped for that.
+    pub fn of_tenure(obeyed: Epoch, tenure: u32) -> Peer {
+        Peer {
+            tenure,
+            is_viewable: tenure == 0 || mutant!(ViewsNeedNoLock),
+            leaving: None,
+            upgrade: Upgrade::No,
+            quiesces: Vec::new(),
+            obeyed,
+            epochs: Vec::new(),
+        }
     }
 
     // ------------------------------------------------------ this process's side
@@ -83,10 +104,32 @@ impl Peer {
     pub fn write_permission(&self) -> WritePermission {
         match self.upgrade {
             Upgrade::No if mutant!(WritersNeedNoPermission) => WritePermission::Granted,
-            Upgrade::No => WritePermission::Ask(Frame::plain(Op::Upgrade, 0)),
+            Upgrade::No => WritePermission::Ask(self.question(Op::Upgrade)),
             Upgrade::Asked => WritePermission::Awaited,
             Upgrade::Granted => WritePermission::Granted,
         }
+    }
+
+    /// What is to be sent before the first view. `None`: nothing, the owner has this process on record in any case.
+    pub fn view_question(&self) -> Option<Frame> {
+        (!self.is_viewable).then(|| self.question(Op::View))
+    }
+
+    fn question(&self, op: Op) -> Frame {
+        Frame { rid: self.tenure.into(), ..Frame::plain(op, 0) }
+    }
+
+    /// The owner has ended, or hung up: an heir may have the memory. The gate of this process is closed, and these
+    /// writes are under way.
+    pub fn leave(&mut self, writing: Vec<u64>) {
+        self.leaving.get_or_insert(writing);
+    }
+
+    /// Whether the memory is to be mapped writable no more, and then the writers' lock to be given up.
+    pub fn has_left(&mut self, writes: &impl Writes) -> bool {
+        let Some(writing) = &mut self.leaving else { return false };
+        writes.retain_active(writing);
+        writing.is_empty() || mutant!(WritersUnlockEarly)
     }
 
     /// The owner has been asked for that.
@@ -99,8 +142,8 @@ impl Peer {
     /// See [`crate::Link::is_waited_for_in`].
     pub fn is_waited_for_in(&self, epoch: Epoch) -> bool {
         let asked = self.epochs.iter().map(|asked| asked.epoch);
-        std::iter::once(self.obeyed).chain(asked).any(|owners| epoch.knows_what_is_known_in(owners))
-            || mutant!(NewcomerIsNotWaitedFor)
+        let is_known = std::iter::once(self.obeyed).chain(asked).any(|owners| epoch.knows_what_is_known_in(owners));
+        self.is_viewable && is_known || mutant!(NewcomerIsNotWaitedFor)
     }
 
     /// This process obeys the epoch. What it was asked for before that needs no answer of its own: an owner that asks
@@ -126,6 +169,10 @@ impl Peer {
             Op::Upgraded => {
                 self.upgrade = Upgrade::Granted;
                 Heard::Granted
+            }
+            Op::Viewable => {
+                self.is_viewable = true;
+                Heard::Nothing
             }
             Op::Quiesce => {
                 // Outside of the segment nothing can be under way.
@@ -281,6 +328,31 @@ mod tests {
         peer.has_asked();
         assert_eq!(peer.write_permission(), WritePermission::Granted);
         assert_eq!(peer.heard(&DETACHED, &memory), Heard::Nothing, "an owner that says so is of a later version");
+    }
+
+    #[test]
+    fn of_memory_that_outlives_its_owner_the_locks_are_shown_before_views_begin_and_bytes_are_stored() {
+        let (memory, mut peer) = (Memory::new(64, 1), Peer::of_tenure(ONE, 3));
+        assert!(!peer.is_waited_for_in(ONE), "its owner may have ended before it had the lock");
+        let shown = |op| Frame { rid: 3, ..Frame::plain(op, 0) };
+        assert_eq!(peer.view_question(), Some(shown(Op::View)));
+        assert_eq!(peer.write_permission(), WritePermission::Ask(shown(Op::Upgrade)));
+        assert_eq!(peer.heard(&Frame::plain(Op::Viewable, 1), &memory), Heard::Nothing);
+        assert!(peer.is_waited_for_in(ONE) && peer.view_question().is_none());
+    }
+
+    #[test]
+    fn the_writers_lock_is_held_until_the_last_write_has_ended() {
+        let (memory, mut peer) = (Memory::new(64, 1), Peer::of_tenure(ONE, 1));
+        let write = memory.admit(rid(1, 1), KIB, KIB);
+        assert!(!peer.has_left(&memory));
+        peer.leave(memory.gate.borrow_mut().close());
+        peer.leave(Vec::new());
+        assert!(!peer.has_left(&memory), "it is told twice, and writes");
+        let late = memory.gate.borrow_mut().admit(&*memory.stamps, rid(1, 2), 2 * KIB, KIB, ());
+        assert!(matches!(late, Err(Denied::Closed)));
+        memory.ended(write);
+        assert!(peer.has_left(&memory));
     }
 
     #[test]

@@ -175,7 +175,8 @@ pub enum Op {
     Read,
     /// Lane: here come bytes.
     Write,
-    /// Attach, to the owner: may I map it writable?
+    /// Attach, to the owner: may I map it writable? Of memory that outlives its owners the rid is the tenure of the
+    /// lock that I hold.
     Upgrade,
     /// Attach, to the peer: you may.
     Upgraded,
@@ -197,9 +198,13 @@ pub enum Op {
     Record,
     /// For the files of a tier: send me one, to be read. The offset is its number; its descriptor comes with the reply.
     File,
+    /// Attach, to the owner of memory that outlives it: may views begin? The rid is the tenure of the lock that I hold.
+    View,
+    /// Attach, to the peer: they may.
+    Viewable,
 }
 
-const OPS: [Op; 12] = [
+const OPS: [Op; 14] = [
     Op::Read,
     Op::Write,
     Op::Upgrade,
@@ -212,6 +217,8 @@ const OPS: [Op; 12] = [
     Op::Introduce,
     Op::Record,
     Op::File,
+    Op::View,
+    Op::Viewable,
 ];
 
 /// A request on a lane, a message on an attach connection. Bytes 32 to 48 are

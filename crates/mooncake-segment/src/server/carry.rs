@@ -151,7 +151,7 @@ mod tests {
     use crate::server::attach::Attached;
     use crate::server::{SegmentServer, ServerEvents, ServerOptions};
     use crate::{LinkEvents, LinkOptions, Links, Path, Paths};
-    use mooncake_os::{Deadline, Waker};
+    use mooncake_os::{Deadline, ProcessIdentity, Waker};
 
     use super::*;
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     impl LinkEvents for Quiet {
-        fn owner_gone(&self, _: SegmentUuid) {}
+        fn owner_gone(&self, _: SegmentUuid, _: Option<ProcessIdentity>) {}
         fn take_epoch(&self, _: crate::EpochQuestion) {}
     }
 

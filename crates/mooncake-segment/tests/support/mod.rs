@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{SegmentMemory, SegmentOptions};
-use mooncake_os::{Deadline, boot_id};
+use mooncake_os::{Deadline, ProcessIdentity, boot_id};
 use mooncake_segment::{
     Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, SegmentAddress,
     SegmentServer, ServerEvents, ServerOptions,
@@ -138,7 +138,7 @@ pub enum Noticed {
 struct Notice(Sender<Noticed>);
 
 impl LinkEvents for Notice {
-    fn owner_gone(&self, uuid: SegmentUuid) {
+    fn owner_gone(&self, uuid: SegmentUuid, _: Option<ProcessIdentity>) {
         let _ = self.0.send(Noticed::OwnerGone(uuid));
     }
     fn take_epoch(&self, question: EpochQuestion) {

@@ -446,7 +446,7 @@ impl Watcher for Asked {
 
     fn owner_gone(&self, uuid: SegmentUuid) {
         if let Some(inner) = self.0.upgrade() {
-            Store { inner }.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.0.to_vec().into() }));
+            Store { inner }.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.0.to_vec().into(), process: None }));
         }
     }
 }

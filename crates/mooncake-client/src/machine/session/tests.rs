@@ -203,7 +203,7 @@ fn connect(out: Outputs) -> (usize, hello::Role) {
 }
 
 fn peer_gone(byte: u8) -> anchor_up::Body {
-    anchor_up::Body::PeerGone(PeerGone { uuid: vec![byte; 16].into() })
+    anchor_up::Body::PeerGone(PeerGone { uuid: vec![byte; 16].into(), process: None })
 }
 
 fn fence_done(rid: Rid) -> anchor_up::Body {

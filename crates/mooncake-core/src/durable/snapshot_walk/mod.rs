@@ -213,7 +213,7 @@ impl Core {
         let session_of_cut = |session: SessionId| self.sessions.get(session).filter(|_| session <= last);
         match unit {
             Unit::Session(session) => {
-                into.extend(session_of_cut(session).map(|entry| snapshot::opened(session, entry)));
+                into.extend(session_of_cut(session).into_iter().flat_map(|entry| snapshot::opened(session, entry)));
             }
             Unit::Gone(count) if count < gone => into.extend(self.segments.gone().at(count).map(snapshot::forgotten)),
             Unit::Segment(number) if number <= segment => {

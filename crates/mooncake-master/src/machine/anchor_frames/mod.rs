@@ -33,8 +33,13 @@ pub enum Said {
         /// The segments.
         segments: Vec<SegmentUuid>,
     },
-    /// The process that owns this memory is gone: a process of the same host has its pidfd.
-    PeerGone(SegmentUuid),
+    /// The process that owned this memory is gone: a process of the same host has its pidfd.
+    PeerGone {
+        /// The memory.
+        uuid: SegmentUuid,
+        /// That process, unless an older version says it.
+        process: Option<ProcessIdentity>,
+    },
     /// A process that had the sender's memory mapped is gone: the sender has its pidfd.
     ReaderGone {
         /// Its session, as it said itself.
@@ -130,7 +135,7 @@ impl Said {
                 epoch: convert::epoch(taken.epoch)?,
                 segments: taken.segments.iter().map(|uuid| convert::uuid(uuid)).collect::<Result<_, _>>()?,
             },
-            Body::PeerGone(gone) => Said::PeerGone(convert::uuid(&gone.uuid)?),
+            Body::PeerGone(gone) => Said::PeerGone { uuid: convert::uuid(&gone.uuid)?, process: gone.process },
             Body::ReaderGone(ReaderGone { session, uuid, mark }) => {
                 Said::ReaderGone { reader: SessionId(session), uuid: convert::uuid(&uuid)?, mark }
             }
@@ -154,7 +159,7 @@ impl Said {
     ) -> Result<Heard, Replaced> {
         let session = from.session;
         // What a process has seen of another one's end is as true on a connection that has been replaced.
-        if !matches!(self, Said::PeerGone(_) | Said::ReaderGone { .. }) {
+        if !matches!(self, Said::PeerGone { .. } | Said::ReaderGone { .. }) {
             anchors::check(anchors, from)?;
         }
         match self {
@@ -165,8 +170,8 @@ impl Said {
             Said::FenceDone(rids) => core.fence_done(now, session, &rids, effects),
             Said::Rechecked { rid, good } => core.rechecked(now, session, rid, good, effects),
             Said::EpochTaken { epoch, segments } => core.epoch_taken(now, session, epoch, &segments, effects),
-            Said::PeerGone(uuid) => {
-                let owner = seen_by_peer(core, session, uuid);
+            Said::PeerGone { uuid, process } => {
+                let owner = seen_by_peer(core, session, uuid, process.as_ref());
                 let over = owner.filter(|owner| anchors::reported_gone(core, anchors, now, *owner, effects));
                 return Ok(over.map_or(Heard::Done, Heard::PeerGone));
             }
@@ -175,7 +180,7 @@ impl Said {
                     Judged::Proven => {
                         let ends = anchors::reported_gone(core, anchors, now, reader, effects);
                         // The owner says it once more if much hangs on the session: until all of it is in the log.
-                        let over = ends && core.session_spec(reader).is_none();
+                        let over = ends && (core.session_spec(reader).is_none() || core.is_bereft(reader));
                         if over { Judged::Proven } else { Judged::ForLater }
                     }
                     judged => judged,
@@ -275,11 +280,25 @@ fn tell_of_end(core: &Core, session: SessionId, segment: SegmentNo) {
 }
 
 /// The owner of a segment, if the reporter can hold a pidfd that says that it is gone: as another process of its host.
-fn seen_by_peer(core: &Core, reporter: SessionId, uuid: SegmentUuid) -> Option<SessionId> {
+///
+/// What a reporter has seen stays true, and is said again over its next connection. By then an heir may have the
+/// memory: the process that ended is that of the owner, or the word says nothing of it (`docs/safety.md`, rule 14).
+fn seen_by_peer(
+    core: &Core,
+    reporter: SessionId,
+    uuid: SegmentUuid,
+    ended: Option<&ProcessIdentity>,
+) -> Option<SessionId> {
     let owner = core.segment_owner(uuid)?;
-    let boot = |session| process_of(core, session).map(|process| process.boot_id);
-    let same_host = boot(owner).is_some_and(|id| !id.is_empty() && Some(id) == boot(reporter));
-    (same_host && owner != reporter).then_some(owner)
+    let of_owner = process_of(core, owner)?;
+    let boot_of_reporter = process_of(core, reporter)?.boot_id;
+    let same_host = !of_owner.boot_id.is_empty() && of_owner.boot_id == boot_of_reporter;
+    let is_owners = match ended {
+        // The mark is not a peer's to know.
+        Some(ended) => ProcessIdentity { mark: of_owner.mark, ..ended.clone() } == of_owner,
+        None => !core.may_change_hands(owner),
+    };
+    (same_host && owner != reporter && (is_owners || mutant!(PeerGoneNamesNoProcess))).then_some(owner)
 }
 
 /// What an owner's word is worth that a process is gone that had its memory mapped.

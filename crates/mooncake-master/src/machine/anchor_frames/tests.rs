@@ -1,3 +1,4 @@
+use mooncake_core::Keep;
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::{EpochTaken, FenceDone, Goodbye, PeerGone, Populated, Rechecked};
 
@@ -13,7 +14,7 @@ fn beat() -> anchor_up::Body {
 }
 
 fn peer_gone() -> anchor_up::Body {
-    anchor_up::Body::PeerGone(PeerGone { uuid: uuid() })
+    anchor_up::Body::PeerGone(PeerGone { uuid: uuid(), process: None })
 }
 
 fn reader_gone(reader: Client, mark: u64) -> anchor_up::Body {
@@ -134,6 +135,37 @@ fn a_process_that_cannot_have_seen_an_owners_end_proves_nothing() {
     }
 }
 
+fn is_gone(pid: u32) -> anchor_up::Body {
+    let process = ProcessIdentity { boot_id: HOST.to_vec().into(), pid, ..ProcessIdentity::default() };
+    anchor_up::Body::PeerGone(PeerGone { uuid: uuid(), process: Some(process) })
+}
+
+#[test]
+fn what_a_peer_has_seen_of_another_process_says_nothing_of_the_owner() {
+    let mut testbed = Testbed::new();
+    let (owner, peer) = (testbed.owner(), testbed.open());
+    testbed.hangs_up(owner);
+    assert_eq!(testbed.says(peer, is_gone(7)), Ok(None));
+    assert!(testbed.knows(owner));
+    assert_eq!(testbed.says(peer, is_gone(0)), Ok(None));
+    assert!(!testbed.knows(owner));
+}
+
+/// Of an older version, which does not say whose end it has seen.
+#[test]
+fn a_word_without_a_process_says_nothing_where_memory_may_have_had_another_owner() {
+    let mut testbed = Testbed::new();
+    let (owner, peer) = (testbed.owner(), testbed.open());
+    let origin = Origin { session: owner.session, sequence: 90, answered_below: 90 };
+    let keep = Keep { ms: 60_000, secret: [9; 16], turn: 0 };
+    testbed.core.keep(testbed.now, origin, keep, &mut testbed.effects).unwrap();
+    testbed.hangs_up(owner);
+    testbed.says(peer, peer_gone()).unwrap();
+    assert!(!testbed.core.is_bereft(owner.session));
+    testbed.says(peer, is_gone(0)).unwrap();
+    assert!(testbed.core.is_bereft(owner.session) && testbed.knows(owner), "it waits for an heir");
+}
+
 #[test]
 fn an_owners_proof_of_a_readers_end_is_taken_once_it_counts() {
     let mut testbed = Testbed::new();
@@ -182,7 +214,7 @@ fn what_makes_no_sense_ends_the_connection_and_changes_nothing() {
         anchor_up::Body::Beat(Beat { populated, ..Beat::default() }),
         anchor_up::Body::EpochTaken(EpochTaken { epoch: 65_536, segments: vec![uuid()] }),
         anchor_up::Body::EpochTaken(EpochTaken { epoch: 1, segments: vec![uuid(), short()] }),
-        anchor_up::Body::PeerGone(PeerGone { uuid: short() }),
+        anchor_up::Body::PeerGone(PeerGone { uuid: short(), process: None }),
         anchor_up::Body::ReaderGone(ReaderGone { session: 1, uuid: short(), mark: MARK }),
     ];
     let mut testbed = Testbed::new();
@@ -211,6 +243,10 @@ fn clients_that_do_not_say_on_which_host_they_are_are_on_none_together() {
 
 #[test]
 fn their_mutants_are_noticed() {
+    assert!(is_noticed_by(
+        Mutant::PeerGoneNamesNoProcess,
+        what_a_peer_has_seen_of_another_process_says_nothing_of_the_owner
+    ));
     assert!(is_noticed_by(
         Mutant::LivingClientsAreReportedGone,
         a_peers_proof_that_comes_before_the_end_of_the_owners_anchor_counts_with_it

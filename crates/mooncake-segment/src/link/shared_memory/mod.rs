@@ -10,7 +10,9 @@ use std::time::Instant;
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_memory::{CopyError, Expect, Mapping, Presence};
 use mooncake_net::{connect_abstract, receive_with_fds};
-use mooncake_os::{Deadline, Guarded, forked, has_exited, is_short_of_descriptors, peer_credentials, peer_pidfd};
+use mooncake_os::{
+    Deadline, Guarded, ProcessIdentity, forked, has_exited, is_short_of_descriptors, peer_credentials, peer_pidfd,
+};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -30,6 +32,8 @@ pub(super) struct Attachment {
     id: u64,
     uuid: SegmentUuid,
     segment: Arc<str>,
+    /// Its process, as the address has it.
+    owner: Option<ProcessIdentity>,
     /// Taken out at the end: without the last of both mappings there is no `Detached`.
     readable: Option<Arc<Mapping>>,
     writable: OnceLock<Arc<Mapping>>,
@@ -146,6 +150,7 @@ impl Attachment {
             id,
             uuid: address.uuid,
             segment: address.display_name(),
+            owner: address.process,
             presence: Presence::announce(&readable).map_err(NoSharedMemory::socket("its memory cannot be locked"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
@@ -176,6 +181,10 @@ impl Attachment {
 
     pub(super) fn uuid(&self) -> SegmentUuid {
         self.uuid
+    }
+
+    pub(super) fn owner(&self) -> Option<ProcessIdentity> {
+        self.owner
     }
 
     /// See [`super::Link::is_waited_for_in`].

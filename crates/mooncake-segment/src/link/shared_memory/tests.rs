@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Verify};
-use mooncake_os::{boot_id, hex, send_fds};
+use mooncake_os::{ProcessIdentity, boot_id, hex, send_fds};
 
 use super::super::fixture::{Quiet, mapping, owner};
 use super::super::shared_memory::view::View;
@@ -333,7 +333,7 @@ fn a_detached_that_is_left_to_a_sleeping_watcher_goes_out_as_soon_as_there_is_ro
 fn links_that_have_nothing_mapped_have_no_thread_and_watch_again_what_is_mapped_next() {
     struct Epochs(Sender<u16>);
     impl LinkEvents for Epochs {
-        fn owner_gone(&self, _: SegmentUuid) {}
+        fn owner_gone(&self, _: SegmentUuid, _: Option<ProcessIdentity>) {}
         fn take_epoch(&self, question: EpochQuestion) {
             let _ = self.0.send(question.epoch().number);
         }

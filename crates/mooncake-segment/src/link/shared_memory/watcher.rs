@@ -185,7 +185,7 @@ impl Watcher {
         // The pidfd proves the end of the owner; a closed connection proves nothing (docs/safety.md, rules 7 and 23).
         let ended = may_have_ended && matches!(has_exited(attachment.pidfd().as_fd()), Ok(true));
         if ended && attachment.owner_ended() {
-            self.events.owner_gone(attachment.uuid());
+            self.events.owner_gone(attachment.uuid(), attachment.owner());
         }
         let (hung_up, wants_room) = (attachment.has_hung_up(), attachment.wants_room());
         if let Some(watched) = self.state.lock().watched.get_mut(&id) {

@@ -16,6 +16,8 @@ pub(super) struct PendingFence {
     pub writing: Vec<u64>,
     /// Attached processes that have not answered.
     pub asked: Vec<u64>,
+    /// Processes of earlier tenures may write there.
+    pub elders: bool,
     pub cut_at: Option<Duration>,
 }
 
@@ -43,7 +45,10 @@ impl FenceList {
     pub fn is_pending(&mut self, fence: &Fence) -> bool {
         let Some(id) = self.placements.get(&(fence.uuid, fence.rid)).copied() else { return false };
         if fence.writer_done {
-            self.change(id, |pending| pending.asked.clear());
+            self.change(id, |pending| {
+                pending.asked.clear();
+                pending.elders = false;
+            });
         }
         true
     }
@@ -65,6 +70,13 @@ impl FenceList {
         ids.into_iter().for_each(|id| self.answered(id, attach_id));
     }
 
+    /// No process of an earlier tenure writes a segment any more.
+    pub fn elders_ended(&mut self, uuid: &SegmentUuid) {
+        let waiting = self.pending.iter().filter(|(_, pending)| pending.elders && pending.fence.uuid == *uuid);
+        let ids: Vec<u64> = waiting.map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.change(id, |pending| pending.elders = false));
+    }
+
     /// Takes out what has nothing left to guard, and gives the rids.
     pub fn remove_segment(&mut self, uuid: &SegmentUuid) -> Vec<Rid> {
         let of_it: Vec<u64> =
@@ -80,7 +92,7 @@ impl FenceList {
             if !ended(fence) {
                 return true;
             }
-            if fence.asked.is_empty() {
+            if fence.asked.is_empty() && !fence.elders {
                 proven.push(*id);
             }
             false
@@ -101,7 +113,7 @@ impl FenceList {
     fn change(&mut self, id: u64, change: impl FnOnce(&mut PendingFence)) {
         let Some(pending) = self.pending.get_mut(&id) else { return };
         change(pending);
-        if pending.asked.is_empty() && pending.writing.is_empty() {
+        if pending.asked.is_empty() && pending.writing.is_empty() && !pending.elders {
             self.proven.push(id);
         }
     }
@@ -124,7 +136,8 @@ mod tests {
 
     fn list(asked: &[u64], writing: &[u64]) -> FenceList {
         let mut list = FenceList::default();
-        let pending = PendingFence { fence: fence(Rid(2)), writing: writing.into(), asked: asked.into(), cut_at: None };
+        let (writing, asked) = (writing.into(), asked.into());
+        let pending = PendingFence { fence: fence(Rid(2)), writing, asked, elders: false, cut_at: None };
         list.insert(1, pending);
         list
     }

@@ -9,6 +9,7 @@
 #[cfg(test)]
 mod any_order_tests;
 mod attachment;
+mod elders;
 mod fence_list;
 mod promises;
 #[cfg(test)]
@@ -25,8 +26,10 @@ use crate::epoch::Epoch;
 use crate::protocol::frames::{Frame, Op};
 
 pub use attachment::Newcomer;
+pub use elders::{Elders, Tenure};
 
 use attachment::Attachment;
+use elders::Inheritance;
 use fence_list::FenceList;
 use promises::PendingEpoch;
 
@@ -152,6 +155,8 @@ struct Held<S> {
     segment: S,
     /// Highest epoch that it has taken: nothing older is written here, and every process that maps it has said so.
     taken: u16,
+    /// Whose memory it was before, if it outlives its owners.
+    inheritance: Option<Inheritance>,
 }
 
 impl<S> Default for Owner<S> {
@@ -177,7 +182,7 @@ impl<S: Segment> Owner<S> {
 
     /// Fresh memory: nothing older than the epoch can be there.
     pub fn add(&mut self, uuid: SegmentUuid, segment: S) {
-        self.segments.insert(uuid, Held { segment, taken: self.epoch.number });
+        self.segments.insert(uuid, Held { segment, taken: self.epoch.number, inheritance: None });
     }
 
     /// Takes a segment out, and gives it with the rids of its unfinished fences, which have nothing left to guard. They
@@ -237,6 +242,12 @@ impl<S: Segment> Owner<S> {
             return;
         };
         match frame.op {
+            // Of memory that outlives its owners it may be written, and views may begin, with a lock that says so.
+            Op::Upgrade | Op::View if !is_locked(&self.segments, attached, frame) => {
+                attached.lost();
+                out.push(Output::HangUp { attachment });
+            }
+            Op::View => out.push(Output::Send { to: attachment, frame: Frame::plain(Op::Viewable, self.epoch.number) }),
             Op::Upgrade => {
                 // On record before the answer allows the first store.
                 attached.writable = true;
@@ -310,4 +321,11 @@ impl<S: Segment> Owner<S> {
             attached.put_questions(attachment, &self.fences, self.epoch.number, out);
         }
     }
+}
+
+/// Whether a process holds the lock of this owner's tenure that its wish needs.
+fn is_locked<S>(segments: &BTreeMap<SegmentUuid, Held<S>>, attached: &Attachment, frame: &Frame) -> bool {
+    let inheritance = segments.get(&attached.uuid).and_then(|held| held.inheritance.as_ref());
+    let tenure = inheritance.map_or(0, |inheritance| inheritance.tenure().into());
+    frame.rid == tenure || mutant!(UnlockedPeersWrite)
 }

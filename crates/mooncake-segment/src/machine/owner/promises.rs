@@ -5,6 +5,7 @@ use std::time::Duration;
 use mooncake_ids::SegmentUuid;
 use mooncake_mutant::mutant;
 
+use super::elders::Inheritance;
 use super::fence_list::PendingFence;
 use super::{Fence, Held, Output, Owner, Segment};
 use crate::epoch::Epoch;
@@ -27,7 +28,7 @@ impl<S: Segment> Owner<S> {
     /// does where the extent carries a stamp that is newer than the placement:
     /// memory that turned, and the writer of the next placement there could not begin.
     pub fn fence(&mut self, now: Duration, fence: Fence, out: &mut Vec<Output>) -> bool {
-        let Some(Held { segment, .. }) = self.segments.get(&fence.uuid) else {
+        let Some(Held { segment, inheritance, .. }) = self.segments.get(&fence.uuid) else {
             // No memory, nothing that could land.
             return true;
         };
@@ -46,13 +47,14 @@ impl<S: Segment> Owner<S> {
         let mut writers: Vec<_> =
             if fence.writer_done || mutant!(FenceAsksNobody) { Vec::new() } else { writers.collect() };
         let asked: Vec<u64> = writers.iter().map(|(attachment, _)| **attachment).collect();
-        if writing.is_empty() && asked.is_empty() {
+        let elders = !fence.writer_done && inheritance.as_ref().is_some_and(Inheritance::may_be_written);
+        if writing.is_empty() && asked.is_empty() && !elders {
             return !is_marred(segment, &fence, out);
         }
         self.next += 1;
         let id = self.next;
         let cut_at = (!writing.is_empty()).then(|| now + GRACE);
-        self.fences.insert(id, PendingFence { fence, writing, asked, cut_at });
+        self.fences.insert(id, PendingFence { fence, writing, asked, elders, cut_at });
         for (attachment, attached) in &mut writers {
             attached.ask_fence(id);
             attached.put_questions(**attachment, &self.fences, self.epoch.number, out);
@@ -81,9 +83,9 @@ impl<S: Segment> Owner<S> {
         }
         self.epoch = self.epoch.or_later(asked);
         let mut done = Vec::new();
-        for (uuid, Held { segment, taken }) in &mut self.segments {
+        for (uuid, Held { segment, taken, inheritance }) in &mut self.segments {
             let writing = segment.raise_epoch(number);
-            let mut open = !writing.is_empty();
+            let mut open = !writing.is_empty() || keeps_from(inheritance, number);
             for (id, attached) in self.attached.iter_mut().filter(|(_, attached)| attached.uuid == *uuid) {
                 open |= attached.ask_epoch(*id, asked, out);
             }
@@ -125,7 +127,13 @@ impl<S: Segment> Owner<S> {
                         *next += 1;
                         fences.insert(
                             *next,
-                            PendingFence { fence, writing, asked: Vec::new(), cut_at: Some(now + GRACE) },
+                            PendingFence {
+                                fence,
+                                writing,
+                                asked: Vec::new(),
+                                elders: false,
+                                cut_at: Some(now + GRACE),
+                            },
                         );
                         continue;
                     }
@@ -139,11 +147,16 @@ impl<S: Segment> Owner<S> {
             out.push(Output::Fenced { uuid, rid });
         }
         epochs.retain_mut(|PendingEpoch { uuid, number, writing, cut_at }| {
-            let Some(Held { segment, taken }) = segments.get_mut(uuid) else { return false };
+            let Some(Held { segment, taken, inheritance }) = segments.get_mut(uuid) else { return false };
             segment.retain_active(writing);
             cut_when_due(*uuid, writing, cut_at, now, out);
+            let elders = keeps_from(inheritance, *number);
             let silent = attached.values().any(|attached| attached.uuid == *uuid && attached.epoch < *number);
-            if !writing.is_empty() || silent || (!segment.insiders_obey(*number) && !mutant!(InsidersAreNotAsked)) {
+            if !writing.is_empty()
+                || elders
+                || silent
+                || (!segment.insiders_obey(*number) && !mutant!(InsidersAreNotAsked))
+            {
                 return true;
             }
             *taken = (*number).max(*taken);
@@ -157,6 +170,10 @@ impl<S: Segment> Owner<S> {
         let epochs = self.epochs.iter().filter_map(|pending| pending.cut_at);
         epochs.chain(self.fences.next_cut()).min()
     }
+}
+
+fn keeps_from(inheritance: &Option<Inheritance>, epoch: u16) -> bool {
+    inheritance.as_ref().is_some_and(|inheritance| inheritance.keeps_from(epoch))
 }
 
 /// Whether a stamp is newer than the tombstone. Within an epoch an extent that is being fenced belongs to no other
