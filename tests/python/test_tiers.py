@@ -514,6 +514,8 @@ def test_a_store_of_a_program_keeps_a_tier_leaves_it_and_its_reads_are_counted(t
     assert versions(reader, keys[:10]) == [-1] * 10
     assert pool.metric("mooncake_tiers_live") == 0
     assert keeper.unmount_local_disk_segment() == 0
+    put_all(reader, ["in-memory"], MIB)
+    assert versions(reader, ["in-memory"]) == [0], "the store goes on lending its memory"
     keeper.close()
     keeper = own()
     assert versions(reader, keys[:10]) == [0] * 10

@@ -457,7 +457,7 @@ fn a_store_that_closes_has_what_leaves_last_written_first_and_takes_nothing_new(
     pool.pass(20);
     assert!(pool.orders(session).is_empty(), "nothing is about to leave");
     pool.exists("k7");
-    pool.core.closes(pool.now, session, &mut pool.fx);
+    pool.core.closes(pool.now, session, 5_000, &mut pool.fx);
     pool.collect();
     let (mut keys, mut at) = (Vec::new(), 0);
     // An eighth of the segment at a time.
@@ -473,6 +473,24 @@ fn a_store_that_closes_has_what_leaves_last_written_first_and_takes_nothing_new(
     assert_eq!(keys, ["k7".to_owned(), "k3".to_owned()].into_iter().chain(rest).collect::<Vec<_>>());
     let PutStarted::Now(slots) = pool.start(session, &[("new", KIB)], &plain(), false) else { panic!("it waits") };
     assert!(!matches!(slots[0], StartOutcome::Placed(_)), "{slots:?}");
+    pool.check();
+}
+
+#[test]
+fn a_tier_that_has_as_many_records_as_it_may_holds_up_no_other_one_of_its_store() {
+    let (mut pool, session, _) = pool(Config { tier_records_max: 4, ..Config::default() });
+    pool.mount_tier(session, 2, true, whole([])).unwrap();
+    for nth in 0..8 {
+        pool.put(session, &format!("k{nth}"), KIB);
+        pool.pass(20);
+        for number in [1, 2] {
+            let of_tier = pool.orders_of(session, number);
+            let written: Vec<_> = of_tier.iter().map(|order| (order.rid, Some(nth))).collect();
+            pool.written(session, number, &written);
+        }
+    }
+    let records: Vec<u64> = pool.core.tiers().map(|tier| tier.records).collect();
+    assert_eq!(records, [4, 4]);
     pool.check();
 }
 

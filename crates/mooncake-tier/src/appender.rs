@@ -119,6 +119,8 @@ pub struct Appender<M: Medium> {
     sequence: u64,
     /// Bytes that the tier's files may have.
     limit: u64,
+    /// The same, where the file system has all that it may have.
+    capacity: u64,
     /// Bytes of files by their first number.
     files: BTreeMap<FileNumber, u64>,
     /// Orders, and when they came.
@@ -242,6 +244,7 @@ impl<M: Medium> Appender<M> {
             super_file,
             sequence,
             limit,
+            capacity: limit,
             files,
             waiting: VecDeque::new(),
             kept: VecDeque::new(),
@@ -475,27 +478,50 @@ impl<M: Medium> Appender<M> {
             }
         }
         let alone = layout.record_bytes + Entries::default().footer_bytes_with(key_bytes);
-        let is_large = alone > self.superblock.geometry.file_bytes();
+        let file_bytes = self.superblock.geometry.file_bytes();
+        let is_large = alone > file_bytes;
         if self.current.is_some() && !is_large {
             return self.leave_current();
         }
         if self.gathered.is_some() && !self.submit() {
             return false;
         }
-        if self.used() + self.bytes_of_file(alone) + self.reserved(is_kept) > self.limit {
+        // A file for a large record that came to nothing would hide the one that is set aside.
+        if is_large && self.current.as_ref().is_some_and(|current| current.bytes > file_bytes) {
+            return self.remove_current();
+        }
+        // Where others have filled the file system, what is kept takes of what is left to them.
+        let limit = if is_kept { self.capacity } else { self.limit };
+        if self.used() + self.bytes_of_file(alone) + self.reserved(is_kept) > limit {
             return match is_kept {
                 true => self.lose_next(Loss::NoRoom),
                 false => self.wait_for_room(),
             };
         }
         self.aside = self.current.take();
-        if let Err(why) = self.create_file(alone) {
+        if let Err(why) = self.create_file(alone, is_kept) {
             self.current = self.aside.take();
             if why == Loss::NoSpace && !is_kept {
                 self.events.push(Event::Short);
                 return self.wait_for_room();
             }
+            if why == Loss::OverLimit {
+                // Those behind it need not find out for themselves.
+                self.limit = self.limit.min(self.used());
+            }
             return self.lose_next(why);
+        }
+        true
+    }
+
+    /// Removes the file that is appended, in which no record came to be.
+    fn remove_current(&mut self) -> bool {
+        let Some(current) = self.current.take() else { return true };
+        self.current = self.aside.take();
+        self.dirty.remove(&current.number);
+        if self.retire(current.number).is_err() {
+            // It is closed, and nothing in it counts.
+            self.suspect(current.number);
         }
         true
     }
@@ -553,14 +579,15 @@ impl<M: Medium> Appender<M> {
         true
     }
 
-    fn create_file(&mut self, needed: u64) -> Result<(), Loss> {
+    fn create_file(&mut self, needed: u64, is_kept: bool) -> Result<(), Loss> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Loss::NoSpace,
             kind => Loss::Failed(kind),
         };
         let (bytes, file_bytes) = (self.bytes_of_file(needed), self.superblock.geometry.file_bytes());
         let room = self.medium.room().map_err(failed)?;
-        if room.free < bytes + room.total / LEFT_FREE {
+        let left_free = if is_kept { 0 } else { room.total / LEFT_FREE };
+        if room.free < bytes + left_free {
             return Err(Loss::NoSpace);
         }
         let spare = (file_bytes / SPARE_PART) as i64;

@@ -358,6 +358,26 @@ fn an_object_of_several_files_finds_room_in_a_full_tier() {
 }
 
 #[test]
+fn a_large_object_that_came_to_nothing_hides_no_file() {
+    let mut owned = Owned::new(Faults::default(), 64);
+    let bytes = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes();
+    owned.order(bytes / 5 * 2);
+    owned.pass(SECOND);
+    let (size, rid) = (bytes / 2 * 3, Rid(2_000_000));
+    let gone = Leaving::new(size, size);
+    gone.is_reachable.store(false, Ordering::Relaxed);
+    owned.tier.order(rid, rid, b"gone".to_vec(), 0, gone);
+    let larger = owned.order(bytes / 2 * 5);
+    owned.pass(SECOND);
+    assert!(owned.is_written(larger) && owned.answers[&1_000_000].is_none());
+    for _ in 0..160 {
+        owned.order(bytes / 5 * 2);
+        owned.pass(SECOND / 20);
+    }
+    assert_eq!(owned.given_up.first(), Some(&0), "the first file is the first to go: {:?}", owned.given_up);
+}
+
+#[test]
 fn files_of_which_all_is_kept_are_passed_over_and_a_tier_of_such_files_takes_no_orders() {
     let mut owned = Owned::new(Faults::default(), FILES_MIN);
     let bytes = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes();

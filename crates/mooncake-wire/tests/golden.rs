@@ -160,7 +160,7 @@ fn anchors_are_what_they_were() {
         ReaderGone(ReaderGone { session: 1 << 32, uuid: uuid(0x61), mark: 0x1112_1314_1516_1718 }),
         TierWritten(written),
         TierPromoted(TierPromoted { good: vec![2, 4], bad: vec![6] }),
-        Closing(Closing {}),
+        Closing(Closing { within_ms: 5_000 }),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("up.{name}"), &AnchorUp { body: Some(full) });

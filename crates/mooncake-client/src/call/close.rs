@@ -19,7 +19,7 @@ impl Inner {
         self.reporter.get().into_iter().for_each(thread::Thread::unpark);
         let control = &self.shared.control;
         // Before the memory goes: what it has under order is written still.
-        self.shared.tiers.close();
+        self.shared.tiers.close(true);
         if let Some(owner) = self.shared.owner.get() {
             owner.close();
         }

@@ -480,7 +480,7 @@ impl Store {
             }
             thread::sleep(LOOK_INTERVAL.min(grace.saturating_sub(began.elapsed())));
         }
-        tiers.close();
+        tiers.close(false);
         Ok(())
     }
 

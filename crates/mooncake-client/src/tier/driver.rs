@@ -37,8 +37,8 @@ const DISK_WAIT: Duration = Duration::from_millis(1);
 /// Between two tries to mount.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// A store that closes waits so long for another order.
-const QUIET: Duration = Duration::from_millis(250);
+/// A store whose memory goes waits so long for another order: the master looks through a million objects meanwhile.
+const QUIET: Duration = Duration::from_millis(300);
 
 /// Time that the disk has for what is read back when the tier is mounted.
 const PROOF_LIMIT: Duration = Duration::from_secs(60);
@@ -60,7 +60,10 @@ fn waited_for(tier: &StoreTier, options: &TierOptions, surroundings: &Surroundin
     let (control, until) = (&surroundings.control, Instant::now() + LEAVING_LIMIT);
     loop {
         // What is said of a session is said again when the tier is mounted.
-        if tier.heard(LEFT_EVERY).iter().any(|word| matches!(word, Word::Close)) || control.is_stopped() || forked() {
+        if tier.heard(LEFT_EVERY).iter().any(|word| matches!(word, Word::Close { .. }))
+            || control.is_stopped()
+            || forked()
+        {
             return None;
         }
         match TierFolder::take_or_wait(options, control, &[], Instant::now() < until) {
@@ -102,12 +105,14 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         let rest = if waiting.is_empty() && driver.is_resting() { REST } else { Duration::ZERO };
         for word in tier.heard(rest) {
             match word {
-                Word::Close if closing.is_none() => {
-                    closing = Some(Instant::now() + driver.options.close_limit);
+                Word::Close { with_memory } if closing.is_none() => {
+                    closing = Some((Instant::now() + driver.options.close_limit, with_memory));
                     busy_at = Instant::now();
-                    driver.closes();
+                    if with_memory {
+                        driver.closes();
+                    }
                 }
-                Word::Close => {}
+                Word::Close { .. } => {}
                 // It came while this thread had another folder.
                 Word::Gone(uuid) if uuid != driver.folder.uuid => {}
                 // One that is Gone is mounted no more: the master's answer has another one begun.
@@ -124,12 +129,14 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
             && !driver.obey(word)
         {}
         driver.go_on(closing.is_none());
-        if let Some(until) = closing {
+        if let Some((until, with_memory)) = closing {
             driver.folder.tier.sync_at_once();
             if !waiting.is_empty() || !driver.folder.tier.is_idle() {
                 busy_at = Instant::now();
             }
-            if busy_at.elapsed() >= QUIET || Instant::now() >= until || !driver.mounted {
+            let quiet = if with_memory && driver.mounted { QUIET } else { Duration::ZERO };
+            let is_idle = waiting.is_empty() && driver.folder.tier.is_idle();
+            if is_idle && busy_at.elapsed() >= quiet || Instant::now() >= until {
                 break;
             }
         }
@@ -213,7 +220,8 @@ impl Driver<'_> {
     /// What memory has, and the tier has not, is to be ordered.
     fn closes(&self) {
         if self.mounted {
-            self.surroundings.control.tell(anchor_up::Body::Closing(Closing {}));
+            let within_ms = u64::try_from(self.options.close_limit.as_millis()).unwrap_or(u64::MAX);
+            self.surroundings.control.tell(anchor_up::Body::Closing(Closing { within_ms }));
         }
     }
 
@@ -236,7 +244,7 @@ impl Driver<'_> {
             }
             Word::Recheck(recheck) => self.recheck(&recheck),
             Word::Order(_) | Word::Promote(_) | Word::Retire(_) => {}
-            Word::Mount | Word::Gone(_) | Word::Close => {}
+            Word::Mount | Word::Gone(_) | Word::Close { .. } => {}
         }
         false
     }

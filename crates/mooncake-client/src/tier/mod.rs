@@ -39,8 +39,10 @@ pub(crate) enum Word {
     Recheck(TierRecheck),
     /// The master has forgotten a tier, or a segment.
     Gone(TierUuid),
-    /// The store closes.
-    Close,
+    /// The tiers are left; the store's memory goes as well, or stays.
+    Close {
+        with_memory: bool,
+    },
 }
 
 /// A copy in memory that the master asks for.
@@ -90,7 +92,7 @@ impl Word {
     /// The tier that it is for; none if all of them are to hear it. Words about what is no UUID are for no tier.
     fn tier(&self) -> Option<TierUuid> {
         let uuid = match self {
-            Word::Mount | Word::Close => return None,
+            Word::Mount | Word::Close { .. } => return None,
             Word::Gone(uuid) => return Some(*uuid),
             Word::Order(order) => &order.tier,
             Word::Promote(order) => &order.promote.tier,
@@ -132,10 +134,11 @@ impl StoreTiers {
         its.for_each(|tier| tier.hear(word.clone()));
     }
 
-    /// Has them bring to the disk what there is, and leaves the folders to the next owners.
-    pub fn close(&self) {
+    /// Has them bring to the disk what was ordered, and what memory alone has if that goes as well, and leaves the
+    /// folders to the next owners.
+    pub fn close(&self, with_memory: bool) {
         // All at once: each has its time for that.
-        self.hear(&Word::Close);
+        self.hear(&Word::Close { with_memory });
         let tiers = self.tiers.lock().clone();
         for thread in tiers.iter().filter_map(|tier| tier.thread.lock().take()) {
             // It only panics if one of its invariants is broken; that has been reported.
@@ -170,7 +173,7 @@ impl StoreTier {
 
     /// The store wants to close, and its thread has yet to hear of it.
     fn is_closing(&self) -> bool {
-        self.words.lock().iter().any(|word| matches!(word, Word::Close))
+        self.words.lock().iter().any(|word| matches!(word, Word::Close { .. }))
     }
 
     /// What has come, waited for so long at most if nothing has.

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,26 +31,35 @@ const SLOTS: usize = 8;
 /// Time that the disk, and the copying, have for objects that are read together.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// An order, and the folder that has the record.
-type Asked = (PromoteOrder, Arc<FolderRecords>);
+/// An order is carried out no more after that: a reservation lasts 30 s.
+const OLD: Duration = Duration::from_secs(20);
+
+/// An order, the folder that has the record, and when it came.
+struct Asked {
+    order: PromoteOrder,
+    records: Arc<FolderRecords>,
+    at: Instant,
+}
 
 pub(super) struct Promoter {
     asked: Option<Sender<Asked>>,
     thread: Option<JoinHandle<()>>,
+    /// What waits comes to nothing.
+    stops: Arc<AtomicBool>,
 }
 
 impl Promoter {
     /// Begins with the first order.
     pub fn new() -> Promoter {
-        Promoter { asked: None, thread: None }
+        Promoter { asked: None, thread: None, stops: Arc::default() }
     }
 
     pub fn ask(&mut self, order: PromoteOrder, records: Arc<FolderRecords>, surroundings: &Surroundings) {
         if self.asked.is_none() {
             let (sender, receiver) = channel();
-            let of_thread = surroundings.clone();
+            let (of_thread, stops) = (surroundings.clone(), self.stops.clone());
             let builder = std::thread::Builder::new().name("mooncake-promote".into());
-            match mooncake_os::thread::start(builder, move || run(&receiver, &of_thread)) {
+            match mooncake_os::thread::start(builder, move || run(&receiver, &stops, &of_thread)) {
                 Ok(thread) => (self.asked, self.thread) = (Some(sender), Some(thread)),
                 Err(error) => {
                     tracing::warn!(%error, "no thread that copies objects to memory; they stay on their tier");
@@ -59,12 +69,13 @@ impl Promoter {
         }
         if let Some(asked) = &self.asked {
             // Its thread only ends early if one of its invariants is broken; that has been reported.
-            let _ = asked.send((order, records));
+            let _ = asked.send(Asked { order, records, at: Instant::now() });
         }
     }
 
-    /// Waits for what is being copied.
+    /// Waits for what is being copied, and for no more.
     pub fn close(self) {
+        self.stops.store(true, Ordering::Release);
         drop(self.asked);
         if let Some(thread) = self.thread {
             let _ = thread.join();
@@ -72,7 +83,9 @@ impl Promoter {
     }
 }
 
-fn run(asked: &Receiver<Asked>, surroundings: &Surroundings) {
+fn run(asked: &Receiver<Asked>, stops: &AtomicBool, surroundings: &Surroundings) {
+    // One set of buffers: those that a disk keeps are missed by what is read next, which comes to nothing at once.
+    let slots = Slots::new(SLOTS);
     let mut reader: Option<(TierUuid, Reader<Folder>)> = None;
     let mut waiting: VecDeque<Asked> = VecDeque::new();
     loop {
@@ -84,12 +97,19 @@ fn run(asked: &Receiver<Asked>, surroundings: &Surroundings) {
             }
             continue;
         }
-        let records = waiting[0].1.clone();
-        let of_folder = |asked: &&Asked| Arc::ptr_eq(&asked.1, &records);
+        if stops.load(Ordering::Acquire) {
+            let bad: Vec<u64> = waiting.drain(..).map(|asked| copy_of(&asked.order.promote)).collect();
+            answer(surroundings, &[], &bad);
+            continue;
+        }
+        // Their reservations are about to end by themselves.
+        waiting.retain(|asked| asked.at.elapsed() < OLD);
+        let Some(records) = waiting.front().map(|asked| asked.records.clone()) else { continue };
+        let of_folder = |asked: &&Asked| Arc::ptr_eq(&asked.records, &records);
         let together = waiting.iter().take(TOGETHER).take_while(of_folder).count();
-        let orders: Vec<PromoteOrder> = waiting.drain(..together).map(|(order, _)| order).collect();
+        let orders: Vec<PromoteOrder> = waiting.drain(..together).map(|asked| asked.order).collect();
         let kept = reader.take().filter(|(uuid, _)| *uuid == records.uuid());
-        let made = kept.map_or_else(|| records.new_reader(Slots::new(SLOTS)), |(_, reader)| Ok(reader));
+        let made = kept.map_or_else(|| records.new_reader(slots.clone()), |(_, reader)| Ok(reader));
         match made {
             Ok(made) => reader = copy(orders, &records, made, surroundings).map(|reader| (records.uuid(), reader)),
             Err(error) => {

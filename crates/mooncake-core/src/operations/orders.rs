@@ -26,7 +26,7 @@ const COLD_FROM: f64 = 0.1;
 /// Objects that cost as much as one, where they are only looked at.
 const LOOKED_AT_AS_ONE: usize = 8;
 
-/// Time that a session has to close before its memory counts as Gone.
+/// Time that a session has to close beyond what it said, before its memory counts as Gone.
 const CLOSING_MS: u64 = 60_000;
 
 /// Part of a segment that may be under order.
@@ -75,54 +75,70 @@ impl Core {
         if !self.tiers.any_live() {
             return;
         }
-        self.order_hot(now, work, fx);
+        self.tiers.refresh_budgets(now, self.config.tier_fills_per_day);
+        self.order_hot(now, None, work, fx);
         self.order_cold(now, work, fx);
         self.order_fresh(now, work, fx);
     }
 
-    /// A session closes, and the memory that it lends goes: what leaves last is written first, and nothing new is
-    /// placed there.
-    pub fn closes(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
+    /// A session will close within that time, and the memory that it lends goes: what leaves last is written first, and
+    /// nothing new is placed there.
+    pub fn closes(&mut self, now: Time, session: SessionId, within_ms: u64, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(session) else { return };
+        let grace_ms = within_ms.saturating_add(CLOSING_MS);
         for number in entry.segments.clone() {
             if self.segments.get(number).is_some_and(|segment| segment.leaves.is_none()) {
-                self.log(now, Record::SegmentLeaves { number, grace_ms: CLOSING_MS }, fx);
+                self.log(now, Record::SegmentLeaves { number, grace_ms }, fx);
             }
         }
         for number in self.tiers.mounted_by(session) {
-            self.tiers.get_mut(number).expect("it is mounted").closing = Some(Closing::Begins);
+            let tier = self.tiers.get_mut(number).expect("it is mounted");
+            // What no list has, pinned and viewed objects among it, is found by the search over all slots.
+            (tier.closing, tier.search) = (Some(Closing::Begins), Some(0));
         }
-        self.order_hot(now, &mut Work::beside_an_operation(), fx);
+        self.order_hot(now, None, &mut Work::beside_an_operation(), fx);
     }
 
-    /// Those that leave last, of stores that close.
-    fn order_hot(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        let of_closing = self.tiers.iter().filter(|(_, tier)| tier.is_live() && tier.closing.is_some());
-        let numbers: SmallVec<[SegmentNo; 8]> = of_closing.map(|(number, _)| number).collect();
+    /// Those that leave last, of stores that close, or of one tier's.
+    fn order_hot(&mut self, now: Time, only: Option<SegmentNo>, work: &mut Work, fx: &mut Effects) {
+        let is_one = |number: SegmentNo| only.is_none_or(|only| only == number);
+        let closing =
+            self.tiers.iter().filter(|(number, tier)| tier.is_live() && tier.closing.is_some() && is_one(*number));
+        let numbers: SmallVec<[SegmentNo; 8]> = closing.map(|(number, _)| number).collect();
         for number in numbers {
-            let Some(closing) = self.tiers.get(number).and_then(|tier| tier.closing) else { continue };
+            if work.is_used_up() {
+                return;
+            }
+            let Some(Some(closing)) = self.tiers.get(number).map(|tier| tier.closing) else { continue };
             let mut next = match closing {
+                Closing::Through => continue,
                 Closing::At(slot) if self.objects.before_in_turn(slot).is_some() => Some(slot),
                 Closing::Begins | Closing::At(_) => self.objects.hottest(),
             };
-            for _ in 0..work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE {
-                let Some(slot) = next else { break };
-                if self.is_near(slot, number)
-                    && matches!(self.order_one(now, slot, fx), Ordered::NotNow | Ordered::Refused)
-                {
-                    break;
+            let (most, mut looked, mut ordered) = (work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE, 0, 0);
+            while looked < most
+                && ordered < work.left(STEP_OBJECTS)
+                && let Some(slot) = next
+            {
+                looked += 1;
+                if self.is_near(slot, number) {
+                    match self.order_one(now, slot, fx) {
+                        Ordered::NotNow | Ordered::Refused => break,
+                        Ordered::Yes => ordered += 1,
+                        Ordered::No => {}
+                    }
                 }
                 next = self.objects.before_in_turn(slot);
             }
-            work.did(1);
-            self.tiers.get_mut(number).expect("it is there").closing = next.map(Closing::At);
+            work.did(ordered + looked.div_ceil(LOOKED_AT_AS_ONE));
+            self.tiers.get_mut(number).expect("it is there").closing = Some(next.map_or(Closing::Through, Closing::At));
         }
     }
 
     /// What an owner has answered leaves room for others: a tier does not rest until the next tick.
-    fn order_more(&mut self, now: Time, any_written: bool, fx: &mut Effects) {
+    fn order_more(&mut self, now: Time, number: SegmentNo, any_written: bool, fx: &mut Effects) {
         let mut work = Work::beside_an_operation();
-        self.order_hot(now, &mut work, fx);
+        self.order_hot(now, Some(number), &mut work, fx);
         self.order_fresh(now, &mut work, fx);
         // What came to nothing is not ordered at once again.
         if self.config.offload.on_evict && any_written {
@@ -153,7 +169,12 @@ impl Core {
     /// What was committed before a tier was Live, once nothing newer waits for it.
     fn order_earlier(&mut self, now: Time, number: SegmentNo, work: &mut Work, fx: &mut Effects) {
         let Some(tier) = self.tiers.get(number).filter(|tier| tier.fresh.is_empty()) else { return };
-        let Some(from) = tier.search.filter(|_| !self.config.offload.on_evict) else { return };
+        // The hottest of a store that closes come first.
+        let is_wanted = match tier.closing {
+            None => !self.config.offload.on_evict,
+            Some(closing) => closing == Closing::Through,
+        };
+        let Some(from) = tier.search.filter(|_| is_wanted) else { return };
         let end = self.objects.bound().min(from.saturating_add((work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE) as u32));
         let (mut next, mut ordered) = (from, 0);
         while next < end && ordered < work.left(STEP_OBJECTS) {
@@ -226,7 +247,9 @@ impl Core {
         let has_room = |tier: &Tier| size <= tier.spec.bytes / OBJECT_PART;
         let near = self.tiers.near(segment.session, segment.host).filter_map(|number| {
             let tier = self.tiers.get(number)?;
-            has_room(tier).then_some((tier.window == 0, tier.session != segment.session, tier.ordered_bytes, number))
+            // One that is not to be written holds up no other.
+            let is_left_alone = tier.window == 0 || tier.is_over_budget || tier.records >= self.config.tier_records_max;
+            has_room(tier).then_some((is_left_alone, tier.session != segment.session, tier.ordered_bytes, number))
         });
         near.min().map(|(.., number)| number)
     }
@@ -333,7 +356,7 @@ impl Core {
             self.counts.tier_written_objects += 1;
             self.counts.tier_written_bytes += size;
         }
-        self.order_more(now, any_written, fx);
+        self.order_more(now, number, any_written, fx);
         self.news.room = true;
         self.serve_waiting(now, fx);
     }

@@ -21,6 +21,9 @@ use smallvec::SmallVec;
 const PASSES: usize = 512;
 const EVICTIONS: usize = 64;
 
+/// Objects that cost as much as one, where they are only looked at.
+const LOOKED_AT_AS_ONE: usize = 8;
+
 /// Objects that were read and may find no room that are tried at a time.
 const TRIED: usize = 8;
 
@@ -77,14 +80,29 @@ impl Core {
 
     /// Begins what there is room and time for.
     pub(crate) fn promote(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        // Room that comes is theirs first.
+        if !self.tickets.is_empty() {
+            return;
+        }
         let tiers: SmallVec<[SegmentNo; 8]> = self.promotions.tiers().collect();
         for tier in tiers {
+            // What found no room says that larger ones would find none either.
+            let mut full_from = u64::MAX;
             while !work.is_used_up()
                 && let Some(wanted) = self.promotions.next_found(tier)
             {
-                match self.promote_one(now, wanted, work, fx) {
+                let size = self.objects.get(wanted.slot).map_or(0, |object| object.size);
+                let outcome = match size >= full_from {
+                    true => Outcome::NoRoom,
+                    false => self.promote_one(now, wanted, work, fx),
+                };
+                match outcome {
                     Outcome::NotNow => break,
-                    Outcome::NoRoom => self.leave_on_tier(wanted),
+                    Outcome::NoRoom => {
+                        full_from = full_from.min(size);
+                        self.leave_on_tier(wanted);
+                        work.did(1);
+                    }
                     Outcome::Begun | Outcome::Over => {}
                 }
                 self.promotions.pop_found(tier);
@@ -105,7 +123,10 @@ impl Core {
 
     fn leave_on_tier(&mut self, wanted: Wanted) {
         self.counts.promotions_without_room += 1;
-        self.objects.set_mark(wanted.slot, Mark::Promoting, false);
+        // The slot may have another object by now.
+        if self.objects.get(wanted.slot).is_some_and(|object| object.id() == wanted.object_id) {
+            self.objects.set_mark(wanted.slot, Mark::Promoting, false);
+        }
     }
 
     fn promote_one(&mut self, now: Time, wanted: Wanted, work: &mut Work, fx: &mut Effects) -> Outcome {
@@ -122,6 +143,10 @@ impl Core {
         };
         let tier = self.tiers.get(place.tier).expect("it is Live");
         let (owner, uuid) = (tier.session, tier.spec.uuid);
+        // A disk that fails, or stands still, is read for readers alone.
+        if tier.window == 0 {
+            return Outcome::NoRoom;
+        }
         if self.promotions.is_busy(place.tier, size) {
             return Outcome::NotNow;
         }
@@ -180,8 +205,11 @@ impl Core {
             return free;
         }
         let (mut next, mut evictions) = (self.objects.coldest(), EVICTIONS);
-        for _ in 0..PASSES {
+        for looked in 0..PASSES {
             let slot = next.filter(|_| evictions > 0)?;
+            if looked % LOOKED_AT_AS_ONE == 0 {
+                work.did(1);
+            }
             next = self.objects.after_in_turn(slot);
             let mut places = self.objects.object(slot).places.memory().iter();
             if !self.is_on_live_tier(slot) || !places.any(|place| suits(self, place.segment)) {
@@ -227,8 +255,8 @@ impl Core {
             }
             self.drop_reservation_of(now, rid, &[rid], fx);
         }
-        self.promote(now, &mut Work::beside_an_operation(), fx);
         self.serve_waiting(now, fx);
+        self.promote(now, &mut Work::beside_an_operation(), fx);
     }
 
     /// The object that a reservation promotes, if it is still there.

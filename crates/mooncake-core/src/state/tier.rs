@@ -99,6 +99,8 @@ pub(crate) enum Closing {
     Begins,
     /// The next one.
     At(ObjectSlot),
+    /// All have been looked at that may leave.
+    Through,
 }
 
 /// What a folder proves when it is mounted.
@@ -250,6 +252,13 @@ impl Tiers {
 
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
+    }
+
+    /// What of their budgets is left now, of so many fills a day.
+    pub fn refresh_budgets(&mut self, now: Time, fills_per_day: f64) {
+        for tier in self.table.values_mut().filter(|tier| tier.is_live()) {
+            tier.budget(now, fills_per_day);
+        }
     }
 
     #[inline]

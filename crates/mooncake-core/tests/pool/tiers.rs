@@ -59,6 +59,8 @@ pub trait WithTiers {
         proof: TierProof,
     ) -> Result<TierMounted, Refused>;
     fn orders(&mut self, session: SessionId) -> Vec<Order>;
+    fn orders_of(&mut self, session: SessionId, number: u8) -> Vec<Order>;
+    fn orders_where(&mut self, is_one: impl Fn(SessionId, TierUuid) -> bool) -> Vec<Order>;
     fn written(&mut self, session: SessionId, number: u8, written: &[(Rid, Option<u64>)]);
     fn seal(&mut self, session: SessionId, number: u8, file: u64);
     fn write_all(&mut self, session: SessionId, number: u8, from: u64) -> u64;
@@ -84,9 +86,17 @@ impl WithTiers for Pool {
     }
 
     fn orders(&mut self, session: SessionId) -> Vec<Order> {
+        self.orders_where(|to, _| to == session)
+    }
+
+    fn orders_of(&mut self, session: SessionId, number: u8) -> Vec<Order> {
+        self.orders_where(|to, tier| to == session && tier == tier_uuid(number))
+    }
+
+    fn orders_where(&mut self, is_one: impl Fn(SessionId, TierUuid) -> bool) -> Vec<Order> {
         let mut orders = Vec::new();
         self.pushes.retain(|(to, push)| match push {
-            Push::TierOrder { rid, key, object_id, source, .. } if *to == session => {
+            Push::TierOrder { tier, rid, key, object_id, source, .. } if is_one(*to, *tier) => {
                 let key = String::from_utf8(key.to_vec()).unwrap();
                 orders.push(Order { rid: *rid, key, object_id: *object_id, source: *source });
                 false

@@ -60,8 +60,8 @@ pub enum Said {
     },
     /// An owner has made copies of what its tier has, or could not.
     TierPromoted(Vec<Promoted>),
-    /// The session will close, and brings what its tiers have not to the disk before.
-    Closing,
+    /// The session will close within so many milliseconds, and brings what its tiers have not to the disk before.
+    Closing(u64),
 }
 
 /// What a beat says.
@@ -143,7 +143,7 @@ impl Said {
             Body::TierWritten(said) => {
                 Said::TierWritten { tier: convert::tier_uuid(&said.tier)?, answered: convert::orders_answered(said)? }
             }
-            Body::Closing(_) => Said::Closing,
+            Body::Closing(said) => Said::Closing(said.within_ms),
             Body::TierPromoted(said) => Said::TierPromoted(convert::promoted(&said)),
         }))
     }
@@ -165,7 +165,7 @@ impl Said {
         match self {
             Said::Beat(beat) => return Ok(beat.obey(core, now, session, effects)),
             Said::TierWritten { tier, answered } => core.orders_answered(now, session, tier, &answered, effects),
-            Said::Closing => core.closes(now, session, effects),
+            Said::Closing(within_ms) => core.closes(now, session, within_ms, effects),
             Said::TierPromoted(promoted) => core.promoted(now, session, &promoted, effects),
             Said::FenceDone(rids) => core.fence_done(now, session, &rids, effects),
             Said::Rechecked { rid, good } => core.rechecked(now, session, rid, good, effects),
