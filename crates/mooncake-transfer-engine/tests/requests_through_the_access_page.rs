@@ -359,7 +359,7 @@ fn lending() -> (ChildProcess, String, u64) {
 #[test]
 fn a_target_that_stands_still_amid_small_writes_takes_nothing_in_that_was_given_up() {
     let hurry = EngineOptions { transfer_timeout: SOON, connect_timeout: SOON, ..EngineOptions::default() };
-    for pause in [5, 17, 40] {
+    for pause in [25, 37, 60] {
         let (mut lender, name, addr) = lending();
         let (initiator, here) = (Engine::new("127.0.0.1", hurry.clone()).unwrap(), Memory::new(4096));
         let peer = initiator.open(&name).unwrap();

@@ -21,8 +21,7 @@ impl Core {
 
     /// The unfinished put of a rid, if it is not over.
     pub(crate) fn unfinished_by_rid(&mut self, now: Time, rid: Rid, fx: &mut Effects) -> Option<ReservationSlot> {
-        let is_put = |slot: &ReservationSlot| self.reservations.get(*slot).terms.promotes.is_none();
-        let slot = self.reservations.by_rid(rid).filter(is_put)?;
+        let slot = self.reservations.by_rid(rid)?;
         self.is_unfinished(now, slot, fx).then_some(slot)
     }
 

@@ -44,7 +44,7 @@ impl Core {
     fn end_one(&mut self, now: Time, origin: Origin, ended: &Ended, fx: &mut Effects) -> EndOutcome {
         let mut mine = |rid: Rid| {
             let slot = self.unfinished_by_rid(now, rid, fx)?;
-            (self.reservations.get(slot).session == origin.session).then_some(slot)
+            self.reservations.get(slot).is_put_of(origin.session).then_some(slot)
         };
         let Some(slot) = ended.replicas.iter().find_map(|(rid, _)| mine(*rid)) else {
             let session = self.sessions.get(origin.session).expect("admitted");
@@ -108,7 +108,7 @@ impl Core {
             done.sort_unstable();
             for rid in rids {
                 if let Some(slot) = core.unfinished_by_rid(now, *rid, fx) {
-                    if core.reservations.get(slot).session == origin.session {
+                    if core.reservations.get(slot).is_put_of(origin.session) {
                         core.drop_reservation_of(now, *rid, &done, fx);
                         core.counts.puts_aborted += 1;
                     }

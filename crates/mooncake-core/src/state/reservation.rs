@@ -94,6 +94,11 @@ impl Reservation {
         self.replicas[0].rid
     }
 
+    /// A put of that session.
+    pub fn is_put_of(&self, session: SessionId) -> bool {
+        self.session == session && self.terms.promotes.is_none()
+    }
+
     pub fn bytes(&self) -> u64 {
         self.size * self.replicas.len() as u64
     }
@@ -276,11 +281,12 @@ impl Reservations {
 
     pub fn remove(&mut self, ReservationSlot(slot): ReservationSlot) -> Reservation {
         self.deadlines.remove(&mut self.slab, slot);
-        let is_promotion = self.slab[slot].terms.promotes.is_some();
+        let Reservation { terms, key, .. } = &self.slab[slot];
+        let is_promotion = terms.promotes.is_some();
         if is_promotion {
             self.promotions.count -= 1;
         } else {
-            let hash = self.hasher.hash_one(self.slab[slot].key.as_slice());
+            let hash = self.hasher.hash_one(key.as_slice());
             let was_there = self.by_key.remove(hash, slot);
             assert!(was_there, "an unfinished put is in the index");
         }
