@@ -14,11 +14,14 @@ use mooncake_memory::{crc32c, crc32c_combine};
 use mooncake_mutant::mutant;
 
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
+use crate::filling::Filling;
 use crate::footer::Entries;
 use crate::medium::{Completion, Medium, Operation, Queue};
 use crate::record::{self, CHUNK, Layout, Record};
 use crate::slots::{Slot, Slots};
 use crate::superblock::{SUSPECTS_MAX, Superblock};
+
+pub use crate::filling::Value;
 
 /// Bytes of one write.
 const WRITE_BYTES: usize = 1 << 20;
@@ -38,15 +41,6 @@ const LEFT_FREE: u64 = 20;
 /// Below a limit that tiers share, one of so many parts of a file is left for what the file system adds to files as
 /// they are written.
 const SPARE_PART: u64 = 64;
-
-/// Bytes of an object, wherever they lie now.
-pub trait Value: Send {
-    /// How many.
-    fn size(&self) -> u64;
-
-    /// Copies those from `at` on; false if they are not there any more.
-    fn copy(&self, at: u64, into: &mut [u8]) -> bool;
-}
 
 /// One object to be written.
 pub struct Order {
@@ -164,18 +158,6 @@ struct Current<F> {
     entries: Entries,
     /// Its disk failed: nothing more goes there, and no footer.
     is_suspect: bool,
-}
-
-/// Bytes of a record, or of a footer, on their way into writes.
-struct Filling {
-    head: Vec<u8>,
-    /// The value, and where in the image it begins.
-    value: Option<(Box<dyn Value>, u64)>,
-    is_gone: bool,
-    done: u64,
-    bytes: u64,
-    /// None for a footer.
-    address: Option<Address>,
 }
 
 /// A write that is not submitted yet.
@@ -400,7 +382,7 @@ impl<M: Medium> Appender<M> {
             Some(gathered) => gathered,
             None => {
                 let Some(slot) = self.slots.take() else { return false };
-                let offset = filling.offset_in(current) + filling.done;
+                let offset = filling.offset_in(current.end, current.bytes) + filling.done;
                 self.gathered.insert(Gathered { slot, offset, len: 0, records: Vec::new() })
             }
         };
@@ -806,54 +788,5 @@ impl<M: Medium> Appender<M> {
         let unfinished = self.unfinished.first_key_value().map(|(address, _)| *address);
         let unfinished = unfinished.filter(|_| !mutant!(SyncedToIsTooHigh));
         ends.chain(next).chain(unfinished).min().unwrap_or(Address(0))
-    }
-}
-
-impl Filling {
-    /// Where its image begins in the file.
-    fn offset_in<F>(&self, current: &Current<F>) -> u64 {
-        match self.address {
-            Some(_) => current.end - self.bytes,
-            None => current.bytes - self.bytes,
-        }
-    }
-
-    /// The next bytes of the image.
-    fn copy(&mut self, mut into: &mut [u8]) {
-        while !into.is_empty() {
-            let at = self.done;
-            let part = if at < self.head.len() as u64 {
-                let rest = &self.head[at as usize..];
-                let len = rest.len().min(into.len());
-                into[..len].copy_from_slice(&rest[..len]);
-                len
-            } else {
-                self.copy_behind_head(at, into)
-            };
-            self.done += part as u64;
-            into = &mut into[part..];
-        }
-    }
-
-    /// Bytes of the value, or zeros before and behind it.
-    fn copy_behind_head(&mut self, at: u64, into: &mut [u8]) -> usize {
-        let Some((value, value_at)) = &self.value else { unreachable!("a footer is a head alone") };
-        let (value_at, value_end) = (*value_at, value_at + value.size());
-        let until = |end: u64| (end - at).min(into.len() as u64) as usize;
-        if at < value_at {
-            let len = until(value_at);
-            into[..len].fill(0);
-            return len;
-        }
-        if at >= value_end {
-            into.fill(0);
-            return into.len();
-        }
-        let len = until(value_end);
-        if !value.copy(at - value_at, &mut into[..len]) {
-            self.is_gone = true;
-            into[..len].fill(0);
-        }
-        len
     }
 }

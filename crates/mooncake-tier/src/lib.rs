@@ -7,6 +7,7 @@
 pub mod address;
 pub mod appender;
 pub mod contents;
+pub(crate) mod filling;
 pub mod footer;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_targets;

@@ -7,6 +7,7 @@ mod relay;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{DONE, answer, ask, before_one_that_stands_still, meet_with_access_page};
@@ -338,14 +339,30 @@ fn a_buffer_that_is_given_up_takes_in_no_small_write_any_more() {
 }
 
 /// Writes numbers until the call fails; the last number that was a success.
-fn count(initiator: &Engine, peer: mooncake_transfer_engine::PeerId, addr: u64, here: &Memory) -> u64 {
+fn count(
+    initiator: &Engine,
+    peer: mooncake_transfer_engine::PeerId,
+    addr: u64,
+    here: &Memory,
+    has_begun: &AtomicBool,
+) -> u64 {
     for number in 1_u64.. {
         here.range().part(0, 8).write_from(&number.to_le_bytes()).unwrap();
         if initiator.transfer(peer, &[here.write_to(addr)]).is_err() {
             return number - 1;
         }
+        has_begun.store(true, Ordering::Relaxed);
     }
     unreachable!("numbers end")
+}
+
+/// Waits so long, once the first write has come: on a busy machine that may take a while.
+fn pause_amid(has_begun: &AtomicBool, pause: Duration) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !has_begun.load(Ordering::Relaxed) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(pause);
 }
 
 /// A process that lends, and where.
@@ -359,13 +376,14 @@ fn lending() -> (ChildProcess, String, u64) {
 #[test]
 fn a_target_that_stands_still_amid_small_writes_takes_nothing_in_that_was_given_up() {
     let hurry = EngineOptions { transfer_timeout: SOON, connect_timeout: SOON, ..EngineOptions::default() };
-    for pause in [25, 37, 60] {
+    for pause in [5, 17, 40] {
         let (mut lender, name, addr) = lending();
         let (initiator, here) = (Engine::new("127.0.0.1", hurry.clone()).unwrap(), Memory::new(4096));
         let peer = initiator.open(&name).unwrap();
+        let has_begun = AtomicBool::new(false);
         let last = std::thread::scope(|scope| {
-            let counting = scope.spawn(|| count(&initiator, peer, addr, &here));
-            std::thread::sleep(Duration::from_millis(pause));
+            let counting = scope.spawn(|| count(&initiator, peer, addr, &here, &has_begun));
+            pause_amid(&has_begun, Duration::from_millis(pause));
             lender.stop();
             counting.join().unwrap()
         });
@@ -385,9 +403,10 @@ fn a_target_that_is_killed_amid_small_writes_is_found_out() {
     let (lender, name, addr) = lending();
     let (initiator, here) = (engine(), Memory::new(4096));
     let peer = initiator.open(&name).unwrap();
+    let has_begun = AtomicBool::new(false);
     let began = std::thread::scope(|scope| {
-        let counting = scope.spawn(|| count(&initiator, peer, addr, &here));
-        std::thread::sleep(Duration::from_millis(20));
+        let counting = scope.spawn(|| count(&initiator, peer, addr, &here, &has_begun));
+        pause_amid(&has_begun, Duration::from_millis(20));
         let began = Instant::now();
         drop(lender);
         assert!(counting.join().unwrap() > 0);

@@ -15,7 +15,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection_error::ConnectionError;
 use crate::error::{Cause, StoreError};
-use crate::machine::numbering::Numbering;
 use crate::machine::orphans::abort;
 use crate::machine::put_session::{Aborted, PutSessions, Reserved};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, Taking};
@@ -232,12 +231,8 @@ impl Driver {
                 Output::TierOrder(order) => self.tell_tier(&Word::Order(order)),
                 Output::TierPromote(promote) => {
                     // The placement is of the session whose anchor this is, and so are the numbers of segments.
-                    let session = control.session();
-                    let numbering = Numbering {
-                        log_id: control.position().log_id,
-                        instance: session.instance[..].try_into().unwrap_or_default(),
-                    };
-                    self.tell_tier(&Word::Promote(PromoteOrder { promote, session: session.id, numbering }));
+                    let (session, numbering) = (control.session().id, control.numbering());
+                    self.tell_tier(&Word::Promote(PromoteOrder { promote, session, numbering }));
                 }
                 Output::TierRetire(retire) => self.tell_tier(&Word::Retire(retire)),
                 Output::TierRecheck(recheck) => self.tell_tier(&Word::Recheck(recheck)),

@@ -24,7 +24,6 @@ use super::records::FolderRecords;
 use super::source::{Copied, OwnExtent};
 use super::{StoreTier, Surroundings, Word};
 use crate::error::{ErrorKind, StoreError};
-use crate::machine::numbering::Numbering;
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
 
@@ -381,8 +380,7 @@ impl Driver<'_> {
     fn holder(&self, replica: &Replica) -> Option<Holder> {
         let Surroundings { control, owner, segments } = self.surroundings;
         let [extent] = &replica.extents[..] else { return None };
-        let instance = control.session().instance[..].try_into().unwrap_or_default();
-        let numbering = Numbering { log_id: control.position().log_id, instance };
+        let numbering = control.numbering();
         segments.directory().meet(control, numbering, std::iter::once(replica)).ok()?;
         let address = segments.directory().find(numbering, extent.segment)?;
         let (rid, offset, len) = (Rid(replica.rid), extent.offset, extent.length);

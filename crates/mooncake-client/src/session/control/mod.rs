@@ -15,6 +15,7 @@ use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, StoreError};
 use crate::machine::anchor_context::AnchorContext;
 use crate::machine::deaths::Deaths;
+use crate::machine::numbering::Numbering;
 use crate::machine::orphans::OrphanedPuts;
 use crate::machine::pins::Pins;
 use crate::machine::progress::Progress;
@@ -157,6 +158,12 @@ impl Control {
 
     pub fn position(&self) -> LogPosition {
         *self.position.lock()
+    }
+
+    /// Whose segment numbers the master's words mean.
+    pub fn numbering(&self) -> Numbering {
+        let instance = self.session().instance[..].try_into().unwrap_or_default();
+        Numbering { log_id: self.position().log_id, instance }
     }
 
     pub fn position_lock(&self) -> impl DerefMut<Target = LogPosition> {
