@@ -31,7 +31,7 @@ def measure(implementation, record, full):
     """All of them, one after the other; `full`: with 10 M objects."""
     programs, objects = _built(), OBJECTS[full]
     print(f"    {objects:,} objects, 1,000 segments", flush=True)
-    for cells in (_holds, _memory, _compaction):
+    for cells in (_holds, _memory, _compaction, _tiers):
         _record(record, cells(programs, objects))
     _record(record, _beats(programs))
     scale_pool.measure(implementation, record, objects)
@@ -96,6 +96,27 @@ def memory_cells(phases):
     }
 
 
+def _tiers(programs, objects):
+    told = {}
+    for places in ("memory", "both", "tier"):
+        with tempfile.TemporaryDirectory(prefix="mooncake-bench-") as folder:
+            arguments = ("--objects", objects, "--places", places, "--log", folder)
+            told[places] = {phase["phase"]: phase for phase in _told(programs, "mooncake-scale", *arguments)}
+    return tier_cells(told)
+
+
+def tier_cells(told):
+    """What is held to a bar of the phases of pools, by where their objects lie."""
+    bytes_ = {places: phases["filling"]["bytes_an_object"] for places, phases in told.items()}
+    behind = {places: phases["a restart behind a snapshot"]["seconds"] for places, phases in told.items()}
+    return {
+        "object in memory, short key": bytes_["memory"],
+        "object on a tier, short key": bytes_["tier"],
+        "object in memory and on a tier, short key": bytes_["both"],
+        "log of a tier read back, of one of memory": behind["tier"] / behind["memory"] * 100,
+    }
+
+
 def _compaction(programs, objects):
     with tempfile.TemporaryDirectory(prefix="mooncake-bench-") as folder:
         told = _told(programs, "mooncake-scale", "--objects", objects, "--compaction", "--log", folder)
@@ -128,6 +149,10 @@ def expectations(expected):
         "compaction, longest hold of the core": expected("us", limit=LONGEST_US, lower_is_better=True),
         "compaction, memory at the peak": expected("MB", limit=MEMORY_MB, lower_is_better=True),
         "compaction, memory above the level before": expected("MiB", limit=80, lower_is_better=True),
+        "object in memory, short key": expected("B", lower_is_better=True),
+        "object on a tier, short key": expected("B", limit=180, lower_is_better=True),
+        "object in memory and on a tier, short key": expected("B", limit=200, lower_is_better=True),
+        "log of a tier read back, of one of memory": expected("%", limit=130, lower_is_better=True),
         "1,000 clients that beat": expected("% of a core", limit=5, lower_is_better=True),
         **scale_pool.expectations(expected, MEMORY_MB),
     }

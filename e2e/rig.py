@@ -12,6 +12,7 @@ from pool import Installation, Pool, wait_for
 
 POOL_BYTES = 1 << 30
 CLIENTS = "master_active_clients"
+TIER_PATH = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
 
 # vLLM's own connector. A load that fails is computed instead: vLLM's default is to fail the request.
 MOONCAKE = {
@@ -37,12 +38,18 @@ class Rig:
         return Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
 
     @contextlib.contextmanager
-    def pool(self, nodes=1, node_bytes=POOL_BYTES, programs=None, env=None):
-        """A master and storage nodes."""
+    def pool(self, nodes=1, node_bytes=POOL_BYTES, programs=None, env=None, tier=False):
+        """A master and storage nodes; with `tier` each of them keeps one, in the pool's folder."""
         pool = Pool(self.new_folder())
+        flags = None
+        if tier:
+            flags, env = ["--enable_offload"], {**(env or {}), TIER_PATH: str(pool.folder / "tiers")}
+        programs = Installation(programs or self.python.parent)
         try:
-            pool.begin(nodes, node_bytes, env=env, installation=Installation(programs or self.python.parent))
+            pool.begin(nodes, node_bytes, node_flags=flags, env=env, installation=programs)
             pool.wait_segments(nodes)
+            if tier:
+                until("tiers are mounted", lambda: pool.metric("mooncake_tiers_live") == nodes)
             yield pool
         finally:
             pool.end()
@@ -93,6 +100,16 @@ def without_master(pool):
     yield
     pool.master.start()
     until("the clients are back", lambda: pool.metric(CLIENTS) >= clients)
+
+
+def node_with_its_tier_alone(pool, objects):
+    """Kills the storage node when its tier has so many objects, and starts the next one, whose memory has none."""
+    until(f"{objects} objects on the disk", lambda: pool.metric("file_cache_nums_") >= objects)
+    pool.nodes[0].kill()
+    until("the dead node's segment is forgotten", lambda: not pool.segments())
+    pool.nodes[0].start()
+    pool.wait_segments(1)
+    until("its tier is mounted", lambda: pool.metric("mooncake_tiers_live") == 1)
 
 
 @contextlib.contextmanager

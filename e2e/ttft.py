@@ -6,6 +6,7 @@ vLLM on this machine's processor, with a random model whose prefill takes second
 
     computed         vLLM alone
     ours             MooncakeStoreConnector, our master and storage node
+    disk             the same, and the node is killed and started again before the second request: its disk alone has it
     rival            MooncakeStoreConnector, mooncake-transfer-engine-non-cuda: its client, master and storage node
     lmcache-ours     LMCacheConnectorV1 over mooncakestore://, our master and storage node
     lmcache-redis    LMCacheConnectorV1 over redis://, one Redis server without persistence
@@ -31,7 +32,7 @@ from pathlib import Path
 
 import environment
 from environment import Unavailable
-from rig import MOONCAKE, Rig, until
+from rig import MOONCAKE, Rig, node_with_its_tier_alone, until
 from run import newest_wheel
 from scenarios import lmcache_vllm
 from server import PYTHONPATH, prompt
@@ -106,6 +107,14 @@ def ours(rig, options):
     return store(rig, options)
 
 
+def disk(rig, options):
+    with rig.pool(node_bytes=POOL_BYTES, tier=True) as pool:
+        settings = {"MOONCAKE_CONFIG_PATH": str(rig.pool_json(pool))}
+        with rig.vllm(pool, "vllm", MOONCAKE, settings) as server:
+            warm, each = options.tokens // 4 // BLOCK_TOKENS, options.tokens // BLOCK_TOKENS
+            return measure(server, options, lambda count: node_with_its_tier_alone(pool, warm + count * each))
+
+
 def rival(rig, options):
     folder = environment.overlay(rig.folder / "rival", rig.python, PUBLISHED.distribution)
     variables = {"PYTHONPATH": os.pathsep.join([str(folder), PYTHONPATH]), "MC_TCP_BIND_ADDRESS": HOST}
@@ -169,6 +178,7 @@ def redis_keys(port):
 ROWS = {
     "computed": alone,
     "ours": ours,
+    "disk": disk,
     "rival": rival,
     "lmcache-ours": lmcache_ours,
     "lmcache-redis": lmcache_redis,

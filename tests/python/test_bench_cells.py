@@ -179,6 +179,25 @@ def test_the_phases_of_a_pools_life_are_those_that_the_program_tells():
     assert set(scale_cells.memory_cells(told)) < set(compare.expectations())
 
 
+def test_what_objects_on_tiers_cost_is_told_by_where_they_lie():
+    told = {
+        places: {
+            "filling": {"bytes_an_object": 100.0 + at},
+            "a restart behind a snapshot": {"seconds": 2.0 + at},
+        }
+        for at, places in enumerate(("memory", "both", "tier"))
+    }
+    assert scale_cells.tier_cells(told) == {
+        "object in memory, short key": 100.0,
+        "object in memory and on a tier, short key": 101.0,
+        "object on a tier, short key": 102.0,
+        "log of a tier read back, of one of memory": 200.0,
+    }
+    source = (BENCH.parent / "crates" / "mooncake-scale" / "src" / "tiers.rs").read_text()
+    assert '"filling"' in source
+    assert set(scale_cells.tier_cells(told)) < set(compare.expectations())
+
+
 def test_a_machine_that_changes_its_speed_in_the_middle_of_a_run_does_not_change_a_ratio():
     slow_and_fast = [10.0, 10.0, 10.0, 20.0, 20.0]
     found = compare.Figures()

@@ -278,3 +278,32 @@ def test_masters_of_both_kinds_follow_each_other_round_after_round(mixed, seed):
         kept += len(keys)
         keys = pool.put_all(f"round{number}-", 40, 256 * KIB)
     print(f"{rounds} restarts, {raised} raised epochs, {kept} objects kept")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_older_client_sees_what_memory_has_of_a_pool_with_tiers_and_replaces_the_rest(
+    cluster, wheels, tmp_path, path
+):
+    env = {**PATHS[path], "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(tmp_path / "tiers")}
+    pool = cluster(node_bytes=16 * MIB, node_flags=["--enable_offload"], env=env)
+    wait_for("a tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+    clients = {kind: pool.process(env=PATHS[path], python=wheels[kind]) for kind in KINDS}
+    keys = [f"key{number}" for number in range(48)]
+    for number, key in enumerate(keys):
+        client = clients[KINDS[number % 2]]
+        assert client.call("put", key, value(key, MIB)) == 0, client.call("last_error")
+    wait_for("all of them on the disk", lambda: pool.metric("file_cache_nums_") == len(keys))
+    # `get` asks for no copy to memory, as an existence query does.
+    assert all(version_of(key, clients["new"].call("get", key)) == 0 for key in keys)
+    got = {key: clients["old"].call("get", key) for key in keys}
+    assert all(not one or version_of(key, one) == 0 for key, one in got.items())
+    hidden = [key for key, one in got.items() if not one]
+    assert len(hidden) >= len(keys) - 16
+    gone = hidden[0]
+    assert clients["old"].call("is_exist", gone) == 0
+    assert clients["old"].call("put", gone, value(gone, MIB, 1)) == 0, clients["old"].call("last_error")
+    for client in clients.values():
+        assert version_of(gone, client.call("get", gone)) == 1
+    # What it removes, of whatever there is, is gone for both.
+    assert clients["old"].call("remove_all", True) >= 0
+    assert clients["new"].call("batch_is_exist", keys) == [0] * len(keys)

@@ -120,6 +120,20 @@ fn several_tiers_of_a_session_share_what_is_written_and_one_that_refuses_gets_no
 }
 
 #[test]
+fn a_disk_that_is_three_times_as_fast_has_three_times_as_much_to_write() {
+    let (mut pool, owner, _) = pool(Config::default());
+    pool.mount_tier(owner, 2, true, whole([])).unwrap();
+    for (number, window) in [(1, 3 * WINDOW), (2, WINDOW)] {
+        let granted = OrdersAnswered { window, ..OrdersAnswered::default() };
+        pool.core.orders_answered(pool.now, owner, tier_uuid(number), &granted, &mut pool.fx);
+    }
+    (0..8).for_each(|nth| _ = pool.put(owner, &format!("key-{nth}"), KIB));
+    pool.pass(20);
+    let ordered = [1, 2].map(|number| pool.orders_of(owner, number).len());
+    assert_eq!(ordered, [6, 2]);
+}
+
+#[test]
 fn clients_that_know_no_tiers_see_what_is_in_memory_and_replace_the_rest() {
     let (mut pool, session, _) = pool(Config::default());
     pool.put(session, "k", 4 * KIB);

@@ -216,7 +216,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
     log.set_epoch(shared.read(|core, _| core.epoch()));
     let compactor = match wanted {
         Some(wanted) => Some(
-            Compactor::start(log, shared.clone(), wanted, settings.after_bulk_free)
+            Compactor::start(log, shared.clone(), wanted, settings.after_bulk_free, settings.snapshot_interval)
                 .map_err(|source| StartError::System { what: "starting the compactor", source })?,
         ),
         None => None,

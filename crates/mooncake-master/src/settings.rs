@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use mooncake_core::{Config, Offload, PlacementStrategy, Promotion};
 use mooncake_settings::{Given, SettingError};
@@ -49,6 +50,8 @@ pub struct Settings {
     pub log_folder: LogFolder,
     /// A log smaller than this, bytes, is not compacted.
     pub compact_min: u64,
+    /// The longest time between two snapshots of a log that grows; `None`: a snapshot comes as it has grown.
+    pub snapshot_interval: Option<Duration>,
     /// Folder of the witness.
     pub witness_folder: PathBuf,
     /// How many connections there may be, where there are descriptors for them.
@@ -87,6 +90,7 @@ impl Default for Settings {
             wal: Wal::Off,
             log_folder: LogFolder::None,
             compact_min: 64 << 20,
+            snapshot_interval: None,
             witness_folder: PathBuf::from("/dev/shm"),
             connections: Limits::default(),
             after_bulk_free: None,
@@ -202,6 +206,8 @@ impl Settings {
             "off" | "false" | "0" => Wal::Off,
             _ => Wal::On,
         };
+        let interval = given.number("snapshot_interval_seconds").filter(|seconds| *seconds > 0);
+        self.snapshot_interval = interval.map(Duration::from_secs);
         let own = given.text("wal_dir").filter(|dir| !dir.is_empty());
         self.log_folder = match own {
             Some(folder) => LogFolder::Given(PathBuf::from(folder)),

@@ -131,7 +131,7 @@ pub fn measure(pool: Pool, folder: &Path) -> Result<Compaction, Box<dyn std::err
     let (wanted, receiver) = sync_channel(1);
     std::fs::write("/proc/self/clear_refs", "5")?;
     let resident_before = resident("VmRSS")?;
-    let compactor = Compactor::start(log.clone(), beside.clone(), receiver, None)?;
+    let compactor = Compactor::start(log.clone(), beside.clone(), receiver, None, None)?;
     let began = Instant::now();
     wanted.send(())?;
     let done = || log.stats().snapshots + log.stats().snapshots_failed > 0;

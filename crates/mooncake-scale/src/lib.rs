@@ -16,6 +16,7 @@ pub mod holds;
 pub mod memory;
 pub mod pool;
 pub mod thread;
+pub mod tiers;
 
 /// The longest holds. Of several runs that did the same the longest that recurs, and the median of the other figures: a
 /// machine that stands still for a moment counts in one of them.

@@ -10,6 +10,7 @@ use mooncake_scale::cases::CASES;
 use mooncake_scale::control::Control;
 use mooncake_scale::memory::{self, Phases};
 use mooncake_scale::pool::{Pool, Size, log_in};
+use mooncake_scale::tiers::{self, Places};
 
 /// Measures how long a master of many objects, segments and clients holds the lock of its core, with its log, in one
 /// process and without memory behind the segments.
@@ -41,6 +42,9 @@ struct Options {
     /// Shows the memory that the pool takes instead, at what rate it fills, and with a log how long a restart reads it.
     #[arg(long)]
     memory: bool,
+    /// Shows what objects that lie there cost the master's memory and a restart, instead. Needs a folder.
+    #[arg(long, requires = "log", value_name = "WHERE")]
+    places: Option<Places>,
     /// Only reads back the log that an earlier run with `--memory` has left in this folder.
     #[arg(long, value_name = "FOLDER")]
     recover: Option<PathBuf>,
@@ -51,7 +55,8 @@ const WALKS: usize = 2_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     mooncake_os::keep_frees_short();
-    let Options { objects, segments, replicas, log, runs, compaction, json, memory, recover } = Options::parse();
+    let Options { objects, segments, replicas, log, runs, compaction, json, memory, places, recover } =
+        Options::parse();
     if let Some(log) = log.as_ref().filter(|_| compaction) {
         let mut pool = Pool::new(Size { objects, segments, replicas }, log_in(Some(log))?);
         pool.fill();
@@ -67,6 +72,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         match json {
             true => println!("{}", serde_json::to_string(&phase)?),
             false => println!("{}", Phases(vec![phase])),
+        }
+        return Ok(());
+    }
+    if let (Some(places), Some(log)) = (places, &log) {
+        let phases = Phases(tiers::measure(objects, places, log)?);
+        match json {
+            true => println!("{}", serde_json::to_string_pretty(&phases)?),
+            false => println!("{phases}"),
         }
         return Ok(());
     }

@@ -93,13 +93,7 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
         // What is removed behind this is not in it.
         pool.log = Arc::new(log_in(None)?);
         phases.push(read_back(folder)?);
-        let folder = folder.join("snapshot");
-        std::fs::create_dir_all(folder.join("current"))?;
-        let header = FileHeader { kind: FileKind::Snapshot, log_id: 1, lsn: 1, boot_id: BOOT };
-        let mut file = SnapshotFile::create(&folder.join("current"), &header)?;
-        pool.core.snapshot().try_for_each(|record| file.put(&record))?;
-        file.finish()?;
-        phases.push(read_back(&folder)?);
+        phases.push(snapshot(&mut pool, folder)?);
     }
     let began = Instant::now();
     let mut cursor = RemoveAll::new(&mut pool.core, true);
@@ -125,8 +119,19 @@ fn rate(holds: &Holds) -> f64 {
     ended as f64 * REQUEST as f64 / time.as_secs_f64() / 1e3
 }
 
+/// Writes a snapshot beside the log, and reads that back.
+pub fn snapshot(pool: &mut Pool, folder: &Path) -> Result<Phase, Box<dyn std::error::Error>> {
+    let folder = folder.join("snapshot");
+    std::fs::create_dir_all(folder.join("current"))?;
+    let header = FileHeader { kind: FileKind::Snapshot, log_id: 1, lsn: 1, boot_id: BOOT };
+    let mut file = SnapshotFile::create(&folder.join("current"), &header)?;
+    pool.core.snapshot().try_for_each(|record| file.put(&record))?;
+    file.finish()?;
+    read_back(&folder)
+}
+
 /// Another process reads the log back: memory that this one has used tells nothing of it.
-fn read_back(folder: &Path) -> Result<Phase, Box<dyn std::error::Error>> {
+pub fn read_back(folder: &Path) -> Result<Phase, Box<dyn std::error::Error>> {
     let output = Command::new(std::env::current_exe()?).arg("--recover").arg(folder).arg("--json").output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
@@ -166,13 +171,16 @@ impl Replay for Replayed {
     }
 }
 
-struct Memory {
+/// Of this process.
+#[derive(Debug)]
+pub struct Memory {
     rss_mb: f64,
     peak_mb: f64,
 }
 
 impl Memory {
-    fn now() -> std::io::Result<Memory> {
+    /// What it has now.
+    pub fn now() -> std::io::Result<Memory> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let kib = |name: &str| -> f64 {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -181,7 +189,8 @@ impl Memory {
         Ok(Memory { rss_mb: kib("VmRSS:") * 1.024e-3, peak_mb: kib("VmHWM:") * 1.024e-3 })
     }
 
-    fn phase(&self, phase: &str, before: &Memory, objects: u64, rate: f64, time: Duration) -> Phase {
+    /// A phase that has ended: with so many objects, and at what rate.
+    pub fn phase(&self, phase: &str, before: &Memory, objects: u64, rate: f64, time: Duration) -> Phase {
         Phase {
             phase: phase.to_owned(),
             objects,

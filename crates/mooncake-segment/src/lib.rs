@@ -38,9 +38,11 @@ mod server;
 
 pub use epoch::Epoch;
 pub use error::{LinkError, ServerError, TransferError, TwoEpochs, WriteError};
-pub use link::{Link, LinkOptions, LinkReport, Links, Path, Paths, RecordFiles, RecordLanes, SegmentAddress, View};
+pub use link::{
+    Link, LinkOptions, LinkReport, Links, Path, Paths, RecordFiles, RecordLanes, RecordRead, SegmentAddress, View,
+};
 pub use link_events::{EpochQuestion, LinkEvents};
 pub use protocol::frames::Status;
 pub use rate::RATE_MIN;
-pub use records::{RecordAddress, RecordError, Records};
+pub use records::{RecordAddress, RecordError, RecordReads, Records};
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};

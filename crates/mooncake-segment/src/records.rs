@@ -1,7 +1,9 @@
 //! Records of a tier, as lanes carry them: named by a frame of its own, then read in any parts.
 
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use mooncake_ids::Rid;
 
@@ -52,9 +54,19 @@ pub enum RecordError {
 
 /// An owner's tier. Called on the threads of its lanes and of those that ask for its files.
 pub trait Records: Send + Sync + fmt::Debug {
-    /// Fills all of `into` with bytes of the record from one on. What it gives has proven itself.
-    fn read(&self, record: &RecordAddress, from: u64, into: &mut [u8]) -> Result<(), RecordError>;
+    /// Reads for one lane.
+    fn reads(self: Arc<Self>) -> Box<dyn RecordReads>;
 
     /// The file of a number, to be read by another process of this user.
     fn file(&self, number: u64) -> Result<OwnedFd, RecordError>;
+}
+
+/// Reads of one lane: several are under way at a time, and end in the order in which they were asked for.
+pub trait RecordReads {
+    /// Asks for as many bytes of the record from one on as the range has, which lies in `bytes`.
+    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>);
+
+    /// Waits for the end of the oldest, and gives its bytes back; none if nothing was asked for. What it gives has
+    /// proven itself.
+    fn next(&mut self) -> Option<(Vec<u8>, Result<(), RecordError>)>;
 }

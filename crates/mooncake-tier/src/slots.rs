@@ -47,6 +47,11 @@ impl Slots {
         Some(Slot { pages: Some(pages), home: Arc::downgrade(&self.0) })
     }
 
+    /// How many there may be.
+    pub fn count(&self) -> usize {
+        self.0.count
+    }
+
     /// How many can be taken now.
     pub fn free(&self) -> usize {
         let state = self.0.state.lock();

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use mooncake_ids::Rid;
@@ -12,10 +12,11 @@ use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_tier::address::{BLOCK, FileNumber, Geometry};
 use mooncake_tier::contents::contents;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
+use mooncake_tier::reader::ahead::ReadAhead;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::{SUSPECTS_MAX, Superblock};
-use support::{TIER, Writer, Written, read};
+use support::{Pattern, TIER, Writer, Written, read};
 
 /// Bytes of a file, of the tier, and of the largest objects. Some of these need a file of several numbers.
 #[derive(Debug, Clone, Copy)]
@@ -126,6 +127,51 @@ impl World {
         }
     }
 
+    /// Several, one behind the other, some of which are not there.
+    fn read_ahead(&mut self) {
+        let asked: Vec<Written> = (0..1 + self.random.below(12)).filter_map(|_| self.some_written()).collect();
+        let fresh = Reader::new(self.disk.clone(), self.geometry, Slots::new(1)).unwrap();
+        let mut reads = ReadAhead::new(std::mem::replace(&mut self.reader, fresh));
+        let mut expected = VecDeque::new();
+        for one in asked {
+            let from = self.random.below(one.size + 1);
+            let (len, head) = ((one.size - from) as usize, self.random.below(40) as usize);
+            let mut place = one.place();
+            place.rid.0 += u64::from(self.random.one_in(8)) * 2;
+            let is_there = place.rid == one.rid;
+            reads.ask(place, from, vec![0; head + len], head..head + len);
+            expected.push_back((one, from, head, is_there));
+            if self.random.one_in(4) {
+                self.end_of_a_read(&mut reads, &mut expected);
+            }
+        }
+        while !expected.is_empty() {
+            self.end_of_a_read(&mut reads, &mut expected);
+        }
+        assert!(reads.is_idle() && reads.next(|| Duration::ZERO).is_none());
+        self.reader = reads.into_reader();
+    }
+
+    fn end_of_a_read(
+        &mut self,
+        reads: &mut ReadAhead<FaultyDisk>,
+        expected: &mut VecDeque<(Written, u64, usize, bool)>,
+    ) {
+        let Some((one, from, head, is_there)) = expected.pop_front() else { return };
+        let is_patient = self.is_calm() || !self.random.one_in(20);
+        let limit = if is_patient { Duration::from_secs(10) } else { Duration::ZERO };
+        let (bytes, result) = reads.next(|| limit).expect("it was asked for");
+        assert!(is_there || result.is_err(), "{one:?} as another");
+        if self.is_calm() && !self.power_was_lost && is_there {
+            assert_eq!(result, Ok(()), "{one:?}");
+        }
+        if result.is_ok() {
+            let mut wanted = vec![0; (one.size - from) as usize];
+            Pattern { rid: one.rid, size: one.size }.fill(from, &mut wanted);
+            assert!(bytes[head..] == wanted, "wrong bytes of {one:?} from {from}");
+        }
+    }
+
     /// A place that the log does not have: of another placement, key or size.
     fn read_what_is_not_there(&mut self) {
         let Some(one) = self.some_written() else { return };
@@ -216,7 +262,8 @@ impl World {
             self.check_restart(end, &before, &writer);
             self.disk.set_faults(self.faults);
             for _ in 0..30 + self.random.below(90) {
-                match self.random.below(8) {
+                match self.random.below(9) {
+                    8 => self.read_ahead(),
                     0..4 => self.order(&mut writer),
                     4 | 5 => self.read_some(),
                     6 => self.read_what_is_not_there(),

@@ -1,10 +1,12 @@
-//! Objects of one look-up that only a tier on this host has: they are read together, past its owner.
+//! Objects of one look-up that only tiers have: those of one are read together, past its owner on this host, else by a
+//! lane whose owner reads ahead.
 
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{Destination, total_of_destinations};
-use mooncake_segment::{RecordAddress, SegmentAddress, TransferError};
+use mooncake_os::Deadline;
+use mooncake_segment::{RecordAddress, RecordRead, SegmentAddress, TransferError};
 use mooncake_wire::message::{Object, Replica};
 
 use crate::inner::Inner;
@@ -74,7 +76,13 @@ impl Inner {
                     }
                 })
                 .collect();
-            let ended = self.shared.links.direct().read(&address, &mut reads, &deadline);
+            let mut ended = self.shared.links.direct().read(&address, &mut reads, &deadline);
+            let left: Vec<RecordRead<'_, '_>> = reads.iter_mut().zip(&ended).filter_map(lane_read).collect();
+            // One alone is read as any other: its owner may have been started again.
+            if left.len() > 1 {
+                let mut read = self.read_by_lane(&address, left, &deadline).into_iter();
+                ended.iter_mut().filter(|ended| ended.is_none()).for_each(|ended| *ended = read.next().flatten());
+            }
             drop(reads);
             for ((_, one), ended) in objects.iter().zip(ended) {
                 tried[one.nth] = ended;
@@ -82,6 +90,46 @@ impl Inner {
         }
         tried
     }
+
+    /// Reads them one behind the other; none for what is to be tried once more, alone.
+    fn read_by_lane(
+        &self,
+        address: &SegmentAddress,
+        mut reads: Vec<RecordRead<'_, '_>>,
+        deadline: &Deadline<'_>,
+    ) -> Tried {
+        let mut ended = match self.shared.links.records().read_all(address, &mut reads, deadline) {
+            Ok(ended) => ended,
+            Err(error) => {
+                tracing::debug!(%error, tier = %address.display_name(), "no lane for several records");
+                return reads.iter().map(|_| None).collect();
+            }
+        };
+        let mut late = None;
+        for ended in &mut ended {
+            match ended {
+                // An owner that stands still is waited for once.
+                Some(Err(TransferError::Timeout { what, waited, .. })) => late = Some((*what, *waited)),
+                // The lane or its owner is to blame, and not the record.
+                Some(Err(TransferError::Broken { .. } | TransferError::Refused { .. })) => *ended = None,
+                Some(_) => {}
+                None => {
+                    let segment = || address.display_name().to_string();
+                    *ended =
+                        late.map(|(what, waited)| Err(TransferError::Timeout { segment: segment(), what, waited }));
+                }
+            }
+        }
+        ended
+    }
+}
+
+/// One that has not ended.
+fn lane_read<'r, 'a>(
+    (read, ended): (&'r mut DirectRead<'_, 'a>, &Option<Result<(), TransferError>>),
+) -> Option<RecordRead<'r, 'a>> {
+    let DirectRead { record, from, destinations, crc } = read;
+    ended.is_none().then_some(RecordRead { record: *record, from: *from, pieces: destinations, crc: *crc })
 }
 
 /// The record of an object with one replica.

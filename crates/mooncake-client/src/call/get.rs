@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{Destination, total_of_destinations};
-use mooncake_segment::{LinkError, RecordAddress, SegmentAddress, TransferError};
+use mooncake_segment::{LinkError, RecordAddress, RecordRead, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -318,7 +318,8 @@ impl Inner {
                 return ended.map_err(unread);
             }
             let records = self.shared.links.records();
-            return records.read(address, &record, offset, destinations, crc, &deadline).map_err(unread);
+            let read = RecordRead { record, from: offset, pieces: destinations, crc };
+            return records.read(address, read, &deadline).map_err(unread);
         }
         let unreached = |error: LinkError| Unread { passing: error.is_passing(), ..no_doubt(link_error(&error)) };
         let link = self.shared.links.link(address, &deadline).map_err(unreached)?;

@@ -1,17 +1,20 @@
 //! Reads of this store's tier, for the lanes of others.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::TierUuid;
 use mooncake_memory::copy_and_sum;
-use mooncake_segment::{RecordAddress, RecordError, Records};
+use mooncake_segment::{RecordAddress, RecordError, RecordReads, Records};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::Folder;
+use mooncake_tier::reader::ahead::ReadAhead;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use parking_lot::Mutex;
@@ -76,41 +79,32 @@ impl FolderRecords {
         failed.1 += 1;
     }
 
-    fn reader(&self) -> io::Result<Reader<Folder>> {
-        let idle = self.idle.lock().pop();
-        idle.map_or_else(|| self.new_reader(self.slots.clone()), Ok)
-    }
-}
-
-impl Records for FolderRecords {
-    fn read(&self, record: &RecordAddress, from: u64, into: &mut [u8]) -> Result<(), RecordError> {
-        if !record.offset.is_multiple_of(BLOCK) {
-            return Err(RecordError::Wrong);
-        }
+    /// Fills all of `into` with bytes of a record from one on. What it gives has proven itself.
+    pub fn read(&self, record: &RecordAddress, from: u64, into: &mut [u8]) -> Result<(), RecordError> {
+        let place = self.place(record);
         let mut reader = self.reader().map_err(|error| {
             tracing::warn!(%error, "the tier cannot be read");
             RecordError::Failed
         })?;
-        let place = RecordPlace {
-            tier: self.uuid,
-            address: Address(record.offset / BLOCK),
-            rid: record.rid,
-            size: record.size,
-            key_bytes: record.key_bytes as usize,
-        };
         let len = into.len() as u64;
         let mut sink = |at: u64, bytes: &[u8]| copy_and_sum(bytes, &mut into[(at - from) as usize..][..bytes.len()]);
         let until = Instant::now() + LIMIT;
         let time_left = || until.saturating_duration_since(Instant::now());
         let read = reader.read(&mut [Want { place, from, len, crc: None, sink: &mut sink }], time_left).pop();
         let read = read.unwrap_or(Err(Miss::Late));
-        // One that the disk owes an answer gives its slots back as it goes.
-        if !matches!(read, Err(Miss::Late | Miss::NoSlot)) {
-            let mut idle = self.idle.lock();
-            if idle.len() < IDLE_MAX {
-                idle.push(reader);
-            }
-        }
+        self.keep(reader, read);
+        self.came(read)
+    }
+
+    fn place(&self, record: &RecordAddress) -> RecordPlace {
+        let RecordAddress { rid, offset, size, key_bytes } = *record;
+        // No record begins within a block, and none is as large as that.
+        let size = if offset.is_multiple_of(BLOCK) { size } else { u64::MAX };
+        RecordPlace { tier: self.uuid, address: Address(offset / BLOCK), rid, size, key_bytes: key_bytes as usize }
+    }
+
+    /// What a read came to, which is counted where the disk is to blame.
+    fn came(&self, read: Result<(), Miss>) -> Result<(), RecordError> {
         if matches!(read, Err(Miss::Wrong | Miss::Failed(_))) {
             self.has_failed();
         }
@@ -120,6 +114,58 @@ impl Records for FolderRecords {
             Miss::NoSlot | Miss::Late => RecordError::Busy,
             Miss::Failed(_) => RecordError::Failed,
         })
+    }
+
+    fn reader(&self) -> io::Result<Reader<Folder>> {
+        let idle = self.idle.lock().pop();
+        idle.map_or_else(|| self.new_reader(self.slots.clone()), Ok)
+    }
+
+    /// For another lane. One that the disk owes an answer gives its slots back as it goes.
+    fn keep(&self, reader: Reader<Folder>, read: Result<(), Miss>) {
+        let mut idle = self.idle.lock();
+        if !matches!(read, Err(Miss::Late | Miss::NoSlot)) && idle.len() < IDLE_MAX {
+            idle.push(reader);
+        }
+    }
+}
+
+/// Reads for one lane.
+struct FolderReads {
+    records: Arc<FolderRecords>,
+    /// Only while there is something to be read.
+    reads: Option<ReadAhead<Folder>>,
+    /// Buffers of reads for which there was no reader.
+    unread: VecDeque<Vec<u8>>,
+}
+
+impl RecordReads for FolderReads {
+    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>) {
+        if self.reads.is_none() && self.unread.is_empty() {
+            let reader = self.records.reader();
+            let reader = reader.inspect_err(|error| tracing::warn!(%error, "the tier cannot be read"));
+            self.reads = reader.ok().map(ReadAhead::new);
+        }
+        match &mut self.reads {
+            Some(reads) => reads.ask(self.records.place(record), from, bytes, into),
+            None => self.unread.push_back(bytes),
+        }
+    }
+
+    fn next(&mut self) -> Option<(Vec<u8>, Result<(), RecordError>)> {
+        let Some(reads) = &mut self.reads else { return Some((self.unread.pop_front()?, Err(RecordError::Failed))) };
+        let until = Instant::now() + LIMIT;
+        let (bytes, read) = reads.next(|| until.saturating_duration_since(Instant::now()))?;
+        if let Some(reads) = self.reads.take_if(|reads| reads.is_idle()) {
+            self.records.keep(reads.into_reader(), read);
+        }
+        Some((bytes, self.records.came(read)))
+    }
+}
+
+impl Records for FolderRecords {
+    fn reads(self: Arc<Self>) -> Box<dyn RecordReads> {
+        Box::new(FolderReads { records: self, reads: None, unread: VecDeque::new() })
     }
 
     fn file(&self, number: u64) -> Result<OwnedFd, RecordError> {

@@ -149,8 +149,13 @@ impl Core {
             };
             core.counts.exists_hits += 1;
             core.objects.protect(now, slot, core.config.lookup_protect_ms);
-            core.is_found(slot);
-            found(Ok(core.objects.object(slot).size));
+            // One look: this is what engines ask most.
+            let object = core.objects.object(slot);
+            let (size, is_in_memory) = (object.size, !object.places.memory().is_empty());
+            if !is_in_memory {
+                core.is_found(slot);
+            }
+            found(Ok(size));
         });
     }
 

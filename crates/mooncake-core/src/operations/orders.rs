@@ -240,8 +240,8 @@ impl Core {
         }
     }
 
-    /// The tier for what lies on a segment: of its session, of which the one with most room in its window; else of its
-    /// host.
+    /// The tier for what lies on a segment: of its session, of which the one with the largest part of its window free;
+    /// else of its host.
     fn tier_near(&self, number: SegmentNo, size: u64) -> Option<SegmentNo> {
         let segment = self.segments.get(number)?;
         let has_room = |tier: &Tier| size <= tier.spec.bytes / OBJECT_PART;
@@ -249,7 +249,9 @@ impl Core {
             let tier = self.tiers.get(number)?;
             // One that is not to be written holds up no other.
             let is_left_alone = tier.window == 0 || tier.is_over_budget || tier.records >= self.config.tier_records_max;
-            has_room(tier).then_some((is_left_alone, tier.session != segment.session, tier.ordered_bytes, number))
+            // A disk that is twice as fast has twice as much under order.
+            let ordered = (u128::from(tier.ordered_bytes) << 32) / u128::from(tier.window.max(1));
+            has_room(tier).then_some((is_left_alone, tier.session != segment.session, ordered, number))
         });
         near.min().map(|(.., number)| number)
     }

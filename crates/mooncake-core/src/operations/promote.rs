@@ -47,10 +47,9 @@ enum Outcome {
 }
 
 impl Core {
-    /// An existence query has found an object.
-    #[inline]
+    /// An existence query has found an object that memory does not have.
     pub(crate) fn is_found(&mut self, slot: ObjectSlot) {
-        if self.config.promotion.prefetch && self.objects.object(slot).places.memory().is_empty() {
+        if self.config.promotion.prefetch {
             self.want(slot, |core, tier, wanted| core.promotions.add_found(tier, wanted));
         }
     }

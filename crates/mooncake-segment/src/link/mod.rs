@@ -34,6 +34,7 @@ pub use options::{LinkOptions, LinkReport, Path, Paths, SegmentAddress};
 pub use record_files::RecordFiles;
 pub use record_lanes::RecordLanes;
 pub use shared_memory::view::View;
+pub use tcp_lane::RecordRead;
 
 use pool::LanePool;
 use shared_memory::Attachment;

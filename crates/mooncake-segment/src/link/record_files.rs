@@ -103,12 +103,13 @@ fn ask(stream: &UnixStream, number: u64, deadline: &Deadline<'_>) -> io::Result<
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::ops::Range;
     use std::sync::Arc;
 
     use super::*;
     use crate::link::fixture::{Quiet, mapping, owner};
     use crate::protocol::frames::FRAME_LEN;
-    use crate::records::{RecordAddress, RecordError, Records};
+    use crate::records::{RecordAddress, RecordError, RecordReads, Records};
     use crate::server::SegmentServer;
 
     /// A tier whose file 7 there is.
@@ -116,14 +117,24 @@ mod tests {
     struct OneFile;
 
     impl Records for OneFile {
-        fn read(&self, _: &RecordAddress, _: u64, _: &mut [u8]) -> Result<(), RecordError> {
-            Err(RecordError::Failed)
+        fn reads(self: Arc<Self>) -> Box<dyn RecordReads> {
+            Box::new(NoRecords)
         }
 
         fn file(&self, number: u64) -> Result<OwnedFd, RecordError> {
             let (file, mut writer) = io::pipe().map_err(|_| RecordError::Failed)?;
             writer.write_all(b"seven").map_err(|_| RecordError::Failed)?;
             if number == 7 { Ok(file.into()) } else { Err(RecordError::Gone) }
+        }
+    }
+
+    struct NoRecords;
+
+    impl RecordReads for NoRecords {
+        fn ask(&mut self, _: &RecordAddress, _: u64, _: Vec<u8>, _: Range<usize>) {}
+
+        fn next(&mut self) -> Option<(Vec<u8>, Result<(), RecordError>)> {
+            None
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mooncake_os::{Guarded, peer_credentials, send_fds, thread};
 
-use super::record_lane::{Counted, ServedTier, next_frame, prepare, status_of};
+use super::record_lane::{Counted, Frames, ServedTier, prepare, status_of};
 use crate::protocol::frames::{Hello, HelloReply, Op, REPLY_LEN, Reply, Status};
 
 /// Answers a good hello of a process of this user, and serves it until it ends.
@@ -48,7 +48,8 @@ fn serve(
 ) -> io::Result<()> {
     prepare(&**stream, stall_timeout)?;
     (&**stream).write_all(&reply.encode())?;
-    while let Some(frame) = next_frame(&**stream, tier, stall_timeout)? {
+    let mut frames = Frames::new();
+    while let Some(frame) = frames.next(&**stream, tier, stall_timeout)? {
         if frame.op != Op::File {
             return Err(io::ErrorKind::InvalidData.into());
         }

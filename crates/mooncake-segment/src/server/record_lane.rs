@@ -1,7 +1,9 @@
 //! The owner's end of a lane to a tier: a thread of its own, which waits for the disk.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,18 +11,24 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
 use mooncake_os::{Guarded, thread};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 use crate::epoch::Epoch;
 use crate::protocol::frames::{
-    FRAME_LEN, Frame, Hello, HelloReply, LANE_KEPT, LANE_VERSION, Op, Reply, Status, Trailer,
+    FRAME_LEN, Frame, Hello, HelloReply, LANE_KEPT, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
 };
-use crate::records::{RecordAddress, RecordError, Records};
+use crate::records::{RecordAddress, RecordError, RecordReads, Records};
 
 /// Most lanes to the tiers of one process.
 const LANES_MAX: usize = 256;
 
-/// Bytes that are read at a time, and sent while the peer takes them.
-const CHUNK_BYTES: u64 = 4 << 20;
+/// Bytes that are read at a time.
+const PART_BYTES: u64 = 1 << 20;
+
+/// What is read while the peer takes what was read before: so many parts, and bytes of them.
+const PARTS_AHEAD: usize = 32;
+const BYTES_AHEAD: u64 = 8 << 20;
 
 /// A lane looks so often whether it is to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -82,7 +90,7 @@ pub(super) fn open(
     let builder = std::thread::Builder::new().name("mooncake-records".into());
     let serve = move || {
         let _counted = counted;
-        let mut lane = Lane { stream, tier, stall_timeout, named: None, buffer: Vec::new() };
+        let mut lane = Lane::new(stream, tier, stall_timeout);
         let ended = lane.begin(&reply).and_then(|()| lane.serve());
         if let Err(error) = ended {
             tracing::debug!(%error, "a lane to a tier ended");
@@ -95,12 +103,63 @@ struct Lane {
     stream: Guarded<TcpStream>,
     tier: Arc<ServedTier>,
     stall_timeout: Duration,
+    frames: Frames,
     /// What the next reads are of.
     named: Option<RecordAddress>,
-    buffer: Vec<u8>,
+    reads: Box<dyn RecordReads>,
+    /// The request of which further parts are to be read.
+    rest: Option<Rest>,
+    /// What is to be sent, in this order.
+    parts: VecDeque<Part>,
+    bytes_ahead: u64,
+    /// Buffers without a part.
+    idle: Vec<Vec<u8>>,
+}
+
+/// What is left of a request.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    record: RecordAddress,
+    sequence: u64,
+    /// Bytes of the request.
+    len: u64,
+    from: u64,
+    left: u64,
+}
+
+/// A piece of the answer to a request.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Refusal {
+        sequence: u64,
+        status: Status,
+    },
+    /// So many bytes of it, which are being read; with the first ones goes how many there are in all.
+    Bytes {
+        sequence: u64,
+        bytes: u64,
+        all: Option<u64>,
+        is_last: bool,
+    },
 }
 
 impl Lane {
+    fn new(stream: Guarded<TcpStream>, tier: Arc<ServedTier>, stall_timeout: Duration) -> Lane {
+        let reads = tier.records.clone().reads();
+        Lane {
+            stream,
+            tier,
+            stall_timeout,
+            frames: Frames::new(),
+            named: None,
+            reads,
+            rest: None,
+            parts: VecDeque::new(),
+            bytes_ahead: 0,
+            idle: Vec::new(),
+        }
+    }
+
     fn begin(&mut self, reply: &HelloReply) -> io::Result<()> {
         prepare(&*self.stream, self.stall_timeout)?;
         self.stream.set_nodelay(true)?;
@@ -108,51 +167,121 @@ impl Lane {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        while let Some(frame) = next_frame(&*self.stream, &self.tier, self.stall_timeout)? {
-            match frame.op {
-                Op::Record => self.named = RecordAddress::of(&frame),
-                Op::Read => self.answer(&frame)?,
-                _ => return Err(io::ErrorKind::InvalidData.into()),
+        while !self.tier.withdrawn.load(Ordering::Acquire) {
+            // The peer asks for many at a time: the disk has them all before the first one is waited for.
+            while self.parts.is_empty() || self.parts.len() < PARTS_AHEAD && self.bytes_ahead < BYTES_AHEAD {
+                if self.rest.is_some() {
+                    self.read_on();
+                    continue;
+                }
+                let frame = match self.parts.is_empty() {
+                    true => self.frames.next(&*self.stream, &self.tier, self.stall_timeout)?,
+                    false => self.frames.next_that_came(&*self.stream)?,
+                };
+                match frame {
+                    Some(frame) => self.take(&frame)?,
+                    None if self.parts.is_empty() => return Ok(()),
+                    None => break,
+                }
             }
+            let part = self.parts.pop_front().expect("one was awaited");
+            self.answer(part)?;
         }
         Ok(())
     }
 
-    fn answer(&mut self, frame: &Frame) -> io::Result<()> {
-        let refuse = |lane: &Lane, status| {
-            let reply = Reply { status, epoch: 0, sequence: frame.sequence, len: 0, detail: 0 };
-            (&*lane.stream).write_all(&reply.encode())
-        };
-        let Some(record) = self.named.filter(|record| record.rid == Rid(frame.rid)) else {
-            return refuse(self, Status::Unsupported);
-        };
-        if frame.offset.checked_add(frame.len).is_none_or(|end| end > record.size) {
-            return refuse(self, Status::OutOfRange);
+    fn take(&mut self, frame: &Frame) -> io::Result<()> {
+        let sequence = frame.sequence;
+        match frame.op {
+            Op::Record => self.named = RecordAddress::of(frame),
+            Op::Read => match self.named.filter(|record| record.rid == Rid(frame.rid)) {
+                None => self.parts.push_back(Part::Refusal { sequence, status: Status::Unsupported }),
+                Some(record) if frame.offset.checked_add(frame.len).is_none_or(|end| end > record.size) => {
+                    self.parts.push_back(Part::Refusal { sequence, status: Status::OutOfRange });
+                }
+                Some(record) => {
+                    let (len, from) = (frame.len, frame.offset);
+                    self.rest = Some(Rest { record, sequence, len, from, left: len });
+                    // A record of no bytes is looked at, too.
+                    self.read_on();
+                }
+            },
+            _ => return Err(io::ErrorKind::InvalidData.into()),
         }
-        let mut sent = 0;
-        // A record of no bytes is looked at, too.
-        while sent < frame.len || sent == 0 {
-            let chunk = (frame.len - sent).min(CHUNK_BYTES);
-            self.buffer.resize(chunk as usize, 0);
-            let read = self.tier.records.read(&record, frame.offset + sent, &mut self.buffer);
-            match read {
-                Ok(()) => {}
-                Err(error) if sent == 0 => return refuse(self, status_of(error)),
-                // Its length is told already: the peer knows by the end of the lane that this is not all of it.
-                Err(error) => return Err(io::Error::other(error)),
-            }
-            if sent == 0 {
-                let (sequence, len) = (frame.sequence, frame.len);
-                let reply = Reply { status: Status::Ok, epoch: 0, sequence, len, detail: 0 };
-                (&*self.stream).write_all(&reply.encode())?;
-            }
-            (&*self.stream).write_all(&self.buffer)?;
-            sent += chunk;
-            if chunk == 0 {
-                break;
-            }
+        Ok(())
+    }
+
+    /// Has the next part of a request read.
+    fn read_on(&mut self) {
+        let Some(rest) = &mut self.rest else { return };
+        let bytes = rest.left.min(PART_BYTES);
+        let (all, is_last) = ((rest.left == rest.len).then_some(rest.len), rest.left == bytes);
+        // What goes before and behind the bytes is sent with them.
+        let head = if all.is_some() { REPLY_LEN } else { 0 };
+        let tail = if is_last { TRAILER_LEN } else { 0 };
+        let into = head..head + bytes as usize;
+        let mut buffer = self.idle.pop().unwrap_or_default();
+        buffer.resize(into.end + tail, 0);
+        self.reads.ask(&rest.record, rest.from, buffer, into);
+        let sequence = rest.sequence;
+        (rest.from, rest.left) = (rest.from + bytes, rest.left - bytes);
+        if is_last {
+            self.rest = None;
         }
-        (&*self.stream).write_all(&Trailer { status: Status::Ok, sequence: frame.sequence }.encode())
+        self.parts.push_back(Part::Bytes { sequence, bytes, all, is_last });
+        self.bytes_ahead += bytes;
+    }
+
+    fn answer(&mut self, part: Part) -> io::Result<()> {
+        let (sequence, bytes, all, is_last) = match part {
+            Part::Refusal { sequence, status } => return self.refuse(sequence, status),
+            Part::Bytes { sequence, bytes, all, is_last } => (sequence, bytes, all, is_last),
+        };
+        let (mut buffer, read) = self.read(bytes);
+        match read {
+            Ok(()) => {}
+            Err(error) if all.is_some() => {
+                self.idle.push(buffer);
+                self.give_up(sequence);
+                return self.refuse(sequence, status_of(error));
+            }
+            // Its length is told already: the peer knows by the end of the lane that this is not all of it.
+            Err(error) => return Err(io::Error::other(error)),
+        }
+        if let Some(len) = all {
+            let reply = Reply { status: Status::Ok, epoch: 0, sequence, len, detail: 0 };
+            buffer[..REPLY_LEN].copy_from_slice(&reply.encode());
+        }
+        if is_last {
+            let (trailer, at) = (Trailer { status: Status::Ok, sequence }, buffer.len() - TRAILER_LEN);
+            buffer[at..].copy_from_slice(&trailer.encode());
+        }
+        let sent = (&*self.stream).write_all(&buffer);
+        self.idle.push(buffer);
+        sent
+    }
+
+    fn refuse(&self, sequence: u64, status: Status) -> io::Result<()> {
+        let reply = Reply { status, epoch: 0, sequence, len: 0, detail: 0 };
+        (&*self.stream).write_all(&reply.encode())
+    }
+
+    /// The end of the oldest read.
+    fn read(&mut self, bytes: u64) -> (Vec<u8>, Result<(), RecordError>) {
+        self.bytes_ahead -= bytes;
+        self.reads.next().expect("it was asked for")
+    }
+
+    /// A request was refused: what else was read of it is not sent.
+    fn give_up(&mut self, of: u64) {
+        self.rest = self.rest.filter(|rest| rest.sequence != of);
+        while let Some(Part::Bytes { sequence, bytes, .. }) = self.parts.front().copied()
+            && sequence == of
+        {
+            self.parts.pop_front();
+            let (buffer, _) = self.read(bytes);
+            self.idle.push(buffer);
+        }
     }
 }
 
@@ -164,31 +293,74 @@ pub(super) fn prepare(stream: impl AsFd, stall_timeout: Duration) -> io::Result<
     stream.set_write_timeout(Some(stall_timeout))
 }
 
-/// The next request; none when the peer has hung up, or has asked for nothing for long.
-pub(super) fn next_frame(
-    mut stream: impl Read,
-    tier: &ServedTier,
-    stall_timeout: Duration,
-) -> io::Result<Option<Frame>> {
-    let (mut bytes, mut have, began) = ([0; FRAME_LEN], 0, Instant::now());
-    while have < FRAME_LEN {
-        if tier.withdrawn.load(Ordering::Acquire) {
+/// Requests, of which several may have come together.
+pub(super) struct Frames {
+    bytes: [u8; 32 * FRAME_LEN],
+    have: Range<usize>,
+}
+
+impl Frames {
+    pub(super) fn new() -> Frames {
+        Frames { bytes: [0; 32 * FRAME_LEN], have: 0..0 }
+    }
+
+    /// The next request; none when the peer has hung up, or has asked for nothing for long.
+    pub(super) fn next(
+        &mut self,
+        mut stream: impl Read,
+        tier: &ServedTier,
+        stall_timeout: Duration,
+    ) -> io::Result<Option<Frame>> {
+        let began = Instant::now();
+        while self.have.len() < FRAME_LEN {
+            if tier.withdrawn.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            match stream.read(self.room()) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.have.end += count,
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    let limit = if self.have.is_empty() { LANE_KEPT } else { stall_timeout };
+                    if began.elapsed() > limit {
+                        return Ok(None);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.decode().map(Some)
+    }
+
+    /// A request that has come; none if there is no whole one yet.
+    fn next_that_came(&mut self, stream: impl AsFd) -> io::Result<Option<Frame>> {
+        if self.have.len() < FRAME_LEN {
+            let room = self.room();
+            match rustix::net::recv(&stream, room, RecvFlags::DONTWAIT) {
+                // An end is seen once what was asked for before it has been sent.
+                Ok((count, _)) => self.have.end += count,
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if self.have.len() < FRAME_LEN {
             return Ok(None);
         }
-        match stream.read(&mut bytes[have..]) {
-            Ok(0) => return Ok(None),
-            Ok(count) => have += count,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                let limit = if have == 0 { LANE_KEPT } else { stall_timeout };
-                if began.elapsed() > limit {
-                    return Ok(None);
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+        self.decode().map(Some)
     }
-    Frame::decode(&bytes).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+
+    /// Behind what has come, which lies at the front from here on.
+    fn room(&mut self) -> &mut [u8] {
+        self.bytes.copy_within(self.have.clone(), 0);
+        self.have = 0..self.have.len();
+        &mut self.bytes[self.have.end..]
+    }
+
+    fn decode(&mut self) -> io::Result<Frame> {
+        let bytes = self.bytes[self.have.start..].first_chunk().expect("a whole one has come");
+        self.have.start += FRAME_LEN;
+        Frame::decode(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
 }
 
 pub(super) fn status_of(error: RecordError) -> Status {

@@ -264,7 +264,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::no_effect("enable_snapshot", Type::Bool, "false", SNAPSHOTS),
     Setting::no_effect("enable_snapshot_restore", Type::Bool, "false", "the log (--wal=on) is read at every start"),
     Setting::no_effect("snapshot_backup_dir", Type::Text, "", SNAPSHOTS),
-    Setting::no_effect("snapshot_interval_seconds", Type::U64, "600", SNAPSHOTS),
+    Setting::supported(
+        "snapshot_interval_seconds",
+        Type::U64,
+        "0",
+        "the longest time between two snapshots of a log that grows, in seconds; 0: whenever it has grown by half",
+    ),
     Setting::no_effect("snapshot_child_timeout_seconds", Type::U64, "300", SNAPSHOTS),
     Setting::no_effect("snapshot_retention_count", Type::U32, "2", SNAPSHOTS),
     Setting::no_effect("snapshot_object_store_type", Type::Text, "", SNAPSHOTS),

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -44,9 +44,11 @@ struct Pace {
     looks_up: Duration,
     /// After a failure, so that a full disk is not hammered.
     retries: Duration,
+    /// For a snapshot of a log that has frames behind the last one, however few.
+    snapshots: Option<Duration>,
 }
 
-const USUAL: Pace = Pace { looks_up: Duration::from_millis(200), retries: Duration::from_secs(30) };
+const USUAL: Pace = Pace { looks_up: Duration::from_millis(200), retries: Duration::from_secs(30), snapshots: None };
 
 /// The background thread; stops when dropped.
 #[derive(Debug)]
@@ -56,14 +58,16 @@ pub struct Compactor {
 }
 
 impl Compactor {
-    /// Starts the thread. `wanted` gets a message when the log is large.
+    /// Starts the thread. `wanted` gets a message when the log is large; without one a snapshot comes after `interval`,
+    /// if there is anything new to be in it.
     pub fn start(
         log: Arc<Log>,
         living: Arc<impl Living + 'static>,
         wanted: Receiver<()>,
         freed: Option<fn()>,
+        interval: Option<Duration>,
     ) -> std::io::Result<Compactor> {
-        Compactor::start_at(log, living, wanted, freed, USUAL)
+        Compactor::start_at(log, living, wanted, freed, Pace { snapshots: interval, ..USUAL })
     }
 
     fn start_at(
@@ -76,12 +80,19 @@ impl Compactor {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("log-compactor".into()).spawn(move || {
+            let mut last = Instant::now();
             loop {
                 match wanted.recv_timeout(pace.looks_up) {
                     Ok(()) => {}
-                    Err(std::sync::mpsc::RecvTimeoutError::Timeout) if !stopped.load(Ordering::Relaxed) => continue,
+                    Err(RecvTimeoutError::Timeout) if !stopped.load(Ordering::Relaxed) => {
+                        let due = pace.snapshots.is_some_and(|interval| last.elapsed() >= interval);
+                        if !due || log.stats().bytes == 0 {
+                            continue;
+                        }
+                    }
                     Err(_) => return,
                 }
+                last = Instant::now();
                 match or_break_off(&*living, || compact(&log, &*living, &stopped)) {
                     // The log asked again at each append beside it. If it is too large as it is now, the next append
                     // asks.

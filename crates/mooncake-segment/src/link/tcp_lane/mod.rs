@@ -1,5 +1,6 @@
 //! The peer's end of a data lane: the caller's thread sends and receives.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use mooncake_ids::Rid;
 use mooncake_memory::{
     Bounce, Destination, Source, Splice, crc_of_destinations, crc_of_sources, recv_destinations, send_sources,
-    split_destinations, split_sources, total_of_sources,
+    split_destinations, split_sources, total_of_destinations, total_of_sources,
 };
 use mooncake_net::{ConnectError, PollHistory, connect, is_readable, recv_busy_poll, stays_within_host, unpace};
 use mooncake_os::{Deadline, Guarded};
@@ -28,6 +29,11 @@ const RECV_CHUNK: u64 = 256 << 10;
 /// Bytes sent and then checksummed in one go: few, to be in the cache still; many,
 /// because each go ends with a short packet.
 const SEND_CHUNK: u64 = 1 << 20;
+
+/// Reads of records that are asked for before the first of them has come, and bytes of them: what its owner has under
+/// way at the disk, and as much again.
+const READS_ASKED: usize = 64;
+const BYTES_ASKED: u64 = 16 << 20;
 
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -64,6 +70,24 @@ pub(super) struct Span {
     pub rid: Rid,
     pub offset: u64,
     pub len: u64,
+}
+
+/// A part of a tier's record that is to be read.
+pub struct RecordRead<'r, 'a> {
+    /// Of which record.
+    pub record: RecordAddress,
+    /// The first byte of it.
+    pub from: u64,
+    /// As many bytes as are wanted.
+    pub pieces: &'r mut [Destination<'a>],
+    /// CRC-32C that all of them together have.
+    pub crc: Option<u32>,
+}
+
+impl RecordRead<'_, '_> {
+    fn span(&self) -> Span {
+        Span { rid: self.record.rid, offset: self.from, len: total_of_destinations(self.pieces) }
+    }
 }
 
 impl Lane {
@@ -132,8 +156,22 @@ impl Lane {
     ) -> Outcome<u32> {
         let mut stall = StallTimer::new(self, deadline);
         let frame = self.request(Op::Read, span);
-        let reply = self.send_bytes(&frame.encode(), &mut stall).and_then(|()| self.reply(&frame, &mut stall));
-        let reply = match reply {
+        match self.send_bytes(&frame.encode(), &mut stall) {
+            Ok(()) => self.read_answer(&frame, span, pieces, checksum, &mut stall),
+            Err(e) => Outcome::new(Err(e), false, true),
+        }
+    }
+
+    /// What comes of a read that was asked for.
+    fn read_answer(
+        &mut self,
+        frame: &Frame,
+        span: Span,
+        pieces: &mut [Destination<'_>],
+        checksum: bool,
+        stall: &mut StallTimer<'_>,
+    ) -> Outcome<u32> {
+        let reply = match self.reply(frame, stall) {
             Ok(reply) => reply,
             Err(e) => return Outcome::new(Err(e), false, true),
         };
@@ -145,18 +183,18 @@ impl Lane {
         }
         let received = if Bounce::is_needed_for_destinations(pieces) {
             let mut bounce = std::mem::take(&mut self.bounce);
-            let received = self.receive_by_bounce(span.len, pieces, checksum, &mut bounce, &mut stall);
+            let received = self.receive_by_bounce(span.len, pieces, checksum, &mut bounce, stall);
             self.bounce = bounce;
             received
         } else {
-            self.receive(span.len, pieces, 0, checksum, &mut stall)
+            self.receive(span.len, pieces, 0, checksum, stall)
         };
         let crc = match received {
             Ok(crc) => crc,
             Err(e) => return Outcome::new(Err(e), false, true),
         };
         let mut trailer = [0; TRAILER_LEN];
-        if let Err(e) = self.recv_bytes(&mut trailer, &mut stall) {
+        if let Err(e) = self.recv_bytes(&mut trailer, stall) {
             return Outcome::new(Err(e), false, true);
         }
         match Trailer::decode(&trailer) {
@@ -173,21 +211,45 @@ impl Lane {
         }
     }
 
-    /// Reads a part of a tier's record.
-    pub(super) fn read_record(
+    /// Reads parts of a tier's records, in their order: while the first ones come, its owner reads those behind them. As
+    /// many outcomes as there are, less those behind one that leaves the lane out of step.
+    pub(super) fn read_records(
         &mut self,
-        record: &RecordAddress,
-        span: Span,
-        pieces: &mut [Destination<'_>],
-        checksum: bool,
+        reads: &mut [RecordRead<'_, '_>],
         deadline: &Deadline<'_>,
-    ) -> Outcome<u32> {
-        self.sequence += 1;
-        let name = record.frame(self.sequence).encode();
-        match self.send_bytes(&name, &mut StallTimer::new(self, deadline)) {
-            Ok(()) => self.read(span, pieces, checksum, deadline),
-            Err(e) => Outcome::new(Err(e), false, true),
+    ) -> Vec<Outcome<u32>> {
+        let records: Vec<RecordAddress> = reads.iter().map(|read| read.record).collect();
+        let spans: Vec<Span> = reads.iter().map(RecordRead::span).collect();
+        let mut ended: Vec<Outcome<u32>> = Vec::with_capacity(reads.len());
+        let (mut asked, mut asked_bytes) = (VecDeque::new(), 0);
+        for (nth, read) in reads.iter_mut().enumerate() {
+            let mut frames = Vec::new();
+            while let Some(span) = spans.get(nth + asked.len())
+                && (asked.is_empty() || asked.len() < READS_ASKED && asked_bytes + span.len <= BYTES_ASKED)
+            {
+                self.sequence += 1;
+                frames.extend_from_slice(&records[nth + asked.len()].frame(self.sequence).encode());
+                let frame = self.request(Op::Read, *span);
+                frames.extend_from_slice(&frame.encode());
+                asked_bytes += span.len;
+                asked.push_back(frame);
+            }
+            // Of its own: what was asked for before has been waited for by others.
+            let mut stall = StallTimer::new(self, deadline);
+            if let Err(e) = self.send_bytes(&frames, &mut stall) {
+                ended.push(Outcome::new(Err(e), false, true));
+                break;
+            }
+            let frame = asked.pop_front().expect("one is asked for at least");
+            asked_bytes -= spans[nth].len;
+            let outcome = self.read_answer(&frame, spans[nth], read.pieces, read.crc.is_some(), &mut stall);
+            let goes_on = outcome.reusable;
+            ended.push(outcome);
+            if !goes_on {
+                break;
+            }
         }
+        ended
     }
 
     /// Receives a chunk at a time, and has the device fetch what is its own.

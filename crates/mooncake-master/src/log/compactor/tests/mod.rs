@@ -717,7 +717,7 @@ fn what_is_appended_beside_a_compaction_counts_for_the_next_one() {
     assert_eq!(log.stats().bytes, bytes);
 }
 
-const AT_ONCE: Pace = Pace { looks_up: Duration::from_millis(1), retries: Duration::ZERO };
+const AT_ONCE: Pace = Pace { looks_up: Duration::from_millis(1), retries: Duration::ZERO, snapshots: None };
 
 /// Ends a compactor, which must not take long.
 fn stop(compactor: Compactor) {
@@ -780,4 +780,22 @@ fn a_compactor_ends_at_once_while_it_waits_for_work_and_while_it_waits_after_a_f
         assert_eq!(log.stats().snapshots_failed, u64::from(fails));
         drop(sender);
     }
+}
+
+#[test]
+fn a_snapshot_comes_in_time_of_what_is_new_and_none_of_what_has_one() {
+    let scratch = Scratch::new();
+    let log = Arc::new(scratch.log(false));
+    append(&log, 1..=9);
+    // This log is never as large as to be asked for.
+    let (_sender, wanted) = sync_channel(1);
+    let pace = Pace { snapshots: Some(Duration::from_millis(10)), ..AT_ONCE };
+    let compactor = Compactor::start_at(log.log.clone(), log.clone(), wanted, None, pace).unwrap();
+    eventually("a snapshot in time", || log.stats().snapshots == 1);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(log.stats().snapshots, 1, "nothing is new");
+    append(&log, 10..=10);
+    eventually("another one in time", || log.stats().snapshots == 2);
+    stop(compactor);
+    assert_eq!(scratch.found().unwrap(), (1..=10).collect::<Vec<u64>>());
 }

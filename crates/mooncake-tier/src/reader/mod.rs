@@ -1,6 +1,8 @@
 //! Reads records for callers that have their places. A read is good if the header equals the place and the checksum of
 //! every chunk that was touched is right; anything else is a miss, and no error of the caller's.
 
+pub mod ahead;
+
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -22,6 +24,10 @@ const OPEN_MAX: usize = 64;
 
 /// Chunks of one read.
 const CHUNKS_MAX: u64 = (1 << 20) / CHUNK;
+
+/// Of few bytes: the disk reads some of them while others are copied.
+const FEW_BYTES: u64 = 4 << 20;
+const CHUNKS_OF_FEW: u64 = (256 << 10) / CHUNK;
 
 /// Where the log says that an object lies on a tier: a record's address on a lane, with the tier and in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +91,7 @@ pub struct Reader<M: Files> {
     open: BTreeMap<FileNumber, M::File>,
     next_tag: u64,
     /// Which want a read belongs to; those of calls that have ended are not among them.
-    under_way: BTreeMap<u64, (usize, Piece)>,
+    under_way: BTreeMap<u64, (u64, Piece)>,
 }
 
 /// Blocks of a record that are read at once.
@@ -122,7 +128,9 @@ impl<M: Files> Reader<M> {
     pub fn read(&mut self, wants: &mut [Want<'_>], mut time_left: impl FnMut() -> Duration) -> Vec<Result<(), Miss>> {
         // Reads of earlier calls that were too late: their slots are free now.
         while self.queue.next(Duration::ZERO).is_some() {}
-        let mut all: Vec<Progress> = wants.iter().map(Progress::new).collect();
+        let bytes = wants.iter().fold(0_u64, |bytes, want| bytes.saturating_add(want.len));
+        let chunks = if bytes <= FEW_BYTES { CHUNKS_OF_FEW } else { CHUNKS_MAX };
+        let mut all: Vec<Progress> = wants.iter().map(|want| Progress::new(want, chunks)).collect();
         let mut next = 0;
         loop {
             let left = time_left();
@@ -135,7 +143,7 @@ impl<M: Files> Reader<M> {
                 self.under_way.clear();
                 break;
             }
-            while next < all.len() && self.submit_next(next, &mut all[next], &wants[next].place) {
+            while next < all.len() && self.submit_next(next as u64, &mut all[next], &wants[next].place) {
                 next += usize::from(all[next].pieces.is_empty());
             }
             if self.under_way.is_empty() {
@@ -157,7 +165,7 @@ impl<M: Files> Reader<M> {
     }
 
     /// Begins the next read of a want; false if it has to wait.
-    fn submit_next(&mut self, nth: usize, progress: &mut Progress, place: &RecordPlace) -> bool {
+    fn submit_next(&mut self, nth: u64, progress: &mut Progress, place: &RecordPlace) -> bool {
         let Some(piece) = progress.pieces.last().copied() else { return true };
         if progress.result.is_some() {
             progress.pieces.clear();
@@ -201,7 +209,11 @@ impl<M: Files> Reader<M> {
     fn ended(&mut self, ended: Completion, all: &mut [Progress], wants: &mut [Want<'_>]) {
         // Of a call that has ended: its slot is free now.
         let Some((nth, piece)) = self.under_way.remove(&ended.tag) else { return };
-        let (progress, want) = (&mut all[nth], &mut wants[nth]);
+        self.came(ended, piece, &mut all[nth as usize], &mut wants[nth as usize]);
+    }
+
+    /// A read of a want has ended.
+    fn came(&mut self, ended: Completion, piece: Piece, progress: &mut Progress, want: &mut Want<'_>) {
         progress.left -= 1;
         match ended.result {
             Ok(read) if read as u64 == piece.len => progress.came(piece, ended.slot.expect("a read has a slot"), want),
@@ -219,7 +231,8 @@ impl<M: Files> Reader<M> {
 }
 
 impl Progress {
-    fn new(want: &Want<'_>) -> Progress {
+    /// A want that is read so many chunks at a time.
+    fn new(want: &Want<'_>, chunks: u64) -> Progress {
         let layout = Layout::of(want.place.key_bytes, want.place.size);
         let is_inside = want.from.checked_add(want.len).is_some_and(|end| end <= want.place.size);
         let (layout, result) = match layout.filter(|layout| layout.header_bytes <= SLOT_BYTES as u64 && is_inside) {
@@ -227,7 +240,7 @@ impl Progress {
             None => (Layout { header_bytes: 0, value_at: 0, record_bytes: 0 }, Some(Err(Miss::NoSuchBytes))),
         };
         let mut pieces = match result {
-            None => pieces(layout, want.place.size, want.from, want.len),
+            None => pieces(layout, want.place.size, (want.from, want.len), chunks),
             Some(_) => Vec::new(),
         };
         pieces.reverse();
@@ -301,7 +314,7 @@ fn take_chunks(header: &Header<'_>, layout: Layout, piece: Piece, slot: &[u8], w
 }
 
 /// What is to be read for a part of a value: the header first, then its chunks in their order.
-fn pieces(layout: Layout, size: u64, from: u64, len: u64) -> Vec<Piece> {
+fn pieces(layout: Layout, size: u64, (from, len): (u64, u64), chunks_max: u64) -> Vec<Piece> {
     let chunks = match len {
         0 => (0, 0),
         _ => (from / CHUNK, (from + len).div_ceil(CHUNK)),
@@ -312,11 +325,11 @@ fn pieces(layout: Layout, size: u64, from: u64, len: u64) -> Vec<Piece> {
     }
     let mut pieces = Vec::new();
     let mut next = chunks.0;
-    if next > 0 || next == chunks.1 || layout.value_at + CHUNKS_MAX * CHUNK > SLOT_BYTES as u64 {
+    if next > 0 || next == chunks.1 || layout.value_at + chunks_max * CHUNK > SLOT_BYTES as u64 {
         pieces.push(Piece { from: 0, len: layout.value_at, has_header: true, chunks: (0, 0) });
     }
     while next < chunks.1 {
-        let until = (next + CHUNKS_MAX).min(chunks.1);
+        let until = (next + chunks_max).min(chunks.1);
         let has_header = pieces.is_empty();
         let start = if has_header { 0 } else { layout.value_at + next * CHUNK };
         let end = (layout.value_at + (until * CHUNK).min(size)).next_multiple_of(BLOCK);
