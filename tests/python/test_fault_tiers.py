@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 import faulty_disk
@@ -74,6 +75,8 @@ class Chaos:
         self.neighbour_until: float | None = None
         self.said: list[str] = []
         self.longest = {"put": 0.0, "read": 0.0}
+        # In what state the tiers were, looked at every few seconds.
+        self.looked_at, self.looks = 0.0, Counter()
         self.ledger = Ledger(folder / "ledger", tier_traffic.KEYS)
         self.calls = tier_traffic.Calls(folder)
         self.sweeper = pool.store()
@@ -248,8 +251,17 @@ class Chaos:
         notes = self.folder / "wrong"
         return notes.read_text() if notes.exists() else ""
 
+    def look_at_tiers(self) -> None:
+        """Whether they are in use between the faults: one that is not written for a minute shows little."""
+        if time.monotonic() - self.looked_at < 3 or "master" in self.frozen:
+            return
+        self.looked_at = time.monotonic()
+        live, refusing = (self.pool.metric(f"mooncake_tiers_{state}") for state in ("live", "refusing"))
+        self.looks[f"{live - refusing} of 2 written"] += 1
+
     def check(self) -> None:
         assert not self.wrong(), self.wrong()
+        self.look_at_tiers()
         now = time.monotonic()
         for role, (peer, pending) in self.clients.items():
             if pending.done:
@@ -299,7 +311,7 @@ def test_no_wrong_byte_no_key_comes_back_and_no_call_is_stuck(cluster, tmp_path,
     counts = tier_traffic.counts(tmp_path)
     print(f"{SECONDS:.0f} s, {len(chaos.said)} acts; {dict(counts)}; the disk: {disk.counts()}")
     waits = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in chaos.longest.items())
-    print(f"longest waits: {waits}")
+    print(f"longest waits: {waits}; tiers: {dict(chaos.looks)}")
     assert counts["right"] > 20 * SECONDS, "there was hardly any traffic between the faults"
     assert counts["stored"] > 5 * SECONDS
     assert counts["from tiers"] > SECONDS, "hardly anything was read from a tier"

@@ -157,7 +157,7 @@ class Writer:
         keys = self.dice.sample(self.keys, BATCH)
         act = self.dice.choices(
             [self.replace, self.put_again, self.remove, self.replace_many, self.put_many, self.remove_matches],
-            [40, 35, 8, 8, 8, 0.3],
+            [40, 35, 8, 8, 8, 0.05],
         )[0]
         act(keys)
         if self.dice.random() < 0.3:
