@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 import pytest
+from fuse import EmptyFuse
 from images import Image, Throttle
+from peer import Peer
 from test_tiers import MEMORY, MIB, put_all, versions
 
+from mooncake.store import MooncakeDistributedStore
 from pool import wait_for
 
 pytestmark = pytest.mark.timeout(120)
@@ -99,3 +103,36 @@ def test_a_disk_that_is_slow_loses_what_it_has_no_time_for_and_refuses_no_put(on
     finally:
         pool.end()
         throttle.close()
+
+
+def test_a_tier_of_one_store_is_refused_on_fuse_with_what_to_do(shared_cluster, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("FUSE needs root, or a program of its own")
+    mounted = EmptyFuse(tmp_path / "fuse")
+    store = MooncakeDistributedStore()
+    try:
+        code = store.setup(
+            "127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", shared_cluster.master.addr,
+            enable_ssd_offload=True, ssd_offload_path=str(mounted.path),
+        )  # fmt: skip
+        said = store.last_error()
+        assert code != 0
+        assert "FUSE" in said
+        assert "--root_fs_dir" in said
+        assert str(mounted.path) in said
+    finally:
+        store.close()
+        mounted.close()
+
+
+def test_files_that_a_limit_of_the_process_does_not_allow_are_refused_and_no_signal_ends_it(shared_cluster, tmp_path):
+    peer = Peer("limited", tmp_path / "limited.out", None, ["prlimit", f"--fsize={8 * MIB}", sys.executable])
+    try:
+        code = peer.call(
+            "setup", "127.0.0.1", "P2PHANDSHAKE", 0, MEMORY, "tcp", "", shared_cluster.master.addr,
+            enable_ssd_offload=True, ssd_offload_path=str(tmp_path / "tiers"),
+        )  # fmt: skip
+        assert code != 0
+        assert "RLIMIT_FSIZE" in peer.call("last_error")
+    finally:
+        peer.kill()
