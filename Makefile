@@ -13,13 +13,14 @@ PREFIX ?= /usr/local
 LIBRARY ?= $(TARGET)/release/libtransfer_engine.so
 # The wheel that mixed versions are tested beside.
 OLD ?= 49e5191
-# Schedules of each test of the simulation in `make test-long`.
+# Schedules of each test of the simulation in `make test-long`, and how long faults go on there, seconds.
 SCHEDULES ?= 10000
+FAULTS ?= 3600
 
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-loom test-python test-long wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test test-rust test-loom test-python test-long machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
 MADE_AT := $(shell sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' $(VENV)/pyvenv.cfg 2>/dev/null)
@@ -89,11 +90,14 @@ test-python: $(VENV)/.wheel ## Python tests against the wheel
 	$(PY) -m pytest -n 2 --dist loadfile -m 'not (long or alone)'
 	$(PY) -m pytest -m 'alone and not long'
 
-test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, rounds of faults, versions beside the wheel of OLD
+test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, FAULTS seconds of faults, power cuts, versions beside the wheel of OLD
 	MOONCAKE_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test schedules -- --nocapture
 	MOONCAKE_TIER_SEEDS=$(SCHEDULES) MOONCAKE_TIER_KILLS=200 cargo test --locked -p mooncake-tier --tests -- --nocapture
 	MOONCAKE_TIER_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test tiers_serve_what_the_log_says -- --nocapture
-	old=$$(PYTHON=$(PYTHON) packaging/wheel_of.sh $(OLD)); MOONCAKE_OLD_WHEEL=$$old $(PY) -m pytest -rP -m 'long or slow or mixed'
+	old=$$(PYTHON=$(PYTHON) packaging/wheel_of.sh $(OLD)); MOONCAKE_OLD_WHEEL=$$old MOONCAKE_TIER_FAULT_SECONDS=$(FAULTS) $(PY) -m pytest -rP -m 'long or slow or mixed'
+
+machine: $(VENV)/.wheel ## what needs a kernel of its own, in an emulated machine: power cuts, bad disks (part of test-long)
+	$(PY) -m pytest -rP -m long $(wildcard tests/python/test_machine_*.py)
 
 clean: ## remove what was built
 	rm -rf build dist $(VENV)

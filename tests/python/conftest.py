@@ -69,6 +69,19 @@ def checksums(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
+def found(record_property):
+    """Says what a test that passes has counted, behind all tests."""
+    return lambda what: record_property("found", what)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    for report in terminalreporter.stats.get("passed", []):
+        for name, what in report.user_properties:
+            if name == "found":
+                terminalreporter.write_line(f"{report.nodeid}: {what}")
+
+
+@pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A seed that is printed when the test fails; MOONCAKE_TEST_SEED repeats it."""
     value = int(os.environ.get("MOONCAKE_TEST_SEED") or random.SystemRandom().getrandbits(32))

@@ -59,6 +59,14 @@ pub enum TierError {
         /// What it needs.
         needed: u64,
     },
+    /// The process may not write files that are as large as the tier's.
+    #[error("RLIMIT_FSIZE (ulimit -f) lets a file have {limit} bytes at most, and one of this tier may have {needed}")]
+    FilesTooLarge {
+        /// What it may write.
+        limit: u64,
+        /// What the largest file of the tier may have.
+        needed: u64,
+    },
     /// The file system says no.
     #[error("{what}: {source}")]
     Disk {

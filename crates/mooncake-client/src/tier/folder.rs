@@ -8,6 +8,7 @@ use mooncake_ids::TierUuid;
 use mooncake_os::{ProcessIdentity, random_bytes};
 use mooncake_tier::address::{BLOCK, FILES_MIN, Geometry};
 use mooncake_tier::medium::Medium;
+use mooncake_tier::medium::file_system::{file_size_limit_below, shared_file_system};
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::medium::shared_limit::SharedLimit;
 use mooncake_tier::owner::TierOwner;
@@ -71,6 +72,12 @@ impl TierFolder {
             .into()
         };
         fs::create_dir_all(&options.path).map_err(|error| unusable(error.to_string()))?;
+        if let Some(kind) = shared_file_system(&options.path).map_err(|error| unusable(error.to_string()))? {
+            return Err(unusable(format!(
+                "a tier of one store needs a file system on a disk of its host, and this is {kind}; a master's \
+                 --root_fs_dir is for folders that hosts share"
+            )));
+        }
         let process = ProcessIdentity::current().map_err(|error| unusable(error.to_string()))?;
         let log_id = control.position().log_id;
         let owner = Owner { boot_id: process.boot_id.to_vec(), process: named(&process) };
@@ -245,6 +252,11 @@ fn into_folder(
     let needed = FILES_MIN * geometry.file_bytes();
     if capacity < needed {
         return Err(TierError::TooSmall { capacity, needed });
+    }
+    // An object that has an eighth of the tier gets a file for itself, whose last number it may not fill.
+    let largest = capacity / 8 + geometry.file_bytes();
+    if let Some(limit) = file_size_limit_below(largest) {
+        return Err(TierError::FilesTooLarge { limit, needed: largest });
     }
     let tier = TierOwner::new(tier, is_new, capacity)?;
     Ok(TierFolder { path: path.to_owned(), folder, tier, uuid, secret, geometry, capacity })

@@ -3,6 +3,7 @@
 //! ([`faulty`]).
 
 pub mod faulty;
+pub mod file_system;
 pub mod folder;
 #[allow(unsafe_code, reason = "the kernel writes to the memory of operations that are under way")]
 pub mod ring;
