@@ -198,6 +198,17 @@ impl Links {
         }
     }
 
+    /// A segment has another owner, or is somewhere else: what failed where it was, or is over, says nothing of that.
+    pub fn begin_anew(&self, uuid: SegmentUuid) {
+        if forked() {
+            return;
+        }
+        let over = self.book.links.lock().begin_anew(uuid, |link| link.is_over());
+        if let Some(link) = over {
+            discard(&self.connector.give_back_thread, link);
+        }
+    }
+
     /// The segment is Gone, says the master, which is in this epoch. Mapped peers of a dead owner give its memory back,
     /// all but the pinned extents `(offset, length)` and those of own views; the
     /// mapping ends with the last view. Returns at once: a thread of the links

@@ -155,7 +155,7 @@ impl Link {
             }
             Kind::Shared(attachment) => {
                 let mapping = attachment.writable(deadline).map_err(settled)?;
-                self.copy_in(attachment.gate(), mapping, span, pieces, whole).map_err(settled)?
+                self.copy_in(attachment.gate(), &mapping, span, pieces, whole).map_err(settled)?
             }
             Kind::Tcp(pool) => {
                 let outcome = pool.with_lane(deadline, |lane| lane.write(span, pieces, deadline));
@@ -220,7 +220,7 @@ impl Link {
         match &self.kind {
             Kind::Local(served, _) => served.is_removed(),
             Kind::Shared(attachment) => attachment.is_over(),
-            Kind::Tcp(_) => false,
+            Kind::Tcp(pool) => pool.is_refused(),
         }
     }
 
@@ -351,7 +351,7 @@ mod tests {
         let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
         let mapping = attachment.writable(&deadline).unwrap();
         let rid = Rid::new(1, 1);
-        let writing = attachment.gate().admit(mapping, rid, 0, 4096, None).unwrap();
+        let writing = attachment.gate().admit(&mapping, rid, 0, 4096, None).unwrap();
         let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 2, writer_done: false };
         assert!(!server.fence(fence));
         assert!(fenced.recv_timeout(Duration::from_millis(300)).is_err(), "it is still copying");
