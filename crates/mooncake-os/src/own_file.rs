@@ -87,6 +87,7 @@ impl AsFd for OwnFile {
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
 
     use rustix::fs::MemfdFlags;
 
@@ -132,7 +133,14 @@ mod tests {
         assert!(a.try_lock(Lock::Exclusive, 0..1).unwrap());
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         drop(a);
-        let is_free = b.try_lock(Lock::Exclusive, 0..1).unwrap();
+        // It runs before its copy is closed, by a little.
+        let until = Instant::now() + Duration::from_secs(5);
+        let is_free = loop {
+            let is_free = b.try_lock(Lock::Exclusive, 0..1).unwrap();
+            if is_free || Instant::now() > until {
+                break is_free;
+            }
+        };
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(is_free);

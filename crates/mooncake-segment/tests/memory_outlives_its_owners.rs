@@ -5,7 +5,7 @@ mod support;
 
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Source, TenureLock, TenureLocks, TenureUse};
-use mooncake_segment::{Epoch, LinkError, Links, Path, Paths};
+use mooncake_segment::{Epoch, LinkError, Links, Path, Paths, TransferError};
 use support::*;
 
 const ONE: Epoch = Epoch { number: 1, id: 5 };
@@ -64,13 +64,16 @@ fn a_writer_that_stands_still_keeps_the_next_owner_from_fences_and_epochs_until_
 #[test]
 fn a_process_writes_no_more_once_its_owner_has_hung_up_and_under_the_next_one_it_does() {
     let owner = first();
-    let mut writer = start_writer(&owner.address(), Path::SharedMemory);
-    assert!(writer.ask(format!("write {} 0 4096", rid(1, 1).0)).starts_with("ok"));
+    let (links, _noticed) = links(Paths::only(Path::SharedMemory));
+    let link = links.link(&owner.address(), &soon()).unwrap();
+    let write = |rid| link.write(rid, 0, &[Source::new(&[1; 4096])], &soon());
+    write(rid(1, 1)).unwrap();
+    assert!(locks(&owner, 2).0);
     owner.server.shutdown();
     eventually("it has unmapped it to write", || !locks(&owner, 2).0);
-    assert!(!writer.ask(format!("write {} 4096 4096", rid(1, 3).0)).starts_with("ok"), "to the owner that is no more");
+    let late = write(rid(1, 3)).unwrap_err();
+    assert!(late.settled && matches!(late.error, TransferError::Gone { .. }), "{late}");
     let heir = heir_of(&owner);
-    assert_eq!(heir.hears_within(100), None);
     eventually("none of before is left", || heir.server.take_epoch(ONE) == Ok(vec![heir.memory.uuid()]));
     let mut next = start_writer(&heir.address(), Path::SharedMemory);
     assert!(next.ask(format!("write {} 4096 4096", rid(1, 5).0)).starts_with("ok"));
@@ -91,6 +94,7 @@ fn a_view_keeps_a_later_epoch_from_the_next_owner_and_not_the_one_that_its_maste
     let heir = heir_of(&owner);
     assert_eq!(locks(&heir, 2), (false, true));
     eventually("the epoch of before is taken", || heir.server.take_epoch(ONE) == Ok(vec![heir.memory.uuid()]));
+    while heir.hears_within(100) == Some(Heard::EpochTaken(1)) {}
     assert_eq!(heir.server.take_epoch(TWO), Ok(NONE.to_vec()));
     assert_eq!(heir.hears_within(300), None, "no master of the later one knows the view");
     assert_eq!(&view[..], &[7; 4096]);
@@ -123,11 +127,12 @@ fn a_lock_of_the_next_tenure_is_no_elders() {
 #[test]
 fn what_is_older_than_the_predecessors_epoch_is_refused_from_the_first_byte_on() {
     let owner = Owner::of_tenure(3, TWO, Some(&first().memory));
-    for path in [Path::Tcp, Path::SharedMemory] {
+    for (nth, path) in [(1, Path::Tcp), (2, Path::SharedMemory)] {
         let (links, _noticed) = links(Paths::only(path));
-        let write = |rid| links.link(&owner.address(), &soon()).unwrap().write(rid, 0, &[Source::new(b"x")], &soon());
+        let link = links.link(&owner.address(), &soon()).unwrap();
+        let write = |rid| link.write(rid, nth * 8192, &[Source::new(b"x")], &soon());
         assert!(write(rid(1, 9)).unwrap_err().settled, "{path}");
-        write(rid(2, 1 + path as u64)).unwrap();
+        write(rid(2, nth)).unwrap();
     }
 }
 

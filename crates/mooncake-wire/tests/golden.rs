@@ -312,8 +312,18 @@ fn replies_are_what_they_were() {
     frame(&mut golden, "reply.numbered", &Reply { id: 300, position: position(), body: None });
 
     // A number stands for each of these in a reply.
-    let kinds =
-        every!(RefusalKind { Unspecified, Version, Token, UnknownSession, BadRequest, ReadOnly, Internal, Overloaded });
+    let kinds = every!(RefusalKind {
+        Unspecified,
+        Version,
+        Token,
+        UnknownSession,
+        BadRequest,
+        ReadOnly,
+        Internal,
+        Overloaded,
+        NotKept,
+        OldClaim
+    });
     kinds.iter().for_each(|(name, kind)| golden.bytes(format!("refusal.{name}"), [*kind as u8]));
     let kinds = every!(SlotKind { Unspecified, Placed, Exists, Busy, Full, TooLarge, Refused });
     kinds.iter().for_each(|(name, kind)| golden.bytes(format!("slot.{name}"), [*kind as u8]));

@@ -55,11 +55,6 @@ impl<A> Directory<A> {
         self.segments.iter().find(|(_, segment)| which(segment)).map(|(number, segment)| (*number, segment))
     }
 
-    /// Some are to be asked for again when they are met next.
-    pub fn forget_where(&mut self, mut which: impl FnMut(&A) -> bool) {
-        self.segments.retain(|_, segment| !which(segment));
-    }
-
     /// The segment is Gone.
     pub fn forget(&mut self, number: u32) {
         self.segments.remove(&number);

@@ -25,8 +25,18 @@ pub(crate) struct Directory {
     asked_anew: Mutex<BTreeMap<u32, Instant>>,
     /// Segments whose owners did not answer, and when the master was asked about them.
     asked_moved: Mutex<BTreeMap<SegmentUuid, Instant>>,
+    /// Segments whose owners have ended, and whether there are any: what calls look at.
+    ended: Mutex<Vec<Ended>>,
+    any_ended: AtomicBool,
     /// A tier was met, ever.
     has_tiers: AtomicBool,
+}
+
+/// A segment whose owner has ended: the master is asked until it is somewhere else, or Gone.
+#[derive(Debug)]
+struct Ended {
+    former: Arc<SegmentAddress>,
+    asked: Option<Instant>,
 }
 
 /// Between two questions where a segment is whose owner does not answer. A call waits for the answer.
@@ -62,11 +72,33 @@ impl Directory {
         numbering: Numbering,
         replicas: impl Iterator<Item = &'r Replica>,
     ) -> Result<(), StoreError> {
-        let missing = self.known.read().missing(numbering, replicas);
+        let mut missing = self.known.read().missing(numbering, replicas);
+        missing.extend(self.due_after_ends(Instant::now()));
         if missing.is_empty() {
             return Ok(());
         }
         self.ask(control, missing)
+    }
+
+    /// The segments whose owners have ended, and that the master is to be asked about now.
+    fn due_after_ends(&self, now: Instant) -> Vec<u32> {
+        if !self.any_ended.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut ended = self.ended.lock();
+        let mut due = Vec::new();
+        ended.retain_mut(|Ended { former, asked }| {
+            let Some((number, _)) = self.find_by_uuid(former.uuid).filter(|(_, found)| found == former) else {
+                return false;
+            };
+            if asked.is_none_or(|at| now.duration_since(at) >= MOVED_PAUSE) {
+                *asked = Some(now);
+                due.push(number);
+            }
+            true
+        });
+        self.any_ended.store(!ended.is_empty(), Ordering::Relaxed);
+        due
     }
 
     fn ask(&self, control: &Arc<Control>, numbers: Vec<u32>) -> Result<(), StoreError> {
@@ -146,9 +178,13 @@ impl Directory {
         self.known.read().find_where(|address| address.uuid == uuid).map(|(number, found)| (number, found.clone()))
     }
 
-    /// The owner of a segment has ended: where the memory is then, the next call that meets it asks.
+    /// The owner of a segment has ended. Calls that meet it ask where the memory is by then. What is known stays
+    /// meanwhile: a call that is under way may find it in a mapping.
     pub fn owner_ended(&self, uuid: SegmentUuid) {
-        self.known.write().forget_where(|address| address.uuid == uuid);
+        if let Some((_, former)) = self.find_by_uuid(uuid) {
+            self.ended.lock().push(Ended { former, asked: None });
+            self.any_ended.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The segment is Gone.
@@ -248,8 +284,13 @@ mod tests {
         assert_eq!(directory.moved(control, &former), Some(found), "that is known by now");
         assert_eq!(client.master.asked().len(), asked + 1);
         directory.owner_ended(former.uuid);
-        assert!(directory.find(numbering(1), 1).is_none());
-        assert_eq!(directory.moved(control, &former), None, "the next call that meets it asks");
+        tenure.store(3, Ordering::SeqCst);
+        let met = || directory.find(numbering(1), 1).unwrap().unix_socket.clone();
+        assert_eq!(met(), "owner-2", "a call that is under way may find it there");
+        for _ in 0..2 {
+            directory.meet(control, numbering(1), [&replica(1)].into_iter()).unwrap();
+        }
+        assert_eq!((met(), client.master.asked().len()), ("owner-3".to_owned(), asked + 2));
     }
 
     #[test]

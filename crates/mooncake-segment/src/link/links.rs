@@ -81,7 +81,8 @@ impl Links {
         let book = &*self.book;
         let mut links = book.links.lock();
         let (permit, former) = loop {
-            match links.look(address.uuid, || book.time(Instant::now()), |link| link.is_over()) {
+            let is_over = |link: &Arc<Link>| link.is_over() || link.is_elsewhere(address);
+            match links.look(address.uuid, || book.time(Instant::now()), is_over) {
                 Look::Use(link) => return Ok(link),
                 Look::Improve(link, permit) => {
                     drop(links);

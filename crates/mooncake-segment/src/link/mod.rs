@@ -46,6 +46,8 @@ pub struct Link {
     bytes: u64,
     name: String,
     segment: Arc<str>,
+    /// Where its owner gave the memory when this was made.
+    unix_socket: Box<str>,
     reason: String,
     kind: Kind,
     forgotten: AtomicBool,
@@ -68,6 +70,7 @@ impl Link {
             bytes: address.bytes,
             name: address.name.clone(),
             segment: address.display_name(),
+            unix_socket: address.unix_socket.as_str().into(),
             reason,
             kind,
             forgotten: AtomicBool::new(false),
@@ -222,6 +225,11 @@ impl Link {
             Kind::Shared(attachment) => attachment.is_over(),
             Kind::Tcp(pool) => pool.is_refused(),
         }
+    }
+
+    /// Whether its lanes lead to where the owner was before: what kept the memory from being mapped may have been that.
+    fn is_elsewhere(&self, address: &SegmentAddress) -> bool {
+        matches!(&self.kind, Kind::Tcp(_)) && *self.unix_socket != *address.unix_socket
     }
 
     /// Closes lanes that no call has used for a while.

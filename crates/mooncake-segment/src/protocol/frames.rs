@@ -500,6 +500,7 @@ mod tests {
             bytes: 1,
             uuid: SegmentUuid([1; 16]),
             features: 2,
+            tenure: 0,
         };
         let (known, unknown) = (of(u32::MAX).encode(), of(0).encode());
         let differ: Vec<usize> = (0..HELLO_LEN - 4).filter(|at| known[*at] != unknown[*at]).collect();

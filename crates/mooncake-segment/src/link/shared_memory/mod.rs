@@ -117,8 +117,6 @@ impl NoSharedMemory {
             let passing = match e.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => true,
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => true,
-                // It has ended, and another process may have its memory soon.
-                io::ErrorKind::ConnectionRefused => true,
                 _ => Errno::from_io_error(&e).is_some_and(|errno| short_of.contains(&errno)),
             };
             NoSharedMemory { reason: format!("{what}: {e}"), passing, is_short: is_short_of_descriptors(&e) }

@@ -113,6 +113,7 @@ impl Scripted {
             bytes: self.address.bytes,
             uuid: self.address.uuid,
             features: 0,
+            tenure: 0,
         }
     }
 
