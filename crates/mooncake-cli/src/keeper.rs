@@ -119,7 +119,8 @@ fn serve_later(kept: &Arc<Mutex<Kept>>, caller: OwnedFd) {
     }
 }
 
-/// One process of its user at a time, by its pidfd: the next one when that has ended, whatever became of its connection.
+/// One process of its user at a time, by its pidfd: the next one when that has ended, whatever became of its
+/// connection.
 fn serve(kept: &Mutex<Kept>, caller: &OwnedFd) -> io::Result<()> {
     let credentials = peer_credentials(caller)?;
     if !credentials.is_own_user() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mooncake_settings::environment::{is_on, parsed, switch, variable};
 
 use crate::error::{Cause, StoreError};
-use crate::kept::KeepOptions;
+use crate::kept::holder::KeepOptions;
 
 /// Asked at least every 100 ms while a call waits; true ends the call.
 pub type InterruptHook = Arc<dyn Fn() -> bool + Send + Sync>;

@@ -1,8 +1,8 @@
-//! Memory of a store that outlives its process (docs/kept-memory.md; docs/safety.md, rule 26): its state, what holds its
-//! descriptors, and how the next process comes to it.
+//! Memory of a store that outlives its process (docs/kept-memory.md; docs/safety.md, rule 26): its state, what holds
+//! its descriptors, and how the next process comes to it.
 
 mod adoption;
-mod holder;
+pub(crate) mod holder;
 mod memory;
 pub(crate) mod state;
 

@@ -154,8 +154,8 @@ impl Directory {
         self.find(numbering, number).filter(is_other)
     }
 
-    /// Where a segment is whose owner does not answer at an address: another process may have its memory by now, and the
-    /// master is asked, five times a second at most. `None` if it is where it was.
+    /// Where a segment is whose owner does not answer at an address: another process may have its memory by now, and
+    /// the master is asked, five times a second at most. `None` if it is where it was.
     pub fn moved(&self, control: &Arc<Control>, former: &SegmentAddress) -> Option<Arc<SegmentAddress>> {
         let (number, found) = self.find_by_uuid(former.uuid)?;
         if *found != *former {
