@@ -49,6 +49,10 @@ def versions(store, keys) -> list[int | None]:
     return [version_of(key, got) if (got := store.get(key)) else -1 for key in keys]
 
 
+def wait_read(store, keys) -> None:
+    wait_for("all objects there", lambda: store.batch_is_exist(keys) == [1] * len(keys), 10)
+
+
 def wait_open(pool) -> None:
     wait_for("the segment open", lambda: pool.segments() and pool.metric("mooncake_segments_closed") == 0, 15)
 
@@ -72,7 +76,7 @@ def test_a_node_that_ends_serves_all_that_it_held_when_it_is_back(kept, number):
     segment = node.segment
     for round_ in range(1, 4):
         restart(node, number)
-        wait_for("all objects there", lambda: store.batch_is_exist(keys) == [1] * len(keys), 10)
+        wait_read(store, keys)
         assert versions(store, keys) == [0] * len(keys)
         assert [version_of(key, far.call("get", key)) for key in keys] == [0] * len(keys)
         assert (node.segment, pool.segments()) == (segment, [segment])
@@ -80,7 +84,7 @@ def test_a_node_that_ends_serves_all_that_it_held_when_it_is_back(kept, number):
         # And goes on.
         more = [f"round {round_}/{index}" for index in range(4)]
         put_all(store, more)
-        keys += more
+        keys = [*keys, *more]
     assert versions(store, keys) == [0] * len(keys)
 
 
@@ -288,7 +292,7 @@ def test_without_a_next_process_the_objects_are_gone_after_its_time(kept):
     end(node, signal.SIGKILL)
     ended = time.monotonic()
     wait_for("the segment hidden", lambda: pool.segments() == [], 5)
-    wait_for("the session over", lambda: "0" == str(pool.metric("mooncake_sessions_bereft")), 10)
+    wait_for("the session over", lambda: pool.metric("mooncake_sessions_bereft") == 0, 10)
     assert time.monotonic() - ended > 1.2
     node.start()
     assert "the master keeps nothing" in node.output()
