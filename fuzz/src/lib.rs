@@ -4,12 +4,13 @@
 use mooncake_test_support::FuzzTarget;
 
 /// Those of all crates.
-const ALL: [&[FuzzTarget]; 7] = [
+const ALL: [&[FuzzTarget]; 8] = [
     &mooncake_transfer_engine::fuzz_targets::FUZZ_TARGETS,
     &mooncake_http::fuzz_targets::FUZZ_TARGETS,
     &mooncake_master::fuzz_targets::FUZZ_TARGETS,
     &mooncake_settings::fuzz_targets::FUZZ_TARGETS,
     &mooncake_segment::fuzz_targets::FUZZ_TARGETS,
+    &mooncake_client::fuzz_targets::FUZZ_TARGETS,
     &mooncake_tier::fuzz_targets::FUZZ_TARGETS,
     &mooncake_wire::fuzz_targets::FUZZ_TARGETS,
 ];

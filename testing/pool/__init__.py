@@ -10,16 +10,19 @@ from pool.node import Node
 from pool.pool import Pool
 from pool.ports import HOST, free_port
 from pool.program import Program
+from pool.service_manager import KeptNode, ServiceManager
 from pool.waiting import PoolError, wait_for, wait_stopped
 
 __all__ = [
     "HOST",
     "Installation",
+    "KeptNode",
     "Master",
     "Node",
     "Pool",
     "PoolError",
     "Program",
+    "ServiceManager",
     "binary",
     "free_port",
     "remove_witnesses",

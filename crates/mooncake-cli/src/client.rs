@@ -1,12 +1,14 @@
 //! `mooncake client`: a process that lends memory to the pool.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_client::{
-    ErrorKind, NodeInfo, NodeInfoPort, NodeInfoServer, SizeError, Store, StoreError, StoreOptions, masters, parse_size,
+    ErrorKind, KeepOptions, MemoryHolder, NodeInfo, NodeInfoPort, NodeInfoServer, SizeError, Store, StoreError,
+    StoreOptions, masters, parse_size,
 };
 use mooncake_client_http::ClientServer;
 use mooncake_http::bind_remedy;
@@ -14,6 +16,7 @@ use mooncake_master::{address, resolve};
 use mooncake_settings::environment::Reader;
 use mooncake_settings::{CLIENT, Given, SettingError, Source, Support, environment};
 
+use crate::holder::{KeeperConnection, ServiceManager};
 use crate::logging::{self, announce};
 use crate::{descriptors, flags, service, signals};
 
@@ -74,6 +77,20 @@ pub enum ClientError {
         /// What failed.
         source: std::io::Error,
     },
+    /// Nothing would have the memory.
+    #[error(
+        "flag --keep: nothing holds the memory over a restart; run under a service manager with a store of descriptors \
+         (systemd: Type=notify, FileDescriptorStoreMax=), or name a keeper: --keeper=PATH"
+    )]
+    NoHolder,
+    /// A keeper.
+    #[error("flag --keeper={path}: {source}; is mooncake keeper --socket={path} running as this user?")]
+    Keeper {
+        /// As given.
+        path: String,
+        /// What failed.
+        source: std::io::Error,
+    },
     /// Signals.
     #[error("signal handling: {0}")]
     Signals(std::io::Error),
@@ -97,12 +114,13 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
             given.text_or_default("protocol")
         );
     }
-    let ended = signals::watch().map_err(ClientError::Signals)?;
+    let signals::Signals { ended, is_interrupt } = signals::watch().map_err(ClientError::Signals)?;
+    let keep = keep(&given)?;
     // It says that there is no store while the master is waited for.
     let pages = serve_pages(&given)?;
     // Before there is a session, and memory.
     let port = introducer_port(&given)?;
-    let Some(store) = connect(&given, &ended)? else { return Ok(()) };
+    let Some(store) = connect(&given, &ended, keep.as_ref())? else { return Ok(()) };
     if let Some(pages) = &pages {
         pages.show(&store);
     }
@@ -114,10 +132,15 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         given.text_or_default("master_server_address")
     ));
     service::is_ready();
-    while !ended.load(Ordering::Relaxed) {
+    while !ended.load(Ordering::Acquire) {
         signals::wait();
     }
     service::is_stopping();
+    if keep.is_some() && !is_interrupt.load(Ordering::Relaxed) {
+        tracing::info!("leaving: the memory of {} waits for the next process", store.hostname());
+        store.leave();
+        return Ok(());
+    }
     tracing::info!("closing: peers stop using the memory of {}", store.hostname());
     store.close();
     Ok(())
@@ -179,11 +202,28 @@ fn introduce(given: &Given, store: &Store, port: Option<NodeInfoPort>) -> Result
     Ok(Some(introducer))
 }
 
+/// What holds the memory from this process to the next, where that was asked for.
+fn keep(given: &Given) -> Result<Option<KeepOptions>, ClientError> {
+    if !given.boolean("keep") {
+        return Ok(None);
+    }
+    let holder: Arc<dyn MemoryHolder> = match given.text_or_default("keeper") {
+        "" => Arc::new(ServiceManager::of_this_process().ok_or(ClientError::NoHolder)?),
+        path => {
+            let failed = |source| ClientError::Keeper { path: path.to_owned(), source };
+            Arc::new(KeeperConnection::open(Path::new(path)).map_err(failed)?)
+        }
+    };
+    let time = Duration::from_millis(given.number("keep_ms").unwrap_or(60_000));
+    Ok(Some(KeepOptions { time, holder }))
+}
+
 /// Sets the store up; a master that is not there yet is waited for. None when a signal came first.
-fn connect(given: &Given, ended: &Arc<AtomicBool>) -> Result<Option<Store>, ClientError> {
+fn connect(given: &Given, ended: &Arc<AtomicBool>, keep: Option<&KeepOptions>) -> Result<Option<Store>, ClientError> {
     let mut said: Option<Instant> = None;
     while !ended.load(Ordering::Relaxed) {
-        let error = match options(given, ended).and_then(|options| Ok(Store::connect(options)?)) {
+        let options = options(given, ended).map(|options| StoreOptions { keep: keep.cloned(), ..options });
+        let error = match options.and_then(|options| Ok(Store::connect(options)?)) {
             Ok(store) => return Ok(Some(store)),
             Err(error) if may_pass(&error) => error,
             Err(error) => return Err(error),

@@ -7,7 +7,9 @@ mod client;
 mod descriptors;
 mod engine_tools;
 mod flags;
+mod holder;
 mod journal;
+mod keeper;
 mod logging;
 mod master;
 mod metadata_server;
@@ -22,7 +24,7 @@ mod topology_dump;
 use std::process::ExitCode;
 
 use mooncake_settings::{
-    CLIENT, ENGINE_BENCH, ENGINE_SWEEP, MASTER, METADATA_SERVER, PROXY, Program, SHOW_LINK, TOPOLOGY_DUMP,
+    CLIENT, ENGINE_BENCH, ENGINE_SWEEP, KEEPER, MASTER, METADATA_SERVER, PROXY, Program, SHOW_LINK, TOPOLOGY_DUMP,
 };
 
 use engine_tools::{bench, links, sweep};
@@ -33,6 +35,7 @@ mooncake: a distributed KV-cache pool for LLM inference
 
   mooncake master [flags]   metadata master (also: mooncake_master)
   mooncake client [flags]   storage node: lends memory to the pool (also: mooncake_client)
+  mooncake keeper [flags]   holds the memory of a storage node over its restarts
   mooncake metadata-server  metadata of transfer engines over HTTP (also: mooncake_http_metadata_server)
   mooncake proxy            sends requests to prefill and decode instances (also: mooncake_proxy)
   mooncake engine-bench     speed of transfer engines (also: transfer_engine_bench)
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         "client" => {
             started(&CLIENT, clash::look()).or_else(|| started(&CLIENT, client::run(args))).unwrap_or(ExitCode::SUCCESS)
         }
+        "keeper" => started(&KEEPER, keeper::run(args)).unwrap_or(ExitCode::SUCCESS),
         "metadata-server" => started(&METADATA_SERVER, clash::look())
             .or_else(|| started(&METADATA_SERVER, metadata_server::run(args)))
             .unwrap_or(ExitCode::SUCCESS),

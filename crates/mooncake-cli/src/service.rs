@@ -1,7 +1,11 @@
-//! What a service manager is told of a process: that it serves, or that it ends (systemd's `Type=notify`).
+//! What a service manager is told of a process: that it serves, or that it ends (systemd's `Type=notify`); and what it
+//! holds for the next one.
 
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use mooncake_os::send_fds;
 
 /// It serves from here on.
 pub fn is_ready() {
@@ -13,21 +17,28 @@ pub fn is_stopping() {
     tell("STOPPING=1");
 }
 
+/// Where a manager wants to know; none where there is none.
+pub fn manager() -> Option<String> {
+    std::env::var("NOTIFY_SOCKET").ok().filter(|name| !name.is_empty())
+}
+
 /// Says nothing where no manager wants to know.
 fn tell(state: &str) {
-    let Some(name) = std::env::var("NOTIFY_SOCKET").ok().filter(|name| !name.is_empty()) else { return };
-    if let Err(error) = tell_at(&name, state) {
+    let Some(name) = manager() else { return };
+    if let Err(error) = tell_at(&name, state, &[]) {
         tracing::warn!(%error, "NOTIFY_SOCKET={name}: the service manager is not told {state}");
     }
 }
 
 /// A path, or an abstract name behind an `@`.
-fn tell_at(name: &str, state: &str) -> std::io::Result<()> {
+pub fn tell_at(name: &str, state: &str, fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
     let address = match name.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(name)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    send_fds(&socket, state.as_bytes(), fds).map(drop)
 }
 
 #[cfg(test)]
@@ -43,11 +54,11 @@ mod tests {
         let at_name = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
         let mut heard = [0; 64];
         for (manager, name) in [(&at_path, name.to_owned()), (&at_name, format!("@{name}"))] {
-            tell_at(&name, "READY=1").unwrap();
+            tell_at(&name, "READY=1", &[]).unwrap();
             let length = manager.recv(&mut heard).unwrap();
             assert_eq!(&heard[..length], b"READY=1", "{name}");
         }
         std::fs::remove_file(&path).unwrap();
-        assert!(tell_at(name, "READY=1").is_err());
+        assert!(tell_at(name, "READY=1", &[]).is_err());
     }
 }

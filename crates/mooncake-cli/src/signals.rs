@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT end a storage node in order.
+//! SIGTERM and SIGINT end a storage node in order. SIGTERM leaves its memory to the next process, where it is kept.
 
 use std::io;
 use std::sync::Arc;
@@ -7,26 +7,37 @@ use std::thread::{self, Thread};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A flag that becomes true when one of them arrives; the calling thread is woken from [`wait`].
-pub fn watch() -> io::Result<Arc<AtomicBool>> {
-    let ended = Arc::new(AtomicBool::new(false));
-    let (flag, waiting) = (Arc::clone(&ended), thread::current());
+/// Which signals have come.
+#[derive(Debug, Clone, Default)]
+pub struct Signals {
+    /// One of them has.
+    pub ended: Arc<AtomicBool>,
+    /// It was SIGINT.
+    pub is_interrupt: Arc<AtomicBool>,
+}
+
+/// Flags that become true when one of them arrives; the calling thread is woken from [`wait`].
+pub fn watch() -> io::Result<Signals> {
+    let signals = Signals::default();
+    let (flags, waiting) = (signals.clone(), thread::current());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (mut term, mut int) = {
         let _inside = runtime.enter();
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
     };
     thread::Builder::new().name("signals".into()).spawn(move || {
-        runtime.block_on(async {
-            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+        let is_interrupt = runtime.block_on(async {
+            tokio::select! { _ = term.recv() => false, _ = int.recv() => true }
         });
-        end(&flag, &waiting);
+        flags.is_interrupt.store(is_interrupt, Ordering::Relaxed);
+        end(&flags.ended, &waiting);
     })?;
-    Ok(ended)
+    Ok(signals)
 }
 
 fn end(flag: &AtomicBool, waiting: &Thread) {
-    flag.store(true, Ordering::Relaxed);
+    // Behind the kind of the signal.
+    flag.store(true, Ordering::Release);
     waiting.unpark();
 }
 

@@ -85,6 +85,7 @@ impl Inner {
             name: self.shared.name.clone(),
             advertised: advertised.advertised,
             process: self.shared.process,
+            kept: None,
         };
         let owner = SegmentOwner::prepare(self.shared.control.clone(), ownership)?;
         Ok(self.shared.owner.get_or_init(|| owner).clone())

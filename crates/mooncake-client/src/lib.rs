@@ -49,7 +49,10 @@ mod connection_error;
 mod descriptors;
 mod discovery;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_targets;
 mod inner;
+mod kept;
 mod key;
 #[doc(hidden)]
 pub mod machine;
@@ -78,6 +81,7 @@ pub use call::view::View;
 pub use discovery::masters::masters;
 pub use discovery::storage_node::{NodeInfo, NodeInfoPort, NodeInfoServer};
 pub use error::{Cause, ErrorKind, StoreError};
+pub use kept::{KeepOptions, MemoryHolder};
 pub use machine::put::PutOutcome;
 pub use metrics::reference_page as metrics_page;
 pub use mooncake_memory::{Destination, ForeignRange, Registry, RunsOut, Source};

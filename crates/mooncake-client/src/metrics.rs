@@ -124,6 +124,26 @@ pub(crate) struct Metrics {
     operations: [OperationCounters; Operation::ALL.len()],
     requests: [Histogram; RequestKind::ALL.len()],
     cluster_id: Option<String>,
+    kept: KeptCounters,
+}
+
+/// Of memory that outlives its process.
+#[derive(Debug, Default)]
+struct KeptCounters {
+    is_kept: AtomicU64,
+    tenure: AtomicU64,
+    awaiting: AtomicU64,
+}
+
+/// How it is with memory that outlives its process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// It is held, and the master waits for the next process.
+    pub is_kept: bool,
+    /// How manieth owner this process is; 0: it keeps none.
+    pub tenure: u32,
+    /// Segments that wait for processes that an earlier owner let in.
+    pub awaiting: usize,
 }
 
 #[derive(Debug)]
@@ -147,7 +167,15 @@ impl Metrics {
             operations: Operation::ALL.map(|_| OperationCounters { bytes: AtomicU64::new(0), latency: latency() }),
             requests: RequestKind::ALL.map(|_| latency()),
             cluster_id,
+            kept: KeptCounters::default(),
         }
+    }
+
+    /// How it is with memory that outlives this process.
+    pub fn keeps(&self, Kept { is_kept, tenure, awaiting }: Kept) {
+        self.kept.is_kept.store(is_kept.into(), Ordering::Relaxed);
+        self.kept.tenure.store(tenure.into(), Ordering::Relaxed);
+        self.kept.awaiting.store(awaiting as u64, Ordering::Relaxed);
     }
 
     /// A call begins.
@@ -168,6 +196,7 @@ impl Metrics {
                 (counters.bytes.load(Ordering::Relaxed), counters.latency.read())
             }),
             requests: RequestKind::ALL.map(|kind| self.requests[kind as usize].read()),
+            kept: [&self.kept.is_kept, &self.kept.tenure, &self.kept.awaiting].map(|it| it.load(Ordering::Relaxed)),
         }
     }
 
@@ -196,6 +225,7 @@ pub(crate) struct Reading {
     /// Bytes and times, by operation.
     operations: [(u64, Distribution); Operation::ALL.len()],
     requests: [Distribution; RequestKind::ALL.len()],
+    kept: [u64; 3],
 }
 
 impl Reading {
@@ -258,6 +288,17 @@ impl Reading {
         let times = made.map(|(kind, latency)| (kind.name(), latency));
         let help = "from the call to its answer or failure, retries and waits included, microseconds";
         out.histograms("mooncake_client_rpc_latency", "rpc_name", help, times);
+        let [is_kept, tenure, awaiting] = self.kept;
+        if tenure > 0 || all_of_them {
+            out.section("A client whose memory outlives its process");
+            out.gauge("mooncake_client_memory_kept", "1: it is held, and the master waits for the next one", is_kept);
+            out.gauge("mooncake_client_memory_tenure", "how manieth process it is that has this memory", tenure);
+            out.gauge(
+                "mooncake_client_segments_awaiting_former_users",
+                "segments that a process may still write, or look at, that an earlier one let in",
+                awaiting,
+            );
+        }
     }
 
     /// One line for people; with `since`, an earlier reading and how long ago it was, rates of bytes too.

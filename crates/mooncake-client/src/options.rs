@@ -9,6 +9,7 @@ use std::time::Duration;
 use mooncake_settings::environment::{is_on, parsed, switch, variable};
 
 use crate::error::{Cause, StoreError};
+use crate::kept::holder::KeepOptions;
 
 /// Asked at least every 100 ms while a call waits; true ends the call.
 pub type InterruptHook = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -57,6 +58,8 @@ pub struct StoreOptions {
     pub cluster_id: Option<String>,
     /// Folders behind the memory.
     pub tiers: Vec<TierOptions>,
+    /// The segment that it begins with outlives this process.
+    pub keep: Option<KeepOptions>,
     /// Ends calls that wait.
     pub interrupted: Option<InterruptHook>,
 }
@@ -144,6 +147,7 @@ impl StoreOptions {
             metric_bandwidth: false,
             cluster_id: None,
             tiers: Vec::new(),
+            keep: None,
             interrupted: None,
         }
     }

@@ -297,8 +297,8 @@ impl Client {
         let (opened, session) = opening.join().unwrap();
         let options = StoreOptions::new("127.0.0.1", &master.address);
         let control = Arc::new(Control::new(&options, masters, session, opened.position()).unwrap());
-        let links = LinkSet::new(&options, 3, control.clone()).unwrap();
-        let (directory, owner) = (Directory::default(), OnceLock::new());
+        let (directory, owner) = (Arc::<Directory>::default(), OnceLock::new());
+        let links = LinkSet::new(&options, 3, control.clone(), directory.clone()).unwrap();
         let shared = Arc::new(StoreContext {
             control,
             links,
@@ -324,6 +324,7 @@ impl Client {
             name: "host:1".into(),
             advertised: Advertised::Addresses(Vec::new()),
             process: client.shared.process,
+            kept: None,
         };
         let owner = SegmentOwner::prepare(client.shared.control.clone(), ownership).unwrap();
         assert!(client.shared.owner.set(owner).is_ok());

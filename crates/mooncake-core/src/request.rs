@@ -260,6 +260,8 @@ pub struct Claim {
     pub turn: u64,
     /// The segments, each with how peers reach it.
     pub segments: Vec<(SegmentUuid, Vec<u8>)>,
+    /// Others of the former session, whose memory could not be taken over: they are Gone, as all that is not claimed.
+    pub lost: Vec<SegmentUuid>,
 }
 
 /// What an heir is told.

@@ -164,6 +164,21 @@ fn a_claim_is_taken_with_the_secret_from_the_same_boot_and_in_its_turn() {
 }
 
 #[test]
+fn a_process_that_could_take_nothing_over_ends_what_its_predecessor_left() {
+    let (mut pool, a) = kept();
+    pool.over(a);
+    assert_eq!(pool.give_up(1, &[2]), Err(Refused::NotKept), "no such segment");
+    let Inherited { session: heir, gone } = pool.give_up(1, &[1]).unwrap();
+    assert_eq!(gone, []);
+    assert!(pool.core.session_spec(a).is_none() && pool.core.segments().next().is_none());
+    assert_eq!(pool.try_mount(heir, 1, 16 * KIB, 0), Err(Refused::SegmentGone([1; 16])));
+    pool.try_mount(heir, 2, 16 * KIB, 16 * KIB).unwrap();
+    pool.over(heir);
+    assert!(pool.core.is_bereft(heir), "its own memory is kept as that was");
+    pool.check();
+}
+
+#[test]
 fn a_process_that_is_kept_no_more_ends_as_any() {
     let (mut pool, a) = kept();
     pool.keep(a, 0);

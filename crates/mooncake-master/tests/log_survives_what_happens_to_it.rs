@@ -228,7 +228,8 @@ fn an_engine_that_outlived_very_many_runs_without_a_log_is_let_in_by_and_by() {
     let master = Running::start(Settings { wal: Wal::Off, ..scratch.settings() });
     let seen = message::LogPosition { log_id: 1, epoch: 1040, lsn: 9, epoch_id: 0 };
     support::eventually("the engine is let in", || {
-        let open = message::OpenSession { host_name: "test:1".to_owned(), process: Some(support::process()) };
+        let open =
+            message::OpenSession { host_name: "test:1".to_owned(), process: Some(support::process()), claim: None };
         let (_, reply) = support::greet(master.rpc, message::hello::Role::Open(open), Some(seen));
         match reply.refusal {
             Some(refusal) => assert!(refusal.reason.contains("tried again in"), "{}", refusal.reason),

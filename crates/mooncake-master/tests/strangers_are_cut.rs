@@ -158,7 +158,7 @@ fn what_a_stranger_claims_to_have_seen_changes_nothing() {
         }
     }
     // Whoever may open a session is believed, but not everything.
-    let open = OpenSession { host_name: "liar".to_owned(), process: None };
+    let open = OpenSession { host_name: "liar".to_owned(), process: None, claim: None };
     let (_, reply) = support::greet(master.rpc, hello::Role::Open(open), Some(claims[0]));
     assert!(reply.refusal.unwrap().reason.contains("not believed"));
     client.beat();
@@ -179,7 +179,7 @@ fn an_identity_longer_than_one_can_be_is_refused() {
         ("x".repeat(5000), own),
     ];
     for (host_name, process) in cases {
-        let open = OpenSession { host_name: host_name.clone(), process: Some(process.clone()) };
+        let open = OpenSession { host_name: host_name.clone(), process: Some(process.clone()), claim: None };
         let resume = ResumeSession {
             session: client.session,
             secret: client.secret,
@@ -200,7 +200,7 @@ fn sessions_that_open_and_hang_up_leave_nothing_behind() {
     let master = Running::start(Settings::default());
     let _client = Client::open(master.rpc);
     for _ in 0..50 {
-        let open = OpenSession { host_name: "stranger".to_owned(), process: None };
+        let open = OpenSession { host_name: "stranger".to_owned(), process: None, claim: None };
         let (_, reply) = support::greet(master.rpc, hello::Role::Open(open), None);
         assert_eq!(reply.refusal, None);
     }

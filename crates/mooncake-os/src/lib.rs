@@ -12,6 +12,8 @@ mod fd_passing;
 mod fork;
 mod heap;
 mod numa;
+mod own_file;
+mod passed_fds;
 mod permits;
 mod process;
 mod random;
@@ -29,6 +31,8 @@ pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, se
 pub use fork::{Guarded, forked, watch_forks};
 pub use heap::{keep_frees_short, trim_heap};
 pub use numa::prefer_numa_node;
+pub use own_file::{Lock, OwnFile};
+pub use passed_fds::passed_fds;
 pub use permits::{Permit, Permits};
 pub use process::{ProcessIdentity, boot_id, has_exited};
 pub use random::{hex, random_bytes};

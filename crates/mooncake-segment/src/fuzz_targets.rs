@@ -58,8 +58,15 @@ fn hello_seeds() -> Vec<Vec<u8>> {
         start_time: 5,
     };
     let epoch = Epoch { number: 1, id: 6 };
-    let reply =
-        HelloReply { version: 1, status: Status::Ok, epoch, bytes: 1 << 30, uuid: SegmentUuid([3; 16]), features: 2 };
+    let reply = HelloReply {
+        version: 1,
+        status: Status::Ok,
+        epoch,
+        bytes: 1 << 30,
+        uuid: SegmentUuid([3; 16]),
+        features: 2,
+        tenure: 3,
+    };
     let hellos = [Purpose::Lane, Purpose::Attach].map(|purpose| hello(purpose).encode());
     hellos.into_iter().chain([reply.encode()]).map(|raw| raw.to_vec()).collect()
 }

@@ -18,8 +18,8 @@ use crate::link::fixture::{Quiet, hello, owner};
 use crate::machine::Fence;
 use crate::protocol::attach_stream::AttachPipe;
 use crate::protocol::frames::{
-    FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op,
-    Purpose, Reply, Status, Trailer,
+    FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, FEATURE_LOCKS, FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply,
+    LANE_VERSION, Op, Purpose, Reply, Status, Trailer,
 };
 
 const UUID: SegmentUuid = SegmentUuid(*b"0123456789abcdef");
@@ -31,6 +31,7 @@ fn messages_are_what_they_were() {
     golden.bytes("version", LANE_VERSION.to_le_bytes());
     golden.bytes("feature.known_pins", [FEATURE_KNOWN_PINS]);
     golden.bytes("feature.introductions", [FEATURE_INTRODUCTIONS]);
+    golden.bytes("feature.locks", [FEATURE_LOCKS]);
 
     for (name, purpose) in every!(Purpose { Lane, Attach, Files }) {
         let (session, access_key, start_time) = (0x1112_1314_1516_1718, 0x2122_2324_2526_2728, 0x3132_3334_3536_3738);
@@ -79,10 +80,15 @@ fn messages_are_what_they_were() {
     });
     for (name, status) in &statuses {
         let bytes = 0x5152_5354_5556_5758;
-        let reply = HelloReply { version: 0x0102, status: *status, epoch: EPOCH, bytes, uuid: UUID, features: 2 };
+        let reply =
+            HelloReply { version: 0x0102, status: *status, epoch: EPOCH, bytes, uuid: UUID, features: 2, tenure: 0 };
         assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
         golden.bytes(format!("hello_reply.{name}"), reply.encode());
     }
+    let (status, bytes, tenure) = (Status::Ok, 1 << 40, 0x8182_8384);
+    let kept = HelloReply { version: 0x0102, status, epoch: EPOCH, bytes, uuid: UUID, features: 2, tenure };
+    assert_eq!(HelloReply::decode(&kept.encode()), Some(kept));
+    golden.bytes("hello_reply.of_memory_that_outlives_its_owner", kept.encode());
     for (name, status) in &statuses {
         let (len, detail) = (0x6162_6364_6566_6768, 0x7172_7374_7576_7778);
         let reply = Reply { status: *status, epoch: 0x0102, sequence: 0x4142_4344_4546_4748, len, detail };

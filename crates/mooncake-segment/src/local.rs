@@ -31,16 +31,17 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Fresh memory: nothing older than the epoch can be there. [`Insiders::mounted`] says in which epoch that is.
-    pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, waker: Arc<Waker>) -> Served {
+    /// Nothing older than the epoch can come there any more. Of fresh memory [`Insiders::mounted`] says in which epoch
+    /// that is.
+    pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: Epoch, waker: Arc<Waker>) -> Served {
         let write_ended = waker.clone();
-        let machine = machine::Insiders::new(Epoch::numbered(epoch));
+        let machine = machine::Insiders::new(epoch);
         let state = Mutex::new(State { machine, each: HashMap::new() });
         Served {
             insiders: Arc::new(Insiders { uuid: memory.uuid(), state, waker }),
             memory,
             access_key,
-            gate: Gate::new(epoch, Box::new(move || write_ended.wake())),
+            gate: Gate::new(epoch.number, Box::new(move || write_ended.wake())),
             removed: AtomicBool::new(false),
         }
     }

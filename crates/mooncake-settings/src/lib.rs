@@ -23,7 +23,7 @@ pub mod tables;
 pub use command_line::{CommandLine, parse};
 pub use given::{Given, Source};
 pub use programs::{
-    CLIENT, ENGINE_BENCH, ENGINE_SWEEP, MASTER, METADATA_SERVER, PROGRAMS, PROXY, Program, SHOW_LINK, STATE_GC,
+    CLIENT, ENGINE_BENCH, ENGINE_SWEEP, KEEPER, MASTER, METADATA_SERVER, PROGRAMS, PROXY, Program, SHOW_LINK, STATE_GC,
     STATE_LS, TIER_FORGET, TIER_LIST, TOPOLOGY_DUMP,
 };
 pub use reference::reference_page;

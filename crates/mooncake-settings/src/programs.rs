@@ -49,6 +49,19 @@ Usage: mooncake_client [--flag=value ...]
 Four gigabytes for a pool: mooncake_client --master_server_address=10.0.0.5:50051 --global_segment_size=4GB",
     settings: tables::client::SETTINGS,
 };
+/// `mooncake keeper`.
+pub static KEEPER: Program = Program {
+    name: "mooncake keeper",
+    noun: "this keeper",
+    about: "\
+mooncake keeper: holds the memory of one storage node of its user from one process of that to the next.
+
+Usage: mooncake keeper --socket=PATH
+
+The storage node:          mooncake client --keep --keeper=PATH ...",
+    settings: tables::keeper::SETTINGS,
+};
+
 /// `mooncake_http_metadata_server`.
 pub static METADATA_SERVER: Program = Program {
     name: "mooncake_http_metadata_server",
@@ -186,9 +199,10 @@ Usage: mooncake tier forget UUID [--metrics_address=HOST:PORT]
 };
 
 /// All of them.
-pub static PROGRAMS: [&Program; 12] = [
+pub static PROGRAMS: [&Program; 13] = [
     &MASTER,
     &CLIENT,
+    &KEEPER,
     &METADATA_SERVER,
     &PROXY,
     &ENGINE_BENCH,

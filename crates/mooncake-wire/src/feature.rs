@@ -30,11 +30,13 @@ pub enum Feature {
     ClearReplicas = 9,
     /// Tiers behind the memory.
     Tiers = 10,
+    /// Memory that outlives its process.
+    Kept = 11,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 11] = [
+    pub const ALL: [Feature; 12] = [
         Feature::Replace,
         Feature::Groups,
         Feature::Describe,
@@ -46,6 +48,7 @@ impl Feature {
         Feature::EpochIds,
         Feature::ClearReplicas,
         Feature::Tiers,
+        Feature::Kept,
     ];
 
     /// Its bit.
@@ -67,6 +70,7 @@ impl Feature {
             Feature::EpochIds => "ids of epochs",
             Feature::ClearReplicas => "replicas that are dropped by request (batch_replica_clear)",
             Feature::Tiers => "tiers of storage behind the memory",
+            Feature::Kept => "memory that outlives its process",
         }
     }
 
@@ -88,6 +92,7 @@ impl Feature {
             Body::Describe(_) => Feature::Describe,
             Body::RemoveByRegex(_) => Feature::RemoveByRegex,
             Body::ClearReplicas(_) => Feature::ClearReplicas,
+            Body::Keep(_) => Feature::Kept,
             Body::TierMount(_) | Body::TierLeave(_) | Body::TierReclaim(_) => Feature::Tiers,
             _ => return None,
         };
@@ -113,8 +118,8 @@ mod tests {
 
     #[test]
     fn bits_are_what_they_were_when_they_were_first_sent() {
-        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]);
-        assert_eq!(FEATURES, 2047);
+        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]);
+        assert_eq!(FEATURES, 4095);
     }
 
     #[test]

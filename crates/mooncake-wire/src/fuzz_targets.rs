@@ -61,7 +61,7 @@ fn hello_seeds() -> Vec<Vec<u8>> {
     let highest = Some(LogPosition { log_id: 7, epoch: 1, lsn: 9, epoch_id: 3 });
     let process =
         Some(ProcessIdentity { boot_id: vec![1; 16].into(), pid: 5, start_time: 6, pid_namespace: 7, mark: 8 });
-    let open = OpenSession { host_name: "host:1".into(), process: process.clone() };
+    let open = OpenSession { host_name: "host:1".into(), process: process.clone(), claim: None };
     let resume = ResumeSession {
         session: 1,
         secret: 2,

@@ -51,11 +51,13 @@ pub enum RequestKind {
     TierLeave,
     /// Judging the records of a tier's file.
     TierReclaim,
+    /// Memory that is to outlive its process.
+    Keep,
 }
 
 impl RequestKind {
     /// All of them, in the order of their numbers.
-    pub const ALL: [RequestKind; 23] = [
+    pub const ALL: [RequestKind; 24] = [
         RequestKind::Exists,
         RequestKind::Describe,
         RequestKind::Lookup,
@@ -79,6 +81,7 @@ impl RequestKind {
         RequestKind::TierMount,
         RequestKind::TierLeave,
         RequestKind::TierReclaim,
+        RequestKind::Keep,
     ];
 
     /// What a request asks for.
@@ -106,6 +109,7 @@ impl RequestKind {
             Body::TierMount(_) => RequestKind::TierMount,
             Body::TierLeave(_) => RequestKind::TierLeave,
             Body::TierReclaim(_) => RequestKind::TierReclaim,
+            Body::Keep(_) => RequestKind::Keep,
         }
     }
 
@@ -140,6 +144,7 @@ impl RequestKind {
             RequestKind::TierMount => "tier_mount",
             RequestKind::TierLeave => "tier_leave",
             RequestKind::TierReclaim => "tier_reclaim",
+            RequestKind::Keep => "keep",
         }
     }
 }

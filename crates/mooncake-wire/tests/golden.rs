@@ -108,7 +108,7 @@ fn hellos_are_what_they_were() {
         list: 5,
     };
     let all = bodies!(Role {
-        Open(OpenSession { host_name: "host:1".into(), process: process() }),
+        Open(OpenSession { host_name: "host:1".into(), process: process(), claim: None }),
         Resume(resume),
         Attach(AttachCall { session: 1 << 32, secret: 0x3132_3334_3536_3738 }),
     });
@@ -117,6 +117,10 @@ fn hellos_are_what_they_were() {
         frame(&mut golden, format!("hello.{name}.empty"), &Hello { role: Some(empty), ..Hello::default() });
     }
     frame(&mut golden, "hello.empty", &Hello::default());
+    let held = vec![Claimed { uuid: uuid(0x61), endpoint: segment().endpoint }];
+    let claim = Some(Claim { secret: uuid(0x91), turn: 3 << 32 | 1, held, lost: vec![uuid(0x62)] });
+    let heir = OpenSession { host_name: "host:1".into(), process: process(), claim };
+    frame(&mut golden, "hello.Open.of_an_heir", &hello(Role::Open(heir)));
 
     let reply = HelloReply {
         version: 1,
@@ -253,6 +257,7 @@ fn requests_are_what_they_were() {
         TierMount(mount),
         TierLeave(TierLeave { uuid: uuid(0x81) }),
         TierReclaim(TierReclaim { tier: uuid(0x81), file: 7, keys: keys(), rids: vec![2, 4, 6], last: true }),
+        Keep(Keep { ms: 60_000, secret: uuid(0x91), turn: 3 << 32 | 1 }),
     });
     let (answered_below, abandoned, settled_below, unsettled) = (299, vec![290, 291], 310, vec![301, 1 << 35]);
     for ((name, full), (_, empty)) in all {
@@ -307,8 +312,18 @@ fn replies_are_what_they_were() {
     frame(&mut golden, "reply.numbered", &Reply { id: 300, position: position(), body: None });
 
     // A number stands for each of these in a reply.
-    let kinds =
-        every!(RefusalKind { Unspecified, Version, Token, UnknownSession, BadRequest, ReadOnly, Internal, Overloaded });
+    let kinds = every!(RefusalKind {
+        Unspecified,
+        Version,
+        Token,
+        UnknownSession,
+        BadRequest,
+        ReadOnly,
+        Internal,
+        Overloaded,
+        NotKept,
+        OldClaim
+    });
     kinds.iter().for_each(|(name, kind)| golden.bytes(format!("refusal.{name}"), [*kind as u8]));
     let kinds = every!(SlotKind { Unspecified, Placed, Exists, Busy, Full, TooLarge, Refused });
     kinds.iter().for_each(|(name, kind)| golden.bytes(format!("slot.{name}"), [*kind as u8]));

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_os::{Deadline, ProcessIdentity, forked};
 use mooncake_segment::Epoch;
-use mooncake_wire::FRAME_BYTES_MAX;
-use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, Replica, hello};
+use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, OpenSession, Replica, hello, refusal};
+use mooncake_wire::{FRAME_BYTES_MAX, Feature};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection_error::ConnectionError;
 use crate::error::{Cause, StoreError};
+use crate::kept::Reclaim;
 use crate::machine::orphans::abort;
 use crate::machine::put_session::{Aborted, PutSessions, Reserved};
 use crate::machine::session::{Anchor, Identity, Output, Outputs, Taking};
@@ -25,7 +26,7 @@ use crate::session::Session;
 use crate::session::absence::Absence;
 use crate::session::connection::Connection;
 use crate::session::control::Control;
-use crate::session::opening::{Opened, open_at};
+use crate::session::opening::{Opened, Unreached, open_at};
 use crate::session::reservation_origin::ReservationOrigin;
 use crate::tier::{PromoteOrder, RemoteSegments, StoreTiers, Word};
 
@@ -40,7 +41,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct StoreContext {
     pub control: Arc<Control>,
     pub links: LinkSet,
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     pub owner: OnceLock<Arc<SegmentOwner>>,
     pub tiers: StoreTiers,
     pub put_sessions: Mutex<PutSessions<ReservationOrigin, MetSegments>>,
@@ -80,6 +81,8 @@ struct Driver {
     /// What a round has to send is to be gone by then.
     send_by: Instant,
     absence: Absence,
+    /// What the session that is about to begin has claimed: the segments of it that are Gone.
+    claimed: Option<Vec<SegmentUuid>>,
 }
 
 impl Driver {
@@ -87,7 +90,8 @@ impl Driver {
         let control = &shared.control;
         let machine = Anchor::new(control.now(), identity, control.masters.len(), &opened.reply);
         let (connection, absence) = (Some(opened.connection), Absence::default());
-        Driver { machine, connection, fresh: None, send_by: Instant::now(), absence, shared }
+        let (fresh, claimed) = (None, None);
+        Driver { machine, connection, fresh, send_by: Instant::now(), absence, claimed, shared }
     }
 
     fn run(&mut self) {
@@ -313,7 +317,7 @@ impl Driver {
         let stopped = || control.is_stopped();
         let deadline = Deadline { interrupted: &stopped, ..Deadline::at(control.instant(by)) };
         let mut out = Outputs::new();
-        match open_at(&control.masters, master, role, highest, &deadline) {
+        match self.open(master, role, highest, &deadline) {
             Ok(opened) => {
                 control.decide(|context| self.machine.answered(control.now(), &opened.reply, context, &mut out));
                 self.fresh = Some(opened);
@@ -323,6 +327,40 @@ impl Driver {
             }
         }
         out
+    }
+
+    /// A session that begins claims the memory that this process holds and that outlives it. Where the master keeps
+    /// nothing of that, it begins without.
+    fn open(
+        &mut self,
+        master: usize,
+        role: hello::Role,
+        highest: LogPosition,
+        deadline: &Deadline<'_>,
+    ) -> Result<Opened, Unreached> {
+        let shared = self.shared.clone();
+        let masters = &shared.control.masters;
+        self.claimed = None;
+        let owner = shared.owner.get().filter(|_| matches!(role, hello::Role::Open(_)));
+        let (Some(kept), Some(reclaim)) = (shared.control.kept.get(), owner.and_then(|owner| owner.claim())) else {
+            return open_at(masters, master, role, highest, deadline);
+        };
+        let opened = open_at(masters, master, with_claim(&role, &reclaim), highest, deadline)?;
+        match &opened.reply.refusal {
+            Some(refusal) if refusal.kind() == refusal::Kind::NotKept => {
+                kept.renounced();
+                open_at(masters, master, role, highest, deadline)
+            }
+            Some(_) => Ok(opened),
+            None => {
+                if Feature::Kept.is_in(opened.reply.features) {
+                    kept.claimed(&reclaim);
+                    let gone = opened.reply.gone_segments.iter().filter_map(|uuid| uuid[..].try_into().ok());
+                    self.claimed = Some(gone.collect());
+                }
+                Ok(opened)
+            }
+        }
     }
 
     fn unreachable(&mut self, reason: &str) {
@@ -365,15 +403,21 @@ impl Driver {
         let control = &shared.control;
         let former = control.session();
         let next = self.adopt();
+        let claimed = self.claimed.take();
+        let memory = if claimed.is_some() { "the memory that is kept" } else { "fresh memory" };
         tracing::warn!(
             master = %control.masters, old = former.id, new = next.id,
-            "the master does not know the session any more; a new one has begun, with fresh memory"
+            "the master does not know the session any more; a new one has begun, with {memory}"
         );
         // Before anything can be mounted in the new session, which the master knows.
         if let Some(owner) = shared.owner.get() {
-            owner.list_answered(|_| true);
+            owner.list_answered(|uuid| claimed.as_ref().is_none_or(|gone| gone.contains(uuid)));
         }
         control.set_session(next);
+        if let Some(owner) = shared.owner.get().filter(|_| claimed.is_some()) {
+            owner.noted_as_kept();
+            owner.report_again();
+        }
         let session = control.session();
         // Words about placements of the last session must not go in this one: numbers begin anew with another log
         // (docs/safety.md, rule 6).
@@ -403,6 +447,13 @@ impl Driver {
         self.shared.control.explain(None);
         self.absence.ends();
         session
+    }
+}
+
+fn with_claim(role: &hello::Role, reclaim: &Reclaim) -> hello::Role {
+    match role.clone() {
+        hello::Role::Open(open) => hello::Role::Open(OpenSession { claim: Some(reclaim.claim.clone()), ..open }),
+        other => other,
     }
 }
 

@@ -53,8 +53,37 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// See [`crate::Store::leave`].
+    pub(crate) fn leave(&self) {
+        let control = &self.shared.control;
+        if forked() || control.kept.get().is_none() {
+            return self.close();
+        }
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        control.wants.close();
+        self.reporter.get().into_iter().for_each(thread::Thread::unpark);
+        if let Some(owner) = self.shared.owner.get() {
+            owner.stop_keeping();
+        }
+        // What the next process has of the memory it has of the tiers as well, and writes then.
+        self.shared.tiers.close(false);
+        self.close_put_sessions();
+        self.shared.links.close();
+        // Neither a goodbye nor the end of the session: its process's end is the master's to see.
+        control.stop();
+        if let Some(anchor) = self.anchor.lock().take() {
+            // It only panics if one of its invariants is broken; that has been reported.
+            let _ = anchor.join();
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.close();
+        // Where nothing has said that it closes: what outlives a crash outlives this.
+        self.leave();
     }
 }

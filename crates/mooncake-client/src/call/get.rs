@@ -277,14 +277,19 @@ impl Inner {
     ) -> Result<(), Unread> {
         let segment = replica.extents.first().map(|extent| extent.segment);
         let address = segment.and_then(|segment| self.shared.directory.find(numbering, segment));
-        let Some(address) = address.as_ref().filter(|address| address.is_tier()) else {
-            return self.read_replica_at(object, replica, address.as_ref(), part, interrupted);
+        let Some(address) = address.as_ref() else {
+            return self.read_replica_at(object, replica, None, part, interrupted);
         };
         let Part { offset, destinations } = part;
         let first = self.read_replica_at(object, replica, Some(address), Part { offset, destinations }, interrupted);
         let Err(Unread { doubt: Doubt::None, .. }) = first else { return first };
-        // Its owner may have been started again (docs/safety.md, rule T9).
-        match self.shared.directory.renew(&self.shared.control, numbering, replica, address) {
+        // Its owner may have been started again (docs/safety.md, rules 26 and T9).
+        let (directory, control) = (&self.shared.directory, &self.shared.control);
+        let elsewhere = match address.is_tier() {
+            true => directory.renew(control, numbering, replica, address),
+            false => directory.moved(control, address),
+        };
+        match elsewhere {
             Some(other) => {
                 self.read_replica_at(object, replica, Some(&other), Part { offset, destinations }, interrupted)
             }

@@ -50,6 +50,11 @@ impl<A> Directory<A> {
         self.segments.len()
     }
 
+    /// The first segment of some kind, and its number.
+    pub fn find_where(&self, which: impl Fn(&A) -> bool) -> Option<(u32, &A)> {
+        self.segments.iter().find(|(_, segment)| which(segment)).map(|(number, segment)| (*number, segment))
+    }
+
     /// The segment is Gone.
     pub fn forget(&mut self, number: u32) {
         self.segments.remove(&number);

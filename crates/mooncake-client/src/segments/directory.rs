@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_ids::Rid;
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{Replica, Segment, Segments, reply, request};
 use parking_lot::{Mutex, RwLock};
@@ -23,9 +23,24 @@ pub(crate) struct Directory {
     known: RwLock<machine::Directory<Arc<SegmentAddress>>>,
     /// Tiers that did not answer, and when the master was asked about them.
     asked_anew: Mutex<BTreeMap<u32, Instant>>,
+    /// Segments whose owners did not answer, and when the master was asked about them.
+    asked_moved: Mutex<BTreeMap<SegmentUuid, Instant>>,
+    /// Segments whose owners have ended, and whether there are any: what calls look at.
+    ended: Mutex<Vec<Ended>>,
+    any_ended: AtomicBool,
     /// A tier was met, ever.
     has_tiers: AtomicBool,
 }
+
+/// A segment whose owner has ended: the master is asked until it is somewhere else, or Gone.
+#[derive(Debug)]
+struct Ended {
+    former: Arc<SegmentAddress>,
+    asked: Option<Instant>,
+}
+
+/// Between two questions where a segment is whose owner does not answer. A call waits for the answer.
+const MOVED_PAUSE: Duration = Duration::from_millis(200);
 
 /// Between two questions where a tier is that does not answer.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
@@ -57,12 +72,38 @@ impl Directory {
         numbering: Numbering,
         replicas: impl Iterator<Item = &'r Replica>,
     ) -> Result<(), StoreError> {
-        let missing = self.known.read().missing(numbering, replicas);
+        let mut missing = self.known.read().missing(numbering, replicas);
+        missing.extend(self.due_after_ends(Instant::now()));
         if missing.is_empty() {
             return Ok(());
         }
+        self.ask(control, missing)
+    }
+
+    /// The segments whose owners have ended, and that the master is to be asked about now.
+    fn due_after_ends(&self, now: Instant) -> Vec<u32> {
+        if !self.any_ended.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut ended = self.ended.lock();
+        let mut due = Vec::new();
+        ended.retain_mut(|Ended { former, asked }| {
+            let Some((number, _)) = self.find_by_uuid(former.uuid).filter(|(_, found)| found == former) else {
+                return false;
+            };
+            if asked.is_none_or(|at| now.duration_since(at) >= MOVED_PAUSE) {
+                *asked = Some(now);
+                due.push(number);
+            }
+            true
+        });
+        self.any_ended.store(!ended.is_empty(), Ordering::Relaxed);
+        due
+    }
+
+    fn ask(&self, control: &Arc<Control>, numbers: Vec<u32>) -> Result<(), StoreError> {
         const WHAT: &str = "a query for segments";
-        let body = request::Body::Segments(Segments { numbers: missing });
+        let body = request::Body::Segments(Segments { numbers });
         let reply = control.query(WHAT, body, control.lookup_timeout)?;
         let reply::Body::Segments(found) = reply.body else { return Err(control.confused(WHAT)) };
         let found = found.segments.into_iter();
@@ -111,6 +152,39 @@ impl Directory {
         self.known.write().forget(number);
         self.meet(control, numbering, std::iter::once(replica)).ok()?;
         self.find(numbering, number).filter(is_other)
+    }
+
+    /// Where a segment is whose owner does not answer at an address: another process may have its memory by now, and
+    /// the master is asked, five times a second at most. `None` if it is where it was.
+    pub fn moved(&self, control: &Arc<Control>, former: &SegmentAddress) -> Option<Arc<SegmentAddress>> {
+        let (number, found) = self.find_by_uuid(former.uuid)?;
+        if *found != *former {
+            return Some(found);
+        }
+        let mut asked = self.asked_moved.lock();
+        let now = Instant::now();
+        asked.retain(|_, at| now.duration_since(*at) < MOVED_PAUSE);
+        if asked.contains_key(&former.uuid) {
+            return None;
+        }
+        asked.insert(former.uuid, now);
+        drop(asked);
+        // What is known stays meanwhile: other calls may reach it.
+        self.ask(control, vec![number]).ok()?;
+        self.find_by_uuid(former.uuid).map(|(_, found)| found).filter(|found| **found != *former)
+    }
+
+    fn find_by_uuid(&self, uuid: SegmentUuid) -> Option<(u32, Arc<SegmentAddress>)> {
+        self.known.read().find_where(|address| address.uuid == uuid).map(|(number, found)| (number, found.clone()))
+    }
+
+    /// The owner of a segment has ended. Calls that meet it ask where the memory is by then. What is known stays
+    /// meanwhile: a call that is under way may find it in a mapping.
+    pub fn owner_ended(&self, uuid: SegmentUuid) {
+        if let Some((_, former)) = self.find_by_uuid(uuid) {
+            self.ended.lock().push(Ended { former, asked: None });
+            self.any_ended.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The segment is Gone.
@@ -181,6 +255,42 @@ mod tests {
         assert_eq!(client.master.asked().len(), asked + 2, "of another log it is another one");
         directory.forget(1);
         assert!(directory.find(numbering(1), 1).is_none());
+    }
+
+    #[test]
+    fn a_segment_whose_owner_does_not_answer_is_where_the_master_says_and_that_is_asked_now_and_then() {
+        let (client, _, _opened, _caller) = Client::without_thread();
+        let control = &client.shared.control;
+        let (lender, directory) = (Lender::start(), Directory::default());
+        let tenure = Arc::new(AtomicU64::new(1));
+        let (segment, owner) = (lender.segment(), tenure.clone());
+        client.master.answers(move |request| {
+            let Some(request::Body::Segments(asked)) = &request.body else { return None };
+            let mut segment = Segment { number: asked.numbers[0], ..segment.clone() };
+            segment.endpoint.as_mut()?.unix_socket = format!("owner-{}", owner.load(Ordering::SeqCst));
+            let segments = vec![segment];
+            Some(reply_to(request, reply::Body::Segments(SegmentsReply { segments })))
+        });
+        directory.meet(control, numbering(1), [&replica(1)].into_iter()).unwrap();
+        let former = directory.find(numbering(1), 1).unwrap();
+        assert_eq!(directory.moved(control, &former), None, "it is where it was");
+        let asked = client.master.asked().len();
+        tenure.store(2, Ordering::SeqCst);
+        assert_eq!(directory.moved(control, &former), None, "a moment ago it was");
+        assert_eq!(client.master.asked().len(), asked);
+        std::thread::sleep(MOVED_PAUSE);
+        let found = directory.moved(control, &former).expect("it has another owner");
+        assert_eq!((&*found.unix_socket, found.uuid), ("owner-2", former.uuid));
+        assert_eq!(directory.moved(control, &former), Some(found), "that is known by now");
+        assert_eq!(client.master.asked().len(), asked + 1);
+        directory.owner_ended(former.uuid);
+        tenure.store(3, Ordering::SeqCst);
+        let met = || directory.find(numbering(1), 1).unwrap().unix_socket.clone();
+        assert_eq!(met(), "owner-2", "a call that is under way may find it there");
+        for _ in 0..2 {
+            directory.meet(control, numbering(1), [&replica(1)].into_iter()).unwrap();
+        }
+        assert_eq!((met(), client.master.asked().len()), ("owner-3".to_owned(), asked + 2));
     }
 
     #[test]

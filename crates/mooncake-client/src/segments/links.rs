@@ -17,10 +17,12 @@ use crate::machine::questions::{Question, Questions};
 use crate::options::StoreOptions;
 use crate::process::wire_process;
 use crate::segments::direct_reads::DirectReads;
+use crate::segments::directory::Directory;
 use crate::session::control::Control;
 
 pub(crate) struct LinkSet {
     control: Arc<Control>,
+    directory: Arc<Directory>,
     template: LinkOptions,
     current: RwLock<Arc<Links>>,
     former: Mutex<Vec<Arc<Links>>>,
@@ -30,7 +32,12 @@ pub(crate) struct LinkSet {
 }
 
 impl LinkSet {
-    pub fn new(options: &StoreOptions, mark: u64, control: Arc<Control>) -> Result<Self, ServerError> {
+    pub fn new(
+        options: &StoreOptions,
+        mark: u64,
+        control: Arc<Control>,
+        directory: Arc<Directory>,
+    ) -> Result<Self, ServerError> {
         let mut template = LinkOptions::new(control.session().id);
         template.mark = mark;
         template.stall_timeout = options.stall_timeout;
@@ -39,19 +46,38 @@ impl LinkSet {
         }
         let epoch = epoch_of(&control.position());
         let questions = Arc::new(Mutex::new(Questions::new(epoch)));
-        let current = make(&template, &control, &questions)?;
+        let current = make(&template, (&control, &directory), &questions)?;
         current.raise_epoch(epoch.number);
         let process = ProcessIdentity::current()
             .map_err(|source| ServerError::Os { what: "name this process", source: std::io::Error::other(source) })?;
         let direct = DirectReads::new(RecordFiles::new(template.clone(), process));
         let records = RecordLanes::new(template.clone(), process);
         let (current, former) = (RwLock::new(current), Mutex::default());
-        Ok(Self { control, template, current, former, questions, records, direct })
+        Ok(Self { control, directory, template, current, former, questions, records, direct })
     }
 
     pub fn link(&self, address: &SegmentAddress, deadline: &Deadline<'_>) -> Result<Arc<Link>, LinkError> {
         let links = self.current.read().clone();
-        links.link(address, deadline)
+        let link = links.link(address, deadline);
+        self.or_where_it_is(link, address, |other| links.link(other, deadline), &links)
+    }
+
+    /// Where the owner of a segment does not answer, another process may have its memory, somewhere else.
+    fn or_where_it_is(
+        &self,
+        link: Result<Arc<Link>, LinkError>,
+        address: &SegmentAddress,
+        again: impl FnOnce(&SegmentAddress) -> Result<Arc<Link>, LinkError>,
+        links: &Links,
+    ) -> Result<Arc<Link>, LinkError> {
+        let is_lost = matches!(&link, Err(LinkError::NoPath { .. } | LinkError::Avoided { .. }));
+        match is_lost.then(|| self.directory.moved(&self.control, address)).flatten() {
+            Some(other) => {
+                links.begin_anew(other.uuid);
+                again(&other)
+            }
+            None => link,
+        }
     }
 
     /// Tiers of this host, read past their owners.
@@ -77,7 +103,8 @@ impl LinkSet {
         deadline: &Deadline<'_>,
     ) -> Result<Arc<Link>, LinkError> {
         let links = self.current.read().clone();
-        links.link_to_write(session, address, deadline)
+        let link = links.link_to_write(session, address, deadline);
+        self.or_where_it_is(link, address, |other| links.link_to_write(session, other, deadline), &links)
     }
 
     /// The segment is Gone: see [`Links::forget`].
@@ -114,7 +141,7 @@ impl LinkSet {
 
     fn make_anew(&self) -> Result<(), ServerError> {
         let template = LinkOptions { session: self.control.session().id, ..self.template.clone() };
-        let links = make(&template, &self.control, &self.questions)?;
+        let links = make(&template, (&self.control, &self.directory), &self.questions)?;
         links.raise_epoch(self.questions.lock().epoch().number);
         let former = std::mem::replace(&mut *self.current.write(), links);
         former.close();
@@ -202,7 +229,8 @@ pub(crate) fn address_of(
 impl LinkSet {
     /// Links that map also what is of this process.
     pub fn over_shared_memory(control: Arc<Control>) -> Self {
-        let mut links = LinkSet::new(&StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1, control).unwrap();
+        let mut links =
+            LinkSet::new(&StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1, control, Arc::default()).unwrap();
         links.template.paths = Paths::only(Path::SharedMemory);
         links.start_over();
         links
@@ -222,10 +250,10 @@ impl std::fmt::Debug for LinkSet {
 
 fn make(
     options: &LinkOptions,
-    control: &Arc<Control>,
+    (control, directory): (&Arc<Control>, &Arc<Directory>),
     questions: &Arc<Mutex<Questions<EpochQuestion>>>,
 ) -> Result<Arc<Links>, ServerError> {
-    let events = Events { control: control.clone(), questions: questions.clone() };
+    let events = Events { control: control.clone(), directory: directory.clone(), questions: questions.clone() };
     Ok(Arc::new(Links::new(options.clone(), Box::new(events))?))
 }
 
@@ -249,11 +277,13 @@ impl Question for EpochQuestion {
 
 struct Events {
     control: Arc<Control>,
+    directory: Arc<Directory>,
     questions: Arc<Mutex<Questions<EpochQuestion>>>,
 }
 
 impl LinkEvents for Events {
     fn owner_gone(&self, uuid: SegmentUuid, process: Option<ProcessIdentity>) {
+        self.directory.owner_ended(uuid);
         let process = process.as_ref().map(wire_process);
         self.control.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.0.to_vec().into(), process }));
     }
@@ -434,7 +464,7 @@ mod tests {
         control.position_lock().epoch = 4;
         let late = LinkSet::over_shared_memory(control.clone());
         let (first, options) = (StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1);
-        let first = LinkSet::new(&first, options, control).unwrap();
+        let first = LinkSet::new(&first, options, control, Arc::default()).unwrap();
         for (links, offset) in [(late, 4096), (first, 5120)] {
             let link = links.link(&address, &soon()).unwrap();
             link.write(Rid::new(3, 2), offset, &[Source::new(b"late")], &soon()).unwrap_err();

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use mooncake_net::split_host_port;
 use mooncake_os::Guarded;
 use mooncake_segment::{SegmentServer, ServerError, ServerOptions};
 
 use crate::discovery::listen_address::{self, Advertised, ListenAddress};
-use crate::error::StoreError;
+use crate::error::{Cause, StoreError};
+use crate::kept::Beginning;
 use crate::options::StoreOptions;
 use crate::segments::owner_events::{OwnerEvents, Reporter};
 
@@ -21,6 +23,28 @@ pub(crate) fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result
     }
     let (server, host) = serve(options, events)?;
     Ok((host.name, host.advertised, Some(server), None))
+}
+
+/// The same of a process that may have taken memory over: with the port of its predecessor, where no other is asked
+/// for, so that peers find it where that was.
+pub(crate) fn claim_again(
+    options: &StoreOptions,
+    beginning: Option<&Beginning>,
+    events: &Arc<OwnerEvents>,
+) -> Result<Claimed, StoreError> {
+    let former = beginning.filter(|it| it.is_heir).map(|it| it.kept.name()).unwrap_or_default();
+    let (own, its) = (split_host_port(options.local_hostname.trim()), split_host_port(&former));
+    if let (Some((own, None | Some(0))), Some((its, Some(_)))) = (own, its)
+        && own == its
+    {
+        match claim(&StoreOptions { local_hostname: former.clone(), ..options.clone() }, events) {
+            Err(error) if matches!(error.cause(), Cause::PortTaken { .. }) => {
+                tracing::warn!(former, %error, "another process has the port of before; taking another one");
+            }
+            claimed => return claimed,
+        }
+    }
+    claim(options, events)
 }
 
 /// Listens for data.

@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use mooncake_os::{Deadline, ProcessIdentity};
-use mooncake_wire::message::{HelloReply, LogPosition, hello};
+use mooncake_wire::Feature;
+use mooncake_wire::message::{HelloReply, LogPosition, Refusal, hello, refusal};
 
 use crate::connection_error::{ConnectionError, WrongPort};
 use crate::discovery::masters::MasterAddress;
 use crate::discovery::storage_node::NodeInfo;
 use crate::error::{Cause, StoreError};
+use crate::kept::Reclaim;
 use crate::machine::session::{Identity, RECONNECT, TRY};
 use crate::process::wire_process;
 use crate::session::Session;
@@ -23,21 +25,65 @@ pub(crate) fn open_first(
     process: &ProcessIdentity,
     interrupted: &(dyn Fn() -> bool + Sync),
 ) -> Result<(Opened, Session), StoreError> {
+    open_as(masters, &mut || identity.open(), process, interrupted)?.map_err(|refusal| {
+        Cause::Refused { master: masters.to_string(), what: "to begin a session", reason: refusal.reason }.into()
+    })
+}
+
+/// The same of a process that claims memory, each time anew. `None`: the master keeps nothing of that.
+pub(crate) fn open_heir(
+    masters: &MasterAddress,
+    identity: &Identity,
+    (process, interrupted): (&ProcessIdentity, &(dyn Fn() -> bool + Sync)),
+    claim: impl Fn() -> Reclaim,
+) -> Result<Option<(Opened, Session, Reclaim)>, StoreError> {
+    let until = Instant::now() + TRY;
+    loop {
+        let mut shown = None;
+        let mut role = || {
+            let reclaim = shown.insert(claim());
+            identity.claim(reclaim.claim.clone())
+        };
+        let opened = open_as(masters, &mut role, process, interrupted)?;
+        match (opened, shown) {
+            (Ok((opened, session)), Some(reclaim)) => {
+                // An older master has begun a session without it.
+                let is_heir = Feature::Kept.is_in(opened.reply.features);
+                return Ok(is_heir.then_some((opened, session, reclaim)));
+            }
+            (Err(refusal), _) if refusal.kind() == refusal::Kind::NotKept => return Ok(None),
+            // Of this very process, and its reply was lost.
+            (Err(refusal), _) if refusal.kind() == refusal::Kind::OldClaim && Instant::now() < until => {}
+            (Err(refusal), _) => {
+                let (master, what) = (masters.to_string(), "to give memory that is kept");
+                return Err(Cause::Refused { master, what, reason: refusal.reason }.into());
+            }
+            (Ok(_), None) => return Ok(None),
+        }
+    }
+}
+
+/// A session that was begun, or why the master refuses it.
+type Begun = Result<(Opened, Session), Refusal>;
+
+fn open_as(
+    masters: &MasterAddress,
+    role: &mut dyn FnMut() -> hello::Role,
+    process: &ProcessIdentity,
+    interrupted: &(dyn Fn() -> bool + Sync),
+) -> Result<Begun, StoreError> {
     let (mut reasons, mut no_master) = (Vec::new(), None);
     let cut_until = Instant::now() + TRY;
     let mut index = 0;
     while index < masters.len() {
         let deadline = Deadline::after(TRY, interrupted);
-        match open_at(masters, index, identity.open(), LogPosition::default(), &deadline) {
-            Ok(opened) => match opened.reply.refusal {
+        match open_at(masters, index, role(), LogPosition::default(), &deadline) {
+            Ok(opened) => match opened.reply.refusal.clone() {
                 None => {
                     let session = opened.session(process);
-                    return Ok((opened, session));
+                    return Ok(Ok((opened, session)));
                 }
-                Some(refusal) => {
-                    let what = "to begin a session";
-                    return Err(Cause::Refused { master: masters.to_string(), what, reason: refusal.reason }.into());
-                }
+                Some(refusal) => return Ok(Err(refusal)),
             },
             Err(Unreached::Interrupted) => return Err(Cause::Interrupted.into()),
             // A master with too many connections that have not identified themselves yet ends the oldest.

@@ -24,6 +24,7 @@ use crate::descriptors;
 use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, ErrorKind, StoreError};
 use crate::inner::Inner;
+use crate::kept;
 use crate::machine::put::PutOutcome;
 use crate::metrics::{Metrics, Operation};
 use crate::options::{PutOptions, StoreOptions};
@@ -33,9 +34,10 @@ use crate::segments::directory::Directory;
 use crate::segments::links::LinkSet;
 use crate::segments::owner::{Backing, Ownership, SegmentOwner, random_key};
 use crate::segments::owner_events::OwnerEvents;
-use crate::segments::server::claim;
+use crate::segments::server::claim_again;
 use crate::session::control::Control;
 use crate::session::opening;
+use crate::store::start::Start;
 use crate::tier::StoreTiers;
 
 /// A call that waits looks so often whether it is to end.
@@ -83,35 +85,48 @@ impl Store {
         let mark = random_key().map_err(setup("making a mark of this process"))?;
 
         let events = OwnerEvents::new();
-        let (name, advertised, server, port) = claim(&options, &events)?;
         let interrupted = || options.interrupted.as_ref().is_some_and(|interrupted| interrupted());
+        let begin = |keep| kept::begin(keep, process.boot_id, &interrupted);
+        let beginning = options.keep.as_ref().map(begin).transpose()?;
+        let (name, advertised, server, port) = claim_again(&options, beginning.as_ref(), &events)?;
         let identity = opening::identity(&name, &process, mark);
-        let (opened, session) = opening::open_first(&masters, &identity, &process, &interrupted)?;
+        let at = Start { masters: &masters, identity: &identity, process: &process, interrupted: &interrupted };
+        let (opened, session, kept) = at.open(beginning, server.as_ref(), &advertised)?;
 
         let control =
             Control::new(&options, masters, session, opened.position()).map_err(setup("making an eventfd"))?;
         let control = Arc::new(control);
         events.report_to(control.clone());
-        let links = LinkSet::new(&options, mark, control.clone()).map_err(setup("starting links"))?;
+        let directory = Arc::<Directory>::default();
+        let links =
+            LinkSet::new(&options, mark, control.clone(), directory.clone()).map_err(setup("starting links"))?;
         let shared = Arc::new(StoreContext {
             control: control.clone(),
             links,
-            directory: Directory::default(),
+            directory,
             owner: OnceLock::new(),
             tiers: StoreTiers::default(),
             put_sessions: Mutex::default(),
             name: name.clone(),
             process,
         });
+        let (kept, claimed) = kept.unzip();
+        kept.iter().for_each(|kept| _ = control.kept.set(kept.clone()));
+        let mut lends = false;
+        if let Some(server) = server {
+            let ownership = Ownership { server, huge_pages: options.huge_pages, name, advertised, process, kept };
+            let owner = SegmentOwner::prepare(control, ownership)?;
+            let owner = shared.owner.get_or_init(|| owner);
+            // Before the anchor hears what the master asks of it.
+            lends = claimed.flatten().is_some_and(|claimed| owner.take_over(claimed));
+        }
         let anchor = anchor::start(shared.clone(), identity, opened)?;
         let inner = Inner::new(shared.clone(), options, anchor, port);
         // From here on a failure closes what has been begun, by dropping it.
-        if let Some(server) = server {
-            let ownership = Ownership { server, huge_pages: inner.settings.huge_pages, name, advertised, process };
-            let owner = SegmentOwner::prepare(control, ownership)?;
-            let owner = shared.owner.get_or_init(|| owner);
+        if let Some(owner) = shared.owner.get().filter(|_| !lends) {
             owner.mount(Backing::Memory(inner.settings.global_segment_size))?;
         }
+        inner.settings.keep.iter().for_each(|keep| keep.holder.begun());
         for tier in &inner.settings.tiers {
             inner.start_tier(tier)?;
         }
@@ -145,6 +160,12 @@ impl Store {
     /// Closing twice is closing once; dropping the last clone closes too.
     pub fn close(&self) {
         self.inner.close();
+    }
+
+    /// Ends, and leaves the memory and the tiers to the next process: [`StoreOptions::keep`]. To be followed by the end
+    /// of this one, until which peers are served. A store whose memory does not outlive it closes.
+    pub fn leave(&self) {
+        self.inner.leave();
     }
 
     /// Whether it has been closed.
@@ -549,6 +570,7 @@ fn setup<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StoreError {
     move |error| Cause::Setup { what, reason: error.to_string() }.into()
 }
 
+mod start;
 #[cfg(test)]
 mod tests;
 

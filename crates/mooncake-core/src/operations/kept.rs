@@ -84,7 +84,8 @@ impl Core {
 
     /// The session that has what is claimed, and how it is kept.
     fn check_claim(&self, spec: &SessionSpec, claim: &Claim) -> Result<(SessionId, Kept), Refused> {
-        let mut owners = claim.segments.iter().filter_map(|(uuid, _)| self.segments.by_uuid(*uuid));
+        let named = claim.segments.iter().map(|(uuid, _)| uuid).chain(&claim.lost);
+        let mut owners = named.filter_map(|uuid| self.segments.by_uuid(*uuid));
         let former = owners.next().map(|segment| segment.session).ok_or(Refused::NotKept)?;
         let entry = self.sessions.get(former).filter(|entry| !entry.ends).ok_or(Refused::NotKept)?;
         let kept = entry.kept.filter(|kept| entry.is_kept() && kept.secret == claim.secret).ok_or(Refused::NotKept)?;

@@ -32,6 +32,8 @@ pub struct Stats {
     pub sessions: u64,
     /// Those of them that are away.
     pub sessions_away: u64,
+    /// Those of them that have lost their process, and wait for an heir.
+    pub sessions_bereft: u64,
     /// Segments whose owner is there.
     pub segments_live: u64,
     /// Segments whose owner is away.
@@ -89,6 +91,7 @@ impl Core {
         stats.unfinished_puts = self.reservations.puts() as u64;
         stats.sessions = self.sessions.len() as u64;
         stats.sessions_away = self.sessions.iter().filter(|(_, session)| session.away.is_some()).count() as u64;
+        stats.sessions_bereft = self.sessions.iter().filter(|(_, session)| session.bereft.is_some()).count() as u64;
         stats.promotions = self.reservations.promotions().count as u64;
         for tier in self.tiers() {
             if tier.state != TierState::Live {

@@ -443,7 +443,24 @@ impl Pool {
             process: Vec::new(),
         };
         let segments = segments.iter().map(|id| (uuid(*id), format!("heir-{turn}").into_bytes())).collect();
-        let inherited = self.core.open_heir(self.now, spec, &Claim { secret, turn, segments }, &mut self.fx);
+        self.open_heir(spec, &Claim { secret, turn, segments, lost: Vec::new() })
+    }
+
+    /// A process that could take none of these segments over, and wants their session to end.
+    pub fn give_up(&mut self, host: u8, lost: &[u8]) -> Result<Inherited, Refused> {
+        self.turn += 1;
+        let spec = SessionSpec {
+            secret: self::secret(SessionId(self.sessions + 1)),
+            name: "heir-of-nothing".into(),
+            boot_id: vec![host],
+            process: Vec::new(),
+        };
+        let lost = lost.iter().map(|id| uuid(*id)).collect();
+        self.open_heir(spec, &Claim { secret: KEPT, turn: self.turn, segments: Vec::new(), lost })
+    }
+
+    fn open_heir(&mut self, spec: SessionSpec, claim: &Claim) -> Result<Inherited, Refused> {
+        let inherited = self.core.open_heir(self.now, spec, claim, &mut self.fx);
         if let Ok(Inherited { session, .. }) = &inherited {
             self.sessions += 1;
             self.core.set_sight(*session, Sight::Tiers);

@@ -109,7 +109,18 @@ fn refuse(shared: &Shared, refusal: Refusal) -> (HelloReply, Role) {
 fn tell(shared: &Shared, admitted: &Admitted<Arc<AnchorQueue>>, watched: bool) {
     let session = admitted.session.0;
     match &admitted.kind {
-        Kind::Opened { name, .. } => tracing::info!(session, name, watched, "client connected"),
+        Kind::Opened { name, claimed: None, .. } => tracing::info!(session, name, watched, "client connected"),
+        Kind::Opened { name, claimed: Some(claimed), .. } => {
+            let (segments, gone) = (claimed.taken, claimed.gone.len());
+            tracing::info!(
+                session,
+                name,
+                watched,
+                segments,
+                gone,
+                "client connected, with memory that was kept for it"
+            );
+        }
         Kind::Resumed { name, segments, resumed, .. } => {
             let gone = resumed.gone.len();
             if *segments > 0 {
@@ -166,7 +177,7 @@ mod tests {
     }
 
     async fn open(shared: &Arc<Shared>) -> (HelloReply, Registered) {
-        let open = OpenSession { host_name: "c:1".to_owned(), process: this_process() };
+        let open = OpenSession { host_name: "c:1".to_owned(), process: this_process(), claim: None };
         match say(shared, message::hello::Role::Open(open)).await {
             (reply, Role::Anchor(anchor)) => (reply, anchor),
             (reply, _) => panic!("{reply:?}"),

@@ -444,7 +444,7 @@ async fn a_session_is_told_its_id_once_it_is_in_the_log() {
     for fsync in [false, true] {
         let master = Master::new(fsync);
         let mut blocked = master.block();
-        let open = OpenSession { host_name: "h:1".to_owned(), process: None };
+        let open = OpenSession { host_name: "h:1".to_owned(), process: None, claim: None };
         let (told, answering) = greet(&master, hello::Role::Open(open));
         blocked.is_awaited(&master).await;
         assert!(told.recv_timeout(QUIET).is_err());

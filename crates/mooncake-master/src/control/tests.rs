@@ -69,7 +69,7 @@ async fn is_closed(far: &mut UnixStream) {
 }
 
 fn open() -> hello::Role {
-    hello::Role::Open(OpenSession { host_name: "c:1".to_owned(), process: None })
+    hello::Role::Open(OpenSession { host_name: "c:1".to_owned(), process: None, claim: None })
 }
 
 #[tokio::test]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use mooncake_core::{Core, Effects, ListedViews, Resumed, STEP_OBJECTS, SessionSpec, Sight, Time};
+use bytes::Bytes;
+use mooncake_core::{Claim, Core, Effects, Inherited, ListedViews, Resumed, STEP_OBJECTS, SessionSpec, Sight, Time};
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
@@ -61,6 +62,8 @@ enum Role {
     Open {
         spec: SessionSpec,
         process: ProcessIdentity,
+        /// Memory that the new session's process holds, and whose former owner has ended.
+        claim: Option<Claim>,
     },
     Resume {
         resume: Box<message::ResumeSession>,
@@ -93,6 +96,15 @@ pub struct Admitted<Q> {
     pub replaced: Option<Q>,
 }
 
+/// Segments of a former session that a new one has claimed.
+#[derive(Debug)]
+pub struct Claimed {
+    /// Number of those that it has now.
+    pub taken: usize,
+    /// The others that it holds: they must not be mounted again.
+    pub gone: Vec<SegmentUuid>,
+}
+
 /// What an admitted connection is.
 #[derive(Debug)]
 pub enum Kind {
@@ -104,6 +116,8 @@ pub enum Kind {
         process: ProcessIdentity,
         /// The session's.
         secret: u64,
+        /// What became of the memory that it claimed.
+        claimed: Option<Claimed>,
     },
     /// The anchor of a session that was away.
     Resumed {
@@ -147,7 +161,8 @@ impl ReadHello {
                     boot_id: process.boot_id.to_vec(),
                     process: process.encode_to_vec(),
                 };
-                Role::Open { spec, process }
+                let claim = open.claim.map(convert::claim).transpose().map_err(bad_request)?;
+                Role::Open { spec, process, claim }
             }
             Some(hello::Role::Resume(mut resume)) => {
                 let segments = segments_of(features, &resume).map_err(bad_request)?;
@@ -203,11 +218,17 @@ impl ReadHello {
             None => Ok(()),
         };
         let (session, kind) = match self.role {
-            Role::Open { spec, process } => {
+            Role::Open { spec, process, claim } => {
                 believe(core, effects)?;
                 let (name, secret) = (spec.name.clone(), spec.secret);
-                let session = core.open_session(now, spec, effects).map_err(|refused| convert::refusal(&refused))?;
-                (session, Kind::Opened { name, process, secret })
+                let opened = match claim {
+                    None => core.open_session(now, spec, effects).map(|session| (session, None)),
+                    Some(claim) => core.open_heir(now, spec, &claim, effects).map(|Inherited { session, gone }| {
+                        (session, Some(Claimed { taken: claim.segments.len() - gone.len(), gone }))
+                    }),
+                };
+                let (session, claimed) = opened.map_err(|refused| convert::refusal(&refused))?;
+                (session, Kind::Opened { name, process, secret, claimed })
             }
             Role::Resume { resume, process, segments, views } => {
                 let (session, secret) = (SessionId(resume.session), resume.secret);
@@ -250,7 +271,10 @@ impl<Q> Admitted<Q> {
     pub fn reply(self, watched: bool, identity: &Identity, position: LogPosition) -> HelloReply {
         let (session, pid_proof) = (self.session.0, u32::from(watched));
         let reply = match self.kind {
-            Kind::Opened { secret, .. } => HelloReply { secret, pid_proof, ..HelloReply::default() },
+            Kind::Opened { secret, claimed, .. } => {
+                let gone = claimed.map(|claimed| claimed.gone).unwrap_or_default();
+                HelloReply { secret, pid_proof, gone_segments: uuids(&gone), ..HelloReply::default() }
+            }
             Kind::Resumed { secret, resumed: Resumed { gone, mut unknown_pins }, .. } => {
                 if unknown_pins.len() > UNKNOWN_PINS_MAX {
                     unknown_pins = vec![Rid(0)];
@@ -259,7 +283,7 @@ impl<Q> Admitted<Q> {
                     secret,
                     pid_proof,
                     unknown_pins: unknown_pins.iter().map(|rid| rid.0).collect(),
-                    gone_segments: gone.iter().map(|uuid| uuid.0.to_vec().into()).collect(),
+                    gone_segments: uuids(&gone),
                     ..HelloReply::default()
                 }
             }
@@ -267,6 +291,10 @@ impl<Q> Admitted<Q> {
         };
         signed(HelloReply { session, ..reply }, identity, position)
     }
+}
+
+fn uuids(segments: &[SegmentUuid]) -> Vec<Bytes> {
+    segments.iter().map(|uuid| uuid.0.to_vec().into()).collect()
 }
 
 /// The reply to a hello that is refused.
@@ -351,7 +379,7 @@ mod tests {
     use super::*;
 
     fn open() -> OpenSession {
-        OpenSession { host_name: "h:1".to_owned(), process: None }
+        OpenSession { host_name: "h:1".to_owned(), ..OpenSession::default() }
     }
 
     fn attach(client: Client, secret: u64) -> Hello {
@@ -388,8 +416,7 @@ mod tests {
         let process = |len| Some(ProcessIdentity { boot_id: vec![7; len].into(), ..ProcessIdentity::default() });
         let back = || coming_back(owner);
         let name = "n".repeat(NAME_MAX + 1);
-        let opens =
-            [OpenSession { host_name: name.clone(), process: None }, OpenSession { process: process(15), ..open() }];
+        let opens = [OpenSession { host_name: name.clone(), ..open() }, OpenSession { process: process(15), ..open() }];
         let resumes = [
             ResumeSession { host_name: name, ..back() },
             ResumeSession { process: process(17), ..back() },
@@ -490,6 +517,63 @@ mod tests {
         let many = unknown(UNKNOWN_PINS_MAX as u64 + 1);
         let (_, reply) = testbed.hello(from(hello::Role::Resume(back(many)))).unwrap();
         assert_eq!(reply.unknown_pins, [0], "too many to name: all of them");
+    }
+
+    /// A new session of a process of that host that claims the memory, and another segment that nobody knows.
+    fn heir(turn: u64, secret: &'static [u8], lost: bool) -> Hello {
+        let claimed = |uuid: &[u8]| message::Claimed { uuid: uuid.to_vec().into(), endpoint: Some(Default::default()) };
+        let held = if lost { vec![] } else { vec![claimed(&MEMORY), claimed(&[4; 16])] };
+        let lost = if lost { vec![MEMORY.to_vec().into()] } else { vec![] };
+        let claim = Some(message::Claim { secret: secret.into(), turn, held, lost });
+        let process = Some(ProcessIdentity { boot_id: HOST.to_vec().into(), ..ProcessIdentity::default() });
+        from(hello::Role::Open(OpenSession { process, claim, ..open() }))
+    }
+
+    /// An owner whose memory is kept.
+    fn kept(testbed: &mut Testbed) -> Client {
+        let owner = testbed.owner();
+        let keep = message::Keep { ms: 60_000, secret: vec![9; 16].into(), turn: 0 };
+        let reply = testbed.call(owner, message::request::Body::Keep(keep)).body;
+        assert!(matches!(reply, message::reply::Body::Done(_)), "{reply:?}");
+        owner
+    }
+
+    #[test]
+    fn a_session_that_claims_kept_memory_has_it_and_is_told_what_of_it_is_gone() {
+        let mut testbed = Testbed::new();
+        let owner = kept(&mut testbed);
+        testbed.hangs_up(owner);
+        testbed.core.process_gone(testbed.now, owner.session, &mut testbed.effects);
+        assert_eq!(testbed.stats().sessions_bereft, 1);
+        let (client, reply) = testbed.hello(heir(5, &[9; 16], false)).unwrap();
+        assert_eq!(reply.gone_segments, [vec![4; 16]]);
+        assert_eq!(testbed.owner_of_memory(), Some(client.session));
+        assert!(testbed.knows(client) && !testbed.knows(owner) && testbed.stats().sessions_bereft == 0);
+        assert_eq!(testbed.anchors.get(client.session), Some(&client.queue));
+        let (kind, _) = refused(&mut testbed, heir(5, &[9; 16], false));
+        assert_eq!((kind, testbed.owner_of_memory()), (refusal::Kind::OldClaim, Some(client.session)));
+    }
+
+    #[test]
+    fn what_is_not_kept_for_a_claimant_is_refused_and_changes_nothing() {
+        for (memory_is_kept, secret) in [(true, &[8; 16]), (false, &[9; 16])] {
+            let mut testbed = Testbed::new();
+            let owner = if memory_is_kept { kept(&mut testbed) } else { testbed.owner() };
+            let sessions = testbed.stats().sessions;
+            assert_eq!(refused(&mut testbed, heir(5, secret, false)).0, refusal::Kind::NotKept);
+            assert_eq!((testbed.owner_of_memory(), testbed.stats().sessions), (Some(owner.session), sessions));
+        }
+        let mut testbed = Testbed::new();
+        assert_eq!(refused(&mut testbed, heir(5, &[9; 15], false)).0, refusal::Kind::BadRequest);
+    }
+
+    #[test]
+    fn a_claim_of_nothing_but_lost_memory_ends_the_session_that_had_it() {
+        let mut testbed = Testbed::new();
+        let owner = kept(&mut testbed);
+        let (client, reply) = testbed.hello(heir(5, &[9; 16], true)).unwrap();
+        assert!(reply.gone_segments.is_empty() && testbed.knows(client) && !testbed.knows(owner));
+        assert_eq!(testbed.owner_of_memory(), None);
     }
 
     #[test]

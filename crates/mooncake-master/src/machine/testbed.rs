@@ -101,7 +101,7 @@ impl Testbed {
 
     pub fn open_on(&mut self, boot_id: &[u8]) -> Client {
         let process = ProcessIdentity { boot_id: boot_id.to_vec().into(), mark: MARK, ..ProcessIdentity::default() };
-        let open = OpenSession { host_name: "h:1".to_owned(), process: Some(process) };
+        let open = OpenSession { host_name: "h:1".to_owned(), process: Some(process), claim: None };
         self.hello(from(hello::Role::Open(open))).unwrap().0
     }
 

@@ -164,8 +164,18 @@ pub struct Metrics {
 }
 
 /// Kinds of refusals, by their number in the protocol.
-pub const REFUSALS: [&str; 8] =
-    ["unspecified", "version", "token", "unknown_session", "bad_request", "read_only", "internal", "overloaded"];
+pub const REFUSALS: [&str; 10] = [
+    "unspecified",
+    "version",
+    "token",
+    "unknown_session",
+    "bad_request",
+    "read_only",
+    "internal",
+    "overloaded",
+    "not_kept",
+    "old_claim",
+];
 
 const VALUE_BYTES: &[u64] = &[4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 

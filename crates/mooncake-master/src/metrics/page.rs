@@ -539,6 +539,11 @@ impl Reading {
         out.gauge("master_active_clients", "clients that are here", s.sessions.saturating_sub(s.sessions_away));
         out.gauge("mooncake_sessions", "clients, here or away", s.sessions);
         out.gauge("mooncake_sessions_away", "clients that are not heard at the moment", s.sessions_away);
+        out.gauge(
+            "mooncake_sessions_bereft",
+            "clients whose process has ended and whose memory waits for the next one",
+            s.sessions_bereft,
+        );
         out.counter("mooncake_sessions_opened_total", "clients that came", s.counters.sessions_opened);
         out.counter("mooncake_sessions_resumed_total", "clients that came back", s.counters.sessions_resumed);
         out.counter("mooncake_sessions_lost_total", "times that a client went away", s.counters.sessions_lost);

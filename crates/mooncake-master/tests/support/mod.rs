@@ -189,7 +189,7 @@ impl Client {
     }
 
     pub fn open_as(address: SocketAddr, process: message::ProcessIdentity, highest: Option<LogPosition>) -> Client {
-        let open = OpenSession { host_name: "test:1".to_owned(), process: Some(process) };
+        let open = OpenSession { host_name: "test:1".to_owned(), process: Some(process), claim: None };
         let (anchor, hello) = greet(address, hello::Role::Open(open), highest);
         assert_eq!(hello.refusal, None);
         let (session, secret) = (hello.session, hello.secret);

@@ -6,9 +6,10 @@ pub(crate) mod mapping;
 pub mod order;
 pub(crate) mod presence;
 pub(crate) mod stamps;
+pub(crate) mod tenure;
 pub(crate) mod view;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -88,6 +89,28 @@ impl SegmentMemory {
             views: OnceLock::new(),
             page: PAGE,
             population: Mutex::new(Population { done: 0, given_back: false }),
+        })
+    }
+
+    /// The memory of a segment whose earlier owner has ended, by its two descriptors: its seals, its sizes, the layout
+    /// of its control memory and its name are what they were, and no process has given it back. So many of its bytes
+    /// are populated, as that owner had noted. No limit is looked at: the memory is there.
+    pub fn adopt(data: OwnedFd, control: OwnedFd, expect: Expect, populated: u64) -> Result<Self, MemoryError> {
+        let huge = memfd::is_of_huge_pages(data.as_fd()).map_err(MemoryError::os("fstatfs of a memfd"))?;
+        let mapping = Mapping::map(data, control, expect, true)?;
+        if mapping.is_given_back() {
+            return Err(MemoryError::GivenBack);
+        }
+        let page = match huge {
+            true => memfd::page_bytes(mapping.data_fd()).map_err(MemoryError::os("fstat of a memfd"))?,
+            false => PAGE,
+        };
+        let done = populated.min(expect.bytes);
+        Ok(Self {
+            mapping: Arc::new(mapping),
+            views: OnceLock::new(),
+            page,
+            population: Mutex::new(Population { done, given_back: false }),
         })
     }
 

@@ -185,7 +185,7 @@ impl Session {
     fn open(address: SocketAddr, number: usize) -> Result<Session, Box<dyn std::error::Error>> {
         let mut anchor = TcpStream::connect(address)?;
         anchor.set_nodelay(true)?;
-        let role = hello::Role::Open(OpenSession { host_name: format!("crowd:{number}"), process: None });
+        let role = hello::Role::Open(OpenSession { host_name: format!("crowd:{number}"), process: None, claim: None });
         let hello = Hello {
             version_min: VERSION,
             version_max: VERSION,

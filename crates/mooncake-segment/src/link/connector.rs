@@ -155,6 +155,7 @@ mod tests {
             bytes: memory.bytes(),
             uuid: address.uuid,
             features: 0,
+            tenure: 0,
         };
         std::thread::spawn(move || {
             for caller in listener.incoming() {

@@ -8,7 +8,7 @@ use mooncake_os::{ProcessIdentity, boot_id};
 
 use super::{LinkOptions, Path, Paths, SegmentAddress};
 use crate::link_events::{EpochQuestion, LinkEvents};
-use crate::protocol::frames::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
+use crate::protocol::frames::{FEATURE_KNOWN_PINS, FEATURE_LOCKS, Hello, LANE_VERSION, Purpose};
 use crate::server::{SegmentServer, ServerEvents, ServerOptions};
 
 /// Takes no notice of anything.
@@ -52,7 +52,7 @@ pub fn hello(purpose: Purpose, uuid: SegmentUuid) -> Hello {
     Hello {
         version: LANE_VERSION,
         purpose,
-        features: FEATURE_KNOWN_PINS,
+        features: FEATURE_KNOWN_PINS | FEATURE_LOCKS,
         session: 2,
         access_key: 1,
         uuid,

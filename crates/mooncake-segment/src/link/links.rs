@@ -81,7 +81,8 @@ impl Links {
         let book = &*self.book;
         let mut links = book.links.lock();
         let (permit, former) = loop {
-            match links.look(address.uuid, || book.time(Instant::now()), |link| link.is_over()) {
+            let is_over = |link: &Arc<Link>| link.is_over() || link.is_elsewhere(address);
+            match links.look(address.uuid, || book.time(Instant::now()), is_over) {
                 Look::Use(link) => return Ok(link),
                 Look::Improve(link, permit) => {
                     drop(links);
@@ -195,6 +196,17 @@ impl Links {
             tracing::warn!("no thread to try shared memory again: {e}");
             let again = self.book.time(Instant::now()) + self.connector.options.retry_after;
             self.book.links.lock().not_improved(permit, Some(again));
+        }
+    }
+
+    /// A segment has another owner, or is somewhere else: what failed where it was, or is over, says nothing of that.
+    pub fn begin_anew(&self, uuid: SegmentUuid) {
+        if forked() {
+            return;
+        }
+        let over = self.book.links.lock().begin_anew(uuid, |link| link.is_over());
+        if let Some(link) = over {
+            discard(&self.connector.give_back_thread, link);
         }
     }
 

@@ -47,6 +47,8 @@ pub struct Link {
     bytes: u64,
     name: String,
     segment: Arc<str>,
+    /// Where its owner gave the memory when this was made.
+    unix_socket: Box<str>,
     reason: String,
     kind: Kind,
     forgotten: AtomicBool,
@@ -69,6 +71,7 @@ impl Link {
             bytes: address.bytes,
             name: address.name.clone(),
             segment: address.display_name(),
+            unix_socket: address.unix_socket.as_str().into(),
             reason,
             kind,
             forgotten: AtomicBool::new(false),
@@ -156,7 +159,7 @@ impl Link {
             }
             Kind::Shared(attachment) => {
                 let mapping = attachment.writable(deadline).map_err(settled)?;
-                self.copy_in(attachment.gate(), mapping, span, pieces, whole).map_err(settled)?
+                self.copy_in(attachment.gate(), &mapping, span, pieces, whole).map_err(settled)?
             }
             Kind::Tcp(pool) => {
                 let outcome = pool.with_lane(deadline, |lane| lane.write(span, pieces, deadline));
@@ -221,8 +224,13 @@ impl Link {
         match &self.kind {
             Kind::Local(served, _) => served.is_removed(),
             Kind::Shared(attachment) => attachment.is_over(),
-            Kind::Tcp(_) => false,
+            Kind::Tcp(pool) => pool.is_refused(),
         }
+    }
+
+    /// Whether its lanes lead to where the owner was before: what kept the memory from being mapped may have been that.
+    fn is_elsewhere(&self, address: &SegmentAddress) -> bool {
+        matches!(&self.kind, Kind::Tcp(_)) && *self.unix_socket != *address.unix_socket
     }
 
     /// Closes lanes that no call has used for a while.
@@ -352,7 +360,7 @@ mod tests {
         let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
         let mapping = attachment.writable(&deadline).unwrap();
         let rid = Rid::new(1, 1);
-        let writing = attachment.gate().admit(mapping, rid, 0, 4096, None).unwrap();
+        let writing = attachment.gate().admit(&mapping, rid, 0, 4096, None).unwrap();
         let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 2, writer_done: false };
         assert!(!server.fence(fence));
         assert!(fenced.recv_timeout(Duration::from_millis(300)).is_err(), "it is still copying");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mooncake_ids::SegmentUuid;
 use mooncake_os::ProcessIdentity;
 
-use crate::protocol::frames::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
+use crate::protocol::frames::{FEATURE_KNOWN_PINS, FEATURE_LOCKS, Hello, LANE_VERSION, Purpose};
 
 /// Where a segment is, as its owner told the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl SegmentAddress {
         Hello {
             version: LANE_VERSION,
             purpose,
-            features: if purpose == Purpose::Attach { FEATURE_KNOWN_PINS } else { 0 },
+            features: if purpose == Purpose::Attach { FEATURE_KNOWN_PINS | FEATURE_LOCKS } else { 0 },
             session,
             access_key: self.access_key,
             uuid: self.uuid,

@@ -174,6 +174,16 @@ impl<L: Clone> LinkBook<L> {
         }
     }
 
+    /// A segment has another owner: what failed, or is over, is no reason to avoid that. Gives the link that is over.
+    pub fn begin_anew(&mut self, uuid: SegmentUuid, is_over: impl Fn(&L) -> bool) -> Option<L> {
+        let is_done = match self.entries.get(&uuid)? {
+            Entry::Failed { .. } => true,
+            Entry::Made { link, .. } => is_over(link),
+            Entry::Making(_) => false,
+        };
+        is_done.then(|| self.forget(uuid)).flatten()
+    }
+
     /// The segment is Gone. The link is to be ended, and one that is being made will be.
     pub fn forget(&mut self, uuid: SegmentUuid) -> Option<L> {
         self.entries.remove(&uuid).and_then(Entry::into_link)
@@ -258,6 +268,25 @@ mod tests {
         assert_eq!(book.made(second, "link, over", None), Ok(()));
         assert!(matches!(look(&mut book, 0), Look::Make(permit, Some("link, over")) if permit != second));
         assert_eq!(book.made(second, "late", None), Err(Unwanted::Forgotten), "another one makes it by now");
+    }
+
+    #[test]
+    fn where_another_owner_has_it_neither_a_failure_nor_a_link_that_is_over_is_in_the_way() {
+        let mut book = book();
+        let is_over = |link: &&str| link.ends_with("over");
+        assert_eq!(book.begin_anew(ONE, is_over), None);
+        let made = permit(&mut book);
+        assert_eq!(book.begin_anew(ONE, is_over), None);
+        book.failed(made, Duration::ZERO, "refused".into(), true);
+        assert!(matches!(look(&mut book, 0), Look::Avoid { .. }));
+        assert_eq!(book.begin_anew(ONE, is_over), None);
+        let again = permit(&mut book);
+        assert_eq!(book.made(again, "link", None), Ok(()));
+        assert_eq!((book.begin_anew(ONE, is_over), look(&mut book, 0)), (None, Look::Use("link")));
+        book.forget(ONE);
+        let last = permit(&mut book);
+        assert_eq!(book.made(last, "link, over", None), Ok(()));
+        assert_eq!(book.begin_anew(ONE, is_over), Some("link, over"));
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub(crate) const LANE_VERSION: u16 = 1;
 /// because that has said so, or the pins that it does not know have ended.
 pub(crate) const FEATURE_KNOWN_PINS: u8 = 1 << 0;
 
+/// In a hello to attach: this process locks memory that outlives its owners (docs/safety.md, rule 26).
+pub(crate) const FEATURE_LOCKS: u8 = 1 << 2;
+
 /// In the reply to it: this owner takes an [`Op::Introduce`].
 pub(crate) const FEATURE_INTRODUCTIONS: u8 = 1 << 1;
 
@@ -136,6 +139,9 @@ pub(crate) struct HelloReply {
     pub uuid: SegmentUuid,
     /// What the owner knows besides. Zero from older ones, and ignored by older peers.
     pub features: u8,
+    /// How manieth owner of the memory this is, where it outlives them; else 0, as from older ones. A peer without
+    /// [`FEATURE_LOCKS`] is never told another number.
+    pub tenure: u32,
 }
 
 impl HelloReply {
@@ -149,6 +155,7 @@ impl HelloReply {
         put(&mut out, 16, self.bytes.to_le_bytes());
         put(&mut out, 24, self.uuid.0);
         put(&mut out, 40, self.epoch.id.to_le_bytes());
+        put(&mut out, 44, self.tenure.to_le_bytes());
         seal(&mut out);
         out
     }
@@ -164,6 +171,7 @@ impl HelloReply {
             bytes: u64::from_le_bytes(get(from, 16)),
             uuid: SegmentUuid(get(from, 24)),
             features: from[11],
+            tenure: u32::from_le_bytes(get(from, 44)),
         })
     }
 }
@@ -462,8 +470,15 @@ mod tests {
         }
         for status in STATUSES {
             let epoch = Epoch { number: 3, id: 1 << 31 | 9 };
-            let reply =
-                HelloReply { version: 1, status, epoch, bytes: 1 << 40, uuid: SegmentUuid([1; 16]), features: 2 };
+            let reply = HelloReply {
+                version: 1,
+                status,
+                epoch,
+                bytes: 1 << 40,
+                uuid: SegmentUuid([1; 16]),
+                features: 2,
+                tenure: 3,
+            };
             assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
             let reply = Reply { status, epoch: 3, sequence: 1, len: 2, detail: 3 };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
@@ -485,6 +500,7 @@ mod tests {
             bytes: 1,
             uuid: SegmentUuid([1; 16]),
             features: 2,
+            tenure: 0,
         };
         let (known, unknown) = (of(u32::MAX).encode(), of(0).encode());
         let differ: Vec<usize> = (0..HELLO_LEN - 4).filter(|at| known[*at] != unknown[*at]).collect();

@@ -98,7 +98,9 @@ impl Acceptor {
     pub(super) fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Acquire) {
             let overdue = self.callers.next_overdue().map(|(_, deadline)| deadline);
-            let soonest = overdue.into_iter().chain(self.shared.next_check()).chain(self.paused_until).min();
+            let looks = self.shared.next_look();
+            let soonest =
+                overdue.into_iter().chain(self.shared.next_check()).chain(self.paused_until).chain(looks).min();
             let timeout = soonest.map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
             match self.shared.readiness.wait::<AT_ONCE>(timeout) {
                 Ok(ready) => ready.for_each(|(number, flags)| self.attend(Of::numbered(number), flags)),
@@ -107,6 +109,7 @@ impl Acceptor {
                     std::thread::sleep(OUT_OF_DESCRIPTORS);
                 }
             }
+            self.shared.look_at_elders();
             self.shared.check_promises();
             self.keep_time(Instant::now());
         }
@@ -301,7 +304,8 @@ pub(super) fn refuse(mut stream: impl Write, hello: &Hello, status: Status) -> R
 }
 
 fn refusal(status: Status, uuid: SegmentUuid) -> [u8; HELLO_LEN] {
-    HelloReply { version: LANE_VERSION, status, epoch: Epoch::default(), bytes: 0, uuid, features: 0 }.encode()
+    HelloReply { version: LANE_VERSION, status, epoch: Epoch::default(), bytes: 0, uuid, features: 0, tenure: 0 }
+        .encode()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::local::Served;
 use crate::machine::Newcomer;
 use crate::protocol::attach_stream::AttachPipe;
 use crate::protocol::frames::{
-    FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Status,
+    FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, FEATURE_LOCKS, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Status,
 };
 use crate::readiness::{Readiness, Ready, Watch, words_and};
 
@@ -98,6 +98,11 @@ impl Shared {
         if state.owner.is_full() {
             return Err(Status::Overloaded);
         }
+        let tenure = state.owner.tenure(&hello.uuid);
+        if tenure != 0 && hello.features & FEATURE_LOCKS == 0 {
+            // The next owner could not tell that it is still there (docs/safety.md, rule 26).
+            return Err(Status::Version);
+        }
         let reply = HelloReply {
             version: LANE_VERSION,
             status: Status::Ok,
@@ -106,6 +111,7 @@ impl Shared {
             bytes: served.memory.bytes(),
             uuid: hello.uuid,
             features: FEATURE_INTRODUCTIONS,
+            tenure,
         };
         let knows_pins = hello.features & FEATURE_KNOWN_PINS != 0;
         let id = state.owner.attach(Newcomer { session: hello.session, uuid: hello.uuid, knows_pins });

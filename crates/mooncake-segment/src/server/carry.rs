@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(state.owner.take_epoch(Duration::ZERO, Epoch::numbered(1), &mut out), Ok(vec![]));
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         let uuid = memory.uuid();
-        state.owner.add(uuid, Arc::new(Served::new(memory, 1, 1, Arc::new(Waker::new().unwrap()))));
+        state.owner.add(uuid, Arc::new(Served::new(memory, 1, Epoch::numbered(1), Arc::new(Waker::new().unwrap()))));
         let id = state.owner.attach(Newcomer { session: 7, uuid, knows_pins: true });
         let (process, stream) = UnixStream::pair().unwrap();
         state.attached.insert(id, Attached::of_this_process(7, stream));

@@ -4,6 +4,7 @@ mod acceptor;
 mod attach;
 mod callers;
 mod carry;
+mod elders;
 mod fences;
 mod lanes;
 mod pending;
@@ -23,14 +24,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::SegmentMemory;
+use mooncake_memory::{SegmentMemory, TenureLocks};
 use mooncake_os::{forked, hex, random_bytes};
 use parking_lot::Mutex;
 
 use crate::epoch::Epoch;
 use crate::error::ServerError;
 use crate::local::{self, Served};
-use crate::machine::Owner;
+use crate::machine::{Owner, Tenure};
 use crate::readiness::Readiness;
 use crate::records::Records;
 use mooncake_os::{Waker, thread};
@@ -107,6 +108,8 @@ struct State {
     owner: Owner<Arc<Served>>,
     /// The processes of the owner's attachments, by the same numbers.
     attached: HashMap<u64, Attached>,
+    /// Of memory that outlives its owners.
+    locks: HashMap<SegmentUuid, TenureLocks>,
 }
 
 impl SegmentServer {
@@ -146,9 +149,43 @@ impl SegmentServer {
     pub fn add(&self, memory: Arc<SegmentMemory>, access_key: u64) {
         let waker = self.shared.waker.clone();
         let mut state = self.shared.state.lock();
-        let served = Arc::new(Served::new(memory, access_key, state.owner.epoch().number, waker));
+        let epoch = Epoch::numbered(state.owner.epoch().number);
+        let served = Arc::new(Served::new(memory, access_key, epoch, waker));
         local::announce(&served);
         state.owner.add(served.memory.uuid(), served);
+    }
+
+    /// Serves a segment whose memory outlives this process, as it may have outlived others: [`SegmentServer::add`] with
+    /// a [tenure](Tenure), which the memory's state has by now. Of the first one [`SegmentServer::mounted`] follows.
+    pub fn inherit(&self, memory: Arc<SegmentMemory>, access_key: u64, tenure: Tenure) -> std::io::Result<()> {
+        let (waker, locks) = (self.shared.waker.clone(), TenureLocks::of(memory.mapping())?);
+        let uuid = memory.uuid();
+        let mut state = self.shared.state.lock();
+        let epoch = match tenure.number {
+            // Fresh memory.
+            1 => Epoch::numbered(state.owner.epoch().number),
+            _ => tenure.taken,
+        };
+        let served = Arc::new(Served::new(memory, access_key, epoch, waker));
+        local::announce(&served);
+        state.owner.inherit(uuid, served, Tenure { taken: epoch, ..tenure });
+        state.locks.insert(uuid, locks);
+        drop(state);
+        // It looks at the locks from now on.
+        self.shared.waker.wake();
+        Ok(())
+    }
+
+    /// Latest epoch that it was asked to obey.
+    pub fn epoch(&self) -> Epoch {
+        self.shared.state.lock().owner.epoch()
+    }
+
+    /// Number of segments where a process may write, or has views, that an earlier owner of the memory let in: until
+    /// none does, nothing is placed there, or no later epoch is taken.
+    pub fn awaiting_elders(&self) -> usize {
+        let state = self.shared.state.lock();
+        state.locks.keys().filter(|uuid| state.owner.awaits_elders(uuid)).count()
     }
 
     /// Serves the records of a tier to peers that show its access key. It has a UUID like a segment.
@@ -184,6 +221,7 @@ impl SegmentServer {
         let mut out = Vec::new();
         let Some((served, over)) = state.owner.remove(&uuid, &mut out) else { return true };
         served.removed.store(true, Ordering::Release);
+        state.locks.remove(&uuid);
         // Their streams close.
         let later = state.carry_out(out);
         drop(state);

@@ -52,6 +52,7 @@ impl ServedTier {
             bytes: self.bytes,
             uuid: hello.uuid,
             features: 0,
+            tenure: 0,
         }
     }
 }

@@ -12,8 +12,9 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::{SegmentMemory, SegmentOptions};
+use mooncake_memory::{Expect, SegmentMemory, SegmentOptions};
 use mooncake_os::{Deadline, ProcessIdentity, boot_id};
+use mooncake_segment::machine::Tenure;
 use mooncake_segment::{
     Epoch, EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, SegmentAddress,
     SegmentServer, ServerEvents, ServerOptions,
@@ -89,6 +90,25 @@ impl Owner {
         let server = SegmentServer::start(options, Box::new(Report(sender))).unwrap();
         let memory = Arc::new(memory);
         server.add(memory.clone(), KEY);
+        Owner { server, memory, heard }
+    }
+
+    /// Of memory that outlives its owners: fresh, or with the descriptors of a former one's.
+    pub fn of_tenure(number: u32, taken: Epoch, former: Option<&SegmentMemory>) -> Owner {
+        let memory = match former {
+            None => SegmentMemory::create(MIB, SegmentOptions::default()).unwrap(),
+            Some(former) => {
+                let [data, control] =
+                    [former.data_fd(), former.control_fd()].map(|fd| fd.try_clone_to_owned().unwrap());
+                let expect = Expect { uuid: former.uuid(), bytes: former.bytes() };
+                SegmentMemory::adopt(data, control, expect, MIB).unwrap()
+            }
+        };
+        let (sender, heard) = channel();
+        let options = ServerOptions::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0, OWNER);
+        let server = SegmentServer::start(options, Box::new(Report(sender))).unwrap();
+        let memory = Arc::new(memory);
+        server.inherit(memory.clone(), KEY, Tenure { number, taken }).unwrap();
         Owner { server, memory, heard }
     }
 

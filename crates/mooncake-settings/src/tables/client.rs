@@ -87,4 +87,22 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "false",
         "keep a tier in the folder MOONCAKE_OFFLOAD_FILE_STORAGE_PATH (docs/tiers.md)",
     ),
+    Setting::supported(
+        "keep",
+        Type::Bool,
+        "false",
+        "the memory outlives this process: the next one of this node serves what it holds (docs/kept-memory.md)",
+    ),
+    Setting::supported(
+        "keep_ms",
+        Type::Whole(1, 24 * 3600 * 1000),
+        "60000",
+        "with --keep: how long the master waits for that next process, milliseconds",
+    ),
+    Setting::supported(
+        "keeper",
+        Type::Text,
+        "",
+        "with --keep: Unix socket of a mooncake keeper that holds the memory; empty: the service manager's store",
+    ),
 ];

@@ -4,6 +4,7 @@ pub(crate) mod client;
 pub mod engine;
 pub(crate) mod engine_tools;
 pub(crate) mod families;
+pub(crate) mod keeper;
 pub(crate) mod master;
 pub(crate) mod metadata_server;
 pub mod mooncake_config;

@@ -221,7 +221,8 @@ impl World {
     }
 
     fn hear_claim(&mut self, pid: u32, turn: u64) {
-        let claim = Claim { secret: SECRET, turn, segments: vec![(UUID, pid.to_le_bytes().to_vec())] };
+        let claim =
+            Claim { secret: SECRET, turn, segments: vec![(UUID, pid.to_le_bytes().to_vec())], lost: Vec::new() };
         let claimed = self.master.core.open_heir(self.master.now, spec_of(pid), &claim, &mut self.master.fx);
         let is_heard = self.dice.percent(80);
         match claimed {

@@ -14,8 +14,8 @@ use mooncake_mutant::mutant;
 use mooncake_segment::{Epoch, Fence};
 use mooncake_wire::Feature;
 use mooncake_wire::message::{
-    AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession, Populated, ProcessIdentity,
-    anchor_down, anchor_up, hello,
+    AnchorDown, AnchorUp, Beat, Claim, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession, Populated,
+    ProcessIdentity, anchor_down, anchor_up, hello,
 };
 
 use super::anchor_context::AnchorContext;
@@ -64,7 +64,15 @@ impl Identity {
     /// What the hello of a new session asks for.
     pub fn open(&self) -> hello::Role {
         let process = ProcessIdentity { mark: self.mark, ..self.process.clone() };
-        hello::Role::Open(OpenSession { host_name: self.name.clone(), process: Some(process) })
+        hello::Role::Open(OpenSession { host_name: self.name.clone(), process: Some(process), claim: None })
+    }
+
+    /// The same of a session that claims memory which this process holds.
+    pub fn claim(&self, claim: Claim) -> hello::Role {
+        match self.open() {
+            hello::Role::Open(open) => hello::Role::Open(OpenSession { claim: Some(claim), ..open }),
+            other => other,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! the background, given back, as [`crate::machine::owner`] and [`crate::machine::lending`] decide.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::ops::DerefMut;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::descriptors::{self, LENT};
 use crate::discovery::listen_address::Advertised;
 use crate::error::{Cause, StoreError};
+use crate::kept::KeptMemory;
 use crate::machine::lending::{self, LendingDriver};
 use crate::machine::owner::{Output, Owner, Pinned, SEGMENTS_MAX};
 use crate::machine::position::epoch_of;
@@ -30,8 +32,12 @@ use crate::segment_id::SegmentId;
 use crate::segments::owner_events::{tell_epoch_taken, tell_fenced};
 use crate::session::control::Control;
 
+mod kept;
 #[cfg(test)]
 mod tests;
+
+use kept::Keeping;
+pub(crate) use kept::{ClaimedMemory, endpoints};
 
 /// Populated before the first put can come, so that it finds room at once.
 const FIRST_STEP_BYTES: u64 = 4 << 20;
@@ -61,6 +67,9 @@ pub(crate) struct SegmentOwner {
     state: Mutex<Owner<Arc<LentMemory>>>,
     gone: Condvar,
     work: Sender<Work>,
+    /// Where its memory outlives this process.
+    kept: Option<Arc<KeptMemory>>,
+    keeping: Keeping,
 }
 
 /// The memory of one segment as it is now.
@@ -91,6 +100,8 @@ pub(crate) struct Ownership {
     pub name: String,
     pub advertised: Advertised,
     pub process: ProcessIdentity,
+    /// Where the memory is to outlive this process.
+    pub kept: Option<Arc<KeptMemory>>,
 }
 
 impl SegmentOwner {
@@ -107,11 +118,18 @@ impl SegmentOwner {
             state: Mutex::default(),
             gone: Condvar::new(),
             work,
+            kept: ownership.kept,
+            keeping: Keeping::default(),
         });
         let thread = std::thread::Builder::new().name("mooncake-owner".into());
         let inside = owner.clone();
-        thread::start(thread, move || inside.run(&queue))
-            .map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
+        let failed = |error: std::io::Error| Cause::Setup { what: "starting a thread", reason: error.to_string() };
+        thread::start(thread, move || inside.run(&queue)).map_err(failed)?;
+        if owner.kept.is_some() {
+            let thread = std::thread::Builder::new().name("mooncake-keep".into());
+            let inside = owner.clone();
+            thread::start(thread, move || inside.keep_memory()).map_err(failed)?;
+        }
         Ok(owner)
     }
 
@@ -134,13 +152,7 @@ impl SegmentOwner {
 
     fn endpoint(&self, access_key: u64, unix_socket: String) -> Endpoint {
         let towards_master = self.control.session().local_ip.unwrap_or(self.server.tcp_addr().ip());
-        Endpoint {
-            boot_id: self.process.boot_id.to_vec().into(),
-            unix_socket,
-            tcp: self.advertised.texts(towards_master),
-            access_key,
-            process: Some(wire_process(&self.process)),
-        }
+        endpoint(&self.process, &self.advertised, towards_master, (access_key, unix_socket))
     }
 
     // --------------------------------------------------------- for the tier
@@ -177,7 +189,12 @@ impl SegmentOwner {
     /// The segments that are held, for the hello with which the store comes back, each with the highest epoch that it
     /// has taken: not with one that is still waited for.
     pub fn list(&self) -> Vec<(SegmentUuid, u16)> {
-        self.state.lock().list(|uuid| self.server.taken(uuid))
+        let mut listed = self.state.lock().list(|uuid| self.server.taken(uuid));
+        if let Some(kept) = &self.kept {
+            // What it does not have in writing it does not say (docs/safety.md, rule 26).
+            listed.iter_mut().filter(|(uuid, taken)| kept.note_taken(*uuid, *taken).is_err()).for_each(|it| it.1 = 0);
+        }
+        listed
     }
 
     /// What has been populated since the last question.
@@ -259,7 +276,11 @@ impl SegmentOwner {
     /// Takes the segments out of the pool and gives their memory back; the larger
     /// part of that goes on in the background.
     pub fn close(&self) {
+        self.stop_keeping();
         ready(lending::close(self));
+        if let Some(kept) = &self.kept {
+            kept.forget_all();
+        }
         let _ = self.work.send(Work::End);
     }
 
@@ -298,6 +319,9 @@ impl SegmentOwner {
         match lent.memory.populate_step(step) {
             Ok(populated) => {
                 lent.populated.store(populated, Ordering::Release);
+                if let Some(kept) = &self.kept {
+                    kept.note_populated(lent.memory.uuid(), populated);
+                }
                 self.control.waker.wake();
                 populated < lent.memory.bytes()
             }
@@ -341,7 +365,10 @@ impl SegmentOwner {
             .populate_step(FIRST_STEP_BYTES)
             .map_err(|error| setup("filling the segment with memory")(error.to_string()))?;
         let access_key = random_key().map_err(|error| setup("making an access key")(error.to_string()))?;
-        self.server.add(memory.clone(), access_key);
+        match self.kept.as_ref().filter(|_| matches!(backing, Backing::Memory(_))) {
+            Some(kept) => self.serve_kept(kept, &memory, access_key)?,
+            None => self.server.add(memory.clone(), access_key),
+        }
         let session = self.control.session();
         // No process is to ask for memory that its owner alone may map (docs/safety.md, rule 21).
         let unix_socket = if memory.is_sealed() { self.server.unix_name().to_owned() } else { String::new() };
@@ -363,7 +390,25 @@ impl SegmentOwner {
         });
         let (uuid, bytes) = (lent.memory.uuid(), lent.memory.bytes());
         let mount = Mount { segment: Some(segment), populated: first };
-        ready(lending::mount(self, id, (uuid, lent), mount)).map(|id| (id, bytes))
+        let id = ready(lending::mount(self, id, (uuid, lent), mount))?;
+        self.look_after_kept();
+        Ok((id, bytes))
+    }
+}
+
+/// How peers reach what this process serves.
+fn endpoint(
+    process: &ProcessIdentity,
+    advertised: &Advertised,
+    towards_master: IpAddr,
+    (access_key, unix_socket): (u64, String),
+) -> Endpoint {
+    Endpoint {
+        boot_id: process.boot_id.to_vec().into(),
+        unix_socket,
+        tcp: advertised.texts(towards_master),
+        access_key,
+        process: Some(wire_process(process)),
     }
 }
 
@@ -417,6 +462,9 @@ impl LendingDriver for SegmentOwner {
             && let Err(error) = lent.memory.give_back(pinned)
         {
             tracing::warn!(name = self.name, %error, "memory not given back before its last user ends");
+        }
+        if let Some(kept) = &self.kept {
+            kept.forget(lent.memory.uuid());
         }
     }
 

@@ -22,7 +22,7 @@ fn alone() -> (Arc<Control>, Arc<SegmentOwner>) {
     let server = SegmentServer::start(options, Box::new(Reporter(OwnerEvents::new()))).unwrap();
     let process = ProcessIdentity::current().unwrap();
     let (name, advertised) = ("host:1".into(), Advertised::Addresses(Vec::new()));
-    let ownership = Ownership { server, huge_pages: false, name, advertised, process };
+    let ownership = Ownership { server, huge_pages: false, name, advertised, process, kept: None };
     (control.clone(), SegmentOwner::prepare(control, ownership).unwrap())
 }
 

@@ -2,8 +2,8 @@
 //! checked out per call, and the locks of the machines.
 
 use std::ops::DerefMut;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mooncake_os::{Deadline, Waker, forked};
@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use crate::connection_error::ConnectionError;
 use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, StoreError};
+use crate::kept::KeptMemory;
 use crate::machine::anchor_context::AnchorContext;
 use crate::machine::deaths::Deaths;
 use crate::machine::numbering::Numbering;
@@ -61,6 +62,8 @@ pub(crate) struct Control {
     pub replica_reports: Mutex<ReplicaReports>,
     /// Of readers of this store's memory.
     pub deaths: Mutex<Deaths>,
+    /// Where this store's own memory outlives its process.
+    pub kept: OnceLock<Arc<KeptMemory>>,
     /// None: nothing is counted.
     pub metrics: Option<Metrics>,
     interrupted: Option<InterruptHook>,
@@ -109,6 +112,7 @@ impl Control {
             orphans: Mutex::default(),
             replica_reports: Mutex::default(),
             deaths: Mutex::default(),
+            kept: OnceLock::new(),
             metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
             session: RwLock::new(Arc::new(session)),

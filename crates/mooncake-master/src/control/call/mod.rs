@@ -253,6 +253,7 @@ fn op_of(kind: RequestKind) -> Option<Op> {
         | RequestKind::TierMount
         | RequestKind::TierLeave
         | RequestKind::TierReclaim
+        | RequestKind::Keep
         | RequestKind::BadReplica
         | RequestKind::CloseSession
         | RequestKind::Ping

@@ -1,9 +1,9 @@
 //! Between the messages of the protocol and the types of the core.
 
 use mooncake_core::{
-    EndOutcome, Ended, Epoch, Extent, FileCounts, Found, FoundRef, OrdersAnswered, PinKind, Promoted, Push, PutConfig,
-    Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, StartOutcome, TierMount, TierMounted, TierProof,
-    TierSpec, TierView, Written,
+    Claim, EndOutcome, Ended, Epoch, Extent, FileCounts, Found, FoundRef, Keep, OrdersAnswered, PinKind, Promoted,
+    Push, PutConfig, Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, StartOutcome, TierMount, TierMounted,
+    TierProof, TierSpec, TierView, Written,
 };
 use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_wire::message::{self, anchor_down, reply};
@@ -14,6 +14,9 @@ pub const NAME_MAX: usize = 1024;
 
 /// Largest encoded endpoint, bytes.
 const ENDPOINT_MAX: usize = 8 << 10;
+
+/// Most segments that a claim names.
+const CLAIMED_MAX: usize = 512;
 
 /// Most replicas that a put may ask for.
 const REPLICAS_MAX: u32 = 64;
@@ -123,6 +126,30 @@ pub fn segment_spec(segment: Option<message::Segment>) -> Result<SegmentSpec, Ba
     Ok(SegmentSpec { uuid: uuid(&segment.uuid)?, name: segment.name, bytes: segment.bytes, endpoint })
 }
 
+/// What an heir shows for memory that it holds.
+pub fn claim(claim: message::Claim) -> Result<Claim, Bad> {
+    let count = claim.held.len() + claim.lost.len();
+    if count > CLAIMED_MAX {
+        return Err(format!("{count} segments claimed at a time, the limit is {CLAIMED_MAX}"));
+    }
+    let held = claim.held.into_iter().map(|held| {
+        let endpoint = held.endpoint.ok_or("a segment that is claimed has no endpoint")?;
+        Ok((uuid(&held.uuid)?, encoded(endpoint, "segment")?))
+    });
+    let segments = held.collect::<Result<_, Bad>>()?;
+    let lost = claim.lost.iter().map(|lost| uuid(lost)).collect::<Result<_, Bad>>()?;
+    Ok(Claim { secret: secret(&claim.secret)?, turn: claim.turn, segments, lost })
+}
+
+/// How long a session's memory outlives its process.
+pub fn keep(ask: &message::Keep) -> Result<Keep, Bad> {
+    Ok(Keep { ms: ask.ms, secret: secret(&ask.secret)?, turn: ask.turn })
+}
+
+fn secret(bytes: &[u8]) -> Result<[u8; 16], Bad> {
+    bytes.try_into().map_err(|_| format!("a secret has 16 bytes, not {}", bytes.len()))
+}
+
 fn encoded(endpoint: message::Endpoint, of: &str) -> Result<Vec<u8>, Bad> {
     let endpoint = endpoint.encode_to_vec();
     match endpoint.len() > ENDPOINT_MAX {
@@ -158,8 +185,7 @@ pub fn tier_uuid(bytes: &[u8]) -> Result<TierUuid, Bad> {
 pub fn tier_mount(ask: &mut message::TierMount) -> Result<TierMount, Bad> {
     let tier = ask.tier.take().ok_or("no tier named")?;
     let endpoint = encoded(tier.endpoint.ok_or("the tier has no endpoint")?, "tier")?;
-    let secret: [u8; 16] =
-        tier.secret[..].try_into().map_err(|_| format!("a tier's secret has 16 bytes, not {}", tier.secret.len()))?;
+    let secret = secret(&tier.secret)?;
     if tier.name.is_empty() || tier.name.len() > NAME_MAX {
         return Err(format!("a tier's name has 1 to {NAME_MAX} bytes, not {}", tier.name.len()));
     }
@@ -332,6 +358,8 @@ pub fn refusal(refused: &Refused) -> message::Refusal {
     let kind = match refused {
         // A wrong secret is a session of another log's life: for the client it is gone all the same.
         Refused::UnknownSession(_) | Refused::WrongSecret(_) => Kind::UnknownSession,
+        Refused::NotKept => Kind::NotKept,
+        Refused::OldClaim(..) => Kind::OldClaim,
         Refused::TooManyUnanswered(..) | Refused::TooManySessions(_) => Kind::Overloaded,
         _ => Kind::BadRequest,
     };

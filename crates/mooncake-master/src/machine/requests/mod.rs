@@ -7,8 +7,8 @@
 //! session.
 
 use mooncake_core::{
-    Absent, Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutStarted, Refused, RemoveOutcome, SegmentNo,
-    SegmentSpec, StartOutcome, TierMount, TierMounted, Time, Verdict,
+    Absent, Core, Effects, EndOutcome, Ended, Found, Keep, Origin, PutConfig, PutStarted, Refused, RemoveOutcome,
+    SegmentNo, SegmentSpec, StartOutcome, TierMount, TierMounted, Time, Verdict,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_wire::message::{self, Request, reply, request};
@@ -106,6 +106,8 @@ pub enum Command<'m> {
         /// All have been judged: what objects still have there, they have no more.
         last: bool,
     },
+    /// Has the session's memory outlive its process.
+    Keep(Keep),
     /// Ends the session.
     CloseSession,
 }
@@ -252,6 +254,7 @@ pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<ReadRequest<'
                 last: ask.last,
             })
         }
+        Body::Keep(ask) => ReadRequest::Command(Command::Keep(convert::keep(ask)?)),
         Body::CloseSession(_) => ReadRequest::Command(Command::CloseSession),
     })
 }
@@ -354,6 +357,7 @@ impl Command<'_> {
                     Err(refused) => Outcome::Refused(refused, records.len()),
                 }
             }
+            Command::Keep(keep) => done(1, core.keep(now, origin, keep, effects)),
             Command::CloseSession => match core.close_session(now, origin.session, effects) {
                 true => Outcome::Closed,
                 false => Outcome::Closes,

@@ -113,6 +113,14 @@ impl LanePool {
         Ok(address)
     }
 
+    /// Whether no owner takes lanes there any more, and none is left: it may be somewhere else by now. One that stands
+    /// still, or is crowded, is not.
+    pub(super) fn is_refused(&self) -> bool {
+        let state = self.state.lock();
+        let refused = state.failed.as_ref().is_some_and(|failure| !failure.crowded && !failure.timed_out);
+        refused && state.in_use == 0 && state.idle.is_empty()
+    }
+
     /// Closes the lanes that no call has used for a while.
     pub(super) fn close_idle(&self) {
         let over = self.state.lock().part_with_old();

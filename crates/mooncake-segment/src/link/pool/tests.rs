@@ -51,7 +51,7 @@ fn welcome(listener: &TcpListener) -> TcpStream {
 
 fn hello_reply() -> [u8; HELLO_LEN] {
     let (epoch, uuid) = (Epoch::default(), SegmentUuid([7; 16]));
-    HelloReply { version: 1, status: Status::Ok, epoch, bytes: 4096, uuid, features: 0 }.encode()
+    HelloReply { version: 1, status: Status::Ok, epoch, bytes: 4096, uuid, features: 0, tenure: 0 }.encode()
 }
 
 fn soon() -> Deadline<'static> {
@@ -206,7 +206,7 @@ fn turn_away(listener: &TcpListener) {
     let (mut stream, _) = listener.accept().unwrap();
     stream.read_exact(&mut [0; HELLO_LEN]).unwrap();
     let (epoch, uuid) = (Epoch::default(), SegmentUuid([7; 16]));
-    let reply = HelloReply { version: 1, status: Status::Overloaded, epoch, bytes: 0, uuid, features: 0 };
+    let reply = HelloReply { version: 1, status: Status::Overloaded, epoch, bytes: 0, uuid, features: 0, tenure: 0 };
     stream.write_all(&reply.encode()).unwrap();
 }
 

@@ -3,17 +3,17 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use mooncake_ids::{Rid, SegmentUuid};
-use mooncake_memory::{CopyError, Expect, Mapping, Presence};
+use mooncake_memory::{CopyError, Expect, Mapping, Presence, TenureLock, TenureUse};
 use mooncake_net::{connect_abstract, receive_with_fds};
 use mooncake_os::{
     Deadline, Guarded, ProcessIdentity, forked, has_exited, is_short_of_descriptors, peer_credentials, peer_pidfd,
 };
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
@@ -36,7 +36,8 @@ pub(super) struct Attachment {
     owner: Option<ProcessIdentity>,
     /// Taken out at the end: without the last of both mappings there is no `Detached`.
     readable: Option<Arc<Mapping>>,
-    writable: OnceLock<Arc<Mapping>>,
+    writable: RwLock<Option<Arc<Mapping>>>,
+    locks: Locks,
     gate: Arc<Gate>,
     pidfd: Arc<Guarded<OwnedFd>>,
     stream: Arc<Guarded<UnixStream>>,
@@ -52,6 +53,16 @@ pub(super) struct Attachment {
     give_back_thread: Arc<GiveBackThread>,
 }
 
+/// Of memory that outlives its owner (docs/safety.md, rule 26): for its heir these say that this process is there.
+#[derive(Default)]
+struct Locks {
+    /// Of the owner that let this process in; 0: the memory ends with its owner, and is not locked.
+    tenure: u32,
+    /// Held as long as anything is mapped.
+    _views: Option<TenureLock>,
+    writes: Mutex<Option<TenureLock>>,
+}
+
 struct Talk {
     pipe: AttachPipe,
     peer: Peer,
@@ -60,13 +71,13 @@ struct Talk {
 /// The gate of this process's writes, and the mapping that they go through.
 struct OwnWrites<'a> {
     gate: &'a Gate,
-    writable: Option<&'a Mapping>,
+    writable: Option<Arc<Mapping>>,
 }
 
 // Without a writable mapping nothing is under way.
 impl Writes for OwnWrites<'_> {
     fn fence(&self, rid: Rid, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
-        self.writable.map_or(Ok(Vec::new()), |mapping| self.gate.fence(mapping, rid, offset, len))
+        self.writable.as_ref().map_or(Ok(Vec::new()), |mapping| self.gate.fence(mapping, rid, offset, len))
     }
 
     fn raise_epoch(&self, epoch: u16) -> Vec<u64> {
@@ -144,6 +155,10 @@ impl Attachment {
         let expect = Expect { uuid: address.uuid, bytes: address.bytes };
         let readable = Arc::new(Mapping::map(data, control, expect, false).map_err(|e| e.to_string())?);
         stream.set_nonblocking(true).map_err(|e| e.to_string())?;
+        let (locks, peer) = Locks::begin(&readable, reply.tenure, reply.epoch)?;
+        if let Some(question) = peer.view_question() {
+            pipe.send(&question).map_err(NoSharedMemory::socket("its Unix socket"))?;
+        }
 
         let (id, teller) = (watcher.next_id(), watcher.clone());
         let attachment = Arc::new(Attachment {
@@ -153,10 +168,11 @@ impl Attachment {
             owner: address.process,
             presence: Presence::announce(&readable).map_err(NoSharedMemory::socket("its memory cannot be locked"))?,
             readable: Some(readable),
-            writable: OnceLock::new(),
+            writable: RwLock::default(),
+            locks,
             gate: Gate::new(reply.epoch.number, Box::new(move || teller.look_at(id))),
             pidfd: Arc::new(Guarded::new(pidfd)),
-            talk: Mutex::new(Talk { pipe, peer: Peer::new(reply.epoch) }),
+            talk: Mutex::new(Talk { pipe, peer }),
             stream,
             answered: Condvar::new(),
             remains: Mutex::default(),
@@ -216,9 +232,9 @@ impl Attachment {
 
     /// The mapping for writes. Made at the first one, with the owner's consent:
     /// from then on the owner waits for this process when it fences.
-    pub(super) fn writable(&self, deadline: &Deadline<'_>) -> Result<&Arc<Mapping>, TransferError> {
-        if let Some(mapping) = self.writable.get() {
-            return if self.is_over() { Err(self.gone()) } else { Ok(mapping) };
+    pub(super) fn writable(&self, deadline: &Deadline<'_>) -> Result<Arc<Mapping>, TransferError> {
+        if let Some(mapping) = &*self.writable.read() {
+            return if self.is_over() { Err(self.gone()) } else { Ok(mapping.clone()) };
         }
         let started = Instant::now();
         let mut talk = self.talk.lock();
@@ -229,6 +245,7 @@ impl Attachment {
             match talk.peer.write_permission() {
                 WritePermission::Granted => break,
                 WritePermission::Ask(question) => {
+                    self.lock_for_writes()?;
                     talk.pipe.send(&question).map_err(|source| self.broken(source))?;
                     talk.peer.has_asked();
                     if talk.pipe.is_waiting() {
@@ -250,12 +267,28 @@ impl Attachment {
             }
             self.answered.wait_for(&mut talk, deadline.slice());
         }
-        if let Some(mapping) = self.writable.get() {
-            return Ok(mapping);
+        // Under the same lock as `part`: behind that nothing is mapped to be written any more.
+        let mut writable = self.writable.write();
+        if self.is_over() {
+            return Err(self.gone());
+        }
+        if let Some(mapping) = &*writable {
+            return Ok(mapping.clone());
         }
         let mapping = self.readable().remap(true);
         let mapping = mapping.map_err(|source| TransferError::Map { segment: self.segment.to_string(), source })?;
-        Ok(self.writable.get_or_init(|| Arc::new(mapping)))
+        Ok(writable.insert(Arc::new(mapping)).clone())
+    }
+
+    /// Before the owner is asked: its heir is to know of it from then on.
+    fn lock_for_writes(&self) -> Result<(), TransferError> {
+        let Locks { tenure, writes, .. } = &self.locks;
+        let mut lock = writes.lock();
+        if *tenure != 0 && lock.is_none() {
+            let taken = TenureLock::take(self.readable(), TenureUse::Writes, *tenure);
+            *lock = Some(taken.map_err(|source| self.broken(source))?);
+        }
+        Ok(())
     }
 
     fn broken(&self, source: io::Error) -> TransferError {
@@ -313,7 +346,26 @@ impl Attachment {
     }
 
     fn own_writes(&self) -> OwnWrites<'_> {
-        OwnWrites { gate: &self.gate, writable: self.writable.get().map(|mapping| &**mapping) }
+        OwnWrites { gate: &self.gate, writable: self.writable.read().clone() }
+    }
+
+    /// Memory that outlives its owner is written no more once that has ended, or has hung up: an heir may have it. When
+    /// the last write has ended it is mapped to be written no more, and then its lock is given up (docs/safety.md,
+    /// rule 26). To be called again when a write has ended.
+    pub(super) fn part(&self) {
+        if self.locks.tenure == 0 || !self.is_over() {
+            return;
+        }
+        let writing = self.gate.close();
+        let has_left = {
+            let mut talk = self.talk.lock();
+            talk.peer.leave(writing);
+            talk.peer.has_left(&self.own_writes())
+        };
+        if has_left {
+            drop(self.writable.write().take());
+            drop(self.locks.writes.lock().take());
+        }
     }
 
     pub(super) fn wants_room(&self) -> bool {
@@ -395,8 +447,10 @@ impl Drop for Attachment {
             return;
         }
         self.watcher.unwatch(self.id);
-        let (readable, writable) = (unmap(self.readable.take()), unmap(self.writable.take()));
+        let (readable, writable) = (unmap(self.readable.take()), unmap(self.writable.get_mut().take()));
         if !readable || !writable {
+            // They say so to an heir as well.
+            std::mem::forget(std::mem::take(&mut self.locks));
             tracing::error!(
                 peer = &*self.segment,
                 "a peer's memory is still mapped; its owner waits for the end of this process"
@@ -408,6 +462,18 @@ impl Drop for Attachment {
             let empty = AttachPipe::new(self.stream.clone());
             self.watcher.flush(self.id, std::mem::replace(&mut self.talk.get_mut().pipe, empty));
         }
+    }
+}
+
+impl Locks {
+    /// Of a process that was just let in. Nothing is written, and no view made, before the owner has heard of them.
+    fn begin(readable: &Mapping, tenure: u32, obeyed: Epoch) -> Result<(Locks, Peer), NoSharedMemory> {
+        if tenure == 0 {
+            return Ok((Locks::default(), Peer::new(obeyed)));
+        }
+        let views = TenureLock::take(readable, TenureUse::Views, tenure)
+            .map_err(NoSharedMemory::socket("its memory cannot be locked"))?;
+        Ok((Locks { tenure, _views: Some(views), writes: Mutex::default() }, Peer::of_tenure(obeyed, tenure)))
     }
 }
 

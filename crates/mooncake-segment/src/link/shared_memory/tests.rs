@@ -113,6 +113,7 @@ impl Scripted {
             bytes: self.address.bytes,
             uuid: self.address.uuid,
             features: 0,
+            tenure: 0,
         }
     }
 
@@ -289,7 +290,7 @@ fn an_owner_hears_detached_of_what_is_unmapped_and_of_nothing_else() {
     let write = |attachment: &Arc<Attachment>| {
         let heard = attachment.talk.lock().peer.heard(&Frame::plain(Op::Upgraded, 1), &attachment.own_writes());
         assert_eq!(heard, Heard::Granted);
-        kept = Some(attachment.writable(&soon()).unwrap().clone());
+        kept = Some(attachment.writable(&soon()).unwrap());
     };
     assert_eq!(last_words(false, write), [], "it is still mapped");
     drop(kept);

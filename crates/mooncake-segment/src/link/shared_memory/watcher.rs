@@ -187,6 +187,7 @@ impl Watcher {
         if ended && attachment.owner_ended() {
             self.events.owner_gone(attachment.uuid(), attachment.owner());
         }
+        attachment.part();
         let (hung_up, wants_room) = (attachment.has_hung_up(), attachment.wants_room());
         if let Some(watched) = self.state.lock().watched.get_mut(&id) {
             // Both stay ready from then on, and would wake the thread for ever.

@@ -18,7 +18,15 @@ const BYTES: u64 = 64 << 20;
 const RID: Rid = Rid::new(1, 1);
 
 fn welcome() -> HelloReply {
-    HelloReply { version: 1, status: Status::Ok, epoch: Epoch::default(), bytes: BYTES, uuid: UUID, features: 0 }
+    HelloReply {
+        version: 1,
+        status: Status::Ok,
+        epoch: Epoch::default(),
+        bytes: BYTES,
+        uuid: UUID,
+        features: 0,
+        tenure: 0,
+    }
 }
 
 /// A lane, and the owner's end of it: the owner answers the hello with this, and then does as it is told.

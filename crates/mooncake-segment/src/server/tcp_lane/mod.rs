@@ -98,6 +98,7 @@ pub(super) fn open(
         bytes: served.memory.bytes(),
         uuid: served.memory.uuid(),
         features: 0,
+        tenure: 0,
     };
     // A fresh connection has room for it: less means that it is dead.
     let welcome = |lane: &Lane| matches!(send(lane.fd(), &reply.encode(), false), Ok(HELLO_LEN));
