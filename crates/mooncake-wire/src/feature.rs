@@ -30,11 +30,15 @@ pub enum Feature {
     ClearReplicas = 9,
     /// Tiers behind the memory.
     Tiers = 10,
+    /// Tiers that earlier processes have left, beside a store's own.
+    Adoption = 12,
+    /// Tiers on file systems that sessions share.
+    SharedTiers = 13,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 11] = [
+    pub const ALL: [Feature; 13] = [
         Feature::Replace,
         Feature::Groups,
         Feature::Describe,
@@ -46,6 +50,8 @@ impl Feature {
         Feature::EpochIds,
         Feature::ClearReplicas,
         Feature::Tiers,
+        Feature::Adoption,
+        Feature::SharedTiers,
     ];
 
     /// Its bit.
@@ -67,6 +73,8 @@ impl Feature {
             Feature::EpochIds => "ids of epochs",
             Feature::ClearReplicas => "replicas that are dropped by request (batch_replica_clear)",
             Feature::Tiers => "tiers of storage behind the memory",
+            Feature::Adoption => "tiers of earlier processes beside a store's own",
+            Feature::SharedTiers => "tiers on a file system that clients share",
         }
     }
 
@@ -88,6 +96,8 @@ impl Feature {
             Body::Describe(_) => Feature::Describe,
             Body::RemoveByRegex(_) => Feature::RemoveByRegex,
             Body::ClearReplicas(_) => Feature::ClearReplicas,
+            Body::TierMount(ask) if !ask.file_system.is_empty() => Feature::SharedTiers,
+            Body::TierMount(ask) if ask.adopted => Feature::Adoption,
             Body::TierMount(_) | Body::TierLeave(_) | Body::TierReclaim(_) => Feature::Tiers,
             _ => return None,
         };
@@ -113,8 +123,8 @@ mod tests {
 
     #[test]
     fn bits_are_what_they_were_when_they_were_first_sent() {
-        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]);
-        assert_eq!(FEATURES, 2047);
+        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 8192]);
+        assert_eq!(FEATURES, 2047 + 4096 + 8192);
     }
 
     #[test]

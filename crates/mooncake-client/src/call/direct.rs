@@ -74,7 +74,8 @@ impl Inner {
                     }
                 })
                 .collect();
-            let ended = self.shared.links.direct().read(&address, &mut reads, &deadline);
+            let file_system = self.shared.directory.file_system(&address);
+            let ended = self.shared.links.direct().read(&address, file_system, &mut reads, &deadline);
             drop(reads);
             for ((_, one), ended) in objects.iter().zip(ended) {
                 tried[one.nth] = ended;

@@ -1,11 +1,11 @@
 //! Where segments are: the numbers of placements, resolved once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_ids::Rid;
+use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid};
 use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{Replica, Segment, Segments, reply, request};
 use parking_lot::{Mutex, RwLock};
@@ -25,6 +25,8 @@ pub(crate) struct Directory {
     asked_anew: Mutex<BTreeMap<u32, Instant>>,
     /// A tier was met, ever.
     has_tiers: AtomicBool,
+    /// Of tiers that were met, the file systems that clients share.
+    file_systems: RwLock<HashMap<SegmentUuid, FileSystemUuid>>,
 }
 
 /// Between two questions where a tier is that does not answer.
@@ -65,6 +67,12 @@ impl Directory {
         let body = request::Body::Segments(Segments { numbers: missing });
         let reply = control.query(WHAT, body, control.lookup_timeout)?;
         let reply::Body::Segments(found) = reply.body else { return Err(control.confused(WHAT)) };
+        for segment in &found.segments {
+            let uuid = SegmentUuid::try_from(&segment.uuid[..]);
+            if let (Ok(uuid), Ok(on)) = (uuid, FileSystemUuid::try_from(&segment.file_system[..])) {
+                self.file_systems.write().insert(uuid, on);
+            }
+        }
         let found = found.segments.into_iter();
         let segments = found.filter_map(|segment| Some((segment.number, Arc::new(address(segment)?))));
         let segments: Vec<_> = segments.collect();
@@ -78,6 +86,11 @@ impl Directory {
         let each = if control.maps_memory { MAPPED } else { REACHED };
         descriptors::warn_if_too_few(count, "segments of this pool", each);
         Ok(())
+    }
+
+    /// On which of the file systems that clients share a tier lies, if it does on one.
+    pub fn file_system(&self, tier: &SegmentAddress) -> Option<FileSystemUuid> {
+        self.file_systems.read().get(&tier.uuid).copied()
     }
 
     /// Whether this store has met any tier: without one, nothing is to be looked for there.

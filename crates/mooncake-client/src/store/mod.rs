@@ -88,6 +88,7 @@ impl Store {
         let identity = opening::identity(&name, &process, mark);
         let (opened, session) = opening::open_first(&masters, &identity, &process, &interrupted)?;
 
+        let storage = opened.reply.storage.clone();
         let control =
             Control::new(&options, masters, session, opened.position()).map_err(setup("making an eventfd"))?;
         let control = Arc::new(control);
@@ -114,6 +115,9 @@ impl Store {
         }
         for tier in &inner.settings.tiers {
             inner.start_tier(tier)?;
+        }
+        if let Some(storage) = storage {
+            inner.share(&storage);
         }
         let inner = Arc::new(inner);
         if let Some(every) = inner.settings.metric_interval.filter(|_| inner.settings.metrics) {
