@@ -97,11 +97,12 @@ impl Inner {
         self.shared.tiers.start(options, Surroundings { control, owner, segments: self.shared.clone() })
     }
 
-    /// Has this store read what others write on a file system that the master names, and write there what lies in its own
-    /// memory. Where it is not here, or is of no use, a line says so, and the store works without.
+    /// Has this store read what others write on a file system that the master names, and write there what lies in its
+    /// own memory. Where it is not here, or is of no use, a line says so, and the store works without.
     pub(crate) fn share(&self, storage: &SharedStorage) {
         let works_without = |reason: &dyn std::fmt::Display| {
-            tracing::warn!(%reason, "no part of the file system that clients share (root_fs_dir): this store works without");
+            tracing::warn!(%reason, "no part of the file system that clients share (root_fs_dir): this store works \
+                 without");
         };
         let options = match shared::find(storage) {
             Ok(options) => options,
@@ -114,7 +115,8 @@ impl Inner {
             match self.start_tier(&options) {
                 Ok(()) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "nothing is written to the file system that clients share (root_fs_dir): this store reads there");
+                    let what = "nothing is written to the file system that clients share (root_fs_dir)";
+                    tracing::warn!(%error, what, "this store reads there");
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! A master's core and log, an owner with its memory and its tier, on a disk that fails as disks do; each of them is
-//! killed, cut off or loses power. Owners take folders over, or make new ones and adopt those that are left; an operator
-//! forgets tiers. Always: a read gives the value that was committed last under its key, or is a miss;
+//! killed, cut off or loses power. Owners take folders over, or make new ones and adopt those that are left; an
+//! operator forgets tiers. Always: a read gives the value that was committed last under its key, or is a miss;
 //! what was removed is not there; where no disk failed, what the log has on a tier is read from it.
 
 use std::collections::VecDeque;

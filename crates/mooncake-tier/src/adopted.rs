@@ -1,5 +1,5 @@
-//! A tier that an earlier process has left, and that an owner has beside its own: it is read, and given up first. Nothing
-//! is appended to it.
+//! A tier that an earlier process has left, and that an owner has beside its own: it is read, and given up first.
+//! Nothing is appended to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -414,7 +414,7 @@ impl<M: Medium> TierOwner<M> {
         for file in files.iter().copied().map(FileNumber) {
             let Some(adopted) = self.adopted_mut(tier) else { return };
             if let Err(error) = adopted.retire(file) {
-                tracing::warn!(%tier, file = file.0, %error, "a file that nothing needs cannot be removed from the tier");
+                tracing::warn!(%tier, file = file.0, %error, "a file that nothing needs cannot be removed");
                 self.put_off();
                 continue;
             }

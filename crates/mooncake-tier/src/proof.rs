@@ -1,5 +1,5 @@
-//! What a folder proves when its tier is mounted: which files are there, and which records of those that a loss of power
-//! or a failing disk may have damaged are whole.
+//! What a folder proves when its tier is mounted: which files are there, and which records of those that a loss of
+//! power or a failing disk may have damaged are whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -44,7 +44,8 @@ pub(crate) struct Proving<'a, M: Medium> {
 }
 
 impl<M: Medium> Proving<'_, M> {
-    /// Of these files with their bytes. `busy` are those that may have more records later. None if the disk had no time.
+    /// Of these files with their bytes. `busy` are those that may have more records later. None if the disk had no
+    /// time.
     pub fn prove(
         self,
         files: &[(FileNumber, u64)],

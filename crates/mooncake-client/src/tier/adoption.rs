@@ -1,5 +1,5 @@
-//! Folders that earlier processes have left below the path. This store has them beside its own, so that what they have is
-//! read again; it appends nothing to them, and gives them up first.
+//! Folders that earlier processes have left below the path. This store has them beside its own, so that what they have
+//! is read again; it appends nothing to them, and gives them up first.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -699,8 +699,8 @@ impl Driver<'_> {
     }
 }
 
-/// Leaves a tier, which has no file any more if it `is_empty`; false if the master does not know yet. By the end of this
-/// session it learns it, too.
+/// Leaves a tier, which has no file any more if it `is_empty`; false if the master does not know yet. By the end of
+/// this session it learns it, too.
 fn leave(control: &Arc<Control>, uuid: TierUuid, is_empty: bool) -> bool {
     let leave = request::Body::TierLeave(TierLeave { uuid: uuid.0.to_vec().into(), empty: is_empty });
     let left = control.finish("leaving the tier", leave, control.lookup_timeout);

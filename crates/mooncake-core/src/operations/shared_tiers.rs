@@ -1,5 +1,5 @@
-//! Tiers on file systems that several sessions have: read by each of them, though the writer is gone, and adopted by one
-//! that writes a tier there itself.
+//! Tiers on file systems that several sessions have: read by each of them, though the writer is gone, and adopted by
+//! one that writes a tier there itself.
 
 use crate::core::Core;
 use crate::effect::{Effects, Push};
@@ -47,7 +47,8 @@ impl Core {
         }
     }
 
-    /// Tells writers how many they are, by which they divide the room, and one of them of each tier whose writer is gone.
+    /// Tells writers how many they are, by which they divide the room, and one of them of each tier whose writer is
+    /// gone.
     pub(crate) fn look_after_shared(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         if self.tiers.is_empty() {
             return;

@@ -2,8 +2,8 @@
 //! have been asked to write.
 //!
 //! *Live*: its session is there and has mounted it. *Checking*: mounted, while places that its folder no longer proves
-//! are dropped. *Hidden*: its session is away or over, or has left it. *Left*: the same, and there are sessions that have
-//! its file system and read it by themselves. *Gone*: no entry any more.
+//! are dropped. *Hidden*: its session is away or over, or has left it. *Left*: the same, and there are sessions that
+//! have its file system and read it by themselves. *Gone*: no entry any more.
 //!
 //! States: `docs/safety.md`, table of the tier.
 
