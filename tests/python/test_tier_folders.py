@@ -267,3 +267,75 @@ def test_a_folder_that_no_log_knows_goes_after_an_hour_where_its_room_is_needed(
     assert len(uuids(folder)) == 3, "the next process takes its own again, and not what is forgotten"
     look_again(2)
     wait_for("the folder to be deleted", lambda: not unknown.exists())
+
+
+def left_by_one_of_two(with_folders, keys, **env: str):
+    """Two nodes with one path, one of which has ended. All keys had a replica on a tier: the pool, its folder, and the
+    tier that is left."""
+    pool, folder = with_folders(nodes=2, MOONCAKE_OFFLOAD_ADOPT_SECONDS="2", **env)
+    store = pool.store()
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    before = {one["uuid"]: one for one in listed(pool)}
+    pool.nodes[1].kill()
+    wait_for("a tier to be hidden", lambda: "HIDDEN" in {one["state"] for one in listed(pool)})
+    [left] = [one["uuid"] for one in listed(pool) if one["state"] == "HIDDEN"]
+    assert before[left]["records"] > 0
+    return pool, folder, left
+
+
+def adopted(pool) -> list[str]:
+    return [one["uuid"] for one in listed(pool) if one["adopted"] and one["state"] == "LIVE"]
+
+
+def test_what_a_process_has_left_is_read_again_by_another_store_of_its_path(with_folders):
+    keys = [f"k{number}" for number in range(120)]
+    pool, folder, left = left_by_one_of_two(with_folders, keys)
+    store = pool.store()
+    wait_for("the folder to be adopted", lambda: adopted(pool) == [left])
+    assert pool.metric("mooncake_tiers_adopted") == 1
+    assert " adopted " in tier(pool, "list").stdout
+    assert versions(store, keys) == [0] * len(keys)
+    # By its files, and by a lane.
+    far = pool.process(env={"MC_SHM": "0"})
+    assert far.call("get_batch", keys[:60]) == [value(key, MIB) for key in keys[:60]]
+    # What is removed stays so, whoever has the folder next.
+    assert store.remove(keys[0], True) == 0
+    pool.master.kill()
+    pool.master.start()
+    wait_for("the folder to be adopted", lambda: adopted(pool) == [left])
+    wait_read(store, keys[1:])
+    assert versions(store, keys) == [-1, *[0] * (len(keys) - 1)]
+    assert {path.name.removeprefix("mooncake-") for path in folder.glob("mooncake-*")} == {
+        one["uuid"] for one in listed(pool)
+    }
+    # Its adopter leaves it as any tier: the next one has it.
+    assert pool.nodes[0].terminate() == 0
+    assert {one["state"] for one in listed(pool)} == {"HIDDEN"}
+    pool.nodes[0].start()
+    pool.nodes[1].start()
+    wait_for("both to be taken", lambda: pool.metric("mooncake_tiers_live") == 2 and adopted(pool) == [])
+    wait_read(store, keys[1:])
+
+
+def test_a_folder_that_is_adopted_goes_first_where_room_is_short_and_nothing_of_it_is_left(with_folders):
+    limit = 320 * MIB
+    keys = [f"k{number}" for number in range(120)]
+    pool, folder, left = left_by_one_of_two(with_folders, keys, MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES=str(limit))
+    store = pool.store()
+    wait_for("the folder to be adopted", lambda: adopted(pool) == [left])
+    own = next(one["uuid"] for one in listed(pool) if one["uuid"] != left)
+    path = folder / f"mooncake-{left}"
+    first = {file.name for file in files(folder) if file.parent.name.endswith(own)}
+    more = [f"new{number}" for number in range(400)]
+    for start in range(0, len(more), 20):
+        put_all(store, more[start : start + 20], MIB)
+        if path.exists():
+            kept = {file.name for file in files(folder) if file.parent.name.endswith(own)}
+            assert first <= kept or not list(path.glob("*.records")), "the own files stay while the others are there"
+        assert size_of(folder) <= limit
+    wait_for("the folder to be deleted", lambda: not path.exists())
+    wait_for("the tier to be forgotten", lambda: [one["uuid"] for one in listed(pool)] == [own])
+    read = versions(store, more)
+    assert None not in read
+    assert read[-60:] == [0] * 60

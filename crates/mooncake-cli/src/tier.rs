@@ -108,7 +108,10 @@ fn table(tiers: &[Value]) -> String {
         format!("{:<32} {:<8} {:>9} {:>10} {:>10} {:>4} OWNER\n", "UUID", "STATE", "OBJECTS", "BYTES", "OF", "USED");
     for tier in tiers {
         let [text, owner] = ["uuid", "owner"].map(|name| tier[name].as_str().unwrap_or("?"));
-        let state = tier["state"].as_str().unwrap_or("?").to_lowercase();
+        let state = match (tier["state"].as_str(), tier["adopted"].as_bool()) {
+            (Some("LIVE"), Some(true)) => "adopted".to_owned(),
+            (state, _) => state.unwrap_or("?").to_lowercase(),
+        };
         let [records, used, capacity] =
             ["records", "object_bytes", "capacity_bytes"].map(|name| tier[name].as_u64().unwrap_or(0));
         let share = 100.0 * used as f64 / capacity.max(1) as f64;

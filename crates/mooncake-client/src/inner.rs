@@ -9,6 +9,7 @@ use mooncake_memory::Registry;
 use mooncake_net::split_host_port;
 use mooncake_os::{Deadline, Guarded, forked};
 use mooncake_segment::RATE_MIN;
+use mooncake_wire::message::SharedStorage;
 use parking_lot::Mutex;
 
 use crate::anchor::StoreContext;
@@ -16,13 +17,13 @@ use crate::error::{Cause, StoreError};
 use crate::machine::get_session::GetSessions;
 use crate::machine::numbering::Numbering;
 use crate::metrics::{Metrics, Timer};
-use crate::options::{StoreOptions, TierOptions};
+use crate::options::{SharedTier, StoreOptions, TierOptions};
 use crate::segment_id::SegmentId;
 use crate::segments::directory::MetSegments;
 use crate::segments::owner::{Backing, Ownership, SegmentOwner};
 use crate::segments::owner_events::OwnerEvents;
 use crate::segments::server::serve;
-use crate::tier::Surroundings;
+use crate::tier::{Surroundings, shared};
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -95,6 +96,34 @@ impl Inner {
     pub(crate) fn start_tier(&self, options: &TierOptions) -> Result<(), StoreError> {
         let (control, owner) = (self.shared.control.clone(), self.owner()?);
         self.shared.tiers.start(options, Surroundings { control, owner, segments: self.shared.clone() })
+    }
+
+    /// Has this store read what others write on a file system that the master names, and write there what lies in its
+    /// own memory. Where it is not here, or is of no use, a line says so, and the store works without.
+    pub(crate) fn share(&self, storage: &SharedStorage) {
+        let works_without = |reason: &dyn std::fmt::Display| {
+            tracing::warn!(%reason, "no part of the file system that clients share (root_fs_dir): this store works \
+                 without");
+        };
+        let options = match shared::find(storage) {
+            Ok(options) => options,
+            Err(error) => return works_without(&error),
+        };
+        let Some(SharedTier { file_system, .. }) = options.shared else { return };
+        self.shared.links.direct().shares(file_system, options.path.clone());
+        // Without memory of its own it has nothing to write.
+        if self.shared.owner.get().is_some() {
+            match self.start_tier(&options) {
+                Ok(()) => return,
+                Err(error) => {
+                    let what = "nothing is written to the file system that clients share (root_fs_dir)";
+                    tracing::warn!(%error, what, "this store reads there");
+                }
+            }
+        }
+        if let Err(error) = self.shared.tiers.announce(file_system, self.shared.control.clone()) {
+            works_without(&error);
+        }
     }
 
     pub(crate) fn timer(&self) -> Option<Timer<'_>> {

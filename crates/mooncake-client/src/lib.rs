@@ -86,7 +86,7 @@ pub use machine::put::PutOutcome;
 pub use metrics::reference_page as metrics_page;
 pub use mooncake_memory::{Destination, ForeignRange, Registry, RunsOut, Source};
 pub use mooncake_segment::{LinkReport, Path};
-pub use options::{InterruptHook, PinKind, PutOptions, StoreOptions, TierOptions};
+pub use options::{InterruptHook, PinKind, PutOptions, SharedTier, StoreOptions, TierOptions};
 pub use segment_id::SegmentId;
 pub use size::{SizeError, parse_size};
 pub use store::{Health, Store};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_ids::FileSystemUuid;
 use mooncake_settings::environment::{is_on, parsed, switch, variable};
 
 use crate::error::{Cause, StoreError};
@@ -79,6 +80,19 @@ pub struct TierOptions {
     pub cluster_id: String,
     /// Time for what memory has and the tier has not to come to the disk when the store closes.
     pub close_limit: Duration,
+    /// A folder below the path that no process has had for so long is read by this store, and given up first.
+    pub adopt_after: Duration,
+    /// The path is on a file system that clients share; none: it is this host's.
+    pub shared: Option<SharedTier>,
+}
+
+/// What is known of a file system that clients share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedTier {
+    /// Which it is.
+    pub file_system: FileSystemUuid,
+    /// What is oldest goes where there is no room; otherwise nothing more is written.
+    pub evicts: bool,
 }
 
 /// Below which paths a store has its tiers: at least one.
@@ -114,12 +128,17 @@ impl TierOptions {
             file_bytes: None,
             cluster_id: String::new(),
             close_limit: CLOSE_LIMIT,
+            adopt_after: ADOPT_AFTER,
+            shared: None,
         }
     }
 }
 
 /// Time to close, unless something else is said.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time for which a folder is left to a process that may begin again, unless something else is said.
+const ADOPT_AFTER: Duration = Duration::from_secs(60);
 
 /// Where a tier lies of which nothing says where.
 const TIER_PATH: &str = "/data/file_storage";
@@ -174,8 +193,11 @@ impl StoreOptions {
             parsed::<u64>("MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", &var)?.filter(|bytes| *bytes > 0);
         let close_limit = parsed::<u32>("MOONCAKE_OFFLOAD_CLOSE_SECONDS", &var)?;
         let close_limit = close_limit.map_or(CLOSE_LIMIT, |seconds| Duration::from_secs(seconds.into()));
+        let adopt_after = parsed::<u32>("MOONCAKE_OFFLOAD_ADOPT_SECONDS", &var)?;
+        let adopt_after = adopt_after.map_or(ADOPT_AFTER, |seconds| Duration::from_secs(seconds.into()));
         let tier = |path| TierOptions {
             close_limit,
+            adopt_after,
             bytes: share,
             bytes_below_path,
             cluster_id: cluster_id.clone(),

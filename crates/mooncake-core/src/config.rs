@@ -35,6 +35,8 @@ pub struct Config {
     pub soft_pin_ttl_max_ms: u64,
     /// Clients may keep tiers.
     pub tiers_allowed: bool,
+    /// The folder below which sessions may have tiers on a file system that they share.
+    pub shared_storage: Option<SharedStorage>,
     /// How objects come to tiers.
     pub offload: Offload,
     /// What comes back from tiers to memory.
@@ -72,6 +74,7 @@ impl Default for Config {
             evict_soft_pinned: true,
             soft_pin_ttl_max_ms: 24 * 3600 * 1000,
             tiers_allowed: true,
+            shared_storage: None,
             offload: Offload::default(),
             promotion: Promotion::default(),
             tier_retention_ms: 7 * 24 * 3600 * 1000,
@@ -133,4 +136,24 @@ pub enum PlacementStrategy {
     FreeRatioFirst,
     /// The writer's own host first, then random.
     LocalFirst,
+}
+
+/// A folder of a file system that sessions share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedStorage {
+    /// Where each host has the file system, or a folder of it.
+    pub root: String,
+    /// Name of the folder in it that this pool has.
+    pub cluster_id: String,
+    /// Bytes that all tiers there may have together; 0: nine tenths of the file system.
+    pub quota_bytes: u64,
+    /// What is oldest there goes when they have them; otherwise nothing more is written.
+    pub evicts: bool,
+}
+
+impl SharedStorage {
+    /// The folder of this pool.
+    pub fn folder(&self) -> String {
+        format!("{}/{}", self.root.trim_end_matches('/'), self.cluster_id)
+    }
 }

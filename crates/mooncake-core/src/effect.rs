@@ -108,6 +108,15 @@ pub enum Push {
         /// Their numbers.
         files: Vec<u64>,
     },
+    /// To the owner of a tier on a file system that sessions share.
+    TierShared {
+        /// The tier.
+        tier: TierUuid,
+        /// How many write tiers there.
+        writers: usize,
+        /// A tier there whose writer is gone: it is to be adopted.
+        left: Option<TierUuid>,
+    },
     /// To an owner: is this record what it should be?
     TierRecheck {
         /// The tier.

@@ -77,7 +77,7 @@ mod state;
 mod touched;
 mod work;
 
-pub use config::{Config, Offload, PlacementStrategy, Promotion};
+pub use config::{Config, Offload, PlacementStrategy, Promotion, SharedStorage};
 pub use core::Core;
 pub use durable::error::ReplayError;
 pub use durable::snapshot_walk::{AsideFull, SnapshotSlice};

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::ids::{Extent, Replica, SegmentNo};
 use crate::request::{PinKind, Remembered, SegmentSpec, SessionSpec, TierSpec};
-use mooncake_ids::{Rid, SegmentUuid, SessionId};
+use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId};
 
 /// One change of durable state. Replaying the records of a log in order on an
 /// empty core gives the same durable state. Keys and names of groups are `K`: the record's own, or those of bytes that
@@ -315,6 +315,19 @@ pub enum Record<K = Box<[u8]>> {
         session: SessionId,
         /// How peers reach that: the shell's business, kept verbatim.
         endpoint: Vec<u8>,
+    },
+    /// As `TierSeen`, of a tier on a file system that sessions share.
+    SharedTierSeen {
+        /// Its number, among those of segments.
+        number: SegmentNo,
+        /// The session that has it from now on.
+        session: SessionId,
+        /// What it is.
+        spec: TierSpec,
+        /// Above the numbers of all its files that the log has heard of.
+        head: u64,
+        /// On which file system it lies.
+        file_system: FileSystemUuid,
     },
 }
 

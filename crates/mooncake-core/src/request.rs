@@ -354,6 +354,9 @@ pub enum Refused {
     /// An heir's claim that was sent before another one.
     #[error("claim {0} comes behind claim {1} to the same memory")]
     OldClaim(u64, u64),
+    /// Its session was away, and another one has adopted what it wrote.
+    #[error("tier {0} was adopted by another session meanwhile; begin another one")]
+    TierAdopted(TierUuid),
 }
 
 /// A remembered reply to a mutation.

@@ -172,7 +172,7 @@ const STEPS: &[Step] = &[
         pool.put(session, "k", 4 * KIB);
     }),
     ("tier hidden", |pool, session| {
-        pool.core.leave_tier(pool.now, session, pool::tiers::tier_uuid(1));
+        pool.core.leave_tier(pool.now, session, pool::tiers::tier_uuid(1), false, &mut pool.fx);
     }),
     ("tier forgotten", |pool, _| {
         assert!(pool.core.forget_tier(pool.now, pool::tiers::tier_uuid(1), &mut pool.fx));

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
     Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutStarted, Refused, RemoveOutcome,
-    SegmentNo, Sight, StartOutcome, TierMount, TierProof, TierSpec, Verdict,
+    SegmentNo, SharedStorage, Sight, StartOutcome, TierMount, TierMounted, TierProof, TierSpec, TierState, Verdict,
 };
-use mooncake_ids::{Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
+use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use pool::tiers::{WINDOW, WithTiers, spec, tier_uuid, whole};
 use pool::{KIB, Pool, placed, plain};
 
@@ -57,7 +57,7 @@ fn what_was_committed_before_a_tier_was_live_is_written_too() {
     let (mut pool, owner, _) = pool(Config::default());
     let number = |nth: usize| format!("earlier-{nth:02}");
     pool.mount_tier(owner, 1, true, TierProof::default()).unwrap();
-    pool.core.leave_tier(pool.now, owner, tier_uuid(1));
+    pool.core.leave_tier(pool.now, owner, tier_uuid(1), false, &mut pool.fx);
     (0..6).for_each(|nth| _ = pool.put(owner, &number(nth), KIB));
     assert!(pool.orders(owner).is_empty(), "no tier is Live");
     pool.mount_tier(owner, 1, false, whole([])).unwrap();
@@ -74,7 +74,7 @@ fn what_was_committed_before_a_tier_was_live_is_written_too() {
 fn several_tiers_of_a_session_share_what_is_written_and_one_that_refuses_gets_none() {
     let (mut pool, owner, _) = pool(Config::default());
     // Committed before the second one is Live, and after.
-    pool.core.leave_tier(pool.now, owner, tier_uuid(1));
+    pool.core.leave_tier(pool.now, owner, tier_uuid(1), false, &mut pool.fx);
     (0..8).for_each(|nth| _ = pool.put(owner, &format!("earlier-{nth}"), KIB));
     pool.mount_tier(owner, 1, false, whole([])).unwrap();
     pool.mount_tier(owner, 2, true, whole([])).unwrap();
@@ -239,8 +239,14 @@ fn what_a_folder_does_not_prove_is_dropped_before_it_is_live() {
         proven: BTreeSet::from([rids["k4"]]),
         ..TierProof::default()
     };
-    let wrong =
-        TierMount { spec: TierSpec { secret: [0; 16], ..spec(1) }, is_new: false, head: 4, proof: proof.clone() };
+    let wrong = TierMount {
+        spec: TierSpec { secret: [0; 16], ..spec(1) },
+        is_new: false,
+        is_adopted: false,
+        file_system: None,
+        head: 4,
+        proof: proof.clone(),
+    };
     let refused = pool.core.mount_tier(pool.now, next, wrong, &mut pool.fx);
     assert!(matches!(refused, Err(Refused::TierSecret(_))), "{refused:?}");
     let mounted = pool.mount_tier(next, 1, false, proof).unwrap();
@@ -291,7 +297,8 @@ fn an_owner_that_has_not_heard_what_to_keep_is_told_so_again() {
     let mut judge = || {
         let origin = pool.origin(session);
         let records: [(&[u8], Rid); 1] = [(b"k", rid)];
-        let verdicts = pool.core.reclaim(pool.now, origin, tier_uuid(1), 0, &records, &mut pool.fx).unwrap();
+        let verdicts =
+            pool.core.reclaim(pool.now, origin, (tier_uuid(1), tier_uuid(1)), 0, &records, &mut pool.fx).unwrap();
         pool.collect();
         verdicts[0]
     };
@@ -533,10 +540,10 @@ fn a_full_tier_keeps_what_is_pinned_and_half_a_file_of_what_was_read() {
     let stranger = [(&b"cold"[..], Rid(2)), (&b"nothing"[..], Rid(4))];
     let now = pool.now;
     let origin = pool.origin(session);
-    let dead = pool.core.reclaim(now, origin, tier_uuid(1), 0, &stranger, &mut pool.fx).unwrap();
+    let dead = pool.core.reclaim(now, origin, (tier_uuid(1), tier_uuid(1)), 0, &stranger, &mut pool.fx).unwrap();
     assert_eq!(dead, [Verdict::Dead; 2]);
     let origin = pool.origin(session);
-    let mut judged = || pool.core.reclaim(now, origin, tier_uuid(1), 0, &footer, &mut pool.fx).unwrap();
+    let mut judged = || pool.core.reclaim(now, origin, (tier_uuid(1), tier_uuid(1)), 0, &footer, &mut pool.fx).unwrap();
     let verdicts = judged();
     assert_eq!(judged(), verdicts, "a repeat is answered as it was");
     pool.collect();
@@ -565,12 +572,12 @@ fn a_tier_is_gone_when_it_was_hidden_for_its_retention_or_is_forgotten() {
     pool.pass(20);
     assert_eq!(pool.write_all(session, 1, 0), 1);
     pool.put(session, "large", 64 * KIB);
-    pool.core.leave_tier(pool.now, session, tier_uuid(1));
+    pool.core.leave_tier(pool.now, session, tier_uuid(1), false, &mut pool.fx);
     assert!(!pool.exists("k"));
     pool.pass(59_000);
     pool.mount_tier(session, 1, false, whole([0])).unwrap();
     assert!(pool.exists("k"));
-    pool.core.leave_tier(pool.now, session, tier_uuid(1));
+    pool.core.leave_tier(pool.now, session, tier_uuid(1), false, &mut pool.fx);
     pool.pass(61_000);
     assert!(matches!(pool.mount_tier(session, 1, false, whole([0])), Err(Refused::TierUnknown(_))));
     assert_eq!((pool.core.tiers().count(), pool.core.objects()), (0, 1));
@@ -600,7 +607,7 @@ fn a_tier_in_use_may_be_forgotten_and_its_owner_is_told_and_says_nothing_that_co
     assert_eq!((pool.replicas("ordered").len(), pool.core.stats().counters.stale_messages), (1, stale + 1));
     let origin = pool.origin(session);
     let named = [("written".as_bytes(), order.rid)];
-    let judged = pool.core.reclaim(pool.now, origin, tier_uuid(1), 0, &named, &mut pool.fx);
+    let judged = pool.core.reclaim(pool.now, origin, (tier_uuid(1), tier_uuid(1)), 0, &named, &mut pool.fx);
     assert!(matches!(judged, Err(Refused::TierUnknown(_))), "{judged:?}");
     assert!(matches!(pool.core.reclaimed(session, tier_uuid(1), 0), Err(Refused::TierUnknown(_))));
     // With what it has it is not mounted again. Another one is, and gets what is in memory.
@@ -646,5 +653,205 @@ fn views_are_over_memory_alone() {
     assert_eq!(placed(&pool.slot(session, "large", 62 * KIB)).len(), 1, "what is under a view stays");
     pool.unpin(session, view.replicas[0].rid);
     assert!(matches!(pool.slot(session, "larger", 63 * KIB), StartOutcome::Full(_)));
+    pool.check();
+}
+
+/// One whose process has ended and left tier 1 with these objects, and another one that has tier 2.
+fn left_tier(keys: &[&str]) -> (Pool, SessionId, Vec<(String, Rid)>) {
+    let mut pool = Pool::with(Config::default());
+    // Whoever looks is another session, which stays.
+    let [_, session] = [9, 1].map(|host| pool.session(host));
+    pool.mount(session, 1, 64 * KIB);
+    pool.mount_tier(session, 1, true, whole([])).unwrap();
+    keys.iter().for_each(|key| _ = pool.put(session, key, 4 * KIB));
+    pool.pass(20);
+    let orders = pool.orders(session);
+    let written: Vec<(Rid, Option<u64>)> = orders.iter().zip(0..).map(|(order, at)| (order.rid, Some(at))).collect();
+    pool.written(session, 1, &written);
+    pool.seal(session, 1, 0);
+    pool.core.process_gone(pool.now, session, &mut pool.fx);
+    pool.pass(20);
+    let other = pool.session(2);
+    pool.mount(other, 2, 64 * KIB);
+    pool.mount_tier(other, 2, true, whole([])).unwrap();
+    (pool, other, orders.into_iter().map(|order| (order.key, order.rid)).collect())
+}
+
+fn adopt(pool: &mut Pool, session: SessionId) {
+    let mount =
+        TierMount { spec: spec(1), is_new: false, is_adopted: true, file_system: None, head: 1, proof: whole([0]) };
+    pool.core.mount_tier(pool.now, session, mount, &mut pool.fx).unwrap();
+    pool.collect();
+}
+
+#[test]
+fn what_a_process_has_left_is_read_beside_another_tier_and_what_is_kept_of_it_is_written_there() {
+    let (mut pool, session, records) = left_tier(&["read", "cold"]);
+    assert!(!pool.exists("read") && !pool.exists("cold"));
+    adopt(&mut pool, session);
+    // A query would protect the other one.
+    assert!(pool.core.peek(b"cold").is_some() && pool.get("read").is_some());
+    let view = |pool: &Pool| pool.core.tiers().find(|tier| tier.spec.uuid == tier_uuid(1)).map(|tier| tier.is_adopted);
+    assert_eq!((view(&pool), pool.core.stats().tiers_adopted), (Some(true), 1));
+    // Nothing is written there, whatever there is to be written.
+    pool.put(session, "new", 4 * KIB);
+    pool.pass(100);
+    assert!(pool.orders_of(session, 1).is_empty());
+    assert_eq!(pool.orders_of(session, 2).len(), 1);
+    let footer: Vec<(&[u8], Rid)> = records.iter().map(|(key, rid)| (key.as_bytes(), *rid)).collect();
+    // Nor is anything moved there.
+    let (now, origin) = (pool.now, pool.origin(session));
+    let into_itself = pool.core.reclaim(now, origin, (tier_uuid(1), tier_uuid(1)), 0, &footer, &mut pool.fx);
+    assert!(matches!(into_itself, Err(Refused::TierUnknown(_))), "{into_itself:?}");
+    let origin = pool.origin(session);
+    let verdicts = pool.core.reclaim(now, origin, (tier_uuid(1), tier_uuid(2)), 0, &footer, &mut pool.fx).unwrap();
+    let [Verdict::Keep(kept), Verdict::Dropped] = verdicts[..] else { panic!("{verdicts:?}") };
+    pool.written(session, 2, &[(kept, Some(5))]);
+    let [replica] = pool.replicas("read")[..] else { panic!("it is on one tier") };
+    assert_eq!((replica.rid, replica.extent.offset), (kept, 5 * TIER_BLOCK));
+    assert!(!pool.exists("cold"));
+    pool.core.reclaimed(session, tier_uuid(1), 0).unwrap();
+    pool.pass(20);
+    assert_eq!(pool.retired(), [0]);
+    // Its folder has no file any more.
+    pool.core.leave_tier(pool.now, session, tier_uuid(1), true, &mut pool.fx);
+    pool.collect();
+    assert_eq!(view(&pool), None);
+    pool.check();
+    pool.restart(None);
+    assert_eq!(pool.core.tiers().map(|tier| tier.spec.uuid).collect::<Vec<_>>(), [tier_uuid(2)]);
+    pool.check();
+}
+
+#[test]
+fn what_is_moved_out_of_a_tier_that_is_forgotten_or_left_meanwhile_stays_as_that_has_it() {
+    for is_forgotten in [true, false] {
+        let (mut pool, session, records) = left_tier(&["k"]);
+        adopt(&mut pool, session);
+        assert!(pool.get("k").is_some());
+        let footer: Vec<(&[u8], Rid)> = records.iter().map(|(key, rid)| (key.as_bytes(), *rid)).collect();
+        let (now, origin) = (pool.now, pool.origin(session));
+        let verdicts = pool.core.reclaim(now, origin, (tier_uuid(1), tier_uuid(2)), 0, &footer, &mut pool.fx).unwrap();
+        let [Verdict::Keep(kept)] = verdicts[..] else { panic!("{verdicts:?}") };
+        match is_forgotten {
+            true => _ = pool.core.forget_tier(pool.now, tier_uuid(1), &mut pool.fx),
+            false => pool.core.leave_tier(pool.now, session, tier_uuid(1), true, &mut pool.fx),
+        }
+        pool.written(session, 2, &[(kept, Some(5))]);
+        assert!(!pool.exists("k"));
+        pool.check();
+        // One that is left with records is not Gone, whatever its folder is said to have.
+        assert_eq!(pool.core.tiers().count(), if is_forgotten { 1 } else { 2 });
+        if !is_forgotten {
+            adopt(&mut pool, session);
+            assert!(pool.exists("k"));
+        }
+        pool.check();
+    }
+}
+
+const FILE_SYSTEM: FileSystemUuid = FileSystemUuid([7; 16]);
+
+/// Sessions that share a file system may have tiers there, and no others.
+fn sharing() -> Config {
+    let (root, cluster_id) = ("/mnt/fs".to_owned(), "c".to_owned());
+    let shared_storage = Some(SharedStorage { root, cluster_id, quota_bytes: 0, evicts: true });
+    Config { shared_storage, tiers_allowed: false, ..Config::default() }
+}
+
+fn mount_shared(pool: &mut Pool, session: SessionId, number: u8, files: &[u64]) -> Result<TierMounted, Refused> {
+    let (is_new, proof) = (files.is_empty(), whole(files.iter().copied()));
+    let file_system = Some(FILE_SYSTEM);
+    let mount = TierMount { spec: spec(number), is_new, is_adopted: false, file_system, head: 0, proof };
+    let mounted = pool.core.mount_tier(pool.now, session, mount, &mut pool.fx);
+    pool.collect();
+    mounted
+}
+
+/// What owners were told of the file system since the last question: how many write there, and what is to be adopted.
+fn told(pool: &mut Pool, session: SessionId) -> Vec<(usize, Option<TierUuid>)> {
+    let mut told = Vec::new();
+    pool.pushes.retain(|(to, push)| match push {
+        Push::TierShared { writers, left, .. } if *to == session => {
+            told.push((*writers, *left));
+            false
+        }
+        _ => true,
+    });
+    told
+}
+
+#[test]
+fn what_lies_on_a_shared_file_system_is_read_as_long_as_a_session_has_that_and_adopted_by_the_lowest_writer() {
+    let mut pool = Pool::with(sharing());
+    let [_, first, second, reader] = [9, 1, 2, 3].map(|number| pool.session(number));
+    pool.mount(first, 1, 64 * KIB);
+    assert!(matches!(pool.mount_tier(first, 1, true, whole([])), Err(Refused::TiersNotAllowed)), "a local disk's");
+    mount_shared(&mut pool, first, 1, &[]).unwrap();
+    pool.pass(20);
+    assert_eq!(told(&mut pool, first), [(1, None)]);
+    mount_shared(&mut pool, second, 2, &[]).unwrap();
+    pool.pass(20);
+    assert_eq!((told(&mut pool, first), told(&mut pool, second)), (vec![(2, None)], vec![(2, None)]));
+    pool.core.announce(pool.now, reader, FILE_SYSTEM, &mut pool.fx).unwrap();
+    pool.put(first, "k", 4 * KIB);
+    pool.put(first, "removed", 4 * KIB);
+    pool.pass(20);
+    let orders = pool.orders_of(first, 1);
+    let written: Vec<(Rid, Option<u64>)> = orders.iter().zip(0..).map(|(order, at)| (order.rid, Some(at))).collect();
+    pool.written(first, 1, &written);
+    pool.mount(second, 2, 64 * KIB);
+    pool.check();
+    // Its writer is gone, with all of its memory: what it wrote is there all the same.
+    pool.core.process_gone(pool.now, first, &mut pool.fx);
+    pool.pass(20);
+    let [replica] = pool.replicas("k")[..] else { panic!("it is on the tier alone") };
+    assert_eq!(replica.rid, orders.iter().find(|order| order.key == "k").unwrap().rid);
+    assert!(pool.get("removed").is_some() && pool.orders_of(second, 1).is_empty());
+    assert_eq!(pool.remove(second, "removed", true), RemoveOutcome::Removed);
+    pool.check();
+    assert_eq!(told(&mut pool, second), [(1, None), (1, Some(tier_uuid(1)))]);
+    pool.pass(9_000);
+    assert_eq!(told(&mut pool, second), []);
+    pool.pass(2_000);
+    assert_eq!(told(&mut pool, second), [(1, Some(tier_uuid(1)))], "it did not, and is asked once more");
+    let adopt = |pool: &mut Pool| {
+        let (file_system, proof) = (Some(FILE_SYSTEM), whole([0]));
+        let mount = TierMount { spec: spec(1), is_new: false, is_adopted: true, file_system, head: 1, proof };
+        pool.core.mount_tier(pool.now, second, mount, &mut pool.fx).unwrap();
+        pool.collect();
+    };
+    adopt(&mut pool);
+    assert!(pool.exists("k") && !pool.exists("removed"));
+    pool.check();
+    // Should it come back, it has to begin another one.
+    let back = pool.session(4);
+    assert!(matches!(mount_shared(&mut pool, back, 1, &[0]), Err(Refused::TierAdopted(_))));
+    // Without any writer the reader has it, and without that nobody.
+    pool.core.process_gone(pool.now, second, &mut pool.fx);
+    pool.pass(20_000);
+    assert!(pool.exists("k") && !pool.exists("removed"));
+    pool.check();
+    pool.core.process_gone(pool.now, reader, &mut pool.fx);
+    pool.pass(20);
+    assert!(!pool.exists("k"));
+    assert!(pool.core.tiers().all(|tier| tier.state == TierState::Hidden));
+    pool.check();
+    // The log knows of it, and whoever has the file system next has it.
+    let next = pool.session(5);
+    pool.core.announce(pool.now, next, FILE_SYSTEM, &mut pool.fx).unwrap();
+    assert!(pool.exists("k") && !pool.exists("removed"));
+    pool.check();
+    let other = pool.core.announce(pool.now, next, FileSystemUuid([8; 16]), &mut pool.fx);
+    assert!(other.is_ok() && pool.exists("k"));
+    pool.check();
+}
+
+#[test]
+fn a_master_without_a_shared_folder_takes_no_tier_there() {
+    let (mut pool, session, _) = pool(Config::default());
+    assert!(matches!(mount_shared(&mut pool, session, 2, &[]), Err(Refused::TiersNotAllowed)));
+    let announced = pool.core.announce(pool.now, session, FILE_SYSTEM, &mut pool.fx);
+    assert!(matches!(announced, Err(Refused::TiersNotAllowed)));
     pool.check();
 }

@@ -1,12 +1,14 @@
 //! Ids that master, owners, writers and readers write down alike, and the unit of space they all count in.
 #![forbid(unsafe_code)]
 
+mod file_system_uuid;
 mod granule;
 mod rid;
 mod segment_uuid;
 mod session_id;
 mod tier_uuid;
 
+pub use file_system_uuid::{FileSystemUuid, NotFileSystemUuid};
 pub use granule::{GRANULE, TIER_BLOCK, granules};
 pub use rid::Rid;
 pub use segment_uuid::{NotSegmentUuid, SegmentUuid};

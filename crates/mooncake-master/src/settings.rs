@@ -1,13 +1,16 @@
 //! Settings of a master, and how flags and environment make them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mooncake_core::{Config, Offload, PlacementStrategy, Promotion};
+use mooncake_core::{Config, Offload, PlacementStrategy, Promotion, SharedStorage};
 use mooncake_settings::{Given, SettingError};
 
 use crate::connections::Limits;
+
+/// Longest cluster id that tiers say is theirs.
+const CLUSTER_ID_MAX: usize = 255;
 
 /// What the log does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -165,16 +168,7 @@ impl Settings {
             on_hit: given.boolean("promotion_on_hit"),
             threshold,
         };
-        if given.text("root_fs_dir").is_some_and(|folder| !folder.is_empty()) {
-            if given.text("enable_offload").is_none() || !given.boolean("enable_offload") {
-                let reason = "replicas on a shared file system are not there yet; tiers on local disks are \
-                              (docs/tiers.md)";
-                return Err(given.unfit("root_fs_dir", reason));
-            }
-            let label = given.label("root_fs_dir");
-            self.notes
-                .push(format!("{label} has no effect with enable_offload: tiers lie in folders of their clients"));
-        }
+        self.shared_storage(given)?;
         self.core.tier_fills_per_day = given.number_or_default("tier_writes_per_day");
         if !(0.0..=1e6).contains(&self.core.tier_fills_per_day) {
             return Err(given.unfit("tier_writes_per_day", "it is a number of fills a day, 0 for any"));
@@ -196,6 +190,34 @@ impl Settings {
                 PlacementStrategy::Random
             }
         };
+        Ok(())
+    }
+
+    fn shared_storage(&mut self, given: &Given) -> Result<(), SettingError> {
+        let Some(root) = given.text("root_fs_dir").filter(|folder| !folder.is_empty()) else { return Ok(()) };
+        // As upstream's tests have it: with tiers on local disks there are no others.
+        if given.text("enable_offload").is_some() && given.boolean("enable_offload") {
+            let label = given.label("root_fs_dir");
+            self.notes
+                .push(format!("{label} has no effect with enable_offload: tiers lie in folders of their clients"));
+            return Ok(());
+        }
+        if !Path::new(root).is_absolute() {
+            let reason = "each client looks for it on its own host: give the whole path, from / on";
+            return Err(given.unfit("root_fs_dir", reason));
+        }
+        let cluster_id = given.text_or_default("cluster_id");
+        if cluster_id.is_empty() || cluster_id.len() > CLUSTER_ID_MAX || cluster_id.contains('/') || cluster_id == ".."
+        {
+            let reason = format!("with root_fs_dir it names a folder there: 1 to {CLUSTER_ID_MAX} bytes without a /");
+            return Err(given.unfit("cluster_id", reason));
+        }
+        self.core.shared_storage = Some(SharedStorage {
+            root: root.to_owned(),
+            cluster_id: cluster_id.to_owned(),
+            quota_bytes: given.number_or_default("quota_bytes"),
+            evicts: given.boolean("enable_disk_eviction"),
+        });
         Ok(())
     }
 
@@ -377,13 +399,26 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_file_system_is_refused_unless_tiers_take_its_place() {
-        for alone in [&["--root_fs_dir=/mnt/fs"][..], &["--root_fs_dir=/mnt/fs", "--enable_offload=false"]] {
-            assert!(run(alone).unwrap_err().contains("root_fs_dir"));
+    fn clients_share_a_file_system_unless_tiers_on_local_disks_take_its_place() {
+        let root = "--root_fs_dir=/mnt/fs";
+        let storage = |more: &[&str]| run(&[&[root], more].concat()).unwrap().core.shared_storage;
+        let default = storage(&[]).unwrap();
+        assert_eq!(
+            (default.folder().as_str(), default.quota_bytes, default.evicts),
+            ("/mnt/fs/mooncake_cluster", 0, true)
+        );
+        assert_eq!(storage(&["--enable_offload=false"]), Some(default.clone()));
+        let given = storage(&["--cluster_id=c", "--quota_bytes=1000000000", "--enable_disk_eviction=false"]).unwrap();
+        assert_eq!((given.folder().as_str(), given.quota_bytes, given.evicts), ("/mnt/fs/c", 1_000_000_000, false));
+        assert_eq!(run(&["--root_fs_dir="]).unwrap().core.shared_storage, None);
+        assert!(run(&["--root_fs_dir=relative"]).unwrap_err().contains("root_fs_dir"));
+        for cluster_id in ["--cluster_id=a/b", "--cluster_id=.."] {
+            assert!(run(&[root, cluster_id]).unwrap_err().contains("cluster_id"), "{cluster_id}");
         }
         let settings = run(&["--root_fs_dir=/mnt/fs", "--enable_offload=true", "--promotion_on_hit"]).unwrap();
         assert!(settings.notes.iter().any(|note| note.contains("root_fs_dir")), "{:?}", settings.notes);
         assert!(settings.core.promotion.on_hit && settings.core.tiers_allowed);
+        assert_eq!(settings.core.shared_storage, None);
     }
 
     #[test]

@@ -225,6 +225,10 @@ mutants! {
     StampsAreReadOnce,
     /// What an earlier owner had written counts, though the host has lost power since.
     LostWritesAreTrusted,
+    /// What was written through the page cache counts before it is synced.
+    UnsyncedRecordsCount,
+    /// What is being moved out of a tier that is forgotten, or left, meanwhile counts.
+    MovesOutliveTheirTier,
     /// A record begins behind the first number of its file.
     RecordsBeginAnywhere,
 }

@@ -106,7 +106,8 @@ impl Owners {
             file_blocks: FILE_BLOCKS,
             endpoint: vec![9; 60],
         };
-        let mount = TierMount { spec, is_new: true, head: 0, proof: TierProof::default() };
+        let proof = TierProof::default();
+        let mount = TierMount { spec, is_new: true, head: 0, proof, file_system: None, is_adopted: false };
         pool.quietly(|core, now, fx| core.mount_tier(now, SessionId(session), mount, fx)).expect("a new tier");
         self.next.insert(tier_of(session), (SessionId(session), 0));
     }

@@ -106,6 +106,12 @@ pub const VARIABLES: &[Setting] = &[
         "5",
         "most time that a client that closes takes to write to its tier what is in its memory alone",
     ),
+    Setting::supported(
+        "MOONCAKE_OFFLOAD_ADOPT_SECONDS",
+        Type::U32,
+        "60",
+        "a folder below a client's path that no process has had for so long is read by the client, and given up first",
+    ),
     Setting::no_effect(
         "MC_RPC_TIMEOUT_MS",
         Type::Text,

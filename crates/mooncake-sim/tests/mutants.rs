@@ -83,6 +83,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | LivingClientsAreReportedGone
         | MarksAreNotCompared
         | MovedPutsAreNotRenewed
+        | MovesOutliveTheirTier
         | NewcomerIsNotWaitedFor
         | OldClaimsAreTaken
         | OlderListsAreTaken
@@ -101,6 +102,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | SealedSessionsAreWritten
         | SessionsGoByName
         | SilentMastersAreWaitedFor
+        | UnsyncedRecordsCount
         | StampsAreReadOnce
         | StaleSessionsStay
         | StalledMastersCountSilence

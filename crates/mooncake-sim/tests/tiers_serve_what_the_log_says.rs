@@ -1,5 +1,6 @@
 //! A master's core and log, an owner with its memory and its tier, on a disk that fails as disks do; each of them is
-//! killed, cut off or loses power. Always: a read gives the value that was committed last under its key, or is a miss;
+//! killed, cut off or loses power. Owners take folders over, or make new ones and adopt those that are left; an
+//! operator forgets tiers. Always: a read gives the value that was committed last under its key, or is a miss;
 //! what was removed is not there; where no disk failed, what the log has on a tier is read from it.
 
 use std::collections::VecDeque;
@@ -17,13 +18,12 @@ use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_sim::Dice;
 use mooncake_tier::address::{Address, BLOCK, Geometry};
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
-use mooncake_tier::owner::{Source, TierOwner, ToMaster};
+use mooncake_tier::owner::{Proof, Source, TierOwner, ToMaster};
 use mooncake_tier::reader::{Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::{NewTier, Owner, Tier};
 use parking_lot::Mutex;
 
-const TIER: TierUuid = TierUuid([3; 16]);
 const SECRET: [u8; 16] = [4; 16];
 const KEYS: u64 = 48;
 /// Bytes of the owner's memory, of a file and of the tier.
@@ -108,7 +108,9 @@ struct Process {
     sequence: u64,
     uuid: SegmentUuid,
     memory: Arc<Mutex<Memory>>,
+    own: TierFolder,
     tier: TierOwner<FaultyDisk>,
+    adopted: Vec<TierUuid>,
     /// On its way to the master.
     said: Vec<ToMaster>,
     /// Copies that it was asked for, and those that it has made or could not.
@@ -116,8 +118,19 @@ struct Process {
     promoted: Vec<Promoted>,
 }
 
+/// Folders that there are at a time.
+const FOLDERS_MAX: usize = 3;
+
+/// A folder, on a disk of its own.
+#[derive(Clone)]
+struct TierFolder {
+    uuid: TierUuid,
+    disk: FaultyDisk,
+}
+
 /// A copy that an owner was asked for.
 struct ToPromote {
+    tier: TierUuid,
     key: Box<[u8]>,
     crc32c: u32,
     from: Replica,
@@ -126,7 +139,9 @@ struct ToPromote {
 
 struct World {
     random: Dice,
-    disk: FaultyDisk,
+    /// All that there are.
+    folders: Vec<TierFolder>,
+    folders_made: u8,
     calm: Faults,
     faults: Faults,
     core: Core,
@@ -157,6 +172,9 @@ struct Seen {
     unwritten_evictions: u64,
     promotions: u64,
     promotions_cancelled: u64,
+    adoptions: u64,
+    kept_elsewhere: u64,
+    folders_emptied: u64,
 }
 
 impl Seen {
@@ -169,6 +187,9 @@ impl Seen {
         self.unwritten_evictions += other.unwritten_evictions;
         self.promotions += other.promotions;
         self.promotions_cancelled += other.promotions_cancelled;
+        self.adoptions += other.adoptions;
+        self.kept_elsewhere += other.kept_elsewhere;
+        self.folders_emptied += other.folders_emptied;
     }
 }
 
@@ -182,7 +203,8 @@ impl World {
         let faults = Faults { failing, misdirected, flipped, ..calm };
         let offload = Offload { on_evict: random.below(3) == 0, force_evict: random.below(3) == 0 };
         let mut world = World {
-            disk: FaultyDisk::new(seed, calm),
+            folders: Vec::new(),
+            folders_made: 0,
             calm,
             faults,
             core: Core::new(World::config(offload)),
@@ -237,10 +259,13 @@ impl World {
                         let extent = Arc::new(Extent { memory: process.memory.clone(), replica: source });
                         process.tier.order(rid, object_id, key.into_vec(), crc32c, extent);
                     }
-                    Push::TierPromote { key, crc32c, from, to, .. } => {
-                        process.to_promote.push_back(ToPromote { key, crc32c, from, to });
+                    Push::TierPromote { tier, key, crc32c, from, to } => {
+                        process.to_promote.push_back(ToPromote { tier, key, crc32c, from, to });
                     }
-                    Push::TierRetire { epoch, files, .. } => process.tier.retire(epoch, &files),
+                    Push::TierRetire { tier, epoch, files } if tier == process.own.uuid => {
+                        process.tier.retire(epoch, &files);
+                    }
+                    Push::TierRetire { tier, epoch, files } => process.tier.retire_adopted(tier, epoch, &files),
                     Push::Fence { replica, .. } => {
                         process.memory.lock().stamp(&replica, Rid(replica.rid.tombstone()));
                         let session = process.session;
@@ -257,9 +282,34 @@ impl World {
         self.fx.woken.clear();
     }
 
-    /// A new process: with memory of its own, and the folder as it is.
+    /// A folder that is left, or a new one.
+    fn folder_for_a_process(&mut self) -> TierFolder {
+        let at = self.random.below(self.folders.len() as u64 + 1) as usize;
+        match self.folders.get(at) {
+            Some(left) => left.clone(),
+            None if self.folders.len() == FOLDERS_MAX => self.folders[0].clone(),
+            None => {
+                self.folders_made += 1;
+                let disk = FaultyDisk::new(self.random.below(1 << 40), self.calm);
+                let made = TierFolder { uuid: TierUuid([self.folders_made; 16]), disk };
+                self.folders.push(made.clone());
+                made
+            }
+        }
+    }
+
+    fn set_faults(&self, faults: Faults) {
+        self.folders.iter().for_each(|folder| folder.disk.set_faults(faults));
+    }
+
+    fn owner_now(&self) -> Owner {
+        Owner { boot_id: vec![self.boots; 16], process: vec![self.processes; 40] }
+    }
+
+    /// A new process: with memory of its own, and a folder.
     fn begin_process(&mut self) {
-        self.disk.set_faults(self.calm);
+        let own = self.folder_for_a_process();
+        self.set_faults(self.calm);
         self.processes += 1;
         let (boot_id, process) = (vec![self.boots; 16], vec![self.processes; 40]);
         let spec = SessionSpec {
@@ -270,57 +320,152 @@ impl World {
         };
         let session = self.core.open_session(self.now, spec, &mut self.fx).unwrap();
         self.core.set_sight(session, Sight::Tiers);
-        let owner = Owner { boot_id: boot_id.clone(), process };
-        let slots = Slots::new(2);
-        let (tier, is_new) = match Tier::open(self.disk.clone(), owner.clone(), &slots) {
+        let (owner, slots) = (self.owner_now(), Slots::new(2));
+        let (tier, is_new) = match Tier::open(own.disk.clone(), owner.clone(), &slots) {
             Ok((tier, _)) => (tier, false),
             Err(_) => {
                 let geometry = Geometry::of_file_blocks(FILE / BLOCK).unwrap();
-                let new = NewTier { tier: TIER, secret: SECRET, cluster_id: "c".into(), capacity: CAPACITY, geometry };
-                (Tier::create(self.disk.clone(), new, owner, &slots).unwrap(), true)
+                let (tier, secret) = (own.uuid, SECRET);
+                let new = NewTier { tier, secret, cluster_id: "c".into(), capacity: CAPACITY, geometry };
+                (Tier::create(own.disk.clone(), new, owner, &slots).unwrap(), true)
             }
         };
         let tier = TierOwner::new(tier, is_new, CAPACITY).unwrap();
         let (uuid, memory) = (SegmentUuid([self.processes; 16]), Arc::new(Mutex::new(Memory::new())));
         let (to_promote, promoted) = (VecDeque::new(), Vec::new());
+        let (sequence, adopted, said) = (0, Vec::new(), Vec::new());
         self.process =
-            Some(Process { session, sequence: 0, uuid, memory, tier, said: Vec::new(), to_promote, promoted });
+            Some(Process { session, sequence, uuid, memory, own, tier, adopted, said, to_promote, promoted });
         let origin = self.origin();
         let spec = SegmentSpec { uuid, name: "owner:1".into(), bytes: MEMORY, endpoint: Vec::new() };
         self.core.mount(self.now, origin, spec, MEMORY, &mut self.fx).unwrap();
         self.collect();
         self.mount_tier();
-        self.disk.set_faults(self.faults);
+        self.set_faults(self.faults);
+    }
+
+    fn mount_of(uuid: TierUuid, proof: Proof, is_adopted: bool) -> TierMount {
+        let spec = TierSpec {
+            uuid,
+            secret: SECRET,
+            name: "owner:1".into(),
+            bytes: CAPACITY,
+            file_blocks: FILE / BLOCK,
+            endpoint: Vec::new(),
+        };
+        let Proof { is_new, head, files, appended, suspects, proven } = proof;
+        TierMount {
+            spec,
+            is_new,
+            is_adopted,
+            file_system: None,
+            head,
+            proof: TierProof { files, appended, suspects, proven },
+        }
+    }
+
+    /// The process has a folder that is left beside its own.
+    fn adopt(&mut self) {
+        let owner = self.owner_now();
+        let Some(process) = &mut self.process else { return };
+        let is_left = |folder: &&TierFolder| folder.uuid != process.own.uuid && !process.adopted.contains(&folder.uuid);
+        let Some(left) = self.folders.iter().find(is_left).cloned() else { return };
+        left.disk.set_faults(self.calm);
+        // One in which nothing came to be is none yet.
+        if let Ok((tier, _)) = Tier::open(left.disk.clone(), owner, &Slots::new(2)) {
+            process.tier.adopt(tier).unwrap();
+            process.adopted.push(left.uuid);
+            self.seen.adoptions += 1;
+            self.mount_adopted(left.uuid);
+        }
+        left.disk.set_faults(self.faults);
+    }
+
+    fn mount_adopted(&mut self, uuid: TierUuid) {
+        let Some(process) = &mut self.process else { return };
+        let proof = process.tier.adopted_proof(uuid, || Duration::from_secs(10)).expect("the disk answers");
+        let mounted = self.core.mount_tier(self.now, process.session, World::mount_of(uuid, proof, true), &mut self.fx);
+        match mounted {
+            Ok(_) => process.tier.adopted_is_mounted(uuid, true),
+            // The log has lost that there is such a tier.
+            Err(_) => self.lose_folder(uuid),
+        }
+        self.collect();
+    }
+
+    /// Nothing in a folder is of the log, or anything more.
+    fn lose_folder(&mut self, uuid: TierUuid) {
+        self.folders.retain(|folder| folder.uuid != uuid);
+        let Some(process) = &mut self.process else { return };
+        if process.own.uuid == uuid {
+            return self.end_process(false);
+        }
+        process.adopted.retain(|adopted| *adopted != uuid);
+        drop(process.tier.let_go(uuid));
+    }
+
+    /// What was adopted has no file any more: it is forgotten.
+    fn let_go_of_empty(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let Some(uuid) = process.tier.empty_adopted() else { return };
+        self.core.leave_tier(self.now, process.session, uuid, true, &mut self.fx);
+        self.lose_folder(uuid);
+        self.seen.folders_emptied += 1;
+        self.collect();
+    }
+
+    /// An operator says that a tier never comes back.
+    fn forget(&mut self) {
+        let at = self.random.below(self.folders.len() as u64) as usize;
+        self.forget_one(self.folders[at].uuid);
+    }
+
+    fn forget_one(&mut self, uuid: TierUuid) {
+        let Some(process) = &self.process else { return };
+        let session = process.session;
+        let Some(number) = self.core.tiers().find(|tier| tier.spec.uuid == uuid).map(|tier| tier.number) else {
+            return;
+        };
+        let lost: Vec<u64> = (0..KEYS)
+            .filter(|key| {
+                let (name, mut is_there_alone) = (World::name(*key), false);
+                self.core.lookup(self.now, session, [&name[..]].into_iter(), |object| {
+                    is_there_alone = object.is_ok_and(|object| {
+                        object.to_found().replicas.iter().all(|replica| replica.extent.segment == number)
+                    });
+                });
+                is_there_alone
+            })
+            .collect();
+        assert!(self.core.forget_tier(self.now, uuid, &mut self.fx));
+        self.collect();
+        // As a bulk removal (`docs/safety.md`, rule T10).
+        self.synced = self.log.len();
+        lost.into_iter().for_each(|key| self.history.push((self.log.len(), key, None)));
+        // The word of it comes at some time, and what was on its way to the master is heard before.
+        if self.random.below(2) == 0 {
+            self.go_on();
+        }
+        self.lose_folder(uuid);
     }
 
     fn mount_tier(&mut self) {
         let Some(process) = &mut self.process else { return };
         let proof = process.tier.proof(|| Duration::from_secs(10)).expect("the disk answers");
-        let file_blocks = FILE / BLOCK;
-        let spec = TierSpec {
-            uuid: TIER,
-            secret: SECRET,
-            name: "owner:1".into(),
-            bytes: CAPACITY,
-            file_blocks,
-            endpoint: Vec::new(),
-        };
-        let core_proof =
-            TierProof { files: proof.files, appended: proof.appended, suspects: proof.suspects, proven: proof.proven };
-        let mount = TierMount { spec, is_new: proof.is_new, head: proof.head, proof: core_proof };
+        let (uuid, adopted) = (process.own.uuid, process.adopted.clone());
+        let mount = World::mount_of(uuid, proof, false);
         let mounted = self.core.mount_tier(self.now, process.session, mount, &mut self.fx);
         match mounted {
             Ok(mounted) => process.tier.mounted(mounted.head),
             // The log has lost that there is such a tier: its owner makes another one, in another folder.
             Err(_) => {
-                assert!(!self.log.iter().any(|record| matches!(record, Record::TierSeen { .. })), "it is known");
-                self.process = None;
-                self.disk.kill_process();
-                self.disk = FaultyDisk::new(self.random.below(1 << 40), self.calm);
-                self.is_damaged = false;
+                let is_it = |record: &Record| matches!(record, Record::TierSeen { spec, .. } if spec.uuid == uuid);
+                assert!(!self.log.iter().any(is_it), "it is known");
+                return self.lose_folder(uuid);
             }
         }
         self.collect();
+        adopted.into_iter().for_each(|uuid| self.mount_adopted(uuid));
     }
 
     fn truth(&self, key: u64) -> Option<Value> {
@@ -398,9 +543,9 @@ impl World {
         let value = truth.unwrap_or_else(|| panic!("key {key} was removed, and is there: {found:?}"));
         assert_eq!(found.size, value.size, "key {key} has another value than {value:?}");
         for replica in &found.replicas {
-            match self.core.tier(replica.extent.segment).is_some() {
-                true => self.read_record(key, &name, value, replica),
-                false => {
+            match self.core.tier(replica.extent.segment).map(|tier| tier.spec.uuid) {
+                Some(uuid) => self.read_record(key, &name, value, (uuid, replica)),
+                None => {
                     let memory = memory.lock();
                     // What a log lost may have been stored over since.
                     if memory.carries(replica) {
@@ -411,13 +556,17 @@ impl World {
         }
     }
 
-    fn read_record(&mut self, key: u64, name: &[u8], value: Value, replica: &Replica) {
+    fn disk_of(&self, uuid: TierUuid) -> FaultyDisk {
+        self.folders.iter().find(|folder| folder.uuid == uuid).expect("a folder is read that is there").disk.clone()
+    }
+
+    fn read_record(&mut self, key: u64, name: &[u8], value: Value, (tier, replica): (TierUuid, &Replica)) {
         let geometry = Geometry::of_file_blocks(FILE / BLOCK).unwrap();
-        let mut reader = Reader::new(self.disk.clone(), geometry, Slots::new(4)).unwrap();
+        let mut reader = Reader::new(self.disk_of(tier), geometry, Slots::new(4)).unwrap();
         let mut bytes = vec![0; value.size as usize];
         let mut sink = |at: u64, some: &[u8]| copy_and_sum(some, &mut bytes[at as usize..][..some.len()]);
         let address = Address(replica.extent.offset / TIER_BLOCK);
-        let place = RecordPlace { tier: TIER, address, rid: replica.rid, size: value.size, key_bytes: name.len() };
+        let place = RecordPlace { tier, address, rid: replica.rid, size: value.size, key_bytes: name.len() };
         let want = Want { place, from: 0, len: value.size, crc: None, sink: &mut sink };
         match reader.read(&mut [want], || Duration::from_secs(10)).remove(0) {
             Ok(()) => {
@@ -438,13 +587,17 @@ impl World {
     fn promote_one(&mut self) {
         let geometry = Geometry::of_file_blocks(FILE / BLOCK).unwrap();
         let Some(process) = &mut self.process else { return };
-        let Some(ToPromote { key, crc32c, from, to }) = process.to_promote.pop_front() else { return };
-        let mut reader = Reader::new(self.disk.clone(), geometry, Slots::new(4)).unwrap();
+        let Some(ToPromote { tier, key, crc32c, from, to }) = process.to_promote.pop_front() else { return };
+        // Its folder may be another one's by now.
+        let Some(folder) = self.folders.iter().find(|folder| folder.uuid == tier) else {
+            return process.promoted.push(Promoted { rid: to.rid, good: false });
+        };
+        let mut reader = Reader::new(folder.disk.clone(), geometry, Slots::new(4)).unwrap();
         let size = from.extent.length;
         let mut bytes = vec![0; size as usize];
         let mut sink = |at: u64, some: &[u8]| copy_and_sum(some, &mut bytes[at as usize..][..some.len()]);
         let address = Address(from.extent.offset / TIER_BLOCK);
-        let place = RecordPlace { tier: TIER, address, rid: from.rid, size, key_bytes: key.len() };
+        let place = RecordPlace { tier, address, rid: from.rid, size, key_bytes: key.len() };
         let want = Want { place, from: 0, len: size, crc: Some(crc32c), sink: &mut sink };
         let read = reader.read(&mut [want], || Duration::from_secs(10)).remove(0);
         let mut memory = process.memory.lock();
@@ -497,25 +650,28 @@ impl World {
         if process.said.is_empty() {
             return;
         }
-        let session = process.session;
+        let (session, own, mut moved_from) = (process.session, process.own.uuid, None);
         match process.said.remove(0) {
             ToMaster::Written { written, window, sealed } => {
                 let written =
                     written.iter().map(|(rid, address)| Written { rid: *rid, address: address.map(|at| at.0) });
                 let sealed = sealed.iter().map(|file| file.0).collect();
                 let answered = OrdersAnswered { written: written.collect(), window, sealed };
-                self.core.orders_answered(self.now, session, TIER, &answered, &mut self.fx);
+                self.core.orders_answered(self.now, session, own, &answered, &mut self.fx);
             }
-            ToMaster::Reclaim { file, records } => {
+            ToMaster::Reclaim { tier, file, records } => {
                 let origin = self.origin();
                 let records: Vec<(&[u8], Rid)> = records.iter().map(|(key, rid)| (&key[..], *rid)).collect();
-                let verdicts = self.core.reclaim(self.now, origin, TIER, file.0, &records, &mut self.fx);
+                let verdicts = self.core.reclaim(self.now, origin, (tier, own), file.0, &records, &mut self.fx);
                 let process = self.process.as_mut().expect("it asks");
                 match verdicts {
                     Ok(verdicts) => {
                         let count =
                             |is: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| is(verdict)).count() as u64;
-                        self.seen.records_kept += count(|verdict| matches!(verdict, Verdict::Keep(_)));
+                        let kept = count(|verdict| matches!(verdict, Verdict::Keep(_)));
+                        self.seen.records_kept += kept;
+                        self.seen.kept_elsewhere += if tier == own { 0 } else { kept };
+                        moved_from = (kept > 0).then_some(tier);
                         self.seen.records_dropped += count(|verdict| *verdict == Verdict::Dropped);
                         let rid = |verdict: &Verdict| if let Verdict::Keep(rid) = verdict { *rid } else { Rid(0) };
                         process.tier.judged(&verdicts.iter().map(rid).collect::<Vec<_>>());
@@ -523,21 +679,36 @@ impl World {
                     Err(_) => process.tier.leave_off(),
                 }
             }
-            ToMaster::Reclaimed(file) => {
+            ToMaster::Reclaimed { tier, file } => {
                 self.seen.files_given_up += 1;
-                if self.core.reclaimed(session, TIER, file.0).is_err() {
+                if self.core.reclaimed(session, tier, file.0).is_err() {
                     process.tier.leave_off();
                 }
             }
         }
         self.collect();
+        // While some of it is on its way to another file.
+        if let Some(uuid) = moved_from
+            && self.random.below(16) == 0
+        {
+            self.go_on_without_hearing();
+            self.forget_one(uuid);
+        }
+    }
+
+    /// The owner does what it has to, and the master hears nothing of it yet.
+    fn go_on_without_hearing(&mut self) {
+        if let Some(process) = &mut self.process {
+            let said = process.tier.poll(process.own.disk.now(), Duration::ZERO);
+            process.said.extend(said);
+        }
     }
 
     fn go_on(&mut self) {
         let wait = Duration::from_micros(self.random.below(4_000));
         let is_lame = self.random.below(6) == 0;
         if let Some(process) = &mut self.process {
-            let said = process.tier.poll(self.disk.now(), wait);
+            let said = process.tier.poll(process.own.disk.now(), wait);
             process.said.extend(said);
             if !is_lame {
                 while self.process.as_ref().is_some_and(|process| !process.said.is_empty()) {
@@ -547,7 +718,8 @@ impl World {
         }
         let ms = 20 * (1 + self.random.below(20));
         let pause = Duration::from_millis(self.random.below(ms));
-        self.disk.pass(pause);
+        self.folders.iter().for_each(|folder| folder.disk.pass(pause));
+        self.let_go_of_empty();
         self.now = self.now.plus_ms(ms);
         if let Some(process) = &self.process {
             self.core.beat(self.now, process.session, &[], &[], &mut self.fx);
@@ -580,15 +752,18 @@ impl World {
 
     fn end_process(&mut self, power_lost: bool) {
         let Some(process) = self.process.take() else { return };
-        drop(process.tier.into_lock());
-        match power_lost {
-            false => self.disk.kill_process(),
-            true => {
-                self.disk.lose_power();
-                self.boots += 1;
+        let Process { session, own, mut tier, adopted, .. } = process;
+        adopted.into_iter().for_each(|uuid| drop(tier.let_go(uuid)));
+        drop(tier.into_lock());
+        own.disk.kill_process();
+        for folder in &self.folders {
+            match power_lost {
+                false => folder.disk.kill_process(),
+                true => folder.disk.lose_power(),
             }
         }
-        self.core.process_gone(self.now, process.session, &mut self.fx);
+        self.boots += u8::from(power_lost);
+        self.core.process_gone(self.now, session, &mut self.fx);
         while self.core.background(self.now, STEP_OBJECTS, &mut self.fx) {}
         self.collect();
     }
@@ -669,6 +844,8 @@ impl World {
                 53..58 => self.look_for_some(),
                 58..64 => self.promote_one(),
                 64..66 => self.hear_promoted(),
+                66 => self.adopt(),
+                67 if self.random.below(8) == 0 => self.forget(),
                 _ => self.go_on(),
             }
         }
@@ -689,9 +866,11 @@ fn a_read_gives_the_value_last_committed_or_is_a_miss_and_what_was_removed_stays
     println!("{} schedules from {first} on: {seen:?}", seeds());
     let Seen { records_read, files_given_up, records_kept, records_dropped, .. } = seen;
     let Seen { clean_evictions, unwritten_evictions, promotions, promotions_cancelled, .. } = seen;
+    let Seen { adoptions, kept_elsewhere, folders_emptied, .. } = seen;
+    let of_adopted = [adoptions, kept_elsewhere, folders_emptied];
     let of_tier = [records_read, files_given_up, records_kept, records_dropped];
     let of_memory = [clean_evictions, unwritten_evictions, promotions, promotions_cancelled];
-    assert!(of_tier.iter().chain(&of_memory).all(|count| *count > 0), "{seen:?}");
+    assert!(of_tier.iter().chain(&of_memory).chain(&of_adopted).all(|count| *count > 0), "{seen:?}");
 }
 
 /// Addresses that are used again, and records that are not compared, are two guards of one door: each alone shows in
@@ -700,6 +879,14 @@ fn a_read_gives_the_value_last_committed_or_is_a_miss_and_what_was_removed_stays
 fn an_owner_that_trusts_what_a_power_loss_took_is_noticed() {
     std::panic::set_hook(Box::new(|_| {}));
     let seed = (0..300).find(|seed| is_noticed_by(Mutant::LostWritesAreTrusted, || World::new(*seed).run()));
+    _ = std::panic::take_hook();
+    assert!(seed.is_some());
+}
+
+#[test]
+fn what_is_moved_out_of_a_tier_that_is_forgotten_meanwhile_would_be_noticed_to_come_back() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let seed = (0..300).find(|seed| is_noticed_by(Mutant::MovesOutliveTheirTier, || World::new(*seed).run()));
     _ = std::panic::take_hook();
     assert!(seed.is_some());
 }

@@ -16,12 +16,14 @@ use mooncake_mutant::mutant;
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
 use crate::filling::Filling;
 use crate::footer::Entries;
+use crate::held::Held;
 use crate::medium::{Completion, Medium, Operation, Queue};
 use crate::record::{self, CHUNK, Layout, Record};
 use crate::slots::{Slot, Slots};
 use crate::superblock::{SUSPECTS_MAX, Superblock};
 
 pub use crate::filling::Value;
+pub use crate::order::{Event, Loss, Order};
 
 /// Bytes of one write.
 const WRITE_BYTES: usize = 1 << 20;
@@ -42,66 +44,6 @@ const LEFT_FREE: u64 = 20;
 /// they are written.
 const SPARE_PART: u64 = 64;
 
-/// One object to be written.
-pub struct Order {
-    /// The placement that its record will be.
-    pub rid: Rid,
-    /// The object's id.
-    pub object_id: Rid,
-    /// Its key.
-    pub key: Vec<u8>,
-    /// CRC-32C that its bytes must have, if that is known.
-    pub crc32c: Option<u32>,
-    /// Its bytes.
-    pub value: Box<dyn Value>,
-    /// It is kept of a file that is given up: it goes before others, and may take the last file.
-    pub is_kept: bool,
-}
-
-/// What became of orders and files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// All of a record is written.
-    Written {
-        /// Whose.
-        rid: Rid,
-        /// Where.
-        address: Address,
-    },
-    /// A record came to nothing: no place names it.
-    Lost {
-        /// Whose.
-        rid: Rid,
-        /// Why.
-        why: Loss,
-    },
-    /// A file has its footer, and both are synced.
-    Sealed(FileNumber),
-    /// The file system has no room for another file, or tiers that share a limit have reached it: an order waits.
-    Short,
-    /// A write or a sync of a file failed. It is closed, and what it holds is to be read before it counts.
-    Suspect(FileNumber),
-}
-
-/// Why a record came to nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
-    /// Its bytes were not there any more.
-    SourceGone,
-    /// Its bytes are not those of the object.
-    WrongSum,
-    /// The tier has no room for another file.
-    NoRoom,
-    /// The file system has none, or tiers that share a limit have reached it.
-    NoSpace,
-    /// Tiers that share a limit have so much that nothing which this one could give up leaves room for a file.
-    OverLimit,
-    /// The disk failed.
-    Failed(ErrorKind),
-    /// No record has such a key, or so many bytes.
-    TooLarge,
-}
-
 /// The files of one tier, as its owner writes them.
 pub struct Appender<M: Medium> {
     medium: M,
@@ -115,6 +57,8 @@ pub struct Appender<M: Medium> {
     limit: u64,
     /// The same, where the file system has all that it may have.
     capacity: u64,
+    /// Bytes of other folders that count to the limit, and can be given up as its own files can.
+    beside: u64,
     /// Bytes of files by their first number.
     files: BTreeMap<FileNumber, u64>,
     /// Orders, and when they came.
@@ -136,6 +80,7 @@ pub struct Appender<M: Medium> {
     now: Duration,
     /// Records that are not written whole yet, by their addresses.
     unfinished: BTreeMap<Address, Unfinished>,
+    held: Held,
     /// Files whose writes have ended since the last sync of them began.
     dirty: BTreeMap<FileNumber, M::File>,
     /// Those of them that have their footers.
@@ -158,6 +103,8 @@ struct Current<F> {
     entries: Entries,
     /// Its disk failed: nothing more goes there, and no footer.
     is_suspect: bool,
+    /// What is written there counts once it is synced.
+    is_held: bool,
 }
 
 /// A write that is not submitted yet.
@@ -178,6 +125,9 @@ enum Write<F> {
 #[derive(Debug)]
 struct Unfinished {
     rid: Rid,
+    bytes: u64,
+    /// It counts once it is synced.
+    is_held: bool,
     writes: u32,
     is_filled: bool,
     loss: Option<Loss>,
@@ -227,6 +177,7 @@ impl<M: Medium> Appender<M> {
             sequence,
             limit,
             capacity: limit,
+            beside: 0,
             files,
             waiting: VecDeque::new(),
             kept: VecDeque::new(),
@@ -240,6 +191,7 @@ impl<M: Medium> Appender<M> {
             begun: BTreeMap::new(),
             now: Duration::ZERO,
             unfinished: BTreeMap::new(),
+            held: Held::default(),
             dirty,
             ending: BTreeSet::new(),
             sync: Sync::None,
@@ -274,7 +226,7 @@ impl<M: Medium> Appender<M> {
     /// Whether anything of a file is still to be written, or told.
     pub fn is_busy(&self, file: FileNumber) -> bool {
         let has_unfinished = self.unfinished.keys().any(|address| self.superblock.geometry.file_of(*address) == file);
-        self.is_appended(file) || has_unfinished || self.is_being_written(file)
+        self.is_appended(file) || has_unfinished || self.is_being_written(file) || self.held.has(file)
     }
 
     /// New files have this number at least.
@@ -290,9 +242,10 @@ impl<M: Medium> Appender<M> {
         }
     }
 
-    /// The tier's files may have so many bytes from now on.
-    pub fn set_limit(&mut self, bytes: u64) {
-        self.limit = bytes;
+    /// The tier's files may have so many bytes from now on, together with those `beside` it in other folders; what is
+    /// kept of a file that is given up, `capacity` without these.
+    pub fn set_limit(&mut self, bytes: u64, capacity: u64, beside: u64) {
+        (self.limit, self.capacity, self.beside) = (bytes, capacity, beside);
     }
 
     /// Takes an order. An event tells what becomes of it.
@@ -322,7 +275,8 @@ impl<M: Medium> Appender<M> {
     pub fn is_resting(&self) -> bool {
         let has_orders = self.has_orders() && !self.needs_room;
         let has_work = has_orders || self.filling.is_some() || self.gathered.is_some();
-        !has_work && self.writes.is_empty() && self.sync == Sync::None && !self.syncs_at_once
+        let owes_nothing = self.writes.is_empty() && self.sync == Sync::None && self.held.is_empty();
+        !has_work && owes_nothing && !self.syncs_at_once
     }
 
     fn has_orders(&self) -> bool {
@@ -449,7 +403,7 @@ impl<M: Medium> Appender<M> {
         };
         let key_bytes = order.key.len();
         // While what is kept has the last file, nothing else is to use that up.
-        if !is_kept && self.used() + self.superblock.geometry.file_bytes() > self.limit {
+        if !is_kept && self.used() + self.beside + self.superblock.geometry.file_bytes() > self.limit {
             return self.wait_for_room();
         }
         if let Some(current) = &self.current {
@@ -473,8 +427,8 @@ impl<M: Medium> Appender<M> {
             return self.remove_current();
         }
         // Where others have filled the file system, what is kept takes of what is left to them.
-        let limit = if is_kept { self.capacity } else { self.limit };
-        if self.used() + self.bytes_of_file(alone) + self.reserved(is_kept) > limit {
+        let (limit, beside) = if is_kept { (self.capacity, 0) } else { (self.limit, self.beside) };
+        if self.used() + beside + self.bytes_of_file(alone) + self.reserved(is_kept) > limit {
             return match is_kept {
                 true => self.lose_next(Loss::NoRoom),
                 false => self.wait_for_room(),
@@ -489,7 +443,7 @@ impl<M: Medium> Appender<M> {
             }
             if why == Loss::OverLimit {
                 // Those behind it need not find out for themselves.
-                self.limit = self.limit.min(self.used());
+                self.limit = self.limit.min(self.used() + self.beside);
             }
             return self.lose_next(why);
         }
@@ -575,7 +529,7 @@ impl<M: Medium> Appender<M> {
         let spare = (file_bytes / SPARE_PART) as i64;
         if let Some(left) = room.left.filter(|left| *left < bytes as i64 + spare) {
             // Giving all of its own up is of no use where the others have nearly all.
-            let is_hopeless = left.saturating_add(self.used() as i64) < bytes as i64 + spare;
+            let is_hopeless = left.saturating_add((self.used() + self.beside) as i64) < bytes as i64 + spare;
             return Err(if is_hopeless { Loss::OverLimit } else { Loss::NoSpace });
         }
         let number = self.superblock.next_file;
@@ -595,7 +549,9 @@ impl<M: Medium> Appender<M> {
         }
         self.files.insert(number, bytes);
         self.dirty.insert(number, file.clone());
-        self.current = Some(Current { number, file, bytes, end: 0, entries: Entries::default(), is_suspect: false });
+        let is_held = !self.medium.is_direct(&file);
+        let entries = Entries::default();
+        self.current = Some(Current { number, file, bytes, end: 0, entries, is_suspect: false, is_held });
         Ok(())
     }
 
@@ -623,7 +579,8 @@ impl<M: Medium> Appender<M> {
         record::encode(&record, &sums, &mut head);
         current.entries.push(address, rid, size, &key);
         current.end += layout.record_bytes;
-        self.unfinished.insert(address, Unfinished { rid, writes: 0, is_filled: false, loss: None });
+        let (is_held, bytes) = (current.is_held && !mutant!(UnsyncedRecordsCount), layout.record_bytes);
+        self.unfinished.insert(address, Unfinished { rid, bytes, is_held, writes: 0, is_filled: false, loss: None });
         self.filling = Some(Filling {
             head,
             value: Some((value, layout.value_at)),
@@ -678,6 +635,12 @@ impl<M: Medium> Appender<M> {
                 }
             }
             Write::SyncOf { file, is_sealed } => {
+                for (rid, address) in self.held.ended(file) {
+                    self.events.push(match &result {
+                        Ok(_) => Event::Written { rid, address },
+                        Err(error) => Event::Lost { rid, why: Loss::Failed(error.kind()) },
+                    });
+                }
                 match result {
                     Ok(_) if is_sealed => self.events.push(Event::Sealed(file)),
                     Ok(_) => {}
@@ -708,7 +671,12 @@ impl<M: Medium> Appender<M> {
     fn finish(&mut self, address: Address) {
         let record = &self.unfinished[&address];
         if record.is_filled && record.writes == 0 {
-            let Unfinished { rid, loss, .. } = self.unfinished.remove(&address).expect("looked at above");
+            let record = self.unfinished.remove(&address).expect("looked at above");
+            let Unfinished { rid, loss, bytes, is_held, .. } = record;
+            if is_held && loss.is_none() {
+                let file = self.superblock.geometry.file_of(address);
+                return self.held.hold(self.now, file, (rid, address), bytes);
+            }
             self.events.push(match loss {
                 None => Event::Written { rid, address },
                 Some(why) => Event::Lost { rid, why },
@@ -752,6 +720,7 @@ impl<M: Medium> Appender<M> {
                         self.dirty.insert(number, file.clone());
                     }
                     left += 1;
+                    self.held.begins(number);
                     self.begin(Write::SyncOf { file: number, is_sealed }, Operation::Sync { file });
                 }
                 self.sync = Sync::Files { left, to };
@@ -772,7 +741,7 @@ impl<M: Medium> Appender<M> {
     fn is_sync_due(&self, now: Duration) -> bool {
         let is_sealed = self.ending.iter().any(|file| !self.is_being_written(*file));
         let is_through = self.syncs_at_once && self.unfinished.is_empty() && !self.is_writing();
-        is_sealed || is_through || now.saturating_sub(self.last_sync) >= SYNC_EVERY
+        is_sealed || is_through || self.held.is_due(now) || now.saturating_sub(self.last_sync) >= SYNC_EVERY
     }
 
     fn is_being_written(&self, number: FileNumber) -> bool {

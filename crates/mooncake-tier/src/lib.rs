@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub(crate) mod adopted;
 pub mod appender;
 pub mod contents;
 pub(crate) mod filling;
@@ -14,8 +15,12 @@ pub mod fuzz_targets;
 #[cfg(test)]
 mod golden;
 pub mod health;
+pub(crate) mod held;
 pub mod medium;
+pub(crate) mod order;
 pub mod owner;
+pub(crate) mod proof;
+pub(crate) mod rate;
 pub mod reader;
 pub mod record;
 pub mod slots;

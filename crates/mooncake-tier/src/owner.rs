@@ -9,21 +9,26 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::Rid;
-use mooncake_memory::{copy_and_sum, crc32c};
+use mooncake_ids::{Rid, TierUuid};
+use mooncake_memory::copy_and_sum;
 use mooncake_mutant::mutant;
 
 use crate::address::{Address, FileNumber, Geometry};
+use crate::adopted::Adopted;
 use crate::appender::{Appender, Event, Loss, Order, Value};
 use crate::contents::{contents, object_id};
 use crate::footer::{Entries, Entry};
 use crate::health::{Fitness, Health};
 use crate::medium::Medium;
-use crate::reader::{Miss, Reader, RecordPlace, Want};
+use crate::proof::{Proving, is_for_now, record_place};
+use crate::rate::Rate;
+use crate::reader::{Miss, Reader, Want};
 use crate::record::Layout;
 use crate::slots::Slots;
 use crate::superblock::Superblock;
 use crate::tier::{Tier, TierError};
+
+pub use crate::proof::Proof;
 
 /// Records that one request names.
 const NAMED_MAX: usize = 1_000;
@@ -37,12 +42,6 @@ const LARGE_FOR: Duration = Duration::from_secs(60);
 
 /// Bytes of one object that is written once more; more of them wait for each other.
 const MOVED_MAX: u64 = 64 << 20;
-
-/// What it may have under order before it has measured how fast it writes.
-const WINDOW_FIRST: u64 = 16 << 20;
-
-/// Time that a window is for.
-const WINDOW_TIME: Duration = Duration::from_millis(500);
 
 /// A file system that was full is tried again after so long.
 const SHORT_FOR: Duration = Duration::from_secs(60);
@@ -75,32 +74,23 @@ pub enum ToMaster {
         /// Files that are appended no more.
         sealed: Vec<FileNumber>,
     },
-    /// Records of a file that is given up are to be judged; [`TierOwner::judged`] takes the answer.
+    /// Records of a file that is given up are to be judged; [`TierOwner::judged`] takes the answer. What is kept of
+    /// them is written to the owner's own tier.
     Reclaim {
+        /// The tier that has the file: the owner's own, or one that it has adopted.
+        tier: TierUuid,
         /// The file.
         file: FileNumber,
         /// Keys and rids.
         records: Vec<(Vec<u8>, Rid)>,
     },
     /// All of them have been, and what was kept is written.
-    Reclaimed(FileNumber),
-}
-
-/// What the folder proves when the tier is mounted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Proof {
-    /// Nothing was ever written there.
-    pub is_new: bool,
-    /// Above the numbers of all files that it had.
-    pub head: u64,
-    /// The files that are there: all numbers of each.
-    pub files: BTreeSet<u64>,
-    /// Those that go on.
-    pub appended: BTreeSet<u64>,
-    /// What lies in these is there only if it is among the proven.
-    pub suspects: BTreeSet<u64>,
-    /// Records that were read back and are whole.
-    pub proven: BTreeSet<Rid>,
+    Reclaimed {
+        /// The tier that has the file.
+        tier: TierUuid,
+        /// The file.
+        file: FileNumber,
+    },
 }
 
 /// A tier that this process has.
@@ -126,6 +116,8 @@ pub struct TierOwner<M: Medium> {
     epoch: u16,
     rate: Rate,
     giving_up: Option<GivingUp>,
+    /// Tiers of earlier processes, in the order in which they are given up.
+    adopted: Vec<Adopted<M>>,
     /// The master has mounted the tier since its anchor began: it answers what it is asked.
     is_mounted: bool,
     /// Records that were read back whole, of files that are suspect; none of them is read twice.
@@ -133,7 +125,7 @@ pub struct TierOwner<M: Medium> {
     /// Giving up files gained next to nothing, or the disk would not let it: not tried again before.
     stuck_until: Duration,
     /// Files of which nearly all is kept, until none is left to be given up.
-    passed_over: BTreeSet<FileNumber>,
+    passed_over: BTreeSet<(TierUuid, FileNumber)>,
     /// Files that the largest object of late took, and until when that counts.
     large: Option<(u64, Duration)>,
     /// Of the last [`TierOwner::poll`].
@@ -144,6 +136,8 @@ pub struct TierOwner<M: Medium> {
     told_window: Option<u64>,
     /// The file system has no room for more, whoever has taken it, and until when that counts.
     short: Option<(u64, Duration)>,
+    /// Files are given up where there is no room.
+    evicts: bool,
 }
 
 enum Ordered {
@@ -154,6 +148,8 @@ enum Ordered {
 
 /// A file that is given up.
 struct GivingUp {
+    /// The tier that has it.
+    tier: TierUuid,
     file: FileNumber,
     entries: Vec<Entry>,
     /// Before this one all have been named.
@@ -168,29 +164,6 @@ struct GivingUp {
     is_told: bool,
     /// What there is to be kept was found to be worth it.
     is_weighed: bool,
-}
-
-/// How fast it writes, measured while it does: time in which nothing is ordered says nothing of the disk.
-struct Rate {
-    /// Since then something is ordered, and was not counted.
-    busy_since: Option<Duration>,
-    busy: Duration,
-    bytes: u64,
-    window: u64,
-}
-
-impl Rate {
-    fn wrote(&mut self, now: Duration, bytes: u64, goes_on: bool) {
-        self.busy += self.busy_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        self.busy_since = goes_on.then_some(now);
-        self.bytes += bytes;
-        if self.busy >= WINDOW_TIME {
-            let measured = u128::from(self.bytes) * WINDOW_TIME.as_nanos() / self.busy.as_nanos();
-            // However slow it is: none would mean that it is not to be written.
-            self.window = u64::try_from(measured).unwrap_or(u64::MAX).max(WINDOW_FIRST);
-            (self.busy, self.bytes) = (Duration::ZERO, 0);
-        }
-    }
 }
 
 /// Gives an appender what a source has.
@@ -250,8 +223,9 @@ impl<M: Medium> TierOwner<M> {
             failed: BTreeSet::new(),
             sealed: Vec::new(),
             epoch: 0,
-            rate: Rate { busy_since: None, busy: Duration::ZERO, bytes: 0, window: WINDOW_FIRST },
+            rate: Rate::new(),
             giving_up: None,
+            adopted: Vec::new(),
             is_mounted: false,
             proven: BTreeMap::new(),
             stuck_until: Duration::ZERO,
@@ -262,7 +236,14 @@ impl<M: Medium> TierOwner<M> {
             fitness: Fitness::Good,
             told_window: None,
             short: None,
+            evicts: true,
         })
+    }
+
+    /// Whether files are given up where there is no room; otherwise nothing more is written.
+    pub fn evicting(mut self, evicts: bool) -> Self {
+        self.evicts = evicts;
+        self
     }
 
     /// The superblock as it is.
@@ -274,64 +255,20 @@ impl<M: Medium> TierOwner<M> {
     /// lost power, and of files that the disk failed to write.
     ///
     /// None if the disk had no time for it: what it does not answer is not lost, and the tier is mounted later.
-    pub fn proof(&mut self, mut time_left: impl FnMut() -> Duration) -> Option<Proof> {
-        let superblock = self.appender.superblock().clone();
-        let all: Vec<(FileNumber, u64)> = self.appender.files().iter().map(|(file, bytes)| (*file, *bytes)).collect();
-        let numbers = |(file, bytes): (FileNumber, u64)| file.0..file.0 + self.geometry.numbers_for(bytes);
-        let files: BTreeSet<u64> = all.iter().flat_map(|file| numbers(*file)).collect();
-        let appended = all.iter().map(|(file, _)| file.0).filter(|file| self.appender.is_appended(FileNumber(*file)));
-        let appended: BTreeSet<u64> = appended.collect();
-        let suspects: BTreeSet<u64> = superblock.suspects.iter().map(|file| file.0).collect();
-        let mut proven = BTreeSet::new();
-        for (file, bytes) in all.into_iter().filter(|(file, _)| suspects.contains(&file.0)) {
-            // One that is being written has more of them later.
-            let is_busy = self.appender.is_busy(file);
-            if let Some(known) = self.proven.get(&file).filter(|_| !is_busy) {
-                proven.extend(known.iter().copied());
-                continue;
-            }
-            let whole = match contents(&self.medium, (superblock.tier, self.geometry), (file, bytes), &self.slots) {
-                Ok(found) => self.whole(&superblock, &found.entries, &mut time_left)?,
-                Err(error) if is_for_now(&error) => return None,
-                Err(error) => {
-                    tracing::warn!(file = file.0, %error, "a file of the tier cannot be read; what it had is lost");
-                    Vec::new()
-                }
-            };
-            proven.extend(whole.iter().copied());
-            if !is_busy {
-                self.proven.insert(file, whole);
-            }
-        }
-        let is_new = self.is_new && files.is_empty();
-        Some(Proof { is_new, head: superblock.next_file.0, files, appended, suspects, proven })
-    }
-
-    /// Which of these are whole; none if the disk did not say.
-    fn whole(
-        &mut self,
-        superblock: &Superblock,
-        entries: &[Entry],
-        time_left: &mut impl FnMut() -> Duration,
-    ) -> Option<Vec<Rid>> {
-        let mut good = Vec::new();
-        for some in entries.chunks(32) {
-            let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, bytes: &[u8]| crc32c(bytes)).collect();
-            let wants = some.iter().zip(&mut sinks).map(|(entry, sink)| Want {
-                place: record_place(superblock, entry),
-                from: 0,
-                len: entry.size,
-                crc: None,
-                sink,
-            });
-            let mut wants: Vec<Want<'_>> = wants.collect();
-            let results = self.reader.read(&mut wants, &mut *time_left);
-            if results.iter().any(|result| matches!(result, Err(Miss::Late | Miss::NoSlot))) {
-                return None;
-            }
-            good.extend(some.iter().zip(results).filter(|(_, result)| result.is_ok()).map(|(entry, _)| entry.rid));
-        }
-        Some(good)
+    pub fn proof(&mut self, time_left: impl FnMut() -> Duration) -> Option<Proof> {
+        let (superblock, appender) = (self.appender.superblock().clone(), &self.appender);
+        let files: Vec<(FileNumber, u64)> = appender.files().iter().map(|(file, bytes)| (*file, *bytes)).collect();
+        let appended = files.iter().map(|(file, _)| *file).filter(|file| appender.is_appended(*file)).collect();
+        let busy = files.iter().map(|(file, _)| *file).filter(|file| appender.is_busy(*file)).collect();
+        let proving = Proving {
+            medium: &self.medium,
+            superblock: &superblock,
+            reader: &mut self.reader,
+            slots: &self.slots,
+            proven: &mut self.proven,
+        };
+        let proof = proving.prove(&files, appended, &busy, time_left)?;
+        Some(Proof { is_new: self.is_new && files.is_empty(), ..proof })
     }
 
     /// The master has mounted the tier: new files have this number at least.
@@ -353,6 +290,69 @@ impl<M: Medium> TierOwner<M> {
         self.answers.clear();
         self.sealed.clear();
         (self.giving_up, self.is_mounted) = (None, false);
+        self.adopted.iter_mut().for_each(|adopted| adopted.is_mounted = false);
+        self.limit_appender();
+    }
+
+    /// Its files may have so many bytes from now on, with those of tiers that it has adopted.
+    pub fn set_capacity(&mut self, bytes: u64) {
+        self.capacity = bytes;
+        self.limit_appender();
+    }
+
+    /// Has a tier of an earlier process beside its own: it is read, nothing is appended to it, and its files are given
+    /// up before any of the owner's own.
+    pub fn adopt(&mut self, tier: Tier<M>) -> Result<(), TierError> {
+        self.adopted.push(Adopted::new(tier)?);
+        Ok(())
+    }
+
+    /// What the folder of such a tier proves; see [`TierOwner::proof`]. None if it is not adopted, too.
+    pub fn adopted_proof(&mut self, tier: TierUuid, time_left: impl FnMut() -> Duration) -> Option<Proof> {
+        self.adopted.iter_mut().find(|adopted| adopted.uuid() == tier)?.proof(&self.slots, time_left)
+    }
+
+    /// The master has mounted such a tier, or has it no more.
+    pub fn adopted_is_mounted(&mut self, tier: TierUuid, is_mounted: bool) {
+        if let Some(adopted) = self.adopted_mut(tier) {
+            adopted.is_mounted = is_mounted;
+        }
+        self.limit_appender();
+    }
+
+    /// Bytes of files of tiers that are adopted, as far as they can be given up.
+    fn adopted_bytes(&self) -> u64 {
+        self.adopted.iter().filter(|adopted| adopted.is_mounted).map(Adopted::bytes).sum()
+    }
+
+    /// An adopted tier that is mounted and has no file any more.
+    pub fn empty_adopted(&self) -> Option<TierUuid> {
+        self.adopted.iter().find(|adopted| adopted.is_mounted && adopted.files.is_empty()).map(Adopted::uuid)
+    }
+
+    /// An adopted tier is left to another process, or to none: its lock.
+    pub fn let_go(&mut self, tier: TierUuid) -> Option<M::Lock> {
+        let at = self.adopted.iter().position(|adopted| adopted.uuid() == tier)?;
+        if self.giving_up.as_ref().is_some_and(|up| up.tier == tier) {
+            self.leave_off();
+        }
+        let lock = self.adopted.remove(at).into_lock();
+        self.limit_appender();
+        Some(lock)
+    }
+
+    fn adopted_mut(&mut self, tier: TierUuid) -> Option<&mut Adopted<M>> {
+        self.adopted.iter_mut().find(|adopted| adopted.uuid() == tier)
+    }
+
+    /// Bytes of all files that it may give up: its own, and those of tiers that it has adopted.
+    pub fn used(&self) -> u64 {
+        self.appender.used() + self.adopted_bytes()
+    }
+
+    fn limit_appender(&mut self) {
+        let limit = self.short.map_or(self.capacity, |(found, _)| found.min(self.capacity));
+        self.appender.set_limit(limit, self.capacity, self.adopted_bytes());
     }
 
     /// The master orders an object to be written, of that checksum.
@@ -397,11 +397,33 @@ impl<M: Medium> TierOwner<M> {
             self.over.remove(&file);
             self.failed.remove(&file);
             self.proven.remove(&file);
-            self.passed_over.remove(&file);
-            if self.giving_up.as_ref().is_some_and(|up| up.file == file) {
+            let own = self.appender.superblock().tier;
+            self.passed_over.remove(&(own, file));
+            if self.giving_up.as_ref().is_some_and(|up| (up.tier, up.file) == (own, file)) {
                 self.leave_off();
             }
         }
+    }
+
+    /// The same of a tier that is adopted.
+    pub fn retire_adopted(&mut self, tier: TierUuid, epoch: u16, files: &[u64]) {
+        if epoch < self.epoch {
+            return;
+        }
+        self.epoch = epoch;
+        for file in files.iter().copied().map(FileNumber) {
+            let Some(adopted) = self.adopted_mut(tier) else { return };
+            if let Err(error) = adopted.retire(file) {
+                tracing::warn!(%tier, file = file.0, %error, "a file that nothing needs cannot be removed");
+                self.put_off();
+                continue;
+            }
+            self.passed_over.remove(&(tier, file));
+            if self.giving_up.as_ref().is_some_and(|up| (up.tier, up.file) == (tier, file)) {
+                self.leave_off();
+            }
+        }
+        self.limit_appender();
     }
 
     /// The master has judged what [`ToMaster::Reclaim`] named: a new rid for each that is kept, 0 for the others.
@@ -499,8 +521,8 @@ impl<M: Medium> TierOwner<M> {
         still.into_iter().for_each(|file| self.is_over(file));
         self.rate.wrote(now, bytes, !self.ordered.is_empty());
         self.fitness = self.health.fitness(now, self.appender.owed_for(now));
-        let is_stuck = now < self.stuck_until && !self.has_room();
-        let window = if self.fitness == Fitness::Good && !is_stuck { self.rate.window } else { 0 };
+        let is_stuck = (now < self.stuck_until || !self.evicts) && !self.has_room();
+        let window = if self.fitness == Fitness::Good && !is_stuck { self.rate.window() } else { 0 };
         let is_to_be_told = self.is_mounted && (window == 0) != (self.told_window == Some(0));
         let mut said = Vec::new();
         if !self.answers.is_empty() || !self.sealed.is_empty() || is_to_be_told {
@@ -545,7 +567,7 @@ impl<M: Medium> TierOwner<M> {
     /// The file system has less room than the tier may take, or tiers that share a limit have reached it: what it has
     /// must do for a while.
     fn is_short(&mut self, now: Duration) {
-        let used = self.appender.used();
+        let used = self.used();
         if self.short.is_none() {
             tracing::warn!(
                 bytes = used,
@@ -566,13 +588,13 @@ impl<M: Medium> TierOwner<M> {
             );
             self.stuck_until = now + STUCK;
         }
-        self.is_short_of(self.appender.used(), now);
+        self.is_short_of(self.used(), now);
     }
 
     fn is_short_of(&mut self, used: u64, now: Duration) {
         // What it had when that was found is more than there is where another one has taken some of it since.
         self.short = Some((self.short.map_or(used, |(found, _)| found.min(used)), now + SHORT_FOR));
-        self.appender.set_limit(used.min(self.capacity));
+        self.limit_appender();
     }
 
     fn has_moved(&mut self, rid: Rid, bytes: u64) {
@@ -591,10 +613,10 @@ impl<M: Medium> TierOwner<M> {
         }
         if self.giving_up.is_none() {
             if self.short.take_if(|(_, until)| *until <= now).is_some() {
-                self.appender.set_limit(self.capacity);
+                self.limit_appender();
             }
             self.large.take_if(|(_, until)| *until <= now);
-            if self.has_room() || now < self.stuck_until {
+            if self.has_room() || now < self.stuck_until || !self.evicts {
                 return None;
             }
             self.begin_giving_up(now)?;
@@ -609,15 +631,15 @@ impl<M: Medium> TierOwner<M> {
             let records = named.collect();
             up.next = asked.end;
             up.asked = Some(asked);
-            return Some(ToMaster::Reclaim { file: up.file, records });
+            return Some(ToMaster::Reclaim { tier: up.tier, file: up.file, records });
         }
         let record_bytes = |entry: &Entry| Layout::of(entry.key.len(), entry.size).map_or(0, |of| of.record_bytes);
         let kept: u64 = up.keep.iter().map(|(at, _)| record_bytes(&up.entries[*at])).sum();
         if !std::mem::replace(&mut up.is_weighed, true) && kept > self.geometry.file_bytes() / 10 * 9 {
-            let file = up.file;
+            let (tier, file) = (up.tier, up.file);
             tracing::debug!(file = file.0, "nearly all of a file is kept: it stays, and the next oldest is given up");
             self.leave_off();
-            self.passed_over.insert(file);
+            self.passed_over.insert((tier, file));
             return None;
         }
         self.move_kept();
@@ -626,31 +648,38 @@ impl<M: Medium> TierOwner<M> {
         if !is_through || std::mem::replace(&mut up.is_told, true) {
             return None;
         }
-        Some(ToMaster::Reclaimed(up.file))
+        Some(ToMaster::Reclaimed { tier: up.tier, file: up.file })
     }
 
     /// Writes once more what is kept of the file that is given up.
     fn move_kept(&mut self) {
-        let superblock = self.appender.superblock().clone();
+        let own = self.appender.superblock().tier;
         let Some(up) = &mut self.giving_up else { return };
+        let (medium, reader, tier, geometry) = match self.adopted.iter_mut().find(|adopted| adopted.uuid() == up.tier) {
+            Some(adopted) => {
+                let (tier, geometry) = (adopted.uuid(), adopted.geometry());
+                (&adopted.medium, &mut adopted.reader, tier, geometry)
+            }
+            None => (&self.medium, &mut self.reader, own, self.geometry),
+        };
         while up.moving_bytes < MOVED_MAX
             && let Some((at, rid)) = up.keep.pop()
         {
             let entry = &up.entries[at];
             let mut bytes = vec![0; entry.size as usize];
             let mut sink = |at: u64, some: &[u8]| copy_and_sum(some, &mut bytes[at as usize..][..some.len()]);
-            let (place, len) = (record_place(&superblock, entry), entry.size);
+            let (place, len) = (record_place(tier, entry), entry.size);
             let want = Want { place, from: 0, len, crc: None, sink: &mut sink };
             let until = Instant::now() + READ_LIMIT;
-            let read = self.reader.read(&mut [want], || until.saturating_duration_since(Instant::now())).pop();
+            let read = reader.read(&mut [want], || until.saturating_duration_since(Instant::now())).pop();
             if matches!(read, Some(Err(Miss::Late | Miss::NoSlot))) {
                 // It says nothing of the record. What is to be kept stays where it is.
                 self.answers.push((rid, None));
                 return self.put_off();
             }
-            let of = (superblock.tier, self.geometry);
+            let of = (tier, geometry);
             let id = match read {
-                Some(Ok(())) => object_id(&self.medium, of, (up.file, entry.address), &self.slots),
+                Some(Ok(())) => object_id(medium, of, (up.file, entry.address), &self.slots),
                 _ => Ok(None),
             };
             match (read, id) {
@@ -675,11 +704,23 @@ impl<M: Medium> TierOwner<M> {
     fn has_room(&self) -> bool {
         let ahead = self.large.map_or(FILES_AHEAD, |(numbers, _)| FILES_AHEAD.max(numbers + 1));
         let limit = self.short.map_or(self.capacity, |(found, _)| found.min(self.capacity));
-        self.appender.used() + ahead * self.geometry.file_bytes() <= limit
+        self.used() + ahead * self.geometry.file_bytes() <= limit
+    }
+
+    /// The next file to be given up, of adopted tiers before the own one, with its bytes.
+    fn oldest(&self) -> Option<(TierUuid, FileNumber, u64)> {
+        let mounted = self.adopted.iter().filter(|adopted| adopted.is_mounted);
+        let of_adopted = mounted.flat_map(|adopted| {
+            let uuid = adopted.uuid();
+            adopted.files.iter().map(move |(file, bytes)| (uuid, *file, *bytes))
+        });
+        let (own, files) = (self.appender.superblock().tier, self.appender.files());
+        let of_own = self.over.iter().map(|file| (own, *file, files.get(file).copied().unwrap_or(0)));
+        of_adopted.chain(of_own).find(|(tier, file, _)| !self.passed_over.contains(&(*tier, *file)))
     }
 
     fn begin_giving_up(&mut self, now: Duration) -> Option<()> {
-        let Some(file) = self.over.difference(&self.passed_over).next().copied() else {
+        let Some((tier, file, bytes)) = self.oldest() else {
             if !self.passed_over.is_empty() {
                 tracing::warn!("a full tier writes nothing more for a minute: nearly all that it has is pinned");
                 self.passed_over.clear();
@@ -687,9 +728,10 @@ impl<M: Medium> TierOwner<M> {
             }
             return None;
         };
-        let bytes = self.appender.files().get(&file).copied().unwrap_or(0);
-        let tier = self.appender.superblock().tier;
-        let entries = match contents(&self.medium, (tier, self.geometry), (file, bytes), &self.slots) {
+        let of_adopted = self.adopted.iter().find(|adopted| adopted.uuid() == tier);
+        let (medium, geometry) =
+            of_adopted.map_or((&self.medium, self.geometry), |adopted| (&adopted.medium, adopted.geometry()));
+        let entries = match contents(medium, (tier, geometry), (file, bytes), &self.slots) {
             Ok(found) => found.entries,
             Err(error) if is_for_now(&error) => {
                 tracing::warn!(file = file.0, %error, "the oldest file of the tier cannot be read now");
@@ -702,6 +744,7 @@ impl<M: Medium> TierOwner<M> {
             }
         };
         self.giving_up = Some(GivingUp {
+            tier,
             file,
             entries,
             next: 0,
@@ -716,24 +759,8 @@ impl<M: Medium> TierOwner<M> {
     }
 }
 
-/// Whether a disk, or a process that is short of something, may answer otherwise later.
-fn is_for_now(error: &io::Error) -> bool {
-    let is_short = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::EINTR));
-    is_short || matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory)
-}
-
 /// Between two rounds through a tier of which nearly all is kept, and two tries of a disk that would not let a file go.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// Time that a disk has for a record that is to be kept.
 const READ_LIMIT: Duration = Duration::from_secs(3);
-
-fn record_place(superblock: &Superblock, entry: &Entry) -> RecordPlace {
-    RecordPlace {
-        tier: superblock.tier,
-        address: entry.address,
-        rid: entry.rid,
-        size: entry.size,
-        key_bytes: entry.key.len(),
-    }
-}

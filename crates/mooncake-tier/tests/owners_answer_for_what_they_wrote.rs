@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use mooncake_ids::Rid;
+use mooncake_ids::{Rid, TierUuid};
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_tier::address::{Address, BLOCK, FILES_MIN, FileNumber, Geometry};
 use mooncake_tier::health::Fitness;
 use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{Source, TierOwner, ToMaster};
+use mooncake_tier::reader::{Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
-use mooncake_tier::tier::Tier;
-use support::{new_tier, owner};
+use mooncake_tier::tier::{NewTier, Tier};
+use support::{TIER, new_tier, owner};
 
 const FILE_BLOCKS: u64 = 512;
 
@@ -118,6 +119,8 @@ struct Owned {
     window: Option<u64>,
     /// Files that it wanted to give up.
     given_up: Vec<u64>,
+    /// And of which tiers.
+    given_up_of: Vec<TierUuid>,
     /// Whether a master keeps an object of such a file: by its number, and that of the newest one.
     keeps: fn(u64, u64) -> bool,
     /// Those that it has kept, by the number of the order to write them once more.
@@ -130,6 +133,10 @@ impl Owned {
         let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
         let capacity = files * geometry.file_bytes();
         let tier = Tier::create(disk.clone(), new_tier(capacity, geometry), owner(1), &Slots::new(2)).unwrap();
+        Owned::of(disk, tier, capacity)
+    }
+
+    fn of(disk: FaultyDisk, tier: Tier<FaultyDisk>, capacity: u64) -> Owned {
         let mut tier = TierOwner::new(tier, true, capacity).unwrap();
         tier.mounted(0);
         Owned {
@@ -139,6 +146,7 @@ impl Owned {
             answers: BTreeMap::new(),
             window: None,
             given_up: Vec::new(),
+            given_up_of: Vec::new(),
             keeps: |_, _| false,
             kept: BTreeMap::new(),
         }
@@ -161,12 +169,14 @@ impl Owned {
                         self.answers.extend(written.into_iter().map(|(rid, address)| (rid.0 / 2, address)));
                         self.window = Some(window);
                     }
-                    ToMaster::Reclaim { file, records } => {
+                    ToMaster::Reclaim { tier, file, records } => {
+                        self.given_up_of.push(tier);
                         self.given_up.push(file.0);
                         let rids: Vec<Rid> = records.iter().map(|(key, _)| self.judge(key)).collect();
                         self.tier.judged(&rids);
                     }
-                    ToMaster::Reclaimed(file) => self.tier.retire(0, &[file.0]),
+                    ToMaster::Reclaimed { tier, file } if tier == TIER => self.tier.retire(0, &[file.0]),
+                    ToMaster::Reclaimed { tier, file } => self.tier.retire_adopted(tier, 0, &[file.0]),
                 }
             }
         }
@@ -422,4 +432,116 @@ fn a_file_that_an_operator_has_removed_is_gone_and_a_full_tier_goes_on() {
     fill(&mut owned, 6);
     owned.disk.remove(&FileNumber(0).name()).unwrap();
     assert!(fill(&mut owned, 60) <= 4, "{:?}", owned.given_up);
+}
+
+#[test]
+fn a_tier_that_is_adopted_is_given_up_before_the_owners_own_and_what_is_kept_of_it_is_written_there() {
+    const OTHER: TierUuid = TierUuid([9; 16]);
+    let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
+    let (capacity, half) = (FILES_MIN * geometry.file_bytes(), geometry.file_bytes() / 2);
+    // Four files of another owner, which has ended.
+    let left = FaultyDisk::new(2, Faults::default());
+    let new = NewTier { tier: OTHER, ..new_tier(capacity, geometry) };
+    let mut other =
+        Owned::of(left.clone(), Tier::create(left.clone(), new, owner(2), &Slots::new(2)).unwrap(), capacity);
+    let records: Vec<u64> = (0..8).map(|_| other.order(half - (64 << 10))).collect();
+    other.pass(3 * SECOND);
+    assert!(records.iter().all(|nth| other.is_written(*nth)));
+    drop(other.tier.into_lock());
+    left.kill_process();
+
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    // One of the other's is kept.
+    owned.keeps = |nth, _| nth == 3;
+    owned.next = 100;
+    let (tier, _) = Tier::open(left.clone(), owner(3), &Slots::new(2)).unwrap();
+    owned.tier.adopt(tier).unwrap();
+    let proof = owned.tier.adopted_proof(OTHER, || SECOND).unwrap();
+    assert_eq!((proof.is_new, proof.files.len(), proof.appended.len()), (false, 4, 0));
+    owned.pass(SECOND);
+    for _ in 0..4 {
+        owned.order(half);
+        owned.pass(SECOND / 4);
+    }
+    assert!(owned.given_up.is_empty(), "no master has mounted it yet: {:?}", owned.given_up);
+    owned.tier.adopted_is_mounted(OTHER, true);
+    let mut ordered = Vec::new();
+    for _ in 0..8 {
+        ordered.push(owned.order(half));
+        left.pass(SECOND / 4);
+        owned.pass(SECOND / 2);
+    }
+    assert!(ordered.iter().all(|nth| owned.is_written(*nth)), "{:?}", owned.answers);
+    assert_eq!(owned.given_up_of[..4], [OTHER; 4], "{:?}", owned.given_up_of);
+    assert!(owned.given_up[..4].is_sorted());
+    // Once more, when it is the oldest of the owner's own.
+    let Some((&kept, &3)) = owned.kept.first_key_value() else { panic!("one is kept: {:?}", owned.kept) };
+    assert!(owned.is_written(kept), "in the tier of the owner");
+    assert!(left.list().unwrap().iter().all(|file| FileNumber::of_name(&file.name).is_none()));
+    assert_eq!(owned.tier.empty_adopted(), Some(OTHER));
+    assert!(owned.tier.let_go(OTHER).is_some() && owned.tier.empty_adopted().is_none());
+    // From here on its own oldest goes.
+    let before = owned.given_up.len();
+    for _ in 0..8 {
+        owned.order(half);
+        owned.pass(SECOND / 2);
+    }
+    assert!(owned.given_up.len() > before);
+    assert!(owned.given_up_of[before..].iter().all(|tier| *tier == TIER));
+}
+
+#[test]
+fn what_counts_on_a_file_system_of_several_hosts_outlives_the_power_of_the_writers() {
+    let check = || {
+        for seed in 1..20 {
+            let faults = Faults { buffered: true, slowest: Duration::from_millis(seed), ..Faults::default() };
+            let mut owned = Owned::new(faults, 16);
+            let mut ordered = Vec::new();
+            for nth in 0..30 {
+                ordered.push(owned.order((nth % 7 + 1) * (100 << 10)));
+                owned.pass(Duration::from_millis(10 * (seed % 5 + 1)));
+            }
+            let counted: Vec<(u64, Address)> =
+                owned.answers.iter().filter_map(|(nth, address)| Some((*nth, (*address)?))).collect();
+            assert!(counted.len() > 10, "{} of {} count within the time that they have", counted.len(), ordered.len());
+            owned.disk.lose_power();
+            let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
+            let mut reader = Reader::new(owned.disk.clone(), geometry, Slots::new(4)).unwrap();
+            for (nth, address) in counted {
+                let (size, key_bytes) = (((nth - 1) % 7 + 1) * (100 << 10), nth.to_string().len());
+                let place = RecordPlace { tier: TIER, address, rid: Rid(2 * nth), size, key_bytes };
+                let mut sink = |_: u64, bytes: &[u8]| mooncake_memory::crc32c(bytes);
+                let want = Want { place, from: 0, len: size, crc: None, sink: &mut sink };
+                let read = reader.read(&mut [want], || SECOND).remove(0);
+                assert_eq!(read, Ok(()), "{nth} was said to be written");
+            }
+        }
+    };
+    check();
+    assert!(is_noticed_by(Mutant::UnsyncedRecordsCount, check));
+}
+
+#[test]
+fn a_full_tier_that_gives_nothing_up_is_ordered_nothing_until_files_are_needed_no_more() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    owned.tier = owned.tier.evicting(false);
+    let half = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes() / 2;
+    let ordered: Vec<u64> = (0..20)
+        .map(|_| {
+            let nth = owned.order(half);
+            owned.pass(2 * SECOND);
+            nth
+        })
+        .collect();
+    assert_eq!((owned.window, owned.given_up.len()), (Some(0), 0));
+    let written = ordered.iter().filter(|nth| owned.is_written(**nth)).count();
+    assert!((4..20).contains(&written), "{written}");
+    owned.pass(200 * SECOND);
+    assert_eq!((owned.window, owned.given_up.len()), (Some(0), 0), "however long it is full");
+    owned.tier.retire(0, &[0, 1, 2]);
+    owned.pass(SECOND);
+    assert!(owned.window > Some(0));
+    let next = owned.order(half);
+    owned.pass(2 * SECOND);
+    assert!(owned.is_written(next));
 }

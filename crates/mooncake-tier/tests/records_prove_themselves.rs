@@ -78,8 +78,9 @@ impl World {
         let mut chance = |most: u64| if random.one_in(2) { 0 } else { random.below(most) as u32 };
         let (failing, misdirected, flipped) = (chance(8), chance(4), chance(8));
         let slowest = Duration::from_micros(1 + random.below(20_000));
-        let faults = Faults { failing, misdirected, flipped, slowest, capacity: 2 * scale.capacity, shared: None };
-        let disk = FaultyDisk::new(seed, Faults { slowest, capacity: 2 * scale.capacity, ..Faults::default() });
+        let calm = Faults { slowest, capacity: 2 * scale.capacity, ..Faults::default() };
+        let faults = Faults { failing, misdirected, flipped, ..calm };
+        let disk = FaultyDisk::new(seed, calm);
         let geometry = Geometry::of_file_blocks(scale.file / BLOCK).unwrap();
         let reader = Reader::new(disk.clone(), geometry, Slots::new(1 + random.below(8) as usize)).unwrap();
         let written = BTreeMap::new();

@@ -32,11 +32,15 @@ pub enum Feature {
     Tiers = 10,
     /// Memory that outlives its process.
     Kept = 11,
+    /// Tiers that earlier processes have left, beside a store's own.
+    Adoption = 12,
+    /// Tiers on file systems that sessions share.
+    SharedTiers = 13,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 12] = [
+    pub const ALL: [Feature; 14] = [
         Feature::Replace,
         Feature::Groups,
         Feature::Describe,
@@ -49,6 +53,8 @@ impl Feature {
         Feature::ClearReplicas,
         Feature::Tiers,
         Feature::Kept,
+        Feature::Adoption,
+        Feature::SharedTiers,
     ];
 
     /// Its bit.
@@ -71,6 +77,8 @@ impl Feature {
             Feature::ClearReplicas => "replicas that are dropped by request (batch_replica_clear)",
             Feature::Tiers => "tiers of storage behind the memory",
             Feature::Kept => "memory that outlives its process",
+            Feature::Adoption => "tiers of earlier processes beside a store's own",
+            Feature::SharedTiers => "tiers on a file system that clients share",
         }
     }
 
@@ -93,6 +101,8 @@ impl Feature {
             Body::RemoveByRegex(_) => Feature::RemoveByRegex,
             Body::ClearReplicas(_) => Feature::ClearReplicas,
             Body::Keep(_) => Feature::Kept,
+            Body::TierMount(ask) if !ask.file_system.is_empty() => Feature::SharedTiers,
+            Body::TierMount(ask) if ask.adopted => Feature::Adoption,
             Body::TierMount(_) | Body::TierLeave(_) | Body::TierReclaim(_) => Feature::Tiers,
             _ => return None,
         };
@@ -118,8 +128,8 @@ mod tests {
 
     #[test]
     fn bits_are_what_they_were_when_they_were_first_sent() {
-        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]);
-        assert_eq!(FEATURES, 4095);
+        assert_eq!(Feature::ALL.map(Feature::bit), std::array::from_fn(|bit| 1 << bit));
+        assert_eq!(FEATURES, (1 << 14) - 1);
     }
 
     #[test]

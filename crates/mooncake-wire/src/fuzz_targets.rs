@@ -155,7 +155,7 @@ fn reply_seeds() -> Vec<Vec<u8>> {
     let replica = Replica { rid: 2, extents: vec![Extent { segment: 1, offset: 2, length: 3 }] };
     let object = Object { size: 3, crc32c: 4, replicas: vec![replica.clone()] };
     let slot = PutSlot { kind: put_slot::Kind::Placed as i32, replicas: vec![replica], reason: "r".into() };
-    let segments = vec![SegmentName { number: 1, name: "s".into(), tier: true }];
+    let segments = vec![SegmentName { number: 1, name: "s".into(), tier: true, ..SegmentName::default() }];
     let bodies = [
         Body::Exists(ExistsReply { found: vec![0, 1].into(), sizes: vec![0, 9], away: true }),
         Body::Lookup(LookupReply { objects: vec![object.clone()], away: true }),

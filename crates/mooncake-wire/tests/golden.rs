@@ -76,7 +76,7 @@ fn segment() -> Segment {
     };
     let (uuid, name) = (uuid(0x51), "segment".into());
     let (session, endpoint, tier_file_blocks) = (1 << 32, Some(endpoint), 0);
-    Segment { number: 1025, uuid, name, bytes: 1 << 36, session, endpoint, tier_file_blocks }
+    Segment { number: 1025, uuid, name, bytes: 1 << 36, session, endpoint, tier_file_blocks, file_system: Bytes::new() }
 }
 
 fn hello(role: hello::Role) -> Hello {
@@ -137,8 +137,12 @@ fn hellos_are_what_they_were() {
         refusal: Some(refusal()),
         software: "software".into(),
         unknown_pins: vec![4, 0],
+        storage: None,
     };
     frame(&mut golden, "hello_reply", &reply);
+    let (root, cluster_id) = ("/mnt/fs".into(), "cluster".into());
+    let storage = Some(SharedStorage { root, cluster_id, quota_bytes: 1 << 40, evicts: true });
+    frame(&mut golden, "hello_reply.storage", &HelloReply { storage, ..HelloReply::default() });
     frame(&mut golden, "hello_reply.empty", &HelloReply::default());
     golden.check("hellos.txt");
 }
@@ -191,6 +195,7 @@ fn anchors_are_what_they_were() {
         TierRetire(TierRetire { tier: uuid(0x81), epoch: 300, files: vec![7, 1 << 33] }),
         TierRecheck(TierRecheck { tier: uuid(0x81), replica: Some(replica()), key: "key".into() }),
         TierPromote(promote),
+        TierShared(TierShared { tier: uuid(0x81), writers: 300, left: uuid(0x82) }),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("down.{name}"), &AnchorDown { body: Some(full) });
@@ -233,7 +238,11 @@ fn requests_are_what_they_were() {
         appended: vec![8],
         suspects: vec![7],
         proven: vec![2, 4],
+        adopted: false,
+        file_system: Bytes::new(),
     };
+    let announced = TierMount { file_system: uuid(0xa1), ..TierMount::default() };
+    let adopted = TierMount { adopted: true, ..TierMount::default() };
     let bad = |key: &'static str, more| BadReplica { key: key.into(), rid: 2, reason: "bad".into(), more };
     let all = bodies!(Body {
         Exists(Exists { keys: keys(), sizes: true }),
@@ -255,8 +264,15 @@ fn requests_are_what_they_were() {
         Describe(Describe { keys: keys() }),
         ClearReplicas(ClearReplicas { keys: keys(), segment: "host:1".into() }),
         TierMount(mount),
-        TierLeave(TierLeave { uuid: uuid(0x81) }),
-        TierReclaim(TierReclaim { tier: uuid(0x81), file: 7, keys: keys(), rids: vec![2, 4, 6], last: true }),
+        TierLeave(TierLeave { uuid: uuid(0x81), empty: false }),
+        TierReclaim(TierReclaim {
+            tier: uuid(0x81),
+            file: 7,
+            keys: keys(),
+            rids: vec![2, 4, 6],
+            last: true,
+            into: Bytes::new(),
+        }),
         Keep(Keep { ms: 60_000, secret: uuid(0x91), turn: 3 << 32 | 1 }),
     });
     let (answered_below, abandoned, settled_below, unsettled) = (299, vec![290, 291], 310, vec![301, 1 << 35]);
@@ -265,6 +281,15 @@ fn requests_are_what_they_were() {
         frame(&mut golden, format!("request.{name}.empty"), &Request { body: Some(empty), ..Request::default() });
     }
     frame(&mut golden, "request.empty", &Request::default());
+    let of_adopted = [
+        ("adopted", Body::TierMount(adopted)),
+        ("announced", Body::TierMount(announced)),
+        ("left_empty", Body::TierLeave(TierLeave { uuid: uuid(0x81), empty: true })),
+        ("kept_elsewhere", Body::TierReclaim(TierReclaim { into: uuid(0x82), ..TierReclaim::default() })),
+    ];
+    for (name, body) in of_adopted {
+        frame(&mut golden, format!("request.{name}"), &Request { body: Some(body), ..Request::default() });
+    }
     let numbered =
         Request { id: 300, sequence: 1 << 33, answered_below, body: None, abandoned, settled_below, unsettled };
     frame(&mut golden, "request.numbered", &numbered);
@@ -285,7 +310,7 @@ fn replies_are_what_they_were() {
         PutSlot { kind: SlotKind::Full as i32, replicas: vec![], reason: "full".into() },
     ];
     let files = vec![TierFile { number: 7, records: 3, bytes: 1 << 33 }];
-    let names = vec![SegmentName { number: 1025, name: "segment".into(), tier: false }];
+    let names = vec![SegmentName { number: 1025, name: "segment".into(), ..SegmentName::default() }];
     let all = bodies!(Body {
         Refusal(refusal()),
         Exists(ExistsReply { found: vec![0, 1].into(), sizes: vec![0, 1 << 33], away: true }),
@@ -298,7 +323,7 @@ fn replies_are_what_they_were() {
         Mount(MountReply { number: 1025 }),
         Segments(SegmentsReply { segments: vec![segment(), Segment::default()] }),
         Describe(DescribeReply { objects: vec![object()], segments: names }),
-        TierMount(TierMountReply { number: 1025, head: 9, files, unknown: "of another log".into() }),
+        TierMount(TierMountReply { number: 1025, head: 9, files, unknown: "of another log".into(), adopted: false }),
         TierReclaim(TierReclaimReply { rids: vec![0, 8] }),
     });
     for ((name, full), (_, empty)) in all {
@@ -308,6 +333,16 @@ fn replies_are_what_they_were() {
     let tier = Segment { tier_file_blocks: 65_536, ..segment() };
     let segments = Some(Body::Segments(SegmentsReply { segments: vec![tier] }));
     frame(&mut golden, "reply.Segments.of_a_tier", &Reply { body: segments, ..Reply::default() });
+    let tier = Segment { tier_file_blocks: 65_536, file_system: uuid(0xa1), ..segment() };
+    let segments = Some(Body::Segments(SegmentsReply { segments: vec![tier] }));
+    frame(&mut golden, "reply.Segments.of_a_shared_tier", &Reply { body: segments, ..Reply::default() });
+    let (name, shared_folder) = ("segment".into(), "/mnt/fs/cluster/uuid".into());
+    let segments = vec![SegmentName { number: 1025, name, tier: true, shared_folder, file_blocks: 65_536 }];
+    let described = Some(Body::Describe(DescribeReply { objects: vec![object()], segments }));
+    frame(&mut golden, "reply.Describe.of_a_shared_tier", &Reply { body: described, ..Reply::default() });
+    let adopted = TierMountReply { adopted: true, ..TierMountReply::default() };
+    let adopted = Some(Body::TierMount(adopted));
+    frame(&mut golden, "reply.TierMount.adopted", &Reply { body: adopted, ..Reply::default() });
     frame(&mut golden, "reply.empty", &Reply::default());
     frame(&mut golden, "reply.numbered", &Reply { id: 300, position: position(), body: None });
 

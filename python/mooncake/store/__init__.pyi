@@ -341,7 +341,7 @@ class MemoryDescriptor:
     def buffer_descriptor(self) -> Descriptor: ...
 
 class DiskDescriptor:
-    """A replica of `object_size` bytes in a file, `file_path`. There are none in this version."""
+    """A replica of `object_size` bytes on a file system that clients share; other objects are in the file, too."""
 
     @property
     def file_path(self) -> str: ...
@@ -358,13 +358,13 @@ class ReplicaDescriptor:
     def is_memory_replica(self) -> bool:
         """Whether it lies in the memory of a client."""
     def is_disk_replica(self) -> bool:
-        """False."""
+        """Whether it lies on a file system that clients share (the master's `root_fs_dir`)."""
     def is_local_disk_replica(self) -> bool:
         """Whether it lies on the tier of a client: on a disk of its host."""
     def get_memory_descriptor(self) -> MemoryDescriptor:
         """The segment that it lies in, and where. RuntimeError for a replica on a tier."""
     def get_disk_descriptor(self) -> DiskDescriptor:
-        """RuntimeError: it is no file of a shared file system."""
+        """The file that has it. RuntimeError for a replica that is on no shared file system."""
 
 class MooncakeDistributedStore:
     """A client of the pool. Calls may be made from several threads at once.

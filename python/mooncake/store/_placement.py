@@ -31,7 +31,7 @@ class MemoryDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class DiskDescriptor:
-    """A replica of `object_size` bytes in a file, `file_path`. There are none in this version."""
+    """A replica of `object_size` bytes on a file system that clients share; other objects are in the file, too."""
 
     file_path: str
     object_size: int
@@ -44,37 +44,44 @@ class ReplicaDescriptor:
     id: int
     status: ReplicaStatus
     _memory: MemoryDescriptor | None
+    _disk: DiskDescriptor | None
 
     def is_memory_replica(self) -> bool:
         """Whether it lies in the memory of a client."""
         return self._memory is not None
 
     def is_disk_replica(self) -> bool:
-        """False."""
-        return False
+        """Whether it lies on a file system that clients share (the master's `root_fs_dir`)."""
+        return self._disk is not None
 
     def is_local_disk_replica(self) -> bool:
         """Whether it lies on the tier of a client: on a disk of its host."""
-        return self._memory is None
+        return self._memory is None and self._disk is None
 
     def get_memory_descriptor(self) -> MemoryDescriptor:
         """The segment that it lies in, and where. RuntimeError for a replica on a tier."""
+        if self._disk is not None:
+            raise RuntimeError("this replica is on a shared file system: ask get_disk_descriptor()")
         if self._memory is None:
             raise RuntimeError("this replica is on a client's disk: is_local_disk_replica()")
         return self._memory
 
     def get_disk_descriptor(self) -> DiskDescriptor:
-        """RuntimeError: it is no file of a shared file system."""
+        """The file that has it. RuntimeError for a replica that is on no shared file system."""
+        if self._disk is not None:
+            return self._disk
         if self._memory is None:
             raise RuntimeError("this replica is on a client's disk, in no file of its own: is_local_disk_replica()")
         raise RuntimeError("this replica is in memory: ask get_memory_descriptor()")
 
 
-def _descriptors(replicas: list[tuple[int, int, int, str, bool]]) -> list[ReplicaDescriptor]:
-    def memory(size: int, address: int, endpoint: str, is_on_disk: bool) -> MemoryDescriptor | None:
-        return None if is_on_disk else MemoryDescriptor(Descriptor(size, address, endpoint))
+def _descriptors(replicas: list[tuple[int, int, int, str, bool, str]]) -> list[ReplicaDescriptor]:
+    def one(number: int, size: int, address: int, endpoint: str, is_memory: bool, file_path: str) -> ReplicaDescriptor:
+        memory = MemoryDescriptor(Descriptor(size, address, endpoint)) if is_memory else None
+        disk = DiskDescriptor(file_path, size) if file_path else None
+        return ReplicaDescriptor(number, ReplicaStatus.COMPLETE, memory, disk)
 
-    return [ReplicaDescriptor(number, ReplicaStatus.COMPLETE, memory(*place)) for number, *place in replicas]
+    return [one(*replica) for replica in replicas]
 
 
 @entries

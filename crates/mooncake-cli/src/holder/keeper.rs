@@ -175,8 +175,11 @@ impl MemoryHolder for KeeperConnection {
     }
 }
 
+/// A keeper that serves this process, and what it holds, by its names.
+type Reached = (OwnedFd, Vec<(String, OwnedFd)>);
+
 /// `None`: it serves another process, which has not ended.
-fn reach(path: &Path) -> io::Result<Option<(OwnedFd, Vec<(String, OwnedFd)>)>> {
+fn reach(path: &Path) -> io::Result<Option<Reached>> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     if !peer_credentials(&socket)?.is_own_user() {

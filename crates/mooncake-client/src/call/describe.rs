@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use mooncake_tier::address::{BLOCK, FileNumber};
 use mooncake_wire::message::{Describe, DescribeReply, SegmentName, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -29,6 +30,8 @@ pub enum ReplicaKind {
     Memory,
     /// The tier of a client, on a disk of its host.
     LocalDisk,
+    /// A tier on a file system that clients share.
+    Disk,
 }
 
 /// One replica of an object, as it was when it was asked for.
@@ -46,6 +49,8 @@ pub struct ReplicaDescriptor {
     pub address: u64,
     /// Name of its segment: the client's that lends the memory, or has the tier.
     pub endpoint: String,
+    /// The file that has it, of a tier on a file system that clients share; empty otherwise.
+    pub file_path: String,
 }
 
 impl Inner {
@@ -87,13 +92,26 @@ fn descriptors(reply: DescribeReply) -> Vec<Option<Vec<ReplicaDescriptor>>> {
         let replicas = object.replicas.iter().filter_map(|replica| {
             let extent = replica.extents.first()?;
             let segment = segments.get(&extent.segment)?;
+            let file = match segment.shared_folder.as_str() {
+                "" => None,
+                folder => {
+                    let number = (extent.offset / BLOCK).checked_div(segment.file_blocks)?;
+                    Some(format!("{folder}/{}", FileNumber(number).name()))
+                }
+            };
+            let kind = match (segment.tier, &file) {
+                (true, Some(_)) => ReplicaKind::Disk,
+                (true, None) => ReplicaKind::LocalDisk,
+                (false, _) => ReplicaKind::Memory,
+            };
             Some(ReplicaDescriptor {
                 id: replica.rid,
                 status: ReplicaStatus::Complete,
-                kind: if segment.tier { ReplicaKind::LocalDisk } else { ReplicaKind::Memory },
+                kind,
                 size: object.size,
                 address: extent.offset,
                 endpoint: segment.name.clone(),
+                file_path: file.unwrap_or_default(),
             })
         });
         let replicas: Vec<_> = replicas.collect();

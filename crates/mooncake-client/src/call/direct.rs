@@ -76,7 +76,8 @@ impl Inner {
                     }
                 })
                 .collect();
-            let mut ended = self.shared.links.direct().read(&address, &mut reads, &deadline);
+            let file_system = self.shared.directory.file_system(&address);
+            let mut ended = self.shared.links.direct().read(&address, file_system, &mut reads, &deadline);
             let left: Vec<RecordRead<'_, '_>> = reads.iter_mut().zip(&ended).filter_map(lane_read).collect();
             // One alone is read as any other: its owner may have been started again.
             if left.len() > 1 {

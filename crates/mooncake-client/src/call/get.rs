@@ -319,7 +319,8 @@ impl Inner {
             let (rid, key_bytes) = (Rid(replica.rid), key.len() as u32);
             let record = RecordAddress { rid, offset: extent.offset, size: object.size, key_bytes };
             let mut direct = [DirectRead { record, from: offset, destinations: &mut *destinations, crc }];
-            if let Some(ended) = self.shared.links.direct().read(address, &mut direct, &deadline).pop().flatten() {
+            let (file_system, direct_reads) = (self.shared.directory.file_system(address), self.shared.links.direct());
+            if let Some(ended) = direct_reads.read(address, file_system, &mut direct, &deadline).pop().flatten() {
                 return ended.map_err(unread);
             }
             let records = self.shared.links.records();

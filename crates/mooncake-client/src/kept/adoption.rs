@@ -272,8 +272,9 @@ mod tests {
             memory.mapping().write(Rid(2), 0, &[Source::new(&[7; 4096])]).unwrap();
             let tenure = beginning.kept.note_fresh(&memory, 9, EPOCH).unwrap();
             assert_eq!(tenure, Tenure { number: 1, taken: EPOCH });
-            assert!(!beginning.kept.is_held(&[memory.clone()]) && beginning.kept.hand_over(&[memory.clone()]));
-            assert!(beginning.kept.is_held(&[memory.clone()]));
+            let all = std::slice::from_ref(&memory);
+            assert!(!beginning.kept.is_held(all) && beginning.kept.hand_over(all));
+            assert!(beginning.kept.is_held(all));
             (beginning, memory)
         }
 

@@ -1,22 +1,24 @@
-//! Reads of tiers on this host past their owners: this process gets their files, and reads records from the disk to its
-//! own slots, from where they are proven and copied in one pass. What cannot be read so is read by a lane.
+//! Reads of tiers past their owners: this process gets the files of those on its host from them, and opens those on a
+//! file system that it shares with them by itself; it reads records from the disk to its own slots, from where they are
+//! proven and copied in one pass. What cannot be read so is read by a lane.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use mooncake_ids::{SegmentUuid, TierUuid};
+use mooncake_ids::{FileSystemUuid, SegmentUuid, TierUuid};
 use mooncake_memory::{CopyError, Destination, crc32c, fill_destinations, total_of_destinations};
 use mooncake_os::Deadline;
 use mooncake_segment::{RecordAddress, RecordFiles, SegmentAddress, TransferError};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::medium::Files;
-use mooncake_tier::medium::folder::{Engine, FolderQueue};
+use mooncake_tier::medium::folder::{Engine, Folder, FolderQueue};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use parking_lot::Mutex;
@@ -55,6 +57,8 @@ pub(crate) struct DirectReads {
     tiers: Mutex<HashMap<SegmentUuid, Arc<DirectTier>>>,
     reads: AtomicU64,
     is_closed: AtomicBool,
+    /// The file system that this store shares with others, and its folder there.
+    shared: OnceLock<(FileSystemUuid, PathBuf)>,
 }
 
 struct DirectTier {
@@ -68,18 +72,27 @@ struct DirectTier {
 impl DirectReads {
     pub fn new(files: RecordFiles) -> DirectReads {
         let (slots, reads, is_closed) = (Slots::new(SLOTS), AtomicU64::new(0), AtomicBool::new(false));
-        DirectReads { files: Arc::new(files), slots, tiers: Mutex::default(), reads, is_closed }
+        let (tiers, shared) = (Mutex::default(), OnceLock::new());
+        DirectReads { files: Arc::new(files), slots, tiers, reads, is_closed, shared }
     }
 
-    /// Reads all of them; none for what is to be read by a lane.
+    /// From now on tiers on that file system are read below this folder.
+    pub fn shares(&self, file_system: FileSystemUuid, folder: PathBuf) {
+        // A store finds one, as it is set up.
+        let _ = self.shared.set((file_system, folder));
+    }
+
+    /// Reads all of them; none for what is to be read by a lane. `file_system` is the one on which the tier lies, where
+    /// clients share it.
     pub fn read(
         &self,
         tier: &Arc<SegmentAddress>,
+        file_system: Option<FileSystemUuid>,
         reads: &mut [DirectRead<'_, '_>],
         deadline: &Deadline<'_>,
     ) -> Vec<Option<Result<(), TransferError>>> {
         let by_lane = |reads: &[DirectRead<'_, '_>]| reads.iter().map(|_| None).collect();
-        let Some(direct) = self.tier(tier) else { return by_lane(reads) };
+        let Some(direct) = self.tier(tier, file_system) else { return by_lane(reads) };
         let Some(mut reader) = direct.take_reader(&self.slots) else { return by_lane(reads) };
         let failures: Vec<Cell<Option<CopyError>>> = reads.iter().map(|_| Cell::default()).collect();
         // What the disk owes is waited for as long as it goes on answering.
@@ -142,8 +155,10 @@ impl DirectReads {
         self.files.close();
     }
 
-    fn tier(&self, address: &Arc<SegmentAddress>) -> Option<Arc<DirectTier>> {
-        if !self.files.can_reach(address) {
+    fn tier(&self, address: &Arc<SegmentAddress>, file_system: Option<FileSystemUuid>) -> Option<Arc<DirectTier>> {
+        let shared = self.shared.get().filter(|(own, _)| file_system == Some(*own));
+        let folder = shared.map(|(_, folder)| folder.join(TierUuid(address.uuid.0).to_string()));
+        if folder.is_none() && !self.files.can_reach(address) {
             return None;
         }
         let mut tiers = self.tiers.lock();
@@ -156,7 +171,7 @@ impl DirectReads {
             None => {
                 // One that is Gone is read no more: its files and rings go with it.
                 tiers.retain(|_, tier| tier.used_at.lock().elapsed() < KEPT_FOR);
-                let tier = Arc::new(DirectTier::new(address, self.files.clone())?);
+                let tier = Arc::new(DirectTier::new(address, self.files.clone(), folder)?);
                 tiers.insert(address.uuid, tier.clone());
                 tier
             }
@@ -207,11 +222,11 @@ impl fmt::Debug for DirectTier {
 }
 
 impl DirectTier {
-    fn new(address: &Arc<SegmentAddress>, files: Arc<RecordFiles>) -> Option<DirectTier> {
+    fn new(address: &Arc<SegmentAddress>, files: Arc<RecordFiles>, folder: Option<PathBuf>) -> Option<DirectTier> {
         Some(DirectTier {
             uuid: TierUuid(address.uuid.0),
             geometry: Geometry::of_file_blocks(address.tier_file_blocks)?,
-            files: LentFiles { address: address.clone(), owner: files, lent: Arc::default() },
+            files: LentFiles { address: address.clone(), owner: files, folder, lent: Arc::default() },
             idle: Mutex::default(),
             used_at: Mutex::new(Instant::now()),
         })
@@ -232,7 +247,11 @@ impl DirectTier {
         idle.or_else(|| Reader::new(self.files.clone(), self.geometry, slots.clone()).ok())
     }
 
-    fn keep(&self, reader: Reader<LentFiles>) {
+    fn keep(&self, mut reader: Reader<LentFiles>) {
+        if self.files.folder.is_some() {
+            // What others have written since is sure to be seen by who opens a file afterwards.
+            reader.close_files();
+        }
         let mut idle = self.idle.lock();
         if idle.len() < IDLE_MAX {
             idle.push(reader);
@@ -240,11 +259,13 @@ impl DirectTier {
     }
 }
 
-/// Files of a tier that its owner has lent to this process. Readers that have the same one open share it.
+/// Files of a tier that its owner has lent to this process, where readers that have the same one open share it; or that
+/// this process opens below `folder`.
 #[derive(Debug, Clone)]
 struct LentFiles {
     address: Arc<SegmentAddress>,
     owner: Arc<RecordFiles>,
+    folder: Option<PathBuf>,
     lent: Arc<Mutex<Lent>>,
 }
 
@@ -270,6 +291,9 @@ impl Files for LentFiles {
     type Queue = FolderQueue;
 
     fn open_file(&self, number: FileNumber) -> io::Result<Arc<File>> {
+        if let Some(folder) = &self.folder {
+            return Folder::to_look_at(folder)?.open_file(number);
+        }
         if let Some(file) = self.lent.lock().open.get(&number).and_then(Weak::upgrade) {
             return Ok(file);
         }

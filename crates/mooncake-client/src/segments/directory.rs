@@ -1,11 +1,11 @@
 //! Where segments are: the numbers of placements, resolved once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_ids::{Rid, SegmentUuid};
+use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid};
 use mooncake_segment::SegmentAddress;
 use mooncake_wire::message::{Replica, Segment, Segments, reply, request};
 use parking_lot::{Mutex, RwLock};
@@ -30,6 +30,8 @@ pub(crate) struct Directory {
     any_ended: AtomicBool,
     /// A tier was met, ever.
     has_tiers: AtomicBool,
+    /// Of tiers that were met, the file systems that clients share.
+    file_systems: RwLock<HashMap<SegmentUuid, FileSystemUuid>>,
 }
 
 /// A segment whose owner has ended: the master is asked until it is somewhere else, or Gone.
@@ -106,6 +108,12 @@ impl Directory {
         let body = request::Body::Segments(Segments { numbers });
         let reply = control.query(WHAT, body, control.lookup_timeout)?;
         let reply::Body::Segments(found) = reply.body else { return Err(control.confused(WHAT)) };
+        for segment in &found.segments {
+            let uuid = SegmentUuid::try_from(&segment.uuid[..]);
+            if let (Ok(uuid), Ok(on)) = (uuid, FileSystemUuid::try_from(&segment.file_system[..])) {
+                self.file_systems.write().insert(uuid, on);
+            }
+        }
         let found = found.segments.into_iter();
         let segments = found.filter_map(|segment| Some((segment.number, Arc::new(address(segment)?))));
         let segments: Vec<_> = segments.collect();
@@ -119,6 +127,11 @@ impl Directory {
         let each = if control.maps_memory { MAPPED } else { REACHED };
         descriptors::warn_if_too_few(count, "segments of this pool", each);
         Ok(())
+    }
+
+    /// On which of the file systems that clients share a tier lies, if it does on one.
+    pub fn file_system(&self, tier: &SegmentAddress) -> Option<FileSystemUuid> {
+        self.file_systems.read().get(&tier.uuid).copied()
     }
 
     /// Whether this store has met any tier: without one, nothing is to be looked for there.

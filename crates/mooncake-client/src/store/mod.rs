@@ -93,6 +93,7 @@ impl Store {
         let at = Start { masters: &masters, identity: &identity, process: &process, interrupted: &interrupted };
         let (opened, session, kept) = at.open(beginning, server.as_ref(), &advertised)?;
 
+        let storage = opened.reply.storage.clone();
         let control =
             Control::new(&options, masters, session, opened.position()).map_err(setup("making an eventfd"))?;
         let control = Arc::new(control);
@@ -129,6 +130,9 @@ impl Store {
         inner.settings.keep.iter().for_each(|keep| keep.holder.begun());
         for tier in &inner.settings.tiers {
             inner.start_tier(tier)?;
+        }
+        if let Some(storage) = storage {
+            inner.share(&storage);
         }
         let inner = Arc::new(inner);
         if let Some(every) = inner.settings.metric_interval.filter(|_| inner.settings.metrics) {

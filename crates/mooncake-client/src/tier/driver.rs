@@ -2,30 +2,36 @@
 //! between [`mooncake_tier::owner`] and the master.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_memory::Destination;
 use mooncake_os::{Deadline, forked};
 use mooncake_segment::{RecordAddress, RecordError, Records, SegmentAddress};
+use mooncake_tier::address::FILES_MIN;
 use mooncake_tier::health::Fitness;
-use mooncake_tier::owner::{Source, ToMaster};
+use mooncake_tier::medium::folder::Folder;
+use mooncake_tier::owner::{Proof, Source, ToMaster};
 use mooncake_wire::message::{
-    Closing, Rechecked, Replica, Tier, TierLeave, TierMount, TierOrder, TierRecheck, TierReclaim, TierWritten,
-    anchor_up, reply, request,
+    Closing, Rechecked, Replica, Tier, TierLeave, TierMount, TierMountReply, TierOrder, TierRecheck, TierReclaim,
+    TierShared, TierWritten, anchor_up, reply, request,
 };
 use mooncake_wire::pack_keys;
 
-use super::folder::{TierFolder, delete_unknown};
+use super::adoption::{Adopted, Adoption};
+use super::folder::{TierFolder, capacity_of, delete, delete_unknown, folder_of, share_of};
 use super::promoter::Promoter;
 use super::records::FolderRecords;
+use super::shared;
 use super::source::{Copied, OwnExtent};
 use super::{StoreTier, Surroundings, Word};
 use crate::error::{ErrorKind, StoreError};
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
+use crate::session::control::Control;
 
 /// How long it waits for words while nothing is on its way to the disk.
 const REST: Duration = Duration::from_millis(50);
@@ -41,6 +47,9 @@ const QUIET: Duration = Duration::from_millis(300);
 
 /// Time that the disk has for what is read back when the tier is mounted.
 const PROOF_LIMIT: Duration = Duration::from_secs(60);
+
+/// Of one that is adopted: what is read back stays known, and the rest waits for the next try.
+const ADOPTED_PROOF_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time for a copy of another process's memory.
 const COPY_LIMIT: Duration = Duration::from_secs(3);
@@ -96,6 +105,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         looked_at: None,
         unreachable: None,
         promoter: Promoter::new(),
+        adoption: Adoption::default(),
     };
     driver.serve();
     let control = &surroundings.control;
@@ -113,7 +123,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
                 }
                 Word::Close { .. } => {}
                 // It came while this thread had another folder.
-                Word::Gone(uuid) if uuid != driver.folder.uuid => {}
+                Word::Gone(uuid) if uuid != driver.folder.uuid => driver.let_go_of(uuid),
                 // One that is Gone is mounted no more: the master's answer has another one begun.
                 Word::Mount | Word::Gone(_) => {
                     // The others are of a session before.
@@ -173,6 +183,7 @@ struct Driver<'a> {
     /// The segment of another process that could not be read, and until when it is not tried again.
     unreachable: Option<(u32, Instant)>,
     promoter: Promoter,
+    adoption: Adoption,
 }
 
 fn records_of(folder: &TierFolder) -> Arc<FolderRecords> {
@@ -189,11 +200,16 @@ impl Driver<'_> {
         self.surroundings.owner.server().remove_tier(segment_uuid(self.folder.uuid));
     }
 
-    /// Nothing in the folder is of the master's log, and will be: another one is begun.
-    fn begin_another(&mut self) {
-        self.useless.push(self.folder.path.clone());
+    /// Another folder is begun. One that `is_useless` has nothing of the master's log, nor will have; any other one is
+    /// another process's by now.
+    fn begin_another(&mut self, is_useless: bool) {
+        if is_useless {
+            self.useless.push(self.folder.path.clone());
+        }
         match TierFolder::take(&self.options, &self.surroundings.control, &self.useless) {
             Ok(folder) => {
+                let adopted: Vec<TierUuid> = self.adoption.adopted.iter().map(|adopted| adopted.uuid).collect();
+                adopted.into_iter().for_each(|uuid| _ = self.give_back(uuid));
                 self.serve_no_more();
                 self.records = records_of(&folder);
                 self.tier.is_of(Some(folder.uuid));
@@ -203,7 +219,9 @@ impl Driver<'_> {
                 (self.mount_at, self.looked_at) = (Some(Instant::now()), None);
             }
             Err(error) => {
-                self.useless.pop();
+                if is_useless {
+                    self.useless.pop();
+                }
                 self.mount_at = Some(Instant::now() + LOOK_EVERY);
                 tracing::warn!(%error, "no folder for another tier; it is tried again in a minute");
             }
@@ -227,6 +245,8 @@ impl Driver<'_> {
     fn forget_session(&mut self) {
         self.folder.tier.anchor_lost();
         (self.mounted, self.mount_at) = (false, Some(Instant::now()));
+        self.adoption.adopted.iter_mut().for_each(|adopted| adopted.is_mounted = false);
+        (self.adoption.retry_at, self.adoption.is_refused) = (None, false);
     }
 
     /// True if it waited for another process.
@@ -235,14 +255,21 @@ impl Driver<'_> {
             // What comes while it is not mounted is of a session before.
             Word::Order(order) if self.mounted => return self.order(order),
             Word::Promote(order) if self.mounted => {
-                self.promoter.ask(order, self.records.clone(), self.surroundings);
+                if let Some(records) = self.records_named(&order.promote.tier) {
+                    self.promoter.ask(order, records, self.surroundings);
+                }
             }
             Word::Retire(retire) if self.mounted => {
                 let epoch = u16::try_from(retire.epoch).unwrap_or(u16::MAX);
-                self.folder.tier.retire(epoch, &retire.files);
+                match TierUuid::try_from(&retire.tier[..]) {
+                    Ok(uuid) if uuid == self.folder.uuid => self.folder.tier.retire(epoch, &retire.files),
+                    Ok(uuid) => self.folder.tier.retire_adopted(uuid, epoch, &retire.files),
+                    Err(_) => {}
+                }
             }
             Word::Recheck(recheck) => self.recheck(&recheck),
-            Word::Order(_) | Word::Promote(_) | Word::Retire(_) => {}
+            Word::Shared(word) if self.mounted => self.shares(&word),
+            Word::Order(_) | Word::Promote(_) | Word::Retire(_) | Word::Shared(_) => {}
             Word::Mount | Word::Gone(_) | Word::Close { .. } => {}
         }
         false
@@ -259,8 +286,12 @@ impl Driver<'_> {
                 self.looked_at = Some(Instant::now());
                 delete_unknown(&self.options, log_id, &self.useless);
             }
+            if takes_more {
+                self.look_after_adopted(log_id);
+            }
         }
-        if self.records.is_failing() {
+        let adopted = self.adoption.adopted.iter().map(|adopted| &adopted.records);
+        if adopted.chain([&self.records]).any(|records| records.is_failing()) {
             self.folder.tier.fails(self.began.elapsed(), "many reads of it failed within a minute");
         }
         let wait = if self.folder.tier.is_idle() { Duration::ZERO } else { DISK_WAIT };
@@ -281,14 +312,198 @@ impl Driver<'_> {
     fn hide(&mut self) {
         let path = self.folder.path.display();
         tracing::error!(%path, "the disk of the tier stands still: what it has is not read until it answers");
-        let leave = request::Body::TierLeave(TierLeave { uuid: self.folder.uuid.0.to_vec().into() });
         let control = &self.surroundings.control;
-        if let Err(error) = control.finish("hiding the tier", leave, control.lookup_timeout) {
-            tracing::debug!(%error, "the tier is not hidden yet");
+        if !leave(control, self.folder.uuid, false) {
             return;
         }
         self.folder.tier.anchor_lost();
         (self.mounted, self.hidden, self.mount_at) = (false, true, None);
+        // They lie on the same disk.
+        for adopted in self.adoption.adopted.iter_mut().filter(|adopted| adopted.is_mounted) {
+            adopted.is_mounted = false;
+            leave(control, adopted.uuid, false);
+        }
+    }
+
+    /// What has the records of a tier: its own, or one that is adopted.
+    fn records_named(&self, uuid: &[u8]) -> Option<Arc<FolderRecords>> {
+        let uuid = TierUuid::try_from(uuid).ok()?;
+        match uuid == self.folder.uuid {
+            true => Some(self.records.clone()),
+            false => self.adoption.find(uuid).map(|adopted| adopted.records.clone()),
+        }
+    }
+
+    /// Adopts what is free, mounts it, and deletes what has nothing any more.
+    fn look_after_adopted(&mut self, log_id: u64) {
+        let mut found = Vec::new();
+        if self.adoption.is_to_look(&self.options) {
+            let others = self.adoption.adopted.iter().map(|adopted| &adopted.path);
+            let taken: Vec<PathBuf> =
+                [&self.folder.path].into_iter().chain(&self.useless).chain(others).cloned().collect();
+            found = self.adoption.take_free(&self.options, log_id, &taken);
+        }
+        found.into_iter().for_each(|(path, folder, tier)| self.adopt(&path, folder, tier));
+        if self.adoption.retry_at.is_some_and(|at| at > Instant::now()) {
+            return;
+        }
+        let unmounted = self.adoption.adopted.iter().find(|adopted| !adopted.is_mounted).map(|adopted| adopted.uuid);
+        if let Some(uuid) = unmounted {
+            self.mount_adopted(uuid);
+        }
+        if let Some(uuid) = self.folder.tier.empty_adopted() {
+            match leave(&self.surroundings.control, uuid, true) {
+                true => self.delete_adopted(uuid),
+                false => self.adoption.retry_at = Some(Instant::now() + RETRY_PAUSE),
+            }
+        }
+    }
+
+    fn adopt(&mut self, path: &Path, folder: Folder, tier: mooncake_tier::tier::Tier<Folder>) {
+        let adopted = Adopted::new(path, folder, &tier);
+        if let Err(error) = self.folder.tier.adopt(tier) {
+            tracing::warn!(path = %path.display(), %error, "a folder of an earlier process cannot be adopted");
+            return;
+        }
+        let served: Arc<dyn Records> = adopted.records.clone();
+        let server = self.surroundings.owner.server();
+        server.add_tier(segment_uuid(adopted.uuid), adopted.bytes, adopted.access_key, served);
+        self.adoption.adopted.push(adopted);
+        self.has_adopted();
+    }
+
+    /// What its master says of a file system that clients share.
+    fn shares(&mut self, word: &TierShared) {
+        if word.writers > 0
+            && let Ok(share) =
+                share_of(&self.options, &self.folder.folder, self.folder.tier.used(), word.writers.into())
+        {
+            let least = FILES_MIN * self.folder.geometry.file_bytes();
+            self.folder.capacity = share.max(least);
+            self.folder.tier.set_capacity(self.folder.capacity);
+        }
+        let Ok(left) = TierUuid::try_from(&word.left[..]) else { return };
+        if self.adoption.find(left).is_some() || left == self.folder.uuid {
+            return;
+        }
+        let path = folder_of(&self.options, left);
+        let log_id = self.surroundings.control.position().log_id;
+        match self.adoption.take_left(&path, &self.options, log_id) {
+            Ok(Some((folder, tier))) => self.adopt(&path, folder, tier),
+            Ok(None) => tracing::debug!(path = %path.display(), "a folder that is to be adopted is of another log"),
+            Err(error) => tracing::debug!(path = %path.display(), %error, "a folder is not adopted yet"),
+        }
+    }
+
+    fn has_adopted(&self) {
+        self.tier.has_adopted(self.adoption.adopted.iter().map(|adopted| adopted.uuid).collect());
+    }
+
+    fn mount_adopted(&mut self, uuid: TierUuid) {
+        let until = Instant::now() + ADOPTED_PROOF_LIMIT;
+        let time_left = || until.saturating_duration_since(Instant::now());
+        let proof = self.folder.tier.adopted_proof(uuid, time_left);
+        let (Some(proof), Some(adopted)) = (proof, self.adoption.find(uuid)) else {
+            self.adoption.retry_at = Some(Instant::now() + RETRY_PAUSE);
+            return;
+        };
+        let spec = self.spec(uuid, adopted.secret, adopted.bytes, adopted.file_blocks, adopted.access_key);
+        let path = adopted.path.clone();
+        match self.ask_to_mount(TierMount { adopted: true, ..self.mount_of(spec, proof) }) {
+            Ok(mounted) if mounted.unknown.is_empty() => {
+                let records: u64 = mounted.files.iter().map(|file| u64::from(file.records)).sum();
+                tracing::info!(path = %path.display(), records, "the folder of an earlier process is read again");
+                self.folder.tier.adopted_is_mounted(uuid, true);
+                self.adoption.adopted.iter_mut().filter(|one| one.uuid == uuid).for_each(|one| one.is_mounted = true);
+                // What it has of the file system can be had.
+                if self.options.shared.is_none()
+                    && let Ok(capacity) = capacity_of(&self.options, &self.folder.folder, self.folder.tier.used())
+                {
+                    self.folder.capacity = self.folder.capacity.max(capacity);
+                    self.folder.tier.set_capacity(self.folder.capacity);
+                }
+            }
+            // It is marked, and deleted in a day.
+            Ok(_) => self.let_go_of(uuid),
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "a folder that is adopted is not mounted yet");
+                self.adoption.retry_at = Some(Instant::now() + RETRY_PAUSE);
+                if error.kind() == ErrorKind::Unsupported {
+                    self.adoption.is_refused = true;
+                    self.give_back(uuid);
+                }
+            }
+        }
+    }
+
+    /// The log knows nothing of one that was adopted, or nothing more.
+    fn let_go_of(&mut self, uuid: TierUuid) {
+        if let Some(path) = self.give_back(uuid) {
+            self.useless.push(path);
+            self.looked_at = None;
+        }
+    }
+
+    /// Whoever comes next may have one that was adopted: its path.
+    fn give_back(&mut self, uuid: TierUuid) -> Option<PathBuf> {
+        let adopted = self.adoption.remove(uuid)?;
+        self.surroundings.owner.server().remove_tier(segment_uuid(uuid));
+        drop(self.folder.tier.let_go(uuid));
+        self.has_adopted();
+        Some(adopted.path)
+    }
+
+    /// Nothing is left of one that was adopted, and no log needs it.
+    fn delete_adopted(&mut self, uuid: TierUuid) {
+        let Some(adopted) = self.adoption.remove(uuid) else { return };
+        self.surroundings.owner.server().remove_tier(segment_uuid(uuid));
+        let lock = self.folder.tier.let_go(uuid);
+        self.has_adopted();
+        let deleted = Folder::to_look_at(&adopted.path).and_then(|folder| delete(&folder));
+        drop(lock);
+        let path = adopted.path.display();
+        match deleted {
+            Ok(()) => tracing::info!(%path, "nothing of the folder of an earlier process is needed: it is deleted"),
+            Err(error) => tracing::warn!(%path, %error, "an empty folder of an earlier process cannot be deleted"),
+        }
+    }
+
+    /// What a tier of this store is.
+    fn spec(&self, uuid: TierUuid, secret: [u8; 16], bytes: u64, file_blocks: u64, access_key: u64) -> Tier {
+        let owner = &self.surroundings.owner;
+        Tier {
+            uuid: uuid.0.to_vec().into(),
+            secret: secret.to_vec().into(),
+            name: owner.name().to_owned(),
+            bytes,
+            file_blocks,
+            endpoint: Some(owner.tier_endpoint(access_key)),
+        }
+    }
+
+    /// A tier with what its folder proves.
+    fn mount_of(&self, tier: Tier, proof: Proof) -> TierMount {
+        TierMount {
+            tier: Some(tier),
+            is_new: proof.is_new,
+            head: proof.head,
+            files: proof.files.into_iter().collect(),
+            appended: proof.appended.into_iter().collect(),
+            suspects: proof.suspects.into_iter().collect(),
+            proven: proof.proven.iter().map(|rid| rid.0).collect(),
+            adopted: false,
+            file_system: self.options.shared.map_or_else(Bytes::new, |shared| shared::name(shared.file_system)),
+        }
+    }
+
+    fn ask_to_mount(&self, mount: TierMount) -> Result<TierMountReply, StoreError> {
+        const WHAT: &str = "mounting the tier";
+        let control = &self.surroundings.control;
+        let answer = control.query_on_any_thread(WHAT, request::Body::TierMount(mount), control.lookup_timeout * 4);
+        match answer?.body {
+            reply::Body::TierMount(mounted) => Ok(mounted),
+            _ => Err(control.confused(WHAT)),
+        }
     }
 
     fn mount(&mut self) {
@@ -305,39 +520,21 @@ impl Driver<'_> {
             return;
         };
         let session = control.session();
-        let endpoint = self.surroundings.owner.tier_endpoint(self.access_key);
-        let mount = TierMount {
-            tier: Some(Tier {
-                uuid: self.folder.uuid.0.to_vec().into(),
-                secret: self.folder.secret.to_vec().into(),
-                name: self.surroundings.owner.name().to_owned(),
-                bytes: self.folder.capacity,
-                file_blocks: self.folder.geometry.file_blocks(),
-                endpoint: Some(endpoint),
-            }),
-            is_new: proof.is_new,
-            head: proof.head,
-            files: proof.files.into_iter().collect(),
-            appended: proof.appended.into_iter().collect(),
-            suspects: proof.suspects.into_iter().collect(),
-            proven: proof.proven.iter().map(|rid| rid.0).collect(),
-        };
-        const WHAT: &str = "mounting the tier";
-        let answer = control.query_on_any_thread(WHAT, request::Body::TierMount(mount), control.lookup_timeout * 4);
+        let TierFolder { uuid, secret, capacity, geometry, .. } = self.folder;
+        let spec = self.spec(uuid, secret, capacity, geometry.file_blocks(), self.access_key);
         let path = self.folder.path.display();
-        match answer.map(|answer| answer.body) {
-            Ok(reply::Body::TierMount(mounted)) if !mounted.unknown.is_empty() => {
+        match self.ask_to_mount(self.mount_of(spec, proof)) {
+            Ok(mounted) if !mounted.unknown.is_empty() => {
                 tracing::warn!(%path, reason = mounted.unknown, "another folder is begun");
-                self.begin_another();
+                self.begin_another(!mounted.adopted);
             }
-            Ok(reply::Body::TierMount(mounted)) => {
+            Ok(mounted) => {
                 self.folder.tier.mounted(mounted.head);
                 (self.mounted, self.mount_at, self.refused) = (true, None, None);
                 let records: u64 = mounted.files.iter().map(|file| u64::from(file.records)).sum();
                 tracing::info!(%path, session = session.id, records, "tier mounted");
             }
-            other => {
-                let error = other.err().unwrap_or_else(|| control.confused(WHAT));
+            Err(error) => {
                 self.mount_at = Some(Instant::now() + RETRY_PAUSE);
                 // Once, however often it is tried, as long as the reason is the same.
                 let reason = error.to_string();
@@ -404,7 +601,7 @@ impl Driver<'_> {
     }
 
     fn recheck(&self, recheck: &TierRecheck) {
-        let Some(replica) = &recheck.replica else { return };
+        let (Some(replica), Some(records)) = (&recheck.replica, self.records_named(&recheck.tier)) else { return };
         let [extent] = &replica.extents[..] else { return };
         let key_bytes = u32::try_from(recheck.key.len()).unwrap_or(u32::MAX);
         let record = RecordAddress { rid: Rid(replica.rid), offset: extent.offset, size: extent.length, key_bytes };
@@ -413,7 +610,7 @@ impl Driver<'_> {
         let parts = (0..extent.length.max(1)).step_by(PART as usize);
         let read = parts.into_iter().try_for_each(|from| {
             let len = (extent.length - from).min(PART) as usize;
-            self.records.read(&record, from, &mut buffer[..len])
+            records.read(&record, from, &mut buffer[..len])
         });
         // A disk that has no time, or fails, says nothing of the record. Its next reader asks once more.
         if matches!(read, Err(RecordError::Busy | RecordError::Failed)) {
@@ -441,10 +638,11 @@ impl Driver<'_> {
                 };
                 control.tell(anchor_up::Body::TierWritten(written));
             }
-            ToMaster::Reclaim { file, records } => {
+            ToMaster::Reclaim { tier, file, records } => {
                 let keys: Vec<&[u8]> = records.iter().map(|(key, _)| &key[..]).collect();
                 let rids = records.iter().map(|(_, rid)| rid.0).collect();
-                let body = TierReclaim { tier: tier(), file: file.0, keys: Some(pack_keys(&keys)), rids, last: false };
+                let keys = Some(pack_keys(&keys));
+                let body = TierReclaim { file: file.0, keys, rids, ..self.reclaim_of(tier) };
                 match self.reclaim(body) {
                     Ok(rids) => self.folder.tier.judged(&rids.into_iter().map(Rid).collect::<Vec<_>>()),
                     Err(error) => {
@@ -453,15 +651,22 @@ impl Driver<'_> {
                     }
                 }
             }
-            ToMaster::Reclaimed(file) => {
+            ToMaster::Reclaimed { tier, file } => {
                 let none = Some(pack_keys(&[] as &[&[u8]]));
-                let body = TierReclaim { tier: tier(), file: file.0, keys: none, rids: Vec::new(), last: true };
+                let body = TierReclaim { file: file.0, keys: none, last: true, ..self.reclaim_of(tier) };
                 if let Err(error) = self.reclaim(body) {
                     tracing::debug!(%error, "a file of the tier is not given up yet");
                     self.folder.tier.leave_off();
                 }
             }
         }
+    }
+
+    /// About a file of that tier: what is kept of it is written to the own one.
+    fn reclaim_of(&self, tier: TierUuid) -> TierReclaim {
+        let own = self.folder.uuid;
+        let into = if tier == own { Bytes::new() } else { own.0.to_vec().into() };
+        TierReclaim { tier: tier.0.to_vec().into(), into, ..TierReclaim::default() }
     }
 
     fn reclaim(&self, body: TierReclaim) -> Result<Vec<u64>, StoreError> {
@@ -478,15 +683,31 @@ impl Driver<'_> {
         self.serve_no_more();
         self.promoter.close();
         let control = &self.surroundings.control;
-        if self.mounted {
-            let leave = request::Body::TierLeave(TierLeave { uuid: self.folder.uuid.0.to_vec().into() });
-            if let Err(error) = control.finish("leaving the tier", leave, control.lookup_timeout) {
-                tracing::debug!(%error, "the master learns by the end of this session that the tier is left");
+        for adopted in &self.adoption.adopted {
+            self.surroundings.owner.server().remove_tier(segment_uuid(adopted.uuid));
+            if adopted.is_mounted {
+                leave(control, adopted.uuid, false);
             }
         }
+        if self.mounted {
+            leave(control, self.folder.uuid, false);
+        }
+        let Driver { adoption, mut folder, .. } = self;
+        adoption.adopted.iter().for_each(|adopted| drop(folder.tier.let_go(adopted.uuid)));
         // The next process may have the folder from here on.
-        drop(self.folder.tier.into_lock());
+        drop(folder.tier.into_lock());
     }
+}
+
+/// Leaves a tier, which has no file any more if it `is_empty`; false if the master does not know yet. By the end of
+/// this session it learns it, too.
+fn leave(control: &Arc<Control>, uuid: TierUuid, is_empty: bool) -> bool {
+    let leave = request::Body::TierLeave(TierLeave { uuid: uuid.0.to_vec().into(), empty: is_empty });
+    let left = control.finish("leaving the tier", leave, control.lookup_timeout);
+    if let Err(error) = &left {
+        tracing::debug!(%error, "the master does not know yet that a tier is left");
+    }
+    left.is_ok()
 }
 
 /// A tier is named on a lane as a segment is.

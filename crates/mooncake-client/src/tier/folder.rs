@@ -1,6 +1,7 @@
 //! The folder of a tier: one that an earlier process has left below the path, or a new one.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -38,6 +39,9 @@ const KEPT_UNKNOWN_SHORT: Duration = Duration::from_secs(60 * 60);
 /// Room is short if less than that part of the file system, or of what all tiers below the path may have, is free.
 const SHORT_PART: u64 = 20;
 
+/// Files of a tier that shares a file system are as large as if so many shared it.
+const SHARED_BY: u64 = 8;
+
 /// A tier that this process has.
 pub(crate) struct TierFolder {
     pub path: PathBuf,
@@ -71,18 +75,23 @@ impl TierFolder {
             }
             .into()
         };
-        fs::create_dir_all(&options.path).map_err(|error| unusable(error.to_string()))?;
-        if let Some(kind) = shared_file_system(&options.path).map_err(|error| unusable(error.to_string()))? {
-            return Err(unusable(format!(
-                "a tier of one store needs a file system on a disk of its host, and this is {kind}; a master's \
-                 --root_fs_dir is for folders that hosts share"
-            )));
+        if options.shared.is_none() {
+            fs::create_dir_all(&options.path).map_err(|error| unusable(error.to_string()))?;
+            if let Some(kind) = shared_file_system(&options.path).map_err(|error| unusable(error.to_string()))? {
+                return Err(unusable(format!(
+                    "a tier of one store needs a file system on a disk of its host, and this is {kind}; a master's \
+                     --root_fs_dir is for folders that hosts share"
+                )));
+            }
         }
-        let process = ProcessIdentity::current().map_err(|error| unusable(error.to_string()))?;
+        let owner = this_process().map_err(|error| unusable(error.to_string()))?;
         let log_id = control.position().log_id;
-        let owner = Owner { boot_id: process.boot_id.to_vec(), process: named(&process) };
         let slots = Slots::new(2);
-        let below = folders(&options.path).map_err(|error| unusable(error.to_string()))?;
+        if options.shared.is_some() {
+            // Never taken over: each process makes its own, and adopts what others have left.
+            return make(options, log_id, owner, &slots).map(Some).map_err(|error| unusable(error.to_string()));
+        }
+        let below = folders(options).map_err(|error| unusable(error.to_string()))?;
         let mut in_use = 0;
         for path in below.into_iter().filter(|path| !useless.contains(path)) {
             match take_over(&path, options, log_id, &owner, &slots) {
@@ -104,18 +113,23 @@ impl TierFolder {
     }
 }
 
-fn named(process: &ProcessIdentity) -> Vec<u8> {
-    let ProcessIdentity { boot_id, pid, start_time, pid_namespace } = process;
-    let numbers = [u64::from(*pid), *start_time, *pid_namespace].map(u64::to_le_bytes).concat();
-    [&boot_id[..], &numbers].concat()
+/// As superblocks name it.
+pub(super) fn this_process() -> std::io::Result<Owner> {
+    let current = ProcessIdentity::current().map_err(std::io::Error::other)?;
+    let ProcessIdentity { boot_id, pid, start_time, pid_namespace } = current;
+    let numbers = [u64::from(pid), start_time, pid_namespace].map(u64::to_le_bytes).concat();
+    Ok(Owner { boot_id: boot_id.to_vec(), process: [&boot_id[..], &numbers].concat() })
 }
 
 /// Those of tiers, the oldest names first.
-fn folders(below: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub(super) fn folders(options: &TierOptions) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(below)? {
+    for entry in fs::read_dir(&options.path)? {
         let entry = entry?;
-        let is_one = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let is_one = entry.file_name().to_str().is_some_and(|name| match options.shared {
+            Some(_) => name.parse::<TierUuid>().is_ok(),
+            None => name.starts_with(PREFIX),
+        });
         if is_one && entry.file_type()?.is_dir() {
             found.push(entry.path());
         }
@@ -152,13 +166,13 @@ fn take_over(
         tier.write_superblock(slots)?;
     }
     let capacity = capacity_of(options, &folder, tier.files.values().sum()).map_err(disk("measure the file system"))?;
-    into_folder(path, folder, tier, false, capacity).map(Some)
+    into_folder(path, options, folder, tier, false, capacity).map(Some)
 }
 
 /// Deletes folders of this cluster that have been seen to be of no log that this pool has, for long enough
 /// (`docs/safety.md`, rule T11). `useless` are those that the master does not know.
 pub(super) fn delete_unknown(options: &TierOptions, log_id: u64, useless: &[PathBuf]) {
-    let Ok(below) = folders(&options.path) else { return };
+    let Ok(below) = folders(options) else { return };
     for path in below {
         if let Err(error) = delete_if_unknown(&path, options, log_id, useless.contains(&path)) {
             tracing::debug!(path = %path.display(), %error, "a folder that may be of no use is left as it is");
@@ -194,14 +208,22 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless
         return Ok(());
     }
     tracing::info!(path = %path.display(), "a tier that no log of this pool knows is deleted");
+    delete(&folder).map_err(disk("delete the folder"))
+}
+
+/// Deletes a folder that this process has locked, with all that a tier has.
+pub(super) fn delete(folder: &Folder) -> std::io::Result<()> {
     // Whoever ends in between leaves a folder that says what it is, until nothing else is left.
-    let records = folder.list().map_err(disk("list the folder"))?.into_iter().map(|file| file.name);
+    let records = folder.list()?.into_iter().map(|file| file.name);
     let records: Vec<String> = records.filter(|name| name.ends_with(".records")).collect();
     for name in records.iter().map(String::as_str).chain([UNKNOWN, "super", "lock"]) {
-        folder.remove(name).map_err(disk("delete the folder"))?;
+        match folder.remove(name) {
+            Err(error) if error.kind() == ErrorKind::NotFound && name == UNKNOWN => {}
+            removed => removed?,
+        }
     }
     // It stays if there is anything else in it.
-    fs::remove_dir(path).map_err(disk("delete the folder"))
+    fs::remove_dir(folder.path())
 }
 
 /// What a mark has that was made as this log did not know the folder.
@@ -210,20 +232,30 @@ fn marked_by(log_id: u64) -> String {
 }
 
 /// Whether this log was seen not to know the folder, by whichever process.
-fn is_marked(path: &Path, log_id: u64) -> bool {
+pub(super) fn is_marked(path: &Path, log_id: u64) -> bool {
     fs::read_to_string(path.join(UNKNOWN)).is_ok_and(|mark| mark == marked_by(log_id))
+}
+
+/// The folder of a tier below the path.
+pub(super) fn folder_of(options: &TierOptions, uuid: TierUuid) -> PathBuf {
+    match options.shared {
+        Some(_) => options.path.join(uuid.to_string()),
+        None => options.path.join(format!("{PREFIX}{uuid}")),
+    }
 }
 
 fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Result<TierFolder, TierError> {
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let (uuid, secret) = (random_bytes().map_err(disk("draw a UUID"))?, random_bytes().map_err(disk("draw a secret"))?);
     let uuid = TierUuid(uuid);
-    let path = options.path.join(format!("{PREFIX}{uuid}"));
+    let path = folder_of(options, uuid);
     let folder = Folder::new(&path).map_err(disk("make the folder"))?.limited(shared_limit(options));
+    let folder = folder.shared(options.shared.is_some());
     let made = (|| {
         let capacity = capacity_of(options, &folder, 0).map_err(disk("measure the file system"))?;
         let geometry = match options.file_bytes {
             Some(bytes) => Geometry::of_file_blocks(bytes / BLOCK).unwrap_or(Geometry::of_capacity(capacity)),
+            None if options.shared.is_some() => Geometry::of_capacity(capacity / SHARED_BY),
             None => Geometry::of_capacity(capacity),
         };
         let cluster_id = options.cluster_id.clone();
@@ -231,7 +263,7 @@ fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Resu
         let mut tier = Tier::create(folder.clone(), new, owner, slots)?;
         tier.superblock.log_id = log_id;
         tier.write_superblock(slots)?;
-        into_folder(&path, folder, tier, true, capacity)
+        into_folder(&path, options, folder, tier, true, capacity)
     })();
     if made.is_err() {
         // What was not used yet is nothing to keep.
@@ -242,6 +274,7 @@ fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Resu
 
 fn into_folder(
     path: &Path,
+    options: &TierOptions,
     folder: Folder,
     tier: Tier<Folder>,
     is_new: bool,
@@ -258,7 +291,8 @@ fn into_folder(
     if let Some(limit) = file_size_limit_below(largest) {
         return Err(TierError::FilesTooLarge { limit, needed: largest });
     }
-    let tier = TierOwner::new(tier, is_new, capacity)?;
+    let evicts = options.shared.is_none_or(|shared| shared.evicts);
+    let tier = TierOwner::new(tier, is_new, capacity)?.evicting(evicts);
     Ok(TierFolder { path: path.to_owned(), folder, tier, uuid, secret, geometry, capacity })
 }
 
@@ -266,10 +300,17 @@ fn shared_limit(options: &TierOptions) -> Option<SharedLimit> {
     options.bytes_below_path.map(|bytes| SharedLimit { below: options.path.clone(), bytes })
 }
 
-/// The least of the limits given and nine tenths of what the file system has for it.
-fn capacity_of(options: &TierOptions, folder: &Folder, used: u64) -> std::io::Result<u64> {
+/// The least of the limits given and nine tenths of what the file system has for it, of which it has so many bytes.
+pub(super) fn capacity_of(options: &TierOptions, folder: &Folder, used: u64) -> std::io::Result<u64> {
     let room = folder.room()?;
     let share = room.total / SHARE.1 * SHARE.0;
     let limits = [options.bytes, options.bytes_below_path].into_iter().flatten();
     Ok(limits.fold(share.min(room.free + used), u64::min))
+}
+
+/// What one of so many writers may have of a file system that they share, of which it has so many bytes.
+pub(super) fn share_of(options: &TierOptions, folder: &Folder, used: u64, writers: u64) -> std::io::Result<u64> {
+    let room = folder.room()?;
+    let all = options.bytes.unwrap_or(room.total / SHARE.1 * SHARE.0);
+    Ok((all / writers.max(1)).min(room.free + used))
 }

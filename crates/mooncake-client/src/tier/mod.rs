@@ -3,10 +3,12 @@
 //! Each folder has a thread of its own. Words of the master come to it by the anchor; what it says goes back there, or
 //! by calls. Its readers are on threads of their lanes.
 
+mod adoption;
 mod driver;
 mod folder;
 mod promoter;
 mod records;
+pub(crate) mod shared;
 mod source;
 
 use std::sync::Arc;
@@ -14,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mooncake_ids::TierUuid;
-use mooncake_wire::message::{TierOrder, TierPromote, TierRecheck, TierRetire};
+use mooncake_ids::{FileSystemUuid, TierUuid};
+use mooncake_wire::message::{TierOrder, TierPromote, TierRecheck, TierRetire, TierShared};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Cause, StoreError};
@@ -37,6 +39,7 @@ pub(crate) enum Word {
     Promote(PromoteOrder),
     Retire(TierRetire),
     Recheck(TierRecheck),
+    Shared(TierShared),
     /// The master has forgotten a tier, or a segment.
     Gone(TierUuid),
     /// The tiers are left; the store's memory goes as well, or stays.
@@ -66,11 +69,15 @@ pub(crate) struct StoreTiers {
 struct StoreTier {
     /// Of the folder that it has; none before it has one.
     uuid: Mutex<Option<TierUuid>>,
+    /// Of those that it has adopted.
+    adopted: Mutex<Vec<TierUuid>>,
     words: Mutex<Vec<Word>>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// No thread hears any more.
     is_over: AtomicBool,
+    /// It is on a file system that clients share, and not this store's own.
+    is_shared: bool,
 }
 
 /// What the threads need of the store.
@@ -98,6 +105,7 @@ impl Word {
             Word::Promote(order) => &order.promote.tier,
             Word::Retire(retire) => &retire.tier,
             Word::Recheck(recheck) => &recheck.tier,
+            Word::Shared(shared) => &shared.tier,
         };
         Some(TierUuid::try_from(&uuid[..]).unwrap_or(TierUuid([0; 16])))
     }
@@ -107,10 +115,11 @@ impl StoreTiers {
     /// Takes or makes a folder below the path, and begins to look after it.
     pub fn start(&self, options: &TierOptions, surroundings: Surroundings) -> Result<(), StoreError> {
         // It hears what the anchor says from before it is mounted on.
-        let tier = Arc::new(StoreTier::new());
+        let tier = Arc::new(StoreTier::new(options.shared.is_some()));
         self.tiers.lock().push(tier.clone());
         // A path that cannot be used fails here. Where others have what is there, the thread waits for it.
-        let folder = TierFolder::take_or_wait(options, &surroundings.control, &[], true)?;
+        let folder = TierFolder::take_or_wait(options, &surroundings.control, &[], true);
+        let folder = folder.inspect_err(|_| tier.is_over.store(true, Ordering::Release))?;
         tier.is_of(folder.as_ref().map(|folder| folder.uuid));
         let (inside, options) = (tier.clone(), options.clone());
         let builder = std::thread::Builder::new().name("mooncake-tier".into());
@@ -123,23 +132,40 @@ impl StoreTiers {
         Ok(())
     }
 
+    /// Whether it has none but on a file system that clients share.
     pub fn is_empty(&self) -> bool {
-        self.tiers.lock().is_empty()
+        self.tiers.lock().iter().all(|tier| tier.is_shared)
+    }
+
+    /// Has the master know, with each session, which file system this store shares with others.
+    pub fn announce(&self, file_system: FileSystemUuid, control: Arc<Control>) -> Result<(), StoreError> {
+        let tier = Arc::new(StoreTier::new(true));
+        self.tiers.lock().push(tier.clone());
+        let inside = tier.clone();
+        let builder = std::thread::Builder::new().name("mooncake-tier".into());
+        let started = mooncake_os::thread::start(builder, move || {
+            shared::announce(&inside, &control, file_system);
+            inside.is_over.store(true, Ordering::Release);
+        });
+        let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
+        *tier.thread.lock() = Some(thread);
+        Ok(())
     }
 
     pub fn hear(&self, word: &Word) {
         let for_one = word.tier();
         let tiers = self.tiers.lock();
-        let its = tiers.iter().filter(|tier| for_one.is_none() || *tier.uuid.lock() == for_one);
+        let its = tiers.iter().filter(|tier| for_one.is_none_or(|uuid| tier.has(uuid)));
         its.for_each(|tier| tier.hear(word.clone()));
     }
 
     /// Has them bring to the disk what was ordered, and what memory alone has if that goes as well, and leaves the
-    /// folders to the next owners.
+    /// folders to the next owners. Where memory stays, so do those on a file system that clients share.
     pub fn close(&self, with_memory: bool) {
-        // All at once: each has its time for that.
-        self.hear(&Word::Close { with_memory });
         let tiers = self.tiers.lock().clone();
+        let tiers: Vec<_> = tiers.into_iter().filter(|tier| with_memory || !tier.is_shared).collect();
+        // All at once: each has its time for that.
+        tiers.iter().for_each(|tier| tier.hear(Word::Close { with_memory }));
         for thread in tiers.iter().filter_map(|tier| tier.thread.lock().take()) {
             // It only panics if one of its invariants is broken; that has been reported.
             let _ = thread.join();
@@ -149,19 +175,30 @@ impl StoreTiers {
 
 impl StoreTier {
     /// One that hears, and does nothing yet.
-    fn new() -> StoreTier {
+    fn new(is_shared: bool) -> StoreTier {
         StoreTier {
             uuid: Mutex::default(),
+            adopted: Mutex::default(),
             words: Mutex::default(),
             changed: Condvar::new(),
             thread: Mutex::default(),
             is_over: AtomicBool::new(false),
+            is_shared,
         }
     }
 
     /// Words about that tier are for this one from now on.
     fn is_of(&self, uuid: Option<TierUuid>) {
         *self.uuid.lock() = uuid;
+    }
+
+    /// Words about these are for this one, too.
+    fn has_adopted(&self, uuids: Vec<TierUuid>) {
+        *self.adopted.lock() = uuids;
+    }
+
+    fn has(&self, uuid: TierUuid) -> bool {
+        *self.uuid.lock() == Some(uuid) || self.adopted.lock().contains(&uuid)
     }
 
     fn hear(&self, word: Word) {

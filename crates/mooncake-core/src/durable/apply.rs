@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::durable::error::ReplayError;
 use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::record::Record;
-use crate::request::PinKind;
+use crate::request::{PinKind, TierSpec};
 use crate::state::gone_segments::GoneSegment;
 use crate::state::object::{Hold, Mark, Object, Place, Places, REPLICAS_MAX, TierPlace};
 use crate::state::objects::ObjectSlot;
@@ -19,7 +19,7 @@ use crate::state::session::Kept;
 use crate::state::tier::{Mounted, Tier};
 use crate::work::Work;
 use mooncake_ids::granules;
-use mooncake_ids::{GRANULE, Rid, SessionId};
+use mooncake_ids::{FileSystemUuid, GRANULE, Rid, SessionId};
 
 impl Core {
     /// Makes one change. Nothing here may depend on anything but the records before it; `now` only starts clocks.
@@ -175,15 +175,10 @@ impl Core {
                 Ok(())
             }
             Record::TierSeen { number, session, spec, head } => {
-                let other = self.tiers.by_uuid(spec.uuid).unwrap_or(*number);
-                let has_another = self.tiers.get(*number).is_some_and(|tier| tier.spec.uuid != spec.uuid);
-                if other != *number || has_another || self.segments.get(*number).is_some() {
-                    return Err(ReplayError::Twice { what: "tier", id: number.0.into() });
-                }
-                let host = self.sessions.get(*session).and_then(|session| session.host);
-                self.tiers.seen(now, *number, *session, host, spec.clone(), *head);
-                self.segments.set_last(number.0);
-                Ok(())
+                self.apply_tier_seen(now, *number, *session, (spec, *head), None)
+            }
+            Record::SharedTierSeen { number, session, spec, head, file_system } => {
+                self.apply_tier_seen(now, *number, *session, (spec, *head), Some(*file_system))
             }
             Record::TierRids { from, count } => {
                 if from.epoch() == self.epoch.number {
@@ -375,9 +370,28 @@ impl Core {
         self.segments.get(number).is_some() || self.tiers.get(number).is_some()
     }
 
+    fn apply_tier_seen(
+        &mut self,
+        now: Time,
+        number: SegmentNo,
+        session: SessionId,
+        (spec, head): (&TierSpec, u64),
+        file_system: Option<FileSystemUuid>,
+    ) -> Result<(), ReplayError> {
+        let other = self.tiers.by_uuid(spec.uuid).unwrap_or(number);
+        let has_another = self.tiers.get(number).is_some_and(|tier| tier.spec.uuid != spec.uuid);
+        if other != number || has_another || self.segments.get(number).is_some() {
+            return Err(ReplayError::Twice { what: "tier", id: number.0.into() });
+        }
+        let host = self.sessions.get(session).and_then(|session| session.host);
+        self.tiers.seen(now, number, session, host, (spec.clone(), head), file_system);
+        self.segments.set_last(number.0);
+        Ok(())
+    }
+
     /// What lay on it is dropped lazily: nothing finds it any more.
     fn apply_tier_gone(&mut self, number: SegmentNo) {
-        self.hide_tier(Time(0), number);
+        self.set_tier_mounted(number, Mounted::Hidden(Time(0)));
         self.tiers.remove(number);
         self.purge_again = self.purge.is_some();
         self.purge.get_or_insert(0);
@@ -385,14 +399,16 @@ impl Core {
 
     /// A tier's session has it no more, or is yet to say what its folder proves.
     pub(crate) fn hide_tier(&mut self, now: Time, number: SegmentNo) {
-        self.set_tier_mounted(number, Mounted::Hidden(now));
+        let file_system = self.tiers.get(number).and_then(|tier| tier.file_system);
+        let is_read = file_system.is_some_and(|file_system| self.tiers.is_announced(file_system));
+        self.set_tier_mounted(number, if is_read { Mounted::Left } else { Mounted::Hidden(now) });
     }
 
     pub(crate) fn set_tier_mounted(&mut self, number: SegmentNo, mounted: Mounted) {
         let was_ordered = self.tiers.set_mounted(number, mounted);
         was_ordered.into_iter().for_each(|slot| _ = self.objects.set_mark(slot, Mark::Ordered, false));
-        let is_live = self.tiers.get(number).is_some_and(Tier::is_live);
-        if self.segments.set_tier_live(number, is_live) {
+        let is_read = self.tiers.get(number).is_some_and(Tier::is_read);
+        if self.segments.set_tier_live(number, is_read) {
             self.objects.segments_changed(&self.segments);
         }
     }

@@ -110,7 +110,7 @@ impl Core {
             | Record::SegmentLeaves { number, .. }
             | Record::SegmentMoved { number, .. } => vec![Unit::Segment(*number)],
             Record::SessionKept { session, .. } => vec![Unit::Session(*session)],
-            Record::TierSeen { number, .. } => vec![Unit::Tier(*number)],
+            Record::TierSeen { number, .. } | Record::SharedTierSeen { number, .. } => vec![Unit::Tier(*number)],
             Record::SegmentGone(number) if self.tiers.get(*number).is_some() => vec![Unit::Tier(*number)],
             Record::SegmentGone(number) => {
                 // What lay on it is put aside when it is cleared away.

@@ -115,7 +115,11 @@ pub(crate) fn forgotten(gone: GoneSegment) -> Record {
 }
 
 pub(crate) fn seen(number: SegmentNo, tier: &Tier) -> Record {
-    Record::TierSeen { number, session: tier.session, spec: tier.spec.clone(), head: tier.head }
+    let (session, spec, head) = (tier.session, tier.spec.clone(), tier.head);
+    match tier.file_system {
+        Some(file_system) => Record::SharedTierSeen { number, session, spec, head, file_system },
+        None => Record::TierSeen { number, session, spec, head },
+    }
 }
 
 pub(crate) fn mounted(segment: &Segment) -> impl Iterator<Item = Record> + use<> {

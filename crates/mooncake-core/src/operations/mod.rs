@@ -19,6 +19,7 @@ pub(crate) mod put_start;
 pub(crate) mod reclaim;
 pub(crate) mod remove;
 pub(crate) mod room;
+pub(crate) mod shared_tiers;
 pub(crate) mod stats;
 pub(crate) mod telling;
 pub(crate) mod tick;

@@ -12,7 +12,7 @@ use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::record::Record;
 use crate::state::object::Mark;
 use crate::state::objects::ObjectSlot;
-use crate::state::tier::{Closing, Order, Tier, WINDOW_MAX, WINDOW_MIN};
+use crate::state::tier::{Closing, Order, OrderSource, Tier, WINDOW_MAX, WINDOW_MIN};
 use crate::state::tier_writes::Budget;
 use crate::work::{STEP_OBJECTS, Work};
 use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
@@ -93,6 +93,9 @@ impl Core {
         }
         for number in self.tiers.mounted_by(session) {
             let tier = self.tiers.get_mut(number).expect("it is mounted");
+            if tier.is_adopted {
+                continue;
+            }
             // What no list has, pinned and viewed objects among it, is found by the search over all slots.
             (tier.closing, tier.search) = (Some(Closing::Begins), Some(0));
         }
@@ -251,7 +254,8 @@ impl Core {
             let is_left_alone = tier.window == 0 || tier.is_over_budget || tier.records >= self.config.tier_records_max;
             // A disk that is twice as fast has twice as much under order.
             let ordered = (u128::from(tier.ordered_bytes) << 32) / u128::from(tier.window.max(1));
-            has_room(tier).then_some((is_left_alone, tier.session != segment.session, ordered, number))
+            let takes_new = has_room(tier) && !tier.is_adopted;
+            takes_new.then_some((is_left_alone, tier.session != segment.session, ordered, number))
         });
         near.min().map(|(.., number)| number)
     }
@@ -304,8 +308,8 @@ impl Core {
         }
         let (owner, uuid) = (tier.session, tier.spec.uuid);
         let rid = self.next_order_rid(now, fx);
-        let order =
-            Order { tier: number, slot, object_id, source: Some(source.extent.segment), bytes: size, since: now };
+        let from = OrderSource::Memory(source.extent.segment);
+        let order = Order { tier: number, slot, object_id, source: from, bytes: size, since: now };
         self.tiers.insert_order(rid, order, self.config.tier_fills_per_day);
         self.objects.set_mark(slot, Mark::Ordered, true);
         self.counts.tier_orders += 1;

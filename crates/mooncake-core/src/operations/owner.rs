@@ -6,6 +6,7 @@ use crate::effect::{Effects, Push};
 use crate::ids::{SegmentNo, Time};
 use crate::record::Record;
 use crate::state::recheck::Recheck;
+use crate::state::tier::Mounted;
 use crate::work::Work;
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
@@ -50,7 +51,8 @@ impl Core {
             let uuid = segment.spec.uuid;
             return Some((segment.session, Push::Recheck { uuid, replica: *replica, crc32c: *crc32c }));
         }
-        let tier = self.tiers.get(number)?;
+        // Nobody looks after one that is left.
+        let tier = self.tiers.get(number).filter(|tier| !matches!(tier.mounted, Mounted::Left))?;
         Some((tier.session, Push::TierRecheck { tier: tier.spec.uuid, replica: *replica, key: key.clone() }))
     }
 

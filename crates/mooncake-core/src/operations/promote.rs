@@ -13,6 +13,7 @@ use crate::state::object::{Key, Mark};
 use crate::state::objects::ObjectSlot;
 use crate::state::promotion::Wanted;
 use crate::state::reservation::{Reservation, ReservationSlot};
+use crate::state::tier::Tier;
 use crate::work::{EVICTED_AS, Work};
 use mooncake_ids::{GRANULE, Rid, SessionId, granules};
 use smallvec::SmallVec;
@@ -68,7 +69,8 @@ impl Core {
 
     fn want(&mut self, slot: ObjectSlot, add: impl FnOnce(&mut Core, SegmentNo, Wanted) -> bool) {
         let object = self.objects.object(slot);
-        let place = object.places.tier().filter(|place| self.segments.is_live(place.tier));
+        // One whose owner is gone is read, and nobody promotes from there.
+        let place = object.places.tier().filter(|place| self.tiers.get(place.tier).is_some_and(Tier::is_live));
         let Some(place) = place.filter(|_| !object.marks.has(Mark::Promoting)) else { return };
         let object_id = object.id();
         match add(self, place.tier, Wanted { slot, object_id }) {
@@ -136,7 +138,8 @@ impl Core {
         };
         let (size, crc32c, place) = (object.size, object.crc32c, object.places.tier());
         let is_in_memory = !object.places.memory().is_empty();
-        let Some(place) = place.filter(|place| !is_in_memory && self.segments.is_live(place.tier)) else {
+        let is_live = |number| self.tiers.get(number).is_some_and(Tier::is_live);
+        let Some(place) = place.filter(|place| !is_in_memory && is_live(place.tier)) else {
             self.objects.set_mark(slot, Mark::Promoting, false);
             return Outcome::Over;
         };

@@ -6,7 +6,7 @@ use crate::ids::{SegmentNo, Time};
 use crate::request::{Origin, Refused, Verdict};
 use crate::state::object::{Hold, Mark};
 use crate::state::objects::ObjectSlot;
-use crate::state::tier::{Mounted, Order, Tier};
+use crate::state::tier::{Mounted, Order, OrderSource, Tier};
 use crate::work::Work;
 use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
 
@@ -17,20 +17,23 @@ const KEPT_PART: u64 = 2;
 const ORDER_MS: u64 = 30_000;
 
 impl Core {
-    /// Judges records of a file that its owner wants to give up, as the file's footer names them.
+    /// Judges records of a file that its owner wants to give up, as the file's footer names them. What is kept of them
+    /// is written to the tier `into`, which is the same one or, of one that is adopted, another one of its session.
     pub fn reclaim(
         &mut self,
         now: Time,
         origin: Origin,
-        uuid: TierUuid,
+        (uuid, into): (TierUuid, TierUuid),
         file: u64,
         records: &[(&[u8], Rid)],
         fx: &mut Effects,
     ) -> Result<Vec<Verdict>, Refused> {
         self.once(origin, records.len(), fx, |core, fx| {
             let number = core.live_tier_of(origin.session, uuid)?;
+            let into = core.live_tier_of(origin.session, into).ok().filter(|into| core.is_written(*into));
+            let into = into.ok_or(Refused::TierUnknown(uuid))?;
             core.tiers.get_mut(number).expect("it is Live").judged.insert(file);
-            Ok(records.iter().map(|(key, rid)| core.judge(now, number, file, key, *rid, fx)).collect())
+            Ok(records.iter().map(|(key, rid)| core.judge(now, (number, into), file, key, *rid, fx)).collect())
         })
     }
 
@@ -54,7 +57,20 @@ impl Core {
         is_live.then_some(number).ok_or(Refused::TierUnknown(uuid))
     }
 
-    fn judge(&mut self, now: Time, number: SegmentNo, file: u64, key: &[u8], rid: Rid, fx: &mut Effects) -> Verdict {
+    /// Whether a tier's session writes it.
+    fn is_written(&self, number: SegmentNo) -> bool {
+        self.tiers.get(number).is_some_and(|tier| !tier.is_adopted)
+    }
+
+    fn judge(
+        &mut self,
+        now: Time,
+        (number, into): (SegmentNo, SegmentNo),
+        file: u64,
+        key: &[u8],
+        rid: Rid,
+        fx: &mut Effects,
+    ) -> Verdict {
         let found = self.objects.find(self.objects.hash(key), key);
         let Some(slot) = found.filter(|slot| self.lies_in(*slot, number, file, Some(rid))) else {
             return Verdict::Dead;
@@ -86,7 +102,8 @@ impl Core {
         }
         tier.kept_bytes += if is_pinned { 0 } else { size };
         let rid = self.next_order_rid(now, fx);
-        let order = Order { tier: number, slot, object_id, source: None, bytes: size, since: now };
+        let source = OrderSource::File(number);
+        let order = Order { tier: into, slot, object_id, source, bytes: size, since: now };
         self.tiers.insert_order(rid, order, self.config.tier_fills_per_day);
         self.objects.set_mark(slot, Mark::Ordered, true);
         Verdict::Keep(rid)
@@ -106,7 +123,8 @@ impl Core {
     /// What an object was to have by an order it does not have, and of what is kept of its file it is no part.
     fn not_moved(&mut self, slot: ObjectSlot, order: &Order) {
         self.objects.set_mark(slot, Mark::Ordered, false);
-        if let Some(tier) = self.tiers.get_mut(order.tier).filter(|_| order.source.is_none()) {
+        let OrderSource::File(from) = order.source else { return };
+        if let Some(tier) = self.tiers.get_mut(from) {
             tier.kept_bytes = tier.kept_bytes.saturating_sub(order.bytes);
         }
     }

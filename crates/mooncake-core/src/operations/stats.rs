@@ -42,6 +42,8 @@ pub struct Stats {
     pub segments_closed: u64,
     /// Tiers whose objects can be read.
     pub tiers_live: u64,
+    /// Those of them that their sessions have beside their own, and do not write.
+    pub tiers_adopted: u64,
     /// Tiers whose owner is away.
     pub tiers_hidden: u64,
     /// Live tiers that take no orders.
@@ -99,8 +101,10 @@ impl Core {
                 continue;
             }
             stats.tiers_live += 1;
+            stats.tiers_adopted += u64::from(tier.is_adopted);
             stats.tiers_refusing += u64::from(tier.window == 0);
-            stats.tier_capacity_bytes += tier.spec.bytes;
+            // What is adopted counts to the capacity of the tier beside it.
+            stats.tier_capacity_bytes += if tier.is_adopted { 0 } else { tier.spec.bytes };
             stats.tier_objects += tier.records;
             stats.tier_bytes += tier.bytes;
             stats.tier_ordered_bytes += tier.ordered;

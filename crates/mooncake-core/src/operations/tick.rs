@@ -32,7 +32,7 @@ const LOOKED_AT_AS_ONE: usize = 8;
 const GIVEN_BACK_AS: usize = 32;
 
 /// What is done in the background, as far as there is any of it. What makes room comes first.
-const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 21] = [
+const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 22] = [
     Core::end_sessions,
     Core::expire_reservations,
     Core::clear_away,
@@ -40,6 +40,7 @@ const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 21] = [
     Core::lapse,
     Core::renew_groups,
     Core::check_mounted,
+    Core::look_after_shared,
     Core::expire_orders,
     Core::order_writes,
     Core::promote,

@@ -1,5 +1,6 @@
 //! Tiers and their owners: which come, prove what they have, are away and go.
 
+use crate::config::{Config, SharedStorage};
 use crate::core::Core;
 use crate::effect::{Effects, Push, To};
 use crate::ids::{SegmentNo, Time};
@@ -9,7 +10,7 @@ use crate::state::objects::ObjectSlot;
 use crate::state::tier::{FileCounts, Mounted, Tier, TierProof};
 use crate::state::tier_writes::TierWrites;
 use crate::work::Work;
-use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
+use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TierUuid};
 
 /// Blocks that a file of one number has at most.
 const FILE_BLOCKS_MAX: u64 = 1 << 16;
@@ -24,6 +25,10 @@ pub struct TierMount {
     pub spec: TierSpec,
     /// Nothing was ever written there.
     pub is_new: bool,
+    /// The session has it beside its own, as an earlier process has left it: nothing is written there.
+    pub is_adopted: bool,
+    /// On which it lies, where sessions share one; this one announces it, too.
+    pub file_system: Option<FileSystemUuid>,
     /// Above the numbers of all files that its folder had.
     pub head: u64,
     /// What its folder proves.
@@ -44,7 +49,7 @@ pub struct TierMounted {
 /// Whether and how its session has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TierState {
-    /// Its objects can be read.
+    /// Its objects can be read: its session is there, or others that share its file system.
     Live,
     /// It is mounted, and what its folder does not prove is being dropped.
     Checking,
@@ -63,6 +68,10 @@ pub struct TierView<'a> {
     pub session: SessionId,
     /// Whether that session has it mounted.
     pub state: TierState,
+    /// It has it beside its own, and does not write it.
+    pub is_adopted: bool,
+    /// On which it lies, where sessions share one.
+    pub file_system: Option<FileSystemUuid>,
     /// Records that objects have there.
     pub records: u64,
     /// Bytes of these objects.
@@ -72,9 +81,15 @@ pub struct TierView<'a> {
     /// Bytes that it has under order.
     pub ordered: u64,
     writes: &'a TierWrites,
+    storage: Option<&'a SharedStorage>,
 }
 
 impl TierView<'_> {
+    /// The folder of the tier's files, if it is on a file system that sessions share.
+    pub fn shared_folder(&self) -> Option<String> {
+        self.storage.map(|storage| format!("{}/{}", storage.folder(), self.spec.uuid))
+    }
+
     /// How often it would be filled in a day, as in the last hour.
     pub fn fills_per_day(&self, now: Time) -> f64 {
         self.writes.last_hour(now) as f64 * 24.0 / self.spec.bytes.max(1) as f64
@@ -91,9 +106,13 @@ impl Core {
         mount: TierMount,
         fx: &mut Effects,
     ) -> Result<TierMounted, Refused> {
-        let TierMount { spec, is_new, head, proof } = mount;
+        let TierMount { spec, is_new, is_adopted, file_system, head, proof } = mount;
         self.sessions.known(session)?;
-        if !self.config.tiers_allowed {
+        let is_allowed = match file_system {
+            Some(_) => self.config.shared_storage.is_some(),
+            None => self.config.tiers_allowed,
+        };
+        if !is_allowed {
             return Err(Refused::TiersNotAllowed);
         }
         if !(1..=FILE_BLOCKS_MAX).contains(&spec.file_blocks) {
@@ -107,7 +126,12 @@ impl Core {
             Some((_, tier)) if tier.spec.file_blocks != spec.file_blocks => {
                 return Err(Refused::TierSize(spec.uuid, spec.bytes, spec.file_blocks));
             }
-            Some((_, tier)) if tier.session != session && !matches!(tier.mounted, Mounted::Hidden(_)) => {
+            Some((_, tier)) if tier.file_system != file_system => return Err(Refused::TierUnknown(spec.uuid)),
+            // Its writer was thought to be gone: it begins another one.
+            Some((_, tier)) if tier.session != session && tier.is_mounted() && tier.is_adopted && !is_adopted => {
+                return Err(Refused::TierAdopted(spec.uuid));
+            }
+            Some((_, tier)) if tier.session != session && tier.is_mounted() => {
                 return Err(Refused::TierTaken(spec.uuid, tier.session.0));
             }
             Some((number, _)) => number,
@@ -116,8 +140,19 @@ impl Core {
             self.hide_tier(now, number);
         }
         let head = head.max(self.tiers.get(number).map_or(0, |tier| tier.head));
-        self.log(now, Record::TierSeen { number, session, spec, head }, fx);
-        let tier = self.tiers.get(number).expect("it was seen");
+        if self.tiers.get(number).is_some_and(|tier| tier.session != session) {
+            // Who was asked is not there any more; who finds a record bad says so again.
+            self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);
+        }
+        match file_system {
+            Some(file_system) => {
+                self.announce(now, session, file_system, fx)?;
+                self.log(now, Record::SharedTierSeen { number, session, spec, head, file_system }, fx);
+            }
+            None => self.log(now, Record::TierSeen { number, session, spec, head }, fx),
+        }
+        let tier = self.tiers.get_mut(number).expect("it was seen");
+        tier.is_adopted = is_adopted;
         let files = tier.files().iter().map(|(file, counts)| (*file, *counts)).collect();
         let mounted = match has_unproven(tier, &proof) {
             true => Mounted::Checking { proof: Box::new(proof.clone()), next: 0 },
@@ -131,11 +166,16 @@ impl Core {
         Ok(TierMounted { number, head, files })
     }
 
-    /// Its session leaves a tier, whose records stay. One that the session does not have is no harm.
-    pub fn leave_tier(&mut self, now: Time, session: SessionId, uuid: TierUuid) {
-        match self.tier_of(session, uuid) {
-            Some(number) => self.hide_tier(now, number),
-            None => self.counts.stale_messages += 1,
+    /// Its session leaves a tier, whose records stay. One that the session does not have is no harm. If it `is_empty`,
+    /// its folder has no file any more: it is Gone, where the log knows of no record either.
+    pub fn leave_tier(&mut self, now: Time, session: SessionId, uuid: TierUuid, is_empty: bool, fx: &mut Effects) {
+        let Some(number) = self.tier_of(session, uuid) else {
+            self.counts.stale_messages += 1;
+            return;
+        };
+        match is_empty && self.tiers.get(number).is_some_and(|tier| tier.records == 0) {
+            true => _ = self.forget_tier(now, uuid, fx),
+            false => self.hide_tier(now, number),
         }
     }
 
@@ -154,23 +194,29 @@ impl Core {
 
     /// All that are not Gone, by number.
     pub fn tiers(&self) -> impl Iterator<Item = TierView<'_>> {
-        self.tiers.iter().map(|(number, tier)| view(number, tier))
+        self.tiers.iter().map(|(number, tier)| view(number, tier, &self.config))
     }
 
     /// One that is not Gone.
     pub fn tier(&self, number: SegmentNo) -> Option<TierView<'_>> {
-        Some(view(number, self.tiers.get(number)?))
+        Some(view(number, self.tiers.get(number)?, &self.config))
+    }
+
+    /// Where sessions may have tiers on a file system that they share.
+    pub fn shared_storage(&self) -> Option<&SharedStorage> {
+        self.config.shared_storage.as_ref()
     }
 
     /// The tier of that UUID, if the session has it mounted.
     pub(crate) fn tier_of(&self, session: SessionId, uuid: TierUuid) -> Option<SegmentNo> {
         let number = self.tiers.by_uuid(uuid)?;
         let tier = self.tiers.get(number)?;
-        (tier.session == session && !matches!(tier.mounted, Mounted::Hidden(_))).then_some(number)
+        (tier.session == session && tier.is_mounted()).then_some(number)
     }
 
     /// A session is away, or ends.
     pub(crate) fn hide_tiers_of(&mut self, now: Time, session: SessionId) {
+        self.announces_no_more(now, session);
         if !self.tiers.is_empty() {
             self.tiers.mounted_by(session).into_iter().for_each(|number| self.hide_tier(now, number));
         }
@@ -254,21 +300,24 @@ impl Core {
 /// Rids that the log sets aside for orders at a time.
 const ORDER_RIDS: u32 = 4_096;
 
-fn view(number: SegmentNo, tier: &Tier) -> TierView<'_> {
+fn view<'a>(number: SegmentNo, tier: &'a Tier, config: &'a Config) -> TierView<'a> {
     TierView {
         number,
         spec: &tier.spec,
         session: tier.session,
         state: match tier.mounted {
-            Mounted::Live => TierState::Live,
+            Mounted::Live | Mounted::Left => TierState::Live,
             Mounted::Checking { .. } => TierState::Checking,
             Mounted::Hidden(_) => TierState::Hidden,
         },
+        is_adopted: tier.is_adopted && tier.is_mounted(),
+        file_system: tier.file_system,
         records: tier.records,
         bytes: tier.bytes,
         window: tier.window,
         ordered: tier.ordered_bytes,
         writes: &tier.writes,
+        storage: config.shared_storage.as_ref().filter(|_| tier.file_system.is_some()),
     }
 }
 

@@ -2,7 +2,8 @@
 //! have been asked to write.
 //!
 //! *Live*: its session is there and has mounted it. *Checking*: mounted, while places that its folder no longer proves
-//! are dropped. *Hidden*: its session is away or over, or has left it. *Gone*: no entry any more.
+//! are dropped. *Hidden*: its session is away or over, or has left it. *Left*: the same, and there are sessions that
+//! have its file system and read it by themselves. *Gone*: no entry any more.
 //!
 //! States: `docs/safety.md`, table of the tier.
 
@@ -14,7 +15,8 @@ use crate::request::TierSpec;
 use crate::state::object::TierPlace;
 use crate::state::objects::ObjectSlot;
 use crate::state::tier_writes::{Budget, TierWrites};
-use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
+use mooncake_ids::{FileSystemUuid, Rid, SessionId, TIER_BLOCK, TierUuid};
+use mooncake_mutant::mutant;
 
 /// Bytes that a tier may have under order before its owner has said how fast it writes.
 pub(crate) const WINDOW_MIN: u64 = 16 << 20;
@@ -45,6 +47,12 @@ pub(crate) struct Tier {
     /// Number of that session's host.
     pub host: Option<u32>,
     pub mounted: Mounted,
+    /// On which it lies, where sessions share one.
+    pub file_system: Option<FileSystemUuid>,
+    /// A session was asked to adopt it.
+    pub asked_at: Option<Time>,
+    /// Its session has it beside its own: it is read, and not written.
+    pub is_adopted: bool,
     /// Number above those of all files that the log has heard of.
     pub head: u64,
     files: BTreeMap<u64, FileCounts>,
@@ -84,6 +92,8 @@ pub(crate) struct Tier {
 pub(crate) enum Mounted {
     /// Since then it is not.
     Hidden(Time),
+    /// It is not, and sessions that announce its file system read its files.
+    Left,
     /// Objects before slot `next` have been looked at.
     Checking {
         proof: Box<TierProof>,
@@ -129,10 +139,18 @@ pub(crate) struct Order {
     pub tier: SegmentNo,
     pub slot: ObjectSlot,
     pub object_id: Rid,
-    /// The segment that it is read from; none if it is moved from another file.
-    pub source: Option<SegmentNo>,
+    pub source: OrderSource,
     pub bytes: u64,
     pub since: Time,
+}
+
+/// Where what is to be written lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OrderSource {
+    /// In memory, on that segment.
+    Memory(SegmentNo),
+    /// In a file that is given up, of that tier: the one that it is written to, or one that its session has adopted.
+    File(SegmentNo),
 }
 
 #[derive(Debug, Default)]
@@ -143,12 +161,16 @@ pub(crate) struct Tiers {
     live: BTreeSet<(SessionId, SegmentNo)>,
     live_on_host: BTreeSet<(u32, SegmentNo)>,
     pub orders: BTreeMap<Rid, Order>,
-    /// Those of them by which an object is moved within its tier.
+    /// Those of them by which an object is moved from a file that is given up.
     moves: BTreeMap<ObjectSlot, Rid>,
     /// Bytes of segments that are under order.
     ordered_on: BTreeMap<SegmentNo, u64>,
     /// Rids that the log has set aside for orders: the next one, and the end.
     pub rids: (u64, u64),
+    /// Sessions that have file systems on which tiers lie.
+    announced: BTreeMap<FileSystemUuid, BTreeSet<SessionId>>,
+    /// How many write tiers there, as each of them was told last; none where one was not.
+    writers_told: BTreeMap<FileSystemUuid, usize>,
 }
 
 /// Bytes of an object's record, about.
@@ -164,6 +186,16 @@ impl Tier {
 
     pub fn is_live(&self) -> bool {
         matches!(self.mounted, Mounted::Live)
+    }
+
+    /// Whether what it has can be read.
+    pub fn is_read(&self) -> bool {
+        matches!(self.mounted, Mounted::Live | Mounted::Left)
+    }
+
+    /// Whether its session has it.
+    pub fn is_mounted(&self) -> bool {
+        !matches!(self.mounted, Mounted::Hidden(_) | Mounted::Left)
     }
 
     pub fn files(&self) -> &BTreeMap<u64, FileCounts> {
@@ -277,9 +309,65 @@ impl Tiers {
 
     /// Those that a session has mounted.
     pub fn mounted_by(&self, session: SessionId) -> Vec<SegmentNo> {
-        let its =
-            |(_, tier): &(SegmentNo, &Tier)| tier.session == session && !matches!(tier.mounted, Mounted::Hidden(_));
+        let its = |(_, tier): &(SegmentNo, &Tier)| tier.session == session && tier.is_mounted();
         self.iter().filter(its).map(|(number, _)| number).collect()
+    }
+
+    pub fn announce(&mut self, file_system: FileSystemUuid, session: SessionId) {
+        self.announced.entry(file_system).or_default().insert(session);
+    }
+
+    /// The file systems that no session has any more, now that this one is not there.
+    pub fn announces_no_more(&mut self, session: SessionId) -> Vec<FileSystemUuid> {
+        let mut ended = Vec::new();
+        self.announced.retain(|file_system, sessions| {
+            if sessions.remove(&session) && sessions.is_empty() {
+                ended.push(*file_system);
+            }
+            !sessions.is_empty()
+        });
+        ended
+    }
+
+    pub fn is_announced(&self, file_system: FileSystemUuid) -> bool {
+        self.announced.contains_key(&file_system)
+    }
+
+    pub fn hidden_on(&self, file_system: FileSystemUuid) -> Vec<SegmentNo> {
+        self.on(file_system, |tier| matches!(tier.mounted, Mounted::Hidden(_)))
+    }
+
+    pub fn left_on(&self, file_system: FileSystemUuid) -> Vec<SegmentNo> {
+        self.on(file_system, |tier| matches!(tier.mounted, Mounted::Left))
+    }
+
+    /// Those that are written there, by their sessions.
+    pub fn writers(&self, file_system: FileSystemUuid) -> Vec<SegmentNo> {
+        let mut writers = self.on(file_system, |tier| tier.is_mounted() && !tier.is_adopted);
+        writers.sort_by_key(|number| self.table[number].session);
+        writers
+    }
+
+    /// File systems whose writers do not know how many they are, with these.
+    pub fn writers_to_be_told(&self) -> Vec<(FileSystemUuid, Vec<SegmentNo>)> {
+        let file_systems: BTreeSet<FileSystemUuid> = self.table.values().filter_map(|tier| tier.file_system).collect();
+        let counted = file_systems.into_iter().map(|file_system| (file_system, self.writers(file_system)));
+        counted.filter(|(file_system, writers)| self.writers_told.get(file_system) != Some(&writers.len())).collect()
+    }
+
+    pub fn writers_told(&mut self, file_system: FileSystemUuid, count: usize) {
+        self.writers_told.insert(file_system, count);
+    }
+
+    /// How many tiers of others a session has.
+    pub fn adopted_by(&self, session: SessionId) -> usize {
+        let is_one = |tier: &&Tier| tier.session == session && tier.is_adopted && tier.is_mounted();
+        self.table.values().filter(is_one).count()
+    }
+
+    fn on(&self, file_system: FileSystemUuid, is_one: impl Fn(&Tier) -> bool) -> Vec<SegmentNo> {
+        let on = self.iter().filter(|(_, tier)| tier.file_system == Some(file_system) && is_one(tier));
+        on.map(|(number, _)| number).collect()
     }
 
     /// A session has said what it is: a new one, or again.
@@ -289,8 +377,8 @@ impl Tiers {
         number: SegmentNo,
         session: SessionId,
         host: Option<u32>,
-        spec: TierSpec,
-        head: u64,
+        (spec, head): (TierSpec, u64),
+        file_system: Option<FileSystemUuid>,
     ) {
         self.by_uuid.insert(spec.uuid, number);
         if let Some(tier) = self.table.get_mut(&number) {
@@ -302,6 +390,9 @@ impl Tiers {
             session,
             host,
             mounted: Mounted::Hidden(now),
+            file_system,
+            asked_at: None,
+            is_adopted: false,
             head,
             files: BTreeMap::new(),
             records: 0,
@@ -343,10 +434,13 @@ impl Tiers {
     pub fn set_mounted(&mut self, number: SegmentNo, mounted: Mounted) -> Vec<ObjectSlot> {
         let Some(tier) = self.table.get_mut(&number) else { return Vec::new() };
         tier.mounted = mounted;
+        tier.asked_at = None;
+        // Whoever writes there is told anew.
+        tier.file_system.map(|file_system| self.writers_told.remove(&file_system));
         let (session, host) = (tier.session, tier.host);
         match tier.is_live() {
             true => {
-                tier.search = Some(0);
+                tier.search = (!tier.is_adopted).then_some(0);
                 self.live.insert((session, number));
                 host.map(|host| self.live_on_host.insert((host, number)));
                 return Vec::new();
@@ -364,7 +458,11 @@ impl Tiers {
         tier.given_up.clear();
         tier.judged.clear();
         tier.told.clear();
-        let of_tier = self.orders.iter().filter(|(_, order)| order.tier == number);
+        let is_its = |order: &Order| {
+            let is_from = order.source == OrderSource::File(number) && !mutant!(MovesOutliveTheirTier);
+            order.tier == number || is_from
+        };
+        let of_tier = self.orders.iter().filter(|(_, order)| is_its(order));
         let ended: Vec<Rid> = of_tier.map(|(rid, _)| *rid).collect();
         ended.into_iter().filter_map(|rid| self.remove_order(rid)).map(|order| order.slot).collect()
     }
@@ -391,8 +489,8 @@ impl Tiers {
         tier.ordered += 1;
         tier.ordered_bytes += order.bytes;
         match order.source {
-            Some(source) => *self.ordered_on.entry(source).or_default() += order.bytes,
-            None => _ = self.moves.insert(order.slot, rid),
+            OrderSource::Memory(source) => *self.ordered_on.entry(source).or_default() += order.bytes,
+            OrderSource::File(_) => _ = self.moves.insert(order.slot, rid),
         }
         self.orders.insert(rid, order);
     }
@@ -402,7 +500,7 @@ impl Tiers {
         let tier = self.table.get_mut(&order.tier).expect("it has orders");
         tier.ordered -= 1;
         tier.ordered_bytes -= order.bytes;
-        let Some(source) = order.source else {
+        let OrderSource::Memory(source) = order.source else {
             // The slot may have another object since, which is moved too.
             if self.moves.get(&order.slot) == Some(&rid) {
                 self.moves.remove(&order.slot);
@@ -445,11 +543,11 @@ impl Tiers {
         self.remove_order(rid);
     }
 
-    /// The order by which an object is moved within a tier.
+    /// The order by which an object is moved from a file of a tier.
     pub fn move_of(&self, tier: SegmentNo, slot: ObjectSlot, object_id: Rid) -> Option<(Rid, Order)> {
         let rid = *self.moves.get(&slot)?;
         let order = self.orders[&rid];
-        ((order.tier, order.object_id) == (tier, object_id)).then_some((rid, order))
+        ((order.source, order.object_id) == (OrderSource::File(tier), object_id)).then_some((rid, order))
     }
 
     /// When an order was answered last.
@@ -511,10 +609,16 @@ impl Tiers {
             ensure!(above <= tier.head, "{number:?} has file {above} less one, and its head is {}", tier.head);
             let listed = self.live.contains(&(tier.session, number));
             ensure!(
-                tier.is_live() == listed && listed == is_live(number),
+                tier.is_live() == listed && tier.is_read() == is_live(number),
                 "{number:?} is {:?}, listed as Live: {listed}, read from: {}",
                 tier.mounted,
                 is_live(number)
+            );
+            let is_announced = tier.file_system.is_some_and(|file_system| self.is_announced(file_system));
+            ensure!(
+                tier.is_mounted() || matches!(tier.mounted, Mounted::Left) == is_announced,
+                "{number:?} is {:?}, and its file system is announced: {is_announced}",
+                tier.mounted
             );
             let on_host = tier.host.is_some_and(|host| self.live_on_host.contains(&(host, number)));
             ensure!(on_host == (listed && tier.host.is_some()), "{number:?} is Live: {listed}, on its host: {on_host}");
@@ -523,6 +627,9 @@ impl Tiers {
             let noted = (tier.ordered, tier.ordered_bytes);
             ensure!((orders, bytes) == noted, "{number:?} has {orders} orders, {bytes} bytes, and counted {noted:?}");
             ensure!(orders == 0 || listed, "{number:?} has {orders} orders, and is not Live");
+            ensure!(orders == 0 || !tier.is_adopted, "{number:?} has {orders} orders, and is adopted");
+            let moved = self.orders.values().filter(|order| order.source == OrderSource::File(number)).count();
+            ensure!(moved == 0 || listed, "{moved} objects are moved from {number:?}, which is not Live");
             let unneeded = tier.unneeded.iter().find(|file| tier.files.contains_key(file));
             ensure!(unneeded.is_none(), "{number:?} is to retire {unneeded:?}, which objects need");
             let found = self.by_uuid(tier.spec.uuid);
@@ -530,11 +637,17 @@ impl Tiers {
         }
         let mut ordered_on: BTreeMap<SegmentNo, u64> = BTreeMap::new();
         for order in self.orders.values() {
-            order.source.into_iter().for_each(|source| *ordered_on.entry(source).or_default() += order.bytes);
+            if let OrderSource::Memory(source) = order.source {
+                *ordered_on.entry(source).or_default() += order.bytes;
+            }
         }
         let counted = &self.ordered_on;
         ensure!(ordered_on == *counted, "segments have {ordered_on:?} bytes under order, and counted {counted:?}");
-        let stray = self.orders.iter().find(|(_, order)| self.get(order.tier).is_none());
+        let is_gone = |order: &Order| {
+            let from = if let OrderSource::File(from) = order.source { Some(from) } else { None };
+            from.into_iter().chain([order.tier]).any(|number| self.get(number).is_none())
+        };
+        let stray = self.orders.iter().find(|(_, order)| is_gone(order));
         ensure!(stray.is_none(), "{stray:?} is an order of a tier that is Gone");
         let numbers = (self.table.len(), self.by_uuid.len());
         ensure!(numbers.0 == numbers.1, "(tiers, found by UUID) are {numbers:?}");

@@ -34,7 +34,7 @@ pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -
     });
     match &inspected.found[0] {
         Some(found) => {
-            let (memory, _) = replicas(&inspected, found);
+            let memory = replicas(&inspected, found).memory;
             as_json(StatusCode::OK, &json!({"success": true, "data": memory}))
         }
         None => failed(StatusCode::NOT_FOUND, NOT_FOUND, NOT_FOUND_NAME),
@@ -66,15 +66,16 @@ pub async fn keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
 }
 
 /// The entry of a key. Fields that have no value are there all the same: readers index them.
-fn answer(found: Result<(Vec<Value>, Vec<Value>), &str>) -> Value {
+fn answer(found: Result<Replicas, &str>) -> Value {
     let error = found.as_ref().err();
-    let (memory, local_disk) = found.as_ref().ok().cloned().unzip();
+    let Replicas { memory, local_disk, disk } = found.clone().unwrap_or_default();
+    let some = |values: Vec<Value>| (!values.is_empty()).then_some(values);
     json!({
         "ok": found.is_ok(),
         "error": error,
-        "values": memory,
-        "disk_values": null,
-        "local_disk_values": local_disk.filter(|values| !values.is_empty()),
+        "values": found.is_ok().then_some(memory),
+        "disk_values": some(disk),
+        "local_disk_values": some(local_disk),
         "nof_values": null,
     })
 }
@@ -99,11 +100,23 @@ pub async fn segment(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuer
     }
 }
 
-/// Those in memory, and those on tiers.
-fn replicas(inspected: &Inspected, found: &Found) -> (Vec<Value>, Vec<Value>) {
-    let (mut memory, mut local_disk) = (Vec::new(), Vec::new());
+/// Replicas of one object, by what they lie in.
+#[derive(Debug, Clone, Default)]
+struct Replicas {
+    memory: Vec<Value>,
+    local_disk: Vec<Value>,
+    /// On a file system that clients share.
+    disk: Vec<Value>,
+}
+
+fn replicas(inspected: &Inspected, found: &Found) -> Replicas {
+    let Replicas { mut memory, mut local_disk, mut disk } = Replicas::default();
     for replica in &found.replicas {
         let Some(place) = inspected.segments.get(&replica.extent.segment) else { continue };
+        if let Some(file_path) = place.file_path(replica.extent.offset) {
+            disk.push(json!({"file_path": file_path, "object_size": replica.extent.length}));
+            continue;
+        }
         match place.tier_of {
             Some(owner) => local_disk.push(json!({
                 "client_id": owner.0.to_string(),
@@ -119,7 +132,7 @@ fn replicas(inspected: &Inspected, found: &Found) -> (Vec<Value>, Vec<Value>) {
             })),
         }
     }
-    (memory, local_disk)
+    Replicas { memory, local_disk, disk }
 }
 
 /// A parameter as it stands in the address.

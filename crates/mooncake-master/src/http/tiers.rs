@@ -35,6 +35,8 @@ fn detail(view: &TierView<'_>) -> Value {
             TierState::Checking => "CHECKING",
             TierState::Hidden => "HIDDEN",
         },
+        "adopted": view.is_adopted,
+        "shared_folder": view.shared_folder(),
         "owner": view.spec.name,
         "client_id": view.session.0.to_string(),
         "records": view.records,

@@ -8,7 +8,7 @@ use mooncake_core::{
     EndOutcome, Epoch, Extent, Found, PinKind, Record, RecordRef, Refused, Remembered, RemoveOutcome, Replica,
     SegmentNo, SegmentSpec, SessionSpec, StartOutcome, TierSpec, Verdict,
 };
-use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
+use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_test_support::{Golden, every};
 
 use super::files::{FileHeader, FileKind};
@@ -61,6 +61,7 @@ fn records_are_what_they_were() {
     let (tier_name, endpoint) = (String::from("host:1"), vec![0x43; 3]);
     let (uuid, secret, bytes, file_blocks) = (TierUuid(UUID.0), [0x44; 16], 1 << 40, 65_536);
     let tier = TierSpec { uuid, secret, name: tier_name, bytes, file_blocks, endpoint };
+    let shared_tier = tier.clone();
     let segment = SegmentSpec { uuid: UUID, name: "segment".into(), bytes: 1 << 36, endpoint: vec![0x43; 3] };
     for (name, one) in every!(Record {
         Epoch(300),
@@ -104,6 +105,9 @@ fn records_are_what_they_were() {
         ReplicaAdded { rid: OTHER },
         SessionKept { session: SESSION, ms: 60_000, secret: [0x44; 16], turn: 1 << 33 },
         SegmentMoved { number: SEGMENT, session: SESSION, endpoint: vec![0x43; 3] },
+        SharedTierSeen {
+            number: SEGMENT, session: SESSION, spec: shared_tier, head: 9, file_system: FileSystemUuid([0x45; 16])
+        },
     }) {
         record(&mut golden, format!("record.{name}"), &one);
     }
@@ -173,6 +177,7 @@ fn remembered_replies_are_what_they_were() {
         Refused::TiersNotAllowed,
         Refused::NotKept,
         Refused::OldClaim(300, 1 << 33),
+        Refused::TierAdopted(TierUuid(UUID.0)),
     ];
     // No match outside of the core is one without a wildcard: so there is no further one that could be read.
     let next = [&[refused.len() as u8][..], &[0; 64]].concat();

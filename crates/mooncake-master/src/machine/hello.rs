@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mooncake_core::{Claim, Core, Effects, Inherited, ListedViews, Resumed, STEP_OBJECTS, SessionSpec, Sight, Time};
+use mooncake_core::{
+    Claim, Core, Effects, Inherited, ListedViews, Resumed, STEP_OBJECTS, SessionSpec, SharedStorage, Sight, Time,
+};
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
@@ -37,6 +39,8 @@ pub struct Identity {
     pub unix_socket: String,
     /// Protection of looked-up objects, milliseconds.
     pub lookup_protect_ms: u64,
+    /// Where clients may have tiers on a file system that they share.
+    pub storage: Option<SharedStorage>,
 }
 
 /// Where the master's own log stands, under the core's lock.
@@ -312,6 +316,7 @@ fn signed(reply: HelloReply, identity: &Identity, position: LogPosition) -> Hell
         boot_id: identity.boot_id.to_vec().into(),
         unix_socket: identity.unix_socket.clone(),
         lookup_protect_ms: identity.lookup_protect_ms,
+        storage: identity.storage.as_ref().map(convert::storage),
         ..reply
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use mooncake_core::{Core, Found, SegmentNo};
-use mooncake_ids::SessionId;
+use mooncake_ids::{SessionId, TIER_BLOCK};
 use mooncake_wire::message;
 use prost::Message;
 
@@ -27,10 +27,18 @@ pub struct NamedSegment {
     pub name: String,
     /// The session whose tier it is, if it is one.
     pub tier_of: Option<SessionId>,
+    /// Of a tier on a file system that clients share: its folder, and the blocks of one of its files.
+    pub shared: Option<(String, u64)>,
     endpoint: Vec<u8>,
 }
 
 impl NamedSegment {
+    /// The file of a file system that clients share which has an address, bytes since the tier's first one.
+    pub fn file_path(&self, address: u64) -> Option<String> {
+        let (folder, file_blocks) = self.shared.as_ref()?;
+        Some(format!("{folder}/{:016x}.records", address / TIER_BLOCK / file_blocks))
+    }
+
     /// How peers reach it.
     pub fn endpoint(&self) -> message::Endpoint {
         message::Endpoint::decode(&self.endpoint[..]).unwrap_or_default()
@@ -63,9 +71,15 @@ impl Inspected {
 
 fn place_of(core: &Core, number: SegmentNo) -> Option<NamedSegment> {
     if let Some(view) = core.segment(number) {
-        return Some(NamedSegment { name: view.name.to_owned(), tier_of: None, endpoint: view.endpoint.to_vec() });
+        return Some(NamedSegment {
+            name: view.name.to_owned(),
+            tier_of: None,
+            shared: None,
+            endpoint: view.endpoint.to_vec(),
+        });
     }
     let view = core.tier(number)?;
     let (name, endpoint) = (view.spec.name.clone(), view.spec.endpoint.to_vec());
-    Some(NamedSegment { name, tier_of: Some(view.session), endpoint })
+    let shared = view.shared_folder().map(|folder| (folder, view.spec.file_blocks));
+    Some(NamedSegment { name, tier_of: Some(view.session), shared, endpoint })
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use mooncake_core::{Absent, SegmentNo};
+use mooncake_core::{Absent, Core, SegmentNo};
 use mooncake_ids::SessionId;
 use mooncake_wire::message::{self, reply};
 use mooncake_wire::{UnpackedKeys, unpack_keys};
@@ -155,18 +155,28 @@ fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -
             core.describe(now, core.sight(session), some, |found| objects.push(convert::object(found)));
             let extents = objects[from..].iter().flat_map(|object| &object.replicas).flat_map(|it| &it.extents);
             for number in extents.map(|extent| extent.segment) {
-                let named = |name: String, tier| message::SegmentName { number, name, tier };
-                let name = || {
-                    let segment = core.segment(SegmentNo(number)).map(|view| named(view.name.to_owned(), false));
-                    segment.or_else(|| Some(named(core.tier(SegmentNo(number))?.spec.name.clone(), true)))
-                };
-                segments.entry(number).or_insert_with(name);
+                segments.entry(number).or_insert_with(|| segment_name(core, number));
             }
         });
     });
     let segments = segments.into_values().flatten().collect();
     let reply = message::DescribeReply { objects, segments };
     CountedReply::counted(reply::Body::Describe(reply), tally)
+}
+
+fn segment_name(core: &Core, number: u32) -> Option<message::SegmentName> {
+    if let Some(view) = core.segment(SegmentNo(number)) {
+        let name = view.name.to_owned();
+        return Some(message::SegmentName { number, name, ..message::SegmentName::default() });
+    }
+    let view = core.tier(SegmentNo(number))?;
+    Some(message::SegmentName {
+        number,
+        name: view.spec.name.clone(),
+        tier: true,
+        shared_folder: view.shared_folder().unwrap_or_default(),
+        file_blocks: view.spec.file_blocks,
+    })
 }
 
 /// Does something with as many keys at a time as one step with the core may be about. Once, where there are none.

@@ -89,8 +89,13 @@ impl Testbed {
         let mut admitted = hello.admit(&mut self.core, admission, self.now, &queue, &mut self.effects)?;
         self.closed.extend(admitted.replaced.take());
         let session = admitted.session;
-        let identity =
-            Identity { instance: [1; 16], boot_id: HOST, unix_socket: "socket".to_owned(), lookup_protect_ms: 5 };
+        let identity = Identity {
+            instance: [1; 16],
+            boot_id: HOST,
+            unix_socket: "socket".to_owned(),
+            lookup_protect_ms: 5,
+            storage: None,
+        };
         let reply = admitted.reply(true, &identity, position);
         Ok((Client { session, secret: reply.secret, queue }, reply))
     }

@@ -271,6 +271,11 @@ impl Reading {
         let (s, counters) = (&self.stats, &self.stats.counters);
         out.section("Tiers");
         out.gauge("mooncake_tiers_live", "tiers that can be read", s.tiers_live);
+        out.gauge(
+            "mooncake_tiers_adopted",
+            "of these, folders of earlier processes beside a store's own",
+            s.tiers_adopted,
+        );
         out.gauge("mooncake_tiers_hidden", "tiers whose owner is away: not read, nothing forgotten", s.tiers_hidden);
         let refusing = "live tiers that are not written: their disk fails, or does not answer";
         out.gauge("mooncake_tiers_refusing", refusing, s.tiers_refusing);

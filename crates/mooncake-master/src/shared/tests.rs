@@ -19,8 +19,13 @@ impl Shared {
 
     /// The same, for no more connections than that.
     pub fn limited(log: Arc<Log>, limits: Limits) -> Shared {
-        let told =
-            hello::Identity { instance: [0; 16], boot_id: BOOT, unix_socket: String::new(), lookup_protect_ms: 0 };
+        let told = hello::Identity {
+            instance: [0; 16],
+            boot_id: BOOT,
+            unix_socket: String::new(),
+            lookup_protect_ms: 0,
+            storage: None,
+        };
         let soft_pin = SoftPinTtl { default_ms: 0, max_ms: 0 };
         let identity = Identity { told, soft_pin, after_bulk_free: None };
         let (threads, processes) = (Threads::start().unwrap(), ProcessWatch::new().unwrap());

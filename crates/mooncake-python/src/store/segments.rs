@@ -13,8 +13,9 @@ use crate::store::class::MooncakeDistributedStore;
 /// Memory is given in steps of so many bytes, as Mooncake does.
 const STEP_BYTES: u64 = 16 << 20;
 
-/// A replica of an object: id, size, address in its segment, name of the segment, whether that is a tier.
-pub type ReplicaTuple = (u64, u64, u64, String, bool);
+/// A replica of an object: id, size, address in its segment, name of the segment, whether that is memory, and the file
+/// that has it, of a file system that clients share.
+pub type ReplicaTuple = (u64, u64, u64, String, bool, String);
 
 /// A code, the ids of the segments, and their bytes.
 pub type Mounted = (i64, Vec<String>, u64);
@@ -30,8 +31,8 @@ impl MooncakeDistributedStore {
                 }
                 let replicas = |replicas: Vec<ReplicaDescriptor>| {
                     let replica = |replica: ReplicaDescriptor| {
-                        let is_on_disk = replica.kind == ReplicaKind::LocalDisk;
-                        (replica.id, replica.size, replica.address, replica.endpoint, is_on_disk)
+                        let is_memory = replica.kind == ReplicaKind::Memory;
+                        (replica.id, replica.size, replica.address, replica.endpoint, is_memory, replica.file_path)
                     };
                     replicas.into_iter().map(replica).collect()
                 };

@@ -236,11 +236,23 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "root_fs_dir",
         Type::Text,
         "",
-        "replicas on a shared file system, which are not there; no effect together with --enable_offload=true",
+        "folder of a file system that clients share: each writes what is put to <root_fs_dir>/<cluster_id>, and reads \
+         what others wrote there; no effect together with --enable_offload=true",
     ),
     Setting::inactive("global_file_segment_size", Type::I64, "9223372036854775807", "replicas on a shared file system"),
-    Setting::inactive("enable_disk_eviction", Type::Bool, "true", "replicas on a shared file system"),
-    Setting::inactive("quota_bytes", Type::U64, "0", "replicas on a shared file system"),
+    Setting::supported(
+        "enable_disk_eviction",
+        Type::Bool,
+        "true",
+        "what was written first on the file system of root_fs_dir goes when it is full; otherwise nothing more is \
+         written",
+    ),
+    Setting::supported(
+        "quota_bytes",
+        Type::U64,
+        "0",
+        "most bytes that clients have on the file system of root_fs_dir together; 0: nine tenths of it",
+    ),
     // Tenants.
     Setting::refused("enable_multi_tenants", Type::Bool, "false", "tenants and quotas"),
     Setting::inactive("tenant_quota_connector_type", Type::Text, "file", "tenants and quotas"),

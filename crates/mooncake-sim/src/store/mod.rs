@@ -608,7 +608,11 @@ impl Driver {
                     store.forget_links(uuid, &pinned);
                 }
                 Output::Recheck(recheck) => store.recheck(recheck),
-                Output::TierOrder(_) | Output::TierPromote(_) | Output::TierRetire(_) | Output::TierRecheck(_) => {
+                Output::TierOrder(_)
+                | Output::TierPromote(_)
+                | Output::TierRetire(_)
+                | Output::TierRecheck(_)
+                | Output::TierShared(_) => {
                     unreachable!("no store of a schedule has a tier")
                 }
                 Output::Obey(epoch) => store.obey(epoch),

@@ -34,12 +34,14 @@ pub struct Faults {
     pub capacity: u64,
     /// Bytes that all tiers may have that share a limit, if they do, and those that the others have.
     pub shared: Option<(u64, u64)>,
+    /// Writes go through a page cache that other hosts do not see.
+    pub buffered: bool,
 }
 
 impl Default for Faults {
     fn default() -> Self {
         let slowest = Duration::from_millis(5);
-        Faults { failing: 0, misdirected: 0, flipped: 0, slowest, capacity: u64::MAX, shared: None }
+        Faults { failing: 0, misdirected: 0, flipped: 0, slowest, capacity: u64::MAX, shared: None, buffered: false }
     }
 }
 
@@ -307,6 +309,10 @@ impl Medium for FaultyDisk {
         disk.files.insert(number, Content { bytes, ..Content::default() });
         disk.names.insert(name.to_owned(), number);
         Ok(number)
+    }
+
+    fn is_direct(&self, _: &u64) -> bool {
+        !self.0.lock().faults.buffered
     }
 
     fn open(&self, name: &str, _: bool) -> io::Result<u64> {

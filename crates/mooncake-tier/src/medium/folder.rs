@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_os::Guarded;
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open, statvfs};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fcntl_getfl, flock, open, statvfs};
 use rustix::io::Errno;
 
 use super::ring::Ring;
@@ -36,6 +36,7 @@ pub struct Folder {
     path: PathBuf,
     engine: Engine,
     limit: Option<SharedLimit>,
+    is_shared: bool,
 }
 
 impl Folder {
@@ -57,7 +58,7 @@ impl Folder {
     pub fn with_engine(path: impl Into<PathBuf>, engine: Engine) -> io::Result<Folder> {
         let path = path.into();
         match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => Ok(Folder { path, engine, limit: None }),
+            Ok(()) => Ok(Folder { path, engine, limit: None, is_shared: false }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 Folder::to_look_at(path).map(|folder| Folder { engine, ..folder })
             }
@@ -75,12 +76,17 @@ impl Folder {
             let why = format!("{path} is another user's, a link, or may be written by others: it is not used");
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
-        Ok(Folder { path, engine: Engine::Threads, limit: None })
+        Ok(Folder { path, engine: Engine::Threads, limit: None, is_shared: false })
     }
 
     /// The same, under a limit that it shares with others.
     pub fn limited(self, limit: Option<SharedLimit>) -> Folder {
         Folder { limit, ..self }
+    }
+
+    /// The same, on a file system that other hosts may have mounted, which may know no locks.
+    pub fn shared(self, is_shared: bool) -> Folder {
+        Folder { is_shared, ..self }
     }
 
     /// Where it is.
@@ -161,12 +167,21 @@ impl Medium for Folder {
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<File>> {
         let file = self.open_direct(name, OFlags::CREATE | OFlags::EXCL | OFlags::RDWR)?;
-        if let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+        let set_aside = match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            // As NFS before 4.2 and some others: there a write may find no room.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) if self.is_shared => file.set_len(bytes),
+            done => done.map_err(io::Error::from),
+        };
+        if let Err(error) = set_aside {
             // A file that is not there whole is not there.
             let _ = self.remove(name);
-            return Err(error.into());
+            return Err(error);
         }
         Ok(Arc::new(file))
+    }
+
+    fn is_direct(&self, file: &Arc<File>) -> bool {
+        !self.is_shared || fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
     }
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Arc<File>> {
@@ -198,6 +213,8 @@ impl Medium for Folder {
         match flock(&*file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(file)),
             Err(Errno::WOULDBLOCK) => Ok(None),
+            // Then its UUID, new for each process, is all that says whose it is.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) if self.is_shared => Ok(Some(file)),
             Err(error) => Err(error.into()),
         }
     }

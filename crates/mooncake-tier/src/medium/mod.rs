@@ -42,6 +42,12 @@ pub trait Medium: Files {
     /// A new file of that many bytes, all of which the file system has set aside. An error if it is there already.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Self::File>;
 
+    /// Whether what is written to a file is on the file system once the write has ended, as far as other hosts are to
+    /// find it there: no page cache of this one is between.
+    fn is_direct(&self, _file: &Self::File) -> bool {
+        true
+    }
+
     /// A file to be read, and to be written if `writable`.
     fn open(&self, name: &str, writable: bool) -> io::Result<Self::File>;
 

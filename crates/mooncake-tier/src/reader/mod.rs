@@ -124,6 +124,11 @@ impl<M: Files> Reader<M> {
         Ok(Reader { medium, geometry, queue, slots, open, next_tag: 0, under_way })
     }
 
+    /// Closes all files: each is opened anew for the next read of it.
+    pub fn close_files(&mut self) {
+        self.open.clear();
+    }
+
     /// Reads all of them; what each came to, in their order. `time_left` is asked how long the disk may take.
     pub fn read(&mut self, wants: &mut [Want<'_>], mut time_left: impl FnMut() -> Duration) -> Vec<Result<(), Miss>> {
         // Reads of earlier calls that were too late: their slots are free now.

@@ -380,6 +380,7 @@ impl SegmentOwner {
             session: session.id,
             endpoint: Some(self.endpoint(access_key, unix_socket)),
             tier_file_blocks: 0,
+            file_system: bytes::Bytes::new(),
         };
         let lent = Arc::new(LentMemory {
             backing,

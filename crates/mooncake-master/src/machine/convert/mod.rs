@@ -1,11 +1,12 @@
 //! Between the messages of the protocol and the types of the core.
 
+use bytes::Bytes;
 use mooncake_core::{
     Claim, EndOutcome, Ended, Epoch, Extent, FileCounts, Found, FoundRef, Keep, OrdersAnswered, PinKind, Promoted,
-    Push, PutConfig, Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, StartOutcome, TierMount, TierMounted,
-    TierProof, TierSpec, TierView, Written,
+    Push, PutConfig, Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, SharedStorage, StartOutcome, TierMount,
+    TierMounted, TierProof, TierSpec, TierView, Written,
 };
-use mooncake_ids::{Rid, SegmentUuid, TierUuid};
+use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, TierUuid};
 use mooncake_wire::message::{self, anchor_down, reply};
 use prost::Message;
 
@@ -168,6 +169,7 @@ pub fn segment(view: &SegmentView<'_>) -> message::Segment {
         session: view.session.0,
         endpoint: endpoint(view),
         tier_file_blocks: 0,
+        file_system: Bytes::new(),
     }
 }
 
@@ -179,6 +181,21 @@ pub fn endpoint(view: &SegmentView<'_>) -> Option<message::Endpoint> {
 /// A UUID of a tier.
 pub fn tier_uuid(bytes: &[u8]) -> Result<TierUuid, Bad> {
     TierUuid::try_from(bytes).map_err(|_| format!("a tier's UUID has 16 bytes, not {}", bytes.len()))
+}
+
+/// A UUID of a file system.
+pub fn file_system(bytes: &[u8]) -> Result<FileSystemUuid, Bad> {
+    FileSystemUuid::try_from(bytes).map_err(|_| format!("a file system's UUID has 16 bytes, not {}", bytes.len()))
+}
+
+/// The folder that clients share.
+pub fn storage(storage: &SharedStorage) -> message::SharedStorage {
+    message::SharedStorage {
+        root: storage.root.clone(),
+        cluster_id: storage.cluster_id.clone(),
+        quota_bytes: storage.quota_bytes,
+        evicts: storage.evicts,
+    }
 }
 
 /// A tier as its owner mounts it.
@@ -203,7 +220,11 @@ pub fn tier_mount(ask: &mut message::TierMount) -> Result<TierMount, Bad> {
         suspects: ask.suspects.iter().copied().collect(),
         proven: ask.proven.iter().copied().map(Rid).collect(),
     };
-    Ok(TierMount { spec, is_new: ask.is_new, head: ask.head, proof })
+    let file_system = match ask.file_system.is_empty() {
+        true => None,
+        false => Some(file_system(&ask.file_system)?),
+    };
+    Ok(TierMount { spec, is_new: ask.is_new, is_adopted: ask.adopted, file_system, head: ask.head, proof })
 }
 
 /// What its owner is told.
@@ -215,7 +236,7 @@ pub fn tier_mounted(mounted: TierMounted) -> message::TierMountReply {
         bytes: counts.bytes,
     };
     let files = files.into_iter().map(file).collect();
-    message::TierMountReply { number: number.0, head, files, unknown: String::new() }
+    message::TierMountReply { number: number.0, head, files, unknown: String::new(), adopted: false }
 }
 
 /// A tier for a client that wants to reach its owner.
@@ -228,6 +249,7 @@ pub fn tier(view: &TierView<'_>) -> message::Segment {
         session: view.session.0,
         endpoint: message::Endpoint::decode(&view.spec.endpoint[..]).ok(),
         tier_file_blocks: view.spec.file_blocks,
+        file_system: view.file_system.map_or_else(Bytes::new, |file_system| file_system.0.to_vec().into()),
     }
 }
 
@@ -343,6 +365,11 @@ pub fn push(push: Push) -> message::AnchorDown {
         Push::TierRetire { tier, epoch, files } => {
             Body::TierRetire(message::TierRetire { tier: tier.0.to_vec().into(), epoch: epoch.into(), files })
         }
+        Push::TierShared { tier, writers, left } => Body::TierShared(message::TierShared {
+            tier: tier.0.to_vec().into(),
+            writers: u32::try_from(writers).unwrap_or(u32::MAX),
+            left: left.map_or_else(Bytes::new, |left| left.0.to_vec().into()),
+        }),
         Push::TierRecheck { tier, replica, key } => Body::TierRecheck(message::TierRecheck {
             tier: tier.0.to_vec().into(),
             replica: Some(self::replica(replica)),

@@ -10,7 +10,7 @@ use mooncake_core::{
     Absent, Core, Effects, EndOutcome, Ended, Found, Keep, Origin, PutConfig, PutStarted, Refused, RemoveOutcome,
     SegmentNo, SegmentSpec, StartOutcome, TierMount, TierMounted, Time, Verdict,
 };
-use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
+use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_wire::message::{self, Request, reply, request};
 use mooncake_wire::{KeysError, unpack_groups, unpack_keys};
 
@@ -93,12 +93,21 @@ pub enum Command<'m> {
     BadReplica(&'m message::BadReplica),
     /// Mounts a tier.
     MountTier(Box<TierMount>),
+    /// Says which file system it shares with others.
+    Announce(FileSystemUuid),
     /// Leaves a tier, whose records stay.
-    LeaveTier(TierUuid),
+    LeaveTier {
+        /// Which.
+        tier: TierUuid,
+        /// No file of it is left.
+        is_empty: bool,
+    },
     /// Judges records of a tier's file.
     Reclaim {
         /// The tier.
         tier: TierUuid,
+        /// The one to which is written what is kept.
+        into: TierUuid,
         /// The file.
         file: u64,
         /// Keys and rids, as the file names them.
@@ -136,8 +145,8 @@ pub enum Outcome {
     Mount(SegmentNo),
     /// A tier's number and files.
     MountTier(TierMounted),
-    /// Nothing that the tier has is of this log, and why.
-    UnknownTier(String),
+    /// Its owner is to begin another tier, and why.
+    OtherTier(Refused),
     /// Per record.
     Reclaim(Vec<Verdict>),
     /// Done, to so many things; `None` where that is not counted.
@@ -239,16 +248,23 @@ pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<ReadRequest<'
             }
             ReadRequest::Command(Command::BadReplica(ask))
         }
+        Body::TierMount(ask) if ask.tier.is_none() && !ask.file_system.is_empty() => {
+            ReadRequest::Command(Command::Announce(convert::file_system(&ask.file_system)?))
+        }
         Body::TierMount(ask) => ReadRequest::Command(Command::MountTier(Box::new(convert::tier_mount(ask)?))),
-        Body::TierLeave(ask) => ReadRequest::Command(Command::LeaveTier(convert::tier_uuid(&ask.uuid)?)),
+        Body::TierLeave(ask) => {
+            ReadRequest::Command(Command::LeaveTier { tier: convert::tier_uuid(&ask.uuid)?, is_empty: ask.empty })
+        }
         Body::TierReclaim(ask) => {
             let keys = unpack_keys(&ask.keys).map_err(bad_keys)?;
             if keys.len() != ask.rids.len() {
                 return Err(format!("{} keys but {} rids", keys.len(), ask.rids.len()));
             }
             let records = keys.zip(convert::rids(&ask.rids)).collect();
+            let into = if ask.into.is_empty() { &ask.tier } else { &ask.into };
             ReadRequest::Command(Command::Reclaim {
                 tier: convert::tier_uuid(&ask.tier)?,
+                into: convert::tier_uuid(into)?,
                 file: ask.file,
                 records,
                 last: ask.last,
@@ -337,17 +353,18 @@ impl Command<'_> {
             }
             Command::MountTier(mount) => match core.mount_tier(now, origin.session, *mount, effects) {
                 Ok(mounted) => Outcome::MountTier(mounted),
-                Err(refused @ (Refused::TierUnknown(_) | Refused::TierSecret(_))) => {
-                    Outcome::UnknownTier(refused.to_string())
+                Err(refused @ (Refused::TierUnknown(_) | Refused::TierSecret(_) | Refused::TierAdopted(_))) => {
+                    Outcome::OtherTier(refused)
                 }
                 Err(refused) => Outcome::Refused(refused, 1),
             },
-            Command::LeaveTier(tier) => {
-                core.leave_tier(now, origin.session, tier);
+            Command::Announce(file_system) => done(1, core.announce(now, origin.session, file_system, effects)),
+            Command::LeaveTier { tier, is_empty } => {
+                core.leave_tier(now, origin.session, tier, is_empty, effects);
                 Outcome::Done(None)
             }
-            Command::Reclaim { tier, file, records, last } => {
-                let verdicts = core.reclaim(now, origin, tier, file, &records, effects);
+            Command::Reclaim { tier, into, file, records, last } => {
+                let verdicts = core.reclaim(now, origin, (tier, into), file, &records, effects);
                 let ended = |verdicts| match last {
                     true => core.reclaimed(origin.session, tier, file).map(|()| verdicts),
                     false => Ok(verdicts),
@@ -398,9 +415,10 @@ impl Outcome {
                 let tally = Tally { items: 1, ..Tally::default() };
                 CountedReply::counted(reply::Body::TierMount(convert::tier_mounted(mounted)), tally)
             }
-            Outcome::UnknownTier(unknown) => {
+            Outcome::OtherTier(refused) => {
                 let tally = Tally { items: 1, failed: 1, ..Tally::default() };
-                let reply = message::TierMountReply { unknown, ..message::TierMountReply::default() };
+                let (unknown, adopted) = (refused.to_string(), matches!(refused, Refused::TierAdopted(_)));
+                let reply = message::TierMountReply { unknown, adopted, ..message::TierMountReply::default() };
                 CountedReply::counted(reply::Body::TierMount(reply), tally)
             }
             Outcome::Reclaim(verdicts) => {

@@ -211,8 +211,8 @@ impl Lane {
         }
     }
 
-    /// Reads parts of a tier's records, in their order: while the first ones come, its owner reads those behind them. As
-    /// many outcomes as there are, less those behind one that leaves the lane out of step.
+    /// Reads parts of a tier's records, in their order: while the first ones come, its owner reads those behind them.
+    /// As many outcomes as there are, less those behind one that leaves the lane out of step.
     pub(super) fn read_records(
         &mut self,
         reads: &mut [RecordRead<'_, '_>],

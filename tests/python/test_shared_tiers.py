@@ -1,0 +1,320 @@
+"""Tiers on a file system that clients share (the master's `root_fs_dir`): what they have outlives its writer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from contents import value
+from test_tiers import MIB, put_all, versions, wait_read
+
+from mooncake.store import MooncakeDistributedStore
+from pool import Master, free_port, wait_for
+
+pytestmark = pytest.mark.timeout(90)
+
+MEMORY = 32 * MIB
+CLUSTER = "mooncake_cluster"
+
+
+@pytest.fixture
+def shared(cluster, tmp_path):
+    """Starts a master whose clients share a folder, and nodes of 32 MiB: the pool, and the folder of its cluster."""
+
+    def start(*flags: str, nodes: int = 1):
+        root = tmp_path / "fs"
+        root.mkdir(exist_ok=True)
+        pool = cluster(nodes=nodes, node_bytes=MEMORY, master_flags=[f"--root_fs_dir={root}", *flags])
+        wait_for("tiers to be mounted", lambda: pool.metric("mooncake_tiers_live") == nodes)
+        return pool, root / CLUSTER
+
+    return start
+
+
+def tiers(pool) -> list[dict]:
+    return json.loads(pool.master.http("/get_tiers_detail"))["tiers"]
+
+
+def folders(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_dir()}
+
+
+def taken(folder: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in folder.glob("*/*.records"))
+
+
+def written(pool, keys) -> None:
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") >= len(keys))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_what_mooncakes_tests_of_a_shared_file_system_do(cluster, tmp_path, threads):
+    """1,000 objects of 1 MiB into a segment of 512 MiB, by one thread and by four with the same keys."""
+    root = tmp_path / "fs"
+    root.mkdir()
+    pool = cluster(nodes=0, master_flags=[f"--root_fs_dir={root}", "--default_kv_lease_ttl=500"])
+    store = MooncakeDistributedStore()
+    pool.stores.append(store)
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 512 * MIB, 16 * MIB, "tcp", "", pool.master.addr) == 0
+    keys = [f"k{number}" for number in range(1_000)]
+    codes: list[list[int]] = [[] for _ in range(threads)]
+
+    def put(nth: int) -> None:
+        for key in keys:
+            codes[nth].append(store.put(key, value(key, MIB)))
+
+    workers = [threading.Thread(target=put, args=(nth,)) for nth in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert {code for some in codes for code in some} == {0}
+    # Every one is found: what memory has lost lies on the file system.
+    assert versions(store, keys) == [0] * len(keys)
+    for start in range(0, len(keys), 50):
+        some = keys[start : start + 50]
+        assert store.get_batch(some) == [value(key, MIB) for key in some]
+    assert pool.metric("mooncake_evicted_clean_objects_total") >= 400
+    assert pool.metric("mooncake_evicted_unwritten_objects_total") == 0
+
+
+def test_the_recipe_of_engines_that_share_a_file_system(tmp_path):
+    root, port = tmp_path / "fs", free_port()
+    root.mkdir()
+    flags = ["--port", str(port), "--root_fs_dir", str(root), "--cluster_id", "engines"]
+    master = Master(tmp_path, flags)
+    master.start()
+    stores = []
+    try:
+        for _ in range(2):
+            store = MooncakeDistributedStore()
+            stores.append(store)
+            assert store.setup("127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", master.addr) == 0
+        wait_for("tiers to be mounted", lambda: master.metric("mooncake_tiers_live") == 2)
+        keys = [f"k{number}" for number in range(120)]
+        put_all(stores[0], keys, MIB)
+        assert versions(stores[1], keys) == [0] * len(keys)
+        assert len(folders(root / "engines")) == 2
+        assert (root / "engines" / "TIER").read_text().strip()
+    finally:
+        for store in stores:
+            store.close()
+        master.kill()
+        master.forget()
+
+
+def test_descriptors_and_pages_name_the_files(shared):
+    pool, folder = shared()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(64)]
+    put_all(store, keys, MIB)
+    written(pool, keys)
+    alone = []
+    for key, replicas in store.batch_get_replica_desc(keys).items():
+        [on_disk] = [one for one in replicas if one.is_disk_replica()]
+        assert not on_disk.is_memory_replica()
+        assert not on_disk.is_local_disk_replica()
+        disk = on_disk.get_disk_descriptor()
+        assert disk.object_size == MIB
+        assert Path(disk.file_path).is_file()
+        assert Path(disk.file_path).parent.parent == folder
+        with pytest.raises(RuntimeError, match="get_disk_descriptor"):
+            on_disk.get_memory_descriptor()
+        if len(replicas) == 1:
+            alone.append((key, disk.file_path))
+    assert alone
+    page = json.loads(pool.master.http(f"/batch_query_keys?keys={alone[0][0]}"))["data"][alone[0][0]]
+    assert page["disk_values"] == [{"file_path": alone[0][1], "object_size": MIB}]
+    assert (page["values"], page["local_disk_values"]) == ([], None)
+    [tier] = tiers(pool)
+    assert Path(tier["shared_folder"]).parent == folder
+
+
+def test_a_killed_writers_objects_are_read_by_all_others_and_given_up_by_them(shared):
+    pool, folder = shared(nodes=2)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(120)]
+    put_all(store, keys, MIB)
+    written(pool, keys)
+    assert store.remove(keys[0], True) == 0
+    before = {one["uuid"]: one["records"] for one in tiers(pool)}
+    assert min(before.values()) > 0
+    # One that lends nothing reads the files by itself.
+    reader = pool.process()
+    pool.nodes[1].kill()
+    assert reader.call("batch_is_exist", keys[1:]) == [1] * (len(keys) - 1)
+    assert reader.call("get_batch", keys[1:]) == [value(key, MIB) for key in keys[1:]]
+    assert versions(store, keys) == [-1, *[0] * (len(keys) - 1)]
+
+    def is_adopted() -> bool:
+        listed = tiers(pool)
+        return len(listed) == 2 and {one["adopted"] for one in listed} == {True, False}
+
+    wait_for("the other one to adopt its tier", is_adopted)
+    assert {one["state"] for one in tiers(pool)} == {"LIVE"}
+    assert versions(store, keys) == [-1, *[0] * (len(keys) - 1)]
+    # The master forgets nothing, and what was removed stays so.
+    pool.master.kill()
+    pool.master.start()
+    wait_read(store, keys[1:])
+    assert versions(store, keys) == [-1, *[0] * (len(keys) - 1)]
+    # No process takes a folder over: the next one makes its own.
+    pool.nodes[1].start()
+    wait_for("three tiers", lambda: pool.metric("mooncake_tiers_live") == 3)
+    assert len(folders(folder)) == 3
+    # With no reader and no writer left it is hidden, and it is there again with the next one.
+    reader.kill()
+    store.close()
+    for node in pool.nodes:
+        node.kill()
+    wait_for("nobody to have it", lambda: {one["state"] for one in tiers(pool)} == {"HIDDEN"})
+    pool.nodes[0].start()
+    last = pool.store()
+    wait_read(last, keys[1:])
+    assert versions(last, keys) == [-1, *[0] * (len(keys) - 1)]
+
+
+def test_a_reader_that_does_not_find_the_file_system_reads_through_the_writer(shared, tmp_path):
+    pool, folder = shared()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(80)]
+    put_all(store, keys, MIB)
+    written(pool, keys)
+    root, hidden = folder.parent, tmp_path / "elsewhere"
+    root.rename(hidden)
+    far = pool.process(env={"MC_SHM": "0"})
+    hidden.rename(root)
+    wait_for("a line that says so", lambda: "works without" in far.output() and str(root) in far.output())
+    assert far.call("get_batch", keys) == [value(key, MIB) for key in keys]
+    # Another file system at the same path is another one, whatever lies there.
+    root.rename(hidden)
+    root.mkdir()
+    other = pool.process(env={"MC_SHM": "0"})
+    name = (root / CLUSTER / "TIER").read_text()
+    root.rename(tmp_path / "other")
+    hidden.rename(root)
+    assert name != (folder / "TIER").read_text()
+    assert other.call("get_batch", keys[:20]) == [value(key, MIB) for key in keys[:20]]
+
+
+def test_garbage_in_the_file_that_names_the_file_system_is_said_and_left_alone(cluster, tmp_path):
+    folder = tmp_path / "fs" / CLUSTER
+    folder.mkdir(parents=True)
+    (folder / "TIER").write_bytes(b"\xffgarbage\n")
+    pool = cluster(nodes=1, node_bytes=MEMORY, master_flags=[f"--root_fs_dir={folder.parent}"])
+    assert "names no file system" in pool.nodes[0].output()
+    store = pool.store()
+    assert store.put("k", b"v") == 0
+    assert store.get("k") == b"v"
+    assert tiers(pool) == []
+    assert (folder / "TIER").read_bytes() == b"\xffgarbage\n"
+    assert folders(folder) == set()
+    # Once that is gone, the next process is there.
+    (folder / "TIER").unlink()
+    pool.nodes[0].kill()
+    pool.nodes[0].start()
+    wait_for("a tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+
+
+def test_writers_share_a_quota_and_another_clusters_folder_is_left_as_it_is(shared, tmp_path):
+    quota = 512 * MIB
+    other = tmp_path / "fs" / "another"
+    (other / ("a" * 32)).mkdir(parents=True)
+    kept = other / ("a" * 32) / f"{0:016x}.records"
+    kept.write_bytes(b"x" * MIB)
+    pool, folder = shared(f"--quota_bytes={quota}", nodes=2)
+    store = pool.store()
+
+    def capacities() -> set[int]:
+        return {one["capacity_bytes"] for one in tiers(pool)}
+
+    keys = [f"k{number}" for number in range(900)]
+    for start in range(0, len(keys), 50):
+        put_all(store, keys[start : start + 50], MIB)
+        assert taken(folder) <= quota
+    listed = tiers(pool)
+    assert all(one["records"] > 0 for one in listed)
+    # Each keeps to its half.
+    for one in listed:
+        assert sum(file.stat().st_size for file in (folder / one["uuid"]).glob("*.records")) <= quota // 2
+    read = versions(store, keys)
+    assert None not in read
+    assert read[-60:] == [0] * 60
+    assert read.count(0) >= 250
+    # With one of them gone the other has all of it.
+    pool.nodes[1].kill()
+    more = [f"new{number}" for number in range(600)]
+    for start in range(0, len(more), 50):
+        put_all(store, more[start : start + 50], MIB)
+        assert taken(folder) <= quota
+    read = versions(store, more)
+    assert None not in read
+    assert read.count(0) >= 300
+    assert kept.read_bytes() == b"x" * MIB
+    assert [path.name for path in other.iterdir()] == ["a" * 32]
+
+
+def test_without_eviction_a_full_file_system_is_not_written_and_no_put_fails(shared):
+    quota = 256 * MIB
+    pool, folder = shared(f"--quota_bytes={quota}", "--enable_disk_eviction=false")
+    store = pool.store()
+    keys = [f"k{number}" for number in range(400)]
+    put_all(store, keys, MIB)
+    assert taken(folder) <= quota
+    read = versions(store, keys)
+    assert None not in read
+    assert read[:100] == [0] * 100, "what was there first stays"
+    assert read[-10:] == [0] * 10, "in memory"
+    assert pool.metric("mooncake_tier_dropped_objects_total") == 0
+    assert read.count(-1) > 0
+    # Room that is made is written again.
+    assert store.remove_all(True) >= 0
+    wait_for("files to go", lambda: taken(folder) < quota // 2)
+    put_all(store, [f"new{number}" for number in range(60)], MIB)
+    written(pool, range(40))
+
+
+def test_what_was_removed_stays_so_whoever_has_its_files(shared):
+    pool, _ = shared(nodes=2)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(60)]
+    put_all(store, keys, MIB)
+    written(pool, keys)
+    assert store.remove_by_regex("^k[0-9]$", True) == 10
+    assert store.upsert(keys[20], value(keys[20], MIB, 1)) == 0
+    for process in (pool.nodes[0], pool.master):
+        process.kill()
+        process.start()
+    wait_for("tiers", lambda: pool.metric("mooncake_tiers_live") >= 3)
+    wait_read(store, keys[10:20] + keys[21:])
+    read = versions(store, keys)
+    assert read[:10] == [-1] * 10
+    assert read[20] in (-1, 1)
+    assert read[10:20] + read[21:] == [0] * 49
+    assert store.remove_all(True) >= 49
+    for node in pool.nodes:
+        node.kill()
+        node.start()
+    wait_for("tiers", lambda: pool.metric("mooncake_tiers_live") >= 2)
+    assert versions(store, keys) == [-1] * 60
+
+
+def test_a_writer_that_stands_still_while_others_adopt_its_tier_does_no_harm(shared):
+    pool, _ = shared(nodes=2)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(80)]
+    put_all(store, keys, MIB)
+    written(pool, keys)
+    os.kill(pool.nodes[1].pid, signal.SIGSTOP)
+    # Its folder is locked for as long as it lives: what it has is read all the same.
+    time.sleep(8)
+    wait_read(store, keys)
+    assert versions(store, keys) == [0] * len(keys)
+    os.kill(pool.nodes[1].pid, signal.SIGCONT)
+    put_all(store, [f"new{number}" for number in range(80)], MIB)
+    assert versions(store, keys) == [0] * len(keys)
