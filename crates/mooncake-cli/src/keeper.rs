@@ -136,7 +136,9 @@ fn serve(kept: &Mutex<Kept>, caller: &OwnedFd) -> io::Result<()> {
     };
     {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let other = kept.served.as_ref().filter(|(pid, _)| *pid != credentials.pid);
+        // Every process of another namespace has the number 0 here.
+        let is_same = |pid: u32| pid == credentials.pid && pid != 0;
+        let other = kept.served.as_ref().filter(|(pid, _)| !is_same(*pid));
         if other.is_some_and(|(_, pidfd)| !matches!(has_exited(pidfd.as_fd()), Ok(true))) {
             return Said::Busy.send(caller, &[]);
         }

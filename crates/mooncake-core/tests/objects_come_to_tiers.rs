@@ -855,3 +855,19 @@ fn a_master_without_a_shared_folder_takes_no_tier_there() {
     assert!(matches!(announced, Err(Refused::TiersNotAllowed)));
     pool.check();
 }
+
+#[test]
+fn a_copy_of_a_folder_is_not_adopted_by_the_session_that_writes_there() {
+    let (mut pool, owner, _) = pool(Config::default());
+    pool.put(owner, "key", KIB);
+    pool.pass(20);
+    pool.write_all(owner, 1, 0);
+    let copy =
+        TierMount { spec: spec(1), is_new: false, is_adopted: true, file_system: None, head: 1, proof: whole([]) };
+    let refused = pool.core.mount_tier(pool.now, owner, copy, &mut pool.fx);
+    assert!(matches!(refused, Err(Refused::TierTaken(..))), "{refused:?}");
+    assert_eq!(pool.replicas("key").len(), 2, "what is there stays, and is ordered");
+    pool.put(owner, "more", KIB);
+    pool.pass(20);
+    assert_eq!(pool.orders_of(owner, 1).len(), 1);
+}

@@ -160,6 +160,10 @@ impl MemoryHolder for KeeperConnection {
     }
 
     fn let_go(&self, name: &str) -> io::Result<()> {
+        // Its memory goes with the last descriptor.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.held.retain(|(held, _)| held != name);
+        drop(state);
         self.ask(&Said::Drop(name.to_owned()), &[])
     }
 

@@ -66,6 +66,8 @@ impl MemoryHolder for ServiceManager {
     }
 
     fn let_go(&self, name: &str) -> io::Result<()> {
+        // Its memory goes with the last descriptor.
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner).retain(|(passed, _)| passed != name);
         self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[])
     }
 

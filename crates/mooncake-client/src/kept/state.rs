@@ -118,7 +118,8 @@ impl KeptState {
             return Err(StateError::Version { found: version });
         }
         let mut fields = Fields(body);
-        let state = fields.state().filter(|_| fields.0.is_empty());
+        // No owner comes behind the last tenure.
+        let state = fields.state().filter(|state| fields.0.is_empty() && state.tenure < u32::MAX);
         state.map(|state| (state, sequence)).ok_or(StateError::Malformed { sequence })
     }
 }

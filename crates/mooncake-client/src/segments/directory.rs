@@ -75,11 +75,16 @@ impl Directory {
         replicas: impl Iterator<Item = &'r Replica>,
     ) -> Result<(), StoreError> {
         let mut missing = self.known.read().missing(numbering, replicas);
+        let is_needed = !missing.is_empty();
         missing.extend(self.due_after_ends(Instant::now()));
         if missing.is_empty() {
             return Ok(());
         }
-        self.ask(control, missing)
+        match self.ask(control, missing) {
+            Err(error) if is_needed => Err(error),
+            // The placements need nothing that the master has not said.
+            _ => Ok(()),
+        }
     }
 
     /// The segments whose owners have ended, and that the master is to be asked about now.

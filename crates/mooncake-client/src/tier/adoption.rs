@@ -12,7 +12,7 @@ use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
 use mooncake_tier::tier::{FoundTier, Tier, TierError};
 
-use super::folder::{folders, is_marked, this_process};
+use super::folder::{folder_of, folders, is_marked, this_process};
 use super::records::FolderRecords;
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
@@ -161,7 +161,10 @@ fn found(
     let folder = Folder::to_look_at(path).map_err(disk("look at the folder"))?;
     let found = FoundTier::find(&folder.shared(options.shared.is_some()), slots)?;
     let superblock = &found.superblock;
-    let is_one = superblock.cluster_id == options.cluster_id && superblock.log_id == log_id && !is_marked(path, log_id);
+    // A copy of a folder is none.
+    let is_itself = folder_of(options, superblock.tier) == path;
+    let is_of_pool = superblock.cluster_id == options.cluster_id && superblock.log_id == log_id;
+    let is_one = is_itself && is_of_pool && !is_marked(path, log_id);
     Ok(is_one.then_some(found))
 }
 

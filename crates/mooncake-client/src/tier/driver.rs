@@ -209,7 +209,7 @@ impl Driver<'_> {
         match TierFolder::take(&self.options, &self.surroundings.control, &self.useless) {
             Ok(folder) => {
                 let adopted: Vec<TierUuid> = self.adoption.adopted.iter().map(|adopted| adopted.uuid).collect();
-                adopted.into_iter().for_each(|uuid| _ = self.give_back(uuid));
+                adopted.into_iter().for_each(|uuid| self.leave_adopted(uuid));
                 self.serve_no_more();
                 self.records = records_of(&folder);
                 self.tier.is_of(Some(folder.uuid));
@@ -428,12 +428,24 @@ impl Driver<'_> {
             Err(error) => {
                 tracing::debug!(path = %path.display(), %error, "a folder that is adopted is not mounted yet");
                 self.adoption.retry_at = Some(Instant::now() + RETRY_PAUSE);
-                if error.kind() == ErrorKind::Unsupported {
-                    self.adoption.is_refused = true;
-                    self.give_back(uuid);
+                match error.kind() {
+                    ErrorKind::Unsupported => {
+                        self.adoption.is_refused = true;
+                        self.give_back(uuid);
+                    }
+                    // Another session has it by now: what was listed of it is not what it is.
+                    ErrorKind::Refused => _ = self.give_back(uuid),
+                    _ => {}
                 }
             }
         }
+    }
+
+    fn leave_adopted(&mut self, uuid: TierUuid) {
+        if self.adoption.find(uuid).is_some_and(|adopted| adopted.is_mounted) {
+            leave(&self.surroundings.control, uuid, false);
+        }
+        self.give_back(uuid);
     }
 
     /// The log knows nothing of one that was adopted, or nothing more.

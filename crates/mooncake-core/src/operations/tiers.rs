@@ -131,7 +131,8 @@ impl Core {
             Some((_, tier)) if tier.session != session && tier.is_mounted() && tier.is_adopted && !is_adopted => {
                 return Err(Refused::TierAdopted(spec.uuid));
             }
-            Some((_, tier)) if tier.session != session && tier.is_mounted() => {
+            // Nor does a session adopt what it writes.
+            Some((_, tier)) if tier.is_mounted() && (tier.session != session || is_adopted && !tier.is_adopted) => {
                 return Err(Refused::TierTaken(spec.uuid, tier.session.0));
             }
             Some((number, _)) => number,

@@ -130,7 +130,7 @@ impl RecordLanes {
                 failed = unreached(format!("{address:?} is not ip:port or [ip]:port"));
                 continue;
             };
-            match Lane::open(address, &hello, tier.bytes, &segment, timeouts, deadline) {
+            match Lane::open(address, &hello, None, &segment, timeouts, deadline) {
                 Ok(lane) => return Ok(lane),
                 Err(error) => failed = error,
             }

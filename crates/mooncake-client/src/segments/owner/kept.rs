@@ -90,7 +90,8 @@ impl SegmentOwner {
                 backing: Backing::Memory(memory.bytes()),
                 memory,
                 populated: AtomicU64::new(populated),
-                reported: AtomicU64::new(populated),
+                // What the owner before did not come to say.
+                reported: AtomicU64::new(0),
                 stopped_short: AtomicBool::new(false),
             });
             let mut state = self.state.lock();

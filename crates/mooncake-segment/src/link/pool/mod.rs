@@ -222,7 +222,7 @@ impl LanePool {
     fn connect(&self, deadline: &Deadline<'_>) -> Result<Lane, TransferError> {
         let mut last = TransferError::Gone { segment: self.segment.to_string() };
         for address in &self.addresses {
-            match Lane::open(*address, &self.hello, self.bytes, &self.segment, self.timeouts, deadline) {
+            match Lane::open(*address, &self.hello, Some(self.bytes), &self.segment, self.timeouts, deadline) {
                 Ok(lane) => return Ok(lane),
                 Err(TransferError::Interrupted) => return Err(TransferError::Interrupted),
                 // Of an owner that is there, whatever its other addresses are like.

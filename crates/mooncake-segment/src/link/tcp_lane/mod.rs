@@ -95,7 +95,7 @@ impl Lane {
     pub(super) fn open(
         address: SocketAddr,
         hello: &Hello,
-        bytes: u64,
+        bytes: Option<u64>,
         segment: &Arc<str>,
         timeouts: (Duration, Duration),
         deadline: &Deadline<'_>,
@@ -130,7 +130,7 @@ impl Lane {
         lane.recv_bytes(&mut reply, &mut stall)?;
         let reply = HelloReply::decode(&reply).ok_or_else(|| lane.nonsense("its hello is not ours"))?;
         match reply.status {
-            Status::Ok if reply.uuid == hello.uuid && reply.bytes == bytes => Ok(lane),
+            Status::Ok if reply.uuid == hello.uuid && bytes.is_none_or(|bytes| reply.bytes == bytes) => Ok(lane),
             Status::Ok => Err(lane.nonsense("it serves another memory under that address")),
             status => Err(TransferError::Refused { segment: lane.segment.to_string(), status }),
         }

@@ -52,7 +52,7 @@ fn lane_to(
             Lane::open(
                 address,
                 &hello(Purpose::Lane, UUID),
-                BYTES,
+                Some(BYTES),
                 &"owner".into(),
                 (Duration::from_secs(10), stall_timeout),
                 &deadline,
@@ -281,7 +281,7 @@ fn an_owner_whose_host_does_not_answer_is_not_waited_for_longer_than_the_caller_
     let began = Instant::now();
     let open = |timeout, deadline: &Deadline<'_>| {
         let hello = hello(Purpose::Lane, UUID);
-        Lane::open(address, &hello, BYTES, &"owner".into(), (timeout, TIMEOUT), deadline).unwrap_err()
+        Lane::open(address, &hello, Some(BYTES), &"owner".into(), (timeout, TIMEOUT), deadline).unwrap_err()
     };
     let long = Duration::from_secs(60);
     for e in [
