@@ -25,7 +25,7 @@ from peer import PeerGone
 from pool import wait_for
 
 MIB = 1 << 20
-SECONDS = float(os.environ.get("MOONCAKE_TIER_FAULT_SECONDS") or 20)
+SECONDS = float(os.environ.get("MOONCAKE_TIER_FAULT_SECONDS") or 12)
 
 pytestmark = [
     pytest.mark.timeout(SECONDS + 180),

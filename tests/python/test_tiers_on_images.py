@@ -15,7 +15,7 @@ from test_tiers import MEMORY, MIB, put_all, versions
 from mooncake.store import MooncakeDistributedStore
 from pool import wait_for
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.long]
 
 # The least that XFS takes.
 SIZE = 320 * MIB

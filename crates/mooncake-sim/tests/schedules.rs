@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mooncake_sim::{Plan, Sum, Tally, Whimsical};
 
 /// Schedules of each test.
-const SCHEDULES: u64 = 525;
+const SCHEDULES: u64 = 350;
 
 /// Seeds that a day has for itself.
 const OF_A_DAY: u64 = 1_000_000;
@@ -119,7 +119,7 @@ fn nor_where_objects_are_read_and_written_by_sessions() {
         Plan { sessions: true, ..PLAN },
         Plan { sessions: true, loses_tails: true, copies_logs: true, whims: true, ..PLAN },
     ] {
-        let sum = runs("sessions", plan, SCHEDULES / 10);
+        let sum = runs("sessions", plan, SCHEDULES * 3 / 20);
         let Tally { ended_sessions, refused_ends, read_parts, lost_sessions, .. } = sum.calls;
         let least = [ended_sessions, refused_ends, read_parts, lost_sessions].into_iter().min();
         assert!(least >= Some(8) || std::env::var("MOONCAKE_SEED").is_ok(), "too few sessions: {sum:?}");

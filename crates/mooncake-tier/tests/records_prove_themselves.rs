@@ -34,7 +34,7 @@ const LIVES: u8 = 4;
 
 /// How many seeds: `MOONCAKE_TIER_SEEDS` says so for long runs.
 fn seeds() -> u64 {
-    std::env::var("MOONCAKE_TIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400)
+    std::env::var("MOONCAKE_TIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(250)
 }
 
 struct Random(u64);
