@@ -21,7 +21,7 @@ use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::reader::Reader;
 use mooncake_tier::slots::Slots;
-use support::{Writer, Written, read};
+use support::{Writer, Written, key_of, read, size_of};
 
 const CAPACITY: u64 = 256 << 20;
 
@@ -39,19 +39,6 @@ fn main() {
 
 fn geometry() -> Geometry {
     Geometry::of_capacity(CAPACITY)
-}
-
-fn size_of(number: u64) -> u64 {
-    match number % 5 {
-        0 => number * 37 % 6_000,
-        1 | 2 => number * 7_919 % 200_000,
-        3 => number * 104_729 % (1 << 20),
-        _ => 0,
-    }
-}
-
-fn key_of(number: u64) -> Vec<u8> {
-    format!("key-{number}").into_bytes()
 }
 
 fn object(number: u64, address: u64) -> Written {

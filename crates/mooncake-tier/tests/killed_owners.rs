@@ -11,26 +11,13 @@ use mooncake_tier::contents::contents;
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::reader::{Miss, Reader};
 use mooncake_tier::slots::Slots;
-use support::{TIER, Writer, Written, read};
+use support::{TIER, Writer, Written, key_of, read, size_of};
 
 const CAPACITY: u64 = 512 << 20;
 
 /// How many owners are killed: `MOONCAKE_TIER_KILLS` says so for long runs.
 fn kills() -> u64 {
     std::env::var("MOONCAKE_TIER_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(6)
-}
-
-fn size_of(number: u64) -> u64 {
-    match number % 5 {
-        0 => number * 37 % 6_000,
-        1 | 2 => number * 7_919 % 200_000,
-        3 => number * 104_729 % (2 << 20),
-        _ => 0,
-    }
-}
-
-fn key_of(number: u64) -> Vec<u8> {
-    format!("key-{number}").into_bytes()
 }
 
 /// The owner: writes objects from a number on, says which are written, and sometimes makes room.

@@ -60,6 +60,20 @@ pub fn new_tier(capacity: u64, geometry: Geometry) -> NewTier {
     NewTier { tier: TIER, secret: [4; 16], cluster_id: "cluster".to_owned(), capacity, geometry }
 }
 
+/// Bytes of an object that is written until its process ends.
+pub fn size_of(number: u64) -> u64 {
+    match number % 5 {
+        0 => number * 37 % 6_000,
+        1 | 2 => number * 7_919 % 200_000,
+        3 => number * 104_729 % (2 << 20),
+        _ => 0,
+    }
+}
+
+pub fn key_of(number: u64) -> Vec<u8> {
+    format!("key-{number}").into_bytes()
+}
+
 /// The process that has the tier.
 pub struct Writer<M: Medium> {
     pub appender: Appender<M>,
