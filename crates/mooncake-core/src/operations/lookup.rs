@@ -8,8 +8,7 @@ use crate::ids::{Replica, SegmentNo, Time};
 use crate::record::Record;
 use crate::request::{Found, Origin, Refused, Remembered, Sight};
 use crate::state::object::{Object, Place, TierPlace};
-use crate::state::objects::AHEAD;
-use crate::state::objects::ObjectSlot;
+use crate::state::objects::{AHEAD, Asked, ObjectSlot};
 use crate::state::segment::Segments;
 use crate::state::session::Session;
 use mooncake_ids::{Rid, SessionId};
@@ -84,12 +83,12 @@ impl Core {
     /// The slot of an object that can be seen.
     #[inline]
     pub(crate) fn visible(&self, hash: u64, key: &[u8], sight: Sight) -> Option<ObjectSlot> {
-        self.seen(hash, key, sight).ok()
+        self.seen(self.objects.find(hash, key), sight).ok()
     }
 
     #[inline]
-    fn seen(&self, hash: u64, key: &[u8], sight: Sight) -> Result<ObjectSlot, Absent> {
-        let slot = self.objects.find(hash, key).ok_or(Absent::Unknown)?;
+    fn seen(&self, slot: Option<ObjectSlot>, sight: Sight) -> Result<ObjectSlot, Absent> {
+        let slot = slot.ok_or(Absent::Unknown)?;
         match self.is_visible(slot, sight) {
             true => Ok(slot),
             false if self.is_visible(slot, Sight::Tiers) => Err(Absent::Unknown),
@@ -110,25 +109,27 @@ impl Core {
         self.objects.object(slot).places.tier().is_some_and(|place| self.segments.is_live(place.tier))
     }
 
-    /// Looks at each of many keys, with its hash. What they are to find is on its way from memory by then.
+    /// Looks at each of many keys, and at the object that has it. A few dozen are looked up in the index together, before
+    /// the first of them is looked at: the processor waits for their places at the same time.
     #[inline]
     fn for_each_key<'k>(
         &mut self,
         mut keys: impl Iterator<Item = &'k [u8]>,
-        mut look: impl FnMut(&mut Core, &'k [u8], u64),
+        mut look: impl FnMut(&mut Core, &Asked<'k>, Option<ObjectSlot>),
     ) {
         self.objects.begin_renewals();
         // Used again and never moved: it is larger than all else that a query of one key touches.
-        let mut some: SmallVec<[(&[u8], u64); AHEAD]> = SmallVec::new();
+        let mut some: SmallVec<[Asked<'k>; AHEAD]> = SmallVec::new();
         loop {
             some.clear();
-            some.extend(keys.by_ref().take(AHEAD).map(|key| (key, self.objects.hash(key))));
+            some.extend(keys.by_ref().take(AHEAD).map(|key| self.objects.ask(key)));
             if some.is_empty() {
                 return;
             }
-            self.objects.foresee(some.iter().map(|(_, hash)| *hash));
-            for (key, hash) in &some {
-                look(self, key, *hash);
+            self.objects.look_up(&mut some);
+            for asked in &some {
+                let slot = self.objects.found(asked);
+                look(self, asked, slot);
             }
         }
     }
@@ -141,9 +142,9 @@ impl Core {
         keys: impl Iterator<Item = &'k [u8]>,
         mut found: impl FnMut(Result<u64, Absent>),
     ) {
-        self.for_each_key(keys, |core, key, hash| {
+        self.for_each_key(keys, |core, _, slot| {
             core.counts.exists_keys += 1;
-            let slot = match core.seen(hash, key, sight) {
+            let slot = match core.seen(slot, sight) {
                 Ok(slot) => slot,
                 Err(absent) => return found(Err(absent)),
             };
@@ -167,9 +168,9 @@ impl Core {
         keys: impl Iterator<Item = &'k [u8]>,
         mut found: impl FnMut(Option<FoundRef<'_>>),
     ) {
-        self.for_each_key(keys, |core, key, hash| {
+        self.for_each_key(keys, |core, _, slot| {
             core.counts.exists_keys += 1;
-            let Some(slot) = core.visible(hash, key, sight) else { return found(None) };
+            let Ok(slot) = core.seen(slot, sight) else { return found(None) };
             core.counts.exists_hits += 1;
             core.objects.protect(now, slot, core.config.lookup_protect_ms);
             found(Some(FoundRef::new(core.objects.object(slot), &core.segments, None, sight)));
@@ -191,9 +192,9 @@ impl Core {
         mut found: impl FnMut(Result<FoundRef<'_>, Absent>),
     ) {
         let (host, sight) = self.sessions.get(session).map_or_else(Default::default, |entry| (entry.host, entry.sight));
-        self.for_each_key(keys, |core, key, hash| {
+        self.for_each_key(keys, |core, &Asked { hash, .. }, slot| {
             core.counts.lookup_keys += 1;
-            let slot = match core.seen(hash, key, sight) {
+            let slot = match core.seen(slot, sight) {
                 Ok(slot) => slot,
                 Err(absent) => {
                     core.counts.lookup_then_miss += u64::from(core.recently_evicted.contains(hash));
@@ -232,9 +233,9 @@ impl Core {
             return Ok(keys.iter().zip(found).map(again).collect());
         }
         let mut all = Vec::with_capacity(keys.len());
-        self.for_each_key(keys.iter().copied(), |core, key, hash| {
+        self.for_each_key(keys.iter().copied(), |core, &Asked { key, hash, .. }, slot| {
             core.counts.lookup_keys += 1;
-            let slot = match core.seen(hash, key, sight) {
+            let slot = match core.seen(slot, sight) {
                 Ok(slot) => slot,
                 Err(absent) => {
                     core.counts.lookup_then_miss += u64::from(core.recently_evicted.contains(hash));
@@ -262,7 +263,7 @@ impl Core {
 
     /// The object as it is told to a reader that holds no pin on it: to be copied.
     fn found_unpinned(&self, key: &[u8], host: Option<u32>, sight: Sight) -> Result<Found, Absent> {
-        let slot = self.seen(self.objects.hash(key), key, sight)?;
+        let slot = self.seen(self.objects.find(self.objects.hash(key), key), sight)?;
         let found = FoundRef::new(self.objects.object(slot), &self.segments, host, sight).to_found();
         Ok(Found { replicas: SmallVec::new(), ..found })
     }

@@ -1,12 +1,18 @@
 //! One control connection: frames in, bytes out, nothing without a limit.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mooncake_net::{MOMENT, PollHistory, busy_polls_max};
 use mooncake_wire::{FRAME_BYTES_MAX, FrameReader};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -45,8 +51,27 @@ pub enum WhyClosed {
     Stopping(#[from] LogClosed),
 }
 
-/// Longest work of a peer that is waited for awake: a wake-up takes a fifth of it.
-const WORK_MAX: Duration = Duration::from_micros(150);
+/// Longest work of a peer that is waited for awake, as long as a slow host takes: a wake-up takes a fifth of what others
+/// do.
+const WORK_MAX: Duration = Duration::from_micros(300);
+
+/// Clients of which one has asked so long ago, and another one does, copy at the same time: where that takes a while, it
+/// takes the processors.
+const BESIDE: Duration = Duration::from_millis(1);
+const A_WHILE: Duration = Duration::from_micros(100);
+
+/// Looks at one socket between two at all of a runtime, of which each takes several times as long.
+const ASKS: u32 = 4;
+
+/// Bytes of a request that are read while its reader is awake; the rest of a longer one is there by then.
+const READ_AWAKE: usize = 8 << 10;
+
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The connection that this thread's runtime has answered last.
+    static ANSWERED: Cell<Option<(u64, Instant)>> = const { Cell::new(None) };
+}
 
 /// Whether it is worth waiting for a peer awake: a client that sends its bytes by TCP needs the processor, and longer
 /// than for a copy, but asks again at once after its put's end.
@@ -63,7 +88,7 @@ impl Habits {
 }
 
 /// A stream of bytes both ways, which can leave the runtime that reads it.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+pub trait Stream: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
     /// The socket by itself.
     type Socket: Send;
 
@@ -103,6 +128,8 @@ impl Stream for UnixStream {
 /// A stream with its read buffer.
 #[derive(Debug)]
 pub struct Connection<S> {
+    /// Its own in this process.
+    number: u64,
     stream: S,
     reader: FrameReader,
     read_size: usize,
@@ -113,7 +140,8 @@ pub struct Connection<S> {
 impl<S: Stream> Connection<S> {
     /// A connection that has not said anything yet.
     pub fn new(stream: S) -> Connection<S> {
-        Connection { stream, reader: FrameReader::default(), read_size: READ_MIN, habits: Habits::default() }
+        let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        Connection { number, stream, reader: FrameReader::default(), read_size: READ_MIN, habits: Habits::default() }
     }
 
     /// Compares the connection's first bytes as they come, so that a stranger is cut at the first wrong one.
@@ -162,39 +190,51 @@ impl<S: Stream> Connection<S> {
 
     /// Leaves its runtime for another one.
     pub fn leave(self) -> io::Result<Leaving<S>> {
-        let Connection { stream, reader, read_size, habits } = self;
-        Ok(Leaving { socket: stream.leave()?, reader, read_size, habits })
+        let Connection { number, stream, reader, read_size, habits } = self;
+        Ok(Leaving { number, socket: stream.leave()?, reader, read_size, habits })
     }
 
     /// Reads what comes within a moment, awake, if a peer's next request tends to come at once: to be woken up for it
-    /// costs more. The peer copies bytes first, and packs its request. Only in a runtime of one thread, whose other
-    /// connections are looked after meanwhile.
+    /// costs more. The peer copies bytes first, and packs its request; that of several peers is not waited for. Only in
+    /// a runtime of one thread, whose other connections are looked after meanwhile.
     pub async fn read_busy_poll(&mut self, copying: Duration, packing: Duration) -> Result<(), WhyClosed> {
         let (work, history) = ((copying + packing).min(WORK_MAX), self.habits.behind(copying));
-        if self.reader.is_partial() || copying > WORK_MAX || busy_polls_max() == 0 || history.skips() {
+        let now = Instant::now();
+        let before = ANSWERED.replace(Some((self.number, now)));
+        let is_beside = before.is_some_and(|(number, at)| number != self.number && now - at < BESIDE);
+        let is_left = copying > WORK_MAX || is_beside && copying > A_WHILE;
+        if self.reader.is_partial() || is_left || busy_polls_max() == 0 || history.skips() {
             return Ok(());
         }
-        let until = Instant::now() + work + MOMENT;
-        let over = async {
-            while Instant::now() < until {
-                // Behind a look at every socket of this runtime.
-                tokio::task::yield_now().await;
+        let until = now + work + MOMENT;
+        loop {
+            for _ in 0..ASKS {
+                if self.read_now()? {
+                    self.habits.behind(copying).helped();
+                    return Ok(());
+                }
+                std::hint::spin_loop();
             }
-        };
-        let read = tokio::select! {
-            biased;
-            read = self.read() => Some(read),
-            () = over => None,
-        };
-        match read {
-            Some(read) => {
-                self.habits.behind(copying).helped();
-                read
-            }
-            None => {
+            if Instant::now() >= until {
                 self.habits.behind(copying).was_in_vain();
-                Ok(())
+                return Ok(());
             }
+            // Behind a look at every socket of this runtime.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Reads what is there, past the runtime, which learns of it later. False: nothing is.
+    fn read_now(&mut self) -> Result<bool, WhyClosed> {
+        let mut bytes = [MaybeUninit::uninit(); READ_AWAKE];
+        match rustix::net::recv(self.stream.as_fd(), &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Err(WhyClosed::Closed),
+            Ok(((bytes, _), _)) => {
+                self.reader.buffer_mut().extend_from_slice(bytes);
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(errno) => Err(WhyClosed::Io(errno.into())),
         }
     }
 
@@ -225,7 +265,8 @@ impl<S: Stream> Connection<S> {
     /// Splits into the reading half and the stream's writing half.
     pub fn split(self) -> (Connection<tokio::io::ReadHalf<S>>, tokio::io::WriteHalf<S>) {
         let (read, write) = tokio::io::split(self.stream);
-        (Connection { stream: read, reader: self.reader, read_size: self.read_size, habits: self.habits }, write)
+        let Connection { number, reader, read_size, habits, .. } = self;
+        (Connection { number, stream: read, reader, read_size, habits }, write)
     }
 }
 
@@ -259,6 +300,7 @@ impl<S: AsyncRead + Unpin> Connection<S> {
 
 /// A connection between two runtimes.
 pub struct Leaving<S: Stream> {
+    number: u64,
     socket: S::Socket,
     reader: FrameReader,
     read_size: usize,
@@ -268,8 +310,8 @@ pub struct Leaving<S: Stream> {
 impl<S: Stream> Leaving<S> {
     /// In the runtime that this is called in.
     pub fn arrive(self) -> io::Result<Connection<S>> {
-        let Leaving { socket, reader, read_size, habits } = self;
-        Ok(Connection { stream: S::join(socket)?, reader, read_size, habits })
+        let Leaving { number, socket, reader, read_size, habits } = self;
+        Ok(Connection { number, stream: S::join(socket)?, reader, read_size, habits })
     }
 }
 

@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use smallvec::SmallVec;
 
-use super::{ObjectSlot, Objects, Reach};
+use super::{ObjectSlot, Objects, Reach, key_of};
 
 /// So many are touched together: what they take stays in the nearest caches until they are read.
 pub(crate) const AHEAD: usize = 32;
@@ -17,7 +17,43 @@ pub(crate) const AHEAD: usize = 32;
 /// foreseeing costs a quarter of an existence query. It is not what is left of many.
 const MANY_SLOTS: u32 = 1 << 16;
 
+/// A key that is asked for.
+pub(crate) struct Asked<'k> {
+    pub key: &'k [u8],
+    pub hash: u64,
+    /// The slot that has it, most likely, once it is looked up.
+    likely: Option<u32>,
+}
+
 impl Objects {
+    /// A key, with its hash.
+    #[inline]
+    pub fn ask<'k>(&self, key: &'k [u8]) -> Asked<'k> {
+        Asked { key, hash: self.hash(key), likely: None }
+    }
+
+    /// Looks keys up in the index, at most [`AHEAD`] of them, ahead of [`found`](Objects::found). Changes nothing.
+    #[inline]
+    pub fn look_up(&self, asked: &mut [Asked<'_>]) {
+        for asked in &mut *asked {
+            asked.likely = self.index.likely(asked.hash);
+        }
+        if self.slab.bound() > MANY_SLOTS && asked.len() > 1 {
+            self.foresee_slots(asked.iter().filter_map(|asked| asked.likely));
+        }
+    }
+
+    /// The object that has a key that was looked up. Others may have come and gone since.
+    #[inline]
+    pub fn found(&self, asked: &Asked<'_>) -> Option<ObjectSlot> {
+        let slot = asked.likely?;
+        match self.slab.get(slot).is_some() && key_of(&self.slab, slot) == asked.key {
+            true => Some(ObjectSlot(slot)),
+            // Another key of nearly the same hash was found first.
+            false => self.find(asked.hash, asked.key),
+        }
+    }
+
     /// Keys are about to be asked for, at most [`AHEAD`] of them: their hashes. Changes nothing.
     #[inline]
     pub fn foresee(&self, hashes: impl ExactSizeIterator<Item = u64>) {

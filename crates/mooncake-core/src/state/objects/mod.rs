@@ -23,7 +23,7 @@ use crate::state::segment::Segments;
 use mooncake_ids::Rid;
 
 pub(crate) use coldest_first::ColdestFirst;
-pub(crate) use foresee::AHEAD;
+pub(crate) use foresee::{AHEAD, Asked};
 use renewals::{Renewal, Renewals};
 use several::Several;
 pub(crate) use soft_pins::SoftPin;

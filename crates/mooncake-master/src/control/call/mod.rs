@@ -18,12 +18,13 @@ use crate::metrics::Op;
 use crate::removal::{remove_all, remove_matching};
 use crate::shared::Shared;
 
-/// What a client within this host copies in a microsecond, bytes: it asks again when it has copied what it was told of.
-const COPIED_IN_A_MICROSECOND: u64 = 10_000;
+/// What a client within this host copies in a microsecond, bytes, at the rate of a slow host: it asks again when it has
+/// copied what it was told of.
+const COPIED_IN_A_MICROSECOND: u64 = 5_000;
 
-/// What a client, a Python program most often, makes of a request in a microsecond, bytes: keys that it looks at one by
-/// one when they are answered, and packs for its next request.
-const PACKED_IN_A_MICROSECOND: u64 = 200;
+/// What a client, a Python program most often, makes of a request in a microsecond, bytes, at the rate of a slow host:
+/// keys that it looks at one by one when they are answered, and packs for its next request.
+const PACKED_IN_A_MICROSECOND: u64 = 100;
 
 /// Longer than any ticket waits in the core: only a bug gets here.
 const TICKET_WAIT_MAX: Duration = Duration::from_secs(10);
