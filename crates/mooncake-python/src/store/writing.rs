@@ -1,8 +1,8 @@
 //! What the putting calls share.
 
 use std::cell::OnceCell;
-use std::collections::HashSet;
 
+use hashbrown::HashSet;
 use mooncake_client::{Cause, NodeInfo, PutItem, PutOptions, PutOutcome, Refused, Source, Store, StoreError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;

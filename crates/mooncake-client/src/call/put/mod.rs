@@ -161,8 +161,10 @@ impl PutDriver for Driver<'_> {
         placed: &[PlacedKey],
     ) -> (Vec<Result<Written, Unwritten>>, bool) {
         let control = &self.store.shared.control;
-        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid)));
-        let progress = control.progress.lock().begin(control.now(), rids.collect());
+        // Each has one, most often.
+        let mut rids = Vec::with_capacity(placed.len());
+        rids.extend(placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| Rid(replica.rid))));
+        let progress = control.progress.lock().begin(control.now(), rids);
         let stopped = AtomicBool::new(false);
         let write = |placed: &mut &PlacedKey, interrupted: &(dyn Fn() -> bool + Sync)| {
             if stopped.load(Ordering::Relaxed) {

@@ -196,7 +196,7 @@ impl<D: PutDriver> Put<'_, D> {
 
     /// The keys of the next round: as many as may be reserved at a time.
     fn take_round(&self, pending: &mut VecDeque<usize>, most: usize) -> Vec<usize> {
-        let mut indices = Vec::new();
+        let mut indices = Vec::with_capacity(pending.len().min(most));
         let (mut bytes, mut key_bytes) = (0_u64, 0);
         while let Some(&index) = pending.front() {
             bytes = bytes.saturating_add(self.sizes[index]);
@@ -232,7 +232,7 @@ impl<D: PutDriver> Put<'_, D> {
         let rids = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| Rid(replica.rid));
         let earlier = self.first.as_ref().filter(|(of, _)| of.is_of_session(&origin)).map(|(_, rid)| *rid);
         self.first = earlier.into_iter().chain(rids).min().map(|first| (origin.clone(), first));
-        let mut placed = Vec::new();
+        let mut placed = Vec::with_capacity(indices.len());
         let mut reasons = Reasons::default();
         for (&index, slot) in indices.iter().zip(slots) {
             let bytes = self.sizes[index];
@@ -288,7 +288,7 @@ impl<D: PutDriver> Put<'_, D> {
         origin: &D::ReservationOrigin,
         round: &mut Round,
     ) {
-        let mut ends = Ends::default();
+        let mut ends = Ends::of(placed.len());
         let (mut settled, mut unsettled) = (Vec::new(), Vec::new());
         for (placed, written) in placed.iter().zip(written) {
             match written {
@@ -379,6 +379,12 @@ struct Ends {
 }
 
 impl Ends {
+    /// Of so many keys, nearly all of which have one replica and were written.
+    fn of(keys: usize) -> Ends {
+        let (ended, settled) = (Vec::with_capacity(keys), Vec::with_capacity(keys));
+        Ends { ended, keys: Vec::with_capacity(keys), settled, ..Ends::default() }
+    }
+
     fn add(&mut self, index: usize, written: Written) {
         let good = written.outcomes.iter().filter(|outcome| outcome.good).count() as u32;
         self.keys.push((index, good));

@@ -25,6 +25,10 @@ use crate::discovery::storage_node::NodeInfo;
 /// short keys up in 60 to 120.
 const ASKED_IN_A_MICROSECOND: u64 = 100;
 
+/// A master waits awake no longer than this for a client that copies, and takes so long to wake up then.
+const MASTER_AWAKE: Duration = Duration::from_micros(300);
+const MASTER_WAKES: Duration = Duration::from_micros(60);
+
 /// Room kept for a reply between calls.
 const KEPT_BUFFER: usize = 256 << 10;
 
@@ -69,6 +73,7 @@ pub(crate) struct Connection {
     history: PollHistory,
     /// What the master does before it answers what was sent last, as far as it is not waited for yet.
     work: Duration,
+    answered_at: Option<Instant>,
     /// What the master said that it knows.
     features: u64,
     /// What the master said that it is.
@@ -142,6 +147,7 @@ impl Connection {
             taken: 0,
             history: PollHistory::new(),
             work: Duration::ZERO,
+            answered_at: None,
             features: 0,
             software: String::new(),
             instance: [0; 16],
@@ -177,6 +183,9 @@ impl Connection {
             }
         }
         self.work = Duration::from_micros(sent as u64 / ASKED_IN_A_MICROSECOND);
+        if self.answered_at.is_some_and(|at| at.elapsed() > MASTER_AWAKE) {
+            self.work += MASTER_WAKES;
+        }
         self.output.clear();
         self.output.shrink_to(KEPT_BUFFER);
         Ok(())
@@ -212,6 +221,7 @@ impl Connection {
         let Some(body) = body.get(..length) else { return Ok(None) };
         let message = M::decode(body).map_err(FrameError::from)?;
         self.taken += HEADER + length;
+        self.answered_at = Some(Instant::now());
         if self.taken == self.input.len() {
             self.taken = 0;
             self.input.clear();
