@@ -396,3 +396,33 @@ def test_what_is_kept_is_given_back_where_node_and_keeper_end(keeper):
     node.kill()
     wait_for("the session over", lambda: pool.segments() == [] and pool.metric("mooncake_sessions_bereft") == 0, 10)
     assert reader.is_exist("k") == 0
+
+
+def test_a_node_whose_keeper_has_ended_closes_when_it_is_terminated(keeper):
+    pool, held, node = keeper()
+    put_all(pool.store(), ["k"])
+    held.kill()
+    wait_for("the node to say so", lambda: said(node, "is_kept=false") == 1, 10)
+    closed = pool.metric("mooncake_sessions_closed_total")
+    end(node, signal.SIGTERM)
+    assert pool.segments() == []
+    assert (pool.metric("mooncake_sessions_closed_total"), pool.metric("mooncake_sessions_bereft")) == (closed + 1, 0)
+
+
+def test_a_keeper_that_stands_still_holds_up_neither_calls_nor_the_session_nor_the_end(keeper):
+    pool, held, node = keeper()
+    store = pool.store()
+    put_all(store, ["k"])
+    os.kill(held.pid, signal.SIGSTOP)
+    try:
+        for number in range(80):
+            put_all(store, [f"more/{number}"], KIB)
+            time.sleep(0.1)
+        wait_for("the node to say so", lambda: said(node, "is_kept=false") == 1, 10)
+        assert pool.metric("mooncake_sessions_lost_total") == 0
+        began = time.monotonic()
+        end(node, signal.SIGTERM)
+        assert time.monotonic() - began < 12
+        assert pool.segments() == []
+    finally:
+        os.kill(held.pid, signal.SIGCONT)

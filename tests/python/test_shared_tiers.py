@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -42,6 +43,13 @@ def tiers(pool) -> list[dict]:
 
 def folders(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.is_dir()}
+
+
+def folder_of(pid: int, folder: Path) -> Path:
+    """The one that a process has locked."""
+    opened = [Path(os.readlink(link)) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    (found,) = {path.parent for path in opened if path.parent.parent == folder}
+    return found
 
 
 def taken(folder: Path) -> int:
@@ -318,3 +326,42 @@ def test_a_writer_that_stands_still_while_others_adopt_its_tier_does_no_harm(sha
     os.kill(pool.nodes[1].pid, signal.SIGCONT)
     put_all(store, [f"new{number}" for number in range(80)], MIB)
     assert versions(store, keys) == [0] * len(keys)
+
+
+def test_objects_of_a_folder_that_was_removed_are_missed_once_and_then_unknown(shared):
+    pool, folder = shared(nodes=2)
+    pool.spoils_replicas = True
+    store = pool.store()
+    keys = [f"k{number}" for number in range(80)]
+    put_all(store, keys, MIB)
+    written(pool, keys)
+    stopped = pool.nodes[1].pid
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        wait_for("the other one alone to be there", lambda: pool.metric("mooncake_sessions_away") == 1)
+        shutil.rmtree(folder_of(stopped, folder))
+        wait_for("a miss of each", lambda: 0 < len([code for code in versions(store, keys) if code < 0]) < len(keys))
+        found = versions(store, keys)
+        assert set(found) == {-1, 0}
+        wait_for(
+            "queries to know that",
+            lambda: store.batch_is_exist(keys) == [1 if code == 0 else 0 for code in versions(store, keys)],
+        )
+        lost = [key for key, there in zip(keys, store.batch_is_exist(keys), strict=True) if not there]
+        assert [store.put(key, value(key, MIB)) for key in lost] == [0] * len(lost)
+        assert versions(store, keys) == [0] * len(keys)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
+def test_the_folder_of_a_tier_that_is_forgotten_is_marked_by_those_who_write_beside_it(shared):
+    pool, folder = shared(nodes=2)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(40)]
+    put_all(store, keys, MIB)
+    written(pool, keys)
+    killed = folder_of(pool.nodes[1].pid, folder)
+    pool.nodes[1].kill()
+    pool.master.http(f"/api/v1/forget_tier?uuid={killed.name}", b"")
+    wait_for("a mark in its folder", lambda: (killed / "unknown").is_file())
+    assert {one["uuid"] for one in tiers(pool)} == folders(folder) - {killed.name}

@@ -137,7 +137,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     }
     service::is_stopping();
     if keep.is_some() && !is_interrupt.load(Ordering::Relaxed) {
-        tracing::info!("leaving: the memory of {} waits for the next process", store.hostname());
+        tracing::info!("leaving: the memory of {} waits for the next process, if it is held", store.hostname());
         store.leave();
         return Ok(());
     }

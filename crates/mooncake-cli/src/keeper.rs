@@ -134,20 +134,23 @@ fn serve(kept: &Mutex<Kept>, caller: &OwnedFd) -> io::Result<()> {
             pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?
         }
     };
-    {
+    // A caller that does not read holds up nobody else.
+    let held: io::Result<Vec<(String, OwnedFd)>> = {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         // Every process of another namespace has the number 0 here.
         let is_same = |pid: u32| pid == credentials.pid && pid != 0;
         let other = kept.served.as_ref().filter(|(pid, _)| !is_same(*pid));
         if other.is_some_and(|(_, pidfd)| !matches!(has_exited(pidfd.as_fd()), Ok(true))) {
+            drop(kept);
             return Said::Busy.send(caller, &[]);
         }
         kept.served = Some((credentials.pid, pidfd));
-        for (name, fd) in &kept.held {
-            Said::Held(name.clone()).send(caller, &[fd.as_fd()])?;
-        }
-        Said::All.send(caller, &[])?;
+        kept.held.iter().map(|(name, fd)| Ok((name.clone(), fd.try_clone()?))).collect()
+    };
+    for (name, fd) in held? {
+        Said::Held(name).send(caller, &[fd.as_fd()])?;
     }
+    Said::All.send(caller, &[])?;
     tracing::info!(pid = credentials.pid, "a storage node is served");
     while let Some((said, fds)) = Said::receive(caller)? {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,6 +169,7 @@ fn serve(kept: &Mutex<Kept>, caller: &OwnedFd) -> io::Result<()> {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
         }
+        drop(kept);
         Said::Done.send(caller, &[])?;
     }
     Ok(())

@@ -92,6 +92,14 @@ impl Inner {
         Ok(self.shared.owner.get_or_init(|| owner).clone())
     }
 
+    /// Gives the pool memory, where none `is_lent` already, and tiers behind it.
+    pub(crate) fn lend(&self, is_lent: bool) -> Result<(), StoreError> {
+        if let Some(owner) = self.shared.owner.get().filter(|_| !is_lent) {
+            owner.mount(Backing::Memory(self.settings.global_segment_size))?;
+        }
+        self.settings.tiers.iter().try_for_each(|tier| self.start_tier(tier))
+    }
+
     /// Has this store keep one more tier from now on.
     pub(crate) fn start_tier(&self, options: &TierOptions) -> Result<(), StoreError> {
         let (control, owner) = (self.shared.control.clone(), self.owner()?);
@@ -110,7 +118,7 @@ impl Inner {
             Err(error) => return works_without(&error),
         };
         let Some(SharedTier { file_system, .. }) = options.shared else { return };
-        self.shared.links.direct().shares(file_system, options.path.clone());
+        self.shared.links.direct().shares(shared::folder(file_system, &options.path));
         // Without memory of its own it has nothing to write.
         if self.shared.owner.get().is_some() {
             match self.start_tier(&options) {

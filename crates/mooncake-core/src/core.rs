@@ -164,7 +164,7 @@ impl Core {
         }
         self.objects.restart_soft_pins(now);
         self.segments.restart_graces(now);
-        self.tiers.restart_hidden(now);
+        self.tiers.restart_without_session(now);
         self.reservations.renew_all(now);
         // The process before this one may have been ended in the middle of it.
         self.older_puts = Some(0);

@@ -847,6 +847,85 @@ fn what_lies_on_a_shared_file_system_is_read_as_long_as_a_session_has_that_and_a
     pool.check();
 }
 
+/// One that has written `k`, in whose memory and another's it lies, to its tier, and whose process has ended.
+struct Left {
+    pool: Pool,
+    /// The number of its tier.
+    number: u8,
+    /// The record there.
+    rid: Rid,
+    /// That has `k` in its memory, and the number of its tier.
+    second: (SessionId, u8),
+    /// That has a tier.
+    third: SessionId,
+    /// That only reads.
+    reader: SessionId,
+}
+
+fn left_on_a_shared_file_system(config: Config) -> Left {
+    let mut pool = Pool::with(config);
+    let [_, one, two, third, reader] = [9, 1, 2, 3, 4].map(|number| pool.session(number));
+    for (session, number) in [(one, 1), (two, 2), (third, 3)] {
+        mount_shared(&mut pool, session, number, &[]).unwrap();
+    }
+    pool.core.announce(pool.now, reader, FILE_SYSTEM, &mut pool.fx).unwrap();
+    [(one, 1), (two, 2)].map(|(session, number)| pool.mount(session, number, 64 * KIB));
+    pool.put_with(one, "k", 4 * KIB, &PutConfig { replica_num: 2, ..plain() });
+    pool.pass(20);
+    let orders = [(one, 1), (two, 2)].map(|(session, number)| pool.orders_of(session, number));
+    assert_eq!(orders.iter().map(Vec::len).sum::<usize>(), 1, "it is written once");
+    let (writer, number, second) = if orders[1].is_empty() { (one, 1, (two, 2)) } else { (two, 2, (one, 1)) };
+    let rid = orders.concat()[0].rid;
+    pool.written(writer, number, &[(rid, Some(0))]);
+    pool.core.process_gone(pool.now, writer, &mut pool.fx);
+    Left { pool, number, rid, second, third, reader }
+}
+
+#[test]
+fn a_tier_that_is_left_is_offered_to_all_who_write_there_in_turn_and_is_gone_after_its_retention() {
+    let config = Config { tier_retention_ms: 60_000, ..sharing() };
+    let Left { mut pool, number, second: (second, _), third, .. } = left_on_a_shared_file_system(config);
+    let mut asked = Vec::new();
+    for _ in 0..4 {
+        pool.pass(11_000);
+        for session in [second, third] {
+            asked.extend(told(&mut pool, session).iter().filter(|(_, left)| left.is_some()).map(|_| session));
+        }
+    }
+    assert_eq!(asked[..4], [second, third, second, third]);
+    assert!(pool.core.tiers().any(|tier| tier.spec.uuid == tier_uuid(number)));
+    pool.pass(20_000);
+    assert!(pool.core.tiers().all(|tier| tier.spec.uuid != tier_uuid(number)), "nobody has had it for a minute");
+    pool.check();
+}
+
+#[test]
+fn what_lies_on_a_tier_that_is_left_is_written_anew_before_it_leaves_memory() {
+    let Left { mut pool, rid, second: (second, number), .. } = left_on_a_shared_file_system(sharing());
+    assert!(pool.replicas("k").iter().any(|replica| replica.rid == rid), "it is read there meanwhile");
+    // Its memory is nearly full.
+    (0..14).for_each(|nth| _ = pool.put(second, &format!("more/{nth}"), 4 * KIB));
+    pool.pass(1_000);
+    let orders = pool.orders_of(second, number);
+    let order = orders.iter().find(|order| order.key == "k").expect("it is about to leave memory");
+    pool.written(second, number, &[(order.rid, Some(0))]);
+    let rids: Vec<Rid> = pool.replicas("k").iter().map(|replica| replica.rid).collect();
+    assert!(rids.contains(&order.rid) && !rids.contains(&rid), "{rids:?}");
+    pool.check();
+}
+
+#[test]
+fn who_has_the_file_system_of_a_tier_that_is_left_says_that_a_record_is_not_there() {
+    let Left { mut pool, rid, reader, .. } = left_on_a_shared_file_system(sharing());
+    let stranger = pool.session(7);
+    pool.core.bad_replica(pool.now, stranger, b"k", rid, &mut pool.fx);
+    assert!(pool.replicas("k").iter().any(|replica| replica.rid == rid), "it cannot know");
+    pool.core.bad_replica(pool.now, reader, b"k", rid, &mut pool.fx);
+    pool.collect();
+    assert!(pool.replicas("k").iter().all(|replica| replica.rid != rid));
+    pool.check();
+}
+
 #[test]
 fn a_master_without_a_shared_folder_takes_no_tier_there() {
     let (mut pool, session, _) = pool(Config::default());

@@ -635,10 +635,12 @@ impl<M: Medium> Appender<M> {
                 }
             }
             Write::SyncOf { file, is_sealed } => {
-                for (rid, address) in self.held.ended(file) {
-                    self.events.push(match &result {
-                        Ok(_) => Event::Written { rid, address },
-                        Err(error) => Event::Lost { rid, why: Loss::Failed(error.kind()) },
+                let synced = result.as_ref().map(|_| ()).map_err(|error| error.kind());
+                let (records, failed) = self.held.ended(file, synced);
+                for (rid, address) in records {
+                    self.events.push(match failed {
+                        None => Event::Written { rid, address },
+                        Some(kind) => Event::Lost { rid, why: Loss::Failed(kind) },
                     });
                 }
                 match result {
@@ -672,10 +674,13 @@ impl<M: Medium> Appender<M> {
         let record = &self.unfinished[&address];
         if record.is_filled && record.writes == 0 {
             let record = self.unfinished.remove(&address).expect("looked at above");
-            let Unfinished { rid, loss, bytes, is_held, .. } = record;
+            let Unfinished { rid, mut loss, bytes, is_held, .. } = record;
             if is_held && loss.is_none() {
                 let file = self.superblock.geometry.file_of(address);
-                return self.held.hold(self.now, file, (rid, address), bytes);
+                match self.held.hold(self.now, file, (rid, address), bytes) {
+                    Ok(()) => return,
+                    Err(kind) => loss = Some(Loss::Failed(kind)),
+                }
             }
             self.events.push(match loss {
                 None => Event::Written { rid, address },

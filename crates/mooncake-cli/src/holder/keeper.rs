@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use mooncake_client::MemoryHolder;
 use mooncake_os::{peer_credentials, recv_fds, send_fds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 /// Longest message.
@@ -185,7 +186,10 @@ type Reached = (OwnedFd, Vec<(String, OwnedFd)>);
 /// `None`: it serves another process, which has not ended.
 fn reach(path: &Path) -> io::Result<Option<Reached>> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // One that stands still, and has as many callers as may wait, would have this one wait for ever.
+    ioctl_fionbio(&socket, true)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
+    ioctl_fionbio(&socket, false)?;
     if !peer_credentials(&socket)?.is_own_user() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a process of another user listens there"));
     }

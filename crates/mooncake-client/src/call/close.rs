@@ -57,7 +57,9 @@ impl Inner {
     /// See [`crate::Store::leave`].
     pub(crate) fn leave(&self) {
         let control = &self.shared.control;
-        if forked() || control.kept.get().is_none() {
+        // Nobody would come to memory that is not held, or for which the master does not wait.
+        let is_kept = self.shared.owner.get().is_some_and(|owner| owner.is_kept());
+        if forked() || !is_kept {
             return self.close();
         }
         if self.closed.swap(true, Ordering::AcqRel) {

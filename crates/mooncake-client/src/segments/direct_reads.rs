@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::{FileSystemUuid, SegmentUuid, TierUuid};
 use mooncake_memory::{CopyError, Destination, crc32c, fill_destinations, total_of_destinations};
-use mooncake_os::Deadline;
+use mooncake_os::{BlockingPool, Deadline};
 use mooncake_segment::{RecordAddress, RecordFiles, SegmentAddress, TransferError};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::medium::Files;
@@ -57,8 +57,20 @@ pub(crate) struct DirectReads {
     tiers: Mutex<HashMap<SegmentUuid, Arc<DirectTier>>>,
     reads: AtomicU64,
     is_closed: AtomicBool,
-    /// The file system that this store shares with others, and its folder there.
-    shared: OnceLock<(FileSystemUuid, PathBuf)>,
+    /// The file system that this store shares with others.
+    shared: OnceLock<SharedFolder>,
+}
+
+/// Where tiers lie on a file system that stores share.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedFolder {
+    pub file_system: FileSystemUuid,
+    /// The folder of all their folders.
+    pub path: PathBuf,
+    /// A file that is there as long as the file system is.
+    pub name_file: PathBuf,
+    /// A file system of a network may never answer: no caller opens a file on its own thread.
+    pub opening: BlockingPool,
 }
 
 struct DirectTier {
@@ -77,9 +89,9 @@ impl DirectReads {
     }
 
     /// From now on tiers on that file system are read below this folder.
-    pub fn shares(&self, file_system: FileSystemUuid, folder: PathBuf) {
+    pub fn shares(&self, folder: SharedFolder) {
         // A store finds one, as it is set up.
-        let _ = self.shared.set((file_system, folder));
+        let _ = self.shared.set(folder);
     }
 
     /// Reads all of them; none for what is to be read by a lane. `file_system` is the one on which the tier lies, where
@@ -156,8 +168,11 @@ impl DirectReads {
     }
 
     fn tier(&self, address: &Arc<SegmentAddress>, file_system: Option<FileSystemUuid>) -> Option<Arc<DirectTier>> {
-        let shared = self.shared.get().filter(|(own, _)| file_system == Some(*own));
-        let folder = shared.map(|(_, folder)| folder.join(TierUuid(address.uuid.0).to_string()));
+        let shared = self.shared.get().filter(|shared| file_system == Some(shared.file_system));
+        let folder = shared.map(|shared| TierFolder {
+            path: shared.path.join(TierUuid(address.uuid.0).to_string()),
+            shared: shared.clone(),
+        });
         if folder.is_none() && !self.files.can_reach(address) {
             return None;
         }
@@ -222,7 +237,7 @@ impl fmt::Debug for DirectTier {
 }
 
 impl DirectTier {
-    fn new(address: &Arc<SegmentAddress>, files: Arc<RecordFiles>, folder: Option<PathBuf>) -> Option<DirectTier> {
+    fn new(address: &Arc<SegmentAddress>, files: Arc<RecordFiles>, folder: Option<TierFolder>) -> Option<DirectTier> {
         Some(DirectTier {
             uuid: TierUuid(address.uuid.0),
             geometry: Geometry::of_file_blocks(address.tier_file_blocks)?,
@@ -265,8 +280,30 @@ impl DirectTier {
 struct LentFiles {
     address: Arc<SegmentAddress>,
     owner: Arc<RecordFiles>,
-    folder: Option<PathBuf>,
+    folder: Option<TierFolder>,
     lent: Arc<Mutex<Lent>>,
+}
+
+/// The folder of a tier on a file system that stores share.
+#[derive(Debug, Clone)]
+struct TierFolder {
+    path: PathBuf,
+    shared: SharedFolder,
+}
+
+impl TierFolder {
+    /// Where the whole file system is missing, nothing is known of its files.
+    fn open(&self, number: FileNumber) -> io::Result<Arc<File>> {
+        let (path, name_file) = (self.path.clone(), self.shared.name_file.clone());
+        let open = move || match Folder::to_look_at(&path).and_then(|folder| folder.open_file(number)) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !name_file.is_file() => {
+                Err(io::Error::other(format!("{} is not there: is it mounted?", name_file.display())))
+            }
+            opened => opened,
+        };
+        let opened = self.shared.opening.run(&Deadline::after(STALL_LIMIT, &|| false), open);
+        opened.map_err(|error| io::Error::other(format!("open a file below {}: {error}", self.path.display())))?
+    }
 }
 
 #[derive(Debug, Default)]
@@ -292,7 +329,7 @@ impl Files for LentFiles {
 
     fn open_file(&self, number: FileNumber) -> io::Result<Arc<File>> {
         if let Some(folder) = &self.folder {
-            return Folder::to_look_at(folder)?.open_file(number);
+            return folder.open(number);
         }
         if let Some(file) = self.lent.lock().open.get(&number).and_then(Weak::upgrade) {
             return Ok(file);

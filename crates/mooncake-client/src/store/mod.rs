@@ -123,17 +123,17 @@ impl Store {
         }
         let anchor = anchor::start(shared.clone(), identity, opened)?;
         let inner = Inner::new(shared.clone(), options, anchor, port);
-        // From here on a failure closes what has been begun, by dropping it.
-        if let Some(owner) = shared.owner.get().filter(|_| !lends) {
-            owner.mount(Backing::Memory(inner.settings.global_segment_size))?;
-        }
-        inner.settings.keep.iter().for_each(|keep| keep.holder.begun());
-        for tier in &inner.settings.tiers {
-            inner.start_tier(tier)?;
+        if let Err(error) = inner.lend(lends) {
+            // What was taken over is left to the next try, or process: it finds all of it where this one did.
+            if !lends {
+                inner.close();
+            }
+            return Err(error);
         }
         if let Some(storage) = storage {
             inner.share(&storage);
         }
+        inner.settings.keep.iter().for_each(|keep| keep.holder.begun());
         let inner = Arc::new(inner);
         if let Some(every) = inner.settings.metric_interval.filter(|_| inner.settings.metrics) {
             let thread = report::start(&inner, every).map_err(setup("starting the report of metrics"))?;

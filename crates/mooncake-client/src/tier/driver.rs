@@ -448,12 +448,18 @@ impl Driver<'_> {
         self.give_back(uuid);
     }
 
-    /// The log knows nothing of one that was adopted, or nothing more.
+    /// The log knows nothing of one that was adopted, or lies beside, or nothing more.
     fn let_go_of(&mut self, uuid: TierUuid) {
-        if let Some(path) = self.give_back(uuid) {
+        if let Some(path) = self.give_back(uuid).or_else(|| self.lies_beside(uuid)) {
             self.useless.push(path);
             self.looked_at = None;
         }
+    }
+
+    /// The folder of another writer's tier, where clients share the file system.
+    fn lies_beside(&self, uuid: TierUuid) -> Option<PathBuf> {
+        let path = folder_of(&self.options, uuid);
+        (self.options.shared.is_some() && path.is_dir() && !self.useless.contains(&path)).then_some(path)
     }
 
     /// Whoever comes next may have one that was adopted: its path.

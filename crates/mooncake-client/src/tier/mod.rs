@@ -155,7 +155,9 @@ impl StoreTiers {
     pub fn hear(&self, word: &Word) {
         let for_one = word.tier();
         let tiers = self.tiers.lock();
-        let its = tiers.iter().filter(|tier| for_one.is_none_or(|uuid| tier.has(uuid)));
+        // Folders of those that are Gone lie beside those of all who write to a file system.
+        let beside = |tier: &StoreTier| tier.is_shared && matches!(word, Word::Gone(_));
+        let its = tiers.iter().filter(|tier| for_one.is_none_or(|uuid| tier.has(uuid)) || beside(tier));
         its.for_each(|tier| tier.hear(word.clone()));
     }
 

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mooncake_ids::FileSystemUuid;
-use mooncake_os::{forked, random_bytes};
+use mooncake_os::{BlockingError, BlockingPool, Deadline, forked, random_bytes};
 use mooncake_wire::message::{SharedStorage, TierMount, request};
 
 use super::{StoreTier, Word};
 use crate::error::ErrorKind as Kind;
 use crate::options::{SharedTier, TierOptions};
+use crate::segments::direct_reads::SharedFolder;
 use crate::session::control::Control;
 
 /// Says which file system the folder is on.
@@ -27,6 +28,12 @@ const NAME_BYTES_MAX: u64 = 64;
 /// Whoever has made the file has so long to write it.
 const NAME_LIMIT: Duration = Duration::from_secs(2);
 const NAME_PAUSE: Duration = Duration::from_millis(20);
+
+/// A file system that does not answer for so long is taken for none.
+const FIND_LIMIT: Duration = Duration::from_secs(10);
+
+/// Threads that open files there, or have not come back from it.
+const OPENING_MAX: usize = 8;
 
 /// Between two tries to tell the master.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -43,10 +50,27 @@ pub(crate) enum NoStorage {
         .0.display()
     )]
     NoName(PathBuf),
+    #[error("{} does not answer ({source}): is its server there?", root.display())]
+    Silent { root: PathBuf, source: BlockingError },
 }
 
 /// The tier that this store may have there.
 pub(crate) fn find(storage: &SharedStorage) -> Result<TierOptions, NoStorage> {
+    let asked = storage.clone();
+    let found = opening().run(&Deadline::after(FIND_LIMIT, &|| false), move || look(&asked));
+    found.map_err(|source| NoStorage::Silent { root: PathBuf::from(&storage.root), source })?
+}
+
+/// Where this store reads what others write.
+pub(crate) fn folder(file_system: FileSystemUuid, path: &Path) -> SharedFolder {
+    SharedFolder { file_system, path: path.to_owned(), name_file: path.join(NAME_FILE), opening: opening() }
+}
+
+fn opening() -> BlockingPool {
+    BlockingPool::refusing(OPENING_MAX, "shared-files")
+}
+
+fn look(storage: &SharedStorage) -> Result<TierOptions, NoStorage> {
     let root = PathBuf::from(&storage.root);
     // A path that is missing is a file system that is not mounted: nothing is made in its place.
     if !root.is_dir() {
@@ -96,7 +120,7 @@ fn name_of(folder: &Path) -> Result<FileSystemUuid, NoStorage> {
     let until = Instant::now() + NAME_LIMIT;
     loop {
         let about = fs::metadata(&path).map_err(disk("looking at"))?;
-        if about.len() > NAME_BYTES_MAX {
+        if !about.is_file() || about.len() > NAME_BYTES_MAX {
             return Err(NoStorage::NoName(path));
         }
         let text = fs::read(&path).map_err(disk("reading"))?;
@@ -179,6 +203,11 @@ mod tests {
             assert!(matches!(error, NoStorage::NoName(_)), "{garbage:?}: {error}");
             assert_eq!(fs::read(&file).unwrap(), garbage);
         }
+        fs::remove_file(&file).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let error = find(&storage).unwrap_err();
+        assert!(matches!(error, NoStorage::NoName(_)), "nobody writes to it: {error}");
         let missing = root.path().join("missing");
         let error = find(&self::storage(&missing)).unwrap_err();
         assert!(error.to_string().contains("missing on this host"), "{error}");

@@ -401,7 +401,7 @@ impl Core {
     pub(crate) fn hide_tier(&mut self, now: Time, number: SegmentNo) {
         let file_system = self.tiers.get(number).and_then(|tier| tier.file_system);
         let is_read = file_system.is_some_and(|file_system| self.tiers.is_announced(file_system));
-        self.set_tier_mounted(number, if is_read { Mounted::Left } else { Mounted::Hidden(now) });
+        self.set_tier_mounted(number, if is_read { Mounted::Left(now) } else { Mounted::Hidden(now) });
     }
 
     pub(crate) fn set_tier_mounted(&mut self, number: SegmentNo, mounted: Mounted) {

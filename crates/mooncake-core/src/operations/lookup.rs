@@ -11,6 +11,7 @@ use crate::state::object::{Object, Place, TierPlace};
 use crate::state::objects::{AHEAD, Asked, ObjectSlot};
 use crate::state::segment::Segments;
 use crate::state::session::Session;
+use crate::state::tier::Tier;
 use mooncake_ids::{Rid, SessionId};
 
 /// A lookup's answer, borrowed from the core.
@@ -100,17 +101,20 @@ impl Core {
     pub(crate) fn is_visible(&self, slot: ObjectSlot, sight: Sight) -> bool {
         let places = &self.objects.object(slot).places;
         let is_in_memory = places.memory().iter().any(|place| self.segments.is_live(place.segment));
-        is_in_memory || sight == Sight::Tiers && self.is_on_live_tier(slot)
+        let is_on_tier = || places.tier().is_some_and(|place| self.segments.is_live(place.tier));
+        is_in_memory || sight == Sight::Tiers && is_on_tier()
     }
 
-    /// Whether it can leave memory without loss.
+    /// Whether it can leave memory without loss. What lies on a tier that no session has is read as long as its folder
+    /// is there, for which nobody answers.
     #[inline]
     pub(crate) fn is_on_live_tier(&self, slot: ObjectSlot) -> bool {
-        self.objects.object(slot).places.tier().is_some_and(|place| self.segments.is_live(place.tier))
+        let place = self.objects.object(slot).places.tier();
+        place.is_some_and(|place| self.tiers.get(place.tier).is_some_and(Tier::is_live))
     }
 
-    /// Looks at each of many keys, and at the object that has it. A few dozen are looked up in the index together, before
-    /// the first of them is looked at: the processor waits for their places at the same time.
+    /// Looks at each of many keys, and at the object that has it. A few dozen are looked up in the index together,
+    /// before the first of them is looked at: the processor waits for their places at the same time.
     #[inline]
     fn for_each_key<'k>(
         &mut self,

@@ -14,8 +14,9 @@ use mooncake_ids::{Rid, SegmentUuid, SessionId};
 const RECHECKS_MAX: usize = 4_096;
 
 impl Core {
-    /// A reader found a replica that is not what it should be; its owner is asked.
-    pub fn bad_replica(&mut self, _now: Time, session: SessionId, key: &[u8], rid: Rid, fx: &mut Effects) {
+    /// A reader found a replica that is not what it should be; its owner is asked. Of a tier that no session has,
+    /// whoever has its file system says what is there.
+    pub fn bad_replica(&mut self, now: Time, session: SessionId, key: &[u8], rid: Rid, fx: &mut Effects) {
         self.counts.replicas_reported += 1;
         let slot = self.objects.find(self.objects.hash(key), key);
         let object = slot.map(|slot| self.objects.object(slot));
@@ -29,6 +30,15 @@ impl Core {
         };
         let full = self.rechecks.len() >= RECHECKS_MAX;
         if self.sessions.get(session).is_none() || full || self.rechecks.contains_key(&rid) {
+            return;
+        }
+        let tier = self.tiers.get(replica.extent.segment);
+        if let Some(tier) = tier.filter(|tier| matches!(tier.mounted, Mounted::Left(_))) {
+            if tier.file_system.is_some_and(|file_system| self.tiers.has_announced(file_system, session)) {
+                self.counts.replicas_bad += 1;
+                self.log(now, Record::ReplicaDropped { key: key.into(), rid }, fx);
+                self.serve_waiting(now, fx);
+            }
             return;
         }
         let recheck = Recheck { key: key.into(), replica, crc32c: object.crc32c };
@@ -52,7 +62,7 @@ impl Core {
             return Some((segment.session, Push::Recheck { uuid, replica: *replica, crc32c: *crc32c }));
         }
         // Nobody looks after one that is left.
-        let tier = self.tiers.get(number).filter(|tier| !matches!(tier.mounted, Mounted::Left))?;
+        let tier = self.tiers.get(number).filter(|tier| !matches!(tier.mounted, Mounted::Left(_)))?;
         Some((tier.session, Push::TierRecheck { tier: tier.spec.uuid, replica: *replica, key: key.clone() }))
     }
 

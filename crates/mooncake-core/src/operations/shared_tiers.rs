@@ -5,12 +5,16 @@ use crate::core::Core;
 use crate::effect::{Effects, Push};
 use crate::ids::{SegmentNo, Time};
 use crate::request::Refused;
-use crate::state::tier::Mounted;
+use crate::state::tier::{Mounted, Tier};
 use crate::work::Work;
 use mooncake_ids::{FileSystemUuid, SessionId};
 
 /// A session that was asked to adopt a tier has so long, until another one may be.
 const ADOPTION_MS: u64 = 10_000;
+
+/// A session that is away may come back, and its process write meanwhile: where a file system has no locks, as some
+/// that hosts share, another one takes its tier only when it has not been heard of for so long.
+const AWAY_BEFORE_ADOPTION_MS: u64 = 30_000;
 
 /// Most tiers of others that a session has beside its own.
 const ADOPTED_MAX: usize = 16;
@@ -30,8 +34,10 @@ impl Core {
             return Err(Refused::TiersNotAllowed);
         }
         self.tiers.announce(file_system, session);
-        for number in self.tiers.hidden_on(file_system) {
-            self.set_tier_mounted(number, Mounted::Left);
+        let is_read = |number| self.tiers.get(number).is_some_and(Tier::is_read);
+        let hidden: Vec<_> = self.tiers.left_on(file_system).into_iter().filter(|(it, _)| !is_read(*it)).collect();
+        for (number, since) in hidden {
+            self.set_tier_mounted(number, Mounted::Left(since));
             self.news.room = true;
         }
         self.serve_waiting(now, fx);
@@ -39,10 +45,10 @@ impl Core {
     }
 
     /// A session is away, or over: it reads no file system.
-    pub(crate) fn announces_no_more(&mut self, now: Time, session: SessionId) {
+    pub(crate) fn announces_no_more(&mut self, session: SessionId) {
         for file_system in self.tiers.announces_no_more(session) {
-            for number in self.tiers.left_on(file_system) {
-                self.set_tier_mounted(number, Mounted::Hidden(now));
+            for (number, since) in self.tiers.left_on(file_system) {
+                self.set_tier_mounted(number, Mounted::Hidden(since));
             }
         }
     }
@@ -63,26 +69,37 @@ impl Core {
             self.tiers.writers_told(file_system, count);
             work.did(count);
         }
-        let is_due = |asked_at: Option<Time>| asked_at.is_none_or(|at| at.plus_ms(ADOPTION_MS) <= now);
-        let left: Vec<(SegmentNo, FileSystemUuid)> = self
-            .tiers
-            .iter()
-            .filter(|(_, tier)| matches!(tier.mounted, Mounted::Left) && is_due(tier.asked_at))
-            .filter_map(|(number, tier)| Some((number, tier.file_system?)))
-            .collect();
+        let is_due = |asked: Option<(Time, SegmentNo)>| asked.is_none_or(|(at, _)| at.plus_ms(ADOPTION_MS) <= now);
+        let is_free = |tier: &Tier, since: Time| {
+            let is_over = self.sessions.get(tier.session).is_none();
+            is_over || since.plus_ms(AWAY_BEFORE_ADOPTION_MS) <= now
+        };
+        let is_left =
+            |tier: &Tier| matches!(tier.mounted, Mounted::Left(since) if is_free(tier, since)) && is_due(tier.asked);
+        let left = self.tiers.iter().filter(|(_, tier)| is_left(tier));
+        let left: Vec<(SegmentNo, FileSystemUuid)> =
+            left.filter_map(|(number, tier)| Some((number, tier.file_system?))).collect();
         for (number, file_system) in left {
-            let mut writers = self.tiers.writers(file_system).into_iter();
-            let adopter = writers.find(|writer| {
-                let session = self.tiers.get(*writer).expect("it is written").session;
-                self.tiers.adopted_by(session) < ADOPTED_MAX
-            });
-            let Some(adopter) = adopter.and_then(|writer| self.tiers.get(writer)) else { continue };
+            let Some(adopter) = self.adopter(number, file_system) else { continue };
+            self.tiers.get_mut(number).expect("it is there").asked = Some((now, adopter));
+            let left = self.tiers.get(number).map(|tier| tier.spec.uuid);
+            let adopter = self.tiers.get(adopter).expect("it is written");
             let (owner, tier, writers) = (adopter.session, adopter.spec.uuid, self.tiers.writers(file_system).len());
-            let tier_left = self.tiers.get_mut(number).expect("it is there");
-            tier_left.asked_at = Some(now);
-            let left = Some(tier_left.spec.uuid);
             self.push(owner, Push::TierShared { tier, writers, left }, fx);
             work.did(1);
         }
+    }
+
+    /// The writer that is asked next to adopt a tier: in turn, as one of them may not be able to.
+    fn adopter(&self, number: SegmentNo, file_system: FileSystemUuid) -> Option<SegmentNo> {
+        let mut writers = self.tiers.writers(file_system);
+        let asked = self.tiers.get(number)?.asked;
+        let last = asked.and_then(|(_, asked)| writers.iter().position(|writer| *writer == asked));
+        writers.rotate_left(last.map_or(0, |last| last + 1));
+        let has_room = |writer: &SegmentNo| {
+            let session = self.tiers.get(*writer).expect("it is written").session;
+            self.tiers.adopted_by(session) < ADOPTED_MAX
+        };
+        writers.into_iter().find(has_room)
     }
 }

@@ -217,7 +217,7 @@ impl Core {
 
     /// A session is away, or ends.
     pub(crate) fn hide_tiers_of(&mut self, now: Time, session: SessionId) {
-        self.announces_no_more(now, session);
+        self.announces_no_more(session);
         if !self.tiers.is_empty() {
             self.tiers.mounted_by(session).into_iter().for_each(|number| self.hide_tier(now, number));
         }
@@ -257,7 +257,7 @@ impl Core {
         self.log(now, Record::ReplicaDropped { key, rid: place.rid }, fx);
     }
 
-    /// Tells owners of files that no object needs, and gives up tiers that were Hidden for too long.
+    /// Tells owners of files that no object needs, and gives up tiers that no session has had for too long.
     pub(crate) fn retire(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         let epoch = self.epoch.number;
         let numbers: Vec<SegmentNo> = self.tiers.iter().map(|(number, _)| number).collect();
@@ -276,7 +276,7 @@ impl Core {
             }
         }
         let retention_us = self.config.tier_retention_ms.saturating_mul(1_000);
-        let old = now.0.checked_sub(retention_us).and_then(|time| self.tiers.hidden_since(Time(time)));
+        let old = now.0.checked_sub(retention_us).and_then(|time| self.tiers.without_session(Time(time)));
         if let Some(uuid) = old.and_then(|number| Some(self.tiers.get(number)?.spec.uuid)) {
             self.forget_tier(now, uuid, fx);
         }
@@ -307,7 +307,7 @@ fn view<'a>(number: SegmentNo, tier: &'a Tier, config: &'a Config) -> TierView<'
         spec: &tier.spec,
         session: tier.session,
         state: match tier.mounted {
-            Mounted::Live | Mounted::Left => TierState::Live,
+            Mounted::Live | Mounted::Left(_) => TierState::Live,
             Mounted::Checking { .. } => TierState::Checking,
             Mounted::Hidden(_) => TierState::Hidden,
         },

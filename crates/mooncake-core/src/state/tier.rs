@@ -49,8 +49,8 @@ pub(crate) struct Tier {
     pub mounted: Mounted,
     /// On which it lies, where sessions share one.
     pub file_system: Option<FileSystemUuid>,
-    /// A session was asked to adopt it.
-    pub asked_at: Option<Time>,
+    /// When a session was asked last to adopt it, and the tier that this session writes.
+    pub asked: Option<(Time, SegmentNo)>,
     /// Its session has it beside its own: it is read, and not written.
     pub is_adopted: bool,
     /// Number above those of all files that the log has heard of.
@@ -92,8 +92,8 @@ pub(crate) struct Tier {
 pub(crate) enum Mounted {
     /// Since then it is not.
     Hidden(Time),
-    /// It is not, and sessions that announce its file system read its files.
-    Left,
+    /// Since then it is not, and sessions that announce its file system read its files.
+    Left(Time),
     /// Objects before slot `next` have been looked at.
     Checking {
         proof: Box<TierProof>,
@@ -190,12 +190,20 @@ impl Tier {
 
     /// Whether what it has can be read.
     pub fn is_read(&self) -> bool {
-        matches!(self.mounted, Mounted::Live | Mounted::Left)
+        matches!(self.mounted, Mounted::Live | Mounted::Left(_))
     }
 
     /// Whether its session has it.
     pub fn is_mounted(&self) -> bool {
-        !matches!(self.mounted, Mounted::Hidden(_) | Mounted::Left)
+        self.without_session_since().is_none()
+    }
+
+    /// Since when no session has it.
+    pub fn without_session_since(&self) -> Option<Time> {
+        match self.mounted {
+            Mounted::Hidden(since) | Mounted::Left(since) => Some(since),
+            Mounted::Checking { .. } | Mounted::Live => None,
+        }
     }
 
     pub fn files(&self) -> &BTreeMap<u64, FileCounts> {
@@ -333,12 +341,14 @@ impl Tiers {
         self.announced.contains_key(&file_system)
     }
 
-    pub fn hidden_on(&self, file_system: FileSystemUuid) -> Vec<SegmentNo> {
-        self.on(file_system, |tier| matches!(tier.mounted, Mounted::Hidden(_)))
+    pub fn has_announced(&self, file_system: FileSystemUuid, session: SessionId) -> bool {
+        self.announced.get(&file_system).is_some_and(|sessions| sessions.contains(&session))
     }
 
-    pub fn left_on(&self, file_system: FileSystemUuid) -> Vec<SegmentNo> {
-        self.on(file_system, |tier| matches!(tier.mounted, Mounted::Left))
+    /// Those that no session has mounted, and since when.
+    pub fn left_on(&self, file_system: FileSystemUuid) -> Vec<(SegmentNo, Time)> {
+        let on = self.iter().filter(|(_, tier)| tier.file_system == Some(file_system));
+        on.filter_map(|(number, tier)| Some((number, tier.without_session_since()?))).collect()
     }
 
     /// Those that are written there, by their sessions.
@@ -391,7 +401,7 @@ impl Tiers {
             host,
             mounted: Mounted::Hidden(now),
             file_system,
-            asked_at: None,
+            asked: None,
             is_adopted: false,
             head,
             files: BTreeMap::new(),
@@ -434,7 +444,7 @@ impl Tiers {
     pub fn set_mounted(&mut self, number: SegmentNo, mounted: Mounted) -> Vec<ObjectSlot> {
         let Some(tier) = self.table.get_mut(&number) else { return Vec::new() };
         tier.mounted = mounted;
-        tier.asked_at = None;
+        tier.asked = None;
         // Whoever writes there is told anew.
         tier.file_system.map(|file_system| self.writers_told.remove(&file_system));
         let (session, host) = (tier.session, tier.host);
@@ -566,16 +576,16 @@ impl Tiers {
         checking.next().map(|(number, _)| number)
     }
 
-    /// Those that have been Hidden since a time or longer.
-    pub fn hidden_since(&self, time: Time) -> Option<SegmentNo> {
-        let is_old = |tier: &Tier| matches!(tier.mounted, Mounted::Hidden(since) if since <= time);
+    /// One that no session has had since a time or longer.
+    pub fn without_session(&self, time: Time) -> Option<SegmentNo> {
+        let is_old = |tier: &Tier| tier.without_session_since().is_some_and(|since| since <= time);
         self.iter().find(|(_, tier)| is_old(tier)).map(|(number, _)| number)
     }
 
-    /// The time that they are Hidden begins anew.
-    pub fn restart_hidden(&mut self, now: Time) {
+    /// The time that no session has them begins anew.
+    pub fn restart_without_session(&mut self, now: Time) {
         for tier in self.table.values_mut() {
-            if let Mounted::Hidden(since) = &mut tier.mounted {
+            if let Mounted::Hidden(since) | Mounted::Left(since) = &mut tier.mounted {
                 *since = now;
             }
         }
@@ -616,7 +626,7 @@ impl Tiers {
             );
             let is_announced = tier.file_system.is_some_and(|file_system| self.is_announced(file_system));
             ensure!(
-                tier.is_mounted() || matches!(tier.mounted, Mounted::Left) == is_announced,
+                tier.is_mounted() || matches!(tier.mounted, Mounted::Left(_)) == is_announced,
                 "{number:?} is {:?}, and its file system is announced: {is_announced}",
                 tier.mounted
             );

@@ -27,11 +27,23 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What the master has been told of the memory that outlives this process.
 #[derive(Default)]
 pub(super) struct Keeping {
-    /// Session, by number and secret, and whether it is kept; none before anything was said.
-    said: Mutex<Option<(u64, u64, bool)>>,
+    /// None before anything was said.
+    said: Mutex<Option<Said>>,
+    /// Held by the one who talks to the holder, which may be slow to answer.
+    looking: Mutex<()>,
     changed: Condvar,
-    /// Of the session that the claim began, which is kept as the one before was.
     over: AtomicBool,
+}
+
+/// What a master was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Said {
+    /// Number and secret.
+    session: (u64, u64),
+    /// That the session is to be kept.
+    is_wish: bool,
+    /// It is: one of before kept sessions keeps none.
+    is_kept: bool,
 }
 
 /// Memory that the master has given to this process: what it took over, less what is Gone.
@@ -124,8 +136,17 @@ impl SegmentOwner {
 
     /// The session is kept as the one was whose memory it has claimed.
     pub fn noted_as_kept(&self) {
+        *self.keeping.said.lock() = Some(self.news(true));
+    }
+
+    fn news(&self, is_kept: bool) -> Said {
         let session = self.control.session();
-        *self.keeping.said.lock() = Some((session.id, session.secret, true));
+        Said { session: (session.id, session.secret), is_wish: is_kept, is_kept }
+    }
+
+    /// Whether the memory is held, and the master waits for the next process.
+    pub fn is_kept(&self) -> bool {
+        *self.keeping.said.lock() == Some(self.news(true))
     }
 
     // ------------------------------------------------------ its own thread
@@ -133,43 +154,48 @@ impl SegmentOwner {
     /// Has the holder hold what there is, and the master wait for the next process, as far as that is not so already.
     pub fn look_after_kept(&self) {
         let Some(kept) = &self.kept else { return };
-        if self.control.is_stopped() || self.state.lock().is_closing() {
+        let _looking = self.keeping.looking.lock();
+        let is_over = self.keeping.over.load(Ordering::Acquire);
+        if is_over || self.control.is_stopped() || self.state.lock().is_closing() {
             return;
         }
-        let mut said = self.keeping.said.lock();
         let memories: Vec<Arc<SegmentMemory>> =
             self.state.lock().memories().map(|lent| lent.memory.clone()).filter(|it| it.is_sealed()).collect();
         // What is not held any more is offered again behind the word that it is not.
         let is_held = kept.is_held(&memories);
-        if !is_held && said.is_some_and(|(.., is_kept)| is_kept) {
-            self.say(kept, &mut said, false);
+        if !is_held && self.said_to_be_kept() {
+            self.say(kept, false);
         }
         let is_held = is_held || !memories.is_empty() && kept.hand_over(&memories);
         if is_held {
-            self.say(kept, &mut said, true);
+            self.say(kept, true);
         }
         if let Some(metrics) = &self.control.metrics {
-            let is_kept = said.is_some_and(|(.., is_kept)| is_kept);
+            let is_kept = self.said_to_be_kept();
             metrics.keeps(Kept { is_kept, tenure: kept.tenure(), awaiting: self.server.awaiting_elders() });
         }
     }
 
-    fn say(&self, kept: &KeptMemory, said: &mut Option<(u64, u64, bool)>, is_kept: bool) {
-        let session = self.control.session();
-        let news = (session.id, session.secret, is_kept);
-        if *said == Some(news) {
+    fn said_to_be_kept(&self) -> bool {
+        self.keeping.said.lock().is_some_and(|said| said.is_kept)
+    }
+
+    fn say(&self, kept: &KeptMemory, is_kept: bool) {
+        let news = self.news(is_kept);
+        let is_said = |said: Said| (said.session, said.is_wish) == (news.session, news.is_wish);
+        if self.keeping.said.lock().is_some_and(is_said) {
             return;
         }
         let keep = kept.keep(is_kept.then(|| kept.time()));
         let answer = self.control.finish("the wish to be kept", request::Body::Keep(keep), self.control.lookup_timeout);
         match answer {
             Ok(_) => {
-                tracing::info!(session = session.id, is_kept, seconds = kept.time().as_secs(), "memory is kept");
-                *said = Some(news);
+                tracing::info!(session = news.session.0, is_kept, seconds = kept.time().as_secs(), "memory is kept");
+                *self.keeping.said.lock() = Some(news);
             }
             Err(error) if matches!(error.cause(), Cause::MasterTooOld { .. }) => {
                 tracing::warn!(%error, "the memory of this process ends with it");
-                *said = Some(news);
+                *self.keeping.said.lock() = Some(Said { is_kept: false, ..news });
             }
             Err(error) => tracing::warn!(%error, "the master does not know yet whether this process's memory is kept"),
         }
@@ -189,10 +215,11 @@ impl SegmentOwner {
         }
     }
 
-    /// The thread that looks after it ends.
+    /// The thread that looks after it ends; nothing is said of it any more.
     pub fn stop_keeping(&self) {
         self.keeping.over.store(true, Ordering::Release);
-        // It has looked before this, or waits.
+        // Whoever looks has looked before this. Who waits has seen that it is over, or is woken up.
+        drop(self.keeping.looking.lock());
         drop(self.keeping.said.lock());
         self.keeping.changed.notify_all();
     }
