@@ -97,7 +97,7 @@ mod tests {
         let record = |number| (Rid(number), Address(number));
         held.hold(now, good, record(1), 1).unwrap();
         held.hold(now, bad, record(2), 1).unwrap();
-        [good, bad].map(|file| held.begins(file));
+        [good, bad].into_iter().for_each(|file| held.begins(file));
         // Its bytes are in the page cache while the sync fails.
         held.hold(now, bad, record(3), 1).unwrap();
         let failed = held.ended(bad, Err(ErrorKind::StorageFull));
