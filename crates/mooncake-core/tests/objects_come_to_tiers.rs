@@ -869,7 +869,8 @@ fn left_on_a_shared_file_system(config: Config) -> Left {
         mount_shared(&mut pool, session, number, &[]).unwrap();
     }
     pool.core.announce(pool.now, reader, FILE_SYSTEM, &mut pool.fx).unwrap();
-    [(one, 1), (two, 2)].map(|(session, number)| pool.mount(session, number, 64 * KIB));
+    pool.mount(one, 1, 64 * KIB);
+    pool.mount(two, 2, 64 * KIB);
     pool.put_with(one, "k", 4 * KIB, &PutConfig { replica_num: 2, ..plain() });
     pool.pass(20);
     let orders = [(one, 1), (two, 2)].map(|(session, number)| pool.orders_of(session, number));

@@ -116,7 +116,12 @@ impl KeeperConnection {
     pub fn open(path: &Path) -> io::Result<KeeperConnection> {
         let until = Instant::now() + BUSY_WAIT;
         loop {
-            match reach(path)? {
+            let reached = match reach(path) {
+                // As many as may wait for it do.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+                reached => reached?,
+            };
+            match reached {
                 Some((socket, held)) => {
                     let state = Mutex::new(State { socket: Some(socket), held });
                     return Ok(KeeperConnection { path: path.to_owned(), state });

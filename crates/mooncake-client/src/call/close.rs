@@ -1,5 +1,6 @@
 //! The end of a store.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
@@ -8,6 +9,7 @@ use mooncake_wire::message::{CloseSession, request};
 
 use crate::error::ErrorKind;
 use crate::inner::Inner;
+use crate::segments::owner::SegmentOwner;
 
 impl Inner {
     /// See [`crate::Store::close`].
@@ -58,8 +60,13 @@ impl Inner {
     pub(crate) fn leave(&self) {
         let control = &self.shared.control;
         // Nobody would come to memory that is not held, or for which the master does not wait.
-        let is_kept = self.shared.owner.get().is_some_and(|owner| owner.is_kept());
-        if forked() || !is_kept {
+        let is_kept = |owner: &Arc<SegmentOwner>| {
+            // As it is by now, and not a second ago.
+            owner.look_after_kept();
+            owner.is_kept()
+        };
+        let kept = control.kept.get().and_then(|_| self.shared.owner.get());
+        if forked() || self.closed.load(Ordering::Acquire) || !kept.is_some_and(is_kept) {
             return self.close();
         }
         if self.closed.swap(true, Ordering::AcqRel) {

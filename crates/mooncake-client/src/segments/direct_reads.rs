@@ -67,7 +67,7 @@ pub(crate) struct SharedFolder {
     pub file_system: FileSystemUuid,
     /// The folder of all their folders.
     pub path: PathBuf,
-    /// A file that is there as long as the file system is.
+    /// A file that says which file system is here.
     pub name_file: PathBuf,
     /// A file system of a network may never answer: no caller opens a file on its own thread.
     pub opening: BlockingPool,
@@ -284,6 +284,13 @@ struct LentFiles {
     lent: Arc<Mutex<Lent>>,
 }
 
+impl SharedFolder {
+    /// Whether the file system is the one that was found there, and not what lies below its mount point, say.
+    fn is_here(&self) -> bool {
+        std::fs::read_to_string(&self.name_file).is_ok_and(|name| name.trim_end() == self.file_system.to_string())
+    }
+}
+
 /// The folder of a tier on a file system that stores share.
 #[derive(Debug, Clone)]
 struct TierFolder {
@@ -294,10 +301,10 @@ struct TierFolder {
 impl TierFolder {
     /// Where the whole file system is missing, nothing is known of its files.
     fn open(&self, number: FileNumber) -> io::Result<Arc<File>> {
-        let (path, name_file) = (self.path.clone(), self.shared.name_file.clone());
+        let (path, shared) = (self.path.clone(), self.shared.clone());
         let open = move || match Folder::to_look_at(&path).and_then(|folder| folder.open_file(number)) {
-            Err(error) if error.kind() == ErrorKind::NotFound && !name_file.is_file() => {
-                Err(io::Error::other(format!("{} is not there: is it mounted?", name_file.display())))
+            Err(error) if error.kind() == ErrorKind::NotFound && !shared.is_here() => {
+                Err(io::Error::other(format!("{} is not what it was: is it mounted?", shared.name_file.display())))
             }
             opened => opened,
         };
@@ -328,13 +335,20 @@ impl Files for LentFiles {
     type Queue = FolderQueue;
 
     fn open_file(&self, number: FileNumber) -> io::Result<Arc<File>> {
+        // Of a mount or an owner that does not answer, one file is waited for, and not each that a batch needs.
         if let Some(folder) = &self.folder {
-            return folder.open(number);
+            if self.are_refused() {
+                return Err(io::Error::other("a file there could not be opened a moment ago"));
+            }
+            let opened = folder.open(number);
+            if opened.as_ref().is_err_and(|error| error.kind() != ErrorKind::NotFound) {
+                self.refuse();
+            }
+            return opened;
         }
         if let Some(file) = self.lent.lock().open.get(&number).and_then(Weak::upgrade) {
             return Ok(file);
         }
-        // Of an owner that does not answer, one file is waited for, and not each that a batch needs.
         if self.are_refused() {
             return Err(io::Error::other("its owner gave no file a moment ago"));
         }

@@ -451,6 +451,7 @@ impl Driver<'_> {
     /// The log knows nothing of one that was adopted, or lies beside, or nothing more.
     fn let_go_of(&mut self, uuid: TierUuid) {
         if let Some(path) = self.give_back(uuid).or_else(|| self.lies_beside(uuid)) {
+            self.useless.retain(|path| path.is_dir());
             self.useless.push(path);
             self.looked_at = None;
         }

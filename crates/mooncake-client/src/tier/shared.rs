@@ -32,8 +32,8 @@ const NAME_PAUSE: Duration = Duration::from_millis(20);
 /// A file system that does not answer for so long is taken for none.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 
-/// Threads that open files there, or have not come back from it.
-const OPENING_MAX: usize = 8;
+/// Threads that open files there, or have not come back from it; whoever finds none free waits for one.
+const OPENING_MAX: usize = 32;
 
 /// Between two tries to tell the master.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ pub(crate) fn folder(file_system: FileSystemUuid, path: &Path) -> SharedFolder {
 }
 
 fn opening() -> BlockingPool {
-    BlockingPool::refusing(OPENING_MAX, "shared-files")
+    BlockingPool::new(OPENING_MAX, "shared-files")
 }
 
 fn look(storage: &SharedStorage) -> Result<TierOptions, NoStorage> {

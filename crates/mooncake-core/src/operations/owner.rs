@@ -28,17 +28,19 @@ impl Core {
             self.counts.stale_messages += 1;
             return;
         };
-        let full = self.rechecks.len() >= RECHECKS_MAX;
-        if self.sessions.get(session).is_none() || full || self.rechecks.contains_key(&rid) {
-            return;
-        }
         let tier = self.tiers.get(replica.extent.segment);
         if let Some(tier) = tier.filter(|tier| matches!(tier.mounted, Mounted::Left(_))) {
             if tier.file_system.is_some_and(|file_system| self.tiers.has_announced(file_system, session)) {
+                // Nobody answers what its writer was asked.
+                self.rechecks.remove(&rid);
                 self.counts.replicas_bad += 1;
                 self.log(now, Record::ReplicaDropped { key: key.into(), rid }, fx);
                 self.serve_waiting(now, fx);
             }
+            return;
+        }
+        let full = self.rechecks.len() >= RECHECKS_MAX;
+        if self.sessions.get(session).is_none() || full || self.rechecks.contains_key(&rid) {
             return;
         }
         let recheck = Recheck { key: key.into(), replica, crc32c: object.crc32c };

@@ -204,8 +204,11 @@ impl SegmentOwner {
     /// Looks after it until the store is closed.
     pub(super) fn keep_memory(&self) {
         let mut next = Instant::now() + LOOK_INTERVAL;
-        while !self.keeping.over.load(Ordering::Acquire) && !self.control.is_stopped() {
+        loop {
             let mut said = self.keeping.said.lock();
+            if self.keeping.over.load(Ordering::Acquire) || self.control.is_stopped() {
+                return;
+            }
             self.keeping.changed.wait_until(&mut said, next);
             drop(said);
             if Instant::now() >= next {
