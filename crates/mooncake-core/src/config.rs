@@ -41,7 +41,7 @@ pub struct Config {
     pub offload: Offload,
     /// What comes back from tiers to memory.
     pub promotion: Promotion,
-    /// Time that a tier is Hidden after which it is Gone.
+    /// Time that no session has a tier after which it is Gone.
     pub tier_retention_ms: u64,
     /// How often what is written to a tier may fill it in a day; 0 for any.
     pub tier_fills_per_day: f64,

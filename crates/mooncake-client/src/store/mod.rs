@@ -124,7 +124,7 @@ impl Store {
         let anchor = anchor::start(shared.clone(), identity, opened)?;
         let inner = Inner::new(shared.clone(), options, anchor, port);
         if let Err(error) = inner.lend(lends) {
-            // What was taken over is left to the next try, or process: it finds all of it where this one did.
+            // What was taken over is left to the next process: it finds all of it where this one did.
             if !lends {
                 inner.close();
             }
