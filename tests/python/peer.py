@@ -27,19 +27,22 @@ class Pending:
 
     def __init__(self, peer: Peer):
         self._peer, self._box = peer, queue.SimpleQueue()
+        self._answer: tuple | None = None
 
     def result(self, timeout: float = 30.0):
+        """The same however often it is asked for."""
         try:
-            ok, value = self._box.get(timeout=timeout)
+            self._answer = self._answer or self._box.get(timeout=timeout)
         except queue.Empty:
             raise TimeoutError(f"{self._peer.name}: no answer within {timeout} s") from None
+        ok, value = self._answer
         if not ok:
             raise value
         return value
 
     @property
     def done(self) -> bool:
-        return not self._box.empty()
+        return self._answer is not None or not self._box.empty()
 
 
 class Peer:
