@@ -74,6 +74,7 @@ class Chaos:
         self.disk_until: float | None = None
         self.neighbour_until: float | None = None
         self.said: list[str] = []
+        self.acts = 0
         self.longest = {"put": 0.0, "read": 0.0}
         # In what state the tiers were, looked at every few seconds.
         self.looked_at, self.looks = 0.0, Counter()
@@ -126,6 +127,10 @@ class Chaos:
             [self.stop_a_process, self.spoil_the_disk, self.flip_bits, self.fill_the_disk, self.remove_all],
             [60, 22, 10, 7, 1],
         )[0]
+        # In a short storm the dice alone may leave the disk alone.
+        self.acts += 1
+        if self.acts % 3 == 0 and self.disk_until is None:
+            act = self.spoil_the_disk
         act()
 
     def end_what_is_over(self) -> None:
