@@ -241,6 +241,34 @@ def test_tiers_of_two_stores_below_one_path_stay_within_their_common_limit(with_
     assert sum(one["records"] for one in listed(pool)) >= there // 2
 
 
+def on_disk(store, keys) -> list[str]:
+    described = store.batch_get_replica_desc(keys)
+    return [key for key in keys if any(one.is_local_disk_replica() for one in described.get(key, []))]
+
+
+def test_a_tier_with_as_many_objects_as_it_may_have_gives_the_oldest_up_and_goes_on(with_folders):
+    most = 200
+    pool, _ = with_folders(MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT=str(most), MOONCAKE_OFFLOAD_USE_URING="false")
+    store = pool.store()
+    size = 256 << 10
+
+    def put_some(name: str) -> list[str]:
+        keys = [f"{name}{number}" for number in range(160)]
+        for start in range(0, len(keys), 20):
+            put_all(store, keys[start : start + 20], size)
+        return keys
+
+    rounds = [put_some(f"r{number}-") for number in range(4)]
+    wait_for("the oldest to be given up", lambda: listed(pool)[0]["records"] < most)
+    # What memory has, and the tier had no room for, is written as it gets cold.
+    rounds.append(put_some("last-"))
+    wait_for("new ones to be written", lambda: len(on_disk(store, rounds[-1])) > len(rounds[-1]) // 2)
+    assert listed(pool)[0]["records"] <= most + 32, "and those that were under way"
+    assert on_disk(store, rounds[0][:40]) == []
+    assert None not in versions(store, [key for keys in rounds for key in keys])
+    assert "MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT" in pool.nodes[0].output()
+
+
 def test_a_folder_that_no_log_knows_goes_after_an_hour_where_its_room_is_needed(with_folders):
     limit = 320 * MIB
     pool, folder = with_folders(MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES=str(limit))

@@ -114,7 +114,7 @@ impl Inner {
                  without");
         };
         let options = match shared::find(storage) {
-            Ok(options) => options,
+            Ok(options) => TierOptions { engine: self.settings.tier_engine, ..options },
             Err(error) => return works_without(&error),
         };
         let Some(SharedTier { file_system, .. }) = options.shared else { return };

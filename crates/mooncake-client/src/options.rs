@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use mooncake_ids::FileSystemUuid;
 use mooncake_settings::environment::{is_on, parsed, switch, variable};
+use mooncake_tier::medium::folder::Engine;
+use mooncake_tier::slots::SLOT_BYTES;
 
 use crate::error::{Cause, StoreError};
 use crate::kept::holder::KeepOptions;
@@ -59,6 +61,11 @@ pub struct StoreOptions {
     pub cluster_id: Option<String>,
     /// Folders behind the memory.
     pub tiers: Vec<TierOptions>,
+    /// What reads and writes tiers; none for io_uring where that can be had, and threads elsewhere. `MC_TIER_ENGINE`,
+    /// `MOONCAKE_OFFLOAD_USE_URING`.
+    pub tier_engine: Option<Engine>,
+    /// Buffers for reads of tiers past their owners. `MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES`, a quarter of it.
+    pub tier_slots: usize,
     /// The segment that it begins with outlives this process.
     pub keep: Option<KeepOptions>,
     /// Ends calls that wait.
@@ -74,6 +81,10 @@ pub struct TierOptions {
     pub bytes: Option<u64>,
     /// Most bytes that the files of all tiers below the path have, whoever owns them; none: no such limit.
     pub bytes_below_path: Option<u64>,
+    /// Most objects of it; none: as many as the master lets any tier have.
+    pub records_max: Option<u64>,
+    /// What reads and writes it; none for io_uring where that can be had, and threads elsewhere.
+    pub engine: Option<Engine>,
     /// Bytes of one file; none: a 64th of all, 16 to 256 MiB.
     pub file_bytes: Option<u64>,
     /// Folders of other clusters are left as they are.
@@ -125,6 +136,8 @@ impl TierOptions {
             path: path.into(),
             bytes: None,
             bytes_below_path: None,
+            records_max: None,
+            engine: None,
             file_bytes: None,
             cluster_id: String::new(),
             close_limit: CLOSE_LIMIT,
@@ -139,6 +152,23 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time for which a folder is left to a process that may begin again, unless something else is said.
 const ADOPT_AFTER: Duration = Duration::from_secs(60);
+
+/// Buffers for reads of tiers, unless something else is said.
+const TIER_SLOTS: usize = 64;
+
+/// A batch has so many in use at a time, and more of them than any disk needs are of no use.
+const TIER_SLOTS_MIN: usize = 8;
+const TIER_SLOTS_MAX: usize = 4_096;
+
+/// What reads and writes tiers, if anything says so.
+fn tier_engine(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Engine>, StoreError> {
+    let is_ring = match parsed::<String>("MC_TIER_ENGINE", var)? {
+        Some(name) => Some(name.eq_ignore_ascii_case("ring")),
+        // Where it is wanted and cannot be had, as in most containers, threads do.
+        None => switch("MOONCAKE_OFFLOAD_USE_URING", var)?.filter(|wanted| !wanted),
+    };
+    Ok(is_ring.map(|is_ring| if is_ring { Engine::Ring } else { Engine::Threads }))
+}
 
 /// Where a tier lies of which nothing says where.
 const TIER_PATH: &str = "/data/file_storage";
@@ -166,6 +196,8 @@ impl StoreOptions {
             metric_bandwidth: false,
             cluster_id: None,
             tiers: Vec::new(),
+            tier_engine: None,
+            tier_slots: TIER_SLOTS,
             keep: None,
             interrupted: None,
         }
@@ -178,8 +210,8 @@ impl StoreOptions {
 
     /// With tiers: one below that path, or, if it is empty, one below each of those of
     /// `MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS`, or below that of `MOONCAKE_OFFLOAD_FILE_STORAGE_PATH`; of
-    /// `MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES` at most, all together, and with those of other processes below one
-    /// path of `MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES`.
+    /// `MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES` or `MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE` at most, all together, and
+    /// with those of other processes below one path of `MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES`.
     pub fn with_tier(self, path: &str) -> Result<Self, StoreError> {
         self.with_tier_of(path, variable)
     }
@@ -187,10 +219,13 @@ impl StoreOptions {
     fn with_tier_of(mut self, path: &str, var: impl Fn(&str) -> Option<String>) -> Result<Self, StoreError> {
         let paths = tier_paths(path, &var)?;
         let bytes = parsed::<u64>("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", &var)?;
+        let of_buckets = parsed::<u64>("MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE", &var)?.filter(|bytes| *bytes > 0);
+        let bytes = bytes.into_iter().chain(of_buckets).min();
         let cluster_id = self.cluster_id.clone().unwrap_or_default();
         let share = bytes.map(|bytes| bytes / paths.len() as u64);
         let bytes_below_path =
             parsed::<u64>("MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", &var)?.filter(|bytes| *bytes > 0);
+        let records_max = parsed::<u64>("MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT", &var)?.filter(|records| *records > 0);
         let close_limit = parsed::<u32>("MOONCAKE_OFFLOAD_CLOSE_SECONDS", &var)?;
         let close_limit = close_limit.map_or(CLOSE_LIMIT, |seconds| Duration::from_secs(seconds.into()));
         let adopt_after = parsed::<u32>("MOONCAKE_OFFLOAD_ADOPT_SECONDS", &var)?;
@@ -200,6 +235,8 @@ impl StoreOptions {
             adopt_after,
             bytes: share,
             bytes_below_path,
+            records_max,
+            engine: self.tier_engine,
             cluster_id: cluster_id.clone(),
             ..TierOptions::new(path)
         };
@@ -257,6 +294,13 @@ impl StoreOptions {
         }
         if let Some(id) = parsed("MC_STORE_CLUSTER_ID", &var)? {
             self.cluster_id = Some(id);
+        }
+        if let Some(engine) = tier_engine(&var)? {
+            self.tier_engine = Some(engine);
+        }
+        if let Some(bytes) = parsed::<u64>("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", &var)? {
+            let slots = usize::try_from(bytes / 4 / SLOT_BYTES as u64).unwrap_or(usize::MAX);
+            self.tier_slots = slots.clamp(TIER_SLOTS_MIN, TIER_SLOTS_MAX);
         }
         Ok(self)
     }
@@ -362,6 +406,28 @@ mod tests {
     }
 
     #[test]
+    fn what_reads_and_writes_disks_is_asked_for_or_found_out() {
+        const URING: &str = "MOONCAKE_OFFLOAD_USE_URING";
+        const ENGINE: &str = "MC_TIER_ENGINE";
+        for (pairs, engine) in [
+            (&[][..], None),
+            (&[(URING, "true")], None),
+            (&[(URING, "false")], Some(Engine::Threads)),
+            (&[(URING, "0"), (ENGINE, "Ring")], Some(Engine::Ring)),
+            (&[(ENGINE, "threads")], Some(Engine::Threads)),
+            (&[(ENGINE, "")], None),
+        ] {
+            assert_eq!(with(pairs).unwrap().tier_engine, engine, "{pairs:?}");
+        }
+        let error = with(&[(ENGINE, "uring")]).unwrap_err().to_string();
+        assert!(error.contains("one of ring, threads"), "{error}");
+        const BUFFERS: &str = "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES";
+        for (bytes, slots) in [("", 64), ("0", 8), ("1342177280", 301), ("18446744073709551615", 4096)] {
+            assert_eq!(with(&[(BUFFERS, bytes)]).unwrap().tier_slots, slots, "{bytes}");
+        }
+    }
+
+    #[test]
     fn values_without_a_meaning_are_named() {
         for (name, value) in [
             ("MC_SHM", "2"),
@@ -411,6 +477,19 @@ mod tests {
         for (value, limit) in [("0", None), ("2000", Some(2000))] {
             let limited = tier_of("", &[PATHS, ("MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", value)]).unwrap();
             assert!(limited.iter().all(|tier| tier.bytes_below_path == limit), "of each path: {limited:?}");
+        }
+        const BUCKETS: &str = "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE";
+        for (pairs, bytes) in [
+            (&[(BUCKETS, "0")][..], None),
+            (&[(BUCKETS, "900")], Some(900)),
+            (&[LIMIT, (BUCKETS, "0")], Some(1000)),
+            (&[LIMIT, (BUCKETS, "900")], Some(900)),
+        ] {
+            assert_eq!(tier_of("/a", pairs).unwrap()[0].bytes, bytes, "{pairs:?}");
+        }
+        for (value, records_max) in [("0", None), ("500", Some(500))] {
+            let limited = tier_of("", &[PATHS, ("MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT", value)]).unwrap();
+            assert!(limited.iter().all(|tier| tier.records_max == records_max), "of each tier: {limited:?}");
         }
         let error = tier_of("/a", &[("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", "1 GB")]).unwrap_err();
         assert!(error.to_string().contains("TOTAL_SIZE_LIMIT"), "{error}");

@@ -45,7 +45,7 @@ pub struct Config {
     pub tier_retention_ms: u64,
     /// How often what is written to a tier may fill it in a day; 0 for any.
     pub tier_fills_per_day: f64,
-    /// Most records of objects that one tier has.
+    /// Most records of objects that one tier has, whatever more its owner would have.
     pub tier_records_max: u64,
     /// Most memory for what operations change beside a snapshot that has not come to it, bytes. With more the snapshot
     /// is given up; operations never wait for one.

@@ -99,7 +99,7 @@ pub enum Push {
         /// Where it is to be written.
         to: Replica,
     },
-    /// To an owner: no object needs these files.
+    /// To an owner: no object needs these files, of a tier that may have no more records.
     TierRetire {
         /// The tier.
         tier: TierUuid,
@@ -107,6 +107,8 @@ pub enum Push {
         epoch: u16,
         /// Their numbers.
         files: Vec<u64>,
+        /// It has as many records as it may: its oldest file is to be given up.
+        is_full: bool,
     },
     /// To the owner of a tier on a file system that sessions share.
     TierShared {

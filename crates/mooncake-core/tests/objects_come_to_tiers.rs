@@ -245,6 +245,7 @@ fn what_a_folder_does_not_prove_is_dropped_before_it_is_live() {
         is_adopted: false,
         file_system: None,
         head: 4,
+        records_max: None,
         proof: proof.clone(),
     };
     let refused = pool.core.mount_tier(pool.now, next, wrong, &mut pool.fx);
@@ -515,6 +516,51 @@ fn a_tier_that_has_as_many_records_as_it_may_holds_up_no_other_one_of_its_store(
     pool.check();
 }
 
+/// How often owners were told that a tier is full.
+fn told_full(pool: &mut Pool) -> usize {
+    let is_full = |push: &Push| matches!(push, Push::TierRetire { is_full: true, .. });
+    pool.pushes.extract_if(.., |(_, push)| is_full(push)).count()
+}
+
+#[test]
+fn the_owner_of_a_tier_with_as_many_records_as_that_may_have_is_told_so_until_it_has_fewer() {
+    let mut pool = Pool::with(Config { tier_records_max: 100, ..Config::default() });
+    let session = pool.session(1);
+    pool.mount(session, 1, 64 * KIB);
+    let mount = TierMount {
+        spec: spec(1),
+        is_new: true,
+        is_adopted: false,
+        file_system: None,
+        head: 0,
+        records_max: Some(4),
+        proof: whole([]),
+    };
+    pool.core.mount_tier(pool.now, session, mount, &mut pool.fx).unwrap();
+    pool.collect();
+    let mut address = 0;
+    for nth in 0..8 {
+        pool.put(session, &format!("k{nth}"), KIB);
+        pool.pass(20);
+        address += pool.write_all(session, 1, address);
+    }
+    let records = |pool: &Pool| pool.core.tiers().map(|tier| tier.records).sum::<u64>();
+    assert_eq!(records(&pool), 4, "its owner's word counts where it is the lower one");
+    pool.pass(20);
+    assert_eq!(told_full(&mut pool), 1);
+    pool.pass(500);
+    assert_eq!(told_full(&mut pool), 0, "it has time to give a file up");
+    pool.pass(600);
+    assert_eq!(told_full(&mut pool), 1, "it may not have heard it");
+    pool.remove(session, "k0", true);
+    pool.pass(3_000);
+    assert_eq!((records(&pool), told_full(&mut pool)), (3, 0));
+    pool.put(session, "next", KIB);
+    pool.pass(20);
+    assert_eq!(pool.orders(session).len(), 1, "and writing goes on");
+    pool.check();
+}
+
 #[test]
 fn a_full_tier_keeps_what_is_pinned_and_half_a_file_of_what_was_read() {
     let (mut pool, session, _) = pool(Config::default());
@@ -678,8 +724,15 @@ fn left_tier(keys: &[&str]) -> (Pool, SessionId, Vec<(String, Rid)>) {
 }
 
 fn adopt(pool: &mut Pool, session: SessionId) {
-    let mount =
-        TierMount { spec: spec(1), is_new: false, is_adopted: true, file_system: None, head: 1, proof: whole([0]) };
+    let mount = TierMount {
+        spec: spec(1),
+        is_new: false,
+        is_adopted: true,
+        file_system: None,
+        head: 1,
+        records_max: None,
+        proof: whole([0]),
+    };
     pool.core.mount_tier(pool.now, session, mount, &mut pool.fx).unwrap();
     pool.collect();
 }
@@ -762,7 +815,8 @@ fn sharing() -> Config {
 fn mount_shared(pool: &mut Pool, session: SessionId, number: u8, files: &[u64]) -> Result<TierMounted, Refused> {
     let (is_new, proof) = (files.is_empty(), whole(files.iter().copied()));
     let file_system = Some(FILE_SYSTEM);
-    let mount = TierMount { spec: spec(number), is_new, is_adopted: false, file_system, head: 0, proof };
+    let mount =
+        TierMount { spec: spec(number), is_new, is_adopted: false, file_system, head: 0, records_max: None, proof };
     let mounted = pool.core.mount_tier(pool.now, session, mount, &mut pool.fx);
     pool.collect();
     mounted
@@ -817,7 +871,15 @@ fn what_lies_on_a_shared_file_system_is_read_as_long_as_a_session_has_that_and_a
     assert_eq!(told(&mut pool, second), [(1, Some(tier_uuid(1)))], "it did not, and is asked once more");
     let adopt = |pool: &mut Pool| {
         let (file_system, proof) = (Some(FILE_SYSTEM), whole([0]));
-        let mount = TierMount { spec: spec(1), is_new: false, is_adopted: true, file_system, head: 1, proof };
+        let mount = TierMount {
+            spec: spec(1),
+            is_new: false,
+            is_adopted: true,
+            file_system,
+            head: 1,
+            records_max: None,
+            proof,
+        };
         pool.core.mount_tier(pool.now, second, mount, &mut pool.fx).unwrap();
         pool.collect();
     };
@@ -942,8 +1004,15 @@ fn a_copy_of_a_folder_is_not_adopted_by_the_session_that_writes_there() {
     pool.put(owner, "key", KIB);
     pool.pass(20);
     pool.write_all(owner, 1, 0);
-    let copy =
-        TierMount { spec: spec(1), is_new: false, is_adopted: true, file_system: None, head: 1, proof: whole([]) };
+    let copy = TierMount {
+        spec: spec(1),
+        is_new: false,
+        is_adopted: true,
+        file_system: None,
+        head: 1,
+        records_max: None,
+        proof: whole([]),
+    };
     let refused = pool.core.mount_tier(pool.now, owner, copy, &mut pool.fx);
     assert!(matches!(refused, Err(Refused::TierTaken(..))), "{refused:?}");
     assert_eq!(pool.replicas("key").len(), 2, "what is there stays, and is ordered");

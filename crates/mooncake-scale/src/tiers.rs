@@ -107,7 +107,8 @@ impl Owners {
             endpoint: vec![9; 60],
         };
         let proof = TierProof::default();
-        let mount = TierMount { spec, is_new: true, head: 0, proof, file_system: None, is_adopted: false };
+        let mount =
+            TierMount { spec, is_new: true, head: 0, records_max: None, proof, file_system: None, is_adopted: false };
         pool.quietly(|core, now, fx| core.mount_tier(now, SessionId(session), mount, fx)).expect("a new tier");
         self.next.insert(tier_of(session), (SessionId(session), 0));
     }

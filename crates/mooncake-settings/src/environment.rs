@@ -95,6 +95,36 @@ pub const VARIABLES: &[Setting] = &[
         "most bytes that the tiers of all processes below one path take of the disk together; 0: no such limit",
     ),
     Setting::supported(
+        "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE",
+        Type::Whole(0, u64::MAX as i128),
+        "0",
+        "the same as `MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES`; of both, the lower one counts. 0: no such limit",
+    ),
+    Setting::supported(
+        "MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT",
+        Type::Whole(0, u64::MAX as i128),
+        "10000000",
+        "most objects of one tier: one that has as many gives up its oldest file. More than 10,000,000, or 0: these",
+    ),
+    Setting::supported(
+        "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES",
+        Type::Whole(0, u64::MAX as i128),
+        "",
+        "a quarter of it is for buffers of 1 MiB and a little through which a client reads disks; none: 64 of them",
+    ),
+    Setting::supported(
+        "MOONCAKE_OFFLOAD_USE_URING",
+        Type::Bool,
+        "",
+        "0: threads write and read disks. 1, or nothing: io_uring does, where the kernel lets the process use it",
+    ),
+    Setting::supported(
+        "MC_TIER_ENGINE",
+        Type::OneOf(&["ring", "threads"]),
+        "",
+        "the same, without the trial: ring is io_uring, and where that fails there is no tier",
+    ),
+    Setting::supported(
         "MOONCAKE_STORAGE_ROOT_DIR",
         Type::Text,
         "",

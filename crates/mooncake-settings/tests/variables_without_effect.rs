@@ -14,7 +14,7 @@ const SET: [&str; 18] = [
     "MOONCAKE_OFFLOAD_ENABLED",
     "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS",
     "MOONCAKE_CONFIG_PATH",
-    "MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT",
+    "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT",
     "MC_MAX_WR",
     "MC_MTU",
     // SGLang reads these, and its quick start asks for the first two.
@@ -33,7 +33,7 @@ fn variables_without_effect_are_told_to_stores_and_engines_and_others_are_not() 
         let is_told = |told: &String| told.starts_with("MC_TRANSFER_TIMEOUT has no effect: MC_DATA_TIMEOUT_MS");
         assert_eq!(told.as_ref().map(is_told), (reader == Reader::Store).then_some(true), "{told:?}");
         let expected = [
-            "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS, MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT have no effect: \
+            "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT, MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS have no effect: \
              a tier has files of its own, and few settings (docs/tiers.md)",
             "MC_GID_INDEX, MC_MAX_WR, MC_MTU have no effect: there is no RDMA in this version",
             "not known here, without effect: MC_DATA_TIMOUT_MS",

@@ -32,6 +32,8 @@ const FILE: u64 = 64 << 10;
 const CAPACITY: u64 = 8 * FILE;
 const LARGEST: u64 = 20 << 10;
 const STEPS: u64 = 600;
+/// Records that a tier has at most in every fourth schedule.
+const RECORDS_MAX: u64 = 16;
 
 /// How many schedules: `MOONCAKE_TIER_SEEDS` says so for long runs.
 fn seeds() -> u64 {
@@ -156,6 +158,8 @@ struct World {
     boots: u8,
     processes: u8,
     next_value: u64,
+    /// Records that tiers have at most, where that is less than fits.
+    records_max: Option<u64>,
     /// A disk has failed, or unsynced writes were lost: a record may not be readable.
     is_damaged: bool,
     seen: Seen,
@@ -175,6 +179,7 @@ struct Seen {
     adoptions: u64,
     kept_elsewhere: u64,
     folders_emptied: u64,
+    told_full: u64,
 }
 
 impl Seen {
@@ -190,6 +195,7 @@ impl Seen {
         self.adoptions += other.adoptions;
         self.kept_elsewhere += other.kept_elsewhere;
         self.folders_emptied += other.folders_emptied;
+        self.told_full += other.told_full;
     }
 }
 
@@ -218,6 +224,7 @@ impl World {
             boots: 1,
             processes: 0,
             next_value: 0,
+            records_max: seed.is_multiple_of(4).then_some(RECORDS_MAX),
             is_damaged: false,
             seen: Seen::default(),
         };
@@ -243,6 +250,7 @@ impl World {
 
     /// Logs, and carries messages out that came down the anchor.
     fn collect(&mut self) {
+        let mut told_full = 0;
         loop {
             self.log.append(&mut self.fx.records);
             let pushes = std::mem::take(&mut self.fx.pushes);
@@ -262,10 +270,14 @@ impl World {
                     Push::TierPromote { tier, key, crc32c, from, to } => {
                         process.to_promote.push_back(ToPromote { tier, key, crc32c, from, to });
                     }
-                    Push::TierRetire { tier, epoch, files } if tier == process.own.uuid => {
+                    Push::TierRetire { tier, epoch, files, is_full } if tier == process.own.uuid => {
                         process.tier.retire(epoch, &files);
+                        if is_full {
+                            process.tier.give_oldest_up();
+                            told_full += 1;
+                        }
                     }
-                    Push::TierRetire { tier, epoch, files } => process.tier.retire_adopted(tier, epoch, &files),
+                    Push::TierRetire { tier, epoch, files, .. } => process.tier.retire_adopted(tier, epoch, &files),
                     Push::Fence { replica, .. } => {
                         process.memory.lock().stamp(&replica, Rid(replica.rid.tombstone()));
                         let session = process.session;
@@ -279,6 +291,7 @@ impl World {
                 }
             }
         }
+        self.seen.told_full += told_full;
         self.fx.woken.clear();
     }
 
@@ -344,7 +357,8 @@ impl World {
         self.set_faults(self.faults);
     }
 
-    fn mount_of(uuid: TierUuid, proof: Proof, is_adopted: bool) -> TierMount {
+    fn mount_of(&self, uuid: TierUuid, proof: Proof, is_adopted: bool) -> TierMount {
+        let records_max = self.records_max;
         let spec = TierSpec {
             uuid,
             secret: SECRET,
@@ -360,6 +374,7 @@ impl World {
             is_adopted,
             file_system: None,
             head,
+            records_max,
             proof: TierProof { files, appended, suspects, proven },
         }
     }
@@ -384,7 +399,10 @@ impl World {
     fn mount_adopted(&mut self, uuid: TierUuid) {
         let Some(process) = &mut self.process else { return };
         let proof = process.tier.adopted_proof(uuid, || Duration::from_secs(10)).expect("the disk answers");
-        let mounted = self.core.mount_tier(self.now, process.session, World::mount_of(uuid, proof, true), &mut self.fx);
+        let session = process.session;
+        let mount = self.mount_of(uuid, proof, true);
+        let mounted = self.core.mount_tier(self.now, session, mount, &mut self.fx);
+        let Some(process) = &mut self.process else { return };
         match mounted {
             Ok(_) => process.tier.adopted_is_mounted(uuid, true),
             // The log has lost that there is such a tier.
@@ -452,9 +470,10 @@ impl World {
     fn mount_tier(&mut self) {
         let Some(process) = &mut self.process else { return };
         let proof = process.tier.proof(|| Duration::from_secs(10)).expect("the disk answers");
-        let (uuid, adopted) = (process.own.uuid, process.adopted.clone());
-        let mount = World::mount_of(uuid, proof, false);
-        let mounted = self.core.mount_tier(self.now, process.session, mount, &mut self.fx);
+        let (session, uuid, adopted) = (process.session, process.own.uuid, process.adopted.clone());
+        let mount = self.mount_of(uuid, proof, false);
+        let mounted = self.core.mount_tier(self.now, session, mount, &mut self.fx);
+        let Some(process) = &mut self.process else { return };
         match mounted {
             Ok(mounted) => process.tier.mounted(mounted.head),
             // The log has lost that there is such a tier: its owner makes another one, in another folder.
@@ -866,8 +885,8 @@ fn a_read_gives_the_value_last_committed_or_is_a_miss_and_what_was_removed_stays
     println!("{} schedules from {first} on: {seen:?}", seeds());
     let Seen { records_read, files_given_up, records_kept, records_dropped, .. } = seen;
     let Seen { clean_evictions, unwritten_evictions, promotions, promotions_cancelled, .. } = seen;
-    let Seen { adoptions, kept_elsewhere, folders_emptied, .. } = seen;
-    let of_adopted = [adoptions, kept_elsewhere, folders_emptied];
+    let Seen { adoptions, kept_elsewhere, folders_emptied, told_full, .. } = seen;
+    let of_adopted = [adoptions, kept_elsewhere, folders_emptied, told_full];
     let of_tier = [records_read, files_given_up, records_kept, records_dropped];
     let of_memory = [clean_evictions, unwritten_evictions, promotions, promotions_cancelled];
     assert!(of_tier.iter().chain(&of_memory).chain(&of_adopted).all(|count| *count > 0), "{seen:?}");

@@ -29,7 +29,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let mut next = |what| arguments.next().unwrap_or_else(|| panic!("power_cut write|check FOLDER [FIRST]: no {what}"));
     let (what, path) = (next("write or check"), next("FOLDER"));
-    let folder = Folder::new(path).expect("a folder");
+    let folder = Folder::new(path, None).expect("a folder");
     match what.as_str() {
         "write" => write(folder, next("FIRST").parse().expect("a number")),
         "check" => check(&folder),

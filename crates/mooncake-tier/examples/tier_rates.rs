@@ -43,7 +43,7 @@ fn main() {
     let folder = match arguments.next().as_deref() {
         Some("threads") => Folder::with_engine(&path, Engine::Threads),
         Some("ring") => Folder::with_engine(&path, Engine::Ring),
-        _ => Folder::new(&path),
+        _ => Folder::new(&path, None),
     };
     let folder = folder.expect("a folder");
     println!("{:?}", folder.engine());

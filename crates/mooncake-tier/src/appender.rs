@@ -88,6 +88,8 @@ pub struct Appender<M: Medium> {
     sync: Sync,
     last_sync: Duration,
     syncs_at_once: bool,
+    /// The current file is left as soon as it has a record.
+    leaves_current: bool,
     /// More files are suspect than the superblock has room for.
     is_beyond_suspects: bool,
     scratch: Vec<u8>,
@@ -197,6 +199,7 @@ impl<M: Medium> Appender<M> {
             sync: Sync::None,
             last_sync: Duration::ZERO,
             syncs_at_once: false,
+            leaves_current: false,
             is_beyond_suspects: false,
             scratch: vec![0; CHUNK as usize],
             events: Vec::new(),
@@ -254,6 +257,11 @@ impl<M: Medium> Appender<M> {
             true => self.kept.push_back(order),
             false => self.waiting.push_back((order, self.now)),
         }
+    }
+
+    /// Ends the file that records are appended to: what comes is appended to another one.
+    pub fn leave_file(&mut self) {
+        self.leaves_current = self.current.as_ref().is_some_and(|current| current.end > 0);
     }
 
     /// From now on what was written is synced as soon as nothing is being written, and not once a second.
@@ -388,7 +396,7 @@ impl<M: Medium> Appender<M> {
         if let Some(current) = &self.current {
             // A file of several numbers has one record: every other would begin at an address of another number.
             let is_large = current.bytes > self.superblock.geometry.file_bytes() && !mutant!(RecordsBeginAnywhere);
-            let is_full = current.end > 0 && is_large;
+            let is_full = current.end > 0 && (is_large || self.leaves_current);
             if is_full || current.is_suspect {
                 return self.leave_current();
             }
@@ -504,6 +512,7 @@ impl<M: Medium> Appender<M> {
         if self.gathered.is_some() && !self.submit() {
             return false;
         }
+        self.leaves_current = false;
         let current = self.current.as_ref().expect("there is one to leave");
         if current.is_suspect {
             self.current = self.aside.take();

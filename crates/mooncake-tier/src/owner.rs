@@ -138,6 +138,10 @@ pub struct TierOwner<M: Medium> {
     short: Option<(u64, Duration)>,
     /// Files are given up where there is no room.
     evicts: bool,
+    /// The master lets it have no more records: its oldest file is to be given up, whatever room there is.
+    is_full: bool,
+    /// When a line said so last.
+    full_said_at: Option<Duration>,
 }
 
 enum Ordered {
@@ -237,6 +241,8 @@ impl<M: Medium> TierOwner<M> {
             told_window: None,
             short: None,
             evicts: true,
+            is_full: false,
+            full_said_at: None,
         })
     }
 
@@ -289,7 +295,7 @@ impl<M: Medium> TierOwner<M> {
         self.ordered.clear();
         self.answers.clear();
         self.sealed.clear();
-        (self.giving_up, self.is_mounted) = (None, false);
+        (self.giving_up, self.is_mounted, self.is_full) = (None, false, false);
         self.adopted.iter_mut().for_each(|adopted| adopted.is_mounted = false);
         self.limit_appender();
     }
@@ -424,6 +430,18 @@ impl<M: Medium> TierOwner<M> {
             }
         }
         self.limit_appender();
+    }
+
+    /// The tier has as many records as it may: its oldest file is given up, whatever room there is.
+    pub fn give_oldest_up(&mut self) {
+        self.is_full = true;
+        if self.full_said_at.is_none_or(|at| self.now.saturating_sub(at) >= SAID_EVERY) {
+            self.full_said_at = Some(self.now);
+            tracing::warn!(
+                "the tier has as many objects as it may (MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT, or 10,000,000): its oldest \
+                 files are given up for new ones. Each takes memory of the master; larger objects use a disk better"
+            );
+        }
     }
 
     /// The master has judged what [`ToMaster::Reclaim`] named: a new rid for each that is kept, 0 for the others.
@@ -616,10 +634,11 @@ impl<M: Medium> TierOwner<M> {
                 self.limit_appender();
             }
             self.large.take_if(|(_, until)| *until <= now);
-            if self.has_room() || now < self.stuck_until || !self.evicts {
+            if self.has_room() && !self.is_full || now < self.stuck_until || !self.evicts {
                 return None;
             }
             self.begin_giving_up(now)?;
+            self.is_full = false;
         }
         let up = self.giving_up.as_mut().expect("it has begun");
         if up.asked.is_some() {
@@ -725,6 +744,9 @@ impl<M: Medium> TierOwner<M> {
                 tracing::warn!("a full tier writes nothing more for a minute: nearly all that it has is pinned");
                 self.passed_over.clear();
                 self.stuck_until = now + STUCK;
+            } else if self.is_full {
+                // All of its records are in the file that it appends.
+                self.appender.leave_file();
             }
             return None;
         };
@@ -761,6 +783,9 @@ impl<M: Medium> TierOwner<M> {
 
 /// Between two rounds through a tier of which nearly all is kept, and two tries of a disk that would not let a file go.
 const STUCK: Duration = Duration::from_secs(60);
+
+/// Between two lines of a tier that may have no more objects.
+const SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// Time that a disk has for a record that is to be kept.
 const READ_LIMIT: Duration = Duration::from_secs(3);

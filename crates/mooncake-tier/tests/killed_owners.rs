@@ -25,7 +25,7 @@ fn kills() -> u64 {
 fn other_process_owner() {
     let Some(role) = role() else { return };
     let (path, first) = role.split_once(' ').unwrap();
-    let folder = Folder::new(path).unwrap();
+    let folder = Folder::new(path, None).unwrap();
     let began = Instant::now();
     let (mut writer, _) = Writer::begin(folder, 1, CAPACITY, Geometry::of_capacity(CAPACITY));
     let mut next: u64 = first.parse().unwrap();
@@ -53,7 +53,7 @@ fn other_process_owner() {
 fn a_killed_owner_serves_all_that_it_said_was_written() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("tier");
-    let folder = Folder::new(&path).unwrap();
+    let folder = Folder::new(&path, None).unwrap();
     let geometry = Geometry::of_capacity(CAPACITY);
     let mut written: Vec<Written> = Vec::new();
     let mut next = 1;

@@ -522,6 +522,27 @@ fn what_counts_on_a_file_system_of_several_hosts_outlives_the_power_of_the_write
 }
 
 #[test]
+fn a_tier_that_may_have_no_more_records_gives_up_its_oldest_file_be_it_the_one_that_it_appends() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let first = owned.order(BLOCK);
+    owned.pass(SECOND);
+    assert_eq!(owned.answers[&first].map(|address| address.0 / FILE_BLOCKS), Some(0));
+    owned.tier.give_oldest_up();
+    owned.pass(2 * SECOND);
+    assert_eq!(owned.given_up, [0], "there is no other one");
+    owned.pass(10 * SECOND);
+    assert_eq!(owned.given_up, [0], "once each time");
+    let next = owned.order(BLOCK);
+    owned.pass(2 * SECOND);
+    assert_eq!(owned.answers[&next].map(|address| address.0 / FILE_BLOCKS), Some(1));
+    owned.tier.give_oldest_up();
+    owned.tier.anchor_lost();
+    owned.tier.mounted(0);
+    owned.pass(2 * SECOND);
+    assert_eq!(owned.given_up, [0], "a word of a session before is over");
+}
+
+#[test]
 fn a_full_tier_that_gives_nothing_up_is_ordered_nothing_until_files_are_needed_no_more() {
     let mut owned = Owned::new(Faults::default(), FILES_MIN);
     owned.tier = owned.tier.evicting(false);

@@ -192,7 +192,7 @@ fn anchors_are_what_they_were() {
         SessionOver(SessionOver { reason: "over".into() }),
         ReaderGoneTaken(ReaderGoneTaken { session: 1 << 32, uuid: uuid(0x61) }),
         TierOrder(order),
-        TierRetire(TierRetire { tier: uuid(0x81), epoch: 300, files: vec![7, 1 << 33] }),
+        TierRetire(TierRetire { tier: uuid(0x81), epoch: 300, files: vec![7, 1 << 33], full: false }),
         TierRecheck(TierRecheck { tier: uuid(0x81), replica: Some(replica()), key: "key".into() }),
         TierPromote(promote),
         TierShared(TierShared { tier: uuid(0x81), writers: 300, left: uuid(0x82) }),
@@ -201,6 +201,8 @@ fn anchors_are_what_they_were() {
         frame(&mut golden, format!("down.{name}"), &AnchorDown { body: Some(full) });
         frame(&mut golden, format!("down.{name}.empty"), &AnchorDown { body: Some(empty) });
     }
+    let full = Down::TierRetire(TierRetire { tier: uuid(0x81), full: true, ..TierRetire::default() });
+    frame(&mut golden, "down.TierRetire.full", &AnchorDown { body: Some(full) });
     frame(&mut golden, "down.empty", &AnchorDown::default());
     golden.check("anchors.txt");
 }
@@ -240,9 +242,11 @@ fn requests_are_what_they_were() {
         proven: vec![2, 4],
         adopted: false,
         file_system: Bytes::new(),
+        records_max: 0,
     };
     let announced = TierMount { file_system: uuid(0xa1), ..TierMount::default() };
     let adopted = TierMount { adopted: true, ..TierMount::default() };
+    let limited = TierMount { records_max: 10_000_000, ..TierMount::default() };
     let bad = |key: &'static str, more| BadReplica { key: key.into(), rid: 2, reason: "bad".into(), more };
     let all = bodies!(Body {
         Exists(Exists { keys: keys(), sizes: true }),
@@ -284,6 +288,7 @@ fn requests_are_what_they_were() {
     let of_adopted = [
         ("adopted", Body::TierMount(adopted)),
         ("announced", Body::TierMount(announced)),
+        ("limited", Body::TierMount(limited)),
         ("left_empty", Body::TierLeave(TierLeave { uuid: uuid(0x81), empty: true })),
         ("kept_elsewhere", Body::TierReclaim(TierReclaim { into: uuid(0x82), ..TierReclaim::default() })),
     ];

@@ -23,9 +23,6 @@ use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use parking_lot::Mutex;
 
-/// Buffers of all readers of a store together, each of a megabyte and a little.
-const SLOTS: usize = 64;
-
 /// Readers of a tier that are kept while no call needs them.
 const IDLE_MAX: usize = 4;
 
@@ -53,6 +50,7 @@ pub(crate) struct DirectRead<'t, 'a> {
 #[derive(Debug)]
 pub(crate) struct DirectReads {
     files: Arc<RecordFiles>,
+    engine: Option<Engine>,
     slots: Slots,
     tiers: Mutex<HashMap<SegmentUuid, Arc<DirectTier>>>,
     reads: AtomicU64,
@@ -82,10 +80,12 @@ struct DirectTier {
 }
 
 impl DirectReads {
-    pub fn new(files: RecordFiles) -> DirectReads {
-        let (slots, reads, is_closed) = (Slots::new(SLOTS), AtomicU64::new(0), AtomicBool::new(false));
+    /// With so many buffers for all readers of the store together, each of a megabyte and a little. Without an engine,
+    /// by io_uring where that can be had.
+    pub fn new(files: RecordFiles, slots: usize, engine: Option<Engine>) -> DirectReads {
+        let (slots, reads, is_closed) = (Slots::new(slots), AtomicU64::new(0), AtomicBool::new(false));
         let (tiers, shared) = (Mutex::default(), OnceLock::new());
-        DirectReads { files: Arc::new(files), slots, tiers, reads, is_closed, shared }
+        DirectReads { files: Arc::new(files), engine, slots, tiers, reads, is_closed, shared }
     }
 
     /// From now on tiers on that file system are read below this folder.
@@ -186,7 +186,7 @@ impl DirectReads {
             None => {
                 // One that is Gone is read no more: its files and rings go with it.
                 tiers.retain(|_, tier| tier.used_at.lock().elapsed() < KEPT_FOR);
-                let tier = Arc::new(DirectTier::new(address, self.files.clone(), folder)?);
+                let tier = Arc::new(DirectTier::new(address, self.files.clone(), folder, self.engine)?);
                 tiers.insert(address.uuid, tier.clone());
                 tier
             }
@@ -237,11 +237,16 @@ impl fmt::Debug for DirectTier {
 }
 
 impl DirectTier {
-    fn new(address: &Arc<SegmentAddress>, files: Arc<RecordFiles>, folder: Option<TierFolder>) -> Option<DirectTier> {
+    fn new(
+        address: &Arc<SegmentAddress>,
+        files: Arc<RecordFiles>,
+        folder: Option<TierFolder>,
+        engine: Option<Engine>,
+    ) -> Option<DirectTier> {
         Some(DirectTier {
             uuid: TierUuid(address.uuid.0),
             geometry: Geometry::of_file_blocks(address.tier_file_blocks)?,
-            files: LentFiles { address: address.clone(), owner: files, folder, lent: Arc::default() },
+            files: LentFiles { address: address.clone(), owner: files, folder, lent: Arc::default(), engine },
             idle: Mutex::default(),
             used_at: Mutex::new(Instant::now()),
         })
@@ -282,6 +287,8 @@ struct LentFiles {
     owner: Arc<RecordFiles>,
     folder: Option<TierFolder>,
     lent: Arc<Mutex<Lent>>,
+    /// What carries reads out; none for whatever can be had.
+    engine: Option<Engine>,
 }
 
 impl SharedFolder {
@@ -367,8 +374,10 @@ impl Files for LentFiles {
     }
 
     fn queue(&self, depth: usize) -> io::Result<FolderQueue> {
-        match FolderQueue::new(Engine::Ring, depth) {
+        let engine = self.engine;
+        match FolderQueue::new(engine.unwrap_or(Engine::Ring), depth) {
             Ok(queue) => Ok(queue),
+            Err(error) if engine.is_some() => Err(error),
             // Where the kernel has none, or does not let this process.
             Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
             Err(_) => FolderQueue::new(Engine::Threads, depth),

@@ -50,7 +50,8 @@ impl LinkSet {
         current.raise_epoch(epoch.number);
         let process = ProcessIdentity::current()
             .map_err(|source| ServerError::Os { what: "name this process", source: std::io::Error::other(source) })?;
-        let direct = DirectReads::new(RecordFiles::new(template.clone(), process));
+        let files = RecordFiles::new(template.clone(), process);
+        let direct = DirectReads::new(files, options.tier_slots, options.tier_engine);
         let records = RecordLanes::new(template.clone(), process);
         let (current, former) = (RwLock::new(current), Mutex::default());
         Ok(Self { control, directory, template, current, former, questions, records, direct })

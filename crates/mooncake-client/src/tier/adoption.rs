@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::TierUuid;
-use mooncake_tier::medium::folder::Folder;
+use mooncake_tier::medium::folder::{Engine, Folder};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
 use mooncake_tier::tier::{FoundTier, Tier, TierError};
@@ -121,7 +121,7 @@ impl Adoption {
     ) -> Result<Option<(Folder, Tier<Folder>)>, TierError> {
         let slots = Slots::new(2);
         match found(path, options, log_id, &slots)? {
-            Some(found) => take(path, found, &slots).map(Some),
+            Some(found) => take(path, found, options.engine, &slots).map(Some),
             None => Ok(None),
         }
     }
@@ -147,7 +147,7 @@ impl Adoption {
             self.free.insert(path.to_owned(), free);
             return Ok(None);
         }
-        take(path, found, &slots).map(Some)
+        take(path, found, options.engine, &slots).map(Some)
     }
 }
 
@@ -168,9 +168,14 @@ fn found(
     Ok(is_one.then_some(found))
 }
 
-fn take(path: &Path, found: FoundTier<Folder>, slots: &Slots) -> Result<(Folder, Tier<Folder>), TierError> {
+fn take(
+    path: &Path,
+    found: FoundTier<Folder>,
+    engine: Option<Engine>,
+    slots: &Slots,
+) -> Result<(Folder, Tier<Folder>), TierError> {
     let owner = this_process().map_err(disk("name this process"))?;
-    let folder = Folder::new(path).map_err(disk("open the folder"))?;
+    let folder = Folder::new(path, engine).map_err(disk("open the folder"))?;
     let tier = found.take(folder.clone(), owner, slots)?;
     Ok((folder, tier))
 }

@@ -262,7 +262,12 @@ impl Driver<'_> {
             Word::Retire(retire) if self.mounted => {
                 let epoch = u16::try_from(retire.epoch).unwrap_or(u16::MAX);
                 match TierUuid::try_from(&retire.tier[..]) {
-                    Ok(uuid) if uuid == self.folder.uuid => self.folder.tier.retire(epoch, &retire.files),
+                    Ok(uuid) if uuid == self.folder.uuid => {
+                        self.folder.tier.retire(epoch, &retire.files);
+                        if retire.full {
+                            self.folder.tier.give_oldest_up();
+                        }
+                    }
                     Ok(uuid) => self.folder.tier.retire_adopted(uuid, epoch, &retire.files),
                     Err(_) => {}
                 }
@@ -511,6 +516,7 @@ impl Driver<'_> {
             suspects: proof.suspects.into_iter().collect(),
             proven: proof.proven.iter().map(|rid| rid.0).collect(),
             adopted: false,
+            records_max: self.options.records_max.unwrap_or(0),
             file_system: self.options.shared.map_or_else(Bytes::new, |shared| shared::name(shared.file_system)),
         }
     }

@@ -158,7 +158,7 @@ fn take_over(
         return Ok(None);
     }
     let of_log = *of_log;
-    let folder = Folder::new(path).map_err(disk("open the folder"))?.limited(shared_limit(options));
+    let folder = Folder::new(path, options.engine).map_err(disk("open the folder"))?.limited(shared_limit(options));
     let mut tier = found.take(folder.clone(), owner.clone(), slots)?;
     _ = fs::remove_file(path.join(UNKNOWN));
     if of_log == 0 {
@@ -249,7 +249,7 @@ fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Resu
     let (uuid, secret) = (random_bytes().map_err(disk("draw a UUID"))?, random_bytes().map_err(disk("draw a secret"))?);
     let uuid = TierUuid(uuid);
     let path = folder_of(options, uuid);
-    let folder = Folder::new(&path).map_err(disk("make the folder"))?.limited(shared_limit(options));
+    let folder = Folder::new(&path, options.engine).map_err(disk("make the folder"))?.limited(shared_limit(options));
     let folder = folder.shared(options.shared.is_some());
     let made = (|| {
         let capacity = capacity_of(options, &folder, 0).map_err(disk("measure the file system"))?;

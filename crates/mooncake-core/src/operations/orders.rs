@@ -251,7 +251,7 @@ impl Core {
         let near = self.tiers.near(segment.session, segment.host).filter_map(|number| {
             let tier = self.tiers.get(number)?;
             // One that is not to be written holds up no other.
-            let is_left_alone = tier.window == 0 || tier.is_over_budget || tier.records >= self.config.tier_records_max;
+            let is_left_alone = tier.window == 0 || tier.is_over_budget || tier.is_full();
             // A disk that is twice as fast has twice as much under order.
             let ordered = (u128::from(tier.ordered_bytes) << 32) / u128::from(tier.window.max(1));
             let takes_new = has_room(tier) && !tier.is_adopted;
@@ -264,8 +264,7 @@ impl Core {
     pub(crate) fn is_to_be_ordered(&self, slot: ObjectSlot) -> bool {
         let object = self.objects.object(slot);
         let mut near = object.places.memory().iter().filter_map(|place| self.tier_near(place.segment, object.size));
-        let records_max = self.config.tier_records_max;
-        let takes = |tier: &Tier| tier.window > 0 && tier.records < records_max && !tier.is_over_budget;
+        let takes = |tier: &Tier| tier.window > 0 && !tier.is_full() && !tier.is_over_budget;
         self.is_nearly_full(slot) && near.any(|number| self.tiers.get(number).is_some_and(takes))
     }
 
@@ -286,7 +285,7 @@ impl Core {
         if tier.window == 0 {
             return Ordered::Refused;
         }
-        if tier.records >= self.config.tier_records_max {
+        if tier.is_full() {
             self.counts.tier_orders_refused += 1;
             return Ordered::No;
         }

@@ -18,6 +18,9 @@ const FILE_BLOCKS_MAX: u64 = 1 << 16;
 /// Files that one message retires at most.
 const RETIRED_MAX: usize = 1_024;
 
+/// How often the owner of a full tier is told that it is.
+const FULL_AGAIN_MS: u64 = 1_000;
+
 /// A tier as its owner mounts it.
 #[derive(Debug, Clone)]
 pub struct TierMount {
@@ -31,6 +34,8 @@ pub struct TierMount {
     pub file_system: Option<FileSystemUuid>,
     /// Above the numbers of all files that its folder had.
     pub head: u64,
+    /// Records that it has at most; none if the master alone is to say.
+    pub records_max: Option<u64>,
     /// What its folder proves.
     pub proof: TierProof,
 }
@@ -106,7 +111,7 @@ impl Core {
         mount: TierMount,
         fx: &mut Effects,
     ) -> Result<TierMounted, Refused> {
-        let TierMount { spec, is_new, is_adopted, file_system, head, proof } = mount;
+        let TierMount { spec, is_new, is_adopted, file_system, head, records_max, proof } = mount;
         self.sessions.known(session)?;
         let is_allowed = match file_system {
             Some(_) => self.config.shared_storage.is_some(),
@@ -154,6 +159,8 @@ impl Core {
         }
         let tier = self.tiers.get_mut(number).expect("it was seen");
         tier.is_adopted = is_adopted;
+        let most = self.config.tier_records_max;
+        (tier.records_max, tier.told_full) = (records_max.map_or(most, |given| given.min(most)), None);
         let files = tier.files().iter().map(|(file, counts)| (*file, *counts)).collect();
         let mounted = match has_unproven(tier, &proof) {
             true => Mounted::Checking { proof: Box::new(proof.clone()), next: 0 },
@@ -257,13 +264,17 @@ impl Core {
         self.log(now, Record::ReplicaDropped { key, rid: place.rid }, fx);
     }
 
-    /// Tells owners of files that no object needs, and gives up tiers that no session has had for too long.
+    /// Tells owners of files that no object needs and of tiers that are full, and gives up tiers that no session has
+    /// had for too long.
     pub(crate) fn retire(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         let epoch = self.epoch.number;
         let numbers: Vec<SegmentNo> = self.tiers.iter().map(|(number, _)| number).collect();
         for number in numbers {
             let tier = self.tiers.get_mut(number).expect("it is there");
-            if tier.is_live() && !tier.unneeded.is_empty() && !work.is_used_up() {
+            // What a full one gives up it says to be judged; until that is over it need not be told again.
+            let is_full = tier.is_full() && !tier.is_adopted && tier.given_up.is_empty();
+            let is_full = is_full && tier.told_full.is_none_or(|told| told.plus_ms(FULL_AGAIN_MS) <= now);
+            if tier.is_live() && (is_full || !tier.unneeded.is_empty()) && !work.is_used_up() {
                 let files: Vec<u64> = tier.unneeded.iter().copied().take(RETIRED_MAX).collect();
                 for file in &files {
                     tier.unneeded.remove(file);
@@ -271,8 +282,11 @@ impl Core {
                     tier.told.remove(file);
                 }
                 let (owner, uuid) = (tier.session, tier.spec.uuid);
-                work.did(files.len());
-                self.push(owner, Push::TierRetire { tier: uuid, epoch, files }, fx);
+                if is_full {
+                    tier.told_full = Some(now);
+                }
+                work.did(files.len() + 1);
+                self.push(owner, Push::TierRetire { tier: uuid, epoch, files, is_full }, fx);
             }
         }
         let retention_us = self.config.tier_retention_ms.saturating_mul(1_000);

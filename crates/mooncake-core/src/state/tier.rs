@@ -58,6 +58,10 @@ pub(crate) struct Tier {
     files: BTreeMap<u64, FileCounts>,
     pub records: u64,
     pub bytes: u64,
+    /// Records that it has at most.
+    pub records_max: u64,
+    /// When its owner was told last that it has as many.
+    pub told_full: Option<Time>,
     /// Files that are appended no more and that no object needs: their owner is yet to be told.
     pub unneeded: BTreeSet<u64>,
     /// Files that their owner says it appends no more.
@@ -208,6 +212,11 @@ impl Tier {
 
     pub fn files(&self) -> &BTreeMap<u64, FileCounts> {
         &self.files
+    }
+
+    /// Whether it has as many records as it may, whatever room its disk has.
+    pub fn is_full(&self) -> bool {
+        self.records >= self.records_max
     }
 
     /// Bytes a day of a budget of so many fills; 0 is none.
@@ -407,6 +416,8 @@ impl Tiers {
             files: BTreeMap::new(),
             records: 0,
             bytes: 0,
+            records_max: u64::MAX,
+            told_full: None,
             unneeded: BTreeSet::new(),
             sealed: BTreeSet::new(),
             window: WINDOW_MIN,

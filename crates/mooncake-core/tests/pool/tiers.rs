@@ -79,7 +79,15 @@ impl WithTiers for Pool {
         is_new: bool,
         proof: TierProof,
     ) -> Result<TierMounted, Refused> {
-        let mount = TierMount { spec: spec(number), is_new, is_adopted: false, file_system: None, head: 0, proof };
+        let mount = TierMount {
+            spec: spec(number),
+            is_new,
+            is_adopted: false,
+            file_system: None,
+            head: 0,
+            records_max: None,
+            proof,
+        };
         let mounted = self.core.mount_tier(self.now, session, mount, &mut self.fx);
         self.collect();
         mounted

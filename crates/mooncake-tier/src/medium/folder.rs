@@ -40,12 +40,20 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder of that path, made with access for its user alone if it is not there; its parents are. Operations go
-    /// by io_uring where a write and a read of it in the folder succeed, by threads otherwise.
-    pub fn new(path: impl Into<PathBuf>) -> io::Result<Folder> {
+    /// The folder of that path, made with access for its user alone if it is not there; its parents are. Without an
+    /// engine, operations go by io_uring where a write and a read of it in the folder succeed, by threads otherwise.
+    /// Where io_uring is asked for and these fail, the folder is of no use.
+    pub fn new(path: impl Into<PathBuf>, engine: Option<Engine>) -> io::Result<Folder> {
+        if engine == Some(Engine::Threads) {
+            return Folder::with_engine(path, Engine::Threads);
+        }
         let folder = Folder::with_engine(path, Engine::Ring)?;
         Ok(match folder.tries_out_well() {
             Ok(()) => folder,
+            Err(error) if engine.is_some() => {
+                let why = format!("io_uring, which is asked for, does not work in this folder: {error}");
+                return Err(io::Error::new(error.kind(), why));
+            }
             Err(error) => {
                 let path = folder.path.display();
                 tracing::debug!(%error, %path, "no io_uring for this folder: threads do its work");
@@ -272,7 +280,7 @@ mod tests {
     fn each_engine(test: impl Fn(Folder)) {
         for engine in [Engine::Threads, Engine::Ring] {
             let place = tempfile::tempdir().unwrap();
-            let folder = Folder::new(place.path().join("tier")).unwrap();
+            let folder = Folder::new(place.path().join("tier"), None).unwrap();
             if engine == Engine::Ring && folder.engine() != engine {
                 return eprintln!("skipped: no io_uring here");
             }
@@ -328,7 +336,7 @@ mod tests {
     #[test]
     fn a_lock_is_had_by_one_at_a_time() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::new(place.path()).unwrap();
+        let folder = Folder::new(place.path(), None).unwrap();
         let lock = folder.lock("lock").unwrap();
         assert!(lock.is_some() && folder.lock("lock").unwrap().is_none());
         drop(lock);

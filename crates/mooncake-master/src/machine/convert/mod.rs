@@ -224,7 +224,8 @@ pub fn tier_mount(ask: &mut message::TierMount) -> Result<TierMount, Bad> {
         true => None,
         false => Some(file_system(&ask.file_system)?),
     };
-    Ok(TierMount { spec, is_new: ask.is_new, is_adopted: ask.adopted, file_system, head: ask.head, proof })
+    let records_max = (ask.records_max > 0).then_some(ask.records_max);
+    Ok(TierMount { spec, is_new: ask.is_new, is_adopted: ask.adopted, file_system, head: ask.head, records_max, proof })
 }
 
 /// What its owner is told.
@@ -362,8 +363,9 @@ pub fn push(push: Push) -> message::AnchorDown {
             from: Some(self::replica(from)),
             to: Some(self::replica(to)),
         }),
-        Push::TierRetire { tier, epoch, files } => {
-            Body::TierRetire(message::TierRetire { tier: tier.0.to_vec().into(), epoch: epoch.into(), files })
+        Push::TierRetire { tier, epoch, files, is_full } => {
+            let tier = tier.0.to_vec().into();
+            Body::TierRetire(message::TierRetire { tier, epoch: epoch.into(), files, full: is_full })
         }
         Push::TierShared { tier, writers, left } => Body::TierShared(message::TierShared {
             tier: tier.0.to_vec().into(),
