@@ -79,7 +79,7 @@ lint: $(VENV)/.tools ## format check, clippy, links of the documentation, ruff, 
 	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline --locked check bans licenses sources; fi
 
 test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
-	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast; else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi
+	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast -j $$((2 * $$(nproc))); else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi
 	cargo test --locked --doc
 
 # A profile of its own keeps it apart from everything else that is built.
@@ -87,7 +87,7 @@ test-loom: ## the order of writers and readers under every interleaving that the
 	RUSTFLAGS="--cfg loom" cargo test --quiet --locked --profile loom -p mooncake-memory --test loom_order
 
 test-python: $(VENV)/.wheel ## Python tests against the wheel
-	$(PY) -m pytest -n 2 --dist loadfile -m 'not (long or alone)'
+	$(PY) -m pytest -n $$((2 * $$(nproc))) --dist loadfile -m 'not (long or alone)'
 	$(PY) -m pytest -m 'alone and not long'
 
 test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, FAULTS seconds of faults, power cuts, versions beside the wheel of OLD
