@@ -17,6 +17,9 @@ OLD ?= 49e5191
 SCHEDULES ?= 10000
 FAULTS ?= 3600
 
+# A first build is quicker without what later ones would go on from; whoever builds by cargo goes on from that.
+export CARGO_INCREMENTAL ?= $(if $(wildcard $(TARGET)/debug/incremental),1,0)
+
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 

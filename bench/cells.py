@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import engine_cells
+import kept_cells
 import proxy_cells
 import scale_cells
 import tier_cells
@@ -99,7 +100,7 @@ def expectations():
     cells["close with 1 GiB"] = Expected("ms", limit=100, lower_is_better=True)
     cells["close until memory is back"] = Expected("ms", limit=200, lower_is_better=True)
     cells["master start"] = Expected("ms", limit=100, lower_is_better=True)
-    parts = (engine_cells, proxy_cells, scale_cells, tier_cells)
+    parts = (engine_cells, kept_cells, proxy_cells, scale_cells, tier_cells)
     return cells | {cell: mark for part in parts for cell, mark in part.expectations(Expected).items()}
 
 
@@ -249,6 +250,11 @@ class Session:
     def tier(self):
         """A tier behind the memory, beside its disk."""
         yield from tier_cells.measure(self.implementation, self.seconds, self.record, self.full)
+
+    def kept(self):
+        """A storage node whose memory outlives its process."""
+        kept_cells.measure(self.implementation, self.record, self.full)
+        yield
 
     def engines(self):
         """The calls of inference engines: vLLM's multi-buffer batches, tensors, asyncio."""

@@ -44,7 +44,7 @@ OURS, TCP, RIVAL = "ours", "ours-tcp", "rival"
 # The second rival, of the engine alone; by the best way that it finds, and by TCP.
 NIXL, NIXL_TCP = "nixl", "nixl-tcp"
 # What can be asked for, in the order of a run: methods of a session.
-PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers", "proxy", "tier", "scale")
+PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers", "proxy", "tier", "kept", "scale")
 # Which implementations a part is for, if not for ours and the rival. The rival's only path is TCP.
 MEASURED = {
     "tcp": (TCP,),
@@ -52,6 +52,7 @@ MEASURED = {
     "engine_transfers": (OURS, TCP, RIVAL, NIXL, NIXL_TCP),
     "proxy": (OURS,),
     "tier": (OURS, TCP, RIVAL),
+    "kept": (OURS,),
     "scale": (OURS,),
 }
 # A row's ratios, by whom they are to.

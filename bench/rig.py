@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pool import Installation, Master, Node, PoolError, Program, remove_witnesses
@@ -146,17 +146,18 @@ class Rig:
             before = now
             time.sleep(0.4)
 
-    def client(self, name, segment_bytes=0, buffer_bytes=None, tier=False):
+    def client(self, name, segment_bytes=0, buffer_bytes=None, tier=False, environment=None):
         """A further client, set up; with `tier` it keeps the rig's."""
-        one = self.bare_client(name)
+        one = self.bare_client(name, environment)
         how = {"tier": str(self.tier)} if tier else {}
         buffer = buffer_bytes or self.buffer_bytes
         one.setup_s = one.ask("setup", master=self.master.addr, segment=segment_bytes, buffer=buffer, **how)["seconds"]
         return one
 
-    def bare_client(self, name):
-        """A further client process that is not set up yet."""
-        one = Client(self.implementation, self.folder, name)
+    def bare_client(self, name, environment=None):
+        """A further client process that is not set up yet, with these variables beside the implementation's."""
+        implementation = replace(self.implementation, environment=self.implementation.environment | (environment or {}))
+        one = Client(implementation, self.folder, name)
         self.clients.append(one)
         return one
 

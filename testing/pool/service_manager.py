@@ -111,8 +111,10 @@ class ServiceManager:
 class KeptNode(Node):
     """A storage node whose memory a service manager holds from one process to the next."""
 
-    def __init__(self, name: str, folder: Path, master: str, size: int, manager: ServiceManager, flags=(), env=None):
-        super().__init__(name, folder, master, size, ["--keep", *flags], env)
+    def __init__(
+        self, name: str, folder: Path, master: str, size: int, manager: ServiceManager, flags=(), env=None, **more
+    ):
+        super().__init__(name, folder, master, size, ["--keep", *flags], env, **more)
         self.manager = manager
 
     def launch(self) -> KeptNode:

@@ -5,8 +5,6 @@
 //! does a snapshot that was taken in slices between the steps, of the state in which it was begun. A mutation that
 //! is repeated, by this master or by one that has replayed its log, changes nothing and is answered as it was.
 
-mod pool;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
@@ -14,8 +12,9 @@ use mooncake_core::{
     RemoveOutcome, Replica, SegmentNo, SegmentState, StartOutcome, Ticket, Time,
 };
 use mooncake_ids::{GRANULE, Rid, SessionId};
-use pool::{KIB, Pool, Taken, durable, plain, replayed, uuid};
 use proptest::prelude::*;
+
+use crate::pool::{KIB, Pool, Taken, durable, plain, replayed, uuid};
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -1,9 +1,8 @@
 //! Two masters that continue one log from the same place give out nothing twice.
 
-mod pool;
-
 use mooncake_core::{Config, Core, Effects, Epoch, Record, Time};
-use pool::{Pool, durable, replayed};
+
+use crate::pool::{Pool, durable, replayed};
 
 /// The epoch that a master draws who continues this log, and the log as it goes on.
 fn continued(log: &[Record], number: u16, seed: u64) -> (Core, Vec<Record>) {

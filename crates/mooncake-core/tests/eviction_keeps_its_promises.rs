@@ -1,6 +1,6 @@
 //! Who leaves when there is no room, and who never does.
 
-mod pool;
+use crate::pool;
 
 use mooncake_core::{
     Config, EndOutcome, PinKind, Populated, PutConfig, PutStarted, Record, Remembered, RemoveOutcome, STEP_OBJECTS,

@@ -1,5 +1,5 @@
-//! Speed and memory of the core, printed: `cargo test --release -p mooncake-core --test
-//! figures -- --ignored --nocapture`.
+//! Speed and memory of the core, printed: `cargo test --release -p mooncake-core --test promises figures --
+//! --ignored --nocapture`.
 
 use mooncake_core::{
     Config, Core, Effects, Ended, Origin, PutConfig, PutStarted, RemoveAll, SegmentSpec, SessionSpec, Sight,

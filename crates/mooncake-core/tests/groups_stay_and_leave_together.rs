@@ -1,10 +1,9 @@
 //! Objects of a group are renewed together, and leave one after another.
 
-mod pool;
-
 use mooncake_core::{Config, PutConfig, Record, Sight, StartOutcome};
 use mooncake_ids::SessionId;
-use pool::{KIB, Pool, is_full, placed, plain};
+
+use crate::pool::{KIB, Pool, is_full, placed, plain};
 
 fn grouped(names: &[&str]) -> PutConfig {
     PutConfig { groups: names.iter().map(|name| name.as_bytes().into()).collect(), ..plain() }

@@ -1,11 +1,10 @@
 //! A session that comes back lists its views. However many those are, and whatever is done while they are compared with
 //! the books: in the end the books have what it lists and what it may yet hear of.
 
-mod pool;
-
 use mooncake_core::{ListedViews, Record};
 use mooncake_ids::{Rid, SessionId};
-use pool::{KIB, Pool, durable, secret};
+
+use crate::pool::{KIB, Pool, durable, secret};
 
 const MANY: u64 = 700;
 

@@ -1,10 +1,9 @@
 //! Sessions that are kept, and the heirs that take their segments over.
 
-mod pool;
-
 use mooncake_core::{Config, EndOutcome, Inherited, Keep, Refused, SegmentState, StartOutcome};
 use mooncake_ids::SessionId;
-use pool::{KEPT, KIB, Pool, is_full, uuid};
+
+use crate::pool::{self, KEPT, KIB, Pool, is_full, uuid};
 
 const MINUTE: u64 = 60_000;
 

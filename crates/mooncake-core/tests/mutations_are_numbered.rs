@@ -1,12 +1,11 @@
 //! Numbers of mutations, of placements and of epochs: each is used once, and what is kept of them has a limit.
 
-mod pool;
-
 use mooncake_core::{
     Config, EndOutcome, Ended, Origin, PutConfig, PutStarted, Record, Refused, SegmentSpec, StartOutcome,
 };
 use mooncake_ids::Rid;
-use pool::{KIB, Pool, durable, placed, plain, replayed, uuid};
+
+use crate::pool::{KIB, Pool, durable, placed, plain, replayed, uuid};
 
 /// Takes the numbers that a session has used for another kind of mutation than they were for.
 fn is_refused_for_another_kind(pool: &mut Pool, origin: Origin, is_remove: bool) {

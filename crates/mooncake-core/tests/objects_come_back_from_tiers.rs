@@ -1,14 +1,16 @@
 //! What only a tier has comes back to memory before it is read, or because it was; whatever happens meanwhile, a copy
 //! counts only for the object that it is of.
 
-mod pool;
-
 use std::collections::BTreeSet;
 
+use crate::pool::{KIB, Pool, Taken, durable, placed, plain, replayed};
 use mooncake_core::{Config, Promotion, PutConfig, RemoveOutcome, SegmentNo, StartOutcome, TierProof};
 use mooncake_ids::{Rid, SessionId};
-use pool::tiers::{Promotion as Asked, WithTiers, whole};
-use pool::{KIB, Pool, Taken, durable, placed, plain, replayed};
+
+use crate::pool::{
+    self,
+    tiers::{Promotion as Asked, WithTiers, whole},
+};
 
 /// An owner of 64 KiB of memory and a tier, on which these keys are alone: of 4 KiB each.
 fn cold(config: Config, keys: &[&str]) -> (Pool, SessionId, SegmentNo) {

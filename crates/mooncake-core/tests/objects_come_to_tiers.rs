@@ -1,16 +1,17 @@
 //! What is on a tier outlives its place in memory, its owner and the master; what was removed does not come back.
 
-mod pool;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::pool::{KIB, Pool, placed, plain};
 use mooncake_core::{
-    Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutStarted, Refused, RemoveOutcome,
-    SegmentNo, SharedStorage, Sight, StartOutcome, TierMount, TierMounted, TierProof, TierSpec, TierState, Verdict,
+    Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutStarted, Refused, RemoveAll,
+    RemoveOutcome, SegmentNo, SharedStorage, Sight, StartOutcome, TierMount, TierMounted, TierProof, TierSpec,
+    TierState, Verdict,
 };
 use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
-use pool::tiers::{WINDOW, WithTiers, spec, tier_uuid, whole};
-use pool::{KIB, Pool, placed, plain};
+use mooncake_mutant::{Mutant, is_noticed_by};
+
+use crate::pool::tiers::{WINDOW, WithTiers, spec, tier_uuid, whole};
 
 /// One owner of 64 KiB of memory and a new tier.
 fn pool(config: Config) -> (Pool, SessionId, SegmentNo) {
@@ -514,6 +515,27 @@ fn a_tier_that_has_as_many_records_as_it_may_holds_up_no_other_one_of_its_store(
     let records: Vec<u64> = pool.core.tiers().map(|tier| tier.records).collect();
     assert_eq!(records, [4, 4]);
     pool.check();
+}
+
+#[test]
+fn a_bulk_removal_takes_what_was_there_when_it_began_however_young_its_copies_are() {
+    let check = || {
+        let (mut pool, session, _) = pool(Config::default());
+        for key in ["k0", "k1", "replaced"] {
+            pool.put(session, key, KIB);
+        }
+        let mut cursor = RemoveAll::new(&mut pool.core, true);
+        pool.pass(20);
+        assert_eq!(pool.write_all(session, 1, 0), 3, "orders are given, and answered, while it goes on");
+        let replace = PutConfig { replace: true, ..plain() };
+        pool.put_with(session, "replaced", KIB, &replace);
+        while !pool.core.remove_all_slice(pool.now, &mut cursor, 1, &mut pool.fx) {}
+        pool.collect();
+        assert_eq!(["k0", "k1", "replaced"].map(|key| pool.exists(key)), [false, false, true]);
+        pool.check();
+    };
+    check();
+    assert!(is_noticed_by(Mutant::RemovalsGoByRid, check));
 }
 
 /// How often owners were told that a tier is full.

@@ -1,9 +1,8 @@
 //! What a put comes to is said by its writer alone, and of its own replicas.
 
-mod pool;
-
 use mooncake_core::{EndOutcome, PutConfig};
-use pool::{KIB, Pool, placed, plain};
+
+use crate::pool::{KIB, Pool, placed, plain};
 
 #[test]
 fn a_bad_copy_that_can_be_seen_makes_no_end_a_success() {

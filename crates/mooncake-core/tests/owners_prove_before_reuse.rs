@@ -1,10 +1,9 @@
 //! Quarantine, epochs, rechecks: what only the owner of the memory can say.
 
-mod pool;
-
 use mooncake_core::{Absent, EndOutcome, Push, PutConfig, Resumed, StartOutcome};
 use mooncake_ids::SegmentUuid;
-use pool::{KIB, Pool, is_full, placed, plain, replayed, uuid};
+
+use crate::pool::{KIB, Pool, is_full, placed, plain, replayed, uuid};
 
 #[test]
 fn an_abnormal_end_frees_the_key_at_once_and_the_extent_only_on_the_owners_word() {

@@ -1,10 +1,9 @@
 //! Many threads that put one batch after the other, as fast as they can, into a pool in which things are looked up.
 
-mod pool;
-
 use mooncake_core::{EndOutcome, Ended, PutConfig, PutStarted, Replica, StartOutcome, Ticket};
 use mooncake_ids::SessionId;
-use pool::{KIB, Pool, plain};
+
+use crate::pool::{KIB, Pool, plain};
 
 /// Most rounds that a call takes for a batch.
 const ROUNDS: u32 = 20;

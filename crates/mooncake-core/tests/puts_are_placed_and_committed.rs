@@ -1,12 +1,11 @@
 //! The way of a put, its repeats, and what it may not do.
 
-mod pool;
-
 use mooncake_core::{
     Config, EndOutcome, Ended, Origin, PinKind, PlacementStrategy, PutConfig, PutStarted, Record, Refused, Remembered,
     RemoveOutcome, StartOutcome,
 };
-use pool::{KIB, Pool, is_busy, is_full, placed, plain};
+
+use crate::pool::{self, KIB, Pool, is_busy, is_full, placed, plain};
 
 #[test]
 fn a_put_is_readable_once_it_is_ended_and_not_before() {

@@ -1,10 +1,9 @@
 //! What waits is answered by the very operation that makes room for it, and not by a later one.
 
-mod pool;
-
 use mooncake_core::{Populated, PutConfig, STEP_OBJECTS, StartOutcome, Ticket};
 use mooncake_ids::{Rid, SessionId};
-use pool::{KIB, Pool, is_full, placed, plain, uuid};
+
+use crate::pool::{KIB, Pool, is_full, placed, plain, uuid};
 
 fn is_placed(pool: &Pool, ticket: Ticket) -> bool {
     pool.woken.get(&ticket).is_some_and(|slots| matches!(slots[0], StartOutcome::Placed(_)))

@@ -1,9 +1,8 @@
 //! Removals of what a caller chooses by its key, in slices.
 
-mod pool;
-
 use mooncake_core::{PutConfig, RemoveAll, Sight};
-use pool::{KIB, Pool, placed, plain};
+
+use crate::pool::{KIB, Pool, placed, plain};
 
 fn filled(keys: u32) -> (Pool, mooncake_ids::SessionId) {
     let (mut pool, a) = Pool::single(u64::from(keys) * 2 * KIB);

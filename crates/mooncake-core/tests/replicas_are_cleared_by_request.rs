@@ -1,12 +1,11 @@
 //! Replicas leave by request, on one segment or on all, but those of objects that somebody uses.
 
-mod pool;
-
 use mooncake_core::{PinKind, PutConfig, RemoveOutcome};
 use mooncake_ids::SessionId;
-use pool::{KIB, Pool, plain};
 
 use RemoveOutcome::{Busy, Missing, Protected, Removed};
+
+use crate::pool::{self, KIB, Pool, plain};
 
 /// Two owners with a segment each.
 fn two() -> (Pool, SessionId, SessionId) {

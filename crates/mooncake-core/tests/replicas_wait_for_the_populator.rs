@@ -1,11 +1,10 @@
 //! A put with several replicas waits for the memory of a node that is still being populated, as one with a single
 //! replica does, and does with fewer where there is no room to come.
 
-mod pool;
-
 use mooncake_core::{Populated, PutConfig, PutStarted, StartOutcome};
 use mooncake_ids::SessionId;
-use pool::{KIB, Pool, plain, uuid};
+
+use crate::pool::{self, KIB, Pool, plain, uuid};
 
 fn two() -> PutConfig {
     PutConfig { replica_num: 2, ..plain() }

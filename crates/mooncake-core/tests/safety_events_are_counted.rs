@@ -1,10 +1,9 @@
 //! What safety is about can be seen from outside: each event moves its figure, once.
 
-mod pool;
-
 use mooncake_core::PutConfig;
 use mooncake_ids::Rid;
-use pool::{KIB, Pool, plain, uuid};
+
+use crate::pool::{self, KIB, Pool, plain, uuid};
 
 #[test]
 fn fences_quarantine_and_its_age() {

@@ -1,12 +1,11 @@
 //! What a session says counts for what is its own, and each is told what concerns it.
 
-mod pool;
-
 use mooncake_core::{
     Config, Core, EndOutcome, Extent, PinKind, Push, PutConfig, Record, Replica, SegmentNo, SegmentSpec, SessionSpec,
 };
 use mooncake_ids::{Rid, SegmentUuid, SessionId};
-use pool::{KIB, Pool, durable, placed, plain, replayed, uuid};
+
+use crate::pool::{self, KIB, Pool, durable, placed, plain, replayed, uuid};
 
 /// Two owners of 8 KiB each.
 fn two_owners() -> (Pool, SessionId, SessionId) {

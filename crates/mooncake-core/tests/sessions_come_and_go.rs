@@ -1,12 +1,11 @@
 //! Live, Hidden and Gone; away and over; what a restart keeps.
 
-mod pool;
-
 use mooncake_core::{
     Absent, EndOutcome, Extent, ListedViews, Push, Refused, RemoveOutcome, STEP_OBJECTS, SegmentState, StartOutcome,
 };
 use mooncake_ids::SessionId;
-use pool::{KIB, Pool, is_full, secret, uuid};
+
+use crate::pool::{self, KIB, Pool, is_full, secret, uuid};
 
 #[test]
 fn objects_of_an_absent_owner_are_hidden_not_forgotten() {

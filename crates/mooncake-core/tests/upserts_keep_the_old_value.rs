@@ -1,10 +1,9 @@
 //! A put that replaces: always in a new extent, and nothing is lost before it has ended well.
 
-mod pool;
-
 use mooncake_core::{EndOutcome, PinKind, PutConfig, PutStarted, RemoveOutcome, Replica, StartOutcome};
 use mooncake_ids::SessionId;
-use pool::{KIB, Pool, durable, is_busy, is_full, placed, plain, replayed};
+
+use crate::pool::{KIB, Pool, durable, is_busy, is_full, placed, plain, replayed};
 
 fn replacing() -> PutConfig {
     PutConfig { replace: true, ..plain() }

@@ -1,10 +1,9 @@
 //! A pool full of views: a put waits for their end as for any room, and says whose they are.
 
-mod pool;
-
 use mooncake_core::{EndOutcome, PinKind, PutConfig, StartOutcome};
 use mooncake_ids::{Rid, SessionId};
-use pool::{KIB, Pool, is_full, placed, plain};
+
+use crate::pool::{KIB, Pool, is_full, placed, plain};
 
 /// A pool of 64 KiB of which 48 are under the views of another client.
 fn viewed() -> (Pool, SessionId, SessionId, Vec<Rid>) {

@@ -1,10 +1,9 @@
 //! Parked puts: first come first served, each with its own deadline.
 
-mod pool;
-
 use mooncake_core::{PutStarted, Replica, StartOutcome, Ticket};
 use mooncake_ids::SessionId;
-use pool::{KIB, Pool, is_busy, is_full, plain};
+
+use crate::pool::{self, KIB, Pool, is_busy, is_full, plain};
 
 fn is_placed(slot: &StartOutcome) -> bool {
     matches!(slot, StartOutcome::Placed(_))

@@ -2,8 +2,6 @@
 //! for nothing at once, is cleared away in steps, and a master that ends between any two of them has a successor that
 //! is right.
 
-mod pool;
-
 use std::collections::BTreeSet;
 
 use mooncake_core::{
@@ -11,7 +9,8 @@ use mooncake_core::{
     StartOutcome, To,
 };
 use mooncake_ids::{Rid, SessionId};
-use pool::{KIB, Pool, Taken, is_full, plain, replayed, uuid};
+
+use crate::pool::{self, KIB, Pool, Taken, is_full, plain, replayed, uuid};
 
 const MANY: usize = 700;
 

@@ -229,6 +229,10 @@ mutants! {
     UnsyncedRecordsCount,
     /// What is being moved out of a tier that is forgotten, or left, meanwhile counts.
     MovesOutliveTheirTier,
+    /// What was ordered of a tier's owner stays so when its session is away.
+    OrdersOutliveTheirAnchor,
+    /// Bulk removals pass over objects whose copies are younger.
+    RemovalsGoByRid,
     /// A record begins behind the first number of its file.
     RecordsBeginAnywhere,
 }

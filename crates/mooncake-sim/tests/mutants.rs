@@ -87,6 +87,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | MarksAreNotCompared
         | MovedPutsAreNotRenewed
         | MovesOutliveTheirTier
+        | OrdersOutliveTheirAnchor
         | NewcomerIsNotWaitedFor
         | OldClaimsAreTaken
         | OlderListsAreTaken
@@ -101,6 +102,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PositionIsForgotten
         | RecordsAreNotCompared
         | RecordsBeginAnywhere
+        | RemovalsGoByRid
         | AbortsDoNotAsk
         | SealedSessionsAreWritten
         | SessionsGoByName

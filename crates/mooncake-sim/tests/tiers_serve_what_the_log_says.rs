@@ -903,6 +903,14 @@ fn an_owner_that_trusts_what_a_power_loss_took_is_noticed() {
 }
 
 #[test]
+fn orders_that_outlive_the_session_of_their_owner_would_be_noticed() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let seed = (0..300).find(|seed| is_noticed_by(Mutant::OrdersOutliveTheirAnchor, || World::new(*seed).run()));
+    _ = std::panic::take_hook();
+    assert!(seed.is_some());
+}
+
+#[test]
 fn what_is_moved_out_of_a_tier_that_is_forgotten_meanwhile_would_be_noticed_to_come_back() {
     std::panic::set_hook(Box::new(|_| {}));
     let seed = (0..300).find(|seed| is_noticed_by(Mutant::MovesOutliveTheirTier, || World::new(*seed).run()));

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
-use mooncake_ids::{Rid, TierUuid};
+use mooncake_ids::TierUuid;
 
 use crate::address::{FileNumber, Geometry};
 use crate::medium::Medium;
-use crate::proof::{Proof, Proving};
+use crate::proof::{Proof, Proving, ReadBack};
 use crate::reader::Reader;
 use crate::slots::Slots;
 use crate::superblock::Superblock;
@@ -26,7 +26,7 @@ pub(crate) struct Adopted<M: Medium> {
     /// The master has mounted it since the anchor began.
     pub is_mounted: bool,
     superblock: Superblock,
-    proven: BTreeMap<FileNumber, Vec<Rid>>,
+    read_back: BTreeMap<FileNumber, ReadBack>,
     lock: M::Lock,
 }
 
@@ -35,8 +35,8 @@ impl<M: Medium> Adopted<M> {
         let (medium, superblock, files) = (tier.medium.clone(), tier.superblock.clone(), tier.files.clone());
         let reader = Reader::new(medium.clone(), superblock.geometry, Slots::new(SLOTS))
             .map_err(|source| TierError::Disk { what: "read its files", source })?;
-        let (proven, lock) = (BTreeMap::new(), tier.into_lock());
-        Ok(Adopted { medium, reader, files, is_mounted: false, superblock, proven, lock })
+        let (read_back, lock) = (BTreeMap::new(), tier.into_lock());
+        Ok(Adopted { medium, reader, files, is_mounted: false, superblock, read_back, lock })
     }
 
     pub fn uuid(&self) -> TierUuid {
@@ -60,7 +60,7 @@ impl<M: Medium> Adopted<M> {
             superblock: &self.superblock,
             reader: &mut self.reader,
             slots,
-            proven: &mut self.proven,
+            read_back: &mut self.read_back,
         };
         proving.prove(&files, BTreeSet::new(), &BTreeSet::new(), time_left)
     }
@@ -75,7 +75,7 @@ impl<M: Medium> Adopted<M> {
             }
         }
         self.files.remove(&file);
-        self.proven.remove(&file);
+        self.read_back.remove(&file);
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use crate::contents::{contents, object_id};
 use crate::footer::{Entries, Entry};
 use crate::health::{Fitness, Health};
 use crate::medium::Medium;
-use crate::proof::{Proving, is_for_now, record_place};
+use crate::proof::{Proving, ReadBack, is_for_now, record_place};
 use crate::rate::Rate;
 use crate::reader::{Miss, Reader, Want};
 use crate::record::Layout;
@@ -120,8 +120,8 @@ pub struct TierOwner<M: Medium> {
     adopted: Vec<Adopted<M>>,
     /// The master has mounted the tier since its anchor began: it answers what it is asked.
     is_mounted: bool,
-    /// Records that were read back whole, of files that are suspect; none of them is read twice.
-    proven: BTreeMap<FileNumber, Vec<Rid>>,
+    /// What was read back of files that are suspect.
+    read_back: BTreeMap<FileNumber, ReadBack>,
     /// Giving up files gained next to nothing, or the disk would not let it: not tried again before.
     stuck_until: Duration,
     /// Files of which nearly all is kept, until none is left to be given up.
@@ -231,7 +231,7 @@ impl<M: Medium> TierOwner<M> {
             giving_up: None,
             adopted: Vec::new(),
             is_mounted: false,
-            proven: BTreeMap::new(),
+            read_back: BTreeMap::new(),
             stuck_until: Duration::ZERO,
             passed_over: BTreeSet::new(),
             large: None,
@@ -271,7 +271,7 @@ impl<M: Medium> TierOwner<M> {
             superblock: &superblock,
             reader: &mut self.reader,
             slots: &self.slots,
-            proven: &mut self.proven,
+            read_back: &mut self.read_back,
         };
         let proof = proving.prove(&files, appended, &busy, time_left)?;
         Some(Proof { is_new: self.is_new && files.is_empty(), ..proof })
@@ -292,8 +292,10 @@ impl<M: Medium> TierOwner<M> {
 
     /// Orders and questions of before are over, on both sides.
     pub fn anchor_lost(&mut self) {
-        self.ordered.clear();
-        self.answers.clear();
+        if !mutant!(OrdersOutliveTheirAnchor) {
+            self.ordered.clear();
+            self.answers.clear();
+        }
         self.sealed.clear();
         (self.giving_up, self.is_mounted, self.is_full) = (None, false, false);
         self.adopted.iter_mut().for_each(|adopted| adopted.is_mounted = false);
@@ -402,7 +404,7 @@ impl<M: Medium> TierOwner<M> {
             }
             self.over.remove(&file);
             self.failed.remove(&file);
-            self.proven.remove(&file);
+            self.read_back.remove(&file);
             let own = self.appender.superblock().tier;
             self.passed_over.remove(&(own, file));
             if self.giving_up.as_ref().is_some_and(|up| (up.tier, up.file) == (own, file)) {
@@ -728,7 +730,9 @@ impl<M: Medium> TierOwner<M> {
 
     /// The next file to be given up, of adopted tiers before the own one, with its bytes.
     fn oldest(&self) -> Option<(TierUuid, FileNumber, u64)> {
-        let mounted = self.adopted.iter().filter(|adopted| adopted.is_mounted);
+        // What adopted tiers have is no part of the records that the own one may have.
+        let is_short_of_room = !self.is_full || !self.has_room();
+        let mounted = self.adopted.iter().filter(|adopted| adopted.is_mounted && is_short_of_room);
         let of_adopted = mounted.flat_map(|adopted| {
             let uuid = adopted.uuid();
             adopted.files.iter().map(move |(file, bytes)| (uuid, *file, *bytes))

@@ -39,8 +39,16 @@ pub(crate) struct Proving<'a, M: Medium> {
     pub superblock: &'a Superblock,
     pub reader: &'a mut Reader<M>,
     pub slots: &'a Slots,
-    /// Records that were read back whole, of files that are suspect; none of them is read twice.
-    pub proven: &'a mut BTreeMap<FileNumber, Vec<Rid>>,
+    /// What was read back of files that are suspect.
+    pub read_back: &'a mut BTreeMap<FileNumber, ReadBack>,
+}
+
+/// What was read back so far of a file that is suspect and has all its records: a slow disk goes on where it was left.
+#[derive(Debug, Default)]
+pub(crate) struct ReadBack {
+    whole: Vec<Rid>,
+    looked_at: usize,
+    is_through: bool,
 }
 
 impl<M: Medium> Proving<'_, M> {
@@ -53,7 +61,7 @@ impl<M: Medium> Proving<'_, M> {
         busy: &BTreeSet<FileNumber>,
         mut time_left: impl FnMut() -> Duration,
     ) -> Option<Proof> {
-        let Proving { medium, superblock, reader, slots, proven: known } = self;
+        let Proving { medium, superblock, reader, slots, read_back: known } = self;
         let geometry: Geometry = superblock.geometry;
         let numbers = |(file, bytes): &(FileNumber, u64)| file.0..file.0 + geometry.numbers_for(*bytes);
         let suspects: BTreeSet<u64> = superblock.suspects.iter().map(|file| file.0).collect();
@@ -61,22 +69,19 @@ impl<M: Medium> Proving<'_, M> {
         for (file, bytes) in files.iter().copied().filter(|(file, _)| suspects.contains(&file.0)) {
             // One that is being written has more of them later.
             let is_busy = busy.contains(&file);
-            if let Some(known) = known.get(&file).filter(|_| !is_busy) {
-                proven.extend(known.iter().copied());
-                continue;
-            }
-            let whole = match contents(medium, (superblock.tier, geometry), (file, bytes), slots) {
-                Ok(found) => whole(reader, superblock.tier, &found.entries, &mut time_left)?,
-                Err(error) if is_for_now(&error) => return None,
-                Err(error) => {
-                    tracing::warn!(file = file.0, %error, "a file of the tier cannot be read; what it had is lost");
-                    Vec::new()
+            let mut of_busy = ReadBack::default();
+            let so_far = if is_busy { &mut of_busy } else { known.entry(file).or_default() };
+            if !so_far.is_through {
+                match contents(medium, (superblock.tier, geometry), (file, bytes), slots) {
+                    Ok(found) => so_far.go_on(reader, superblock.tier, &found.entries, &mut time_left)?,
+                    Err(error) if is_for_now(&error) => return None,
+                    Err(error) => {
+                        tracing::warn!(file = file.0, %error, "a file of the tier cannot be read; what it had is lost");
+                    }
                 }
-            };
-            proven.extend(whole.iter().copied());
-            if !is_busy {
-                known.insert(file, whole);
+                so_far.is_through = true;
             }
+            proven.extend(so_far.whole.iter().copied());
         }
         let files = files.iter().flat_map(numbers).collect();
         let appended = appended.into_iter().map(|file| file.0).collect();
@@ -84,32 +89,39 @@ impl<M: Medium> Proving<'_, M> {
     }
 }
 
-/// Which of these are whole; none if the disk did not say.
-fn whole<M: Medium>(
-    reader: &mut Reader<M>,
-    tier: TierUuid,
-    entries: &[Entry],
-    time_left: &mut impl FnMut() -> Duration,
-) -> Option<Vec<Rid>> {
-    let mut good = Vec::new();
-    for some in entries.chunks(32) {
-        let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, bytes: &[u8]| crc32c(bytes)).collect();
-        let wants = some.iter().zip(&mut sinks).map(|(entry, sink)| Want {
-            place: record_place(tier, entry),
-            from: 0,
-            len: entry.size,
-            crc: None,
-            sink,
-        });
-        let mut wants: Vec<Want<'_>> = wants.collect();
-        let results = reader.read(&mut wants, &mut *time_left);
-        if results.iter().any(|result| matches!(result, Err(Miss::Late | Miss::NoSlot))) {
-            return None;
+impl ReadBack {
+    /// Looks at those of the file's entries that it has not; none if the disk had no time for all.
+    fn go_on<M: Medium>(
+        &mut self,
+        reader: &mut Reader<M>,
+        tier: TierUuid,
+        entries: &[Entry],
+        time_left: &mut impl FnMut() -> Duration,
+    ) -> Option<()> {
+        for some in entries.get(self.looked_at..).unwrap_or_default().chunks(READ_AT_ONCE) {
+            let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, bytes: &[u8]| crc32c(bytes)).collect();
+            let wants = some.iter().zip(&mut sinks).map(|(entry, sink)| Want {
+                place: record_place(tier, entry),
+                from: 0,
+                len: entry.size,
+                crc: None,
+                sink,
+            });
+            let mut wants: Vec<Want<'_>> = wants.collect();
+            let results = reader.read(&mut wants, &mut *time_left);
+            if results.iter().any(|result| matches!(result, Err(Miss::Late | Miss::NoSlot))) {
+                return None;
+            }
+            let good = some.iter().zip(results).filter(|(_, result)| result.is_ok());
+            self.whole.extend(good.map(|(entry, _)| entry.rid));
+            self.looked_at += some.len();
         }
-        good.extend(some.iter().zip(results).filter(|(_, result)| result.is_ok()).map(|(entry, _)| entry.rid));
+        Some(())
     }
-    Some(good)
 }
+
+/// Records that are read together.
+const READ_AT_ONCE: usize = 32;
 
 /// Whether a disk, or a process that is short of something, may answer otherwise later.
 pub(crate) fn is_for_now(error: &io::Error) -> bool {

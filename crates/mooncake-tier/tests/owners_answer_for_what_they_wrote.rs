@@ -14,7 +14,7 @@ use mooncake_tier::health::Fitness;
 use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{Source, TierOwner, ToMaster};
-use mooncake_tier::reader::{Reader, RecordPlace, Want};
+use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::{NewTier, Tier};
 use support::{TIER, new_tier, owner};
@@ -488,6 +488,77 @@ fn a_tier_that_is_adopted_is_given_up_before_the_owners_own_and_what_is_kept_of_
     }
     assert!(owned.given_up.len() > before);
     assert!(owned.given_up_of[before..].iter().all(|tier| *tier == TIER));
+}
+
+#[test]
+fn records_that_are_read_together_are_proven_one_by_one() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let ordered: Vec<u64> = (0..300).map(|_| owned.order(BLOCK / 2)).collect();
+    owned.pass(2 * SECOND);
+    let bad = ordered[137];
+    let block = owned.answers[&bad].unwrap().0 % FILE_BLOCKS;
+    assert!(owned.disk.flip(&FileNumber(0).name(), (block * BLOCK + 1_000) * 8), "in its value");
+    let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
+    let mut reader = Reader::new(owned.disk.clone(), geometry, Slots::new(4)).unwrap();
+    // In another order than on the disk, and one of them twice.
+    let asked: Vec<u64> = ordered.iter().rev().chain([&ordered[7]]).copied().collect();
+    let mut read: Vec<Vec<u8>> = vec![vec![0; BLOCK as usize / 2]; asked.len()];
+    let mut sinks: Vec<_> = read
+        .iter_mut()
+        .map(|into| {
+            |at: u64, bytes: &[u8]| {
+                into[at as usize..][..bytes.len()].copy_from_slice(bytes);
+                mooncake_memory::crc32c(bytes)
+            }
+        })
+        .collect();
+    let wants = asked.iter().zip(&mut sinks).map(|(nth, sink)| {
+        let (address, rid, key_bytes) = (owned.answers[nth].unwrap(), Rid(2 * nth), nth.to_string().len());
+        let place = RecordPlace { tier: TIER, address, rid, size: BLOCK / 2, key_bytes };
+        Want { place, from: 0, len: BLOCK / 2, crc: None, sink }
+    });
+    let mut wants: Vec<Want<'_>> = wants.collect();
+    let results = reader.read(&mut wants, || SECOND);
+    drop(wants);
+    drop(sinks);
+    for ((nth, result), bytes) in asked.iter().zip(results).zip(read) {
+        match *nth == bad {
+            true => assert_eq!(result, Err(Miss::Wrong)),
+            false => {
+                assert_eq!(result, Ok(()), "{nth}");
+                assert!((0..).zip(bytes).all(|(at, byte): (u64, u8)| byte == at as u8), "{nth}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slow_disk_proves_a_file_little_by_little() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let ordered: Vec<u64> = (0..300).map(|_| owned.order(BLOCK / 2)).collect();
+    owned.pass(2 * SECOND);
+    assert!(ordered.iter().all(|nth| owned.is_written(*nth)));
+    owned.disk.set_faults(Faults { failing: 1000, ..Faults::default() });
+    owned.order(BLOCK);
+    owned.pass(SECOND);
+    owned.disk.set_faults(Faults::default());
+    owned.pass(SECOND);
+    let mut tries = 0;
+    let proof = loop {
+        tries += 1;
+        assert!(tries < 50, "each try goes on where the last one was left");
+        let mut waits = 0;
+        let time_left = || {
+            waits += 1;
+            if waits < 20 { SECOND } else { Duration::ZERO }
+        };
+        if let Some(proof) = owned.tier.proof(time_left) {
+            break proof;
+        }
+    };
+    assert!(tries > 2, "{tries}");
+    let rids: Vec<u64> = ordered.iter().map(|nth| 2 * nth).collect();
+    assert_eq!(proof.proven.iter().map(|rid| rid.0).collect::<Vec<_>>(), rids);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::state::objects::ObjectSlot;
 use crate::state::removals_under_way::UnderWay;
 use crate::work::Work;
 use mooncake_ids::Rid;
+use mooncake_mutant::mutant;
 
 /// A remove_all under way. It takes what was there when it began.
 #[derive(Debug, Clone)]
@@ -168,7 +169,11 @@ impl Core {
         self.objects.get(slot).is_some_and(|object| {
             // Copies have younger rids (`docs/safety.md`, rule T7).
             let spared = !cursor.force && object.protected_until > now;
-            self.removals.was_there(&cursor.begun, object.id()) && !spared
+            let id = match mutant!(RemovalsGoByRid) {
+                true => object.places.rids().max().unwrap_or(object.id()),
+                false => object.id(),
+            };
+            self.removals.was_there(&cursor.begun, id) && !spared
         })
     }
 

@@ -483,6 +483,9 @@ impl Tiers {
             let is_from = order.source == OrderSource::File(number) && !mutant!(MovesOutliveTheirTier);
             order.tier == number || is_from
         };
+        if mutant!(OrdersOutliveTheirAnchor) {
+            return Vec::new();
+        }
         let of_tier = self.orders.iter().filter(|(_, order)| is_its(order));
         let ended: Vec<Rid> = of_tier.map(|(rid, _)| *rid).collect();
         ended.into_iter().filter_map(|rid| self.remove_order(rid)).map(|order| order.slot).collect()

@@ -2,8 +2,9 @@
 //! every chunk that was touched is right; anything else is a miss, and no error of the caller's.
 
 pub mod ahead;
+mod runs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::address::{Address, BLOCK, FileNumber, Geometry};
 use crate::medium::{Completion, Files, Operation, Queue};
 use crate::record::{CHUNK, Header, Layout};
 use crate::slots::{SLOT_BYTES, Slot, Slots};
+use runs::{Run, runs};
 
 /// Reads under way at a time.
 const DEPTH: usize = 32;
@@ -92,6 +94,8 @@ pub struct Reader<M: Files> {
     next_tag: u64,
     /// Which want a read belongs to; those of calls that have ended are not among them.
     under_way: BTreeMap<u64, (u64, Piece)>,
+    /// Reads of several wants of one call.
+    runs_under_way: BTreeMap<u64, Run>,
 }
 
 /// Blocks of a record that are read at once.
@@ -121,7 +125,8 @@ impl<M: Files> Reader<M> {
     /// Reads of a tier with such files.
     pub fn new(medium: M, geometry: Geometry, slots: Slots) -> io::Result<Reader<M>> {
         let (queue, open, under_way) = (medium.queue(DEPTH)?, BTreeMap::new(), BTreeMap::new());
-        Ok(Reader { medium, geometry, queue, slots, open, next_tag: 0, under_way })
+        let runs_under_way = BTreeMap::new();
+        Ok(Reader { medium, geometry, queue, slots, open, next_tag: 0, under_way, runs_under_way })
     }
 
     /// Closes all files: each is opened anew for the next read of it.
@@ -136,37 +141,64 @@ impl<M: Files> Reader<M> {
         let bytes = wants.iter().fold(0_u64, |bytes, want| bytes.saturating_add(want.len));
         let chunks = if bytes <= FEW_BYTES { CHUNKS_OF_FEW } else { CHUNKS_MAX };
         let mut all: Vec<Progress> = wants.iter().map(|want| Progress::new(want, chunks)).collect();
-        let mut next = 0;
+        let mut to_read = runs(&all, wants);
         loop {
             let left = time_left();
             if left.is_zero() {
                 while let Some(ended) = self.queue.next(Duration::ZERO) {
-                    self.ended(ended, &mut all, wants);
+                    self.ended(ended, &mut all, wants, &mut to_read);
                 }
                 all.iter_mut().filter(|progress| progress.result.is_none()).for_each(|it| it.fail(Miss::Late));
                 // Their slots come back when the disk answers.
                 self.under_way.clear();
+                self.runs_under_way.clear();
                 break;
             }
-            while next < all.len() && self.submit_next(next as u64, &mut all[next], &wants[next].place) {
-                next += usize::from(all[next].pieces.is_empty());
+            while let Some(run) = to_read.front()
+                && self.submit_run(run, &mut all, wants)
+            {
+                if run.len() > 1 || all[run[0]].pieces.is_empty() {
+                    to_read.pop_front();
+                }
             }
-            if self.under_way.is_empty() {
-                match next < all.len() {
-                    // Others have all slots, or late reads of this thread have its queue.
-                    true => {
-                        all[next].fail(Miss::NoSlot);
-                        next += 1;
-                    }
-                    false => break,
+            if self.under_way.is_empty() && self.runs_under_way.is_empty() {
+                // Others have all slots, or late reads of this thread have its queue.
+                match to_read.pop_front() {
+                    Some(run) => run.into_iter().for_each(|nth| all[nth].fail(Miss::NoSlot)),
+                    None => break,
                 }
                 continue;
             }
             if let Some(ended) = self.queue.next(left) {
-                self.ended(ended, &mut all, wants);
+                self.ended(ended, &mut all, wants, &mut to_read);
             }
         }
         all.into_iter().map(|progress| progress.result.unwrap_or(Err(Miss::Late))).collect()
+    }
+
+    /// Begins the read of a run, or the next one of a want that takes several; false if it has to wait.
+    fn submit_run(&mut self, run: &Run, all: &mut [Progress], wants: &[Want<'_>]) -> bool {
+        let (first, place) = (run[0], wants[run[0]].place);
+        if run.len() == 1 {
+            return self.submit_next(first as u64, &mut all[first], &place);
+        }
+        if !self.queue.has_room() {
+            return false;
+        }
+        let file = match self.file(self.geometry.file_of(place.address)) {
+            Ok(file) => file,
+            Err(error) => {
+                run.iter().for_each(|nth| all[*nth].fail(why_not_opened(&error)));
+                return true;
+            }
+        };
+        let Some(slot) = self.slots.take() else { return false };
+        let len: u64 = run.iter().map(|nth| all[*nth].pieces[0].len).sum();
+        self.next_tag += 1;
+        self.runs_under_way.insert(self.next_tag, run.clone());
+        let offset = self.geometry.offset_of(place.address);
+        self.queue.submit(self.next_tag, Operation::Read { file, offset, slot, len: len as usize });
+        true
     }
 
     /// Begins the next read of a want; false if it has to wait.
@@ -182,10 +214,7 @@ impl<M: Files> Reader<M> {
         let file = match self.file(self.geometry.file_of(place.address)) {
             Ok(file) => file,
             Err(error) => {
-                progress.fail(match error.kind() {
-                    ErrorKind::NotFound => Miss::Gone,
-                    kind => Miss::Failed(kind),
-                });
+                progress.fail(why_not_opened(&error));
                 return true;
             }
         };
@@ -211,7 +240,22 @@ impl<M: Files> Reader<M> {
         Ok(file)
     }
 
-    fn ended(&mut self, ended: Completion, all: &mut [Progress], wants: &mut [Want<'_>]) {
+    fn ended(&mut self, ended: Completion, all: &mut [Progress], wants: &mut [Want<'_>], to_read: &mut VecDeque<Run>) {
+        if let Some(run) = self.runs_under_way.remove(&ended.tag) {
+            let len: u64 = run.iter().map(|nth| all[*nth].pieces[0].len).sum();
+            let whole = ended.slot.filter(|_| ended.result.is_ok_and(|read| read as u64 == len));
+            let Some(slot) = whole else {
+                // One of them may have spoiled it: each is read alone.
+                return to_read.extend(run.into_iter().map(|nth| vec![nth]));
+            };
+            let mut at = 0;
+            for nth in run {
+                let piece = all[nth].pieces.pop().expect("it is read whole");
+                all[nth].came_whole(piece, &slot[at..at + piece.len as usize], &mut wants[nth]);
+                at += piece.len as usize;
+            }
+            return;
+        }
         // Of a call that has ended: its slot is free now.
         let Some((nth, piece)) = self.under_way.remove(&ended.tag) else { return };
         self.came(ended, piece, &mut all[nth as usize], &mut wants[nth as usize]);
@@ -277,6 +321,21 @@ impl Progress {
                 return self.fail(Miss::Wrong);
             }
         }
+    }
+
+    /// All that it needs has come.
+    fn came_whole(&mut self, piece: Piece, bytes: &[u8], want: &mut Want<'_>) {
+        let header = &bytes[..self.layout.header_bytes as usize];
+        let is_good = is_header_of(header, &want.place, want.crc)
+            && Header::decode(header).is_ok_and(|header| take_chunks(&header, self.layout, piece, bytes, want));
+        self.result.get_or_insert(if is_good { Ok(()) } else { Err(Miss::Wrong) });
+    }
+}
+
+fn why_not_opened(error: &io::Error) -> Miss {
+    match error.kind() {
+        ErrorKind::NotFound => Miss::Gone,
+        kind => Miss::Failed(kind),
     }
 }
 
