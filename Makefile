@@ -8,6 +8,9 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
+# Where the wheel comes to, and what says that the environment has that one.
+OUT     ?= dist
+WHEEL    = $(VENV)/.wheel-$(notdir $(OUT))
 # Where `make install` puts the C library, and the one that it takes: built first, unless another one is named.
 PREFIX ?= /usr/local
 LIBRARY ?= $(TARGET)/release/libtransfer_engine.so
@@ -17,13 +20,16 @@ OLD ?= 49e5191
 SCHEDULES ?= 10000
 FAULTS ?= 3600
 
+# Tests of installations take it from there.
+export TESTED_WHEELS = $(abspath $(OUT))
+
 # A first build is quicker without what later ones would go on from; whoever builds by cargo goes on from that.
 export CARGO_INCREMENTAL ?= $(if $(wildcard $(TARGET)/debug/incremental),1,0)
 
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-loom test-python test-long machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test test-rust test-loom test-python test-wheel test-long machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
 MADE_AT := $(shell sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' $(VENV)/pyvenv.cfg 2>/dev/null)
@@ -32,15 +38,15 @@ MOVED   := $(if $(MADE_AT),$(if $(filter-out $(abspath $(VENV)),$(MADE_AT)),move
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.wheel ## a pool on this machine replays a request trace while a node and the master are killed
+demo: $(WHEEL) ## a pool on this machine replays a request trace while a node and the master are killed
 	$(PY) -m pip install --quiet --disable-pip-version-check -r demo/requirements.txt
 	$(PY) demo/replay.py
 	$(PY) demo/tier.py
 
 test: lint test-rust test-python ## everything: format, lints, Rust tests, wheel, Python tests
 
-wheel: dist/.built ## dist/mooncake_rs-*.whl
-	@ls -l dist/*.whl
+wheel: $(OUT)/.built ## dist/mooncake_rs-*.whl
+	@ls -l $(OUT)/*.whl
 
 install: $(LIBRARY) ## the C library, its header, pkg-config and CMake files below PREFIX (/usr/local), as in the wheel
 	packaging/c_library.sh $(LIBRARY) $(DESTDIR)$(PREFIX)
@@ -50,7 +56,7 @@ wheel-of: ## REV=...: the wheel of another revision, in build/wheels
 	@[ -n "$(REV)" ] || { echo "which revision? make wheel-of REV=49e5191"; exit 2; }
 	@PYTHON=$(PYTHON) packaging/wheel_of.sh $(REV)
 
-bench: $(VENV)/.wheel ## compare with the rival and with memcpy and loopback, in one run
+bench: $(WHEEL) ## compare with the rival and with memcpy and loopback, in one run
 	bench/run.sh
 
 e2e: dist/.built ## run vLLM, LMCache and SGLang's store against the pool (3 GB of downloads)
@@ -59,10 +65,10 @@ e2e: dist/.built ## run vLLM, LMCache and SGLang's store against the pool (3 GB 
 ttft: dist/.built ## time to first token: computed, from our pool, from the rival's, from Redis
 	$(PY) e2e/ttft.py
 
-gpu: $(VENV)/.wheel ## device memory against a real GPU, with its rates; skips where there is none
+gpu: $(WHEEL) ## device memory against a real GPU, with its rates; skips where there is none
 	$(PY) -m pytest -s tests/gpu
 
-reference: $(VENV)/.wheel ## docs/settings.md, metrics.md, error-codes.md and the C header from the code
+reference: $(WHEEL) ## docs/settings.md, metrics.md, error-codes.md and the C header from the code
 	cargo xtask reference
 	$(PY) -c 'from mooncake.errors import reference_page; print(reference_page(), end="")' > docs/error-codes.md
 
@@ -89,17 +95,21 @@ test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of
 test-loom: ## the order of writers and readers under every interleaving that the memory model allows
 	RUSTFLAGS="--cfg loom" cargo test --quiet --locked --profile loom -p mooncake-memory --test loom_order
 
-test-python: $(VENV)/.wheel ## Python tests against the wheel
+# A wheel of its own: the one that ships takes half as long again to build, and is built the same way.
+test-python: ## Python tests against a wheel
+	$(MAKE) --no-print-directory OUT=build/quick PROFILE=quick test-wheel
+
+test-wheel: $(WHEEL)
 	$(PY) -m pytest -n $$((2 * $$(nproc))) --dist loadfile -m 'not (long or alone)'
 	$(PY) -m pytest -m 'alone and not long'
 
-test-long: $(VENV)/.wheel ## what takes long: SCHEDULES of the simulation, FAULTS seconds of faults, power cuts, versions beside the wheel of OLD
+test-long: $(WHEEL) ## what takes long: SCHEDULES of the simulation, FAULTS seconds of faults, power cuts, versions beside the wheel of OLD
 	MOONCAKE_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test schedules -- --nocapture
 	MOONCAKE_TIER_SEEDS=$(SCHEDULES) MOONCAKE_TIER_KILLS=200 cargo test --locked -p mooncake-tier --tests -- --nocapture
 	MOONCAKE_TIER_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test tiers_serve_what_the_log_says -- --nocapture
 	old=$$(PYTHON=$(PYTHON) packaging/wheel_of.sh $(OLD)); MOONCAKE_OLD_WHEEL=$$old MOONCAKE_TIER_FAULT_SECONDS=$(FAULTS) $(PY) -m pytest -rP -m 'long or slow or mixed'
 
-machine: $(VENV)/.wheel ## what needs a kernel of its own, in an emulated machine: power cuts, bad disks (part of test-long)
+machine: $(WHEEL) ## what needs a kernel of its own, in an emulated machine: power cuts, bad disks (part of test-long)
 	$(PY) -m pytest -rP -m long $(wildcard tests/python/test_machine_*.py)
 
 clean: ## remove what was built
@@ -119,10 +129,11 @@ $(VENV)/.tools: tests/python/requirements.txt packaging/environment.sh $(MOVED)
 	packaging/environment.sh $(PYTHON) $(VENV) tests/python/requirements.txt
 	touch $@
 
-dist/.built: $(RUST_SOURCES) $(PYTHON_SOURCES) Cargo.lock pyproject.toml | $(VENV)/.tools
-	PROFILE=$(PROFILE) TARGET=$(TARGET) packaging/wheel.sh $(VENV)
+$(OUT)/.built: $(RUST_SOURCES) $(PYTHON_SOURCES) Cargo.toml Cargo.lock pyproject.toml | $(VENV)/.tools
+	PROFILE=$(PROFILE) TARGET=$(TARGET) OUT=$(OUT) packaging/wheel.sh $(VENV)
 	touch $@
 
-$(VENV)/.wheel: dist/.built
-	$(PY) -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
+$(WHEEL): $(OUT)/.built
+	rm -f $(VENV)/.wheel*
+	$(PY) -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(OUT)/*.whl
 	touch $@

@@ -13,13 +13,13 @@ import pytest
 
 RIVAL = "mooncake-transfer-engine-non-cuda"
 RIVAL_VERSION = "0.3.13.post1"
-WHEELS = Path(__file__).parents[2] / "dist"
+WHEELS = Path(os.environ.get("TESTED_WHEELS") or Path(__file__).parents[2] / "dist")
 
 
 def wheel() -> Path:
     found = sorted(WHEELS.glob("mooncake_rs-*.whl"))
     if not found:
-        pytest.skip("no wheel in dist/ (make wheel)")
+        pytest.skip(f"no wheel in {WHEELS} (make wheel)")
     return found[-1]
 
 
