@@ -88,7 +88,7 @@ lint: $(VENV)/.tools ## format check, clippy, links of the documentation, ruff, 
 	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline --locked check bans licenses sources; fi
 
 test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
-	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast -j $$((2 * $$(nproc))); else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi
+	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast -j $$(($$(nproc) + 1)); else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi
 	cargo test --locked --doc
 
 # A profile of its own keeps it apart from everything else that is built.
