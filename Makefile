@@ -24,7 +24,9 @@ FAULTS ?= 3600
 export TESTED_WHEELS = $(abspath $(OUT))
 
 # A first build is quicker without what later ones would go on from; whoever builds by cargo goes on from that.
-export CARGO_INCREMENTAL ?= $(if $(wildcard $(TARGET)/debug/incremental),1,0)
+ifeq ($(wildcard $(TARGET)/debug/incremental),)
+export CARGO_INCREMENTAL ?= 0
+endif
 
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
@@ -59,10 +61,10 @@ wheel-of: ## REV=...: the wheel of another revision, in build/wheels
 bench: $(WHEEL) ## compare with the rival and with memcpy and loopback, in one run
 	bench/run.sh
 
-e2e: dist/.built ## run vLLM, LMCache and SGLang's store against the pool (3 GB of downloads)
+e2e: $(OUT)/.built ## run vLLM, LMCache and SGLang's store against the pool (3 GB of downloads)
 	$(PY) e2e/run.py
 
-ttft: dist/.built ## time to first token: computed, from our pool, from the rival's, from Redis
+ttft: $(OUT)/.built ## time to first token: computed, from our pool, from the rival's, from Redis
 	$(PY) e2e/ttft.py
 
 gpu: $(WHEEL) ## device memory against a real GPU, with its rates; skips where there is none

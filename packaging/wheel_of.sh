@@ -32,7 +32,7 @@ if [ ! -e "$source/.whole" ]; then
 fi
 echo "wheel_of.sh: building the wheel of $short, some minutes" >&2
 # Nothing that was said to this `make` is meant for that one.
-env -u MAKEFLAGS -u MAKEOVERRIDES -u MAKELEVEL -u PROFILE -u TARGET -u VENV CARGO_TARGET_DIR="$target" \
+env -u MAKEFLAGS -u MAKEOVERRIDES -u MAKELEVEL -u PROFILE -u TARGET -u OUT -u VENV CARGO_TARGET_DIR="$target" \
   make -C "$source" wheel ${PYTHON:+PYTHON="$PYTHON"} >&2
 mkdir -p "$folder"
 wheel=$(basename "$source"/dist/*.whl)

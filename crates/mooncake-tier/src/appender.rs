@@ -259,9 +259,13 @@ impl<M: Medium> Appender<M> {
         }
     }
 
-    /// Ends the file that records are appended to: what comes is appended to another one.
-    pub fn leave_file(&mut self) {
-        self.leaves_current = self.current.as_ref().is_some_and(|current| current.end > 0);
+    /// Ends the file that records are appended to: what comes is appended to another one. False if there is none, or
+    /// one ends just now.
+    pub fn leave_file(&mut self) -> bool {
+        let is_ending =
+            !self.ending.is_empty() || self.filling.as_ref().is_some_and(|filling| filling.address.is_none());
+        self.leaves_current = !is_ending && self.current.as_ref().is_some_and(|current| current.end > 0);
+        self.leaves_current
     }
 
     /// From now on what was written is synced as soon as nothing is being written, and not once a second.

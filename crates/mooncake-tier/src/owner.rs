@@ -138,8 +138,11 @@ pub struct TierOwner<M: Medium> {
     short: Option<(u64, Duration)>,
     /// Files are given up where there is no room.
     evicts: bool,
-    /// The master lets it have no more records: its oldest file is to be given up, whatever room there is.
-    is_full: bool,
+    /// The master lets it have no more records, by a word of before this: its oldest file is to be given up, whatever
+    /// room there is.
+    full_until: Duration,
+    /// A file was given up for that, and nothing new was written since.
+    has_made_room: bool,
     /// When a line said so last.
     full_said_at: Option<Duration>,
 }
@@ -241,7 +244,8 @@ impl<M: Medium> TierOwner<M> {
             told_window: None,
             short: None,
             evicts: true,
-            is_full: false,
+            full_until: Duration::ZERO,
+            has_made_room: false,
             full_said_at: None,
         })
     }
@@ -297,7 +301,7 @@ impl<M: Medium> TierOwner<M> {
             self.answers.clear();
         }
         self.sealed.clear();
-        (self.giving_up, self.is_mounted, self.is_full) = (None, false, false);
+        (self.giving_up, self.is_mounted, self.full_until) = (None, false, Duration::ZERO);
         self.adopted.iter_mut().for_each(|adopted| adopted.is_mounted = false);
         self.limit_appender();
     }
@@ -436,7 +440,18 @@ impl<M: Medium> TierOwner<M> {
 
     /// The tier has as many records as it may: its oldest file is given up, whatever room there is.
     pub fn give_oldest_up(&mut self) {
-        self.is_full = true;
+        if self.giving_up.is_some() || !self.evicts {
+            return;
+        }
+        if std::mem::take(&mut self.has_made_room) {
+            // What the file had was kept, every record.
+            tracing::warn!(
+                "a tier with as many objects as it may have writes nothing more for a minute: all are pinned"
+            );
+            self.stuck_until = self.now + STUCK;
+            return;
+        }
+        self.full_until = self.now + FULL_FOR;
         if self.full_said_at.is_none_or(|at| self.now.saturating_sub(at) >= SAID_EVERY) {
             self.full_said_at = Some(self.now);
             tracing::warn!(
@@ -566,6 +581,7 @@ impl<M: Medium> TierOwner<M> {
     /// Bytes of the object.
     fn written(&mut self, rid: Rid, address: Address) -> u64 {
         let Some(ordered) = self.ordered.remove(&rid) else { return 0 };
+        self.has_made_room &= matches!(ordered, Ordered::Moved(_));
         let (bytes, is_good) = match &ordered {
             Ordered::Source(source) => (source.size(), source.is_same() || mutant!(StampsAreReadOnce)),
             Ordered::Moved(bytes) => (*bytes, true),
@@ -636,11 +652,12 @@ impl<M: Medium> TierOwner<M> {
                 self.limit_appender();
             }
             self.large.take_if(|(_, until)| *until <= now);
-            if self.has_room() && !self.is_full || now < self.stuck_until || !self.evicts {
+            if self.has_room() && !self.is_full() || now < self.stuck_until || !self.evicts {
                 return None;
             }
+            let is_for_records = self.has_room();
             self.begin_giving_up(now)?;
-            self.is_full = false;
+            (self.has_made_room, self.full_until) = (is_for_records, Duration::ZERO);
         }
         let up = self.giving_up.as_mut().expect("it has begun");
         if up.asked.is_some() {
@@ -721,6 +738,11 @@ impl<M: Medium> TierOwner<M> {
         }
     }
 
+    /// Whether the master lets it have no more records.
+    fn is_full(&self) -> bool {
+        self.now < self.full_until
+    }
+
     /// Whether the next files can be begun without any of today's being given up.
     fn has_room(&self) -> bool {
         let ahead = self.large.map_or(FILES_AHEAD, |(numbers, _)| FILES_AHEAD.max(numbers + 1));
@@ -731,7 +753,7 @@ impl<M: Medium> TierOwner<M> {
     /// The next file to be given up, of adopted tiers before the own one, with its bytes.
     fn oldest(&self) -> Option<(TierUuid, FileNumber, u64)> {
         // What adopted tiers have is no part of the records that the own one may have.
-        let is_short_of_room = !self.is_full || !self.has_room();
+        let is_short_of_room = !self.has_room();
         let mounted = self.adopted.iter().filter(|adopted| adopted.is_mounted && is_short_of_room);
         let of_adopted = mounted.flat_map(|adopted| {
             let uuid = adopted.uuid();
@@ -744,13 +766,17 @@ impl<M: Medium> TierOwner<M> {
 
     fn begin_giving_up(&mut self, now: Duration) -> Option<()> {
         let Some((tier, file, bytes)) = self.oldest() else {
+            if self.is_full() {
+                // What may go is in the file that it appends. The master says so again, if that is not enough.
+                self.full_until = Duration::ZERO;
+                if self.appender.leave_file() {
+                    return None;
+                }
+            }
             if !self.passed_over.is_empty() {
                 tracing::warn!("a full tier writes nothing more for a minute: nearly all that it has is pinned");
                 self.passed_over.clear();
                 self.stuck_until = now + STUCK;
-            } else if self.is_full {
-                // All of its records are in the file that it appends.
-                self.appender.leave_file();
             }
             return None;
         };
@@ -787,6 +813,9 @@ impl<M: Medium> TierOwner<M> {
 
 /// Between two rounds through a tier of which nearly all is kept, and two tries of a disk that would not let a file go.
 const STUCK: Duration = Duration::from_secs(60);
+
+/// How long a word counts that a tier may have no more objects: the master says it each second.
+const FULL_FOR: Duration = Duration::from_secs(2);
 
 /// Between two lines of a tier that may have no more objects.
 const SAID_EVERY: Duration = Duration::from_secs(60);

@@ -598,8 +598,10 @@ fn a_tier_that_may_have_no_more_records_gives_up_its_oldest_file_be_it_the_one_t
     let first = owned.order(BLOCK);
     owned.pass(SECOND);
     assert_eq!(owned.answers[&first].map(|address| address.0 / FILE_BLOCKS), Some(0));
-    owned.tier.give_oldest_up();
-    owned.pass(2 * SECOND);
+    for _ in 0..2 {
+        owned.tier.give_oldest_up();
+        owned.pass(2 * SECOND);
+    }
     assert_eq!(owned.given_up, [0], "there is no other one");
     owned.pass(10 * SECOND);
     assert_eq!(owned.given_up, [0], "once each time");
@@ -611,6 +613,21 @@ fn a_tier_that_may_have_no_more_records_gives_up_its_oldest_file_be_it_the_one_t
     owned.tier.mounted(0);
     owned.pass(2 * SECOND);
     assert_eq!(owned.given_up, [0], "a word of a session before is over");
+}
+
+#[test]
+fn a_tier_of_which_all_is_pinned_and_that_may_have_no_more_records_writes_them_once_more_each_minute_at_most() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    owned.keeps = |_, _| true;
+    let ordered: Vec<u64> = (0..8).map(|_| owned.order(BLOCK)).collect();
+    owned.pass(SECOND);
+    assert!(ordered.iter().all(|nth| owned.is_written(*nth)));
+    for _ in 0..50 {
+        owned.tier.give_oldest_up();
+        owned.pass(SECOND);
+    }
+    assert!(owned.given_up.len() <= 2, "{:?}", owned.given_up);
+    assert!(owned.tier.used() <= 3 * Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes());
 }
 
 #[test]
