@@ -123,11 +123,15 @@ class Chaos:
     def act(self) -> None:
         """One fault, or the end of some."""
         self.end_what_is_over()
+        # In a short storm the dice alone may leave the disk alone: the end of it makes up for that.
+        is_late = SECONDS < 60 and time.time() > self.until - SECONDS / 3
+        if is_late and sum(self.disk.counts().values()) <= SECONDS:
+            self.spoil_reads_and_writes()
+            return
         act = self.dice.choices(
             [self.stop_a_process, self.spoil_the_disk, self.flip_bits, self.fill_the_disk, self.remove_all],
             [60, 22, 10, 7, 1],
         )[0]
-        # In a short storm the dice alone may leave the disk alone.
         self.acts += 1
         if self.acts % 3 == 0 and self.disk_until is None:
             act = self.spoil_the_disk
@@ -184,6 +188,11 @@ class Chaos:
         self.say(f"disk: {faults} for {seconds} s")
         self.disk.is_having(**faults)
         self.disk_until = time.monotonic() + seconds
+
+    def spoil_reads_and_writes(self) -> None:
+        self.say("disk: reads and writes fail until enough have")
+        self.disk.is_having(read_fails=200_000, read_flipped=50_000, write_fails=30_000)
+        self.disk_until = self.disk_until or time.monotonic()
 
     def flip_bits(self) -> None:
         """On the medium, behind the back of all: of records, and of one copy of a superblock."""
@@ -320,8 +329,7 @@ def test_no_wrong_byte_no_key_comes_back_and_no_call_is_stuck(cluster, tmp_path,
     assert counts["right"] > 20 * SECONDS, "there was hardly any traffic between the faults"
     assert counts["stored"] > 5 * SECONDS
     assert counts["from tiers"] > SECONDS, "hardly anything was read from a tier"
-    # How much of a short storm meets the disk is a matter of dice, and of what else runs.
-    assert sum(disk.counts().values()) > (SECONDS / 2 if SECONDS >= 60 else 0), "the disk hardly failed"
+    assert sum(disk.counts().values()) > SECONDS / 2, "the disk hardly failed"
     assert all(node.alive for node in pool.nodes)
     assert pool.master.alive
 

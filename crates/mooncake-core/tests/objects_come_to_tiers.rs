@@ -11,7 +11,7 @@ use mooncake_core::{
 use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_mutant::{Mutant, is_noticed_by};
 
-use crate::pool::tiers::{WINDOW, WithTiers, spec, tier_uuid, whole};
+use crate::pool::tiers::{WINDOW, WithTiers, mount, spec, tier_uuid, whole};
 
 /// One owner of 64 KiB of memory and a new tier.
 fn pool(config: Config) -> (Pool, SessionId, SegmentNo) {
@@ -240,15 +240,8 @@ fn what_a_folder_does_not_prove_is_dropped_before_it_is_live() {
         proven: BTreeSet::from([rids["k4"]]),
         ..TierProof::default()
     };
-    let wrong = TierMount {
-        spec: TierSpec { secret: [0; 16], ..spec(1) },
-        is_new: false,
-        is_adopted: false,
-        file_system: None,
-        head: 4,
-        records_max: None,
-        proof: proof.clone(),
-    };
+    let wrong = TierSpec { secret: [0; 16], ..spec(1) };
+    let wrong = TierMount { spec: wrong, head: 4, ..mount(1, false, proof.clone()) };
     let refused = pool.core.mount_tier(pool.now, next, wrong, &mut pool.fx);
     assert!(matches!(refused, Err(Refused::TierSecret(_))), "{refused:?}");
     let mounted = pool.mount_tier(next, 1, false, proof).unwrap();
@@ -549,15 +542,7 @@ fn the_owner_of_a_tier_with_as_many_records_as_that_may_have_is_told_so_until_it
     let mut pool = Pool::with(Config { tier_records_max: 100, ..Config::default() });
     let session = pool.session(1);
     pool.mount(session, 1, 64 * KIB);
-    let mount = TierMount {
-        spec: spec(1),
-        is_new: true,
-        is_adopted: false,
-        file_system: None,
-        head: 0,
-        records_max: Some(4),
-        proof: whole([]),
-    };
+    let mount = TierMount { records_max: Some(4), ..mount(1, true, whole([])) };
     pool.core.mount_tier(pool.now, session, mount, &mut pool.fx).unwrap();
     pool.collect();
     let mut address = 0;
@@ -746,15 +731,7 @@ fn left_tier(keys: &[&str]) -> (Pool, SessionId, Vec<(String, Rid)>) {
 }
 
 fn adopt(pool: &mut Pool, session: SessionId) {
-    let mount = TierMount {
-        spec: spec(1),
-        is_new: false,
-        is_adopted: true,
-        file_system: None,
-        head: 1,
-        records_max: None,
-        proof: whole([0]),
-    };
+    let mount = TierMount { is_adopted: true, head: 1, ..mount(1, false, whole([0])) };
     pool.core.mount_tier(pool.now, session, mount, &mut pool.fx).unwrap();
     pool.collect();
 }
@@ -835,10 +812,8 @@ fn sharing() -> Config {
 }
 
 fn mount_shared(pool: &mut Pool, session: SessionId, number: u8, files: &[u64]) -> Result<TierMounted, Refused> {
-    let (is_new, proof) = (files.is_empty(), whole(files.iter().copied()));
-    let file_system = Some(FILE_SYSTEM);
-    let mount =
-        TierMount { spec: spec(number), is_new, is_adopted: false, file_system, head: 0, records_max: None, proof };
+    let mount = mount(number, files.is_empty(), whole(files.iter().copied()));
+    let mount = TierMount { file_system: Some(FILE_SYSTEM), ..mount };
     let mounted = pool.core.mount_tier(pool.now, session, mount, &mut pool.fx);
     pool.collect();
     mounted
@@ -893,15 +868,7 @@ fn what_lies_on_a_shared_file_system_is_read_as_long_as_a_session_has_that_and_a
     assert_eq!(told(&mut pool, second), [(1, Some(tier_uuid(1)))], "it did not, and is asked once more");
     let adopt = |pool: &mut Pool| {
         let (file_system, proof) = (Some(FILE_SYSTEM), whole([0]));
-        let mount = TierMount {
-            spec: spec(1),
-            is_new: false,
-            is_adopted: true,
-            file_system,
-            head: 1,
-            records_max: None,
-            proof,
-        };
+        let mount = TierMount { is_adopted: true, file_system, head: 1, ..mount(1, false, proof) };
         pool.core.mount_tier(pool.now, second, mount, &mut pool.fx).unwrap();
         pool.collect();
     };
@@ -1026,15 +993,7 @@ fn a_copy_of_a_folder_is_not_adopted_by_the_session_that_writes_there() {
     pool.put(owner, "key", KIB);
     pool.pass(20);
     pool.write_all(owner, 1, 0);
-    let copy = TierMount {
-        spec: spec(1),
-        is_new: false,
-        is_adopted: true,
-        file_system: None,
-        head: 1,
-        records_max: None,
-        proof: whole([]),
-    };
+    let copy = TierMount { is_adopted: true, head: 1, ..mount(1, false, whole([])) };
     let refused = pool.core.mount_tier(pool.now, owner, copy, &mut pool.fx);
     assert!(matches!(refused, Err(Refused::TierTaken(..))), "{refused:?}");
     assert_eq!(pool.replicas("key").len(), 2, "what is there stays, and is ordered");

@@ -119,12 +119,10 @@ fn nor_where_objects_are_read_and_written_by_sessions() {
         Plan { sessions: true, ..PLAN },
         Plan { sessions: true, loses_tails: true, copies_logs: true, whims: true, ..PLAN },
     ] {
-        let schedules = seeds(SCHEDULES * 3 / 20);
-        let schedules = schedules.end - schedules.start;
-        let sum = runs("sessions", plan, SCHEDULES * 3 / 20);
+        let sum = runs("sessions", plan, SCHEDULES * 2 / 5);
         let Tally { ended_sessions, refused_ends, read_parts, lost_sessions, .. } = sum.calls;
         let least = [ended_sessions, refused_ends, read_parts, lost_sessions].into_iter().min();
-        assert!(least >= Some(schedules / 20), "too few sessions: {sum:?}");
+        assert!(least >= Some(8) || std::env::var("MOONCAKE_SEED").is_ok(), "too few sessions: {sum:?}");
     }
 }
 

@@ -616,6 +616,22 @@ fn a_tier_that_may_have_no_more_records_gives_up_its_oldest_file_be_it_the_one_t
 }
 
 #[test]
+fn a_file_of_which_all_is_pinned_does_not_keep_the_next_one_from_being_given_up() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    owned.keeps = |nth, _| nth <= 3;
+    let quarter = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes() / 4;
+    // Three a file.
+    let ordered: Vec<u64> = (0..7).map(|_| owned.order(quarter)).collect();
+    owned.pass(2 * SECOND);
+    assert!(ordered.iter().all(|nth| owned.is_written(*nth)));
+    for _ in 0..2 {
+        owned.tier.give_oldest_up();
+        owned.pass(SECOND);
+    }
+    assert_eq!(owned.given_up, [0, 1]);
+}
+
+#[test]
 fn a_tier_of_which_all_is_pinned_and_that_may_have_no_more_records_writes_them_once_more_each_minute_at_most() {
     let mut owned = Owned::new(Faults::default(), FILES_MIN);
     owned.keeps = |_, _| true;

@@ -71,6 +71,12 @@ pub trait WithTiers {
     fn promoted(&mut self, session: SessionId, copies: &[(Rid, bool)]);
 }
 
+/// A tier of one disk, as its owner mounts it.
+pub fn mount(number: u8, is_new: bool, proof: TierProof) -> TierMount {
+    let spec = spec(number);
+    TierMount { spec, is_new, is_adopted: false, file_system: None, head: 0, records_max: None, proof }
+}
+
 impl WithTiers for Pool {
     fn mount_tier(
         &mut self,
@@ -79,16 +85,7 @@ impl WithTiers for Pool {
         is_new: bool,
         proof: TierProof,
     ) -> Result<TierMounted, Refused> {
-        let mount = TierMount {
-            spec: spec(number),
-            is_new,
-            is_adopted: false,
-            file_system: None,
-            head: 0,
-            records_max: None,
-            proof,
-        };
-        let mounted = self.core.mount_tier(self.now, session, mount, &mut self.fx);
+        let mounted = self.core.mount_tier(self.now, session, mount(number, is_new, proof), &mut self.fx);
         self.collect();
         mounted
     }
