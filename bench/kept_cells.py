@@ -1,5 +1,6 @@
 """The cells of a storage node whose memory is kept: how soon its objects are there again, beside making memory anew."""
 
+import contextlib
 import json
 import signal
 import time
@@ -77,8 +78,10 @@ def measure(implementation, record, full):
 
 
 def _populated_bytes(rig):
-    listed = json.loads(rig.master.http("/get_segments_detail") or "{}").get("segments", [])
-    return sum(one["populated_bytes"] for one in listed)
+    # It reads its log at first, however little it has.
+    with contextlib.suppress(OSError):
+        return sum(one["populated_bytes"] for one in json.loads(rig.master.http("/get_segments_detail"))["segments"])
+    return 0
 
 
 def _until(holds, what, seconds):
