@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::pool::{KIB, Pool, placed, plain};
 use mooncake_core::{
     Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutStarted, Refused, RemoveAll,
-    RemoveOutcome, SegmentNo, SharedStorage, Sight, StartOutcome, TierMount, TierMounted, TierProof, TierSpec,
-    TierState, Verdict,
+    RemoveOutcome, STEP_OBJECTS, SegmentNo, SharedStorage, Sight, StartOutcome, TierMount, TierMounted, TierProof,
+    TierSpec, TierState, Verdict,
 };
 use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_mutant::{Mutant, is_noticed_by};
@@ -460,6 +460,33 @@ fn with_offload_on_evict_only_the_coldest_of_a_full_segment_are_written() {
     let started = pool.start(session, &[("new", 8 * KIB)], &plain(), true);
     let PutStarted::Now(slots) = started else { panic!("it waits") };
     assert!(matches!(slots[0], StartOutcome::Placed(_)));
+    pool.check();
+}
+
+#[test]
+fn what_is_new_is_written_however_many_are_on_the_tier_already_and_then_there_is_nothing_to_do() {
+    let mut pool = Pool::new();
+    let session = pool.session(1);
+    pool.mount(session, 1, 64 << 20);
+    pool.mount_tier(session, 1, true, whole([])).unwrap();
+    let (mut next, mut put) = (0, 0);
+    for _ in 0..22 {
+        (0..1_000).for_each(|nth| _ = pool.put(session, &format!("k{}", put + nth), KIB));
+        put += 1_000;
+        pool.core.tick(pool.now, &mut pool.fx);
+        pool.collect();
+        while next < put {
+            let written = pool.write_all(session, 1, next);
+            assert!(written > 0, "{next} of {put} are written");
+            next += written;
+        }
+    }
+    pool.put(session, "new", KIB);
+    pool.core.tick(pool.now, &mut pool.fx);
+    pool.collect();
+    assert_eq!(pool.orders(session).iter().map(|order| &order.key[..]).collect::<Vec<_>>(), ["new"]);
+    let has_more = pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx);
+    assert!(!has_more, "it would look for ever at what is written");
     pool.check();
 }
 

@@ -26,6 +26,9 @@ const COLD_FROM: f64 = 0.1;
 /// Objects that cost as much as one, where they are only looked at.
 const LOOKED_AT_AS_ONE: usize = 8;
 
+/// Objects that one search for cold ones looks at. What it leaves of a step is for new ones.
+const COLD_LOOK: usize = STEP_OBJECTS / 2 * LOOKED_AT_AS_ONE;
+
 /// Time that a session has to close beyond what it said, before its memory counts as Gone.
 const CLOSING_MS: u64 = 60_000;
 
@@ -207,20 +210,28 @@ impl Core {
 
     /// Those that leave first, on segments that are nearly full.
     fn order_cold(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        let most = (work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE).min(self.objects.len().div_ceil(COLD_PART));
-        let mut next = self.objects.coldest();
+        if self.tiers.cold_is_written {
+            return;
+        }
+        let wanted = self.objects.len().div_ceil(COLD_PART).min(COLD_LOOK);
+        let most = wanted.min(work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE);
+        let (mut next, mut is_written) = (self.objects.coldest(), most == wanted);
         for looked in 0..most {
             let Some(slot) = next else { break };
             next = self.objects.after_in_turn(slot);
             if looked % LOOKED_AT_AS_ONE == 0 {
                 work.did(1);
             }
-            let object = self.objects.object(slot);
-            let is_written = object.marks.has(Mark::Ordered) || self.is_on_live_tier(slot);
-            if !is_written && self.is_nearly_full(slot) && matches!(self.order_one(now, slot, fx), Ordered::NotNow) {
+            if self.is_on_live_tier(slot) || !self.is_nearly_full(slot) {
+                continue;
+            }
+            is_written = false;
+            let is_ordered = self.objects.object(slot).marks.has(Mark::Ordered);
+            if !is_ordered && matches!(self.order_one(now, slot, fx), Ordered::NotNow) {
                 break;
             }
         }
+        self.tiers.cold_is_written = is_written;
     }
 
     fn is_nearly_full(&self, slot: ObjectSlot) -> bool {
