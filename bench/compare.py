@@ -175,7 +175,7 @@ def judge(figures):
             if ratio is not None:
                 row["met"].append(ratio <= bar if expected.lower_is_better else ratio >= bar)
         if expected.floor:
-            floor = figures.floor(expected.floor) or figures.median(OURS, expected.floor)
+            floor = figures.floor(expected.floor) or figures.median(TCP if is_tcp else OURS, expected.floor)
             row["floor"], row["floor_name"] = floor, expected.floor
             row["expected"].append(
                 f"{'<=' if expected.lower_is_better else '>='} {expected.share:.0%} of {expected.floor}"

@@ -28,7 +28,10 @@ WRITING = {False: 8, True: 60}
 TAKEN_OVER = {False: (GIB, 4 * GIB), True: (8 * GIB, 32 * GIB)}
 # Puts a second that leave the disk and both processors time, for what demotion costs those that do not wait for it.
 PACED = 200
+# How often a read and what it is compared with are measured in one repeat.
+IN_TURN = 4
 WRITE, READ_MIB, READ_KIB = "disk write 1 MiB, QD 8", "disk read 1 MiB, QD 32", "disk read 64 KiB, QD 32"
+FLOORS = {"32 x 1 MiB": READ_MIB, "256 x 64 KiB": READ_KIB}
 ONE, ONE_P99 = "disk read 1 MiB, QD 1, p50", "disk read 1 MiB, QD 1, p99"
 # Between an existence query and the load of what it found.
 PAUSE = 0.2
@@ -41,14 +44,15 @@ THREADS, BY_THREADS = {"MC_TIER_ENGINE": "threads"}, ", by threads"
 
 def expectations(expected):
     """What each cell has to reach; `expected` makes one."""
-    cells = {cell: expected("GB/s") for cell in (WRITE, READ_MIB, READ_KIB)}
+    cells = {cell: expected("GB/s") for cell in (WRITE, *FLOORS.values())}
+    cells |= {f"{cell}, TCP": expected("GB/s") for cell in FLOORS.values()}
     cells |= {cell: expected("us", lower_is_better=True) for cell in (ONE, ONE_P99)}
     cells["tier demotion 1 MiB"] = expected("GB/s", floor=WRITE, share=0.80)
     cells[f"tier demotion 1 MiB{BY_THREADS}"] = expected("GB/s", floor="tier demotion 1 MiB", share=0.70)
     cells["tier demotion, objects lost unwritten"] = expected("", limit=0, lower_is_better=True)
-    for shape, floor, share in (("32 x 1 MiB", READ_MIB, 0.80), ("256 x 64 KiB", READ_KIB, 0.70)):
+    for (shape, floor), share in zip(FLOORS.items(), (0.80, 0.70), strict=True):
         cells[f"tier batch get {shape}"] = expected("GB/s", rival=2, floor=floor, share=share)
-        cells[f"tier batch get {shape}, TCP"] = expected("GB/s", floor=floor, share=0.65)
+        cells[f"tier batch get {shape}, TCP"] = expected("GB/s", floor=f"{floor}, TCP", share=0.65)
         cells[f"tier batch get {shape}{BY_THREADS}"] = expected("GB/s", floor=f"tier batch get {shape}", share=0.70)
     cells["tier get 1 MiB, p50"] = expected("us", lower_is_better=True)
     cells["tier get 1 MiB, p50 beyond the disk's"] = expected("us", limit=ADDED_US, lower_is_better=True)
@@ -108,33 +112,44 @@ def _folder():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _disk(folder, record):
-    """The disk by itself, past the page cache, in a file that was preallocated; each figure by its cell."""
-    try:
-        program = floors.installed("fio", "the floor of a disk")
-    except floors.NoFloor as reason:
-        print(f"  {reason}", flush=True)
-        return {}
-    file, figures = folder / "fio", {}
+class _Disk:
+    """The disk by itself, past the page cache, in a file that was preallocated. Others use it too, on a machine that is
+    shared: it is measured in turn with what goes through a tier."""
 
-    def run(rw, size, depth):
-        command = [program, "--name=floor", f"--filename={file}", "--size=2G", "--direct=1", "--ioengine=libaio"]
-        command += ["--fallocate=native", "--output-format=json", f"--rw={rw}", f"--bs={size}", f"--iodepth={depth}"]
-        command += [] if rw == "write" else ["--time_based", "--runtime=2"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    def __init__(self, folder):
+        self.program = floors.installed("fio", "the floor of a disk")
+        self.file = folder / "fio"
+
+    @classmethod
+    def of(cls, implementation, folder):
+        """None where there is nothing to measure it with, or nothing to compare it to."""
+        if not implementation.installation.is_ours:
+            return None
+        try:
+            return cls(folder)
+        except floors.NoFloor as reason:
+            print(f"  {reason}", flush=True)
+            return None
+
+    def write(self):
+        """GB/s of one pass over the file."""
+        return self._run("write", MIB, 8)["bw_bytes"] / 1e9
+
+    def read(self, size, depth):
+        """GB/s, and microseconds of the median and of the slowest hundredth."""
+        if not self.file.exists():
+            self.write()
+        done = self._run("randread", size, depth, "--time_based", "--runtime=1")
+        times = done["clat_ns"]["percentile"]
+        return done["bw_bytes"] / 1e9, *(times[f"{percent}.000000"] / 1e3 for percent in (50, 99))
+
+    def _run(self, rw, size, depth, *more):
+        command = [self.program, "--name=floor", f"--filename={self.file}", "--size=2G", "--direct=1"]
+        command += ["--ioengine=libaio", "--fallocate=native", "--output-format=json", f"--rw={rw}", f"--bs={size}"]
+        done = subprocess.run([*command, f"--iodepth={depth}", *more], capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             raise RigError(f"fio: {done.stderr.strip()[-400:]}")
         return json.loads(done.stdout)["jobs"][0]["write" if rw == "write" else "read"]
-
-    figures[WRITE] = run("write", MIB, 8)["bw_bytes"] / 1e9
-    figures[READ_MIB] = run("randread", MIB, 32)["bw_bytes"] / 1e9
-    figures[READ_KIB] = run("randread", 64 * KIB, 32)["bw_bytes"] / 1e9
-    times = run("randread", MIB, 1)["clat_ns"]["percentile"]
-    figures[ONE], figures[ONE_P99] = (times[f"{percent}.000000"] / 1e3 for percent in (50, 99))
-    file.unlink()
-    for cell, figure in figures.items():
-        record(cell, figure)
-    return figures
 
 
 def _fill(client, prefix, size, count, keep_all=True):
@@ -156,19 +171,29 @@ def _reads(implementation, seconds, record, folder, shape):
         _rests(rig)
         # The last of them are in memory still.
         cold = _on_disk_alone(client, prefix, keys, batch, size)
-        disk = _disk(folder, record) if implementation.installation.is_ours and not suffix else {}
-        how = {"prefix": prefix, "size": size, "keys": cold, "seconds": seconds * 2}
-        read = _timed(client, shape, "batch_get_into", batch=batch, **how)
-        record(f"tier batch get {shape}{suffix}", read["moved"] / 1e9 / read["seconds"])
-        if implementation.installation.is_ours and not suffix:
-            read = _timed(rig.client("threads", environment=THREADS), shape, "batch_get_into", batch=batch, **how)
-            record(f"tier batch get {shape}{BY_THREADS}", read["moved"] / 1e9 / read["seconds"])
-        if size == MIB and not suffix:
-            one = _timed(client, "get", "get_into", **how)
-            record("tier get 1 MiB, p50", one["p50_us"])
-            record("tier get 1 MiB, p99", one["p99_us"])
+        disk = _Disk.of(implementation, folder)
+        by_threads = rig.client("threads", environment=THREADS) if disk and not suffix else None
+        how = {"prefix": prefix, "size": size, "keys": cold, "seconds": seconds}
+
+        def batches(client, cell):
+            read = _timed(client, shape, "batch_get_into", batch=batch, **how)
+            record(cell, read["moved"] / 1e9 / read["seconds"])
+
+        for _ in range(IN_TURN):
             if disk:
-                record("tier get 1 MiB, p50 beyond the disk's", one["p50_us"] - disk[ONE])
+                record(FLOORS[shape] + suffix, disk.read(size, 32)[0])
+            batches(client, f"tier batch get {shape}{suffix}")
+            if by_threads:
+                batches(by_threads, f"tier batch get {shape}{BY_THREADS}")
+            if size == MIB and not suffix:
+                one = _timed(client, "get", "get_into", **how)
+                record("tier get 1 MiB, p50", one["p50_us"])
+                record("tier get 1 MiB, p99", one["p99_us"])
+                if disk:
+                    _, p50, p99 = disk.read(size, 1)
+                    record(ONE, p50)
+                    record(ONE_P99, p99)
+                    record("tier get 1 MiB, p50 beyond the disk's", one["p50_us"] - p50)
     finally:
         rig.stop()
 
@@ -239,6 +264,9 @@ def _demotion(implementation, record, folder, seconds, suffix=""):
     rig = Rig(implementation, MEMORY, tier=folder)
     try:
         client = rig.client("client")
+        disk = None if suffix else _Disk.of(implementation, folder)
+        if disk:
+            record(WRITE, disk.write())
         # Files, windows and rates as they are in the middle of a run.
         _timed(client, "warm up", "put_from", prefix="warm", size=MIB, seconds=2)
         written = rig.master.metric("mooncake_tier_written_bytes_total")
@@ -250,6 +278,9 @@ def _demotion(implementation, record, folder, seconds, suffix=""):
         if not suffix:
             lost = rig.master.metric("mooncake_evicted_unwritten_objects_total")
             record("tier demotion, objects lost unwritten", lost)
+        if disk:
+            _rests(rig)
+            record(WRITE, disk.write())
     finally:
         rig.stop()
 
@@ -287,7 +318,8 @@ def _taken_over(implementation, record, folder, size):
             time.sleep(0.05)
         kept = int(rig.master.metric("file_cache_nums_"))
         if kept < count:
-            raise RigError(f"the tier has {kept} of {count} objects")
+            lost = int(rig.master.metric("mooncake_evicted_unwritten_objects_total"))
+            raise RigError(f"the tier has {kept} of {count} objects, and {lost} left memory unwritten")
         rig.owner.program.kill()
         rig.clients.remove(rig.owner)
         begin = time.perf_counter()
