@@ -205,11 +205,21 @@ impl Core {
                     return found(Err(absent));
                 }
             };
-            core.counts.lookup_hits += 1;
+            core.count_hit(slot);
             core.objects.touch(now, slot);
             core.is_read(now, slot, hash);
             found(Ok(FoundRef::new(core.objects.object(slot), &core.segments, host, sight)));
         });
+    }
+
+    #[inline]
+    fn count_hit(&mut self, slot: ObjectSlot) {
+        self.counts.lookup_hits += 1;
+        let object = self.objects.object(slot);
+        if object.places.memory().is_empty() {
+            self.counts.tier_hits += 1;
+            self.counts.tier_hit_bytes += object.size;
+        }
     }
 
     /// Pins the first replica of each object found, for one view: nothing but [`unpin`](Core::unpin) or the end of the
@@ -246,7 +256,7 @@ impl Core {
                     return all.push(Err(absent));
                 }
             };
-            core.counts.lookup_hits += 1;
+            core.count_hit(slot);
             core.objects.touch(now, slot);
             core.is_read(now, slot, hash);
             // Memory alone is pinned: what only a tier has is found without a replica.

@@ -320,7 +320,7 @@ impl Core {
         let rid = self.next_order_rid(now, fx);
         let from = OrderSource::Memory(source.extent.segment);
         let order = Order { tier: number, slot, object_id, source: from, bytes: size, since: now };
-        self.tiers.insert_order(rid, order, self.config.tier_fills_per_day);
+        self.tiers.insert_order(rid, order);
         self.objects.set_mark(slot, Mark::Ordered, true);
         self.counts.tier_orders += 1;
         let key = self.objects.key(slot).into();
@@ -364,6 +364,8 @@ impl Core {
                 continue;
             };
             self.objects.set_mark(order.slot, Mark::Ordered, false);
+            let fills_per_day = self.config.tier_fills_per_day;
+            self.tiers.get_mut(number).expect("it is Live").wrote(now, size, fills_per_day);
             let extent = Extent { segment: number, offset: address * TIER_BLOCK, length: size };
             let key = self.objects.key(order.slot).into();
             let replica = Replica { rid, extent };

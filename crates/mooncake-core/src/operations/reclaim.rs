@@ -104,7 +104,7 @@ impl Core {
         let rid = self.next_order_rid(now, fx);
         let source = OrderSource::File(number);
         let order = Order { tier: into, slot, object_id, source, bytes: size, since: now };
-        self.tiers.insert_order(rid, order, self.config.tier_fills_per_day);
+        self.tiers.insert_order(rid, order);
         self.objects.set_mark(slot, Mark::Ordered, true);
         Verdict::Keep(rid)
     }

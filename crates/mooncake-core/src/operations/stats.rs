@@ -52,6 +52,8 @@ pub struct Stats {
     pub tier_capacity_bytes: u64,
     /// Objects that Live tiers have.
     pub tier_objects: u64,
+    /// Objects with a replica in memory, whether its owner is there or not.
+    pub memory_objects: u64,
     /// Bytes of these objects.
     pub tier_bytes: u64,
     /// Bytes that their owners were asked to write and have not answered.
@@ -77,6 +79,7 @@ impl Core {
     pub fn stats(&self) -> Stats {
         let mut stats = Stats { counters: self.counts.clone(), ..Stats::default() };
         stats.keys = self.objects.visible_len(&self.segments);
+        stats.memory_objects = self.objects.in_memory();
         let bytes = |granules: u64| granules * GRANULE;
         let (live, open) = (self.segments.live_counts(), self.segments.open().len() as u64);
         stats.quarantined_bytes = bytes(self.segments.held().quarantined);

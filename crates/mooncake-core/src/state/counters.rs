@@ -11,6 +11,10 @@ pub struct Counters {
     pub lookup_keys: u64,
     /// Of these, found.
     pub lookup_hits: u64,
+    /// Of these, on a tier alone.
+    pub tier_hits: u64,
+    /// Bytes of these.
+    pub tier_hit_bytes: u64,
     /// Lookups that missed what an existence query had found, as it was evicted between.
     pub lookup_then_miss: u64,
     /// Objects evicted in spite of their protection.

@@ -70,6 +70,8 @@ pub(crate) struct Tier {
     pub window: u64,
     pub ordered_bytes: u64,
     pub ordered: usize,
+    /// Bytes of the records that they come to.
+    under_order: u64,
     pub writes: TierWrites,
     /// Its budget is spent, or is left to what was read: no put waits for it.
     pub is_over_budget: bool,
@@ -229,9 +231,15 @@ impl Tier {
     /// What is left of a budget of so many fills a day.
     pub fn budget(&mut self, now: Time, fills_per_day: f64) -> Budget {
         let per_day = self.budget_bytes(fills_per_day);
-        let budget = self.writes.budget(now, per_day);
+        let budget = self.writes.budget(now, self.under_order, per_day);
         self.is_over_budget = budget != Budget::Plenty;
         budget
+    }
+
+    /// An object of that size was written, of such a budget.
+    pub fn wrote(&mut self, now: Time, bytes: u64, fills_per_day: f64) {
+        let per_day = self.budget_bytes(fills_per_day);
+        self.writes.wrote(now, record_bytes(bytes), per_day);
     }
 
     /// Whether one more object of that size may be under order.
@@ -425,6 +433,7 @@ impl Tiers {
             window: WINDOW_MIN,
             ordered_bytes: 0,
             ordered: 0,
+            under_order: 0,
             writes: TierWrites::new(),
             is_over_budget: false,
             answered_at: None,
@@ -508,11 +517,10 @@ impl Tiers {
         }
     }
 
-    /// An owner is asked to write something; its tier is to be filled so often a day at most.
-    pub fn insert_order(&mut self, rid: Rid, order: Order, fills_per_day: f64) {
+    /// An owner is asked to write something.
+    pub fn insert_order(&mut self, rid: Rid, order: Order) {
         let tier = self.table.get_mut(&order.tier).expect("it takes orders");
-        let per_day = tier.budget_bytes(fills_per_day);
-        tier.writes.ordered(order.since, record_bytes(order.bytes), per_day);
+        tier.under_order += record_bytes(order.bytes);
         tier.ordered += 1;
         tier.ordered_bytes += order.bytes;
         match order.source {
@@ -525,6 +533,7 @@ impl Tiers {
     fn remove_order(&mut self, rid: Rid) -> Option<Order> {
         let order = self.orders.remove(&rid)?;
         let tier = self.table.get_mut(&order.tier).expect("it has orders");
+        tier.under_order -= record_bytes(order.bytes);
         tier.ordered -= 1;
         tier.ordered_bytes -= order.bytes;
         let OrderSource::Memory(source) = order.source else {
@@ -650,9 +659,14 @@ impl Tiers {
             let on_host = tier.host.is_some_and(|host| self.live_on_host.contains(&(host, number)));
             ensure!(on_host == (listed && tier.host.is_some()), "{number:?} is Live: {listed}, on its host: {on_host}");
             let orders = self.orders.values().filter(|order| order.tier == number);
-            let (orders, bytes) = orders.fold((0, 0), |(count, bytes), order| (count + 1, bytes + order.bytes));
-            let noted = (tier.ordered, tier.ordered_bytes);
-            ensure!((orders, bytes) == noted, "{number:?} has {orders} orders, {bytes} bytes, and counted {noted:?}");
+            let (orders, bytes, records) = orders.fold((0, 0, 0), |(count, bytes, records), order| {
+                (count + 1, bytes + order.bytes, records + record_bytes(order.bytes))
+            });
+            let noted = (tier.ordered, tier.ordered_bytes, tier.under_order);
+            ensure!(
+                (orders, bytes, records) == noted,
+                "{number:?} has {orders} orders of {bytes} bytes, {records} of records, and counted {noted:?}"
+            );
             ensure!(orders == 0 || listed, "{number:?} has {orders} orders, and is not Live");
             ensure!(orders == 0 || !tier.is_adopted, "{number:?} has {orders} orders, and is adopted");
             let moved = self.orders.values().filter(|order| order.source == OrderSource::File(number)).count();

@@ -39,21 +39,21 @@ impl TierWrites {
         TierWrites { minutes: [0; MINUTES], minute: 0, left: 0, as_of: None }
     }
 
-    /// Something is ordered, within a budget of so many bytes a day; 0 is none.
-    pub fn ordered(&mut self, now: Time, bytes: u64, per_day: u64) {
+    /// Something was written, of a budget of so many bytes a day; 0 is none.
+    pub fn wrote(&mut self, now: Time, bytes: u64, per_day: u64) {
         self.pass(now);
         self.minutes[(self.minute % MINUTES as u64) as usize] += bytes;
         self.fill(now, per_day);
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// What is left of that budget. One object is always within what is not spent.
-    pub fn budget(&mut self, now: Time, per_day: u64) -> Budget {
+    /// What is left of that budget besides what is under order. One object is always within what is not spent.
+    pub fn budget(&mut self, now: Time, under_order: u64, per_day: u64) -> Budget {
         if per_day == 0 {
             return Budget::Plenty;
         }
         self.fill(now, per_day);
-        match self.left {
+        match self.left.saturating_sub(under_order) {
             0 => Budget::Spent,
             left if left < per_day / DAY_OF_BURSTS / SCARCE_PART => Budget::Scarce,
             _ => Budget::Plenty,
@@ -99,24 +99,25 @@ mod tests {
     #[test]
     fn an_hour_s_worth_of_a_budget_is_spent_at_once_and_comes_back_with_time() {
         let (mut writes, per_day) = (TierWrites::new(), 24_000);
-        assert_eq!(writes.budget(Time(HOUR), per_day), Budget::Plenty);
-        writes.ordered(Time(HOUR), 801, per_day);
-        assert_eq!(writes.budget(Time(HOUR), per_day), Budget::Scarce, "199 of 1,000 are left");
-        writes.ordered(Time(HOUR), 5_000, per_day);
-        assert_eq!(writes.budget(Time(HOUR), per_day), Budget::Spent);
-        assert_eq!(writes.budget(Time(HOUR + HOUR / 10), per_day), Budget::Scarce, "100 have come");
-        assert_eq!(writes.budget(Time(HOUR + HOUR / 4), per_day), Budget::Plenty);
-        writes.ordered(Time(9 * HOUR), 0, per_day);
+        assert_eq!(writes.budget(Time(HOUR), 0, per_day), Budget::Plenty);
+        writes.wrote(Time(HOUR), 801, per_day);
+        assert_eq!(writes.budget(Time(HOUR), 0, per_day), Budget::Scarce, "199 of 1,000 are left");
+        writes.wrote(Time(HOUR), 5_000, per_day);
+        assert_eq!(writes.budget(Time(HOUR), 0, per_day), Budget::Spent);
+        assert_eq!(writes.budget(Time(HOUR + HOUR / 10), 0, per_day), Budget::Scarce, "100 have come");
+        assert_eq!(writes.budget(Time(HOUR + HOUR / 10), 100, per_day), Budget::Spent, "and are under order");
+        assert_eq!(writes.budget(Time(HOUR + HOUR / 4), 0, per_day), Budget::Plenty);
+        writes.wrote(Time(9 * HOUR), 0, per_day);
         assert_eq!(writes.left, 1_000, "no more than an hour's worth is saved");
-        assert_eq!(writes.budget(Time(HOUR), 0), Budget::Plenty, "there is none");
+        assert_eq!(writes.budget(Time(HOUR), 0, 0), Budget::Plenty, "there is none");
     }
 
     #[test]
     fn a_budget_of_a_few_bytes_a_day_comes_back_too() {
         let mut writes = TierWrites::new();
-        writes.ordered(Time(0), 100, 24);
+        writes.wrote(Time(0), 100, 24);
         for minute in 0..70 {
-            writes.budget(Time(minute * MINUTE_US), 24);
+            writes.budget(Time(minute * MINUTE_US), 0, 24);
         }
         assert_eq!(writes.left, 1);
     }
@@ -125,7 +126,7 @@ mod tests {
     fn the_last_hour_is_what_is_told() {
         let mut writes = TierWrites::new();
         for minute in 0..90 {
-            writes.ordered(Time(minute * MINUTE_US), 10, 0);
+            writes.wrote(Time(minute * MINUTE_US), 10, 0);
         }
         assert_eq!(writes.last_hour(Time(89 * MINUTE_US)), 600);
         assert_eq!(writes.last_hour(Time(119 * MINUTE_US)), 300);

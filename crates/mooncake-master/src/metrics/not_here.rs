@@ -31,8 +31,6 @@ const COUNTERS: &[(&str, &str)] = &[
     ("master_successful_evictions_nof", "evictions from NVMe-oF that made room"),
     ("master_evicted_key_count_nof", "objects evicted from NVMe-oF"),
     ("master_evicted_size_bytes_nof", "bytes evicted from NVMe-oF"),
-    ("file_cache_hit_nums_", "keys looked up by gets, and found on disks"),
-    ("file_cache_hit_bytes_total", "bytes of the objects that gets found on disks"),
     ("master_nof_heartbeat_success_total", "NVMe-oF targets that answered"),
     ("master_nof_heartbeat_failure_total", "NVMe-oF targets that answered with an error"),
     ("master_nof_heartbeat_timeout_total", "NVMe-oF targets that did not answer"),

@@ -125,7 +125,7 @@ impl Reading {
         out.gauge("master_allocated_bytes", "bytes taken in all live segments", s.used_bytes);
         out.gauge("master_total_capacity_bytes", "bytes of all live segments", s.capacity_bytes);
         out.gauge("master_key_count", "objects that can be read now", s.keys);
-        out.gauge("mem_cache_nums_", "objects that can be read now, in memory or from a tier", s.keys);
+        out.gauge("mem_cache_nums_", "objects with a copy in memory", s.memory_objects);
         let used = self.segments.iter().map(|(name, used, _)| (name.as_str(), *used));
         out.labelled(Kind::Gauge, "segment_allocated_bytes", "segment", "bytes taken in a live segment", used);
         let bytes = self.segments.iter().map(|(name, _, bytes)| (name.as_str(), *bytes));
@@ -158,14 +158,18 @@ impl Reading {
         out.section("Hits");
         out.counter("total_get_nums_", "keys looked up by gets", s.counters.lookup_keys);
         out.counter("valid_get_nums_", "keys looked up by gets, and found", s.counters.lookup_hits);
-        out.counter("mem_cache_hit_nums_", "keys looked up by gets, and found in memory", s.counters.lookup_hits);
+        let in_memory = s.counters.lookup_hits - s.counters.tier_hits;
+        out.counter("mem_cache_hit_nums_", "keys looked up by gets, and found in memory", in_memory);
         out.counter(
             "mem_cache_hit_bytes_total",
-            "bytes of the objects that gets looked up and found",
-            self.shell.hit_bytes,
+            "bytes of the objects that gets looked up and found in memory",
+            self.shell.hit_bytes.saturating_sub(s.counters.tier_hit_bytes),
         );
-        let ratio = (s.counters.lookup_keys > 0).then(|| s.counters.lookup_hits as f64 / s.counters.lookup_keys as f64);
-        let help = "found keys by keys looked up, 0 to 1, since the start; no value before the first get";
+        out.counter("file_cache_hit_nums_", "keys looked up by gets, and found on a tier alone", s.counters.tier_hits);
+        let help = "bytes of the objects that gets looked up and found on a tier alone";
+        out.counter("file_cache_hit_bytes_total", help, s.counters.tier_hit_bytes);
+        let ratio = (s.counters.lookup_keys > 0).then(|| in_memory as f64 / s.counters.lookup_keys as f64);
+        let help = "keys found in memory by keys looked up, 0 to 1, since the start; no value before the first get";
         out.gauge_if("mooncake_memory_hit_ratio", help, ratio);
         out.counter("mooncake_exists_keys_total", "keys of existence queries", s.counters.exists_keys);
         out.counter("mooncake_exists_hits_total", "keys of existence queries, and found", s.counters.exists_hits);

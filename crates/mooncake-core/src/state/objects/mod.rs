@@ -87,6 +87,8 @@ pub(crate) struct Objects {
     /// Objects of one replica and no place on a tier, by segment number.
     singles: Vec<u64>,
     several: Several,
+    /// Objects that only a tier has.
+    on_tiers_alone: u64,
     pub hard_pinned: u64,
     /// Bytes of objects whose replacements are being written.
     pub replaced_bytes: u64,
@@ -109,6 +111,7 @@ impl Objects {
             evict_soft,
             singles: Vec::new(),
             several: Several::default(),
+            on_tiers_alone: 0,
             hard_pinned: 0,
             replaced_bytes: 0,
             groups: Groups::default(),
@@ -255,6 +258,7 @@ impl Objects {
             places @ Places::More(_) => {
                 let owners = places.memory().len();
                 self.several.add(slot, owners, places.segments().any(|number| segments.is_live(number)));
+                self.on_tiers_alone += u64::from(owners == 0);
             }
         }
     }
@@ -262,8 +266,17 @@ impl Objects {
     fn discount(&mut self, slot: u32, places: &Places) {
         match places {
             Places::One(place) => self.singles[place.segment.0 as usize] -= 1,
-            places @ Places::More(_) => self.several.remove(slot, places.memory().len()),
+            places @ Places::More(_) => {
+                let owners = places.memory().len();
+                self.several.remove(slot, owners);
+                self.on_tiers_alone -= u64::from(owners == 0);
+            }
         }
+    }
+
+    /// Number of objects with a replica in memory, whether that can be read now or not.
+    pub fn in_memory(&self) -> u64 {
+        self.len() as u64 - self.on_tiers_alone
     }
 
     /// Number of objects with a Live replica.
