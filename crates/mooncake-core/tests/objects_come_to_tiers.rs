@@ -11,7 +11,7 @@ use mooncake_core::{
 use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_mutant::{Mutant, is_noticed_by};
 
-use crate::pool::tiers::{WINDOW, WithTiers, mount, spec, tier_uuid, whole};
+use crate::pool::tiers::{FILE_BLOCKS, WINDOW, WithTiers, mount, spec, tier_uuid, whole};
 
 /// One owner of 64 KiB of memory and a new tier.
 fn pool(config: Config) -> (Pool, SessionId, SegmentNo) {
@@ -51,6 +51,30 @@ fn what_is_committed_is_written_in_order_and_read_from_the_tier_once_memory_is_g
     assert_eq!((mounted.number, mounted.head, mounted.files.len()), (tier, 1, 1));
     assert_eq!(pool.replicas("a"), [on_tier]);
     pool.check();
+}
+
+#[test]
+fn a_file_that_is_sealed_with_the_answer_that_says_what_is_in_it_is_not_retired() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "k", KIB);
+    pool.put(session, "late", KIB);
+    pool.pass(20);
+    let [k, late] = &pool.orders(session)[..] else { panic!("two orders") };
+    let (k, late) = (k.rid, late.rid);
+    pool.written_and_sealed(session, 1, &[(k, Some(3))], &[0]);
+    pool.pass(100);
+    assert!(pool.retired().is_empty());
+    assert_eq!(pool.replicas("k").len(), 2);
+    // One that was said to have nothing, and has something all the same.
+    pool.seal(session, 1, 1);
+    pool.written(session, 1, &[(late, Some(FILE_BLOCKS + 1))]);
+    pool.pass(100);
+    assert!(pool.retired().is_empty());
+    pool.check();
+    // Once it is not needed it goes.
+    assert_eq!(pool.remove(session, "late", true), RemoveOutcome::Removed);
+    pool.pass(100);
+    assert_eq!(pool.retired(), [1]);
 }
 
 #[test]

@@ -343,8 +343,8 @@ impl Core {
         };
         let tier = self.tiers.get_mut(number).expect("it was found");
         tier.window = if answered.window == 0 { 0 } else { answered.window.clamp(WINDOW_MIN, WINDOW_MAX) };
-        answered.sealed.iter().for_each(|file| tier.seal(*file));
         if !tier.is_live() {
+            answered.sealed.iter().for_each(|file| tier.seal(*file));
             // What it says of itself counts while it is checked, too.
             self.counts.stale_messages += u64::from(!answered.written.is_empty());
             return;
@@ -374,6 +374,9 @@ impl Core {
             self.counts.tier_written_objects += 1;
             self.counts.tier_written_bytes += size;
         }
+        // Behind what the same answer says to be there: a file is not unneeded of which that is all.
+        let tier = self.tiers.get_mut(number).expect("it is Live");
+        answered.sealed.iter().for_each(|file| tier.seal(*file));
         self.order_more(now, number, any_written, fx);
         self.news.room = true;
         self.serve_waiting(now, fx);

@@ -269,6 +269,9 @@ impl Tier {
         self.head = self.head.max(file + 1);
         let counts = self.files.entry(file).or_default();
         *counts = FileCounts { records: counts.records + 1, bytes: counts.bytes + bytes };
+        if self.unneeded.remove(&file) {
+            self.sealed.insert(file);
+        }
         self.records += 1;
         self.bytes += bytes;
     }

@@ -63,6 +63,7 @@ pub trait WithTiers {
     fn orders_where(&mut self, is_one: impl Fn(SessionId, TierUuid) -> bool) -> Vec<Order>;
     fn written(&mut self, session: SessionId, number: u8, written: &[(Rid, Option<u64>)]);
     fn seal(&mut self, session: SessionId, number: u8, file: u64);
+    fn written_and_sealed(&mut self, session: SessionId, number: u8, written: &[(Rid, Option<u64>)], sealed: &[u64]);
     fn write_all(&mut self, session: SessionId, number: u8, from: u64) -> u64;
     fn replicas(&mut self, key: &str) -> Vec<Replica>;
     fn retired(&mut self) -> Vec<u64>;
@@ -112,15 +113,16 @@ impl WithTiers for Pool {
     }
 
     fn written(&mut self, session: SessionId, number: u8, written: &[(Rid, Option<u64>)]) {
-        let written: Vec<Written> =
-            written.iter().map(|(rid, address)| Written { rid: *rid, address: *address }).collect();
-        let answered = OrdersAnswered { written, window: WINDOW, ..OrdersAnswered::default() };
-        self.core.orders_answered(self.now, session, tier_uuid(number), &answered, &mut self.fx);
-        self.collect();
+        self.written_and_sealed(session, number, written, &[]);
     }
 
     fn seal(&mut self, session: SessionId, number: u8, file: u64) {
-        let answered = OrdersAnswered { sealed: vec![file], window: WINDOW, ..OrdersAnswered::default() };
+        self.written_and_sealed(session, number, &[], &[file]);
+    }
+
+    fn written_and_sealed(&mut self, session: SessionId, number: u8, written: &[(Rid, Option<u64>)], sealed: &[u64]) {
+        let written = written.iter().map(|(rid, address)| Written { rid: *rid, address: *address }).collect();
+        let answered = OrdersAnswered { written, window: WINDOW, sealed: sealed.to_vec() };
         self.core.orders_answered(self.now, session, tier_uuid(number), &answered, &mut self.fx);
         self.collect();
     }
