@@ -159,6 +159,26 @@ fn a_disk_that_is_three_times_as_fast_has_three_times_as_much_to_write() {
 }
 
 #[test]
+fn a_session_that_was_silent_for_a_while_mounts_its_tier_anew() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "k", KIB);
+    pool.pass(20);
+    pool.write_all(session, 1, 1);
+    let other = pool.session(2);
+    pool.mount(other, 2, 64 * KIB);
+    // Its process stands still for so long that it is away, and its anchor is open all the while.
+    pool.pass_without(3_000, &[session, other]);
+    let ended: Vec<SessionId> =
+        pool.pushes.iter().filter(|(_, push)| matches!(push, Push::SessionOver(_))).map(|(to, _)| *to).collect();
+    assert_eq!(ended, [session], "the anchor of the other one goes on");
+    pool.core.anchor_lost(pool.now, session, &mut pool.fx);
+    pool.resume(session, &[1], &[], 1).unwrap();
+    pool.mount_tier(session, 1, false, whole([0])).unwrap();
+    assert_eq!(pool.replicas("k").len(), 2);
+    pool.check();
+}
+
+#[test]
 fn clients_that_know_no_tiers_see_what_is_in_memory_and_replace_the_rest() {
     let (mut pool, session, _) = pool(Config::default());
     pool.put(session, "k", 4 * KIB);

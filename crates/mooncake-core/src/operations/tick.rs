@@ -60,7 +60,7 @@ const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 22] = [
 impl Core {
     /// To be called every 20 ms or so, and [`Core::background`] behind it.
     pub fn tick(&mut self, now: Time, fx: &mut Effects) {
-        self.watch_sessions(now);
+        self.watch_sessions(now, fx);
         // A populator may have given up.
         self.news.room |= self.tickets.any_for_population() || self.tiers.any_live();
         self.news.begin_same_call();
@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// Looks for sessions that have fallen silent or were away for too long.
-    fn watch_sessions(&mut self, now: Time) {
+    fn watch_sessions(&mut self, now: Time, fx: &mut Effects) {
         let (away_ms, retention_ms) = (self.config.away_ms, self.config.retention_ms);
         let mut silent: Vec<SessionId> = Vec::new();
         let mut over: Vec<(SessionId, Ending)> = Vec::new();
@@ -135,6 +135,7 @@ impl Core {
         }
         self.next_watched = next;
         for session in silent {
+            self.mounts_anew(session, fx);
             self.set_away(now, session);
         }
         for (session, ending) in over {

@@ -223,6 +223,14 @@ impl Core {
     }
 
     /// A session is away, or ends.
+    /// A session that will be away, though its anchor is open, mounts its tiers when that begins anew: it ends.
+    pub(crate) fn mounts_anew(&mut self, session: SessionId, fx: &mut Effects) {
+        if self.tiers.has_any_of(session) {
+            const WHY: &str = "nothing was heard of it for a while, and what it has on disks is to be mounted anew";
+            self.push(session, Push::SessionOver(WHY.to_owned()), fx);
+        }
+    }
+
     pub(crate) fn hide_tiers_of(&mut self, now: Time, session: SessionId) {
         self.announces_no_more(session);
         if !self.tiers.is_empty() {

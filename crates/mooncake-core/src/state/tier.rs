@@ -359,6 +359,12 @@ impl Tiers {
         ended
     }
 
+    /// Whether a session has mounted a tier, or has a file system on which some lie.
+    pub fn has_any_of(&self, session: SessionId) -> bool {
+        let has_mounted = |tier: &Tier| tier.session == session && tier.is_mounted();
+        self.table.values().any(has_mounted) || self.announced.values().any(|sessions| sessions.contains(&session))
+    }
+
     pub fn is_announced(&self, file_system: FileSystemUuid) -> bool {
         self.announced.contains_key(&file_system)
     }
