@@ -32,7 +32,7 @@ pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin
         }
         tokio::task::yield_now().await;
     }
-    end(shared, Op::RemoveAll, removal.removed()).await?;
+    end(shared, Op::RemoveAll).await?;
     Ok(removal.removed())
 }
 
@@ -70,7 +70,7 @@ pub async fn remove_matching(
         }
         tokio::task::yield_now().await;
     }
-    end(shared, Op::RemoveByRegex, removal.removed()).await?;
+    end(shared, Op::RemoveByRegex).await?;
     Ok(removal.removed())
 }
 
@@ -88,9 +88,7 @@ pub async fn forget_tiers(shared: &Arc<Shared>, which: Option<TierUuid>) -> Resu
             forgotten.push((uuid, records));
         }
     }
-    if !forgotten.is_empty() {
-        sync(shared).await?;
-    }
+    sync(shared).await?;
     Ok(forgotten)
 }
 
@@ -102,10 +100,11 @@ async fn sync(shared: &Arc<Shared>) -> Result<(), LogClosed> {
     tokio::task::spawn_blocking(move || log.sync()).await.unwrap_or(Err(LogClosed))
 }
 
-/// What is left to do once all of it is removed.
-async fn end(shared: &Arc<Shared>, op: Op, removed: u64) -> Result<(), LogClosed> {
+/// What is left to do once all of it is removed. What could not be seen counts for nothing, and was removed as well; and
+/// what an earlier call has removed may be on its way to the disk still.
+async fn end(shared: &Arc<Shared>, op: Op) -> Result<(), LogClosed> {
     shared.metrics.count(op, 1, 0);
-    if removed > 0 && shared.read(|core, _| core.tiers().next().is_some()) {
+    if shared.read(|core, _| core.tiers().next().is_some()) {
         sync(shared).await?;
     }
     if let Some(freed) = shared.identity.after_bulk_free {

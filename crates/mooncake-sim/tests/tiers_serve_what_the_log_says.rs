@@ -102,6 +102,10 @@ impl Source for Extent {
     fn is_same(&self) -> bool {
         self.memory.lock().carries(&self.replica)
     }
+
+    fn placement(&self) -> Rid {
+        self.replica.rid
+    }
 }
 
 /// A process that lends memory and has the tier.
@@ -205,7 +209,9 @@ impl World {
         let mut chance = |most: u64| if random.below(2) == 0 { 0 } else { random.below(most) as u32 };
         let (failing, misdirected, flipped) = (chance(8), chance(4), chance(8));
         let slowest = Duration::from_micros(1 + random.below(20_000));
-        let calm = Faults { slowest, capacity: 2 * CAPACITY, ..Faults::default() };
+        // As on a file system that hosts share: what is written counts once it is synced.
+        let buffered = random.below(4) == 0;
+        let calm = Faults { slowest, capacity: 2 * CAPACITY, buffered, ..Faults::default() };
         let faults = Faults { failing, misdirected, flipped, ..calm };
         let offload = Offload { on_evict: random.below(3) == 0, force_evict: random.below(3) == 0 };
         let mut world = World {
@@ -698,6 +704,7 @@ impl World {
                     Err(_) => process.tier.leave_off(),
                 }
             }
+            ToMaster::Damaged { key, rid } => panic!("{key:?} is damaged in memory as {rid:?}"),
             ToMaster::Reclaimed { tier, file } => {
                 self.seen.files_given_up += 1;
                 if self.core.reclaimed(session, tier, file.0).is_err() {

@@ -7,9 +7,13 @@ use mooncake_ids::{Rid, TierUuid};
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
 use crate::footer::{Entry, Tail};
 use crate::medium::{Medium, Operation};
+use crate::proof::is_for_now;
 use crate::record::{Header, NotAHeader};
 use crate::slots::{SLOT_BYTES, Slots};
 use crate::tier::carry_out;
+
+/// Bytes that are read together while records are looked for.
+const WINDOW: u64 = 1 << 20;
 
 /// Records of a file, in the order of their addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +46,21 @@ pub fn contents<M: Medium>(
     };
     // A loss of power may leave the name of a file, and nothing of it.
     let Some(last_at) = bytes.checked_sub(BLOCK) else { return Ok(Contents { entries: Vec::new(), is_sealed: false }) };
-    let mut last = vec![0; BLOCK as usize];
-    read(last_at, &mut last)?;
-    if let Some(tail) = Tail::decode(&last, tier, number, bytes) {
+    let by_footer = || -> io::Result<Option<Vec<Entry>>> {
+        let mut last = vec![0; BLOCK as usize];
+        read(last_at, &mut last)?;
+        let Some(tail) = Tail::decode(&last, tier, number, bytes) else { return Ok(None) };
         let mut encoded = vec![0; tail.entries_bytes.next_multiple_of(BLOCK) as usize];
         read(tail.entries_at, &mut encoded)?;
-        if let Some(entries) = tail.entries(&encoded[..tail.entries_bytes as usize]) {
-            return Ok(Contents { entries, is_sealed: true });
+        Ok(tail.entries(&encoded[..tail.entries_bytes as usize]))
+    };
+    match by_footer() {
+        Ok(Some(entries)) => return Ok(Contents { entries, is_sealed: true }),
+        // What the disk cannot read of a file is not all that it has.
+        Ok(None) => {}
+        Err(error) if is_for_now(&error) => return Err(error),
+        Err(error) => {
+            tracing::warn!(file = number.0, %error, "a file's footer cannot be read: its records are looked for")
         }
     }
     walk(read, (tier, geometry), (number, bytes)).map(|entries| Contents { entries, is_sealed: false })
@@ -89,11 +101,26 @@ fn walk(
     let mut entries = Vec::new();
     let mut window = Vec::new();
     let (mut window_at, mut at) = (0, 0);
+    // As far as a window that could not be read: block by block, without those that cannot.
+    let mut by_block_until = 0;
     // No record begins beyond the first number.
     while at < geometry.file_bytes().min(bytes) {
         if at < window_at || at + BLOCK > window_at + window.len() as u64 {
-            (window_at, window) = (at, vec![0; (bytes - at).min(1 << 20) as usize]);
-            read(window_at, &mut window)?;
+            let most = if at < by_block_until { BLOCK } else { WINDOW };
+            (window_at, window) = (at, vec![0; (bytes - at).min(most) as usize]);
+            match read(window_at, &mut window) {
+                Ok(()) => {}
+                Err(error) if is_for_now(&error) => return Err(error),
+                Err(_) if most > BLOCK => {
+                    (window, by_block_until) = (Vec::new(), at + most);
+                    continue;
+                }
+                Err(error) => {
+                    tracing::debug!(file = number.0, at, %error, "a block cannot be read: no record begins there");
+                    at += BLOCK;
+                    continue;
+                }
+            }
         }
         let mut found = Header::decode(&window[(at - window_at) as usize..]);
         let long;
@@ -102,7 +129,12 @@ fn walk(
             && at + header_bytes <= bytes
         {
             let mut whole = vec![0; header_bytes.next_multiple_of(BLOCK) as usize];
-            read(at, &mut whole)?;
+            match read(at, &mut whole) {
+                Err(error) if is_for_now(&error) => return Err(error),
+                // No header is all zeros.
+                Err(_) => whole.fill(0),
+                Ok(()) => {}
+            }
             long = whole;
             found = Header::decode(&long);
         }

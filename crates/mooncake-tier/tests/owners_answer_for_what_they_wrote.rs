@@ -10,6 +10,7 @@ use std::time::Duration;
 use mooncake_ids::{Rid, TierUuid};
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_tier::address::{Address, BLOCK, FILES_MIN, FileNumber, Geometry};
+use mooncake_tier::contents::contents;
 use mooncake_tier::health::Fitness;
 use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
@@ -20,6 +21,9 @@ use mooncake_tier::tier::{NewTier, Tier};
 use support::{TIER, new_tier, owner};
 
 const FILE_BLOCKS: u64 = 512;
+
+/// Of all that is in memory here.
+const PLACEMENT: Rid = Rid(77);
 
 /// Memory whose placement ends when so many bytes were copied of it.
 struct Leaving {
@@ -52,6 +56,10 @@ impl Source for Leaving {
 
     fn is_same(&self) -> bool {
         self.copied.load(Ordering::Relaxed) <= self.after
+    }
+
+    fn placement(&self) -> Rid {
+        PLACEMENT
     }
 }
 
@@ -117,6 +125,8 @@ struct Owned {
     answers: BTreeMap<u64, Option<Address>>,
     /// What it granted last.
     window: Option<u64>,
+    /// What it found to be damaged in memory.
+    damaged: Vec<(Vec<u8>, Rid)>,
     /// Files that it wanted to give up.
     given_up: Vec<u64>,
     /// And of which tiers.
@@ -145,6 +155,7 @@ impl Owned {
             next: 0,
             answers: BTreeMap::new(),
             window: None,
+            damaged: Vec::new(),
             given_up: Vec::new(),
             given_up_of: Vec::new(),
             keeps: |_, _| false,
@@ -175,6 +186,7 @@ impl Owned {
                         let rids: Vec<Rid> = records.iter().map(|(key, _)| self.judge(key)).collect();
                         self.tier.judged(&rids);
                     }
+                    ToMaster::Damaged { key, rid } => self.damaged.push((key, rid)),
                     ToMaster::Reclaimed { tier, file } if tier == TIER => self.tier.retire(0, &[file.0]),
                     ToMaster::Reclaimed { tier, file } => self.tier.retire_adopted(tier, 0, &[file.0]),
                 }
@@ -530,6 +542,38 @@ fn records_that_are_read_together_are_proven_one_by_one() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_damaged_in_memory_is_reported_and_not_written_and_a_placement_that_ended_is_not() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let (whole, ended) = (Leaving::new(BLOCK, BLOCK), Leaving::new(BLOCK, BLOCK / 2));
+    let sums = [sum_of(&whole) ^ 1, sum_of(&ended) ^ 1];
+    owned.tier.order(Rid(2), Rid(2), b"damaged".to_vec(), sums[0], whole);
+    owned.tier.order(Rid(4), Rid(4), b"ended".to_vec(), sums[1], ended);
+    owned.pass(SECOND);
+    assert!(!owned.is_written(1) && !owned.is_written(2));
+    assert_eq!(owned.damaged, [(b"damaged".to_vec(), PLACEMENT)]);
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_costs_a_file_no_more_than_what_lies_there() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    owned.keeps = |_, _| true;
+    // More than fit one file: the first is sealed.
+    let ordered: Vec<u64> = (0..300).map(|_| owned.order(BLOCK)).collect();
+    owned.pass(2 * SECOND);
+    assert!(ordered.iter().all(|nth| owned.is_written(*nth)));
+    let name = FileNumber(0).name();
+    for sector in [2, FILE_BLOCKS - 1] {
+        owned.disk.break_sector(&name, sector);
+    }
+    let slots = Slots::new(4);
+    let of = (TIER, Geometry::of_file_blocks(FILE_BLOCKS).unwrap());
+    let found = contents(&owned.disk, of, (FileNumber(0), FILE_BLOCKS * BLOCK), &slots).unwrap();
+    assert!(!found.is_sealed, "its footer cannot be read");
+    let in_it = ordered.iter().filter(|nth| owned.answers[nth].unwrap().0 < FILE_BLOCKS).count();
+    assert_eq!(found.entries.len(), in_it - 1, "all but the record that begins there");
 }
 
 #[test]

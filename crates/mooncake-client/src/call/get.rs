@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mooncake_ids::Rid;
 use mooncake_memory::{Destination, total_of_destinations};
-use mooncake_segment::{LinkError, RecordAddress, RecordRead, SegmentAddress, TransferError};
+use mooncake_segment::{LinkError, RecordAddress, RecordRead, SegmentAddress, Status, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -342,6 +342,8 @@ pub(crate) fn unread(error: TransferError) -> Unread {
 fn doubt_of(error: &TransferError) -> Doubt {
     match error {
         TransferError::Checksum { .. } => Doubt::Checksum,
+        // A record that its owner cannot read may be one that no one ever will: the owner looks once more.
+        TransferError::Refused { status: Status::Failed, .. } => Doubt::Stale,
         error if error.is_stale() => Doubt::Stale,
         _ => Doubt::None,
     }

@@ -1,7 +1,7 @@
 //! The thread that has the folder: it mounts the tier with each session, writes what is ordered, and carries words
 //! between [`mooncake_tier::owner`] and the master.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use mooncake_tier::health::Fitness;
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::owner::{Proof, Source, ToMaster};
 use mooncake_wire::message::{
-    Closing, Rechecked, Replica, Tier, TierLeave, TierMount, TierMountReply, TierOrder, TierRecheck, TierReclaim,
-    TierShared, TierWritten, anchor_up, reply, request,
+    BadReplica, Closing, Rechecked, Replica, Tier, TierLeave, TierMount, TierMountReply, TierOrder, TierRecheck,
+    TierReclaim, TierShared, TierWritten, anchor_up, reply, request,
 };
 use mooncake_wire::pack_keys;
 
@@ -27,7 +27,7 @@ use super::promoter::Promoter;
 use super::records::FolderRecords;
 use super::shared;
 use super::source::{Copied, OwnExtent};
-use super::{StoreTier, Surroundings, Word};
+use super::{StoreTier, Surroundings, Word, report};
 use crate::error::{ErrorKind, StoreError};
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
@@ -51,11 +51,17 @@ const PROOF_LIMIT: Duration = Duration::from_secs(60);
 /// Of one that is adopted: what is read back stays known, and the rest waits for the next try.
 const ADOPTED_PROOF_LIMIT: Duration = Duration::from_secs(5);
 
+/// Records that a disk failed to read once which are kept in mind.
+const UNREADABLE_MAX: usize = 1_024;
+
 /// Time for a copy of another process's memory.
 const COPY_LIMIT: Duration = Duration::from_secs(3);
 
 /// How often it looks for folders that no log of this pool knows.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// How often it looks whether its own folder is there.
+const SEEN_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a process of before may take to leave its folder, before another one is made.
 const LEAVING_LIMIT: Duration = Duration::from_secs(5);
@@ -86,6 +92,8 @@ fn waited_for(tier: &StoreTier, options: &TierOptions, surroundings: &Surroundin
 }
 
 pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFolder>, surroundings: &Surroundings) {
+    // A store may have several: each line of this thread says of which.
+    let _span = tracing::error_span!("tier", path = %options.path.display()).entered();
     let Some(folder) = folder.or_else(|| waited_for(tier, &options, surroundings)) else { return };
     tier.is_of(Some(folder.uuid));
     let (records, access_key) = (records_of(&folder), random_key().unwrap_or(1));
@@ -100,9 +108,12 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         mount_at: Some(Instant::now()),
         mounted: false,
         hidden: false,
+        is_there: true,
+        seen_at: None,
         refused: None,
         useless: Vec::new(),
         looked_at: None,
+        unreadable: BTreeSet::new(),
         unreachable: None,
         promoter: Promoter::new(),
         adoption: Adoption::default(),
@@ -172,14 +183,19 @@ struct Driver<'a> {
     /// The tier is to be mounted then.
     mount_at: Option<Instant>,
     mounted: bool,
-    /// It was left, as its disk stands still.
+    /// It was left, as its disk stands still or its folder is away.
     hidden: bool,
+    /// Whether the folder was there when it was looked for last, and when that was.
+    is_there: bool,
+    seen_at: Option<Instant>,
     /// Why it is not, as was said.
     refused: Option<String>,
     /// Folders that the master does not know.
     useless: Vec<PathBuf>,
     /// When it looked for such folders of earlier processes.
     looked_at: Option<Instant>,
+    /// Records that the disk failed to read when the master asked.
+    unreadable: BTreeSet<Rid>,
     /// The segment of another process that could not be read, and until when it is not tried again.
     unreachable: Option<(u32, Instant)>,
     promoter: Promoter,
@@ -281,7 +297,7 @@ impl Driver<'_> {
     }
 
     fn go_on(&mut self, takes_more: bool) {
-        if takes_more && self.mount_at.is_some_and(|at| at <= Instant::now()) {
+        if takes_more && self.is_there && self.mount_at.is_some_and(|at| at <= Instant::now()) {
             self.mount();
         }
         if self.mounted {
@@ -305,7 +321,10 @@ impl Driver<'_> {
                 self.say(said);
             }
         }
-        let is_hung = self.folder.tier.fitness() == Fitness::Hung;
+        if self.seen_at.is_none_or(|at| at.elapsed() >= SEEN_EVERY) {
+            (self.is_there, self.seen_at) = (self.folder.folder.is_there(), Some(Instant::now()));
+        }
+        let is_hung = self.folder.tier.fitness() == Fitness::Hung || !self.is_there;
         if is_hung && self.mounted {
             self.hide();
         } else if is_hung != std::mem::replace(&mut self.hidden, is_hung) && !is_hung {
@@ -313,14 +332,24 @@ impl Driver<'_> {
         }
     }
 
-    /// The disk stands still: no reader is sent here before it has answered.
+    /// The disk stands still, or the folder is not there: no reader is sent here before that has ended.
     fn hide(&mut self) {
         let path = self.folder.path.display();
-        tracing::error!(%path, "the disk of the tier stands still: what it has is not read until it answers");
-        let control = &self.surroundings.control;
-        if !leave(control, self.folder.uuid, false) {
-            return;
+        match self.is_there {
+            true => {
+                tracing::error!(%path, "the disk of the tier stands still: what it has is not read until it answers")
+            }
+            false => tracing::error!(
+                %path,
+                "the folder of the tier is not there any more: it was removed or moved, or its file system is not \
+                 mounted. It is neither read nor written until it is back. A store that is restarted makes another \
+                 one; `mooncake tier forget {}` lets the master forget what this one had",
+                self.folder.uuid
+            ),
         }
+        let control = &self.surroundings.control;
+        // A master that has no time to answer may have done it: the next mount says what is so.
+        leave(control, self.folder.uuid, false);
         self.folder.tier.anchor_lost();
         (self.mounted, self.hidden, self.mount_at) = (false, true, None);
         // They lie on the same disk.
@@ -622,10 +651,11 @@ impl Driver<'_> {
         let link = segments.links().link(address, &deadline).ok()?;
         let mut bytes = vec![0; usize::try_from(len).ok()?];
         link.read(rid, offset, &mut [Destination::new(&mut bytes)], Some(crc32c), &deadline).ok()?;
-        Some(Arc::new(Copied(bytes)))
+        Some(Arc::new(Copied(rid, bytes)))
     }
 
-    fn recheck(&self, recheck: &TierRecheck) {
+    /// Every question is answered: the master asks none about a record of which it waits for an answer.
+    fn recheck(&mut self, recheck: &TierRecheck) {
         let (Some(replica), Some(records)) = (&recheck.replica, self.records_named(&recheck.tier)) else { return };
         let [extent] = &replica.extents[..] else { return };
         let key_bytes = u32::try_from(recheck.key.len()).unwrap_or(u32::MAX);
@@ -637,13 +667,21 @@ impl Driver<'_> {
             let len = (extent.length - from).min(PART) as usize;
             records.read(&record, from, &mut buffer[..len])
         });
-        // A disk that has no time, or fails, says nothing of the record. Its next reader asks once more.
-        if matches!(read, Err(RecordError::Busy | RecordError::Failed)) {
-            return;
+        let rid = Rid(replica.rid);
+        let is_good = match read {
+            Ok(()) => true,
+            // A disk that has no time says nothing of the record. Its next reader asks once more.
+            Err(RecordError::Busy) => true,
+            // Nor does one that fails. Where it reads what lies beside it, it will not read this any more.
+            Err(RecordError::Failed) => self.folder.tier.fitness() != Fitness::Good || self.unreadable.insert(rid),
+            Err(RecordError::Gone | RecordError::Wrong) => false,
+        };
+        if self.unreadable.len() > UNREADABLE_MAX || !is_good {
+            self.unreadable.remove(&rid);
         }
-        let is_good = read.is_ok();
         if !is_good {
-            tracing::warn!(rid = format_args!("{:#x}", replica.rid), "a record of this tier is bad");
+            let path = self.folder.path.display();
+            tracing::warn!(%path, rid = format_args!("{:#x}", rid.0), why = ?read.err(), "a record of the tier is bad: it is dropped");
         }
         let rechecked = Rechecked { uuid: recheck.tier.clone(), rid: replica.rid, good: is_good };
         self.surroundings.control.tell(anchor_up::Body::Rechecked(rechecked));
@@ -662,6 +700,10 @@ impl Driver<'_> {
                     sealed: sealed.iter().map(|file| file.0).collect(),
                 };
                 control.tell(anchor_up::Body::TierWritten(written));
+            }
+            ToMaster::Damaged { key, rid } => {
+                let reason = "its bytes in memory are not those that were put";
+                report(control, BadReplica { key: key.into(), rid: rid.0, reason: reason.into(), more: Vec::new() });
             }
             ToMaster::Reclaim { tier, file, records } => {
                 let keys: Vec<&[u8]> = records.iter().map(|(key, _)| &key[..]).collect();

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mooncake_ids::{FileSystemUuid, TierUuid};
-use mooncake_wire::message::{TierOrder, TierPromote, TierRecheck, TierRetire, TierShared};
+use mooncake_wire::message::{BadReplica, TierOrder, TierPromote, TierRecheck, TierRetire, TierShared, request};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Cause, StoreError};
@@ -56,6 +56,14 @@ pub(crate) struct PromoteOrder {
     pub session: u64,
     /// Whose number its segment has.
     pub numbering: Numbering,
+}
+
+/// Tells the master of a replica that is not what it should be: its owner is to look.
+fn report(control: &Arc<Control>, bad: BadReplica) {
+    const WHAT: &str = "reporting a bad replica";
+    if let Err(error) = control.query_on_any_thread(WHAT, request::Body::BadReplica(bad), control.lookup_timeout) {
+        tracing::debug!(%error, "the master does not know of a bad replica yet");
+    }
 }
 
 /// A store's tiers, as the rest of the store knows them.

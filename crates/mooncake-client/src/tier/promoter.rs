@@ -17,10 +17,10 @@ use mooncake_tier::address::{Address, BLOCK};
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
-use mooncake_wire::message::{TierPromote, TierPromoted, anchor_up};
+use mooncake_wire::message::{BadReplica, TierPromote, TierPromoted, anchor_up};
 
 use super::records::FolderRecords;
-use super::{PromoteOrder, Surroundings};
+use super::{PromoteOrder, Surroundings, report};
 
 /// Objects that are read together.
 const TOGETHER: usize = 32;
@@ -186,6 +186,12 @@ impl Copy {
         mooncake_memory::crc32c(bytes)
     }
 
+    /// A record that cannot be read is looked at once more, as where a reader finds it.
+    fn report(&self, miss: &Miss, surroundings: &Surroundings) {
+        let (key, reason) = (self.order.promote.key.clone(), miss.to_string());
+        report(&surroundings.control, BadReplica { key, rid: self.place.rid.0, reason, more: Vec::new() });
+    }
+
     fn finish(&mut self, deadline: &Deadline<'_>) {
         if self.gathered.is_empty() || self.failed.is_some() {
             return;
@@ -234,6 +240,7 @@ fn copy(
                 is_owed |= matches!(miss, Miss::Late | Miss::NoSlot);
                 if matches!(miss, Miss::Wrong | Miss::Failed(_)) {
                     records.has_failed();
+                    copy.report(&miss, surroundings);
                 }
                 copy.failed.get_or_insert(miss.to_string());
             }

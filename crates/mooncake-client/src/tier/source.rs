@@ -27,22 +27,30 @@ impl Source for OwnExtent {
     fn is_same(&self) -> bool {
         matches!(self.memory.mapping().check_stamps(self.rid, self.offset, self.len), Ok(true))
     }
+
+    fn placement(&self) -> Rid {
+        self.rid
+    }
 }
 
 /// A copy, which was the placement's when it was made.
-pub(super) struct Copied(pub Vec<u8>);
+pub(super) struct Copied(pub Rid, pub Vec<u8>);
 
 impl Source for Copied {
     fn size(&self) -> u64 {
-        self.0.len() as u64
+        self.1.len() as u64
     }
 
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
-        into.copy_from_slice(&self.0[at as usize..][..into.len()]);
+        into.copy_from_slice(&self.1[at as usize..][..into.len()]);
         true
     }
 
     fn is_same(&self) -> bool {
         true
+    }
+
+    fn placement(&self) -> Rid {
+        self.0
     }
 }

@@ -13,6 +13,12 @@ use mooncake_ids::{Rid, SegmentUuid, SessionId};
 /// Rechecks under way; a reader that reports more is not heard until some are done.
 const RECHECKS_MAX: usize = 4_096;
 
+/// An owner that has not answered is asked again by a report that comes so much later.
+const ASKED_AGAIN_MS: u64 = 10_000;
+
+/// One that has not answered for so long leaves its place to others where there are too many.
+const RECHECK_MS: u64 = 60_000;
+
 impl Core {
     /// A reader found a replica that is not what it should be; its owner is asked. Of a tier that no session has,
     /// whoever has its file system says what is there.
@@ -39,11 +45,18 @@ impl Core {
             }
             return;
         }
-        let full = self.rechecks.len() >= RECHECKS_MAX;
-        if self.sessions.get(session).is_none() || full || self.rechecks.contains_key(&rid) {
+        let is_asked = self.rechecks.get(&rid).is_some_and(|asked| asked.asked_at.plus_ms(ASKED_AGAIN_MS) > now);
+        if self.sessions.get(session).is_none() || is_asked {
             return;
         }
-        let recheck = Recheck { key: key.into(), replica, crc32c: object.crc32c };
+        let recheck = Recheck { key: key.into(), replica, crc32c: object.crc32c, asked_at: now };
+        if self.rechecks.len() >= RECHECKS_MAX {
+            self.touched.add(self.rechecks.len());
+            self.rechecks.retain(|_, asked| asked.asked_at.plus_ms(RECHECK_MS) > now);
+            if self.rechecks.len() >= RECHECKS_MAX {
+                return;
+            }
+        }
         let Some((owner, push)) = self.recheck_of(&recheck) else { return };
         self.rechecks.insert(rid, recheck);
         self.push(owner, push, fx);
@@ -57,7 +70,7 @@ impl Core {
 
     /// Its owner, and what that is asked.
     pub(crate) fn recheck_of(&self, recheck: &Recheck) -> Option<(SessionId, Push)> {
-        let Recheck { key, replica, crc32c } = recheck;
+        let Recheck { key, replica, crc32c, .. } = recheck;
         let number = replica.extent.segment;
         if let Some(segment) = self.segments.get(number) {
             let uuid = segment.spec.uuid;

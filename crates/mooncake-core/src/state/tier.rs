@@ -509,7 +509,19 @@ impl Tiers {
         }
         let of_tier = self.orders.iter().filter(|(_, order)| is_its(order));
         let ended: Vec<Rid> = of_tier.map(|(rid, _)| *rid).collect();
+        if !ended.is_empty() {
+            self.look_again_at_what_is_told();
+        }
         ended.into_iter().filter_map(|rid| self.remove_order(rid)).map(|order| order.slot).collect()
+    }
+
+    /// What was under order to another place was left in files of which nothing else is kept: without these orders that
+    /// is dropped as well.
+    fn look_again_at_what_is_told(&mut self) {
+        for tier in self.table.values_mut() {
+            let Tier { told, files, given_up, .. } = tier;
+            given_up.extend(told.iter().filter(|file| files.contains_key(file)).map(|file| (*file, 0)));
+        }
     }
 
     /// An object has that place from now on. Nothing is counted of one that is Gone.

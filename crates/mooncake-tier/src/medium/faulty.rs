@@ -2,7 +2,7 @@
 //! power, in any part; operations take their time, fail, or land elsewhere; bits flip; there is no room. What it does
 //! follows from its seed alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -80,6 +80,8 @@ struct Content {
     synced: BTreeMap<u64, Sector>,
     /// Written and not synced.
     unsynced: BTreeMap<u64, Sector>,
+    /// That cannot be read.
+    broken: BTreeSet<u64>,
 }
 
 struct UnderWay {
@@ -151,6 +153,13 @@ impl FaultyDisk {
         disk.names = disk.synced_names.clone();
     }
 
+    /// A sector of a file cannot be read from now on.
+    pub fn break_sector(&self, name: &str, sector: u64) {
+        let mut disk = self.0.lock();
+        let number = disk.names[name];
+        disk.files.get_mut(&number).expect("a name leads to a file").broken.insert(sector);
+    }
+
     /// Flips a bit of a file that was written; false if that place never was.
     pub fn flip(&self, name: &str, bit: u64) -> bool {
         let mut disk = self.0.lock();
@@ -196,6 +205,11 @@ impl Disk {
         there
     }
 
+    fn is_broken(&self, file: u64, offset: u64, len: u64) -> bool {
+        let sectors = offset / SECTOR..(offset + len).div_ceil(SECTOR);
+        self.files.get(&file).is_some_and(|content| content.broken.range(sectors).next().is_some())
+    }
+
     /// Carries out what ends by then.
     fn run_until(&mut self, time: Duration) {
         while let Some(entry) = self.under_way.first_entry().filter(|entry| entry.key().0 <= time) {
@@ -211,6 +225,9 @@ impl Disk {
         let failed = || Err(io::Error::from_raw_os_error(libc::EIO));
         let (result, slot) = match operation {
             Operation::Read { slot, .. } if fails => (failed(), Some(slot)),
+            Operation::Read { file, offset, slot, len } if self.is_broken(file, offset, len as u64) => {
+                (failed(), Some(slot))
+            }
             Operation::Read { file, offset, mut slot, len } => {
                 let read = self.read(file, offset, &mut slot[..len]);
                 if read > 0 && self.chance(self.faults.flipped) {

@@ -37,6 +37,8 @@ pub struct Folder {
     engine: Engine,
     limit: Option<SharedLimit>,
     is_shared: bool,
+    /// Device and number of what the path led to.
+    identity: (u64, u64),
 }
 
 impl Folder {
@@ -66,11 +68,8 @@ impl Folder {
     pub fn with_engine(path: impl Into<PathBuf>, engine: Engine) -> io::Result<Folder> {
         let path = path.into();
         match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => Ok(Folder { path, engine, limit: None, is_shared: false }),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                Folder::to_look_at(path).map(|folder| Folder { engine, ..folder })
-            }
-            Err(error) => Err(error),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            _ => Folder::to_look_at(path).map(|folder| Folder { engine, ..folder }),
         }
     }
 
@@ -84,7 +83,17 @@ impl Folder {
             let why = format!("{path} is another user's, a link, or may be written by others: it is not used");
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
-        Ok(Folder { path, engine: Engine::Threads, limit: None, is_shared: false })
+        let identity = (about.dev(), about.ino());
+        Ok(Folder { path, engine: Engine::Threads, limit: None, is_shared: false, identity })
+    }
+
+    /// Whether its path leads to it still: it was not removed or moved, and its file system is mounted.
+    pub fn is_there(&self) -> bool {
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(about) => (about.dev(), about.ino()) == self.identity,
+            // A disk that does not say is one that fails.
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        }
     }
 
     /// The same, under a limit that it shares with others.

@@ -33,6 +33,9 @@ pub(super) const STUCK: Duration = Duration::from_secs(60);
 /// How long a word counts that a tier may have no more objects: the master says it each second.
 const FULL_FOR: Duration = Duration::from_secs(2);
 
+/// The same of a tier that is full for good.
+const KEEPS_ALL_SAID_EVERY: Duration = Duration::from_secs(600);
+
 /// Between two lines of a tier that may have no more objects.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
@@ -94,6 +97,18 @@ impl<M: Medium> TierOwner<M> {
             tracing::warn!(
                 "the tier has as many objects as it may (MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT, or 10,000,000): its oldest \
                  files are given up for new ones. Each takes memory of the master; larger objects use a disk better"
+            );
+        }
+    }
+
+    /// The tier has no room, and is to give nothing up.
+    pub(super) fn says_that_it_keeps_all(&mut self, now: Duration) {
+        if self.full_said_at.is_none_or(|at| now.saturating_sub(at) >= KEEPS_ALL_SAID_EVERY) {
+            self.full_said_at = Some(now);
+            tracing::warn!(
+                bytes = self.used(),
+                "the tier is full, and gives nothing up as the master says so (--enable_disk_eviction=false): what is \
+                 put from now on lies in memory alone. Remove objects, or raise --quota_bytes"
             );
         }
     }

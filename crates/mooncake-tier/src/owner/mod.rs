@@ -52,6 +52,9 @@ pub trait Source: Send + Sync {
 
     /// Whether all that was copied so far was the placement's: its stamps are there still.
     fn is_same(&self) -> bool;
+
+    /// Of which placement they are.
+    fn placement(&self) -> Rid;
 }
 
 /// Something for the master.
@@ -76,6 +79,13 @@ pub enum ToMaster {
         /// Keys and rids.
         records: Vec<(Vec<u8>, Rid)>,
     },
+    /// Bytes of an object in memory are not those that the log has a checksum of: whoever has that memory is to look.
+    Damaged {
+        /// Its key.
+        key: Vec<u8>,
+        /// The placement.
+        rid: Rid,
+    },
     /// All of them have been, and what was kept is written.
     Reclaimed {
         /// The tier that has the file.
@@ -97,6 +107,8 @@ pub struct TierOwner<M: Medium> {
     is_new: bool,
     /// What was ordered and is not answered.
     ordered: BTreeMap<Rid, Ordered>,
+    /// Keys and placements of what was ordered and is damaged in memory.
+    damaged: Vec<(Vec<u8>, Rid)>,
     answers: Vec<(Rid, Option<Address>)>,
     /// Files in which nothing is written any more, and whose records have all been answered.
     over: BTreeSet<FileNumber>,
@@ -140,7 +152,7 @@ pub struct TierOwner<M: Medium> {
 }
 
 enum Ordered {
-    Source(Arc<dyn Source>),
+    Source(Arc<dyn Source>, Vec<u8>),
     /// A record that is written once more.
     Moved(u64),
 }
@@ -183,6 +195,7 @@ impl<M: Medium> TierOwner<M> {
             capacity,
             is_new,
             ordered: BTreeMap::new(),
+            damaged: Vec::new(),
             answers: Vec::new(),
             over,
             failed: BTreeSet::new(),
@@ -329,7 +342,7 @@ impl<M: Medium> TierOwner<M> {
     pub fn order(&mut self, rid: Rid, object_id: Rid, key: Vec<u8>, crc32c: u32, source: Arc<dyn Source>) {
         let value = Box::new(FromSource(source.clone()));
         self.makes_room_for(key.len(), source.size());
-        self.ordered.insert(rid, Ordered::Source(source));
+        self.ordered.insert(rid, Ordered::Source(source, key.clone()));
         self.appender.append(Order { rid, object_id, key, crc32c: Some(crc32c), value, is_kept: false });
     }
 
@@ -470,6 +483,9 @@ impl<M: Medium> TierOwner<M> {
         self.rate.wrote(now, bytes, !self.ordered.is_empty());
         self.fitness = self.health.fitness(now, self.appender.owed_for(now));
         let is_stuck = (now < self.stuck_until || !self.evicts) && !self.has_room();
+        if is_stuck && !self.evicts {
+            self.says_that_it_keeps_all(now);
+        }
         let window = if self.fitness == Fitness::Good && !is_stuck { self.rate.window() } else { 0 };
         let is_to_be_told = self.is_mounted && (window == 0) != (self.told_window == Some(0));
         let mut said = Vec::new();
@@ -478,6 +494,7 @@ impl<M: Medium> TierOwner<M> {
             self.told_window = Some(window);
             said.push(ToMaster::Written { written, window, sealed });
         }
+        said.extend(self.damaged.drain(..).map(|(key, rid)| ToMaster::Damaged { key, rid }));
         said.extend(self.make_room(now));
         said
     }
@@ -495,7 +512,7 @@ impl<M: Medium> TierOwner<M> {
     fn written(&mut self, rid: Rid, address: Address) -> u64 {
         let Some(ordered) = self.ordered.remove(&rid) else { return 0 };
         let (bytes, is_good) = match &ordered {
-            Ordered::Source(source) => {
+            Ordered::Source(source, _) => {
                 self.in_vain = 0;
                 (source.size(), source.is_same() || mutant!(StampsAreReadOnce))
             }
@@ -510,8 +527,12 @@ impl<M: Medium> TierOwner<M> {
         tracing::debug!(rid = format_args!("{:#x}", rid.0), ?why, "an object was not written to its tier");
         let Some(ordered) = self.ordered.remove(&rid) else { return };
         self.answers.push((rid, None));
-        if let Ordered::Moved(bytes) = ordered {
-            self.has_moved(rid, bytes);
+        match ordered {
+            Ordered::Moved(bytes) => self.has_moved(rid, bytes),
+            Ordered::Source(source, key) if why == Loss::WrongSum && source.is_same() => {
+                self.damaged.push((key, source.placement()));
+            }
+            Ordered::Source(..) => {}
         }
     }
 
