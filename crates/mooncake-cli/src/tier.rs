@@ -105,18 +105,20 @@ fn table(tiers: &[Value]) -> String {
         return "no tiers\n".to_owned();
     }
     let mut out =
-        format!("{:<32} {:<8} {:>9} {:>10} {:>10} {:>4} OWNER\n", "UUID", "STATE", "OBJECTS", "BYTES", "OF", "USED");
+        format!("{:<32} {:<9} {:>9} {:>10} {:>10} {:>4} OWNER\n", "UUID", "STATE", "OBJECTS", "BYTES", "OF", "USED");
     for tier in tiers {
         let [text, owner] = ["uuid", "owner"].map(|name| tier[name].as_str().unwrap_or("?"));
         let state = match (tier["state"].as_str(), tier["adopted"].as_bool()) {
             (Some("LIVE"), Some(true)) => "adopted".to_owned(),
+            // Its disk fails or stands still, or it is full for good: its owner's log says which.
+            (Some("LIVE"), _) if tier["window_bytes"].as_u64() == Some(0) => "read-only".to_owned(),
             (state, _) => state.unwrap_or("?").to_lowercase(),
         };
         let [records, used, capacity] =
             ["records", "object_bytes", "capacity_bytes"].map(|name| tier[name].as_u64().unwrap_or(0));
         let share = 100.0 * used as f64 / capacity.max(1) as f64;
         let [used, capacity] = [used, capacity].map(mooncake_metrics::bytes);
-        out += &format!("{text:<32} {state:<8} {records:>9} {used:>10} {capacity:>10} {share:>3.0}% {owner}\n");
+        out += &format!("{text:<32} {state:<9} {records:>9} {used:>10} {capacity:>10} {share:>3.0}% {owner}\n");
     }
     out
 }

@@ -87,8 +87,6 @@ pub struct TierOptions {
     pub engine: Option<Engine>,
     /// Bytes of one file; none: a 64th of all, 16 to 256 MiB.
     pub file_bytes: Option<u64>,
-    /// Folders of other clusters are left as they are.
-    pub cluster_id: String,
     /// Time for what memory has and the tier has not to come to the disk when the store closes.
     pub close_limit: Duration,
     /// A folder below the path that no process has had for so long is read by this store, and given up first.
@@ -139,7 +137,6 @@ impl TierOptions {
             records_max: None,
             engine: None,
             file_bytes: None,
-            cluster_id: String::new(),
             close_limit: CLOSE_LIMIT,
             adopt_after: ADOPT_AFTER,
             shared: None,
@@ -221,7 +218,6 @@ impl StoreOptions {
         let bytes = parsed::<u64>("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", &var)?;
         let of_buckets = parsed::<u64>("MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE", &var)?.filter(|bytes| *bytes > 0);
         let bytes = bytes.into_iter().chain(of_buckets).min();
-        let cluster_id = self.cluster_id.clone().unwrap_or_default();
         let share = bytes.map(|bytes| bytes / paths.len() as u64);
         let bytes_below_path =
             parsed::<u64>("MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", &var)?.filter(|bytes| *bytes > 0);
@@ -237,7 +233,6 @@ impl StoreOptions {
             bytes_below_path,
             records_max,
             engine: self.tier_engine,
-            cluster_id: cluster_id.clone(),
             ..TierOptions::new(path)
         };
         self.tiers = paths.into_iter().map(tier).collect();
@@ -472,7 +467,6 @@ mod tests {
         for (path, shares) in [("/a", vec![Some(1000)]), ("", vec![Some(500), Some(500)])] {
             let limited = tier_of(path, &[LIMIT, PATHS]).unwrap();
             assert_eq!(limited.iter().map(|tier| tier.bytes).collect::<Vec<_>>(), shares);
-            assert!(limited.iter().all(|tier| tier.cluster_id == "c"));
         }
         for (value, limit) in [("0", None), ("2000", Some(2000))] {
             let limited = tier_of("", &[PATHS, ("MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", value)]).unwrap();

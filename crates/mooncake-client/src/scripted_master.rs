@@ -296,7 +296,7 @@ impl Client {
         caller.say(&hello_reply(7));
         let (opened, session) = opening.join().unwrap();
         let options = StoreOptions::new("127.0.0.1", &master.address);
-        let control = Arc::new(Control::new(&options, masters, session, opened.position()).unwrap());
+        let control = Arc::new(Control::new(&options, masters, session, opened.position(), String::new()).unwrap());
         let (directory, owner) = (Arc::<Directory>::default(), OnceLock::new());
         let links = LinkSet::new(&options, 3, control.clone(), directory.clone()).unwrap();
         let shared = Arc::new(StoreContext {

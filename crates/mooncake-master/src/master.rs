@@ -99,6 +99,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
             boot_id,
             unix_socket: unix.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
             lookup_protect_ms: settings.core.lookup_protect_ms,
+            cluster_id: settings.cluster_id.clone(),
             storage: settings.core.shared_storage.clone(),
         },
         soft_pin: SoftPinTtl { default_ms: settings.soft_pin_ttl_ms, max_ms: settings.core.soft_pin_ttl_max_ms },

@@ -417,6 +417,12 @@ fn files_of_which_all_is_kept_are_passed_over_and_a_tier_of_such_files_takes_no_
     assert_eq!(fill(&mut owned), 0);
     assert_eq!(owned.kept.values().filter(|nth| **nth > 4).count(), 0);
     assert!(owned.window > Some(0));
+    let has_first = |owned: &Owned| owned.disk.open(&FileNumber(0).name(), false).is_ok();
+    // What it has is needed no more, and that shows when it has another turn.
+    owned.keeps = |_, _| false;
+    assert_eq!((fill(&mut owned), has_first(&owned)), (0, true));
+    owned.pass(600 * SECOND);
+    assert_eq!((fill(&mut owned), has_first(&owned)), (0, false));
     owned.keeps = |_, _| true;
     assert!(fill(&mut owned) > 10);
     owned.pass(SECOND);

@@ -93,9 +93,9 @@ impl Store {
         let at = Start { masters: &masters, identity: &identity, process: &process, interrupted: &interrupted };
         let (opened, session, kept) = at.open(beginning, server.as_ref(), &advertised)?;
 
-        let storage = opened.reply.storage.clone();
-        let control =
-            Control::new(&options, masters, session, opened.position()).map_err(setup("making an eventfd"))?;
+        let (storage, cluster_id) = (opened.reply.storage.clone(), opened.reply.cluster_id.clone());
+        let control = Control::new(&options, masters, session, opened.position(), cluster_id)
+            .map_err(setup("making an eventfd"))?;
         let control = Arc::new(control);
         events.report_to(control.clone());
         let directory = Arc::<Directory>::default();

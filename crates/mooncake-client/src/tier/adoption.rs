@@ -12,7 +12,7 @@ use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
 use mooncake_tier::tier::{FoundTier, Tier, TierError};
 
-use super::folder::{folder_of, folders, is_marked, this_process};
+use super::folder::{PoolOf, folder_of, folders, is_marked, this_process};
 use super::records::FolderRecords;
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
@@ -93,7 +93,7 @@ impl Adoption {
     pub fn take_free(
         &mut self,
         options: &TierOptions,
-        log_id: u64,
+        pool: PoolOf<'_>,
         taken: &[PathBuf],
     ) -> Vec<(PathBuf, Folder, Tier<Folder>)> {
         self.looked_at = Some(Instant::now());
@@ -103,7 +103,7 @@ impl Adoption {
         for path in below.into_iter().filter(|path| !taken.contains(path)) {
             let is_full = self.adopted.len() + found.len() >= ADOPTED_MAX;
             let free = before.remove(&path);
-            match self.look(&path, options, log_id, free.filter(|_| !is_full)) {
+            match self.look(&path, options, pool, free.filter(|_| !is_full)) {
                 Ok(one) => found.extend(one.map(|(folder, tier)| (path, folder, tier))),
                 Err(TierError::InUse) => {}
                 Err(error) => tracing::debug!(path = %path.display(), %error, "a folder of a tier is not adopted"),
@@ -117,10 +117,10 @@ impl Adoption {
         &mut self,
         path: &Path,
         options: &TierOptions,
-        log_id: u64,
+        pool: PoolOf<'_>,
     ) -> Result<Option<(Folder, Tier<Folder>)>, TierError> {
         let slots = Slots::new(2);
-        match found(path, options, log_id, &slots)? {
+        match found(path, options, pool, &slots)? {
             Some(found) => take(path, found, options.engine, &slots).map(Some),
             None => Ok(None),
         }
@@ -131,11 +131,11 @@ impl Adoption {
         &mut self,
         path: &Path,
         options: &TierOptions,
-        log_id: u64,
+        pool: PoolOf<'_>,
         free: Option<Free>,
     ) -> Result<Option<(Folder, Tier<Folder>)>, TierError> {
         let slots = Slots::new(2);
-        let Some(found) = found(path, options, log_id, &slots)? else { return Ok(None) };
+        let Some(found) = found(path, options, pool, &slots)? else { return Ok(None) };
         let superblock = &found.superblock;
         // Whoever had it meanwhile has said so there.
         let free = free.filter(|free| free.superblock == *superblock);
@@ -155,7 +155,7 @@ impl Adoption {
 fn found(
     path: &Path,
     options: &TierOptions,
-    log_id: u64,
+    pool: PoolOf<'_>,
     slots: &Slots,
 ) -> Result<Option<FoundTier<Folder>>, TierError> {
     let folder = Folder::to_look_at(path).map_err(disk("look at the folder"))?;
@@ -163,8 +163,8 @@ fn found(
     let superblock = &found.superblock;
     // A copy of a folder is none.
     let is_itself = folder_of(options, superblock.tier) == path;
-    let is_of_pool = superblock.cluster_id == options.cluster_id && superblock.log_id == log_id;
-    let is_one = is_itself && is_of_pool && !is_marked(path, log_id);
+    let is_of_pool = pool.is_cluster(superblock) && superblock.log_id == pool.log_id;
+    let is_one = is_itself && is_of_pool && !is_marked(path, pool.log_id);
     Ok(is_one.then_some(found))
 }
 

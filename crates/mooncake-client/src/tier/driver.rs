@@ -22,7 +22,7 @@ use mooncake_wire::message::{
 use mooncake_wire::pack_keys;
 
 use super::adoption::{Adopted, Adoption};
-use super::folder::{TierFolder, capacity_of, delete, delete_unknown, folder_of, share_of};
+use super::folder::{PoolOf, TierFolder, capacity_of, delete, delete_unknown, folder_of, share_of};
 use super::promoter::Promoter;
 use super::records::FolderRecords;
 use super::shared;
@@ -301,14 +301,14 @@ impl Driver<'_> {
             self.mount();
         }
         if self.mounted {
-            let log_id = self.surroundings.control.position().log_id;
-            self.folder.tier.is_of_log(log_id);
+            let pool = PoolOf::now(&self.surroundings.control);
+            self.folder.tier.is_of_log(pool.log_id);
             if self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
                 self.looked_at = Some(Instant::now());
-                delete_unknown(&self.options, log_id, &self.useless);
+                delete_unknown(&self.options, pool, &self.useless);
             }
             if takes_more {
-                self.look_after_adopted(log_id);
+                self.look_after_adopted(pool);
             }
         }
         let adopted = self.adoption.adopted.iter().map(|adopted| &adopted.records);
@@ -369,13 +369,13 @@ impl Driver<'_> {
     }
 
     /// Adopts what is free, mounts it, and deletes what has nothing any more.
-    fn look_after_adopted(&mut self, log_id: u64) {
+    fn look_after_adopted(&mut self, pool: PoolOf<'_>) {
         let mut found = Vec::new();
         if self.adoption.is_to_look(&self.options) {
             let others = self.adoption.adopted.iter().map(|adopted| &adopted.path);
             let taken: Vec<PathBuf> =
                 [&self.folder.path].into_iter().chain(&self.useless).chain(others).cloned().collect();
-            found = self.adoption.take_free(&self.options, log_id, &taken);
+            found = self.adoption.take_free(&self.options, pool, &taken);
         }
         found.into_iter().for_each(|(path, folder, tier)| self.adopt(&path, folder, tier));
         if self.adoption.retry_at.is_some_and(|at| at > Instant::now()) {
@@ -421,8 +421,8 @@ impl Driver<'_> {
             return;
         }
         let path = folder_of(&self.options, left);
-        let log_id = self.surroundings.control.position().log_id;
-        match self.adoption.take_left(&path, &self.options, log_id) {
+        let pool = PoolOf::now(&self.surroundings.control);
+        match self.adoption.take_left(&path, &self.options, pool) {
             Ok(Some((folder, tier))) => self.adopt(&path, folder, tier),
             Ok(None) => tracing::debug!(path = %path.display(), "a folder that is to be adopted is of another log"),
             Err(error) => tracing::debug!(path = %path.display(), %error, "a folder is not adopted yet"),

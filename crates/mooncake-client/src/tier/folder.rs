@@ -71,7 +71,10 @@ impl TierFolder {
         let unusable = |reason: String| -> StoreError {
             Cause::Setup {
                 what: "using the folder of the tier",
-                reason: format!("{}: {reason}", options.path.display()),
+                reason: format!(
+                    "{}: {reason} (ssd_offload_path, or MOONCAKE_OFFLOAD_FILE_STORAGE_PATH, names another one)",
+                    options.path.display()
+                ),
             }
             .into()
         };
@@ -85,16 +88,16 @@ impl TierFolder {
             }
         }
         let owner = this_process().map_err(|error| unusable(error.to_string()))?;
-        let log_id = control.position().log_id;
+        let pool = PoolOf::now(control);
         let slots = Slots::new(2);
         if options.shared.is_some() {
             // Never taken over: each process makes its own, and adopts what others have left.
-            return make(options, log_id, owner, &slots).map(Some).map_err(|error| unusable(error.to_string()));
+            return make(options, pool, owner, &slots).map(Some).map_err(|error| unusable(error.to_string()));
         }
         let below = folders(options).map_err(|error| unusable(error.to_string()))?;
         let mut in_use = 0;
         for path in below.into_iter().filter(|path| !useless.contains(path)) {
-            match take_over(&path, options, log_id, &owner, &slots) {
+            match take_over(&path, options, pool, &owner, &slots) {
                 Ok(Some(taken)) => return Ok(Some(taken)),
                 Ok(None) => {}
                 Err(TierError::InUse) => in_use += 1,
@@ -109,7 +112,26 @@ impl TierFolder {
         if waits && in_use > 0 {
             return Ok(None);
         }
-        make(options, log_id, owner, &slots).map(Some).map_err(|error| unusable(error.to_string()))
+        make(options, pool, owner, &slots).map(Some).map_err(|error| unusable(error.to_string()))
+    }
+}
+
+/// Which pool a folder may be of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PoolOf<'a> {
+    pub cluster_id: &'a str,
+    pub log_id: u64,
+}
+
+impl PoolOf<'_> {
+    /// The one of this store's master.
+    pub fn now(control: &Control) -> PoolOf<'_> {
+        PoolOf { cluster_id: &control.cluster_id, log_id: control.position().log_id }
+    }
+
+    /// Whether a folder says that it is of this cluster. One without a name was made beside a master that told none.
+    pub fn is_cluster(&self, superblock: &Superblock) -> bool {
+        superblock.cluster_id.is_empty() || superblock.cluster_id == self.cluster_id
     }
 }
 
@@ -142,15 +164,19 @@ pub(super) fn folders(options: &TierOptions) -> std::io::Result<Vec<PathBuf>> {
 fn take_over(
     path: &Path,
     options: &TierOptions,
-    log_id: u64,
+    pool: PoolOf<'_>,
     owner: &Owner,
     slots: &Slots,
 ) -> Result<Option<TierFolder>, TierError> {
+    let log_id = pool.log_id;
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let found = FoundTier::find(&Folder::to_look_at(path).map_err(disk("look at the folder"))?, slots)?;
     let Superblock { log_id: of_log, cluster_id: of_cluster, .. } = &found.superblock;
-    if *of_cluster != options.cluster_id || ![0, log_id].contains(of_log) {
-        tracing::info!(path = %path.display(), cluster_id = of_cluster, "a tier of another pool is left as it is");
+    if !pool.is_cluster(&found.superblock) {
+        tracing::info!(path = %path.display(), cluster_id = of_cluster, "a tier of another cluster is left as it is");
+        return Ok(None);
+    }
+    if ![0, log_id].contains(of_log) {
         return Ok(None);
     }
     // This log has forgotten it, and would say so again.
@@ -171,16 +197,17 @@ fn take_over(
 
 /// Deletes folders of this cluster that have been seen to be of no log that this pool has, for long enough
 /// (`docs/safety.md`, rule T11). `useless` are those that the master does not know.
-pub(super) fn delete_unknown(options: &TierOptions, log_id: u64, useless: &[PathBuf]) {
+pub(super) fn delete_unknown(options: &TierOptions, pool: PoolOf<'_>, useless: &[PathBuf]) {
     let Ok(below) = folders(options) else { return };
     for path in below {
-        if let Err(error) = delete_if_unknown(&path, options, log_id, useless.contains(&path)) {
+        if let Err(error) = delete_if_unknown(&path, options, pool, useless.contains(&path)) {
             tracing::debug!(path = %path.display(), %error, "a folder that may be of no use is left as it is");
         }
     }
 }
 
-fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless: bool) -> Result<(), TierError> {
+fn delete_if_unknown(path: &Path, options: &TierOptions, pool: PoolOf<'_>, is_useless: bool) -> Result<(), TierError> {
+    let log_id = pool.log_id;
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let folder = Folder::to_look_at(path).map_err(disk("look at the folder"))?;
     // Locked for as long as it is there: no process takes it over meanwhile.
@@ -191,12 +218,17 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless
     };
     let is_forgotten = is_useless || is_marked(path, log_id);
     let is_known = found.superblock.log_id == log_id && !is_forgotten || found.superblock.log_id == 0;
-    if found.superblock.cluster_id != options.cluster_id || is_known {
+    if !pool.is_cluster(&found.superblock) || is_known {
         return Ok(());
     }
     let mark = path.join(UNKNOWN);
     let about = fs::metadata(&mark).ok().filter(|_| !is_useless || is_marked(path, log_id));
     let Some(about) = about else {
+        tracing::warn!(
+            path = %path.display(),
+            "this master's log does not know that folder: it is deleted in 24 hours, or in one where room is short. Move \
+             it away if it is another pool's (each needs its own --cluster_id), or start the master that has its log"
+        );
         return fs::write(&mark, marked_by(log_id)).map_err(disk("mark the folder"));
     };
     let age = about.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
@@ -207,7 +239,7 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, log_id: u64, is_useless
     if age < if is_short { KEPT_UNKNOWN_SHORT } else { KEPT_UNKNOWN } {
         return Ok(());
     }
-    tracing::info!(path = %path.display(), "a tier that no log of this pool knows is deleted");
+    tracing::warn!(path = %path.display(), "a folder that no log of this pool knows is deleted, as was said");
     delete(&folder).map_err(disk("delete the folder"))
 }
 
@@ -244,7 +276,7 @@ pub(super) fn folder_of(options: &TierOptions, uuid: TierUuid) -> PathBuf {
     }
 }
 
-fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Result<TierFolder, TierError> {
+fn make(options: &TierOptions, pool: PoolOf<'_>, owner: Owner, slots: &Slots) -> Result<TierFolder, TierError> {
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let (uuid, secret) = (random_bytes().map_err(disk("draw a UUID"))?, random_bytes().map_err(disk("draw a secret"))?);
     let uuid = TierUuid(uuid);
@@ -258,10 +290,10 @@ fn make(options: &TierOptions, log_id: u64, owner: Owner, slots: &Slots) -> Resu
             None if options.shared.is_some() => Geometry::of_capacity(capacity / SHARED_BY),
             None => Geometry::of_capacity(capacity),
         };
-        let cluster_id = options.cluster_id.clone();
+        let cluster_id = pool.cluster_id.to_owned();
         let new = NewTier { tier: uuid, secret, cluster_id, capacity, geometry };
         let mut tier = Tier::create(folder.clone(), new, owner, slots)?;
-        tier.superblock.log_id = log_id;
+        tier.superblock.log_id = pool.log_id;
         tier.write_superblock(slots)?;
         into_folder(&path, options, folder, tier, true, capacity)
     })();

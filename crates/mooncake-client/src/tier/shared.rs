@@ -88,7 +88,6 @@ fn look(storage: &SharedStorage) -> Result<TierOptions, NoStorage> {
     Ok(TierOptions {
         bytes: quota,
         bytes_below_path: quota,
-        cluster_id: storage.cluster_id.clone(),
         shared: Some(SharedTier { file_system, evicts: storage.evicts }),
         ..TierOptions::new(folder)
     })

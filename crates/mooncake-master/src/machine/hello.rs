@@ -39,6 +39,8 @@ pub struct Identity {
     pub unix_socket: String,
     /// Protection of looked-up objects, milliseconds.
     pub lookup_protect_ms: u64,
+    /// The pool's name for itself, by which tiers say whose they are.
+    pub cluster_id: String,
     /// Where clients may have tiers on a file system that they share.
     pub storage: Option<SharedStorage>,
 }
@@ -317,6 +319,7 @@ fn signed(reply: HelloReply, identity: &Identity, position: LogPosition) -> Hell
         unix_socket: identity.unix_socket.clone(),
         lookup_protect_ms: identity.lookup_protect_ms,
         storage: identity.storage.as_ref().map(convert::storage),
+        cluster_id: identity.cluster_id.clone(),
         ..reply
     }
 }

@@ -94,6 +94,7 @@ impl Testbed {
             boot_id: HOST,
             unix_socket: "socket".to_owned(),
             lookup_protect_ms: 5,
+            cluster_id: "cluster".to_owned(),
             storage: None,
         };
         let reply = admitted.reply(true, &identity, position);

@@ -24,6 +24,7 @@ impl Shared {
             boot_id: BOOT,
             unix_socket: String::new(),
             lookup_protect_ms: 0,
+            cluster_id: "cluster".to_owned(),
             storage: None,
         };
         let soft_pin = SoftPinTtl { default_ms: 0, max_ms: 0 };

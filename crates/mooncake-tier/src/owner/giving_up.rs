@@ -33,6 +33,9 @@ pub(super) const STUCK: Duration = Duration::from_secs(60);
 /// How long a word counts that a tier may have no more objects: the master says it each second.
 const FULL_FOR: Duration = Duration::from_secs(2);
 
+/// A file of which nearly all is kept has another turn after so long.
+const PASSED_OVER_FOR: Duration = Duration::from_secs(600);
+
 /// The same of a tier that is full for good.
 const KEEPS_ALL_SAID_EVERY: Duration = Duration::from_secs(600);
 
@@ -180,7 +183,7 @@ impl<M: Medium> TierOwner<M> {
             let (tier, file) = (up.tier, up.file);
             tracing::debug!(file = file.0, "nearly all of a file is kept: it stays, and the next oldest is given up");
             self.leave_off();
-            self.passed_over.insert((tier, file));
+            self.passed_over.insert((tier, file), now);
             return None;
         }
         self.move_kept();
@@ -264,7 +267,11 @@ impl<M: Medium> TierOwner<M> {
         });
         let (own, files) = (self.appender.superblock().tier, self.appender.files());
         let of_own = self.over.iter().map(|file| (own, *file, files.get(file).copied().unwrap_or(0)));
-        of_adopted.chain(of_own).find(|(tier, file, _)| !self.passed_over.contains(&(*tier, *file)))
+        // What was pinned may not be by now.
+        let is_passed_over = |at: &Duration| self.now.saturating_sub(*at) < PASSED_OVER_FOR;
+        of_adopted
+            .chain(of_own)
+            .find(|(tier, file, _)| !self.passed_over.get(&(*tier, *file)).is_some_and(is_passed_over))
     }
 
     fn begin_giving_up(&mut self, now: Duration) -> Option<()> {

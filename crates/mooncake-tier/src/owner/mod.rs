@@ -128,8 +128,8 @@ pub struct TierOwner<M: Medium> {
     read_back: BTreeMap<FileNumber, ReadBack>,
     /// Giving up files gained next to nothing, or the disk would not let it: not tried again before.
     stuck_until: Duration,
-    /// Files of which nearly all is kept, until none is left to be given up.
-    passed_over: BTreeSet<(TierUuid, FileNumber)>,
+    /// Files of which nearly all is kept, and since when: for a while, or until none is left to be given up.
+    passed_over: BTreeMap<(TierUuid, FileNumber), Duration>,
     /// Files that the largest object of late took, and until when that counts.
     large: Option<(u64, Duration)>,
     /// Of the last [`TierOwner::poll`].
@@ -207,7 +207,7 @@ impl<M: Medium> TierOwner<M> {
             is_mounted: false,
             read_back: BTreeMap::new(),
             stuck_until: Duration::ZERO,
-            passed_over: BTreeSet::new(),
+            passed_over: BTreeMap::new(),
             large: None,
             now: Duration::ZERO,
             health: Health::default(),

@@ -48,6 +48,8 @@ pub(crate) const LONG_CALLS_MAX: usize = 48;
 /// One store's side of the control protocol.
 pub(crate) struct Control {
     pub masters: MasterAddress,
+    /// What the pool calls itself, by which tiers say whose they are; empty where its master told none.
+    pub cluster_id: String,
     pub lookup_timeout: Duration,
     /// Segments of this host are mapped.
     pub maps_memory: bool,
@@ -98,9 +100,11 @@ impl Control {
         masters: MasterAddress,
         session: Session,
         position: LogPosition,
+        cluster_id: String,
     ) -> std::io::Result<Self> {
         Ok(Control {
             masters,
+            cluster_id,
             lookup_timeout: options.lookup_timeout,
             maps_memory: options.shared_memory,
             time_origin: Instant::now(),
@@ -412,7 +416,7 @@ impl Control {
         let at = Address::Tcp(([127, 0, 0, 1], 1).into());
         let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
         let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, epoch_id: 0 };
-        Arc::new(Control::new(&options, masters, session, position).unwrap())
+        Arc::new(Control::new(&options, masters, session, position, String::new()).unwrap())
     }
 
     /// All that no call has have been idle for so long already.
