@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from contents import value, version_of
+from device import has_compiler
+from faulty_disk import ALWAYS, FaultyDisk, build
 
 from pool import wait_for
 
@@ -447,7 +449,7 @@ def test_without_a_log_a_tier_lasts_as_long_as_the_master_and_another_one_is_beg
     assert len(list(folder.glob("mooncake-*"))) == 2
 
 
-def test_a_folder_that_no_log_knows_is_deleted_after_a_day_and_one_of_another_cluster_never(tiered):
+def test_a_folder_that_no_log_knows_is_deleted_after_a_day_and_what_is_no_tier_never(tiered):
     pool, folder = tiered(master_flags=["--wal=off"])
     store = pool.store()
     put_all(store, [f"k{number}" for number in range(60)], MIB)
@@ -458,6 +460,7 @@ def test_a_folder_that_no_log_knows_is_deleted_after_a_day_and_one_of_another_cl
     pool.nodes[0].start()
     mark = unknown / "unknown"
     wait_for("the folder to be marked", mark.exists)
+    assert "--cluster_id" in pool.nodes[0].output(), "an operator has a day to move it away"
     pool.nodes[0].terminate()
     assert (unknown / "super").exists()
     day_ago = time.time() - 25 * 3600
@@ -469,6 +472,109 @@ def test_a_folder_that_no_log_knows_is_deleted_after_a_day_and_one_of_another_cl
     wait_for("the folder to be deleted", lambda: not unknown.exists())
     assert [file.name for file in spoilt.iterdir()] == ["super"], "nothing is left in it"
     assert (spoilt / "super").read_text() == "no superblock"
+
+
+def test_a_folder_of_another_cluster_is_never_touched(tiered):
+    pool, folder = tiered(master_flags=["--cluster_id=blue"])
+    put_all(pool.store(), [f"k{number}" for number in range(60)], MIB)
+    blue = next(folder.glob("mooncake-*"))
+    pool.nodes[0].terminate()
+    pool.master.kill()
+    pool.master.command = [word.replace("=blue", "=green") for word in pool.master.command]
+    pool.master.start()
+    pool.nodes[0].start()
+    wait_for("a folder of its own", lambda: len(list(folder.glob("mooncake-*"))) == 2)
+    wait_for("the tier to be mounted", lambda: pool.metric("mooncake_tiers_live") == 1)
+    # It has looked once by now; even a mark that somebody else has left counts for nothing.
+    assert not (blue / "unknown").exists()
+    had = sorted(file.name for file in blue.iterdir())
+    pool.nodes[0].terminate()
+    (blue / "unknown").write_bytes(b"of long ago")
+    os.utime(blue / "unknown", (0, 0))
+    pool.nodes[0].start()
+    wait_for("the tier to be mounted again", lambda: pool.metric("mooncake_tiers_live") == 1)
+    time.sleep(1)
+    assert sorted(file.name for file in blue.iterdir()) == sorted([*had, "unknown"])
+    assert len(list(folder.glob("mooncake-*"))) == 2, "the next process takes its own again"
+
+
+def test_a_node_that_stood_still_has_its_tier_again(tiered):
+    pool, _ = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(100)]
+    put_all(store, keys, MIB)
+    pool.nodes[0].stop()
+    wait_for("its tier to be hidden", lambda: pool.metric("mooncake_tiers_live") == 0)
+    pool.nodes[0].cont()
+    wait_for("its tier to be there again", lambda: pool.metric("mooncake_tiers_live") == 1, 5)
+    wait_read(store, keys)
+    assert versions(store, keys) == [0] * len(keys)
+    # And it is written.
+    put_all(store, [f"new{number}" for number in range(60)], MIB)
+    wait_for("what is new to be written", lambda: pool.metric("file_cache_nums_") == 160)
+
+
+def test_a_bulk_removal_is_on_the_disk_before_it_is_answered_though_nothing_of_it_could_be_seen(tiered):
+    pool, _ = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(100)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    pool.nodes[0].kill()
+    wait_for("its objects to be hidden", lambda: store.batch_is_exist(keys) == [0] * len(keys))
+    synced = pool.metric("mooncake_log_fsync_duration_seconds_count")
+    assert store.remove_all(True) == 0, "nothing of it can be seen"
+    assert pool.metric("mooncake_log_fsync_duration_seconds_count") == synced + 1
+    assert store.remove_by_regex(".*", True) == 0
+    assert pool.metric("mooncake_log_fsync_duration_seconds_count") == synced + 2
+    pool.nodes[0].start()
+    wait_for("its tier to be there", lambda: pool.metric("mooncake_tiers_live") == 1)
+    assert store.batch_is_exist(keys) == [0] * len(keys)
+
+
+def test_a_folder_that_is_away_hides_its_objects_until_it_is_back_and_no_put_fails(tiered, tmp_path):
+    pool, folder = tiered()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(100)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    own = next(folder.glob("mooncake-*"))
+    own.rename(tmp_path / "away")
+    wait_for("its tier to be hidden", lambda: pool.metric("mooncake_tiers_live") == 0)
+    put_all(store, [f"new{number}" for number in range(60)], MIB)
+    assert not own.exists(), "nothing is made in its place"
+    assert "mooncake tier forget" in pool.nodes[0].output()
+    (tmp_path / "away").rename(own)
+    wait_for("its tier to be there again", lambda: pool.metric("mooncake_tiers_live") == 1)
+    wait_read(store, keys)
+    assert versions(store, keys) == [0] * len(keys)
+
+
+@pytest.mark.skipif(not has_compiler(), reason="the faulty disk is a library in C, and there is no compiler")
+def test_a_record_that_can_never_be_read_again_is_dropped_and_can_be_put_anew(cluster, tmp_path, monkeypatch):
+    disk = FaultyDisk(build(tmp_path), tmp_path / "faults")
+    env = disk.env | {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(tmp_path / "tiers")}
+    flags = ["--tier_prefetch=false"]
+    pool = cluster(nodes=1, node_bytes=MEMORY, node_flags=["--enable_offload"], env=env, master_flags=flags)
+    wait_for("its tier to be mounted", lambda: pool.metric("mooncake_tiers_live") == 1)
+    # By its owner, who has that disk.
+    monkeypatch.setenv("MC_SHM", "0")
+    store = pool.store()
+    keys = [f"k{number}" for number in range(100)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    disk.is_having(read_fails=ALWAYS)
+    for _ in range(20):
+        assert not store.get(keys[0])
+        if store.is_exist(keys[0]) == 0:
+            break
+        time.sleep(0.2)
+    disk.is_having()
+    assert store.is_exist(keys[0]) == 0, "its owner has looked twice"
+    assert store.batch_is_exist(keys[1:]) == [1] * 99, "of the others nobody has asked"
+    assert pool.metric("mooncake_tiers_refusing") == 0, "one record is no reason to write no more"
+    put_all(store, keys[:1], MIB, version=1)
+    assert versions(store, keys) == [1] + [0] * 99
 
 
 def test_a_master_may_allow_no_tiers_and_memory_works_as_without(tiered):

@@ -138,11 +138,14 @@ fn hellos_are_what_they_were() {
         software: "software".into(),
         unknown_pins: vec![4, 0],
         storage: None,
+        cluster_id: String::new(),
     };
     frame(&mut golden, "hello_reply", &reply);
     let (root, cluster_id) = ("/mnt/fs".into(), "cluster".into());
     let storage = Some(SharedStorage { root, cluster_id, quota_bytes: 1 << 40, evicts: true });
     frame(&mut golden, "hello_reply.storage", &HelloReply { storage, ..HelloReply::default() });
+    let cluster_id = "cluster".into();
+    frame(&mut golden, "hello_reply.cluster", &HelloReply { cluster_id, ..HelloReply::default() });
     frame(&mut golden, "hello_reply.empty", &HelloReply::default());
     golden.check("hellos.txt");
 }
