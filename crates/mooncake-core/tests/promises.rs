@@ -24,6 +24,7 @@ mod replicas_wait_for_the_populator;
 mod safety_events_are_counted;
 mod sessions_answer_for_themselves;
 mod sessions_come_and_go;
+mod tiers_hold_up_nothing;
 mod upserts_keep_the_old_value;
 mod views_hold_room_for_a_while_only;
 mod waiting_is_fair_and_bounded;

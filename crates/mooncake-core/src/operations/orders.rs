@@ -35,9 +35,6 @@ const CLOSING_MS: u64 = 60_000;
 /// Part of a segment that may be under order.
 const SEGMENT_PART: u64 = 8;
 
-/// Part of a tier that its largest object may have.
-const OBJECT_PART: u64 = 8;
-
 /// The last block that an address can have.
 const ADDRESS_MAX: u64 = u64::MAX / TIER_BLOCK - 1;
 
@@ -234,7 +231,7 @@ impl Core {
         self.tiers.cold_is_written = is_written;
     }
 
-    fn is_nearly_full(&self, slot: ObjectSlot) -> bool {
+    pub(crate) fn is_nearly_full(&self, slot: ObjectSlot) -> bool {
         let share = self.config.high_watermark - COLD_FROM;
         let opens = self.objects.object(slot).places.memory().iter();
         let mut opens = opens.filter_map(|place| self.segments.open_one_of(place.segment));
@@ -258,25 +255,24 @@ impl Core {
     /// else of its host.
     fn tier_near(&self, number: SegmentNo, size: u64) -> Option<SegmentNo> {
         let segment = self.segments.get(number)?;
-        let has_room = |tier: &Tier| size <= tier.spec.bytes / OBJECT_PART;
         let near = self.tiers.near(segment.session, segment.host).filter_map(|number| {
-            let tier = self.tiers.get(number)?;
-            // One that is not to be written holds up no other.
-            let is_left_alone = tier.window == 0 || tier.is_over_budget || tier.is_full();
+            let tier = self.tiers.get(number).filter(|tier| tier.suits(size))?;
             // A disk that is twice as fast has twice as much under order.
             let ordered = (u128::from(tier.ordered_bytes) << 32) / u128::from(tier.window.max(1));
-            let takes_new = has_room(tier) && !tier.is_adopted;
-            takes_new.then_some((is_left_alone, tier.session != segment.session, ordered, number))
+            Some((tier.is_left_alone(), tier.session != segment.session, ordered, number))
         });
         near.min().map(|(.., number)| number)
     }
 
-    /// Whether the next tick orders it, as one of the coldest of a full segment.
-    pub(crate) fn is_to_be_ordered(&self, slot: ObjectSlot) -> bool {
+    /// Whether there is a tier that an object can be written to.
+    pub(crate) fn may_be_written(&self, slot: ObjectSlot) -> bool {
         let object = self.objects.object(slot);
-        let mut near = object.places.memory().iter().filter_map(|place| self.tier_near(place.segment, object.size));
-        let takes = |tier: &Tier| tier.window > 0 && !tier.is_full() && !tier.is_over_budget;
-        self.is_nearly_full(slot) && near.any(|number| self.tiers.get(number).is_some_and(takes))
+        let mut lies_on = object.places.memory().iter().filter_map(|place| self.segments.get(place.segment));
+        let takes = |tier: &Tier| tier.suits(object.size) && !tier.is_left_alone();
+        lies_on.any(|segment| {
+            let mut near = self.tiers.near(segment.session, segment.host);
+            near.any(|number| self.tiers.get(number).is_some_and(takes))
+        })
     }
 
     fn order_one(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) -> Ordered {

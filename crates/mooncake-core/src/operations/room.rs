@@ -366,24 +366,32 @@ impl Core {
         Err(denied)
     }
 
-    /// Where a tier is Live, the coldest object that it has; else one that no owner is about to write. `passes` bounds
-    /// the search.
+    /// Where a tier is Live, the coldest object that it has, or that no tier will ever have; else one that no owner is
+    /// about to write. `passes` bounds the search.
     pub(crate) fn spare_the_unwritten(&self, now: Time, passes: &mut usize) -> Victim {
         if !self.tiers.any_live() {
             return Victim::Any;
         }
         let within = |since: Option<Time>, ms: u64| since.is_some_and(|since| now <= since.plus_ms(ms));
-        let spares_ordered = within(self.tiers.oldest_order(), ORDER_SPARED_MS);
-        let (mut next, mut unwritten) = (self.objects.coldest(), None);
+        let oldest = self.tiers.oldest_order();
+        let spares_ordered = within(oldest, ORDER_SPARED_MS);
+        // Where no passes are left, an earlier search has passed what may be written.
+        let (mut next, mut unwritten, mut has_passed) = (self.objects.coldest(), None, *passes == 0);
         while let Some(slot) = next.filter(|_| *passes > 0) {
             let object = self.objects.object(slot);
             if object.places.memory().iter().any(|place| self.segments.is_open(place.segment)) {
                 if self.is_on_live_tier(slot) {
                     return Victim::Slot(slot);
                 }
-                if !(spares_ordered && object.marks.has(Mark::Ordered)) {
+                let is_ordered = object.marks.has(Mark::Ordered);
+                if !is_ordered && !self.may_be_written(slot) {
+                    // The coldest of all goes as without tiers, behind what its call spares.
+                    return if has_passed { Victim::Slot(slot) } else { Victim::Any };
+                }
+                if !(spares_ordered && is_ordered) {
                     unwritten.get_or_insert(slot);
                 }
+                has_passed = true;
             }
             *passes -= 1;
             next = self.objects.after_in_turn(slot);
@@ -391,10 +399,10 @@ impl Core {
         if self.config.offload.force_evict {
             return unwritten.map_or(Victim::Any, Victim::Slot);
         }
-        let oldest = self.tiers.oldest_order();
         let is_writing = [self.tiers.answered_at(), oldest].into_iter().any(|at| within(at, TIER_SILENT_MS));
         // Owners of whom nothing is asked are not silent: what would be lost is ordered next.
-        if is_writing || oldest.is_none() && unwritten.is_some_and(|slot| self.is_to_be_ordered(slot)) {
+        let is_asked_next = || oldest.is_none() && unwritten.is_some_and(|slot| self.is_nearly_full(slot));
+        if has_passed && is_writing || is_asked_next() {
             return Victim::Wait;
         }
         unwritten.map_or(Victim::Any, Victim::Slot)

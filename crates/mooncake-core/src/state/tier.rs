@@ -27,6 +27,9 @@ pub(crate) const WINDOW_MAX: u64 = 256 << 20;
 /// Orders that a tier may have unanswered.
 pub(crate) const ORDERS_MAX: usize = 4_096;
 
+/// Part of a tier that its largest object may have.
+const OBJECT_PART: u64 = 8;
+
 /// New objects that wait to be written; of more of them the oldest are left to the search for cold ones.
 const FRESH_MAX: usize = 1 << 20;
 
@@ -221,6 +224,16 @@ impl Tier {
     /// Whether it has as many records as it may, whatever room its disk has.
     pub fn is_full(&self) -> bool {
         self.records >= self.records_max
+    }
+
+    /// Whether it is for an object of that size.
+    pub fn suits(&self, bytes: u64) -> bool {
+        bytes <= self.spec.bytes / OBJECT_PART && !self.is_adopted
+    }
+
+    /// Nothing is written there now: what is to be is not waited for, and holds up no other tier.
+    pub fn is_left_alone(&self) -> bool {
+        self.window == 0 || self.is_over_budget || self.is_full()
     }
 
     /// Bytes a day of a budget of so many fills; 0 is none.

@@ -1,0 +1,65 @@
+//! A tier that is slow, full or spent holds up no put and no other tier, and what there is no end of is done in turn.
+
+use crate::pool::tiers::{WINDOW, WithTiers, mount, whole};
+use crate::pool::{KIB, Pool, plain};
+use mooncake_core::{Config, OrdersAnswered, PlacementStrategy, PutStarted, StartOutcome, TierMount};
+use mooncake_ids::{Rid, SessionId};
+
+use crate::pool::tiers::tier_uuid;
+
+/// The owner could write none of what it was to.
+fn write_none(pool: &mut Pool, session: SessionId, number: u8, window: u64) {
+    let orders: Vec<(Rid, Option<u64>)> =
+        pool.orders_of(session, number).iter().map(|order| (order.rid, None)).collect();
+    assert!(!orders.is_empty(), "it is asked to write something");
+    pool.written(session, number, &orders);
+    let answered = OrdersAnswered { window, ..OrdersAnswered::default() };
+    pool.core.orders_answered(pool.now, session, tier_uuid(number), &answered, &mut pool.fx);
+    pool.collect();
+}
+
+/// Whether a put that may wait has room at once.
+fn has_room_at_once(pool: &mut Pool, session: SessionId, key: &str, size: u64) -> bool {
+    match pool.start(session, &[(key, size)], &plain(), true) {
+        PutStarted::Now(slots) => matches!(slots[0], StartOutcome::Placed(_)),
+        PutStarted::Parked(_) => false,
+    }
+}
+
+#[test]
+fn no_put_waits_for_what_no_tier_will_write() {
+    let a_put_waits = |config: Config, size: u64, window: u64, records_max: u64, has_tier: bool| {
+        let mut pool = Pool::with(Config { placement: PlacementStrategy::LocalFirst, ..config });
+        let [session, other] = [1, 2].map(|host| pool.session(host));
+        for (session, number) in [(session, 1), (other, 2)] {
+            pool.mount(session, number, 16 * size);
+            // Whose tier writes, so that the pool is never silent.
+            if has_tier || session == other {
+                let records_max = Some(if session == other { u64::MAX } else { records_max });
+                let mount = TierMount { records_max, ..mount(number, true, whole([])) };
+                pool.core.mount_tier(pool.now, session, mount, &mut pool.fx).unwrap();
+            }
+        }
+        (0..16).for_each(|nth| _ = pool.put(session, &format!("k{nth}"), size));
+        (0..16).for_each(|nth| _ = pool.put(other, &format!("other/{nth}"), size));
+        pool.pass(20);
+        for (session, number, window) in [(session, 1, window), (other, 2, WINDOW)] {
+            if !pool.core.tiers().all(|tier| tier.session != session || tier.ordered == 0) {
+                write_none(&mut pool, session, number, window);
+            }
+        }
+        pool.pass(20);
+        let waits = !has_room_at_once(&mut pool, session, "new", size);
+        assert!(waits || !pool.exists("k0"), "the coldest one is lost");
+        pool.check();
+        waits
+    };
+    let any = u64::MAX;
+    assert!(a_put_waits(Config::default(), 4 * KIB, WINDOW, any, true), "its tier writes");
+    assert!(!a_put_waits(Config::default(), 4 * KIB, WINDOW, any, false), "its host has no tier");
+    assert!(!a_put_waits(Config::default(), 4 * KIB, 0, any, true), "its disk fails");
+    assert!(!a_put_waits(Config::default(), 4 * KIB, WINDOW, 0, true), "its tier has as many records as it may");
+    assert!(!a_put_waits(Config::default(), 256 * KIB, WINDOW, any, true), "it is too large for the tier");
+    let spent = Config { tier_fills_per_day: 1e-6, ..Config::default() };
+    assert!(!a_put_waits(spent, 4 * KIB, WINDOW, any, true), "what may be written in a day is");
+}
