@@ -1,11 +1,27 @@
 //! A tier that is slow, full or spent holds up no put and no other tier, and what there is no end of is done in turn.
 
-use crate::pool::tiers::{WINDOW, WithTiers, mount, whole};
+use crate::pool::tiers::{WINDOW, WithTiers, mount, tier_uuid, whole};
 use crate::pool::{KIB, Pool, plain};
-use mooncake_core::{Config, OrdersAnswered, PlacementStrategy, PutStarted, StartOutcome, TierMount};
+use mooncake_core::{Config, Offload, OrdersAnswered, PlacementStrategy, PutStarted, StartOutcome, TierMount};
 use mooncake_ids::{Rid, SessionId};
 
-use crate::pool::tiers::tier_uuid;
+const ON_EVICT: Offload = Offload { on_evict: true, force_evict: false };
+
+/// Two owners, on hosts of their own, that have what they put: of so much memory each, and with a tier each.
+fn two(config: Config, bytes: [u64; 2]) -> (Pool, [SessionId; 2]) {
+    let mut pool = Pool::with(Config { placement: PlacementStrategy::LocalFirst, ..config });
+    let owners = [1, 2].map(|host| pool.session(host));
+    for ((owner, number), bytes) in owners.into_iter().zip(1..).zip(bytes) {
+        pool.mount(owner, number, bytes);
+        pool.mount_tier(owner, number, true, whole([])).unwrap();
+    }
+    (pool, owners)
+}
+
+/// What the owner of a tier has been asked to write since the last question.
+fn ordered(pool: &mut Pool, owner: SessionId) -> Vec<String> {
+    pool.orders(owner).into_iter().map(|order| order.key).collect()
+}
 
 /// The owner could write none of what it was to.
 fn write_none(pool: &mut Pool, session: SessionId, number: u8, window: u64) {
@@ -62,4 +78,20 @@ fn no_put_waits_for_what_no_tier_will_write() {
     assert!(!a_put_waits(Config::default(), 256 * KIB, WINDOW, any, true), "it is too large for the tier");
     let spent = Config { tier_fills_per_day: 1e-6, ..Config::default() };
     assert!(!a_put_waits(spent, 4 * KIB, WINDOW, any, true), "what may be written in a day is");
+}
+
+#[test]
+fn a_tier_that_takes_no_more_now_holds_up_no_other_one_where_only_what_is_cold_is_written() {
+    let (mut pool, [slow, other]) = two(Config { offload: ON_EVICT, ..Config::default() }, [64 * KIB; 2]);
+    for nth in 0..64 {
+        if nth < 16 {
+            pool.put(slow, &format!("slow/{nth}"), 4 * KIB);
+        }
+        pool.put(other, &format!("other/{nth}"), KIB);
+    }
+    pool.pass(20);
+    // Of one segment an eighth is under order at a time. The coldest are one in ten of all.
+    assert_eq!(ordered(&mut pool, slow), ["slow/0", "slow/1"]);
+    assert_eq!(ordered(&mut pool, other), ["other/0", "other/1", "other/2", "other/3"]);
+    pool.check();
 }

@@ -61,8 +61,8 @@ pub struct OrdersAnswered {
 /// Whether an object has been given to an owner.
 enum Ordered {
     Yes,
-    /// The tier has too much under order, or its segment has.
-    NotNow,
+    /// It lies there, of which no more can be written now: the tier has too much under order, or the segment.
+    NotNow(SegmentNo),
     /// The owner of the tier takes no orders.
     Refused,
     /// It is on a tier or on its way there, has left, or fits none.
@@ -126,7 +126,7 @@ impl Core {
                 looked += 1;
                 if self.is_near(slot, number) {
                     match self.order_one(now, slot, fx) {
-                        Ordered::NotNow | Ordered::Refused => break,
+                        Ordered::NotNow(_) | Ordered::Refused => break,
                         Ordered::Yes => ordered += 1,
                         Ordered::No => {}
                     }
@@ -160,7 +160,7 @@ impl Core {
                 let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
                 let ordered = if is_it { self.order_one(now, slot, fx) } else { Ordered::No };
                 work.did(1);
-                if matches!(ordered, Ordered::NotNow | Ordered::Refused) {
+                if matches!(ordered, Ordered::NotNow(_) | Ordered::Refused) {
                     break;
                 }
                 self.tiers.get_mut(number).expect("it is there").fresh.pop_front();
@@ -184,7 +184,7 @@ impl Core {
             let slot = ObjectSlot(next);
             if self.is_near(slot, number) {
                 match self.order_one(now, slot, fx) {
-                    Ordered::NotNow | Ordered::Refused => break,
+                    Ordered::NotNow(_) | Ordered::Refused => break,
                     Ordered::Yes => ordered += 1,
                     Ordered::No => {}
                 }
@@ -213,6 +213,8 @@ impl Core {
         let wanted = self.objects.len().div_ceil(COLD_PART).min(COLD_LOOK);
         let most = wanted.min(work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE);
         let (mut next, mut is_written) = (self.objects.coldest(), most == wanted);
+        // Segments of which no more is written now: what lies there holds up nothing else.
+        let mut busy: SmallVec<[SegmentNo; 8]> = SmallVec::new();
         for looked in 0..most {
             let Some(slot) = next else { break };
             next = self.objects.after_in_turn(slot);
@@ -223,9 +225,13 @@ impl Core {
                 continue;
             }
             is_written = false;
-            let is_ordered = self.objects.object(slot).marks.has(Mark::Ordered);
-            if !is_ordered && matches!(self.order_one(now, slot, fx), Ordered::NotNow) {
-                break;
+            let object = self.objects.object(slot);
+            let is_busy = object.places.memory().iter().all(|place| busy.contains(&place.segment));
+            if !is_busy
+                && !object.marks.has(Mark::Ordered)
+                && let Ordered::NotNow(segment) = self.order_one(now, slot, fx)
+            {
+                busy.push(segment);
             }
         }
         self.tiers.cold_is_written = is_written;
@@ -299,7 +305,7 @@ impl Core {
         let was_read = object.marks.has(Mark::Read);
         let budget = self.tiers.get_mut(number).expect("it is Live").budget(now, self.config.tier_fills_per_day);
         match budget {
-            Budget::Spent => return Ordered::NotNow,
+            Budget::Spent => return Ordered::NotNow(source.extent.segment),
             Budget::Scarce if !was_read => {
                 self.counts.tier_orders_spared += 1;
                 return Ordered::No;
@@ -310,7 +316,7 @@ impl Core {
         let of_segment = self.segments.get(source.extent.segment).map_or(0, |segment| segment.spec.bytes);
         let on_segment = self.tiers.ordered_on(source.extent.segment);
         if !tier.takes(size) || on_segment > 0 && on_segment + size > of_segment / SEGMENT_PART {
-            return Ordered::NotNow;
+            return Ordered::NotNow(source.extent.segment);
         }
         let (owner, uuid) = (tier.session, tier.spec.uuid);
         let rid = self.next_order_rid(now, fx);
