@@ -95,3 +95,28 @@ fn a_tier_that_takes_no_more_now_holds_up_no_other_one_where_only_what_is_cold_i
     assert_eq!(ordered(&mut pool, other), ["other/0", "other/1", "other/2", "other/3"]);
     pool.check();
 }
+
+#[test]
+fn what_is_new_is_written_to_each_tier_in_turn_and_before_what_was_there_when_a_tier_came() {
+    let (mut pool, [first, second]) = two(Config::default(), [64 << 20, 64 * KIB]);
+    let tick = |pool: &mut Pool| {
+        pool.core.tick(pool.now, &mut pool.fx);
+        pool.collect();
+    };
+    // There is more of it for one tier than a step has time for.
+    (0..600).for_each(|nth| _ = pool.put(first, &format!("k{nth}"), KIB));
+    pool.put(second, "new", KIB);
+    (0..2).for_each(|_| tick(&mut pool));
+    assert_eq!(ordered(&mut pool, second), ["new"]);
+    // A tier comes anew, and there are very many objects that it may be for.
+    let third = pool.session(3);
+    pool.mount(third, 3, 64 << 20);
+    (0..8_000).for_each(|nth| _ = pool.put(third, &format!("other/{nth}"), KIB));
+    pool.pass(200);
+    pool.core.leave_tier(pool.now, first, tier_uuid(1), false, &mut pool.fx);
+    pool.mount_tier(first, 1, false, whole([])).unwrap();
+    pool.put(second, "newer", KIB);
+    tick(&mut pool);
+    assert_eq!(ordered(&mut pool, second), ["newer"]);
+    pool.check();
+}

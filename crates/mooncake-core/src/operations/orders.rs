@@ -76,9 +76,10 @@ impl Core {
             return;
         }
         self.tiers.refresh_budgets(now, self.config.tier_fills_per_day);
-        self.order_hot(now, None, work, fx);
+        let tiers = self.tiers.live_in_turn();
+        self.order_hot(now, &tiers, work, fx);
         self.order_cold(now, work, fx);
-        self.order_fresh(now, work, fx);
+        self.order_new(now, &tiers, work, fx);
     }
 
     /// A session will close within that time, and the memory that it lends goes: what leaves last is written first, and
@@ -91,7 +92,8 @@ impl Core {
                 self.log(now, Record::SegmentLeaves { number, grace_ms }, fx);
             }
         }
-        for number in self.tiers.mounted_by(session) {
+        let mounted = self.tiers.mounted_by(session);
+        for number in mounted.iter().copied() {
             let tier = self.tiers.get_mut(number).expect("it is mounted");
             if tier.is_adopted {
                 continue;
@@ -99,20 +101,17 @@ impl Core {
             // What no list has, pinned and viewed objects among it, is found by the search over all slots.
             (tier.closing, tier.search) = (Some(Closing::Begins), Some(0));
         }
-        self.order_hot(now, None, &mut Work::beside_an_operation(), fx);
+        self.order_hot(now, &mounted, &mut Work::beside_an_operation(), fx);
     }
 
-    /// Those that leave last, of stores that close, or of one tier's.
-    fn order_hot(&mut self, now: Time, only: Option<SegmentNo>, work: &mut Work, fx: &mut Effects) {
-        let is_one = |number: SegmentNo| only.is_none_or(|only| only == number);
-        let closing =
-            self.tiers.iter().filter(|(number, tier)| tier.is_live() && tier.closing.is_some() && is_one(*number));
-        let numbers: SmallVec<[SegmentNo; 8]> = closing.map(|(number, _)| number).collect();
-        for number in numbers {
+    /// Those that leave last, of stores among these that close.
+    fn order_hot(&mut self, now: Time, tiers: &[SegmentNo], work: &mut Work, fx: &mut Effects) {
+        for number in tiers.iter().copied() {
             if work.is_used_up() {
                 return;
             }
-            let Some(Some(closing)) = self.tiers.get(number).map(|tier| tier.closing) else { continue };
+            let tier = self.tiers.get(number).filter(|tier| tier.is_live());
+            let Some(closing) = tier.and_then(|tier| tier.closing) else { continue };
             let mut next = match closing {
                 Closing::Through => continue,
                 Closing::At(slot) if self.objects.before_in_turn(slot).is_some() => Some(slot),
@@ -138,34 +137,38 @@ impl Core {
         }
     }
 
-    /// What an owner has answered leaves room for others: a tier does not rest until the next tick.
+    /// What an owner has answered leaves room for others: a tier does not rest until the next tick, nor those that have
+    /// segments in common with it.
     fn order_more(&mut self, now: Time, number: SegmentNo, any_written: bool, fx: &mut Effects) {
         let mut work = Work::beside_an_operation();
-        self.order_hot(now, Some(number), &mut work, fx);
-        self.order_fresh(now, &mut work, fx);
+        let Some(tier) = self.tiers.get(number) else { return };
+        let others = self.tiers.near(tier.session, tier.host).filter(|other| *other != number);
+        let tiers: SmallVec<[SegmentNo; 8]> = [number].into_iter().chain(others).collect();
+        self.order_hot(now, &[number], &mut work, fx);
+        self.order_new(now, &tiers, &mut work, fx);
         // What came to nothing is not ordered at once again.
         if self.config.offload.on_evict && any_written {
             self.order_cold(now, &mut work, fx);
         }
     }
 
-    /// In order of commit.
-    fn order_fresh(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        let numbers: SmallVec<[SegmentNo; 8]> =
-            self.tiers.iter().filter(|(_, tier)| tier.is_live()).map(|(number, _)| number).collect();
-        for number in numbers {
-            while !work.is_used_up()
-                && let Some((slot, object_id)) = self.tiers.get(number).and_then(|tier| tier.fresh.front().copied())
-            {
-                let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
-                let ordered = if is_it { self.order_one(now, slot, fx) } else { Ordered::No };
-                work.did(1);
-                if matches!(ordered, Ordered::NotNow(_) | Ordered::Refused) {
-                    break;
-                }
-                self.tiers.get_mut(number).expect("it is there").fresh.pop_front();
+    /// In order of commit, and then what was there before.
+    fn order_new(&mut self, now: Time, tiers: &[SegmentNo], work: &mut Work, fx: &mut Effects) {
+        tiers.iter().for_each(|number| self.order_fresh(now, *number, work, fx));
+        tiers.iter().for_each(|number| self.order_earlier(now, *number, work, fx));
+    }
+
+    fn order_fresh(&mut self, now: Time, number: SegmentNo, work: &mut Work, fx: &mut Effects) {
+        while !work.is_used_up()
+            && let Some((slot, object_id)) = self.tiers.get(number).and_then(|tier| tier.fresh.front().copied())
+        {
+            let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
+            let ordered = if is_it { self.order_one(now, slot, fx) } else { Ordered::No };
+            work.did(1);
+            if matches!(ordered, Ordered::NotNow(_) | Ordered::Refused) {
+                break;
             }
-            self.order_earlier(now, number, work, fx);
+            self.tiers.get_mut(number).expect("it is there").fresh.pop_front();
         }
     }
 

@@ -9,6 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use smallvec::SmallVec;
+
 use crate::ensure::ensure;
 use crate::ids::{SegmentNo, Time};
 use crate::request::TierSpec;
@@ -174,6 +176,8 @@ pub(crate) struct Tiers {
     moves: BTreeMap<ObjectSlot, Rid>,
     /// Bytes of segments that are under order.
     ordered_on: BTreeMap<SegmentNo, u64>,
+    /// The Live one that came first of late.
+    first_in_turn: Option<SegmentNo>,
     /// Rids that the log has set aside for orders: the next one, and the end.
     pub rids: (u64, u64),
     /// All of the coldest that are to be written are, and nothing was logged since.
@@ -339,6 +343,16 @@ impl Tiers {
     #[inline]
     pub fn any_live(&self) -> bool {
         !self.live.is_empty()
+    }
+
+    /// Live ones, each time another one first.
+    pub fn live_in_turn(&mut self) -> SmallVec<[SegmentNo; 8]> {
+        let live = self.iter().filter(|(_, tier)| tier.is_live()).map(|(number, _)| number);
+        let mut live: SmallVec<[SegmentNo; 8]> = live.collect();
+        let next = live.partition_point(|number| Some(*number) <= self.first_in_turn) % live.len().max(1);
+        live.rotate_left(next);
+        self.first_in_turn = live.first().copied();
+        live
     }
 
     /// Live ones of a session, then the others of its host.
