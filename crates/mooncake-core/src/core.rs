@@ -226,7 +226,7 @@ impl Core {
             panic!("the books contradict each other: {error}");
         }
         fx.records.push(record);
-        self.tiers.cold_is_written = false;
+        self.tiers.cold_rests_until = Time(0);
     }
 
     /// Sends a message to a session that is there. One that is away is told what it has to know when it is back.

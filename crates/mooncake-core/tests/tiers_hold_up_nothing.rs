@@ -120,3 +120,36 @@ fn what_is_new_is_written_to_each_tier_in_turn_and_before_what_was_there_when_a_
     assert_eq!(ordered(&mut pool, second), ["newer"]);
     pool.check();
 }
+
+#[test]
+fn what_cannot_be_written_is_counted_once_and_looked_for_again_a_second_later() {
+    let mut pool = Pool::with(Config { offload: ON_EVICT, ..Config::default() });
+    let owner = pool.session(1);
+    pool.mount(owner, 1, 1_000 * KIB);
+    let full = TierMount { records_max: Some(0), ..mount(1, true, whole([])) };
+    pool.core.mount_tier(pool.now, owner, full, &mut pool.fx).unwrap();
+    (0..1_000).for_each(|nth| _ = pool.put(owner, &format!("k{nth}"), KIB));
+    pool.pass(20);
+    let refused = |pool: &Pool| pool.core.stats().counters.tier_orders_refused;
+    assert_eq!(refused(&pool), 100, "one in ten");
+    let looks = |pool: &mut Pool, ms| {
+        let before = pool.core.touched();
+        pool.pass(ms);
+        pool.core.touched().wrapping_sub(before)
+    };
+    let at_once = looks(&mut pool, 800);
+    let later = looks(&mut pool, 400);
+    assert!(later > at_once + 100, "{later} looks once it is looked again, {at_once} before");
+    assert_eq!(refused(&pool), 100);
+    // Its disk is well again, which no log knows.
+    let none = TierMount { records_max: None, ..mount(1, false, whole([])) };
+    pool.core.leave_tier(pool.now, owner, tier_uuid(1), false, &mut pool.fx);
+    pool.core.mount_tier(pool.now, owner, none, &mut pool.fx).unwrap();
+    for window in [0, WINDOW] {
+        let answered = OrdersAnswered { window, ..OrdersAnswered::default() };
+        pool.core.orders_answered(pool.now, owner, tier_uuid(1), &answered, &mut pool.fx);
+        pool.pass(1_100);
+        assert_eq!(!pool.orders(owner).is_empty(), window > 0);
+    }
+    pool.check();
+}

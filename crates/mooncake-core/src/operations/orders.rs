@@ -29,6 +29,10 @@ const LOOKED_AT_AS_ONE: usize = 8;
 /// Objects that one search for cold ones looks at. What it leaves of a step is for new ones.
 const COLD_LOOK: usize = STEP_OBJECTS / 2 * LOOKED_AT_AS_ONE;
 
+/// Where something cold cannot be written, that is tried again after so long. No log says that a disk is well again,
+/// that a budget has come back or that an object was read.
+const UNWRITTEN_AGAIN_MS: u64 = 1_000;
+
 /// Time that a session has to close beyond what it said, before its memory counts as Gone.
 const CLOSING_MS: u64 = 60_000;
 
@@ -210,12 +214,12 @@ impl Core {
 
     /// Those that leave first, on segments that are nearly full.
     fn order_cold(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        if self.tiers.cold_is_written {
+        if now < self.tiers.cold_rests_until {
             return;
         }
         let wanted = self.objects.len().div_ceil(COLD_PART).min(COLD_LOOK);
         let most = wanted.min(work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE);
-        let (mut next, mut is_written) = (self.objects.coldest(), most == wanted);
+        let (mut next, mut rests_until) = (self.objects.coldest(), Time(if most == wanted { u64::MAX } else { 0 }));
         // Segments of which no more is written now: what lies there holds up nothing else.
         let mut busy: SmallVec<[SegmentNo; 8]> = SmallVec::new();
         for looked in 0..most {
@@ -227,17 +231,21 @@ impl Core {
             if self.is_on_live_tier(slot) || !self.is_nearly_full(slot) {
                 continue;
             }
-            is_written = false;
             let object = self.objects.object(slot);
             let is_busy = object.places.memory().iter().all(|place| busy.contains(&place.segment));
-            if !is_busy
-                && !object.marks.has(Mark::Ordered)
-                && let Ordered::NotNow(segment) = self.order_one(now, slot, fx)
-            {
+            let ordered = match is_busy || object.marks.has(Mark::Ordered) {
+                true => Ordered::Yes,
+                false => self.order_one(now, slot, fx),
+            };
+            if let Ordered::NotNow(segment) = ordered {
                 busy.push(segment);
             }
+            rests_until = rests_until.min(match ordered {
+                Ordered::Yes | Ordered::NotNow(_) => Time(0),
+                Ordered::Refused | Ordered::No => now.plus_ms(UNWRITTEN_AGAIN_MS),
+            });
         }
-        self.tiers.cold_is_written = is_written;
+        self.tiers.cold_rests_until = rests_until;
     }
 
     pub(crate) fn is_nearly_full(&self, slot: ObjectSlot) -> bool {
@@ -302,7 +310,7 @@ impl Core {
             return Ordered::Refused;
         }
         if tier.is_full() {
-            self.counts.tier_orders_refused += 1;
+            self.counts.tier_orders_refused += u64::from(!self.objects.set_mark(slot, Mark::Unwritten, true));
             return Ordered::No;
         }
         let was_read = object.marks.has(Mark::Read);
@@ -310,7 +318,7 @@ impl Core {
         match budget {
             Budget::Spent => return Ordered::NotNow(source.extent.segment),
             Budget::Scarce if !was_read => {
-                self.counts.tier_orders_spared += 1;
+                self.counts.tier_orders_spared += u64::from(!self.objects.set_mark(slot, Mark::Unwritten, true));
                 return Ordered::No;
             }
             Budget::Plenty | Budget::Scarce => {}

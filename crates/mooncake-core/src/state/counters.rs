@@ -53,9 +53,9 @@ pub struct Counters {
     pub evicted_unwritten_bytes: u64,
     /// Objects that owners were asked to write to a tier.
     pub tier_orders: u64,
-    /// Orders that were not given, as the tier has as many records as it may have.
+    /// Objects that were not ordered, as the tier has as many records as it may have.
     pub tier_orders_refused: u64,
-    /// Orders that were not given, as what is left of the budget of writes is for objects that were read.
+    /// Objects that were not ordered, as what is left of the budget of writes is for those that were read.
     pub tier_orders_spared: u64,
     /// Orders that their owners did not answer in time.
     pub tier_orders_expired: u64,

@@ -261,6 +261,8 @@ pub(crate) enum Mark {
     Read = 4,
     /// Its tier's owner has it, or will have it, copied to memory.
     Promoting = 8,
+    /// It was counted as one that its tier is spared, or does not take.
+    Unwritten = 16,
 }
 
 impl Marks {
@@ -381,7 +383,7 @@ mod tests {
 
     #[test]
     fn marks_are_set_one_by_one() {
-        let all = [Mark::Replacing, Mark::Ordered, Mark::Read, Mark::Promoting];
+        let all = [Mark::Replacing, Mark::Ordered, Mark::Read, Mark::Promoting, Mark::Unwritten];
         for mark in all {
             let mut marks = Marks::default();
             assert!(!marks.set(mark, true) && marks.set(mark, true));

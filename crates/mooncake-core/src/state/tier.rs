@@ -180,8 +180,9 @@ pub(crate) struct Tiers {
     first_in_turn: Option<SegmentNo>,
     /// Rids that the log has set aside for orders: the next one, and the end.
     pub rids: (u64, u64),
-    /// All of the coldest that are to be written are, and nothing was logged since.
-    pub cold_is_written: bool,
+    /// All of the coldest that are to be written are, as far as they can be: they are looked at again then, or when
+    /// something is logged.
+    pub cold_rests_until: Time,
     /// Sessions that have file systems on which tiers lie.
     announced: BTreeMap<FileSystemUuid, BTreeSet<SessionId>>,
     /// How many write tiers there, as each of them was told last; none where one was not.
@@ -501,7 +502,7 @@ impl Tiers {
     /// these orders.
     pub fn set_mounted(&mut self, number: SegmentNo, mounted: Mounted) -> Vec<ObjectSlot> {
         let Some(tier) = self.table.get_mut(&number) else { return Vec::new() };
-        self.cold_is_written = false;
+        self.cold_rests_until = Time(0);
         tier.mounted = mounted;
         tier.asked = None;
         // Whoever writes there is told anew.
