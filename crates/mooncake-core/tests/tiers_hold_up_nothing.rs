@@ -153,3 +153,25 @@ fn what_cannot_be_written_is_counted_once_and_looked_for_again_a_second_later() 
     }
     pool.check();
 }
+
+#[test]
+fn a_put_that_waits_has_the_coldest_written_though_others_were_the_coldest_when_nothing_was_left_to_write() {
+    let mut pool = Pool::with(Config { offload: ON_EVICT, ..Config::default() });
+    let owner = pool.session(1);
+    pool.mount(owner, 1, 64 * KIB);
+    pool.mount_tier(owner, 1, true, whole([])).unwrap();
+    (0..32).for_each(|nth| _ = pool.put(owner, &format!("k{nth}"), 2 * KIB));
+    pool.pass(20);
+    let cold: Vec<String> = (0..4).map(|nth| format!("k{nth}")).collect();
+    assert_eq!(pool.write_all(owner, 1, 0), 4);
+    pool.pass(1_000);
+    assert!(pool.orders(owner).is_empty(), "all that is cold is written");
+    // A look-up protects them, of which no log knows.
+    assert!(cold.iter().all(|key| pool.exists(key)));
+    let ticket = pool.park(owner, &[("new", 2 * KIB)]);
+    pool.pass(40);
+    assert!(pool.write_all(owner, 1, 4) > 0);
+    assert!(matches!(pool.woken.remove(&ticket).unwrap()[0], StartOutcome::Placed(_)));
+    assert_eq!(pool.core.stats().counters.evicted_unwritten_objects, 0);
+    pool.check();
+}

@@ -368,7 +368,7 @@ impl Core {
 
     /// Where a tier is Live, the coldest object that it has, or that no tier will ever have; else one that no owner is
     /// about to write. `passes` bounds the search.
-    pub(crate) fn spare_the_unwritten(&self, now: Time, passes: &mut usize) -> Victim {
+    pub(crate) fn spare_the_unwritten(&mut self, now: Time, passes: &mut usize) -> Victim {
         if !self.tiers.any_live() {
             return Victim::Any;
         }
@@ -403,6 +403,8 @@ impl Core {
         // Owners of whom nothing is asked are not silent: what would be lost is ordered next.
         let is_asked_next = || oldest.is_none() && unwritten.is_some_and(|slot| self.is_nearly_full(slot));
         if has_passed && is_writing || is_asked_next() {
+            // Reads move what is cold, of which no log knows.
+            self.tiers.cold_rests_until = Time(0);
             return Victim::Wait;
         }
         unwritten.map_or(Victim::Any, Victim::Slot)
