@@ -2,7 +2,10 @@
 
 use crate::pool::tiers::{WINDOW, WithTiers, mount, tier_uuid, whole};
 use crate::pool::{KIB, Pool, plain};
-use mooncake_core::{Config, Offload, OrdersAnswered, PlacementStrategy, PutStarted, StartOutcome, TierMount};
+use mooncake_core::{
+    Config, Offload, OrdersAnswered, PlacementStrategy, Promotion, PutStarted, RemoveOutcome, STEP_OBJECTS,
+    StartOutcome, TierMount,
+};
 use mooncake_ids::{Rid, SessionId};
 
 const ON_EVICT: Offload = Offload { on_evict: true, force_evict: false };
@@ -21,6 +24,13 @@ fn two(config: Config, bytes: [u64; 2]) -> (Pool, [SessionId; 2]) {
 /// What the owner of a tier has been asked to write since the last question.
 fn ordered(pool: &mut Pool, owner: SessionId) -> Vec<String> {
     pool.orders(owner).into_iter().map(|order| order.key).collect()
+}
+
+/// Steps in the background until nothing is left to do, of at most so many.
+fn steps(pool: &mut Pool, most: usize) -> usize {
+    let steps = (0..most).take_while(|_| pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx)).count();
+    pool.collect();
+    steps
 }
 
 /// The owner could write none of what it was to.
@@ -173,5 +183,59 @@ fn a_put_that_waits_has_the_coldest_written_though_others_were_the_coldest_when_
     assert!(pool.write_all(owner, 1, 4) > 0);
     assert!(matches!(pool.woken.remove(&ticket).unwrap()[0], StartOutcome::Placed(_)));
     assert_eq!(pool.core.stats().counters.evicted_unwritten_objects, 0);
+    pool.check();
+}
+
+/// Two owners of whom the first one has the 600 coldest objects, and the second one these keys on its tier alone, and
+/// no room that is free.
+fn full_of_others(config: Config, keys: &[&str]) -> (Pool, SessionId) {
+    let (mut pool, [first, second]) = two(config, [600 * KIB, 64 * KIB]);
+    for (nth, key) in keys.iter().enumerate() {
+        pool.put(second, key, KIB);
+        pool.pass(20);
+        assert_eq!(pool.write_all(second, 2, nth as u64), 1);
+    }
+    (0..600).for_each(|nth| _ = pool.put(first, &format!("first/{nth}"), KIB));
+    pool.put(second, "filler", 64 * KIB);
+    assert_eq!(pool.remove(second, "filler", true), RemoveOutcome::Removed);
+    pool.pass(20);
+    (pool, second)
+}
+
+#[test]
+fn a_copy_finds_room_behind_however_many_colder_objects_of_other_hosts() {
+    let (mut pool, owner) = full_of_others(Config::default(), &["k"]);
+    for nth in 0..16 {
+        pool.put(owner, &format!("second/{nth}"), 4 * KIB);
+        pool.pass(20);
+        pool.write_all(owner, 2, 10 + nth);
+    }
+    assert_eq!(pool.replicas("k").len(), 1, "it is on the tier alone");
+    let tries = (1..=4).find(|_| {
+        assert!(pool.exists("k"));
+        pool.pass(40);
+        !pool.promotions(owner).is_empty()
+    });
+    assert!(tries.is_some());
+    assert_eq!(pool.core.stats().counters.evicted_unwritten_objects, 0);
+    pool.check();
+}
+
+#[test]
+fn what_was_read_and_waits_for_room_is_no_work_without_end() {
+    let promotion = Promotion { prefetch: false, on_hit: true, threshold: 1 };
+    let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let (mut pool, owner) = full_of_others(Config { promotion, ..Config::default() }, &keys);
+    pool.put(owner, "large", 64 * KIB);
+    keys.iter().for_each(|key| assert_eq!(pool.replicas(key).len(), 1, "and it is read"));
+    for _ in 0..3 {
+        pool.now = pool.now.plus_ms(20);
+        pool.core.tick(pool.now, &mut pool.fx);
+        let steps = steps(&mut pool, 20);
+        assert!(steps < 5, "{steps} steps find no room");
+    }
+    assert_eq!(pool.remove(owner, "large", true), RemoveOutcome::Removed);
+    pool.pass(40);
+    assert_eq!(pool.promotions(owner).len(), keys.len(), "there is room now");
     pool.check();
 }

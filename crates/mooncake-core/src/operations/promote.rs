@@ -28,6 +28,9 @@ const LOOKED_AT_AS_ONE: usize = 8;
 /// Objects that were read and may find no room that are tried at a time.
 const TRIED: usize = 8;
 
+/// Time between two searches for room in one owner's memory for what was read.
+const SOUGHT_AGAIN_MS: u64 = 20;
+
 /// A copy that an owner was asked for, and what became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promoted {
@@ -114,12 +117,23 @@ impl Core {
                 return;
             }
             let Some((wanted, until)) = self.promotions.pop_read() else { return };
-            match self.promote_one(now, wanted, work, fx) {
+            let outcome = match self.rests(now, wanted) {
+                true => Outcome::NoRoom,
+                false => self.promote_one(now, wanted, work, fx),
+            };
+            match outcome {
                 Outcome::NotNow | Outcome::NoRoom if now < until => self.promotions.put_read_back((wanted, until)),
                 Outcome::NotNow | Outcome::NoRoom => self.leave_on_tier(wanted),
                 Outcome::Begun | Outcome::Over => {}
             }
         }
+    }
+
+    /// Whether there was no room just now where an object would be copied to.
+    fn rests(&self, now: Time, wanted: Wanted) -> bool {
+        let place = self.objects.get(wanted.slot).and_then(|object| object.places.tier());
+        let owner = place.and_then(|place| self.sessions.get(self.tiers.get(place.tier)?.session));
+        owner.is_some_and(|owner| now < owner.room_sought.rests_until)
     }
 
     fn leave_on_tier(&mut self, wanted: Wanted) {
@@ -192,11 +206,10 @@ impl Core {
                 _ => true,
             })
         };
-        let largest = |core: &Core, number: SegmentNo| core.segments.get(number).map_or(0, |s| s.extents.largest());
         let free = match own {
             true => {
                 let mut its = self.sessions.get(owner)?.segments.iter().copied();
-                its.find(|number| suits(self, *number) && largest(self, *number) >= need)
+                its.find(|number| suits(self, *number) && self.has_run(*number, need))
             }
             false => {
                 let roomy = self.segments.with_room(0..self.segments.open().len(), need).map(|open| open.number);
@@ -206,9 +219,38 @@ impl Core {
         if free.is_some() {
             return free;
         }
-        let (mut next, mut evictions) = (self.objects.coldest(), EVICTIONS);
+        let found = self.room_by_eviction(now, owner, need, suits, work, fx);
+        let rests_until = if found.is_some() { Time(0) } else { now.plus_ms(SOUGHT_AGAIN_MS) };
+        self.sessions.get_mut(owner)?.room_sought.rests_until = rests_until;
+        found
+    }
+
+    /// Whether that much is free in a segment in one piece.
+    fn has_run(&self, number: SegmentNo, need: u32) -> bool {
+        self.segments.get(number).is_some_and(|segment| segment.extents.largest() >= need)
+    }
+
+    /// A segment of those that suit in which enough is free once others have left it without loss. Where the coldest
+    /// are very many that suit none, one search goes on where the last one ended.
+    fn room_by_eviction(
+        &mut self,
+        now: Time,
+        owner: SessionId,
+        need: u32,
+        suits: impl Fn(&Core, SegmentNo) -> bool,
+        work: &mut Work,
+        fx: &mut Effects,
+    ) -> Option<SegmentNo> {
+        let is_it =
+            |(slot, id): &(ObjectSlot, Rid)| self.objects.is_in_turn(*slot) && self.objects.object(*slot).id() == *id;
+        let from = self.sessions.get(owner)?.room_sought.next.filter(is_it).map(|(slot, _)| slot);
+        let mut goes_round = from.is_some();
+        let (mut next, mut evictions, mut found) = (from.or_else(|| self.objects.coldest()), EVICTIONS, None);
         for looked in 0..PASSES {
-            let slot = next.filter(|_| evictions > 0)?;
+            if next.is_none() && std::mem::take(&mut goes_round) {
+                next = self.objects.coldest();
+            }
+            let Some(slot) = next.filter(|_| evictions > 0 && found.is_none()) else { break };
             if looked % LOOKED_AT_AS_ONE == 0 {
                 work.did(1);
             }
@@ -219,14 +261,12 @@ impl Core {
             }
             evictions -= 1;
             work.did(EVICTED_AS);
-            let freed = self.evict(now, slot, fx);
-            if let Some(number) =
-                freed.into_iter().find(|number| suits(self, *number) && largest(self, *number) >= need)
-            {
-                return Some(number);
-            }
+            let mut freed = self.evict(now, slot, fx).into_iter();
+            found = freed.find(|number| suits(self, *number) && self.has_run(*number, need));
         }
-        None
+        let next = next.map(|slot| (slot, self.objects.object(slot).id()));
+        self.sessions.get_mut(owner)?.room_sought.next = next;
+        found
     }
 
     /// An owner has made copies, or could not.

@@ -37,6 +37,15 @@ struct UnderWay {
     bytes: u64,
 }
 
+/// How far the search for room in one owner's memory is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RoomSought {
+    /// The object that is looked at next: those before it are others', or cannot leave without loss.
+    pub next: Option<(ObjectSlot, Rid)>,
+    /// There was none. What was read waits until then, before it is looked for again.
+    pub rests_until: Time,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Promotions {
     /// By existence queries, in the order of their keys. A disk that is slow holds up its own alone.

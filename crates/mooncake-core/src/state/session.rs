@@ -11,6 +11,7 @@ use crate::ensure::ensure;
 use crate::ids::{SegmentNo, Time};
 use crate::request::{Origin, Refused, Remembered, SessionSpec, Sight};
 use crate::state::comparing::Comparing;
+use crate::state::promotion::RoomSought;
 use crate::touched::Touched;
 use mooncake_ids::{Rid, SessionId};
 
@@ -54,6 +55,8 @@ pub(crate) struct Session {
     pub unfinished: u64,
     /// Bytes in its unfinished promotions.
     pub promoting: u64,
+    /// Room for more of them. No log has it.
+    pub room_sought: RoomSought,
     /// It would be over but for its views: nothing proves yet that they are not read any more, and what they are on is
     /// still there.
     pub lingering: bool,
@@ -268,6 +271,7 @@ impl Sessions {
                 ended: Vec::new(),
                 unfinished: 0,
                 promoting: 0,
+                room_sought: RoomSought::default(),
                 lingering: false,
                 ends: false,
                 gone: GoneTold::default(),

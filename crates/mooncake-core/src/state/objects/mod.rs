@@ -590,6 +590,11 @@ impl Objects {
         self.policy.after(&self.slab, slot).map(ObjectSlot)
     }
 
+    /// Whether it is one of those.
+    pub fn is_in_turn(&self, ObjectSlot(slot): ObjectSlot) -> bool {
+        self.slab.get(slot).is_some_and(|object| object.listed_in == ListedIn::Policy)
+    }
+
     /// The one that leaves last, of all that may.
     pub fn hottest(&self) -> Option<ObjectSlot> {
         self.protected.tail().or_else(|| self.hottest_unprotected()).map(ObjectSlot)
