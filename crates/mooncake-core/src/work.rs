@@ -78,12 +78,26 @@ impl Work {
 
     /// Something was touched.
     pub fn did(&mut self, much: usize) {
-        self.begun = true;
+        self.begun |= much > 0;
         self.left = self.left.saturating_sub(much);
     }
 
     /// What is left, of at most so much.
     pub fn left(&self, most: usize) -> usize {
         self.left.min(most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_begins_with_what_cannot_be_cut_though_it_has_looked_where_there_was_nothing_to_do() {
+        let mut work = Work::step(10);
+        work.did(0);
+        assert!(work.has_time_for(11));
+        work.did(1);
+        assert!(!work.has_time_for(11) && work.is_used_up());
     }
 }

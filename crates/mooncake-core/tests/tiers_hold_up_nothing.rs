@@ -4,7 +4,7 @@ use crate::pool::tiers::{WINDOW, WithTiers, mount, tier_uuid, whole};
 use crate::pool::{KIB, Pool, plain};
 use mooncake_core::{
     Config, Offload, OrdersAnswered, PlacementStrategy, Promotion, PutStarted, RemoveOutcome, STEP_OBJECTS,
-    StartOutcome, TierMount,
+    StartOutcome, TierMount, TierState,
 };
 use mooncake_ids::{Rid, SessionId};
 
@@ -238,4 +238,33 @@ fn what_was_read_and_waits_for_room_is_no_work_without_end() {
     pool.pass(40);
     assert_eq!(pool.promotions(owner).len(), keys.len(), "there is room now");
     pool.check();
+}
+
+/// A tier that is looked at over so many slots for what its folder does not prove, and another owner.
+fn checking(objects: usize) -> (Pool, SessionId) {
+    let (mut pool, [first, second]) = two(Config::default(), [64 * KIB, 64 << 20]);
+    pool.put(first, "k", KIB);
+    pool.pass(20);
+    assert_eq!(pool.write_all(first, 1, 0), 1);
+    pool.core.leave_tier(pool.now, second, tier_uuid(2), false, &mut pool.fx);
+    (0..objects).for_each(|nth| _ = pool.put(second, &format!("second/{nth}"), KIB));
+    pool.mount_tier(first, 1, false, whole([])).unwrap();
+    (pool, second)
+}
+
+fn is_checking(pool: &Pool) -> bool {
+    pool.core.tiers().any(|tier| tier.state == TierState::Checking)
+}
+
+#[test]
+fn a_long_job_in_the_background_holds_up_none_behind_it_however_few_steps_each_tick_has() {
+    let (mut pool, owner) = checking(40_000);
+    pool.mount_tier(owner, 2, false, whole([])).unwrap();
+    pool.put(owner, "new", KIB);
+    let ticks = (1..).find(|_| {
+        pool.core.tick(pool.now, &mut pool.fx);
+        pool.collect();
+        !pool.orders(owner).is_empty() || !is_checking(&pool)
+    });
+    assert!(is_checking(&pool), "writing waits for the end of that, {ticks:?} ticks");
 }

@@ -67,7 +67,6 @@ impl Core {
         if self.config.high_watermark < 1.0 && self.watermark == Watermark::Below {
             self.watermark = Watermark::Unknown;
         }
-        self.next_chore = 0;
         self.background(now, STEP_OBJECTS, fx);
     }
 
@@ -76,7 +75,7 @@ impl Core {
     pub fn background(&mut self, now: Time, budget: usize, fx: &mut Effects) -> bool {
         let mut work = Work::step(budget);
         let (rest, first) = CHORES.split_at(self.next_chore);
-        // Each comes to its turn, whatever there is most of.
+        // Each comes to its turn, whatever there is most of and however few steps a tick has.
         self.next_chore = (self.next_chore + 1) % CHORES.len();
         for chore in first.iter().chain(rest) {
             chore(self, now, &mut work, fx);
@@ -84,6 +83,7 @@ impl Core {
                 return true;
             }
         }
+        self.next_chore = 0;
         false
     }
 
