@@ -4,6 +4,9 @@
 /// less.
 pub const STEP_OBJECTS: usize = 256;
 
+/// Objects that cost as much as one, where they are only looked at.
+pub(crate) const LOOKED_AT_AS_ONE: usize = 8;
+
 /// What an operation does for others besides.
 const BESIDE_OBJECTS: usize = 128;
 
@@ -80,6 +83,20 @@ impl Work {
     pub fn did(&mut self, much: usize) {
         self.begun |= much > 0;
         self.left = self.left.saturating_sub(much);
+    }
+
+    /// Looks at slots from one on as far as there is time, and finds those that something is to be done about, each of
+    /// which is touched. They, and the slot that is looked at next.
+    pub fn look_through(&mut self, next: u32, bound: u32, is_one: impl Fn(u32) -> bool) -> (Vec<u32>, u32) {
+        let most = self.left(STEP_OBJECTS);
+        let end = bound.min(next.saturating_add((most * LOOKED_AT_AS_ONE) as u32));
+        let (mut at, mut found) = (next, Vec::new());
+        while at < end && found.len() < most {
+            found.extend(is_one(at).then_some(at));
+            at += 1;
+        }
+        self.did(found.len() + ((at - next) as usize).div_ceil(LOOKED_AT_AS_ONE));
+        (found, at)
     }
 
     /// What is left, of at most so much.

@@ -268,3 +268,16 @@ fn a_long_job_in_the_background_holds_up_none_behind_it_however_few_steps_each_t
     });
     assert!(is_checking(&pool), "writing waits for the end of that, {ticks:?} ticks");
 }
+
+#[test]
+fn many_slots_are_looked_at_in_a_step_for_what_a_folder_does_not_prove() {
+    let (mut pool, _) = checking(10_000);
+    let steps = (1..).find(|_| {
+        pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx);
+        !is_checking(&pool)
+    });
+    pool.collect();
+    assert!(steps.unwrap() <= 12, "{steps:?} steps for 10,000 slots");
+    assert!(pool.replicas("k").len() == 1, "it is in memory alone");
+    pool.check();
+}

@@ -14,7 +14,7 @@ use crate::state::object::Mark;
 use crate::state::objects::ObjectSlot;
 use crate::state::tier::{Closing, Order, OrderSource, Tier, WINDOW_MAX, WINDOW_MIN};
 use crate::state::tier_writes::Budget;
-use crate::work::{STEP_OBJECTS, Work};
+use crate::work::{LOOKED_AT_AS_ONE, STEP_OBJECTS, Work};
 use mooncake_ids::{Rid, SessionId, TIER_BLOCK, TierUuid};
 
 /// The coldest of so many are kept on a tier: one in ten.
@@ -22,9 +22,6 @@ const COLD_PART: usize = 10;
 
 /// Of a full segment: this share of it below the watermark.
 const COLD_FROM: f64 = 0.1;
-
-/// Objects that cost as much as one, where they are only looked at.
-const LOOKED_AT_AS_ONE: usize = 8;
 
 /// Objects that one search for cold ones looks at. What it leaves of a step is for new ones.
 const COLD_LOOK: usize = STEP_OBJECTS / 2 * LOOKED_AT_AS_ONE;

@@ -14,16 +14,13 @@ use crate::state::objects::ObjectSlot;
 use crate::state::promotion::Wanted;
 use crate::state::reservation::{Reservation, ReservationSlot};
 use crate::state::tier::Tier;
-use crate::work::{EVICTED_AS, Work};
+use crate::work::{EVICTED_AS, LOOKED_AT_AS_ONE, Work};
 use mooncake_ids::{GRANULE, Rid, SessionId, granules};
 use smallvec::SmallVec;
 
 /// Objects that one promotion looks at for one that may leave, and how many of them leave for it.
 const PASSES: usize = 512;
 const EVICTIONS: usize = 64;
-
-/// Objects that cost as much as one, where they are only looked at.
-const LOOKED_AT_AS_ONE: usize = 8;
 
 /// Objects that were read and may find no room that are tried at a time.
 const TRIED: usize = 8;

@@ -158,14 +158,13 @@ impl Core {
         while !work.is_used_up()
             && let Some((number, file, next)) = self.tiers.given_up()
         {
-            let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
-            for slot in (next..end).map(ObjectSlot) {
-                let moves = self.objects.get(slot).is_some_and(|object| object.marks.has(Mark::Ordered));
-                if !moves && self.lies_in(slot, number, file, None) {
-                    self.drop_tier_place(now, slot, fx);
-                }
-            }
-            work.did((end - next) as usize);
+            let stays_behind = |slot: u32| {
+                let object = self.objects.get(ObjectSlot(slot));
+                let moves = object.is_some_and(|object| object.marks.has(Mark::Ordered));
+                !moves && self.lies_in(ObjectSlot(slot), number, file, None)
+            };
+            let (found, end) = work.look_through(next, self.objects.bound(), stays_behind);
+            found.into_iter().for_each(|slot| self.drop_tier_place(now, ObjectSlot(slot), fx));
             let tier = self.tiers.get_mut(number).expect("it is there");
             match end < self.objects.bound() && tier.files().contains_key(&file) {
                 true => _ = tier.given_up.insert(file, end),

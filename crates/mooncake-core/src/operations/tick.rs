@@ -10,7 +10,7 @@ use crate::state::endings::Ending;
 use crate::state::objects::ObjectSlot;
 use crate::state::objects::Reach;
 use crate::state::watermark::Watermark;
-use crate::work::{EVICTED_AS, STEP_OBJECTS, Work, key_as};
+use crate::work::{EVICTED_AS, LOOKED_AT_AS_ONE, STEP_OBJECTS, Work, key_as};
 use mooncake_ids::{GRANULE, SessionId};
 
 /// Time between two looks at what the views of lingering sessions are on.
@@ -24,9 +24,6 @@ const FOUND: usize = 128;
 
 /// Segments that become Hidden with them: a session more is found where there were fewer.
 const HIDDEN: usize = 1_024;
-
-/// Objects that cost as much as one, where they are only looked at.
-const LOOKED_AT_AS_ONE: usize = 8;
 
 /// Memory of a few thousand objects takes the kernel as long as so many that leave.
 const GIVEN_BACK_AS: usize = 32;
@@ -227,17 +224,17 @@ impl Core {
         while !work.is_used_up()
             && let Some(next) = self.purge
         {
-            let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
-            for slot in (next..end).map(ObjectSlot) {
-                let Some(object) = self.objects.get(slot) else { continue };
-                let lies_on = object.places.segments();
+            let lies_on_gone = |slot: u32| {
+                let object = self.objects.get(ObjectSlot(slot));
+                object.is_some_and(|object| object.places.segments().any(|number| !self.is_there(number)))
+            };
+            let (found, end) = work.look_through(next, self.objects.bound(), lies_on_gone);
+            for slot in found.into_iter().map(ObjectSlot) {
+                let lies_on = self.objects.object(slot).places.segments();
                 let gone: SmallVec<[SegmentNo; 2]> = lies_on.filter(|number| !self.is_there(*number)).collect();
-                if !gone.is_empty() {
-                    let dropped = self.drop_places(now, slot, |_, number| gone.contains(&number));
-                    dropped.expect("nothing on a Gone segment is given back");
-                }
+                let dropped = self.drop_places(now, slot, |_, number| gone.contains(&number));
+                dropped.expect("nothing on a Gone segment is given back");
             }
-            work.did((end - next) as usize);
             self.purge = match end < self.objects.bound() {
                 true => Some(end),
                 false => std::mem::take(&mut self.purge_again).then_some(0),

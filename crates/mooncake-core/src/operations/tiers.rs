@@ -246,18 +246,14 @@ impl Core {
             let tier = self.tiers.get_mut(number).expect("it was found");
             let blocks = tier.spec.file_blocks;
             let Mounted::Checking { proof, next } = &mut tier.mounted else { return };
-            let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
-            let is_lost = |slot: &u32| {
-                let place = self.objects.get(ObjectSlot(*slot)).and_then(|object| object.places.tier());
+            let is_lost = |slot: u32| {
+                let place = self.objects.get(ObjectSlot(slot)).and_then(|object| object.places.tier());
                 let place = place.filter(|place| place.tier == number);
                 place.is_some_and(|place| !proof.proves(&place, place.address() / blocks))
             };
-            let lost: Vec<ObjectSlot> = (*next..end).filter(is_lost).map(ObjectSlot).collect();
-            work.did((end - *next) as usize);
+            let (lost, end) = work.look_through(*next, self.objects.bound(), is_lost);
             *next = end;
-            for slot in lost {
-                self.drop_tier_place(now, slot, fx);
-            }
+            lost.into_iter().for_each(|slot| self.drop_tier_place(now, ObjectSlot(slot), fx));
             if end >= self.objects.bound() {
                 self.set_tier_mounted(number, Mounted::Live);
                 self.news.room = true;
