@@ -1023,6 +1023,33 @@ fn a_tier_that_is_left_is_offered_to_all_who_write_there_in_turn_and_is_gone_aft
 }
 
 #[test]
+fn a_tier_that_no_writer_has_room_for_is_offered_again_when_ten_seconds_have_passed() {
+    let mut pool = Pool::with(sharing());
+    let writer = pool.session(200);
+    mount_shared(&mut pool, writer, 200, &[]).unwrap();
+    for number in 1..=17 {
+        let session = pool.session(number);
+        mount_shared(&mut pool, session, number, &[]).unwrap();
+        pool.core.process_gone(pool.now, session, &mut pool.fx);
+    }
+    pool.pass(20);
+    for number in 1..=16 {
+        let file_system = Some(FILE_SYSTEM);
+        let mount = TierMount { is_adopted: true, file_system, ..mount(number, false, whole([])) };
+        pool.core.mount_tier(pool.now, writer, mount, &mut pool.fx).unwrap();
+    }
+    pool.pass(11_000);
+    let asked = |pool: &mut Pool| told(pool, writer).into_iter().filter_map(|(_, left)| left).collect::<Vec<_>>();
+    asked(&mut pool);
+    pool.core.leave_tier(pool.now, writer, tier_uuid(1), false, &mut pool.fx);
+    pool.pass(20);
+    assert_eq!(asked(&mut pool), [], "it was looked for a writer with room a second ago");
+    pool.pass(10_000);
+    assert_eq!(asked(&mut pool), [tier_uuid(17)]);
+    pool.check();
+}
+
+#[test]
 fn what_lies_on_a_tier_that_is_left_is_written_anew_before_it_leaves_memory() {
     let Left { mut pool, rid, second: (second, number), .. } = left_on_a_shared_file_system(sharing());
     assert!(pool.replicas("k").iter().any(|replica| replica.rid == rid), "it is read there meanwhile");

@@ -1,6 +1,8 @@
 //! Tiers on file systems that several sessions have: read by each of them, though the writer is gone, and adopted by
 //! one that writes a tier there itself.
 
+use std::collections::BTreeMap;
+
 use crate::core::Core;
 use crate::effect::{Effects, Push};
 use crate::ids::{SegmentNo, Time};
@@ -79,27 +81,40 @@ impl Core {
         let left = self.tiers.iter().filter(|(_, tier)| is_left(tier));
         let left: Vec<(SegmentNo, FileSystemUuid)> =
             left.filter_map(|(number, tier)| Some((number, tier.file_system?))).collect();
+        if left.is_empty() {
+            return;
+        }
+        let (adopted, mut writers_of) = (self.tiers.adopted(), BTreeMap::new());
         for (number, file_system) in left {
-            let Some(adopter) = self.adopter(number, file_system) else { continue };
-            self.tiers.get_mut(number).expect("it is there").asked = Some((now, adopter));
+            let writers = writers_of.entry(file_system).or_insert_with(|| self.tiers.writers(file_system));
+            let Some(last) = writers.last().copied() else { continue };
+            let adopter = self.adopter(number, writers, &adopted);
+            // Where none has room for it they are asked again later, too.
+            self.tiers.get_mut(number).expect("it is there").asked = Some((now, adopter.unwrap_or(last)));
+            work.did(1);
+            let Some(adopter) = adopter else { continue };
             let left = self.tiers.get(number).map(|tier| tier.spec.uuid);
             let adopter = self.tiers.get(adopter).expect("it is written");
-            let (owner, tier, writers) = (adopter.session, adopter.spec.uuid, self.tiers.writers(file_system).len());
+            let (owner, tier, writers) = (adopter.session, adopter.spec.uuid, writers.len());
             self.push(owner, Push::TierShared { tier, writers, left }, fx);
-            work.did(1);
         }
     }
 
-    /// The writer that is asked next to adopt a tier: in turn, as one of them may not be able to.
-    fn adopter(&self, number: SegmentNo, file_system: FileSystemUuid) -> Option<SegmentNo> {
-        let mut writers = self.tiers.writers(file_system);
+    /// The writer that is asked next to adopt a tier: in turn, as one of them may not be able to. `adopted`: how many
+    /// sessions have.
+    fn adopter(
+        &self,
+        number: SegmentNo,
+        writers: &[SegmentNo],
+        adopted: &BTreeMap<SessionId, usize>,
+    ) -> Option<SegmentNo> {
         let asked = self.tiers.get(number)?.asked;
         let last = asked.and_then(|(_, asked)| writers.iter().position(|writer| *writer == asked));
-        writers.rotate_left(last.map_or(0, |last| last + 1));
+        let (asked, others) = writers.split_at(last.map_or(0, |last| last + 1));
         let has_room = |writer: &SegmentNo| {
             let session = self.tiers.get(*writer).expect("it is written").session;
-            self.tiers.adopted_by(session) < ADOPTED_MAX
+            adopted.get(&session).is_none_or(|count| *count < ADOPTED_MAX)
         };
-        writers.into_iter().find(has_room)
+        others.iter().chain(asked).copied().find(has_room)
     }
 }

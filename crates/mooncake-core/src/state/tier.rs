@@ -425,10 +425,13 @@ impl Tiers {
         self.writers_told.insert(file_system, count);
     }
 
-    /// How many tiers of others a session has.
-    pub fn adopted_by(&self, session: SessionId) -> usize {
-        let is_one = |tier: &&Tier| tier.session == session && tier.is_adopted && tier.is_mounted();
-        self.table.values().filter(is_one).count()
+    /// How many tiers of others each session has that has any.
+    pub fn adopted(&self) -> BTreeMap<SessionId, usize> {
+        let mut adopted = BTreeMap::new();
+        for tier in self.table.values().filter(|tier| tier.is_adopted && tier.is_mounted()) {
+            *adopted.entry(tier.session).or_default() += 1;
+        }
+        adopted
     }
 
     fn on(&self, file_system: FileSystemUuid, is_one: impl Fn(&Tier) -> bool) -> Vec<SegmentNo> {
