@@ -3,7 +3,7 @@
 use crate::pool::tiers::{WINDOW, WithTiers, mount, tier_uuid, whole};
 use crate::pool::{KIB, Pool, plain};
 use mooncake_core::{
-    Config, Offload, OrdersAnswered, PlacementStrategy, Promotion, PutStarted, RemoveOutcome, STEP_OBJECTS,
+    Config, Offload, OrdersAnswered, PlacementStrategy, Promotion, PutConfig, PutStarted, RemoveOutcome, STEP_OBJECTS,
     StartOutcome, TierMount, TierState,
 };
 use mooncake_ids::{Rid, SessionId};
@@ -88,6 +88,24 @@ fn no_put_waits_for_what_no_tier_will_write() {
     assert!(!a_put_waits(Config::default(), 256 * KIB, WINDOW, any, true), "it is too large for the tier");
     let spent = Config { tier_fills_per_day: 1e-6, ..Config::default() };
     assert!(!a_put_waits(spent, 4 * KIB, WINDOW, any, true), "what may be written in a day is");
+}
+
+#[test]
+fn what_a_call_has_just_stored_stays_though_no_tier_will_write_it() {
+    let (mut pool, [first, second]) = two(Config::default(), [64 * KIB; 2]);
+    pool.core.leave_tier(pool.now, second, tier_uuid(2), false, &mut pool.fx);
+    (0..16).for_each(|nth| _ = pool.put(first, &format!("first/{nth}"), 4 * KIB));
+    pool.pass(20);
+    let own: Vec<String> = (0..16).map(|nth| format!("own/{nth}")).collect();
+    let rids: Vec<Rid> = own.iter().map(|key| pool.put(second, key, 4 * KIB)[0].rid).collect();
+    let call = PutConfig { first_rid: Some(rids[0]), ..plain() };
+    let PutStarted::Parked(ticket) = pool.start(second, &[("new", 4 * KIB)], &call, true) else {
+        panic!("the tier has it written what was there before")
+    };
+    pool.pass(300);
+    assert!(matches!(pool.woken.remove(&ticket).unwrap()[0], StartOutcome::Placed(_)));
+    assert!(own.iter().all(|key| pool.core.peek(key.as_bytes()).is_some()));
+    pool.check();
 }
 
 #[test]

@@ -327,7 +327,7 @@ impl Core {
                 search.foreseen = self.objects.foresee_victims(search.evictions(), reach);
             }
             let before = left;
-            let spared = self.spare_the_unwritten(now, &mut search.passes);
+            let spared = self.spare_the_unwritten(now, search.same_call.as_ref(), &mut search.passes);
             if matches!(spared, Victim::Wait) && mode.spares_unwritten {
                 return Err(NoRoom::Writing);
             }
@@ -367,8 +367,13 @@ impl Core {
     }
 
     /// Where a tier is Live, the coldest object that it has, or that no tier will ever have; else one that no owner is
-    /// about to write. `passes` bounds the search.
-    pub(crate) fn spare_the_unwritten(&mut self, now: Time, passes: &mut usize) -> Victim {
+    /// about to write. What a call has just stored is neither. `passes` bounds the search.
+    pub(crate) fn spare_the_unwritten(
+        &mut self,
+        now: Time,
+        same_call: Option<&SameCall>,
+        passes: &mut usize,
+    ) -> Victim {
         if !self.tiers.any_live() {
             return Victim::Any;
         }
@@ -384,14 +389,16 @@ impl Core {
                     return Victim::Slot(slot);
                 }
                 let is_ordered = object.marks.has(Mark::Ordered);
-                if !is_ordered && !self.may_be_written(slot) {
-                    // The coldest of all goes as without tiers, behind what its call spares.
-                    return if has_passed { Victim::Slot(slot) } else { Victim::Any };
+                let is_lost = !is_ordered && !self.may_be_written(slot);
+                let is_own = same_call.is_some_and(|call| object.id() >= call.first);
+                if is_lost && !is_own {
+                    return Victim::Slot(slot);
                 }
-                if !(spares_ordered && is_ordered) {
+                let is_spared = is_own || spares_ordered && is_ordered;
+                if !is_spared {
                     unwritten.get_or_insert(slot);
                 }
-                has_passed = true;
+                has_passed |= !is_lost;
             }
             *passes -= 1;
             next = self.objects.after_in_turn(slot);

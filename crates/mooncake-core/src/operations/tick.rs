@@ -170,7 +170,7 @@ impl Core {
 
     /// Nothing that would be lost as long as owners are writing to their tiers.
     fn next_to_watermark(&mut self, now: Time, steps: &mut usize, passes: &mut usize) -> Option<ObjectSlot> {
-        match self.spare_the_unwritten(now, passes) {
+        match self.spare_the_unwritten(now, None, passes) {
             Victim::Wait => None,
             Victim::Slot(slot) => {
                 *steps = steps.checked_sub(1)?;
