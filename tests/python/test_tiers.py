@@ -557,6 +557,7 @@ def test_a_record_that_can_never_be_read_again_is_dropped_and_can_be_put_anew(cl
     flags = ["--tier_prefetch=false"]
     pool = cluster(nodes=1, node_bytes=MEMORY, node_flags=["--enable_offload"], env=env, master_flags=flags)
     wait_for("its tier to be mounted", lambda: pool.metric("mooncake_tiers_live") == 1)
+    pool.spoils_replicas = True
     # By its owner, who has that disk.
     monkeypatch.setenv("MC_SHM", "0")
     store = pool.store()

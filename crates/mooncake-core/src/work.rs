@@ -89,9 +89,8 @@ impl Work {
     /// which is touched. They, and the slot that is looked at next.
     pub fn look_through(&mut self, next: u32, bound: u32, is_one: impl Fn(u32) -> bool) -> (Vec<u32>, u32) {
         let most = self.left(STEP_OBJECTS);
-        let end = bound.min(next.saturating_add((most * LOOKED_AT_AS_ONE) as u32));
         let (mut at, mut found) = (next, Vec::new());
-        while at < end && found.len() < most {
+        while at < bound && found.len() + (at - next) as usize / LOOKED_AT_AS_ONE < most {
             found.extend(is_one(at).then_some(at));
             at += 1;
         }

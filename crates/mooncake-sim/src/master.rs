@@ -326,6 +326,7 @@ impl Master {
                 boot_id: host.boot_id(),
                 unix_socket: String::new(),
                 lookup_protect_ms: 2_000,
+                cluster_id: String::new(),
                 storage: None,
             },
             waiting: commit::Queue::new(lsn),

@@ -224,17 +224,17 @@ impl Core {
         while !work.is_used_up()
             && let Some(next) = self.purge
         {
-            let lies_on_gone = |slot: u32| {
-                let object = self.objects.get(ObjectSlot(slot));
-                object.is_some_and(|object| object.places.segments().any(|number| !self.is_there(number)))
-            };
-            let (found, end) = work.look_through(next, self.objects.bound(), lies_on_gone);
-            for slot in found.into_iter().map(ObjectSlot) {
-                let lies_on = self.objects.object(slot).places.segments();
+            let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
+            for slot in (next..end).map(ObjectSlot) {
+                let Some(object) = self.objects.get(slot) else { continue };
+                let lies_on = object.places.segments();
                 let gone: SmallVec<[SegmentNo; 2]> = lies_on.filter(|number| !self.is_there(*number)).collect();
-                let dropped = self.drop_places(now, slot, |_, number| gone.contains(&number));
-                dropped.expect("nothing on a Gone segment is given back");
+                if !gone.is_empty() {
+                    let dropped = self.drop_places(now, slot, |_, number| gone.contains(&number));
+                    dropped.expect("nothing on a Gone segment is given back");
+                }
             }
+            work.did((end - next) as usize);
             self.purge = match end < self.objects.bound() {
                 true => Some(end),
                 false => std::mem::take(&mut self.purge_again).then_some(0),

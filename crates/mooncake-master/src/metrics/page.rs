@@ -281,7 +281,8 @@ impl Reading {
             s.tiers_adopted,
         );
         out.gauge("mooncake_tiers_hidden", "tiers whose owner is away: not read, nothing forgotten", s.tiers_hidden);
-        let refusing = "live tiers that are not written: their disk fails or does not answer, or they are full for good";
+        let refusing =
+            "live tiers that are not written: their disk fails or does not answer, or they are full for good";
         out.gauge("mooncake_tiers_refusing", refusing, s.tiers_refusing);
         out.gauge("master_total_file_capacity_bytes", "bytes that live tiers may take", s.tier_capacity_bytes);
         out.gauge("master_allocated_file_size_bytes", "bytes of objects on live tiers", s.tier_bytes);
