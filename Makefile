@@ -109,6 +109,7 @@ test-long: $(WHEEL) ## what takes long: SCHEDULES of the simulation, FAULTS seco
 	MOONCAKE_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test schedules -- --nocapture
 	MOONCAKE_TIER_SEEDS=$(SCHEDULES) MOONCAKE_TIER_KILLS=200 cargo test --locked -p mooncake-tier --tests -- --nocapture
 	MOONCAKE_TIER_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test tiers_serve_what_the_log_says -- --nocapture
+	MOONCAKE_KEPT_SEEDS=$(SCHEDULES) cargo test --locked -p mooncake-sim --test kept_memory -- --nocapture
 	old=$$(PYTHON=$(PYTHON) packaging/wheel_of.sh $(OLD)); MOONCAKE_OLD_WHEEL=$$old MOONCAKE_TIER_FAULT_SECONDS=$(FAULTS) $(PY) -m pytest -rP -m 'long or slow or mixed'
 
 machine: $(WHEEL) ## what needs a kernel of its own, in an emulated machine: power cuts, bad disks (part of test-long)

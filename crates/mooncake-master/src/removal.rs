@@ -100,8 +100,8 @@ async fn sync(shared: &Arc<Shared>) -> Result<(), LogClosed> {
     tokio::task::spawn_blocking(move || log.sync()).await.unwrap_or(Err(LogClosed))
 }
 
-/// What is left to do once all of it is removed. What could not be seen counts for nothing, and was removed as well; and
-/// what an earlier call has removed may be on its way to the disk still.
+/// What is left to do once all of it is removed. What could not be seen counts for nothing, and was removed as well;
+/// and what an earlier call has removed may be on its way to the disk still.
 async fn end(shared: &Arc<Shared>, op: Op) -> Result<(), LogClosed> {
     shared.metrics.count(op, 1, 0);
     if shared.read(|core, _| core.tiers().next().is_some()) {

@@ -64,12 +64,7 @@ pub const VARIABLES: &[Setting] = &[
         "seconds between two log lines about what was counted; 0: none",
     ),
     Setting::supported("MC_STORE_CLIENT_METRIC_BANDWIDTH", Type::Bool, "0", "those lines say bytes a second too"),
-    Setting::supported(
-        "MC_STORE_CLUSTER_ID",
-        Type::Text,
-        "",
-        "label `cluster_id` of a client's metrics; a tier of another cluster is left as it is",
-    ),
+    Setting::supported("MC_STORE_CLUSTER_ID", Type::Text, "", "label `cluster_id` of a client's metrics"),
     Setting::supported(
         "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",
         Type::Text,

@@ -58,7 +58,7 @@ pub enum ToMaster {
 #[derive(Debug)]
 pub enum FromMaster {
     /// First of all.
-    Hello(HelloReply),
+    Hello(Box<HelloReply>),
     /// On an anchor.
     Anchor(AnchorDown),
     /// On a call connection.
@@ -537,7 +537,7 @@ impl Master {
                 (hello::refused(refusal, &state.identity, Self::position(&state)), None)
             }
         };
-        let _ = to.send(FromMaster::Hello(reply));
+        let _ = to.send(FromMaster::Hello(Box::new(reply)));
         if let Some((_, Some(queue))) = &admitted
             && let Some(queue) = self.state.borrow_mut().queues.get_mut(queue)
         {

@@ -7,7 +7,6 @@ use mooncake_ids::{Rid, TierUuid};
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
 use crate::footer::{Entry, Tail};
 use crate::medium::{Medium, Operation};
-use crate::proof::is_for_now;
 use crate::record::{Header, NotAHeader};
 use crate::slots::{SLOT_BYTES, Slots};
 use crate::tier::carry_out;
@@ -91,6 +90,12 @@ pub fn object_id<M: Medium>(
             Err(_) => return Ok(None),
         }
     }
+}
+
+/// Whether a disk, or a process that is short of something, may answer otherwise later.
+pub(crate) fn is_for_now(error: &io::Error) -> bool {
+    let is_short = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::EINTR));
+    is_short || matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory)
 }
 
 fn walk(

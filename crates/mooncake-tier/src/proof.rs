@@ -2,14 +2,13 @@
 //! power or a failing disk may have damaged are whole.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::time::Duration;
 
 use mooncake_ids::{Rid, TierUuid};
 use mooncake_memory::crc32c;
 
 use crate::address::{FileNumber, Geometry};
-use crate::contents::contents;
+use crate::contents::{contents, is_for_now};
 use crate::footer::Entry;
 use crate::medium::Medium;
 use crate::reader::{Miss, Reader, RecordPlace, Want};
@@ -122,12 +121,6 @@ impl ReadBack {
 
 /// Records that are read together.
 const READ_AT_ONCE: usize = 32;
-
-/// Whether a disk, or a process that is short of something, may answer otherwise later.
-pub(crate) fn is_for_now(error: &io::Error) -> bool {
-    let is_short = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::EINTR));
-    is_short || matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory)
-}
 
 /// Where an entry says that its record lies.
 pub(crate) fn record_place(tier: TierUuid, entry: &Entry) -> RecordPlace {

@@ -681,7 +681,8 @@ impl Driver<'_> {
         }
         if !is_good {
             let path = self.folder.path.display();
-            tracing::warn!(%path, rid = format_args!("{:#x}", rid.0), why = ?read.err(), "a record of the tier is bad: it is dropped");
+            let (rid, why) = (format_args!("{:#x}", rid.0), read.err());
+            tracing::warn!(%path, %rid, ?why, "a record of the tier is bad: it is dropped");
         }
         let rechecked = Rechecked { uuid: recheck.tier.clone(), rid: replica.rid, good: is_good };
         self.surroundings.control.tell(anchor_up::Body::Rechecked(rechecked));

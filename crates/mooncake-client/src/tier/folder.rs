@@ -226,8 +226,9 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, pool: PoolOf<'_>, is_us
     let Some(about) = about else {
         tracing::warn!(
             path = %path.display(),
-            "this master's log does not know that folder: it is deleted in 24 hours, or in one where room is short. Move \
-             it away if it is another pool's (each needs its own --cluster_id), or start the master that has its log"
+            "this master's log does not know that folder: it is deleted in 24 hours, or in one where room is short. \
+             Move it away if it is another pool's (each needs its own --cluster_id), or start the master that has its \
+             log"
         );
         return fs::write(&mark, marked_by(log_id)).map_err(disk("mark the folder"));
     };

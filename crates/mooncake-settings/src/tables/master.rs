@@ -70,7 +70,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "0.05",
         "share of the capacity, in bytes, freed by one background eviction",
     ),
-    Setting::supported("allocation_strategy", Type::Text, "random", "random, free_ratio_first or local_first"),
+    Setting::supported(
+        "allocation_strategy",
+        Type::Text,
+        "random",
+        "random, free_ratio_first (ssd_free_ratio_first is the same) or local_first",
+    ),
     Setting::no_effect(
         "memory_allocator",
         Type::OneOf(&["offset", "cachelib"]),
@@ -153,7 +158,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "enable_offload",
         Type::Bool,
         "true",
-        "clients may keep tiers: folders behind their memory (docs/tiers.md)",
+        "clients may keep tiers: folders behind their memory (docs/tiers.md); root_fs_dir counts only where this is \
+         not given",
     ),
     Setting::supported(
         "offload_on_evict",
@@ -237,9 +243,14 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Type::Text,
         "",
         "folder of a file system that clients share: each writes what is put to <root_fs_dir>/<cluster_id>, and reads \
-         what others wrote there; no effect together with --enable_offload=true",
+         what others wrote there; no effect where --enable_offload=true is given as well",
     ),
-    Setting::inactive("global_file_segment_size", Type::I64, "9223372036854775807", "replicas on a shared file system"),
+    Setting::inactive(
+        "global_file_segment_size",
+        Type::I64,
+        "9223372036854775807",
+        "files of one object each: a file there has many",
+    ),
     Setting::supported(
         "enable_disk_eviction",
         Type::Bool,

@@ -426,7 +426,7 @@ impl Store {
         };
         up.send(ToMaster::Hello(hello)).ok()?;
         match self.inner.world.until(by, down.next()).await? {
-            Ok(FromMaster::Hello(reply)) => Some(((up, down), reply)),
+            Ok(FromMaster::Hello(reply)) => Some(((up, down), *reply)),
             _ => None,
         }
     }

@@ -9,11 +9,11 @@ use mooncake_memory::copy_and_sum;
 use super::{Ordered, TierOwner, ToMaster};
 use crate::address::FileNumber;
 use crate::appender::{Order, Value};
-use crate::contents::{contents, object_id};
+use crate::contents::{contents, is_for_now, object_id};
 use crate::footer::Entry;
 use crate::health::Fitness;
 use crate::medium::Medium;
-use crate::proof::{is_for_now, record_place};
+use crate::proof::record_place;
 use crate::reader::{Miss, Want};
 use crate::record::Layout;
 
