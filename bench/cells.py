@@ -48,6 +48,8 @@ class Expected:
     share: float = None
     limit: float = None
     lower_is_better: bool = False
+    # One of the ratios and shares is enough: a rival that is as fast as the machine leaves no room.
+    any_of: bool = False
 
 
 def expectations():

@@ -187,6 +187,8 @@ def judge(figures):
             sign = "<=" if expected.lower_is_better else ">="
             row["expected"].append(f"{sign} {expected.limit:,g} {expected.unit}".strip())
             row["met"].append(ours <= expected.limit if expected.lower_is_better else ours >= expected.limit)
+        if expected.any_of and row["met"]:
+            row["expected"], row["met"] = [" or ".join(row["expected"])], [any(row["met"])]
         rows.append(row)
     return rows
 

@@ -51,7 +51,7 @@ def expectations(expected):
     cells[f"tier demotion 1 MiB{BY_THREADS}"] = expected("GB/s", floor="tier demotion 1 MiB", share=0.70)
     cells["tier demotion, objects lost unwritten"] = expected("", limit=0, lower_is_better=True)
     for (shape, floor), share in zip(FLOORS.items(), (0.80, 0.70), strict=True):
-        cells[f"tier batch get {shape}"] = expected("GB/s", rival=2, floor=floor, share=share)
+        cells[f"tier batch get {shape}"] = expected("GB/s", rival=2, floor=floor, share=share, any_of=True)
         cells[f"tier batch get {shape}, TCP"] = expected("GB/s", floor=f"{floor}, TCP", share=0.65)
         cells[f"tier batch get {shape}{BY_THREADS}"] = expected("GB/s", floor=f"tier batch get {shape}", share=0.70)
     cells["tier get 1 MiB, p50"] = expected("us", lower_is_better=True)
@@ -131,9 +131,10 @@ class _Disk:
             print(f"  {reason}", flush=True)
             return None
 
-    def write(self):
-        """GB/s of one pass over the file."""
-        return self._run("write", MIB, 8)["bw_bytes"] / 1e9
+    def write(self, seconds=0):
+        """GB/s of so many seconds of writing over and over, or of one pass over the file."""
+        longer = ["--time_based", f"--runtime={seconds}"] if seconds else []
+        return self._run("write", MIB, 8, *longer)["bw_bytes"] / 1e9
 
     def read(self, size, depth):
         """GB/s, and microseconds of the median and of the slowest hundredth."""
@@ -265,8 +266,9 @@ def _demotion(implementation, record, folder, seconds, suffix=""):
     try:
         client = rig.client("client")
         disk = None if suffix else _Disk.of(implementation, folder)
+        # As long before as behind it: some disks are faster for a moment.
         if disk:
-            record(WRITE, disk.write())
+            record(WRITE, disk.write(seconds // 2))
         # Files, windows and rates as they are in the middle of a run.
         _timed(client, "warm up", "put_from", prefix="warm", size=MIB, seconds=2)
         written = rig.master.metric("mooncake_tier_written_bytes_total")
@@ -280,7 +282,7 @@ def _demotion(implementation, record, folder, seconds, suffix=""):
             record("tier demotion, objects lost unwritten", lost)
         if disk:
             _rests(rig)
-            record(WRITE, disk.write())
+            record(WRITE, disk.write(seconds // 2))
     finally:
         rig.stop()
 

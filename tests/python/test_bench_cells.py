@@ -83,6 +83,16 @@ def test_each_rival_has_a_bar_of_its_own_and_is_compared_by_the_same_path():
     assert "| engine write 4 KiB, p50 | us | 4 | 20.0 | 0.20 | 5 | 0.80 |" in compare.markdown(rows.values())
 
 
+def test_a_batch_from_a_disk_is_twice_as_fast_as_the_rival_or_as_fast_as_the_disk():
+    cell, disk = "tier batch get 32 x 1 MiB", "disk read 1 MiB, QD 32"
+    for ours, met in ((4.0, True), (1.7, True), (1.5, False)):
+        rows = {row["cell"]: row for row in compare.judge(figures(ours={cell: ours, disk: 2.0}, rival={cell: 1.5}))}
+        assert (rows[cell]["met"], rows[disk]["met"]) == ([met], []), ours
+    by_tcp = figures(ours={cell: 9, disk: 9}, ours_tcp={f"{cell}, TCP": 2.0, f"{disk}, TCP": 2.5})
+    rows = {row["cell"]: row for row in compare.judge(by_tcp)}
+    assert (rows[f"{cell}, TCP"]["share"], rows[cell]["share"]) == (0.8, 1.0), "each beside what its disk did then"
+
+
 def test_what_was_measured_again_counts_for_its_cells_alone():
     first = figures(ours={"put 1 MiB": 1, "get 1 MiB": 2}, before={"put 1 MiB": 2, "get 1 MiB": 2})
     rows = judged(first, figures(ours={"put 1 MiB": 2}, before={"put 1 MiB": 2}))
