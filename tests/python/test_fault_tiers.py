@@ -329,7 +329,8 @@ def test_no_wrong_byte_no_key_comes_back_and_no_call_is_stuck(cluster, tmp_path,
     assert counts["right"] > 20 * SECONDS, "there was hardly any traffic between the faults"
     assert counts["stored"] > 5 * SECONDS
     assert counts["from tiers"] > SECONDS, "hardly anything was read from a tier"
-    assert sum(disk.counts().values()) > SECONDS / 2, "the disk hardly failed"
+    # One that has failed often is left alone for a minute, which is all of a short storm.
+    assert sum(disk.counts().values()) > (SECONDS / 2 if SECONDS >= 60 else 0), "the disk hardly failed"
     assert all(node.alive for node in pool.nodes)
     assert pool.master.alive
 
