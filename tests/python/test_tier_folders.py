@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from contents import value
-from test_tiers import MEMORY, MIB, files, put_all, size_of, versions, wait_read
+from test_tiers import MEMORY, MIB, files, put_all, put_to_disk, size_of, versions, wait_read
 
 from pool import binary, wait_for
 
@@ -64,8 +64,7 @@ def test_a_tier_in_use_is_forgotten_and_its_owner_begins_another(with_folders):
     pool, folder = with_folders()
     store = pool.store()
     keys = [f"k{number}" for number in range(80)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     [before] = listed(pool)
     assert (before["state"], before["records"], before["object_bytes"]) == ("LIVE", len(keys), len(keys) * MIB)
     assert before["capacity_bytes"] > 0
@@ -108,8 +107,7 @@ def test_tiers_whose_owner_is_away_are_forgotten_with_all_others(with_folders):
     pool, _ = with_folders()
     store = pool.store()
     keys = [f"k{number}" for number in range(40)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     pool.nodes[0].kill()
     wait_for("the tier to be hidden", lambda: [one["state"] for one in listed(pool)] == ["HIDDEN"])
     done = tier(pool, "forget", "all")
@@ -132,8 +130,7 @@ def test_a_store_with_two_paths_writes_reads_and_takes_over_a_tier_on_each(with_
     )
     store = pool.store()
     keys = [f"k{number}" for number in range(160)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     assert not single.exists(), "the one path is passed over"
     before = {one["uuid"]: one for one in listed(pool)}
     assert [len(uuids(path)) for path in paths] == [1, 1]
@@ -302,8 +299,7 @@ def left_by_one_of_two(with_folders, keys, **env: str):
     tier that is left."""
     pool, folder = with_folders(nodes=2, MOONCAKE_OFFLOAD_ADOPT_SECONDS="2", **env)
     store = pool.store()
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     before = {one["uuid"]: one for one in listed(pool)}
     pool.nodes[1].kill()
     wait_for("a tier to be hidden", lambda: "HIDDEN" in {one["state"] for one in listed(pool)})

@@ -47,6 +47,12 @@ def put_all(store, keys, size: int, version: int = 0) -> None:
         assert store.put(key, value(key, size, version)) == 0, f"{key}: {store.last_error()}"
 
 
+def put_to_disk(pool, store, keys) -> None:
+    """The first objects of a pool, and waits until its tiers have them."""
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+
+
 def versions(store, keys) -> list[int | None]:
     """What is read of each: a version, None for wrong bytes, and -1 for no object."""
     return [version_of(key, got) if (got := store.get(key)) else -1 for key in keys]
@@ -111,8 +117,7 @@ def test_descriptors_and_pages_say_which_replicas_are_on_a_disk(tiered):
     pool, _ = tiered()
     store = pool.store()
     keys = [f"k{number}" for number in range(64)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     on_disk_alone, in_both = [], []
     for key, replicas in store.batch_get_replica_desc(keys).items():
         kinds = [(one.is_memory_replica(), one.is_local_disk_replica(), one.is_disk_replica()) for one in replicas]
@@ -149,8 +154,7 @@ def test_what_an_existence_query_finds_on_a_disk_alone_is_in_memory_when_it_is_r
     pool, _ = tiered()
     store = pool.store()
     keys = [f"k{number}" for number in range(96)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     cold = keys[:12]
     assert on_disk_alone(store, cold) == cold
     time.sleep(2.5)  # Until nothing in memory is protected any more.
@@ -180,8 +184,7 @@ def test_an_owner_that_is_killed_while_it_copies_leaves_every_object_as_it_was(t
     pool, _ = tiered(nodes=2)
     store = pool.store()
     keys = [f"k{number}" for number in range(192)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     time.sleep(2.5)
     for round_ in range(4):
         assert store.batch_is_exist(keys) == [1] * len(keys)
@@ -216,8 +219,7 @@ def test_a_store_on_this_host_reads_files_itself_and_another_one_asks_their_owne
     pool, folder = tiered()
     store, far = pool.store(), pool.process(env={"MC_SHM": "0"})
     keys = [f"k{number}" for number in range(96)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     assert versions(store, keys) == [0] * len(keys)
     assert [version_of(key, far.call("get", key)) for key in keys] == [0] * len(keys)
     on_disk_alone = len(keys) - MEMORY // MIB
@@ -275,8 +277,7 @@ def test_an_owner_that_leaves_in_order_leaves_everything_to_the_next(tiered):
     pool, folder = tiered()
     store = pool.store()
     keys = [f"k{number}" for number in range(20)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     assert pool.nodes[0].terminate() == 0
     assert store.get(keys[0]) == b""
     pool.nodes[0].start()
@@ -518,8 +519,7 @@ def test_a_bulk_removal_is_on_the_disk_before_it_is_answered_though_nothing_of_i
     pool, _ = tiered()
     store = pool.store()
     keys = [f"k{number}" for number in range(100)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     pool.nodes[0].kill()
     wait_for("its objects to be hidden", lambda: store.batch_is_exist(keys) == [0] * len(keys))
     synced = pool.metric("mooncake_log_fsync_duration_seconds_count")
@@ -536,8 +536,7 @@ def test_a_folder_that_is_away_hides_its_objects_until_it_is_back_and_no_put_fai
     pool, folder = tiered()
     store = pool.store()
     keys = [f"k{number}" for number in range(100)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     own = next(folder.glob("mooncake-*"))
     own.rename(tmp_path / "away")
     wait_for("its tier to be hidden", lambda: pool.metric("mooncake_tiers_live") == 0)
@@ -562,8 +561,7 @@ def test_a_record_that_can_never_be_read_again_is_dropped_and_can_be_put_anew(cl
     monkeypatch.setenv("MC_SHM", "0")
     store = pool.store()
     keys = [f"k{number}" for number in range(100)]
-    put_all(store, keys, MIB)
-    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    put_to_disk(pool, store, keys)
     disk.is_having(read_fails=ALWAYS)
     for _ in range(20):
         assert not store.get(keys[0])

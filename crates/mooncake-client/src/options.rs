@@ -444,9 +444,7 @@ mod tests {
     fn a_tier_lies_where_the_caller_says_or_the_environment_does() {
         let tier_of = |path: &str, pairs: &[(&str, &str)]| {
             let pairs: Vec<(String, String)> = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-            let mut options = StoreOptions::new("localhost", "localhost:50051");
-            options.cluster_id = Some("c".into());
-            options
+            StoreOptions::new("localhost", "localhost:50051")
                 .with_tier_of(path, |name| pairs.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone()))
                 .map(|options| options.tiers)
         };

@@ -321,7 +321,8 @@ impl Driver<'_> {
                 self.say(said);
             }
         }
-        if self.seen_at.is_none_or(|at| at.elapsed() >= SEEN_EVERY) {
+        // A mount of a file system that hosts share may hold up whoever looks.
+        if self.options.shared.is_none() && self.seen_at.is_none_or(|at| at.elapsed() >= SEEN_EVERY) {
             (self.is_there, self.seen_at) = (self.folder.folder.is_there(), Some(Instant::now()));
         }
         let is_hung = self.folder.tier.fitness() == Fitness::Hung || !self.is_there;
@@ -676,8 +677,11 @@ impl Driver<'_> {
             Err(RecordError::Failed) => self.folder.tier.fitness() != Fitness::Good || self.unreadable.insert(rid),
             Err(RecordError::Gone | RecordError::Wrong) => false,
         };
-        if self.unreadable.len() > UNREADABLE_MAX || !is_good {
+        if read.is_ok() || !is_good {
             self.unreadable.remove(&rid);
+        }
+        if self.unreadable.len() > UNREADABLE_MAX {
+            self.unreadable.clear();
         }
         if !is_good {
             let path = self.folder.path.display();

@@ -239,7 +239,7 @@ fn copy(
             Err(miss) => {
                 is_owed |= matches!(miss, Miss::Late | Miss::NoSlot);
                 if matches!(miss, Miss::Wrong | Miss::Failed(_)) {
-                    records.has_failed();
+                    records.has_failed(copy.place.rid);
                     copy.report(&miss, surroundings);
                 }
                 copy.failed.get_or_insert(miss.to_string());

@@ -1,6 +1,6 @@
 //! Reads of this store's tier, for the lanes of others.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::TierUuid;
+use mooncake_ids::{Rid, TierUuid};
 use mooncake_memory::copy_and_sum;
 use mooncake_segment::{RecordAddress, RecordError, RecordReads, Records};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
@@ -28,8 +28,8 @@ const IDLE_MAX: usize = 16;
 /// Time that the disk has for a read.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// So many reads that fail within a minute are more than a few bad records.
-const FAILURES: u32 = 16;
+/// So many records that cannot be read, within a minute, are more than a few bad ones.
+const FAILURES: usize = 16;
 const COUNTED_FOR: Duration = Duration::from_secs(60);
 
 /// The records of one folder.
@@ -39,8 +39,9 @@ pub(super) struct FolderRecords {
     geometry: Geometry,
     slots: Slots,
     idle: Mutex<Vec<Reader<Folder>>>,
-    /// When the minute began in which reads are counted that failed, and how many have.
-    failed: Mutex<(Instant, u32)>,
+    /// When the minute began in which records are counted that could not be read, and which these are. One is read
+    /// again by whoever wants it, and by its owner, who is to look.
+    failed: Mutex<(Instant, BTreeSet<Rid>)>,
 }
 
 impl FolderRecords {
@@ -51,14 +52,14 @@ impl FolderRecords {
             geometry,
             slots: Slots::new(SLOTS),
             idle: Mutex::default(),
-            failed: Mutex::new((Instant::now(), 0)),
+            failed: Mutex::new((Instant::now(), BTreeSet::new())),
         }
     }
 
-    /// Whether so many reads failed within a minute that the disk, or what it gives, is not to be trusted.
+    /// Whether so many records could not be read within a minute that the disk, or what it gives, is not to be trusted.
     pub fn is_failing(&self) -> bool {
-        let (since, count) = *self.failed.lock();
-        count >= FAILURES && since.elapsed() < COUNTED_FOR
+        let (since, records) = &*self.failed.lock();
+        records.len() >= FAILURES && since.elapsed() < COUNTED_FOR
     }
 
     pub fn uuid(&self) -> TierUuid {
@@ -70,13 +71,15 @@ impl FolderRecords {
         Reader::new(self.folder.clone(), self.geometry, slots)
     }
 
-    /// A read has failed.
-    pub fn has_failed(&self) {
+    /// A read of that record has failed.
+    pub fn has_failed(&self, rid: Rid) {
         let mut failed = self.failed.lock();
         if failed.0.elapsed() >= COUNTED_FOR {
-            *failed = (Instant::now(), 0);
+            *failed = (Instant::now(), BTreeSet::new());
         }
-        failed.1 += 1;
+        if failed.1.len() < FAILURES {
+            failed.1.insert(rid);
+        }
     }
 
     /// Fills all of `into` with bytes of a record from one on. What it gives has proven itself.
@@ -93,7 +96,7 @@ impl FolderRecords {
         let read = reader.read(&mut [Want { place, from, len, crc: None, sink: &mut sink }], time_left).pop();
         let read = read.unwrap_or(Err(Miss::Late));
         self.keep(reader, read);
-        self.came(read)
+        self.came(record.rid, read)
     }
 
     fn place(&self, record: &RecordAddress) -> RecordPlace {
@@ -104,9 +107,9 @@ impl FolderRecords {
     }
 
     /// What a read came to, which is counted where the disk is to blame.
-    fn came(&self, read: Result<(), Miss>) -> Result<(), RecordError> {
+    fn came(&self, rid: Rid, read: Result<(), Miss>) -> Result<(), RecordError> {
         if matches!(read, Err(Miss::Wrong | Miss::Failed(_))) {
-            self.has_failed();
+            self.has_failed(rid);
         }
         read.map_err(|miss| match miss {
             Miss::Gone => RecordError::Gone,
@@ -135,6 +138,8 @@ struct FolderReads {
     records: Arc<FolderRecords>,
     /// Only while there is something to be read.
     reads: Option<ReadAhead<Folder>>,
+    /// Of which records, the oldest first.
+    asked: VecDeque<Rid>,
     /// Buffers of reads for which there was no reader.
     unread: VecDeque<Vec<u8>>,
 }
@@ -147,7 +152,10 @@ impl RecordReads for FolderReads {
             self.reads = reader.ok().map(ReadAhead::new);
         }
         match &mut self.reads {
-            Some(reads) => reads.ask(self.records.place(record), from, bytes, into),
+            Some(reads) => {
+                self.asked.push_back(record.rid);
+                reads.ask(self.records.place(record), from, bytes, into);
+            }
             None => self.unread.push_back(bytes),
         }
     }
@@ -156,16 +164,17 @@ impl RecordReads for FolderReads {
         let Some(reads) = &mut self.reads else { return Some((self.unread.pop_front()?, Err(RecordError::Failed))) };
         let until = Instant::now() + LIMIT;
         let (bytes, read) = reads.next(|| until.saturating_duration_since(Instant::now()))?;
+        let rid = self.asked.pop_front()?;
         if let Some(reads) = self.reads.take_if(|reads| reads.is_idle()) {
             self.records.keep(reads.into_reader(), read);
         }
-        Some((bytes, self.records.came(read)))
+        Some((bytes, self.records.came(rid, read)))
     }
 }
 
 impl Records for FolderRecords {
     fn reads(self: Arc<Self>) -> Box<dyn RecordReads> {
-        Box::new(FolderReads { records: self, reads: None, unread: VecDeque::new() })
+        Box::new(FolderReads { records: self, reads: None, asked: VecDeque::new(), unread: VecDeque::new() })
     }
 
     fn file(&self, number: u64) -> Result<OwnedFd, RecordError> {
@@ -183,5 +192,27 @@ impl Records for FolderRecords {
 impl fmt::Debug for FolderRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FolderRecords").field("uuid", &self.uuid).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_tier::medium::folder::Engine;
+
+    use super::*;
+
+    #[test]
+    fn a_bad_record_is_no_bad_disk_however_often_it_is_read() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::with_engine(place.path().join("tier"), Engine::Threads).unwrap();
+        let records = FolderRecords::new(folder, TierUuid([1; 16]), Geometry::of_capacity(1 << 30));
+        let fails = |rid: u64| _ = records.came(Rid(rid), Err(Miss::Wrong));
+        (0..100).for_each(|_| fails(2));
+        (4..FAILURES as u64 + 2).for_each(fails);
+        assert!(!records.is_failing(), "{} of {FAILURES} records", FAILURES - 1);
+        assert_eq!(records.came(Rid(500), Err(Miss::Late)), Err(RecordError::Busy));
+        assert!(!records.is_failing(), "a disk that has no time says nothing of a record");
+        fails(600);
+        assert!(records.is_failing());
     }
 }

@@ -222,7 +222,6 @@ impl Core {
         (tier.session == session && tier.is_mounted()).then_some(number)
     }
 
-    /// A session is away, or ends.
     /// A session that will be away, though its anchor is open, mounts its tiers when that begins anew: it ends.
     pub(crate) fn mounts_anew(&mut self, session: SessionId, fx: &mut Effects) {
         if self.tiers.has_any_of(session) {
@@ -231,6 +230,7 @@ impl Core {
         }
     }
 
+    /// A session is away, or ends.
     pub(crate) fn hide_tiers_of(&mut self, now: Time, session: SessionId) {
         self.announces_no_more(session);
         if !self.tiers.is_empty() {
