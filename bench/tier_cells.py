@@ -86,8 +86,9 @@ def measure(implementation, seconds, record, full):
                 lambda folder: _demotion(_by_threads(implementation), record, folder, WRITING[full], BY_THREADS)
             )
             groups.append(lambda folder: _looked_up(implementation, record, folder))
-            groups.append(lambda folder: _paced(implementation, record, None))
-            groups.append(lambda folder: _paced(implementation, record, folder))
+            for _ in range(IN_TURN // 2):
+                groups.append(lambda folder: _paced(implementation, record, None))
+                groups.append(lambda folder: _paced(implementation, record, folder))
             for size in TAKEN_OVER[full]:
                 groups.append(lambda folder, size=size: _taken_over(implementation, record, folder, size))
     for group in groups:
@@ -113,7 +114,7 @@ def _folder():
 
 
 class _Disk:
-    """The disk by itself, past the page cache, in a file that was preallocated. Others use it too, on a machine that is
+    """The disk by itself, past the page cache, in files that were preallocated. Others use it too, on a machine that is
     shared: it is measured in turn with what goes through a tier."""
 
     def __init__(self, folder):
@@ -132,9 +133,14 @@ class _Disk:
             return None
 
     def write(self, seconds=0):
-        """GB/s of so many seconds of writing over and over, or of one pass over the file."""
-        longer = ["--time_based", f"--runtime={seconds}"] if seconds else []
-        return self._run("write", MIB, 8, *longer)["bw_bytes"] / 1e9
+        """GB/s, of so many seconds at least. Each pass writes a new file, as a log does: what was written before is
+        written again up to twice as fast, as its blocks are known to have been."""
+        end, written, spent = time.monotonic() + seconds, 0, 0
+        while not written or time.monotonic() < end:
+            self.file.unlink(missing_ok=True)
+            done = self._run("write", MIB, 8)
+            written, spent = written + done["io_bytes"], spent + done["runtime"] / 1e3
+        return written / 1e9 / spent
 
     def read(self, size, depth):
         """GB/s, and microseconds of the median and of the slowest hundredth."""

@@ -110,6 +110,11 @@ pub enum Push {
         /// It has as many records as it may: its oldest file is to be given up.
         is_full: bool,
     },
+    /// To an owner that closes: all that it is to write before is ordered.
+    TierAllOrdered {
+        /// The tier.
+        tier: TierUuid,
+    },
     /// To the owner of a tier on a file system that sessions share.
     TierShared {
         /// The tier.

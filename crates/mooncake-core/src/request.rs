@@ -357,6 +357,9 @@ pub enum Refused {
     /// Its session was away, and another one has adopted what it wrote.
     #[error("tier {0} was adopted by another session meanwhile; begin another one")]
     TierAdopted(TierUuid),
+    /// What its session said of it comes too late to count.
+    #[error("tier {0}: its session has said something later of it, or is away; it is mounted when its anchor is back")]
+    TierTooLate(TierUuid),
 }
 
 /// A remembered reply to a mutation.

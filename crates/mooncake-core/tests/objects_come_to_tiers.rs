@@ -309,6 +309,26 @@ fn what_a_folder_does_not_prove_is_dropped_before_it_is_live() {
 }
 
 #[test]
+fn what_comes_late_of_what_was_said_of_a_tier_does_not_count() {
+    let (mut pool, owner, _) = pool(Config::default());
+    let (uuid, other) = (tier_uuid(1), tier_uuid(2));
+    let late = |pool: &mut Pool, uuid, turn| pool.core.turn_of_tier(owner, uuid, turn);
+    // It mounted, left and mounted again; what it said of another one has turns of its own.
+    assert_eq!(late(&mut pool, uuid, 3), Ok(()));
+    assert_eq!(late(&mut pool, uuid, 3), Ok(()), "an answer was lost, and it is asked again");
+    assert_eq!(late(&mut pool, uuid, 2), Err(Refused::TierTooLate(uuid)), "it is still there, and does not leave it");
+    assert_eq!(late(&mut pool, other, 2), Ok(()));
+    assert_eq!(late(&mut pool, uuid, 0), Ok(()), "a client that has no turns");
+    // A tier of a session that is away is read by nobody.
+    pool.anchor_lost(owner);
+    assert_eq!(late(&mut pool, uuid, 4), Err(Refused::TierTooLate(uuid)));
+    // A session that has come anew begins at one.
+    let next = pool.session(2);
+    assert_eq!(pool.core.turn_of_tier(next, uuid, 1), Ok(()));
+    pool.check();
+}
+
+#[test]
 fn an_order_that_nobody_answers_ends_and_its_late_answer_leaves_dead_bytes() {
     let (mut pool, session, _) = pool(Config::default());
     pool.put(session, "k", KIB);
@@ -546,6 +566,8 @@ fn a_store_that_closes_has_what_leaves_last_written_first_and_takes_nothing_new(
     pool.exists("k7");
     pool.core.closes(pool.now, session, 5_000, &mut pool.fx);
     pool.collect();
+    let is_all = |push: &Push| matches!(push, Push::TierAllOrdered { .. });
+    let all_ordered = |pool: &Pool| pool.pushes.iter().filter(|(_, push)| is_all(push)).count();
     let (mut keys, mut at) = (Vec::new(), 0);
     // An eighth of the segment at a time.
     while let orders = pool.orders(session)
@@ -554,8 +576,11 @@ fn a_store_that_closes_has_what_leaves_last_written_first_and_takes_nothing_new(
         let written: Vec<_> = orders.iter().zip(at..).map(|(order, at)| (order.rid, Some(at))).collect();
         at += written.len() as u64;
         keys.extend(orders.into_iter().map(|order| order.key));
+        assert!(keys.len() == 24 || all_ordered(&pool) == 0, "its owner waits for {} more", 24 - keys.len());
         pool.written(session, 1, &written);
     }
+    pool.pass(20);
+    assert_eq!(all_ordered(&pool), 1, "its owner needs to wait no longer");
     let rest = (0..24).rev().filter(|nth| ![3, 7].contains(nth)).map(name);
     assert_eq!(keys, ["k7".to_owned(), "k3".to_owned()].into_iter().chain(rest).collect::<Vec<_>>());
     let PutStarted::Now(slots) = pool.start(session, &[("new", KIB)], &plain(), false) else { panic!("it waits") };

@@ -199,6 +199,7 @@ fn anchors_are_what_they_were() {
         TierRecheck(TierRecheck { tier: uuid(0x81), replica: Some(replica()), key: "key".into() }),
         TierPromote(promote),
         TierShared(TierShared { tier: uuid(0x81), writers: 300, left: uuid(0x82) }),
+        TierAllOrdered(TierAllOrdered { tier: uuid(0x81) }),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("down.{name}"), &AnchorDown { body: Some(full) });
@@ -246,10 +247,12 @@ fn requests_are_what_they_were() {
         adopted: false,
         file_system: Bytes::new(),
         records_max: 0,
+        turn: 0,
     };
     let announced = TierMount { file_system: uuid(0xa1), ..TierMount::default() };
     let adopted = TierMount { adopted: true, ..TierMount::default() };
     let limited = TierMount { records_max: 10_000_000, ..TierMount::default() };
+    let turned = TierMount { turn: 300, ..TierMount::default() };
     let bad = |key: &'static str, more| BadReplica { key: key.into(), rid: 2, reason: "bad".into(), more };
     let all = bodies!(Body {
         Exists(Exists { keys: keys(), sizes: true }),
@@ -271,7 +274,7 @@ fn requests_are_what_they_were() {
         Describe(Describe { keys: keys() }),
         ClearReplicas(ClearReplicas { keys: keys(), segment: "host:1".into() }),
         TierMount(mount),
-        TierLeave(TierLeave { uuid: uuid(0x81), empty: false }),
+        TierLeave(TierLeave { uuid: uuid(0x81), empty: false, turn: 0 }),
         TierReclaim(TierReclaim {
             tier: uuid(0x81),
             file: 7,
@@ -292,7 +295,9 @@ fn requests_are_what_they_were() {
         ("adopted", Body::TierMount(adopted)),
         ("announced", Body::TierMount(announced)),
         ("limited", Body::TierMount(limited)),
-        ("left_empty", Body::TierLeave(TierLeave { uuid: uuid(0x81), empty: true })),
+        ("in_turn", Body::TierMount(turned)),
+        ("left_empty", Body::TierLeave(TierLeave { uuid: uuid(0x81), empty: true, turn: 0 })),
+        ("left_in_turn", Body::TierLeave(TierLeave { uuid: uuid(0x81), empty: true, turn: 301 })),
         ("kept_elsewhere", Body::TierReclaim(TierReclaim { into: uuid(0x82), ..TierReclaim::default() })),
     ];
     for (name, body) in of_adopted {

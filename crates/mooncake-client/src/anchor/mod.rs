@@ -240,6 +240,7 @@ impl Driver {
                 }
                 Output::TierRetire(retire) => self.tell_tier(&Word::Retire(retire)),
                 Output::TierRecheck(recheck) => self.tell_tier(&Word::Recheck(recheck)),
+                Output::TierAllOrdered(all) => self.tell_tier(&Word::AllOrdered(all)),
                 Output::TierShared(shared) => self.tell_tier(&Word::Shared(shared)),
                 Output::TakeEpoch(epoch) => self.take_epoch(epoch),
                 Output::SegmentGone { uuid, number, pinned } => self.segment_gone(uuid, number, &pinned),

@@ -1,6 +1,7 @@
 //! The thread that has the folder: it mounts the tier with each session, writes what is ordered, and carries words
 //! between [`mooncake_tier::owner`] and the master.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +32,6 @@ use super::{StoreTier, Surroundings, Word, report};
 use crate::error::{ErrorKind, StoreError};
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
-use crate::session::control::Control;
 
 /// How long it waits for words while nothing is on its way to the disk.
 const REST: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ const DISK_WAIT: Duration = Duration::from_millis(1);
 /// Between two tries to mount.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// A store whose memory goes waits so long for another order: the master looks through a million objects meanwhile.
+/// A store whose memory goes, and whose tier takes no orders just now, waits so long for one.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// Time that the disk has for what is read back when the tier is mounted.
@@ -107,12 +107,14 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         began: Instant::now(),
         mount_at: Some(Instant::now()),
         mounted: false,
+        all_ordered: false,
         hidden: false,
         is_there: true,
         seen_at: None,
         refused: None,
         useless: Vec::new(),
         looked_at: None,
+        turns: Cell::new(0),
         unreadable: BTreeSet::new(),
         unreachable: None,
         promoter: Promoter::new(),
@@ -151,12 +153,12 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         driver.go_on(closing.is_none());
         if let Some((until, with_memory)) = closing {
             driver.folder.tier.sync_at_once();
-            if !waiting.is_empty() || !driver.folder.tier.is_idle() {
+            let is_idle = waiting.is_empty() && driver.folder.tier.is_idle();
+            if !is_idle || driver.folder.tier.takes_orders() {
                 busy_at = Instant::now();
             }
-            let quiet = if with_memory && driver.mounted { QUIET } else { Duration::ZERO };
-            let is_idle = waiting.is_empty() && driver.folder.tier.is_idle();
-            if is_idle && busy_at.elapsed() >= quiet || Instant::now() >= until {
+            let is_owed_orders = with_memory && driver.mounted && !driver.all_ordered;
+            if is_idle && (!is_owed_orders || busy_at.elapsed() >= QUIET) || Instant::now() >= until {
                 break;
             }
         }
@@ -183,6 +185,8 @@ struct Driver<'a> {
     /// The tier is to be mounted then.
     mount_at: Option<Instant>,
     mounted: bool,
+    /// The master has ordered all that is to be written before this store closes.
+    all_ordered: bool,
     /// It was left, as its disk stands still or its folder is away.
     hidden: bool,
     /// Whether the folder was there when it was looked for last, and when that was.
@@ -194,6 +198,8 @@ struct Driver<'a> {
     useless: Vec<PathBuf>,
     /// When it looked for such folders of earlier processes.
     looked_at: Option<Instant>,
+    /// Of what was said last to the master of these tiers: messages that come late do not count.
+    turns: Cell<u64>,
     /// Records that the disk failed to read when the master asked.
     unreadable: BTreeSet<Rid>,
     /// The segment of another process that could not be read, and until when it is not tried again.
@@ -289,6 +295,7 @@ impl Driver<'_> {
                 }
             }
             Word::Recheck(recheck) => self.recheck(&recheck),
+            Word::AllOrdered(_) => self.all_ordered = true,
             Word::Shared(word) if self.mounted => self.shares(&word),
             Word::Order(_) | Word::Promote(_) | Word::Retire(_) | Word::Shared(_) => {}
             Word::Mount | Word::Gone(_) | Word::Close { .. } => {}
@@ -348,16 +355,19 @@ impl Driver<'_> {
                 self.folder.uuid
             ),
         }
-        let control = &self.surroundings.control;
         // A master that has no time to answer may have done it: the next mount says what is so.
-        leave(control, self.folder.uuid, false);
+        self.say_left(self.folder.uuid, false);
         self.folder.tier.anchor_lost();
         (self.mounted, self.hidden, self.mount_at) = (false, true, None);
         // They lie on the same disk.
-        for adopted in self.adoption.adopted.iter_mut().filter(|adopted| adopted.is_mounted) {
-            adopted.is_mounted = false;
-            leave(control, adopted.uuid, false);
-        }
+        let adopted = self.adoption.adopted.iter_mut().filter(|adopted| adopted.is_mounted);
+        let left: Vec<TierUuid> = adopted
+            .map(|adopted| {
+                adopted.is_mounted = false;
+                adopted.uuid
+            })
+            .collect();
+        left.into_iter().for_each(|uuid| _ = self.say_left(uuid, false));
     }
 
     /// What has the records of a tier: its own, or one that is adopted.
@@ -387,7 +397,7 @@ impl Driver<'_> {
             self.mount_adopted(uuid);
         }
         if let Some(uuid) = self.folder.tier.empty_adopted() {
-            match leave(&self.surroundings.control, uuid, true) {
+            match self.say_left(uuid, true) {
                 true => self.delete_adopted(uuid),
                 false => self.adoption.retry_at = Some(Instant::now() + RETRY_PAUSE),
             }
@@ -478,7 +488,7 @@ impl Driver<'_> {
 
     fn leave_adopted(&mut self, uuid: TierUuid) {
         if self.adoption.find(uuid).is_some_and(|adopted| adopted.is_mounted) {
-            leave(&self.surroundings.control, uuid, false);
+            self.say_left(uuid, false);
         }
         self.give_back(uuid);
     }
@@ -548,6 +558,7 @@ impl Driver<'_> {
             adopted: false,
             records_max: self.options.records_max.unwrap_or(0),
             file_system: self.options.shared.map_or_else(Bytes::new, |shared| shared::name(shared.file_system)),
+            turn: self.next_turn(),
         }
     }
 
@@ -751,35 +762,40 @@ impl Driver<'_> {
         }
     }
 
-    fn leave(self) {
-        self.serve_no_more();
-        self.promoter.close();
+    fn next_turn(&self) -> u64 {
+        self.turns.set(self.turns.get() + 1);
+        self.turns.get()
+    }
+
+    /// Leaves a tier, which has no file any more if it `is_empty`; false if the master does not know yet. By the end of
+    /// this session it learns it, too.
+    fn say_left(&self, uuid: TierUuid, is_empty: bool) -> bool {
+        let leave = TierLeave { uuid: uuid.0.to_vec().into(), empty: is_empty, turn: self.next_turn() };
         let control = &self.surroundings.control;
+        let left = control.finish("leaving the tier", request::Body::TierLeave(leave), control.lookup_timeout);
+        if let Err(error) = &left {
+            tracing::debug!(%error, "the master does not know yet that a tier is left");
+        }
+        left.is_ok()
+    }
+
+    fn leave(mut self) {
+        self.serve_no_more();
+        std::mem::replace(&mut self.promoter, Promoter::new()).close();
         for adopted in &self.adoption.adopted {
             self.surroundings.owner.server().remove_tier(segment_uuid(adopted.uuid));
             if adopted.is_mounted {
-                leave(control, adopted.uuid, false);
+                self.say_left(adopted.uuid, false);
             }
         }
         if self.mounted {
-            leave(control, self.folder.uuid, false);
+            self.say_left(self.folder.uuid, false);
         }
         let Driver { adoption, mut folder, .. } = self;
         adoption.adopted.iter().for_each(|adopted| drop(folder.tier.let_go(adopted.uuid)));
         // The next process may have the folder from here on.
         drop(folder.tier.into_lock());
     }
-}
-
-/// Leaves a tier, which has no file any more if it `is_empty`; false if the master does not know yet. By the end of
-/// this session it learns it, too.
-fn leave(control: &Arc<Control>, uuid: TierUuid, is_empty: bool) -> bool {
-    let leave = request::Body::TierLeave(TierLeave { uuid: uuid.0.to_vec().into(), empty: is_empty });
-    let left = control.finish("leaving the tier", leave, control.lookup_timeout);
-    if let Err(error) = &left {
-        tracing::debug!(%error, "the master does not know yet that a tier is left");
-    }
-    left.is_ok()
 }
 
 /// A tier is named on a lane as a segment is.

@@ -17,7 +17,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mooncake_ids::{FileSystemUuid, TierUuid};
-use mooncake_wire::message::{BadReplica, TierOrder, TierPromote, TierRecheck, TierRetire, TierShared, request};
+use mooncake_wire::message::{
+    BadReplica, TierAllOrdered, TierOrder, TierPromote, TierRecheck, TierRetire, TierShared, request,
+};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Cause, StoreError};
@@ -39,6 +41,7 @@ pub(crate) enum Word {
     Promote(PromoteOrder),
     Retire(TierRetire),
     Recheck(TierRecheck),
+    AllOrdered(TierAllOrdered),
     Shared(TierShared),
     /// The master has forgotten a tier, or a segment.
     Gone(TierUuid),
@@ -113,6 +116,7 @@ impl Word {
             Word::Promote(order) => &order.promote.tier,
             Word::Retire(retire) => &retire.tier,
             Word::Recheck(recheck) => &recheck.tier,
+            Word::AllOrdered(all) => &all.tier,
             Word::Shared(shared) => &shared.tier,
         };
         Some(TierUuid::try_from(&uuid[..]).unwrap_or(TierUuid([0; 16])))

@@ -197,7 +197,13 @@ impl Core {
         }
         work.did(ordered + ((next - from) as usize).div_ceil(LOOKED_AT_AS_ONE));
         let is_through = next >= self.objects.bound();
-        self.tiers.get_mut(number).expect("it is there").search = if is_through { None } else { Some(next) };
+        let tier = self.tiers.get_mut(number).expect("it is there");
+        tier.search = if is_through { None } else { Some(next) };
+        if is_through && tier.closing.is_some() {
+            // It comes behind the orders.
+            let (owner, tier) = (tier.session, tier.spec.uuid);
+            self.push(owner, Push::TierAllOrdered { tier }, fx);
+        }
     }
 
     /// Whether a tier is the one for an object, or another one of its session: which of them it is changes as they

@@ -174,6 +174,21 @@ impl Core {
         Ok(TierMounted { number, head, files })
     }
 
+    /// Whether what a session says of a tier counts: it has said nothing later, and is there. Words come over several
+    /// connections, and a session that gives one up says the next. 0 is that of a client which has no turns.
+    pub fn turn_of_tier(&mut self, session: SessionId, uuid: TierUuid, turn: u64) -> Result<(), Refused> {
+        self.sessions.known(session)?;
+        let session = self.sessions.get_mut(session).expect("it is known");
+        let is_late = session.tier_turns.get(&uuid).is_some_and(|last| turn < *last);
+        if turn > 0 && (is_late || session.away.is_some()) {
+            return Err(Refused::TierTooLate(uuid));
+        }
+        if turn > 0 {
+            session.tier_turns.insert(uuid, turn);
+        }
+        Ok(())
+    }
+
     /// Its session leaves a tier, whose records stay. One that the session does not have is no harm. If it `is_empty`,
     /// its folder has no file any more: it is Gone, where the log knows of no record either.
     pub fn leave_tier(&mut self, now: Time, session: SessionId, uuid: TierUuid, is_empty: bool, fx: &mut Effects) {

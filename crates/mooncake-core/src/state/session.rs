@@ -13,7 +13,7 @@ use crate::request::{Origin, Refused, Remembered, SessionSpec, Sight};
 use crate::state::comparing::Comparing;
 use crate::state::promotion::RoomSought;
 use crate::touched::Touched;
-use mooncake_ids::{Rid, SessionId};
+use mooncake_ids::{Rid, SessionId, TierUuid};
 
 /// Committed rids kept per session, so that a late repeat of an End is answered as what it is.
 const COMMITTED_MAX: usize = 1_024;
@@ -41,6 +41,8 @@ pub(crate) struct Session {
     pub unsettled: BTreeSet<u64>,
     /// Number of the last list of its views that has come. No log has it: with this process their connections end.
     pub listed: u64,
+    /// The turn of what it said last of each tier. No log has it: with this process their connections end.
+    pub tier_turns: BTreeMap<TierUuid, u64>,
     pub segments: SmallVec<[SegmentNo; 2]>,
     /// Views, with their number per rid.
     pub pins: BTreeMap<Rid, u32>,
@@ -264,6 +266,7 @@ impl Sessions {
                 settled_to: 0,
                 unsettled: BTreeSet::new(),
                 listed: 0,
+                tier_turns: BTreeMap::new(),
                 segments: SmallVec::new(),
                 pins: BTreeMap::new(),
                 unknown_pins: Vec::new(),

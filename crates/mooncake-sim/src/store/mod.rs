@@ -612,6 +612,7 @@ impl Driver {
                 | Output::TierPromote(_)
                 | Output::TierRetire(_)
                 | Output::TierRecheck(_)
+                | Output::TierAllOrdered(_)
                 | Output::TierShared(_) => {
                     unreachable!("no store of a schedule has a tier")
                 }

@@ -409,6 +409,11 @@ impl<M: Medium> TierOwner<M> {
         self.limit_appender();
     }
 
+    /// Whether the master was told that it may order.
+    pub fn takes_orders(&self) -> bool {
+        self.is_mounted && self.told_window != Some(0)
+    }
+
     /// Whether everything that was ordered is answered and synced.
     pub fn is_idle(&self) -> bool {
         self.ordered.is_empty() && self.answers.is_empty() && self.appender.is_idle()

@@ -268,6 +268,7 @@ impl Anchor {
             Some(anchor_down::Body::TierPromote(promote)) => out.push(Output::TierPromote(promote)),
             Some(anchor_down::Body::TierRetire(retire)) => out.push(Output::TierRetire(retire)),
             Some(anchor_down::Body::TierRecheck(recheck)) => out.push(Output::TierRecheck(recheck)),
+            Some(anchor_down::Body::TierAllOrdered(all)) => out.push(Output::TierAllOrdered(all)),
             Some(anchor_down::Body::TierShared(shared)) => out.push(Output::TierShared(shared)),
             // Something newer than this client.
             None => {}

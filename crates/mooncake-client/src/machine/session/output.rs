@@ -5,7 +5,7 @@ use std::time::Duration;
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_segment::{Epoch, Fence};
 use mooncake_wire::message::{
-    AnchorUp, LogPosition, TierOrder, TierPromote, TierRecheck, TierRetire, TierShared, hello,
+    AnchorUp, LogPosition, TierAllOrdered, TierOrder, TierPromote, TierRecheck, TierRetire, TierShared, hello,
 };
 
 /// A replica in this store's memory that a reader could not verify.
@@ -64,6 +64,8 @@ pub enum Output {
     TierRetire(TierRetire),
     /// The master asks the owner to look at a record of its tier.
     TierRecheck(TierRecheck),
+    /// The master has ordered all that this store's tier is to write before the store closes.
+    TierAllOrdered(TierAllOrdered),
     /// The master says what is to be known of a file system that this store's tier shares with others.
     TierShared(TierShared),
     /// The master asks the owner to take an epoch: [`super::Anchor::epoch_asked`] with what it says.

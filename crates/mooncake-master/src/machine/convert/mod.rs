@@ -367,6 +367,7 @@ pub fn push(push: Push) -> message::AnchorDown {
             let tier = tier.0.to_vec().into();
             Body::TierRetire(message::TierRetire { tier, epoch: epoch.into(), files, full: is_full })
         }
+        Push::TierAllOrdered { tier } => Body::TierAllOrdered(message::TierAllOrdered { tier: tier.0.to_vec().into() }),
         Push::TierShared { tier, writers, left } => Body::TierShared(message::TierShared {
             tier: tier.0.to_vec().into(),
             writers: u32::try_from(writers).unwrap_or(u32::MAX),

@@ -92,7 +92,12 @@ pub enum Command<'m> {
     /// Reports bad replicas.
     BadReplica(&'m message::BadReplica),
     /// Mounts a tier.
-    MountTier(Box<TierMount>),
+    MountTier {
+        /// What it is.
+        mount: Box<TierMount>,
+        /// Above those of all that the session said of it before.
+        turn: u64,
+    },
     /// Says which file system it shares with others.
     Announce(FileSystemUuid),
     /// Leaves a tier, whose records stay.
@@ -101,6 +106,8 @@ pub enum Command<'m> {
         tier: TierUuid,
         /// No file of it is left.
         is_empty: bool,
+        /// Above those of all that the session said of it before.
+        turn: u64,
     },
     /// Judges records of a tier's file.
     Reclaim {
@@ -251,9 +258,13 @@ pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<ReadRequest<'
         Body::TierMount(ask) if ask.tier.is_none() && !ask.file_system.is_empty() => {
             ReadRequest::Command(Command::Announce(convert::file_system(&ask.file_system)?))
         }
-        Body::TierMount(ask) => ReadRequest::Command(Command::MountTier(Box::new(convert::tier_mount(ask)?))),
+        Body::TierMount(ask) => {
+            let mount = Box::new(convert::tier_mount(ask)?);
+            ReadRequest::Command(Command::MountTier { mount, turn: ask.turn })
+        }
         Body::TierLeave(ask) => {
-            ReadRequest::Command(Command::LeaveTier { tier: convert::tier_uuid(&ask.uuid)?, is_empty: ask.empty })
+            let tier = convert::tier_uuid(&ask.uuid)?;
+            ReadRequest::Command(Command::LeaveTier { tier, is_empty: ask.empty, turn: ask.turn })
         }
         Body::TierReclaim(ask) => {
             let keys = unpack_keys(&ask.keys).map_err(bad_keys)?;
@@ -351,7 +362,10 @@ impl Command<'_> {
                 }
                 Outcome::Done(None)
             }
-            Command::MountTier(mount) => match core.mount_tier(now, origin.session, *mount, effects) {
+            Command::MountTier { mount, turn } => match core
+                .turn_of_tier(origin.session, mount.spec.uuid, turn)
+                .and_then(|()| core.mount_tier(now, origin.session, *mount, effects))
+            {
                 Ok(mounted) => Outcome::MountTier(mounted),
                 Err(refused @ (Refused::TierUnknown(_) | Refused::TierSecret(_) | Refused::TierAdopted(_))) => {
                     Outcome::OtherTier(refused)
@@ -359,10 +373,13 @@ impl Command<'_> {
                 Err(refused) => Outcome::Refused(refused, 1),
             },
             Command::Announce(file_system) => done(1, core.announce(now, origin.session, file_system, effects)),
-            Command::LeaveTier { tier, is_empty } => {
-                core.leave_tier(now, origin.session, tier, is_empty, effects);
-                Outcome::Done(None)
-            }
+            Command::LeaveTier { tier, is_empty, turn } => match core.turn_of_tier(origin.session, tier, turn) {
+                Ok(()) => {
+                    core.leave_tier(now, origin.session, tier, is_empty, effects);
+                    Outcome::Done(None)
+                }
+                Err(refused) => Outcome::Refused(refused, 1),
+            },
             Command::Reclaim { tier, into, file, records, last } => {
                 let verdicts = core.reclaim(now, origin, (tier, into), file, &records, effects);
                 let ended = |verdicts| match last {
