@@ -23,6 +23,9 @@ mount -t nfsd nfsd /proc/fs/nfsd
 echo "nfsd 127.0.0.1 4000000000 all" >/proc/net/rpc/auth.unix.ip/channel
 echo "all /exported 4000000000 9218 65534 65534 0" >/proc/net/rpc/nfsd.export/channel
 echo "all 1 \x00000000 4000000000 /exported" >/proc/net/rpc/nfsd.fh/channel
+# So long it waits for clients of before to take their locks back; nobody else has any meanwhile. The least that it takes.
+echo 10 >/proc/fs/nfsd/nfsv4gracetime
+echo 10 >/proc/fs/nfsd/nfsv4leasetime
 echo "-2 -3 +4" >/proc/fs/nfsd/versions
 echo "tcp 2049" >/proc/fs/nfsd/portlist
 echo 2 >/proc/fs/nfsd/threads
@@ -62,6 +65,14 @@ def test_a_command_has_a_kernel_a_disk_and_shared_folders_of_its_own(tmp_path):
 def test_a_tier_of_one_store_is_refused_on_nfs(tmp_path):
     said = runs(tmp_path, NFS + " ".join(python("refused_tier.py")) + " /mnt/nfs/tiers", "--with", "nfs")
     assert re.search(r"setup: -\d+ .*NFS.*--root_fs_dir", said), said
+
+
+def test_clients_share_tiers_on_nfs_and_read_what_a_killed_writer_has_left(tmp_path):
+    said = runs(tmp_path, NFS + "sleep 12; " + " ".join(python("nfs_pool.py")) + " /mnt/nfs", "--with", "nfs")
+    print(said)
+    assert "read: 120" in said
+    assert int(re.search(r"behind a killed writer: (\d+)", said)[1]) == 120
+    assert "folders: 2" in said
 
 
 def test_a_tier_on_a_disk_that_gets_worse_and_worse_gives_no_wrong_byte_and_refuses_no_put(tmp_path, seed):

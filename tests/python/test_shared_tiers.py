@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from contents import value
+from contents import value, version_of
+from device import has_compiler
+from faulty_disk import ALWAYS, FaultyDisk, build
 from test_tiers import MIB, put_all, versions, wait_read
 
 from mooncake.store import MooncakeDistributedStore
@@ -95,6 +97,65 @@ def test_what_mooncakes_tests_of_a_shared_file_system_do(cluster, tmp_path, thre
         assert store.get_batch(some) == [value(key, MIB) for key in some]
     assert pool.metric("mooncake_evicted_clean_objects_total") >= 400
     assert pool.metric("mooncake_evicted_unwritten_objects_total") == 0
+
+
+def test_a_master_that_is_given_both_keeps_what_fits_in_memory_there_alone(cluster, tmp_path, monkeypatch):
+    root = tmp_path / "fs"
+    root.mkdir()
+    flags = [f"--root_fs_dir={root}", "--default_kv_lease_ttl=500", "--enable_offload=true", "--offload_on_evict=true"]
+    pool = cluster(nodes=0, master_flags=flags)
+    monkeypatch.setenv("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", str(root))
+    store = MooncakeDistributedStore()
+    pool.stores.append(store)
+    # With a list of engines that is not given, as Mooncake's test does.
+    code = store.setup(
+        "127.0.0.1", "P2PHANDSHAKE", 512 * MIB, 16 * MIB, "tcp", "", pool.master.addr, None, True
+    )  # fmt: skip
+    assert code == 0, store.last_error()
+    wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+    keys = [f"k{number}" for number in range(16)]
+    put_all(store, keys, 1 << 10)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        for key in keys:
+            (replica,) = store.get_replica_desc(key)
+            assert replica.is_memory_replica()
+        time.sleep(0.2)
+    assert pool.metric("file_cache_nums_") == 0
+    assert not (root / CLUSTER / "TIER").exists(), "no tier that clients share"
+    assert "root_fs_dir" in pool.master.output(), "the operator is told"
+
+
+def test_a_file_system_that_fails_gives_no_wrong_byte_and_no_put_fails(cluster, tmp_path):
+    if not has_compiler():
+        pytest.skip("no C compiler: the disk that fails is a library")
+    # By its name the disk knows what is a tier's.
+    root, disk = tmp_path / "mooncake-fs", FaultyDisk(build(tmp_path), tmp_path / "faults")
+    root.mkdir()
+    env = disk.env | {"MC_TIER_ENGINE": "threads"}
+    pool = cluster(nodes=2, node_bytes=MEMORY, master_flags=[f"--root_fs_dir={root}"], env=env)
+    pool.spoils_replicas = True
+    wait_for("tiers to be mounted", lambda: pool.metric("mooncake_tiers_live") == 2)
+    reader = pool.process(env=env)
+    keys = [f"k{number}" for number in range(120)]
+    put_all(pool.store(), keys, MIB)
+    written(pool, keys)
+
+    def read() -> list[int | None]:
+        got = reader.call("get_batch", keys, timeout=60)
+        return [version_of(key, one) if one else -1 for key, one in zip(keys, got, strict=True)]
+
+    assert read() == [0] * len(keys)
+    for faults in ({"read_flipped": 300_000, "read_short": 100_000}, {"read_fails": ALWAYS}):
+        disk.is_having(**faults)
+        assert set(read()) <= {0, -1}
+        assert sum(disk.counts().values()) > 0, "the disk was never bad"
+    # Neither what is written to it, nor what is not.
+    disk.is_having(read_fails=ALWAYS, write_fails=ALWAYS, sync_fails=ALWAYS)
+    put_all(pool.store(), [f"more{number}" for number in range(80)], MIB)
+    disk.is_having()
+    assert None not in read()
+    assert versions(pool.store(), [f"more{number}" for number in range(70, 80)]) == [0] * 10
 
 
 def test_the_recipe_of_engines_that_share_a_file_system(tmp_path):

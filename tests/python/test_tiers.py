@@ -330,6 +330,78 @@ def test_what_was_removed_or_replaced_does_not_come_back(tiered):
         assert set(versions(store, keys)) == {-1}
 
 
+REMOVALS = {
+    "remove": lambda store, keys: [store.remove(key, True) for key in keys],
+    "remove_by_regex": lambda store, keys: store.remove_by_regex(f"^({'|'.join(keys)})$", True),
+    "remove_all": lambda store, keys: store.remove_all(True),
+    "upsert": lambda store, keys: [store.upsert(key, value(key, 64 * KIB, 1)) for key in keys],
+}
+
+
+@pytest.mark.parametrize("how", REMOVALS)
+def test_what_is_removed_while_the_owner_of_its_tier_is_away_stays_removed(tiered, how):
+    pool, _ = tiered(nodes=2)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(160)]
+    put_all(store, keys, MIB)
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    # Of both nodes' objects, those in memory among them.
+    pool.nodes[0].kill()
+    REMOVALS[how](store, keys[:100])
+    left = keys[100:] if how != "remove_all" else []
+    for process in (None, pool.master):
+        if process is not None:
+            process.kill()
+            process.start()
+        pool.nodes[0].kill()
+        pool.nodes[0].start()
+        wait_for("both tiers", lambda: pool.metric("mooncake_tiers_live") == 2)
+        read = versions(store, keys)
+        assert set(read[:100]) <= ({-1} if how != "upsert" else {1, -1})
+        assert [read[number] for number in range(100, 160)] == [0 if left else -1] * 60
+    if how == "upsert":
+        assert read[:100].count(1) > 50
+
+
+def test_what_an_existence_query_has_found_is_read_while_files_are_given_up(tiered):
+    limit = 160 * MIB
+    pool, folder = tiered(limit=limit, master_flags=["--tier_prefetch=false"])
+    store, writer = pool.store(), pool.process()
+    writer.call("run", WRITES)
+    wait_for("the tier to be full", lambda: pool.metric("mooncake_tier_dropped_objects_total") > 0, 30)
+    found, missed, end = 0, 0, time.monotonic() + 6
+    while time.monotonic() < end:
+        newest = writer.call("run", "result = served.written")
+        # About those that are given up next.
+        for first in range(newest - 130, newest - 34, 8):
+            some = [f"k{number}" for number in range(first, first + 4)]
+            are = [key for key, there in zip(some, store.batch_is_exist(some), strict=True) if there == 1]
+            time.sleep(0.05)
+            assert versions(store, are) == [0] * len(are)
+            found, missed = found + len(are), missed + len(some) - len(are)
+    dropped = pool.metric("mooncake_tier_dropped_objects_total")
+    writer.call("run", "served.writes = False; served.writing.join()")
+    assert min(found, missed, dropped) > 20, f"{found} found, {missed} missed, {dropped} dropped"
+    assert store.get_offload_rpc_read_count() > 20, "they were in memory"
+    wait_for("room to be made", lambda: size_of(folder) <= limit)
+
+
+# A hundred objects a second at most.
+WRITES = """
+import threading, time
+from contents import value
+served.writes, served.written = True, 0
+def puts():
+    while served.writes:
+        key = f"k{served.written}"
+        if store.put(key, value(key, 1 << 20)) == 0:
+            served.written += 1
+        time.sleep(0.01)
+served.writing = threading.Thread(target=puts)
+served.writing.start()
+"""
+
+
 def test_a_full_tier_gives_up_its_oldest_file_and_never_a_wrong_byte(tiered):
     limit = 192 * MIB
     pool, folder = tiered(limit=limit)

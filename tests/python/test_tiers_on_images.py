@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from contents import value, version_of
 from fuse import EmptyFuse
 from images import Image, Throttle
 from peer import Peer
@@ -100,6 +101,27 @@ def test_a_disk_that_is_slow_loses_what_it_has_no_time_for_and_refuses_no_put(on
         assert put_in < len(keys) * 0.35
         assert pool.metric("mooncake_evicted_unwritten_objects_total") > 0, "the disk was not slow"
         assert pool.metric("mooncake_tiers_hidden") == 0
+    finally:
+        pool.end()
+        throttle.close()
+
+
+def test_objects_of_most_of_memory_are_put_though_the_disk_is_slow(on_image, image):
+    throttle = Throttle(f"mooncake-test-{os.getpid()}", image.device, 8 * MIB)
+    pool, store = on_image, on_image.store()
+    sizes = [20 * MIB, MIB, MIB, 20 * MIB, MIB] * 4
+    keys = [f"k{number}" for number in range(len(sizes))]
+    try:
+        throttle.take(pool.nodes[0].pid)
+        for key, size in zip(keys, sizes, strict=True):
+            began = time.monotonic()
+            assert store.put(key, value(key, size)) == 0, store.last_error()
+            assert time.monotonic() - began < 3
+            assert version_of(key, store.get(key)) == 0
+        read = versions(store, keys)
+        assert None not in read
+        assert read[-1] == 0
+        assert pool.metric("mooncake_evicted_unwritten_objects_total") > 0, "the disk was not slow"
     finally:
         pool.end()
         throttle.close()

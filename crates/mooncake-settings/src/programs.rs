@@ -46,7 +46,12 @@ mooncake_client: lends memory of this machine to a pool, until SIGTERM.
 
 Usage: mooncake_client [--flag=value ...]
 
-Four gigabytes for a pool: mooncake_client --master_server_address=10.0.0.5:50051 --global_segment_size=4GB",
+Four gigabytes for a pool: mooncake_client --master_server_address=10.0.0.5:50051 --global_segment_size=4GB
+With a tier on a disk:     MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/mnt/nvme/kv mooncake_client --enable_offload ...
+Kept over an upgrade:      mooncake_client --keep --keeper=/run/mooncake/keeper ...
+
+The keeper is another process: mooncake keeper --socket=/run/mooncake/keeper. Under systemd --keep needs none
+(docs/kept-memory.md).",
     settings: tables::client::SETTINGS,
 };
 /// `mooncake keeper`.
@@ -168,6 +173,10 @@ pub static STATE_GC: Program = Program {
 mooncake state gc: removes state folders of masters, with the witnesses of their logs. A pool whose folder goes is empty
 when its master starts again. What is in use stays.
 
+--older_than also removes witnesses of logs outside --state_dir: those of masters with another --wal_dir and, as root,
+of other users' masters. It cannot tell whether such a log is still there. A master that starts with a log whose witness
+is gone begins a new epoch, and loses no object.
+
 Usage: mooncake state gc --name=mooncake_cluster-50051 [--dry_run]
        mooncake state gc --older_than=168h [--dry_run]",
     settings: tables::state::GC,
@@ -180,7 +189,16 @@ pub static TIER_LIST: Program = Program {
     about: "\
 mooncake tier list: the tiers that a master knows, whether they can be read, and what objects have in them.
 
-Usage: mooncake tier list [--metrics_address=HOST:PORT] [--json]",
+Usage: mooncake tier list [--metrics_address=HOST:PORT] [--json]
+
+BYTES are those of its objects, OF is what its files may have, USED is the share. STATE is one of these; docs/tiers.md
+says what to do:
+
+  live       it is read and written
+  checking   its owner has just mounted it; it is read once the master has dropped what the folder does not prove
+  hidden     it is not read, and not forgotten for 7 days: its owner, its folder or its disk is away
+  adopted    a folder of an earlier process, which OWNER has beside its own: it is read, and given up first
+  read-only  it is read, and not written: its disk fails or does not answer, or it is full and gives nothing up",
     settings: tables::tier::LIST,
 };
 

@@ -86,6 +86,10 @@ impl TickDriver for Shared {
             News::Left(Departure { session, name, reason, in_order: true, .. }) => {
                 tracing::info!(session = session.0, name, reason, "client left");
             }
+            // It lent nothing, or an heir has taken its segments over before it ended.
+            News::Left(Departure { session, name, reason, segments: 0, .. }) => {
+                tracing::info!(session = session.0, name, reason, "client ended; no memory went with it");
+            }
             News::Left(Departure { session, name, reason, segments, lent, used, .. }) => {
                 let session = session.0;
                 tracing::warn!(session, name, reason, segments, lent, used, "client lost; what it had lent is gone");

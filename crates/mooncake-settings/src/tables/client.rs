@@ -85,7 +85,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "enable_offload",
         Type::Bool,
         "false",
-        "keep a tier in the folder MOONCAKE_OFFLOAD_FILE_STORAGE_PATH (docs/tiers.md)",
+        "keep a tier below MOONCAKE_OFFLOAD_FILE_STORAGE_PATH, /data/file_storage where that is not set, or one below \
+         each of MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS (docs/tiers.md)",
     ),
     Setting::supported(
         "keep",

@@ -158,8 +158,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "enable_offload",
         Type::Bool,
         "true",
-        "clients may keep tiers: folders behind their memory (docs/tiers.md); root_fs_dir counts only where this is \
-         not given",
+        "stores may keep tiers on disks of their hosts (docs/tiers.md). Set to true, and not by default, it leaves \
+         root_fs_dir without effect; with false only the file system of root_fs_dir has tiers",
     ),
     Setting::supported(
         "offload_on_evict",

@@ -28,7 +28,7 @@ pub(crate) const GC: &[Setting] = &[
         "older_than",
         Type::Duration,
         "",
-        "removes folders and witnesses that were not written for so long",
+        "removes folders and witnesses that were not written for so long, also witnesses of logs outside state_dir",
     ),
     Setting::supported("dry_run", Type::Bool, "false", "say what would go, and remove nothing"),
     STATE_DIR,
