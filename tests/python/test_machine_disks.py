@@ -23,7 +23,7 @@ mount -t nfsd nfsd /proc/fs/nfsd
 echo "nfsd 127.0.0.1 4000000000 all" >/proc/net/rpc/auth.unix.ip/channel
 echo "all /exported 4000000000 9218 65534 65534 0" >/proc/net/rpc/nfsd.export/channel
 echo "all 1 \x00000000 4000000000 /exported" >/proc/net/rpc/nfsd.fh/channel
-# So long it waits for clients of before to take their locks back; nobody else has any meanwhile. The least that it takes.
+# So long clients of before may take their locks back, and nobody has new ones. It takes no less.
 echo 10 >/proc/fs/nfsd/nfsv4gracetime
 echo 10 >/proc/fs/nfsd/nfsv4leasetime
 echo "-2 -3 +4" >/proc/fs/nfsd/versions
