@@ -274,6 +274,24 @@ fn a_file_system_that_others_have_filled_is_written_in_the_room_that_the_tier_ha
 }
 
 #[test]
+fn a_tier_for_which_there_is_no_room_at_all_is_asked_for_nothing_and_tried_again_a_minute_later() {
+    let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
+    // For its superblock there is.
+    let mut owned = Owned::new(Faults { capacity: geometry.file_bytes() / 2, ..Faults::default() }, 64);
+    let lost = owned.order(BLOCK);
+    owned.pass(2 * SECOND);
+    assert_eq!((owned.answers.get(&lost), owned.window), (Some(&None), Some(0)));
+    owned.pass(30 * SECOND);
+    assert_eq!(owned.window, Some(0));
+    owned.disk.set_faults(Faults::default());
+    owned.pass(32 * SECOND);
+    assert!(owned.window > Some(0), "it is tried again");
+    let first = owned.order(BLOCK);
+    owned.pass(SECOND);
+    assert!(owned.is_written(first));
+}
+
+#[test]
 fn tiers_that_share_a_limit_keep_below_it_and_one_that_has_no_part_of_it_keeps_what_it_has() {
     let file = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes();
     let shared = |others: u64| Faults { shared: Some((20 * file, others * file)), ..Faults::default() };

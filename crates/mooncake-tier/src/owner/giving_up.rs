@@ -287,6 +287,13 @@ impl<M: Medium> TierOwner<M> {
                 tracing::warn!("a full tier writes nothing more for a minute: nearly all that it has is pinned");
                 self.passed_over.clear();
                 self.stuck_until = now + STUCK;
+            } else if self.short.is_some() && self.used() <= self.geometry.file_bytes() {
+                tracing::warn!(
+                    file_bytes = self.geometry.file_bytes(),
+                    "the tier writes nothing for a minute: it has no file to give up, and there is no room for two. \
+                     Make room on its file system, or give it another path"
+                );
+                self.stuck_until = now + STUCK;
             }
             return None;
         };
