@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_ids::TierUuid;
 
 use crate::address::{FileNumber, Geometry};
+use crate::io_counts::IoCounts;
 use crate::medium::Medium;
 use crate::proof::{Proof, Proving, ReadBack};
 use crate::reader::Reader;
@@ -25,6 +27,7 @@ pub(crate) struct Adopted<M: Medium> {
     pub files: BTreeMap<FileNumber, u64>,
     /// The master has mounted it since the anchor began.
     pub is_mounted: bool,
+    pub counts: Arc<IoCounts>,
     superblock: Superblock,
     read_back: BTreeMap<FileNumber, ReadBack>,
     lock: M::Lock,
@@ -35,8 +38,8 @@ impl<M: Medium> Adopted<M> {
         let (medium, superblock, files) = (tier.medium.clone(), tier.superblock.clone(), tier.files.clone());
         let reader = Reader::new(medium.clone(), superblock.geometry, Slots::new(SLOTS))
             .map_err(|source| TierError::Disk { what: "read its files", source })?;
-        let (read_back, lock) = (BTreeMap::new(), tier.into_lock());
-        Ok(Adopted { medium, reader, files, is_mounted: false, superblock, read_back, lock })
+        let (read_back, counts, lock) = (BTreeMap::new(), tier.counts.clone(), tier.into_lock());
+        Ok(Adopted { medium, reader, files, is_mounted: false, counts, superblock, read_back, lock })
     }
 
     pub fn uuid(&self) -> TierUuid {
@@ -61,6 +64,7 @@ impl<M: Medium> Adopted<M> {
             reader: &mut self.reader,
             slots,
             read_back: &mut self.read_back,
+            counts: &self.counts,
         };
         proving.prove(&files, BTreeSet::new(), &BTreeSet::new(), time_left)
     }

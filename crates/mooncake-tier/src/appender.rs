@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
 use mooncake_memory::{crc32c, crc32c_combine};
@@ -17,6 +18,7 @@ use crate::address::{Address, BLOCK, FileNumber, Geometry};
 use crate::filling::Filling;
 use crate::footer::Entries;
 use crate::held::Held;
+use crate::io_counts::{IoCounts, Op, Parts, WriteFor};
 use crate::medium::{Completion, Medium, Operation, Queue};
 use crate::record::{self, CHUNK, Layout, Record};
 use crate::slots::{Slot, Slots};
@@ -74,8 +76,8 @@ pub struct Appender<M: Medium> {
     gathered: Option<Gathered>,
     next_tag: u64,
     writes: BTreeMap<u64, Write<M::File>>,
-    /// When each of them began.
-    begun: BTreeMap<u64, Duration>,
+    /// When each of them began, by the driver's clock and by that of the host.
+    begun: BTreeMap<u64, (Duration, Instant)>,
     /// Of the last look.
     now: Duration,
     /// Records that are not written whole yet, by their addresses.
@@ -94,6 +96,7 @@ pub struct Appender<M: Medium> {
     is_beyond_suspects: bool,
     scratch: Vec<u8>,
     events: Vec<Event>,
+    counts: Arc<IoCounts>,
 }
 
 struct Current<F> {
@@ -115,10 +118,11 @@ struct Gathered {
     offset: u64,
     len: usize,
     records: Vec<Address>,
+    parts: Parts,
 }
 
 enum Write<F> {
-    Records { number: FileNumber, file: F, records: Vec<Address>, len: usize },
+    Records { number: FileNumber, file: F, records: Vec<Address>, len: usize, parts: Parts },
     SyncOf { file: FileNumber, is_sealed: bool },
     Superblock,
     SyncOfSuperblock,
@@ -203,7 +207,13 @@ impl<M: Medium> Appender<M> {
             is_beyond_suspects: false,
             scratch: vec![0; CHUNK as usize],
             events: Vec::new(),
+            counts: Arc::default(),
         })
+    }
+
+    /// Counts there from now on what its disk does.
+    pub fn counted(self, counts: Arc<IoCounts>) -> Self {
+        Appender { counts, ..self }
     }
 
     /// What the superblock says, or will say next.
@@ -297,7 +307,7 @@ impl<M: Medium> Appender<M> {
 
     /// How long the disk has owed the answer that it owes longest.
     pub fn owed_for(&self, now: Duration) -> Duration {
-        self.begun.first_key_value().map_or(Duration::ZERO, |(_, began)| now.saturating_sub(*began))
+        self.begun.first_key_value().map_or(Duration::ZERO, |(_, (began, _))| now.saturating_sub(*began))
     }
 
     /// Removes a file of which no record is live any more.
@@ -349,11 +359,13 @@ impl<M: Medium> Appender<M> {
             None => {
                 let Some(slot) = self.slots.take() else { return false };
                 let offset = filling.offset_in(current.end, current.bytes) + filling.done;
-                self.gathered.insert(Gathered { slot, offset, len: 0, records: Vec::new() })
+                self.gathered.insert(Gathered { slot, offset, len: 0, records: Vec::new(), parts: Parts::default() })
             }
         };
         let part = (filling.bytes - filling.done).min((WRITE_BYTES - gathered.len) as u64) as usize;
         if part > 0 {
+            let parts = filling.parts(part as u64);
+            gathered.parts.iter_mut().zip(parts).for_each(|(all, more)| *all += more);
             filling.copy(&mut gathered.slot[gathered.len..gathered.len + part]);
             gathered.len += part;
             if let Some(address) = filling.address {
@@ -453,6 +465,9 @@ impl<M: Medium> Appender<M> {
                 self.events.push(Event::Short);
                 return self.wait_for_room();
             }
+            if matches!(why, Loss::Failed(_)) {
+                self.counts.failed(Op::Write);
+            }
             if why == Loss::OverLimit {
                 // Those behind it need not find out for themselves.
                 self.limit = self.limit.min(self.used() + self.beside);
@@ -524,7 +539,8 @@ impl<M: Medium> Appender<M> {
         }
         let head = current.entries.encode(self.superblock.tier, current.number, current.bytes);
         let bytes = head.len() as u64;
-        self.filling = Some(Filling { head, value: None, is_gone: false, done: 0, bytes, address: None });
+        self.filling =
+            Some(Filling { head, value: None, is_gone: false, done: 0, bytes, address: None, is: WriteFor::Rest });
         true
     }
 
@@ -586,7 +602,7 @@ impl<M: Medium> Appender<M> {
             self.events.push(Event::Lost { rid: order.rid, why });
             return;
         }
-        let Order { rid, object_id, key, value, .. } = order;
+        let Order { rid, object_id, key, value, is_kept, .. } = order;
         let record = Record { tier: self.superblock.tier, address, rid, object_id, size, key: &key };
         let mut head = Vec::with_capacity(layout.header_bytes as usize);
         record::encode(&record, &sums, &mut head);
@@ -601,6 +617,7 @@ impl<M: Medium> Appender<M> {
             done: 0,
             bytes: layout.record_bytes,
             address: Some(address),
+            is: if is_kept { WriteFor::Kept } else { WriteFor::Ordered },
         });
     }
 
@@ -609,10 +626,10 @@ impl<M: Medium> Appender<M> {
         if !self.queue.has_room() {
             return false;
         }
-        let Gathered { slot, offset, len, records } = self.gathered.take().expect("there is something");
+        let Gathered { slot, offset, len, records, parts } = self.gathered.take().expect("there is something");
         let current = self.current.as_ref().expect("what was gathered has its file");
         let (number, file) = (current.number, current.file.clone());
-        let write = Write::Records { number, file: file.clone(), records, len };
+        let write = Write::Records { number, file: file.clone(), records, len, parts };
         self.begin(write, Operation::Write { file, offset, slot, len });
         true
     }
@@ -620,14 +637,22 @@ impl<M: Medium> Appender<M> {
     fn begin(&mut self, write: Write<M::File>, operation: Operation<M::File>) {
         self.next_tag += 1;
         self.writes.insert(self.next_tag, write);
-        self.begun.insert(self.next_tag, self.now);
+        self.begun.insert(self.next_tag, (self.now, Instant::now()));
         self.queue.submit(self.next_tag, operation);
     }
 
     fn ended(&mut self, Completion { tag, result, .. }: Completion) {
-        self.begun.remove(&tag);
-        match self.writes.remove(&tag).expect("an operation of this queue") {
-            Write::Records { number, file, records, len } => {
+        let write = self.writes.remove(&tag).expect("an operation of this queue");
+        let op = if matches!(write, Write::Records { .. } | Write::Superblock) { Op::Write } else { Op::Sync };
+        if let Some((_, began)) = self.begun.remove(&tag) {
+            self.counts.took(op, began);
+        }
+        // Of records it counts below, as one that is short has failed, too.
+        if result.is_err() && !matches!(write, Write::Records { .. }) {
+            self.counts.failed(op);
+        }
+        match write {
+            Write::Records { number, file, records, len, parts } => {
                 // A sync that began before this end does not cover it.
                 if !(mutant!(LateWritesCountAsSynced) && matches!(self.sync, Sync::Files { .. })) {
                     self.dirty.insert(number, file);
@@ -636,6 +661,10 @@ impl<M: Medium> Appender<M> {
                     true => Ok(()),
                     false => Err(ErrorKind::WriteZero.into()),
                 });
+                match result {
+                    Ok(()) => self.counts.wrote(parts),
+                    Err(_) => self.counts.failed(Op::Write),
+                }
                 let loss = result.err().map(|error| Loss::Failed(error.kind()));
                 if loss.is_some() {
                     self.suspect(number);
@@ -674,6 +703,7 @@ impl<M: Medium> Appender<M> {
                 }
             }
             Write::Superblock if result.is_ok() && self.queue.has_room() => {
+                self.counts.wrote([0, 0, BLOCK]);
                 let file = self.super_file.clone();
                 self.begin(Write::SyncOfSuperblock, Operation::Sync { file });
             }

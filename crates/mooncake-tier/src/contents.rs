@@ -6,6 +6,7 @@ use mooncake_ids::{Rid, TierUuid};
 
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
 use crate::footer::{Entry, Tail};
+use crate::io_counts::CountedReads;
 use crate::medium::{Medium, Operation};
 use crate::record::{Header, NotAHeader};
 use crate::slots::{SLOT_BYTES, Slots};
@@ -29,6 +30,7 @@ pub fn contents<M: Medium>(
     (tier, geometry): (TierUuid, Geometry),
     (number, bytes): (FileNumber, u64),
     slots: &Slots,
+    counted: &CountedReads,
 ) -> io::Result<Contents> {
     let file = medium.open(&number.name(), false)?;
     let read = |offset: u64, into: &mut Vec<u8>| -> io::Result<()> {
@@ -36,7 +38,8 @@ pub fn contents<M: Medium>(
         while at < end {
             let slot = slots.take().ok_or(io::ErrorKind::OutOfMemory)?;
             let len = (end - at).min(SLOT_BYTES as u64) as usize;
-            let (_, slot) = carry_out(medium, Operation::Read { file: file.clone(), offset: at, slot, len })?;
+            let read = Operation::Read { file: file.clone(), offset: at, slot, len };
+            let (_, slot) = counted.waited(len as u64, || carry_out(medium, read))?;
             let slot = slot.expect("a read has a slot");
             into[(at - offset) as usize..][..len].copy_from_slice(&slot[..len]);
             at += len as u64;
@@ -71,13 +74,14 @@ pub fn object_id<M: Medium>(
     (tier, geometry): (TierUuid, Geometry),
     (number, address): (FileNumber, Address),
     slots: &Slots,
+    counted: &CountedReads,
 ) -> io::Result<Option<Rid>> {
     let file = medium.open(&number.name(), false)?;
     let mut len = BLOCK;
     loop {
         let slot = slots.take().ok_or(io::ErrorKind::OutOfMemory)?;
         let read = Operation::Read { file: file.clone(), offset: geometry.offset_of(address), slot, len: len as usize };
-        let (_, slot) = carry_out(medium, read)?;
+        let (_, slot) = counted.waited(len, || carry_out(medium, read))?;
         let slot = slot.expect("a read has a slot");
         match Header::decode(&slot[..len as usize]) {
             Ok(header) => {

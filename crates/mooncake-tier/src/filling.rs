@@ -1,6 +1,7 @@
 //! The image of a record, or of a footer, as it goes into writes piece by piece.
 
 use crate::address::Address;
+use crate::io_counts::{Parts, WriteFor};
 
 /// Bytes of an object, wherever they lie now.
 pub trait Value: Send {
@@ -21,6 +22,8 @@ pub(crate) struct Filling {
     pub bytes: u64,
     /// None for a footer.
     pub address: Option<Address>,
+    /// What the bytes of its value are.
+    pub is: WriteFor,
 }
 
 impl Filling {
@@ -30,6 +33,19 @@ impl Filling {
             Some(_) => end - self.bytes,
             None => bytes - self.bytes,
         }
+    }
+
+    /// What its next bytes are, so many.
+    pub fn parts(&self, len: u64) -> Parts {
+        let (from, end) = (self.done, self.done + len);
+        let of_value = self.value.as_ref().map_or(0, |(value, at)| {
+            let (first, last) = (from.max(*at), end.min(at + value.size()));
+            last.saturating_sub(first)
+        });
+        let mut parts = Parts::default();
+        parts[self.is as usize] += of_value;
+        parts[WriteFor::Rest as usize] += len - of_value;
+        parts
     }
 
     /// The next bytes of the image.

@@ -16,6 +16,7 @@ pub mod fuzz_targets;
 mod golden;
 pub mod health;
 pub(crate) mod held;
+pub mod io_counts;
 pub mod medium;
 pub(crate) mod order;
 pub mod owner;

@@ -2,6 +2,7 @@
 //! power or a failing disk may have damaged are whole.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_ids::{Rid, TierUuid};
@@ -10,6 +11,7 @@ use mooncake_memory::crc32c;
 use crate::address::{FileNumber, Geometry};
 use crate::contents::{contents, is_for_now};
 use crate::footer::Entry;
+use crate::io_counts::{CountedReads, IoCounts, ReadFor};
 use crate::medium::Medium;
 use crate::reader::{Miss, Reader, RecordPlace, Want};
 use crate::slots::Slots;
@@ -40,6 +42,7 @@ pub(crate) struct Proving<'a, M: Medium> {
     pub slots: &'a Slots,
     /// What was read back of files that are suspect.
     pub read_back: &'a mut BTreeMap<FileNumber, ReadBack>,
+    pub counts: &'a Arc<IoCounts>,
 }
 
 /// What was read back so far of a file that is suspect and has all its records: a slow disk goes on where it was left.
@@ -60,7 +63,9 @@ impl<M: Medium> Proving<'_, M> {
         busy: &BTreeSet<FileNumber>,
         mut time_left: impl FnMut() -> Duration,
     ) -> Option<Proof> {
-        let Proving { medium, superblock, reader, slots, read_back: known } = self;
+        let Proving { medium, superblock, reader, slots, read_back: known, counts } = self;
+        let counted = CountedReads { counts: counts.clone(), by: ReadFor::Proof };
+        reader.counts(counted.clone());
         let geometry: Geometry = superblock.geometry;
         let numbers = |(file, bytes): &(FileNumber, u64)| file.0..file.0 + geometry.numbers_for(*bytes);
         let suspects: BTreeSet<u64> = superblock.suspects.iter().map(|file| file.0).collect();
@@ -71,7 +76,7 @@ impl<M: Medium> Proving<'_, M> {
             let mut of_busy = ReadBack::default();
             let so_far = if is_busy { &mut of_busy } else { known.entry(file).or_default() };
             if !so_far.is_through {
-                match contents(medium, (superblock.tier, geometry), (file, bytes), slots) {
+                match contents(medium, (superblock.tier, geometry), (file, bytes), slots, &counted) {
                     Ok(found) => so_far.go_on(reader, superblock.tier, &found.entries, &mut time_left)?,
                     Err(error) if is_for_now(&error) => return None,
                     Err(error) => {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_ids::TierUuid;
 use mooncake_mutant::mutant;
 
 use crate::address::{Address, BLOCK, FILES_MIN, FileNumber, Geometry};
+use crate::io_counts::IoCounts;
 use crate::medium::{Completion, Medium, Operation, Queue};
 use crate::slots::{Slot, Slots};
 use crate::superblock::{NotASuperblock, SUSPECTS_MAX, Superblock};
@@ -94,6 +96,8 @@ pub struct Tier<M: Medium> {
     pub super_file: M::File,
     /// The files that are there, by their first numbers, with their bytes.
     pub files: BTreeMap<FileNumber, u64>,
+    /// Of what its disk does from now on.
+    pub counts: Arc<IoCounts>,
     lock: M::Lock,
 }
 
@@ -130,7 +134,7 @@ impl<M: Medium> FoundTier<M> {
         let has_lost_power = owner.boot_id != before.boot_id && !mutant!(LostWritesAreTrusted);
         let superblock =
             Superblock { next_file: FileNumber(next_file), boot_id: owner.boot_id, process: owner.process, ..before };
-        let mut tier = Tier { medium, superblock, sequence, super_file, files, lock };
+        let mut tier = Tier { medium, superblock, sequence, super_file, files, counts: Arc::default(), lock };
         if has_lost_power {
             tier.suspect_unsynced().map_err(disk("remove a file that was not synced"))?;
         }
@@ -171,7 +175,8 @@ impl<M: Medium> Tier<M> {
             boot_id: owner.boot_id,
             process: owner.process,
         };
-        let mut tier = Tier { medium, superblock, sequence: 0, super_file, files: BTreeMap::new(), lock };
+        let (files, counts) = (BTreeMap::new(), Arc::default());
+        let mut tier = Tier { medium, superblock, sequence: 0, super_file, files, counts, lock };
         tier.write_superblock(slots)?;
         tier.medium.sync_folder().map_err(disk("sync the folder"))?;
         Ok(tier)

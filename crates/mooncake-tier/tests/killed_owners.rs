@@ -94,7 +94,7 @@ fn check(folder: &Folder, geometry: Geometry, written: &mut Vec<Written>) {
     assert!(before.next_file <= writer.appender.superblock().next_file);
     let slots = Slots::new(2);
     for (file, bytes) in writer.appender.files() {
-        let found = contents(folder, (TIER, geometry), (*file, *bytes), &slots).unwrap();
+        let found = contents(folder, (TIER, geometry), (*file, *bytes), &slots, &support::uncounted()).unwrap();
         for one in written.iter().filter(|one| one.file(geometry) == *file) {
             assert!(found.entries.iter().any(|entry| (entry.address, entry.rid) == (one.address, one.rid)), "{one:?}");
         }

@@ -239,7 +239,8 @@ impl World {
         for (file, records) in by_file {
             let bytes = writer.appender.files().get(&file).copied();
             let bytes = bytes.unwrap_or_else(|| panic!("{file:?} is gone, and was not retired"));
-            let found = contents(&self.disk, (TIER, self.geometry), (file, bytes), &slots).unwrap();
+            let found =
+                contents(&self.disk, (TIER, self.geometry), (file, bytes), &slots, &support::uncounted()).unwrap();
             for one in records {
                 let counts = end == End::Killed && !self.power_was_lost || one.address < before.synced_to;
                 let is_listed = found.entries.iter().any(|entry| entry.address == one.address && entry.rid == one.rid);

@@ -12,6 +12,7 @@ use crate::appender::{Order, Value};
 use crate::contents::{contents, is_for_now, object_id};
 use crate::footer::Entry;
 use crate::health::Fitness;
+use crate::io_counts::{CountedReads, ReadFor};
 use crate::medium::Medium;
 use crate::proof::record_place;
 use crate::reader::{Miss, Want};
@@ -199,13 +200,16 @@ impl<M: Medium> TierOwner<M> {
     fn move_kept(&mut self) {
         let own = self.appender.superblock().tier;
         let Some(up) = &mut self.giving_up else { return };
-        let (medium, reader, tier, geometry) = match self.adopted.iter_mut().find(|adopted| adopted.uuid() == up.tier) {
-            Some(adopted) => {
-                let (tier, geometry) = (adopted.uuid(), adopted.geometry());
-                (&adopted.medium, &mut adopted.reader, tier, geometry)
-            }
-            None => (&self.medium, &mut self.reader, own, self.geometry),
-        };
+        let (medium, reader, counts, tier, geometry) =
+            match self.adopted.iter_mut().find(|adopted| adopted.uuid() == up.tier) {
+                Some(adopted) => {
+                    let (tier, geometry) = (adopted.uuid(), adopted.geometry());
+                    (&adopted.medium, &mut adopted.reader, &adopted.counts, tier, geometry)
+                }
+                None => (&self.medium, &mut self.reader, &self.counts, own, self.geometry),
+            };
+        let counted = CountedReads { counts: counts.clone(), by: ReadFor::Kept };
+        reader.counts(counted.clone());
         while up.moving_bytes < MOVED_MAX
             && let Some((at, rid)) = up.keep.pop()
         {
@@ -223,7 +227,7 @@ impl<M: Medium> TierOwner<M> {
             }
             let of = (tier, geometry);
             let id = match read {
-                Some(Ok(())) => object_id(medium, of, (up.file, entry.address), &self.slots),
+                Some(Ok(())) => object_id(medium, of, (up.file, entry.address), &self.slots, &counted),
                 _ => Ok(None),
             };
             match (read, id) {
@@ -298,9 +302,12 @@ impl<M: Medium> TierOwner<M> {
             return None;
         };
         let of_adopted = self.adopted.iter().find(|adopted| adopted.uuid() == tier);
-        let (medium, geometry) =
-            of_adopted.map_or((&self.medium, self.geometry), |adopted| (&adopted.medium, adopted.geometry()));
-        let entries = match contents(medium, (tier, geometry), (file, bytes), &self.slots) {
+        let (medium, geometry, counts) = match of_adopted {
+            Some(adopted) => (&adopted.medium, adopted.geometry(), &adopted.counts),
+            None => (&self.medium, self.geometry, &self.counts),
+        };
+        let counted = CountedReads { counts: counts.clone(), by: ReadFor::Kept };
+        let entries = match contents(medium, (tier, geometry), (file, bytes), &self.slots, &counted) {
             Ok(found) => found.entries,
             Err(error) if is_for_now(&error) => {
                 tracing::warn!(file = file.0, %error, "the oldest file of the tier cannot be read now");

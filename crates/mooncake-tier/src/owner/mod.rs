@@ -19,6 +19,7 @@ use crate::adopted::Adopted;
 use crate::appender::{Appender, Event, Loss, Order, Value};
 use crate::footer::Entries;
 use crate::health::{Fitness, Health};
+use crate::io_counts::{IoCounts, IoTotals};
 use crate::medium::Medium;
 use crate::proof::{Proving, ReadBack};
 use crate::rate::Rate;
@@ -101,6 +102,7 @@ pub struct TierOwner<M: Medium> {
     appender: Appender<M>,
     reader: Reader<M>,
     slots: Slots,
+    counts: Arc<IoCounts>,
     lock: M::Lock,
     geometry: Geometry,
     capacity: u64,
@@ -178,11 +180,12 @@ impl<M: Medium> TierOwner<M> {
         let geometry = tier.superblock.geometry;
         let (medium, files) = (tier.medium.clone(), tier.files.clone());
         let (superblock, super_file) = ((tier.superblock.clone(), tier.sequence), tier.super_file.clone());
-        let lock = tier.into_lock();
+        let (counts, lock) = (tier.counts.clone(), tier.into_lock());
         // None of those that an earlier owner has left is appended.
         let over = files.keys().copied().collect();
         let appender = Appender::new(medium.clone(), slots, superblock, super_file, capacity, files)
-            .map_err(disk("open its files"))?;
+            .map_err(disk("open its files"))?
+            .counted(counts.clone());
         let reading = Slots::new(READER_SLOTS);
         let reader = Reader::new(medium.clone(), geometry, reading.clone()).map_err(disk("read its files"))?;
         Ok(TierOwner {
@@ -190,6 +193,7 @@ impl<M: Medium> TierOwner<M> {
             appender,
             reader,
             slots: reading,
+            counts,
             lock,
             geometry,
             capacity,
@@ -247,6 +251,7 @@ impl<M: Medium> TierOwner<M> {
             reader: &mut self.reader,
             slots: &self.slots,
             read_back: &mut self.read_back,
+            counts: &self.counts,
         };
         let proof = proving.prove(&files, appended, &busy, time_left)?;
         Some(Proof { is_new: self.is_new && files.is_empty(), ..proof })
@@ -322,6 +327,20 @@ impl<M: Medium> TierOwner<M> {
         let lock = self.adopted.remove(at).into_lock();
         self.limit_appender();
         Some(lock)
+    }
+
+    /// What counts what the disk does for the tier: its own.
+    pub fn counts(&self) -> &Arc<IoCounts> {
+        &self.counts
+    }
+
+    /// Bytes that the files of a tier have, its own or one that it has adopted, and what its disk has done.
+    pub fn usage(&self, tier: TierUuid) -> Option<(u64, IoTotals)> {
+        if tier == self.appender.superblock().tier {
+            return Some((self.appender.used(), self.counts.totals()));
+        }
+        let adopted = self.adopted.iter().find(|adopted| adopted.uuid() == tier)?;
+        Some((adopted.bytes(), adopted.counts.totals()))
     }
 
     fn adopted_mut(&mut self, tier: TierUuid) -> Option<&mut Adopted<M>> {

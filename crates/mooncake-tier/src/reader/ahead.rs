@@ -7,7 +7,7 @@ use std::time::Duration;
 use mooncake_memory::copy_and_sum;
 
 use super::{CHUNKS_MAX, Miss, Progress, Reader, RecordPlace, Want};
-use crate::medium::{Completion, Files, Queue};
+use crate::medium::{Completion, Files};
 
 /// One in so many slots is left to reads that callers wait for.
 const SLOTS_LEFT: usize = 4;
@@ -66,10 +66,11 @@ impl<M: Files> ReadAhead<M> {
             if let Some(result) = oldest.progress.result {
                 let oldest = self.asked.pop_front().expect("it was looked at");
                 self.first += 1;
+                self.reader.count(result);
                 return Some((oldest.bytes, result));
             }
             let left = time_left();
-            match self.reader.queue.next(left) {
+            match self.reader.next_end(left) {
                 Some(ended) => self.ended(ended),
                 None if left.is_zero() => self.are_late(),
                 None => {}

@@ -6,13 +6,14 @@ mod runs;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, TierUuid};
 use mooncake_memory::crc32c;
 use mooncake_mutant::mutant;
 
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
+use crate::io_counts::{CountedReads, Op};
 use crate::medium::{Completion, Files, Operation, Queue};
 use crate::record::{CHUNK, Header, Layout};
 use crate::slots::{SLOT_BYTES, Slot, Slots};
@@ -96,6 +97,9 @@ pub struct Reader<M: Files> {
     under_way: BTreeMap<u64, (u64, Piece)>,
     /// Reads of several wants of one call.
     runs_under_way: BTreeMap<u64, Run>,
+    counted: Option<CountedReads>,
+    /// When each read began, those of calls that have ended among them. Only where they are counted.
+    begun: BTreeMap<u64, Instant>,
 }
 
 /// Blocks of a record that are read at once.
@@ -125,8 +129,42 @@ impl<M: Files> Reader<M> {
     /// Reads of a tier with such files.
     pub fn new(medium: M, geometry: Geometry, slots: Slots) -> io::Result<Reader<M>> {
         let (queue, open, under_way) = (medium.queue(DEPTH)?, BTreeMap::new(), BTreeMap::new());
-        let runs_under_way = BTreeMap::new();
-        Ok(Reader { medium, geometry, queue, slots, open, next_tag: 0, under_way, runs_under_way })
+        let (runs_under_way, counted, begun) = (BTreeMap::new(), None, BTreeMap::new());
+        Ok(Reader { medium, geometry, queue, slots, open, next_tag: 0, under_way, runs_under_way, counted, begun })
+    }
+
+    /// From now on what it reads counts so.
+    pub fn counts(&mut self, counted: CountedReads) {
+        self.counted = Some(counted);
+    }
+
+    /// What comes next of the disk, waited for so long at most.
+    fn next_end(&mut self, wait: Duration) -> Option<Completion> {
+        let ended = self.queue.next(wait)?;
+        if let Some(counted) = &self.counted
+            && let Some(began) = self.begun.remove(&ended.tag)
+        {
+            counted.ended(began, &ended.result);
+        }
+        Some(ended)
+    }
+
+    fn submit(&mut self, operation: Operation<M::File>) {
+        if self.counted.is_some() {
+            self.begun.insert(self.next_tag, Instant::now());
+        }
+        self.queue.submit(self.next_tag, operation);
+    }
+
+    /// A read has come to that.
+    fn count(&self, result: Result<(), Miss>) {
+        let Some(counted) = &self.counted else { return };
+        match result {
+            Err(Miss::Wrong) => counted.counts.bad_record(),
+            Err(Miss::Failed(_)) => counted.counts.failed(Op::Read),
+            // These say nothing of the disk; what is late, its times say.
+            Ok(()) | Err(Miss::Gone | Miss::Late | Miss::NoSlot | Miss::NoSuchBytes) => {}
+        }
     }
 
     /// Closes all files: each is opened anew for the next read of it.
@@ -137,7 +175,7 @@ impl<M: Files> Reader<M> {
     /// Reads all of them; what each came to, in their order. `time_left` is asked how long the disk may take.
     pub fn read(&mut self, wants: &mut [Want<'_>], mut time_left: impl FnMut() -> Duration) -> Vec<Result<(), Miss>> {
         // Reads of earlier calls that were too late: their slots are free now.
-        while self.queue.next(Duration::ZERO).is_some() {}
+        while self.next_end(Duration::ZERO).is_some() {}
         let bytes = wants.iter().fold(0_u64, |bytes, want| bytes.saturating_add(want.len));
         let chunks = if bytes <= FEW_BYTES { CHUNKS_OF_FEW } else { CHUNKS_MAX };
         let mut all: Vec<Progress> = wants.iter().map(|want| Progress::new(want, chunks)).collect();
@@ -145,7 +183,7 @@ impl<M: Files> Reader<M> {
         loop {
             let left = time_left();
             if left.is_zero() {
-                while let Some(ended) = self.queue.next(Duration::ZERO) {
+                while let Some(ended) = self.next_end(Duration::ZERO) {
                     self.ended(ended, &mut all, wants, &mut to_read);
                 }
                 all.iter_mut().filter(|progress| progress.result.is_none()).for_each(|it| it.fail(Miss::Late));
@@ -169,11 +207,12 @@ impl<M: Files> Reader<M> {
                 }
                 continue;
             }
-            if let Some(ended) = self.queue.next(left) {
+            if let Some(ended) = self.next_end(left) {
                 self.ended(ended, &mut all, wants, &mut to_read);
             }
         }
-        all.into_iter().map(|progress| progress.result.unwrap_or(Err(Miss::Late))).collect()
+        let results = all.into_iter().map(|progress| progress.result.unwrap_or(Err(Miss::Late)));
+        results.inspect(|result| self.count(*result)).collect()
     }
 
     /// Begins the read of a run, or the next one of a want that takes several; false if it has to wait.
@@ -197,7 +236,7 @@ impl<M: Files> Reader<M> {
         self.next_tag += 1;
         self.runs_under_way.insert(self.next_tag, run.clone());
         let offset = self.geometry.offset_of(place.address);
-        self.queue.submit(self.next_tag, Operation::Read { file, offset, slot, len: len as usize });
+        self.submit(Operation::Read { file, offset, slot, len: len as usize });
         true
     }
 
@@ -224,7 +263,7 @@ impl<M: Files> Reader<M> {
         self.next_tag += 1;
         self.under_way.insert(self.next_tag, (nth, piece));
         let offset = self.geometry.offset_of(place.address) + piece.from;
-        self.queue.submit(self.next_tag, Operation::Read { file, offset, slot, len: piece.len as usize });
+        self.submit(Operation::Read { file, offset, slot, len: piece.len as usize });
         true
     }
 

@@ -3,12 +3,14 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_ids::{Rid, TierUuid};
 use mooncake_memory::crc32c;
 use mooncake_tier::address::{Address, FileNumber, Geometry};
 use mooncake_tier::appender::{Appender, Event, Order, Value};
+use mooncake_tier::io_counts::{CountedReads, ReadFor};
 use mooncake_tier::medium::Medium;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
@@ -50,6 +52,11 @@ pub struct Written {
     pub rid: Rid,
     pub size: u64,
     pub key: Vec<u8>,
+}
+
+/// Of a reader whose counts nobody looks at.
+pub fn uncounted() -> CountedReads {
+    CountedReads { counts: Arc::default(), by: ReadFor::Kept }
 }
 
 pub fn owner(number: u8) -> Owner {

@@ -1,0 +1,182 @@
+//! Who operates a pool sees of each tier what its disk does: how much, for what, how long it takes, and what fails.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooncake_ids::Rid;
+use mooncake_memory::crc32c;
+use mooncake_tier::address::{Address, BLOCK, FILES_MIN, FileNumber, Geometry};
+use mooncake_tier::io_counts::{CountedReads, IoTotals, ReadFor};
+use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
+use mooncake_tier::owner::{Source, TierOwner, ToMaster};
+use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
+use mooncake_tier::slots::Slots;
+use mooncake_tier::tier::Tier;
+use support::{TIER, new_tier, owner};
+
+const FILE_BLOCKS: u64 = 512;
+const FILE: u64 = FILE_BLOCKS * BLOCK;
+
+struct Memory(u64);
+
+impl Source for Memory {
+    fn size(&self) -> u64 {
+        self.0
+    }
+
+    fn copy(&self, _: u64, into: &mut [u8]) -> bool {
+        into.fill(7);
+        true
+    }
+
+    fn is_same(&self) -> bool {
+        true
+    }
+
+    fn placement(&self) -> Rid {
+        Rid(2)
+    }
+}
+
+/// An owner, the master that keeps the first record of each file which is given up, and what was answered.
+struct Owned {
+    disk: FaultyDisk,
+    tier: TierOwner<FaultyDisk>,
+    answers: BTreeMap<u64, Option<Address>>,
+    next: u64,
+}
+
+impl Owned {
+    fn new() -> Owned {
+        let (disk, geometry) = (FaultyDisk::new(1, Faults::default()), geometry());
+        let capacity = FILES_MIN * geometry.file_bytes();
+        let tier = Tier::create(disk.clone(), new_tier(capacity, geometry), owner(1), &Slots::new(2)).unwrap();
+        let mut tier = TierOwner::new(tier, true, capacity).unwrap();
+        tier.mounted(0);
+        Owned { disk, tier, answers: BTreeMap::new(), next: 2 }
+    }
+
+    fn order(&mut self, size: u64) -> u64 {
+        let rid = self.next;
+        self.next += 2;
+        self.tier.order(Rid(rid), Rid(rid), b"key".to_vec(), crc32c(&vec![7; size as usize]), Arc::new(Memory(size)));
+        rid
+    }
+
+    fn pass(&mut self, millis: u64) {
+        for _ in 0..millis / 10 {
+            self.disk.pass(Duration::from_millis(10));
+            for said in self.tier.poll(self.disk.now(), Duration::ZERO) {
+                match said {
+                    ToMaster::Written { written, .. } => {
+                        self.answers.extend(written.into_iter().map(|(rid, address)| (rid.0, address)));
+                    }
+                    ToMaster::Reclaim { records, .. } => {
+                        let mut judged = vec![Rid(0); records.len()];
+                        judged[0] = Rid(self.next);
+                        self.next += 2;
+                        self.tier.judged(&judged);
+                    }
+                    ToMaster::Reclaimed { file, .. } => self.tier.retire(0, &[file.0]),
+                    ToMaster::Damaged { .. } => panic!("nothing is"),
+                }
+            }
+        }
+    }
+
+    fn totals(&self) -> IoTotals {
+        self.tier.usage(TIER).unwrap().1
+    }
+
+    fn read(&self, reader: &mut Reader<FaultyDisk>, rid: u64, size: u64) -> Result<(), Miss> {
+        let address = self.answers[&rid].expect("it was written");
+        let place = RecordPlace { tier: TIER, address, rid: Rid(rid), size, key_bytes: 3 };
+        let mut sink = |_: u64, bytes: &[u8]| crc32c(bytes);
+        let mut wants = [Want { place, from: 0, len: size, crc: None, sink: &mut sink }];
+        reader.read(&mut wants, || Duration::from_secs(10)).pop().unwrap()
+    }
+}
+
+fn geometry() -> Geometry {
+    Geometry::of_file_blocks(FILE_BLOCKS).unwrap()
+}
+
+#[test]
+fn every_byte_that_is_written_is_of_an_order_or_kept_or_the_rest() {
+    const SIZE: u64 = 300_000;
+    let mut owned = Owned::new();
+    let orders: Vec<u64> = (0..4).map(|_| owned.order(SIZE)).collect();
+    owned.pass(3_000);
+    assert!(orders.iter().all(|rid| owned.answers[rid].is_some()));
+    let totals = owned.totals();
+    let [ordered, kept, rest] = totals.written_bytes;
+    assert_eq!((ordered, kept), (4 * SIZE, 0));
+    // A header and what fills the last block for each, and superblocks of a block each.
+    assert!(
+        rest >= 4 * (BLOCK - SIZE % BLOCK) && rest < 16 * BLOCK && (ordered + rest).is_multiple_of(BLOCK),
+        "{rest}"
+    );
+    assert!(totals.writes.count > 0 && totals.syncs.count > 0, "{totals:?}");
+    assert_eq!((totals.writes.failed, totals.syncs.failed, totals.reads.count), (0, 0, 0));
+    assert_eq!(owned.tier.usage(TIER).unwrap().0, FILE, "bytes of its files");
+    assert_eq!(owned.tier.usage(mooncake_ids::TierUuid([9; 16])), None);
+    // Until it gives files up.
+    for _ in 0..80 {
+        owned.order(SIZE);
+        owned.pass(200);
+    }
+    let [ordered, kept, rest] = owned.totals().written_bytes;
+    assert!(kept >= SIZE && kept.is_multiple_of(SIZE) && ordered > 40 * SIZE, "{ordered} {kept}");
+    assert!((ordered + kept + rest).is_multiple_of(BLOCK));
+    let read = owned.totals().read_bytes;
+    assert!(read[ReadFor::Kept as usize] >= kept, "what is kept was read, and footers: {read:?}");
+    assert_eq!(read.iter().sum::<u64>(), read[ReadFor::Kept as usize]);
+}
+
+#[test]
+fn a_disk_that_fails_writes_and_syncs_is_seen_to() {
+    let mut owned = Owned::new();
+    owned.order(100_000);
+    owned.pass(2_000);
+    let before = owned.totals();
+    assert_eq!((before.writes.failed, before.syncs.failed), (0, 0));
+    owned.disk.set_faults(Faults { failing: 1_000, ..Faults::default() });
+    let lost = owned.order(100_000);
+    owned.pass(3_000);
+    assert_eq!(owned.answers[&lost], None);
+    let after = owned.totals();
+    assert!(after.writes.failed > 0 && after.syncs.failed > 0, "{after:?}");
+    assert_eq!(after.written_bytes[0], before.written_bytes[0], "nothing of it was written");
+}
+
+#[test]
+fn a_read_counts_for_what_it_is_and_one_that_fails_or_finds_another_record_as_that() {
+    const SIZE: u64 = 40_000;
+    let mut owned = Owned::new();
+    let orders = [owned.order(SIZE), owned.order(SIZE), owned.order(SIZE)];
+    owned.pass(3_000);
+    let mut reader = Reader::new(owned.disk.clone(), geometry(), Slots::new(4)).unwrap();
+    assert_eq!(owned.read(&mut reader, orders[0], SIZE), Ok(()));
+    assert_eq!(owned.totals().reads.count, 0, "another one's reads are no matter of this tier's owner");
+    for by in [ReadFor::Lane, ReadFor::Promotion, ReadFor::Recheck] {
+        reader.counts(CountedReads { counts: owned.tier.counts().clone(), by });
+        let before = owned.totals();
+        assert_eq!(owned.read(&mut reader, orders[0], SIZE), Ok(()));
+        let after = owned.totals();
+        let read = after.read_bytes[by as usize] - before.read_bytes[by as usize];
+        assert!((SIZE..SIZE + 3 * BLOCK).contains(&read), "{by:?}: {read}");
+        assert_eq!(after.read_bytes.iter().sum::<u64>() - before.read_bytes.iter().sum::<u64>(), read);
+        assert!(after.reads.count > before.reads.count);
+    }
+    let name = FileNumber(0).name();
+    let block = |rid: u64| owned.answers[&rid].unwrap().0 % FILE_BLOCKS;
+    owned.disk.break_sector(&name, block(orders[1]));
+    assert!(matches!(owned.read(&mut reader, orders[1], SIZE), Err(Miss::Failed(_))));
+    assert_eq!((owned.totals().reads.failed, owned.totals().bad_records), (1, 0));
+    assert!(owned.disk.flip(&name, (block(orders[2]) * BLOCK + 5_000) * 8));
+    assert_eq!(owned.read(&mut reader, orders[2], SIZE), Err(Miss::Wrong));
+    assert_eq!((owned.totals().reads.failed, owned.totals().bad_records), (1, 1));
+}
