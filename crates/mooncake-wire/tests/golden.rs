@@ -161,6 +161,24 @@ fn anchors_are_what_they_were() {
         Beat { number: 300, moved: vec![2, 4], populated: vec![populated], unpin: vec![6, 8], unpin_sequence: 1 << 33 };
     let (rids, addresses, sealed) = (vec![2, 4], vec![0, 1 << 40], vec![7, 1 << 33]);
     let written = TierWritten { tier: uuid(0x81), rids, addresses, window: 16 << 20, sealed };
+    let operations = |count| Some(TierOperations { count, micros: 1 << 33, failed: 3 });
+    let stats = TierStats {
+        tier: uuid(0x81),
+        engine: tier_stats::Engine::Threads as i32,
+        used_bytes: 1 << 36,
+        reads: operations(300),
+        writes: operations(301),
+        syncs: operations(302),
+        bad_records: 303,
+        read_for_lanes: 304,
+        read_for_promotions: 305,
+        read_for_kept: 306,
+        read_for_rechecks: 307,
+        read_for_proofs: 308,
+        written_ordered: 309,
+        written_kept: 310,
+        written_rest: 311,
+    };
     let all = bodies!(Up {
         Beat(beat),
         FenceDone(FenceDone { uuid: uuid(0x61), rids: vec![2, 4] }),
@@ -172,6 +190,7 @@ fn anchors_are_what_they_were() {
         TierWritten(written),
         TierPromoted(TierPromoted { good: vec![2, 4], bad: vec![6] }),
         Closing(Closing { within_ms: 5_000 }),
+        TierStats(stats),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("up.{name}"), &AnchorUp { body: Some(full) });
