@@ -68,6 +68,7 @@ mod session;
 mod size;
 mod store;
 mod tier;
+mod tier_metrics;
 mod transfer_error;
 
 pub use call::describe::{ReplicaDescriptor, ReplicaKind, ReplicaStatus};

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use mooncake_metrics::{Distribution, Histogram, Kind, Page, Unit};
 use mooncake_wire::RequestKind;
 
+use crate::tier_metrics::{TierMetrics, TierReading};
+
 /// Bounds of latencies, nanoseconds: Mooncake's.
 const BOUNDS_NS: &[u64] = &[
     50_000,
@@ -125,6 +127,8 @@ pub(crate) struct Metrics {
     requests: [Histogram; RequestKind::ALL.len()],
     cluster_id: Option<String>,
     kept: KeptCounters,
+    /// What it has to do with tiers, as their reader.
+    pub tiers: TierMetrics,
 }
 
 /// Of memory that outlives its process.
@@ -168,6 +172,7 @@ impl Metrics {
             requests: RequestKind::ALL.map(|_| latency()),
             cluster_id,
             kept: KeptCounters::default(),
+            tiers: TierMetrics::default(),
         }
     }
 
@@ -197,6 +202,7 @@ impl Metrics {
             }),
             requests: RequestKind::ALL.map(|kind| self.requests[kind as usize].read()),
             kept: [&self.kept.is_kept, &self.kept.tenure, &self.kept.awaiting].map(|it| it.load(Ordering::Relaxed)),
+            tiers: self.tiers.reading(),
         }
     }
 
@@ -226,6 +232,7 @@ pub(crate) struct Reading {
     operations: [(u64, Distribution); Operation::ALL.len()],
     requests: [Distribution; RequestKind::ALL.len()],
     kept: [u64; 3],
+    tiers: TierReading,
 }
 
 impl Reading {
@@ -288,6 +295,7 @@ impl Reading {
         let times = made.map(|(kind, latency)| (kind.name(), latency));
         let help = "from the call to its answer or failure, retries and waits included, microseconds";
         out.histograms("mooncake_client_rpc_latency", "rpc_name", help, times);
+        self.tiers.tell(out);
         let [is_kept, tenure, awaiting] = self.kept;
         if tenure > 0 || all_of_them {
             out.section("A client whose memory outlives its process");

@@ -105,4 +105,5 @@ pub use state::extents::{ExtentError, Extents};
 pub use state::segment::{SegmentState, SegmentView};
 pub use state::snapshot_walk::{SnapshotPart, SnapshotWalk};
 pub use state::tier::{FileCounts, TierProof};
+pub use state::tier_stats::{TierEngine, TierOperations, TierStats};
 pub use work::{REMOVAL_SLOTS, STEP_OBJECTS};

@@ -7,6 +7,7 @@ mod core_agrees_with_a_simple_model;
 mod epochs_are_told_apart;
 mod eviction_keeps_its_promises;
 mod figures;
+mod figures_of_tiers;
 mod groups_stay_and_leave_together;
 mod listed_views_are_compared_in_slices;
 mod memory_outlives_its_process;

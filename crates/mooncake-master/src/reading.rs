@@ -7,13 +7,15 @@ use crate::shared::Shared;
 
 /// Everything.
 pub fn read(shared: &Shared) -> Reading {
-    let (stats, quarantine_age_us) = shared.read(|core, now| (core.stats(), core.quarantine_age_us(now)));
+    let (stats, quarantine_age_us, tier_order_age_us) =
+        shared.read(|core, now| (core.stats(), core.quarantine_age_us(now), core.tier_order_age_us(now)));
     let live = segment_list::list(shared).into_iter().filter(Listed::is_live);
     let tiers = shared.read(|core, now| core.tiers().map(|tier| TierReading::of(&tier, now)).collect());
     let segments = live.map(|segment| (segment.name, segment.used, segment.capacity)).collect();
     Reading {
         stats,
         quarantine_age_us,
+        tier_order_age_us,
         segments,
         tiers,
         shell: shared.metrics.read(),

@@ -13,6 +13,8 @@ pub enum Kind {
     Gauge,
     /// A distribution.
     Histogram,
+    /// How many there were, and what they come to together.
+    Summary,
 }
 
 impl Kind {
@@ -22,6 +24,7 @@ impl Kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
+            Kind::Summary => "summary",
         }
     }
 }
@@ -37,6 +40,8 @@ pub struct Family<'a> {
     pub help: &'a str,
     /// Name of its label, if it has one.
     pub label: Option<&'static str>,
+    /// Name of a second one.
+    pub also: Option<&'static str>,
 }
 
 /// The text format, version 0.0.4.
@@ -70,6 +75,13 @@ impl Text {
     pub fn value(&mut self, family: &Family<'_>, label: &str, value: impl Display) {
         let labels = braced(&self.labels(family, label));
         self.line(format_args!("{}{labels} {value}", family.name));
+    }
+
+    /// One value of the name that was begun, by two labels; `part` ends its name.
+    pub fn value_of_two(&mut self, family: &Family<'_>, part: &str, [label, also]: [&str; 2], value: impl Display) {
+        let more = family.also.map(|name| format!(",{}", labelled(name, also))).unwrap_or_default();
+        let labels = braced(&format!("{}{more}", self.labels(family, label)));
+        self.line(format_args!("{}{part}{labels} {value}", family.name));
     }
 
     /// One distribution of the name that was begun.
@@ -133,7 +145,8 @@ impl Table {
 
     /// One name; `bounds` of a histogram.
     pub fn row(&mut self, family: &Family<'_>, bounds: Option<(Unit, &[u64])>) {
-        let label = family.label.map(|label| format!("{{{label}}}")).unwrap_or_default();
+        let also = family.also.map(|also| format!(",{also}")).unwrap_or_default();
+        let label = family.label.map(|label| format!("{{{label}{also}}}")).unwrap_or_default();
         let bounds = match bounds {
             Some((unit, bounds)) => {
                 let shown: Vec<String> = bounds.iter().map(|bound| unit.show(*bound).to_string()).collect();
@@ -153,7 +166,7 @@ mod tests {
 
     #[test]
     fn labels_and_helps_cannot_break_a_line() {
-        let family = Family { name: "x_bytes", kind: Kind::Gauge, help: "a\nb\\c", label: Some("segment") };
+        let family = Family { name: "x_bytes", kind: Kind::Gauge, help: "a\nb\\c", label: Some("segment"), also: None };
         let mut text = Text::default();
         text.begin(&family);
         text.value(&family, "a\"b\\c\nd", 7);
@@ -164,12 +177,24 @@ mod tests {
     }
 
     #[test]
+    fn two_labels_stand_beside_those_of_everything() {
+        let (label, also) = (Some("tier"), Some("op"));
+        let family = Family { name: "x_seconds", kind: Kind::Summary, help: "x", label, also };
+        let mut text = Text::with(&[("mode", "m")]);
+        text.begin(&family);
+        text.value_of_two(&family, "_sum", ["a\"b", "read"], 1.5);
+        let expected = "# HELP x_seconds x\n# TYPE x_seconds summary\n\
+                        x_seconds_sum{mode=\"m\",tier=\"a\\\"b\",op=\"read\"} 1.5\n";
+        assert_eq!(text.finish(), expected);
+    }
+
+    #[test]
     fn buckets_add_up() {
         let histogram = Histogram::new(Unit::Seconds, &[1_000, 2_000_000]);
         for value in [500, 1_000, 1_001, 3_000_000_000] {
             histogram.observe(value);
         }
-        let family = Family { name: "x_seconds", kind: Kind::Histogram, help: "x", label: None };
+        let family = Family { name: "x_seconds", kind: Kind::Histogram, help: "x", label: None, also: None };
         let mut text = Text::default();
         text.distribution(&family, "", &histogram.read());
         let expected = "x_seconds_bucket{le=\"0.000001\"} 2\nx_seconds_bucket{le=\"0.002\"} 3\n\

@@ -48,7 +48,7 @@ impl Page {
 
     /// A counter.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.one(&Family { name, kind: Kind::Counter, help, label: None }, Some(value));
+        self.one(&Family { name, kind: Kind::Counter, help, label: None, also: None }, Some(value));
     }
 
     /// A value as of now.
@@ -58,7 +58,7 @@ impl Page {
 
     /// A value as of now, where there is one.
     pub fn gauge_if(&mut self, name: &str, help: &str, value: Option<impl Display>) {
-        self.one(&Family { name, kind: Kind::Gauge, help, label: None }, value);
+        self.one(&Family { name, kind: Kind::Gauge, help, label: None, also: None }, value);
     }
 
     fn one(&mut self, family: &Family<'_>, value: Option<impl Display>) {
@@ -82,7 +82,7 @@ impl Page {
         help: &str,
         values: impl IntoIterator<Item = (&'v str, u64)>,
     ) {
-        let family = Family { name, kind, help, label: Some(label) };
+        let family = Family { name, kind, help, label: Some(label), also: None };
         match &mut self.0 {
             Form::Text(text) => {
                 text.begin(&family);
@@ -94,9 +94,49 @@ impl Page {
         }
     }
 
+    /// Values by two labels.
+    pub fn labelled_twice<'v>(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        [label, also]: [&'static str; 2],
+        help: &str,
+        values: impl IntoIterator<Item = ([&'v str; 2], u64)>,
+    ) {
+        let family = Family { name, kind, help, label: Some(label), also: Some(also) };
+        match &mut self.0 {
+            Form::Text(text) => {
+                text.begin(&family);
+                values.into_iter().for_each(|(labels, value)| text.value_of_two(&family, "", labels, value));
+            }
+            Form::Table(table) => table.row(&family, None),
+        }
+    }
+
+    /// How many there were, and how many seconds they took together, by two labels.
+    pub fn seconds_by_two<'v>(
+        &mut self,
+        name: &str,
+        [label, also]: [&'static str; 2],
+        help: &str,
+        values: impl IntoIterator<Item = ([&'v str; 2], u64, f64)>,
+    ) {
+        let family = Family { name, kind: Kind::Summary, help, label: Some(label), also: Some(also) };
+        match &mut self.0 {
+            Form::Text(text) => {
+                text.begin(&family);
+                for (labels, count, seconds) in values {
+                    text.value_of_two(&family, "_sum", labels, seconds);
+                    text.value_of_two(&family, "_count", labels, count);
+                }
+            }
+            Form::Table(table) => table.row(&family, None),
+        }
+    }
+
     /// A distribution.
     pub fn histogram(&mut self, name: &str, help: &str, read: &Distribution) {
-        let family = Family { name, kind: Kind::Histogram, help, label: None };
+        let family = Family { name, kind: Kind::Histogram, help, label: None, also: None };
         self.distributions(&family, [("", read)].into_iter());
     }
 
@@ -108,7 +148,7 @@ impl Page {
         help: &str,
         reads: impl Iterator<Item = (&'v str, &'v Distribution)>,
     ) {
-        let family = Family { name, kind: Kind::Histogram, help, label: Some(label) };
+        let family = Family { name, kind: Kind::Histogram, help, label: Some(label), also: None };
         self.distributions(&family, reads);
     }
 

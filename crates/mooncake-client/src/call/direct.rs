@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mooncake_ids::Rid;
+use mooncake_ids::{Rid, TierUuid};
 use mooncake_memory::{Destination, total_of_destinations};
 use mooncake_os::Deadline;
 use mooncake_segment::{RecordAddress, RecordRead, SegmentAddress, TransferError};
@@ -42,6 +42,22 @@ impl Inner {
         address.is_tier().then_some((address, replica))
     }
 
+    /// So many bytes were read past the owner of their tier.
+    pub(crate) fn count_direct(&self, bytes: u64) {
+        if let Some(metrics) = &self.shared.control.metrics {
+            metrics.tiers.read(bytes);
+        }
+    }
+
+    /// An object that only a tier has, as its look-up said, could not be read.
+    pub(crate) fn count_lost_on_tier(&self, object: &Object, numbering: Numbering) {
+        if let Some((address, _)) = self.only_tier(object, numbering)
+            && let Some(metrics) = &self.shared.control.metrics
+        {
+            metrics.tiers.lost_on(&address.name, TierUuid(address.uuid.0));
+        }
+    }
+
     /// Reads these of `found` objects, all that lie on one tier together.
     pub(crate) fn read_directly(
         &self,
@@ -78,6 +94,9 @@ impl Inner {
                 .collect();
             let file_system = self.shared.directory.file_system(&address);
             let mut ended = self.shared.links.direct().read(&address, file_system, &mut reads, &deadline);
+            let is_good = |ended: &Option<Result<(), TransferError>>| matches!(ended, Some(Ok(())));
+            let good = reads.iter().zip(&ended).filter(|(_, ended)| is_good(ended));
+            self.count_direct(good.map(|(read, _)| total_of_destinations(read.destinations)).sum());
             let left: Vec<RecordRead<'_, '_>> = reads.iter_mut().zip(&ended).filter_map(lane_read).collect();
             // One alone is read as any other: its owner may have been started again.
             if left.len() > 1 {

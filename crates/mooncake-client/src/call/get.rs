@@ -96,6 +96,10 @@ impl GetDriver for Inner {
     fn note_miss(&self, cause: String) {
         self.keep_miss(cause);
     }
+
+    fn count_lost(&self, object: &Object, numbering: Numbering) {
+        self.count_lost_on_tier(object, numbering);
+    }
 }
 
 impl Inner {
@@ -321,6 +325,9 @@ impl Inner {
             let mut direct = [DirectRead { record, from: offset, destinations: &mut *destinations, crc }];
             let (file_system, direct_reads) = (self.shared.directory.file_system(address), self.shared.links.direct());
             if let Some(ended) = direct_reads.read(address, file_system, &mut direct, &deadline).pop().flatten() {
+                if ended.is_ok() {
+                    self.count_direct(total_of_destinations(destinations));
+                }
                 return ended.map_err(unread);
             }
             let records = self.shared.links.records();

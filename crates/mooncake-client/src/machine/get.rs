@@ -37,6 +37,9 @@ pub trait GetDriver {
 
     /// Remembers why objects that were there could not be read.
     fn note_miss(&self, cause: String);
+
+    /// An object that a look-up has found so came to nothing.
+    fn count_lost(&self, _object: &Object, _numbering: Self::Numbering) {}
 }
 
 /// What became of one read.
@@ -106,6 +109,7 @@ pub async fn read_batch<D: GetDriver>(
     // Placements that have failed already are not tried a second time.
     let mut lost = Vec::new();
     let mut causes: Vec<(usize, String)> = Vec::new();
+    let mut unread: Vec<(usize, Object, D::Numbering)> = Vec::new();
     for last in [false, true] {
         let mut again = Vec::new();
         let overtaken = lost.iter().filter(|lost: &&LostReplica| last && lost.stale);
@@ -127,14 +131,16 @@ pub async fn read_batch<D: GetDriver>(
             if !overtaken.is_empty() {
                 report_named_again(driver, keys, &there, &overtaken);
             }
-            for (&(index, _), fetched) in there.iter().zip(attempt(&there, numbering, &mut lost).await) {
+            for (&(index, object), fetched) in there.iter().zip(attempt(&there, numbering, &mut lost).await) {
                 match fetched {
                     Fetched::Done(size) => results[index] = Ok(Some(size)),
                     Fetched::Failed(error) => results[index] = Err(error),
-                    Fetched::Lost(cause) if last => causes.push((index, cause)),
                     Fetched::Lost(cause) => {
                         causes.push((index, cause));
-                        again.push(index);
+                        if !last {
+                            unread.push((index, object.clone(), numbering));
+                            again.push(index);
+                        }
                     }
                 }
             }
@@ -142,6 +148,12 @@ pub async fn read_batch<D: GetDriver>(
         pending = again;
         if pending.is_empty() || mutant!(OvertakenReadersMiss) {
             break;
+        }
+    }
+    // What the first look-up has found: by the second one it may have left a tier that cannot read it.
+    for (index, object, numbering) in unread {
+        if matches!(results[index], Ok(None)) {
+            driver.count_lost(&object, numbering);
         }
     }
     // A cache miss for the caller; the cause is kept for the one that wonders.
@@ -257,6 +269,8 @@ mod tests {
         reads: RefCell<Vec<u64>>,
         replica_reports: RefCell<Vec<(Vec<u8>, u64, bool)>>,
         missed: RefCell<Option<String>>,
+        /// Objects that were found and came to nothing, by the rids that the first look-up found.
+        lost: RefCell<Vec<Vec<u64>>>,
         call: Cell<usize>,
     }
 
@@ -290,6 +304,10 @@ mod tests {
 
         fn note_miss(&self, cause: String) {
             *self.missed.borrow_mut() = Some(cause);
+        }
+
+        fn count_lost(&self, object: &Object, (): ()) {
+            self.lost.borrow_mut().push(object.replicas.iter().map(|replica| replica.rid).collect());
         }
     }
 
@@ -339,6 +357,15 @@ mod tests {
         assert!(got.iter().all(|got| matches!(got, Ok(Some(9)))));
         assert_eq!((&*script.reads.borrow(), &*script.asked.borrow()), (&vec![2, 4, 6], &vec![2, 1]));
         assert!(script.replica_reports.borrow().is_empty() && script.missed.borrow().is_none());
+    }
+
+    #[test]
+    fn what_was_found_and_came_to_nothing_counts_once_as_what_it_was_found_as() {
+        // The second one is read in the end, the third is not there, the fourth is dropped meanwhile.
+        let script = Script::new(&[&[&[2], &[4], &[], &[6]], &[&[2], &[8], &[]]]);
+        let got = script.get(&[b"a", b"b", b"c", b"d"], |rid| (rid < 8).then_some(Doubt::None));
+        assert!(matches!(got[..], [Ok(None), Ok(Some(9)), Ok(None), Ok(None)]), "{got:?}");
+        assert_eq!(*script.lost.borrow(), [vec![2], vec![6]]);
     }
 
     #[test]

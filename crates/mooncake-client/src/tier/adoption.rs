@@ -65,7 +65,7 @@ impl Adopted {
             bytes: tier.files.values().sum(),
             file_blocks: geometry.file_blocks(),
             access_key: random_key().unwrap_or(1),
-            records: Arc::new(FolderRecords::new(folder, uuid, geometry)),
+            records: Arc::new(FolderRecords::new(folder, uuid, geometry, tier.counts.clone())),
             is_mounted: false,
         }
     }

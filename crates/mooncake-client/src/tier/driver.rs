@@ -23,6 +23,7 @@ use mooncake_wire::message::{
 use mooncake_wire::pack_keys;
 
 use super::adoption::{Adopted, Adoption};
+use super::figures::Figures;
 use super::folder::{PoolOf, TierFolder, capacity_of, delete, delete_unknown, folder_of, share_of};
 use super::promoter::Promoter;
 use super::records::FolderRecords;
@@ -59,6 +60,9 @@ const COPY_LIMIT: Duration = Duration::from_secs(3);
 
 /// How often it looks for folders that no log of this pool knows.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// A master that answered a beat within that time is there.
+const MASTER_HEARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often it looks whether its own folder is there.
 const SEEN_EVERY: Duration = Duration::from_secs(1);
@@ -119,6 +123,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         unreachable: None,
         promoter: Promoter::new(),
         adoption: Adoption::default(),
+        figures: Figures::default(),
     };
     driver.serve();
     let control = &surroundings.control;
@@ -206,10 +211,11 @@ struct Driver<'a> {
     unreachable: Option<(u32, Instant)>,
     promoter: Promoter,
     adoption: Adoption,
+    figures: Figures,
 }
 
 fn records_of(folder: &TierFolder) -> Arc<FolderRecords> {
-    Arc::new(FolderRecords::new(folder.folder.clone(), folder.uuid, folder.geometry))
+    Arc::new(FolderRecords::new(folder.folder.clone(), folder.uuid, folder.geometry, folder.tier.counts().clone()))
 }
 
 impl Driver<'_> {
@@ -328,6 +334,12 @@ impl Driver<'_> {
                 self.say(said);
             }
         }
+        // While its master is away nothing is told that would wait for it, and be told anew then.
+        let control = &self.surroundings.control;
+        let is_heard = control.reachability.silence(control.now()) < MASTER_HEARD_WITHIN;
+        if self.mounted && is_heard && self.figures.are_due(Instant::now()) {
+            self.tell_figures();
+        }
         // A mount of a file system that hosts share may hold up whoever looks.
         if self.options.shared.is_none() && self.seen_at.is_none_or(|at| at.elapsed() >= SEEN_EVERY) {
             (self.is_there, self.seen_at) = (self.folder.folder.is_there(), Some(Instant::now()));
@@ -337,6 +349,19 @@ impl Driver<'_> {
             self.hide();
         } else if is_hung != std::mem::replace(&mut self.hidden, is_hung) && !is_hung {
             self.mount_at = Some(Instant::now());
+        }
+    }
+
+    /// What disks have done, where the master does not know it.
+    fn tell_figures(&mut self) {
+        // Adopted ones lie on the same disk, and are used in the same way.
+        let engine = self.folder.folder.engine();
+        let adopted = self.adoption.adopted.iter().filter(|adopted| adopted.is_mounted).map(|adopted| adopted.uuid);
+        for uuid in adopted.chain([self.folder.uuid]) {
+            let news = self.folder.tier.usage(uuid).and_then(|usage| self.figures.news(uuid, engine, usage));
+            if let Some(stats) = news {
+                self.surroundings.control.tell(anchor_up::Body::TierStats(stats));
+            }
         }
     }
 
@@ -459,6 +484,7 @@ impl Driver<'_> {
                 let records: u64 = mounted.files.iter().map(|file| u64::from(file.records)).sum();
                 tracing::info!(path = %path.display(), records, "the folder of an earlier process is read again");
                 self.folder.tier.adopted_is_mounted(uuid, true);
+                self.figures.forget(uuid);
                 self.adoption.adopted.iter_mut().filter(|one| one.uuid == uuid).for_each(|one| one.is_mounted = true);
                 // What it has of the file system can be had.
                 if self.options.shared.is_none()
@@ -511,6 +537,7 @@ impl Driver<'_> {
     /// Whoever comes next may have one that was adopted: its path.
     fn give_back(&mut self, uuid: TierUuid) -> Option<PathBuf> {
         let adopted = self.adoption.remove(uuid)?;
+        self.figures.forget(uuid);
         self.surroundings.owner.server().remove_tier(segment_uuid(uuid));
         drop(self.folder.tier.let_go(uuid));
         self.has_adopted();
@@ -520,6 +547,7 @@ impl Driver<'_> {
     /// Nothing is left of one that was adopted, and no log needs it.
     fn delete_adopted(&mut self, uuid: TierUuid) {
         let Some(adopted) = self.adoption.remove(uuid) else { return };
+        self.figures.forget(uuid);
         self.surroundings.owner.server().remove_tier(segment_uuid(uuid));
         let lock = self.folder.tier.let_go(uuid);
         self.has_adopted();
@@ -596,6 +624,7 @@ impl Driver<'_> {
             }
             Ok(mounted) => {
                 self.folder.tier.mounted(mounted.head);
+                self.figures.forget(uuid);
                 (self.mounted, self.mount_at, self.refused) = (true, None, None);
                 let records: u64 = mounted.files.iter().map(|file| u64::from(file.records)).sum();
                 tracing::info!(%path, session = session.id, records, "tier mounted");
@@ -677,7 +706,7 @@ impl Driver<'_> {
         let parts = (0..extent.length.max(1)).step_by(PART as usize);
         let read = parts.into_iter().try_for_each(|from| {
             let len = (extent.length - from).min(PART) as usize;
-            records.read(&record, from, &mut buffer[..len])
+            records.read_again(&record, from, &mut buffer[..len])
         });
         let rid = Rid(replica.rid);
         let is_good = match read {

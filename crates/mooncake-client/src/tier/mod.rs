@@ -5,6 +5,7 @@
 
 mod adoption;
 mod driver;
+mod figures;
 mod folder;
 mod promoter;
 mod records;

@@ -14,6 +14,7 @@ use mooncake_memory::{Source, copy_and_sum};
 use mooncake_os::Deadline;
 use mooncake_segment::{Link, Path};
 use mooncake_tier::address::{Address, BLOCK};
+use mooncake_tier::io_counts::ReadFor;
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
@@ -109,7 +110,7 @@ fn run(asked: &Receiver<Asked>, stops: &AtomicBool, surroundings: &Surroundings)
         let together = waiting.iter().take(TOGETHER).take_while(of_folder).count();
         let orders: Vec<PromoteOrder> = waiting.drain(..together).map(|asked| asked.order).collect();
         let kept = reader.take().filter(|(uuid, _)| *uuid == records.uuid());
-        let made = kept.map_or_else(|| records.new_reader(slots.clone()), |(_, reader)| Ok(reader));
+        let made = kept.map_or_else(|| records.new_reader(slots.clone(), ReadFor::Promotion), |(_, reader)| Ok(reader));
         match made {
             Ok(made) => reader = copy(orders, &records, made, surroundings).map(|reader| (records.uuid(), reader)),
             Err(error) => {

@@ -12,6 +12,7 @@ use mooncake_ids::{Rid, TierUuid};
 use mooncake_memory::copy_and_sum;
 use mooncake_segment::{RecordAddress, RecordError, RecordReads, Records};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
+use mooncake_tier::io_counts::{CountedReads, IoCounts, ReadFor};
 use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::reader::ahead::ReadAhead;
@@ -38,6 +39,7 @@ pub(super) struct FolderRecords {
     uuid: TierUuid,
     geometry: Geometry,
     slots: Slots,
+    counts: Arc<IoCounts>,
     idle: Mutex<Vec<Reader<Folder>>>,
     /// When the minute began in which records are counted that could not be read, and which these are. One is read
     /// again by whoever wants it, and by its owner, who is to look.
@@ -45,12 +47,13 @@ pub(super) struct FolderRecords {
 }
 
 impl FolderRecords {
-    pub fn new(folder: Folder, uuid: TierUuid, geometry: Geometry) -> FolderRecords {
+    pub fn new(folder: Folder, uuid: TierUuid, geometry: Geometry, counts: Arc<IoCounts>) -> FolderRecords {
         FolderRecords {
             folder,
             uuid,
             geometry,
             slots: Slots::new(SLOTS),
+            counts,
             idle: Mutex::default(),
             failed: Mutex::new((Instant::now(), BTreeSet::new())),
         }
@@ -67,8 +70,10 @@ impl FolderRecords {
     }
 
     /// One for a caller that reads much, with buffers of its own.
-    pub fn new_reader(&self, slots: Slots) -> io::Result<Reader<Folder>> {
-        Reader::new(self.folder.clone(), self.geometry, slots)
+    pub fn new_reader(&self, slots: Slots, by: ReadFor) -> io::Result<Reader<Folder>> {
+        let mut reader = Reader::new(self.folder.clone(), self.geometry, slots)?;
+        reader.counts(CountedReads { counts: self.counts.clone(), by });
+        Ok(reader)
     }
 
     /// A read of that record has failed.
@@ -82,10 +87,11 @@ impl FolderRecords {
         }
     }
 
-    /// Fills all of `into` with bytes of a record from one on. What it gives has proven itself.
-    pub fn read(&self, record: &RecordAddress, from: u64, into: &mut [u8]) -> Result<(), RecordError> {
+    /// Fills all of `into` with bytes of a record that is looked at again, from one on. What it gives has proven
+    /// itself.
+    pub fn read_again(&self, record: &RecordAddress, from: u64, into: &mut [u8]) -> Result<(), RecordError> {
         let place = self.place(record);
-        let mut reader = self.reader().map_err(|error| {
+        let mut reader = self.reader(ReadFor::Recheck).map_err(|error| {
             tracing::warn!(%error, "the tier cannot be read");
             RecordError::Failed
         })?;
@@ -119,9 +125,10 @@ impl FolderRecords {
         })
     }
 
-    fn reader(&self) -> io::Result<Reader<Folder>> {
-        let idle = self.idle.lock().pop();
-        idle.map_or_else(|| self.new_reader(self.slots.clone()), Ok)
+    fn reader(&self, by: ReadFor) -> io::Result<Reader<Folder>> {
+        let Some(mut reader) = self.idle.lock().pop() else { return self.new_reader(self.slots.clone(), by) };
+        reader.counts(CountedReads { counts: self.counts.clone(), by });
+        Ok(reader)
     }
 
     /// For another lane. One that the disk owes an answer gives its slots back as it goes.
@@ -147,7 +154,7 @@ struct FolderReads {
 impl RecordReads for FolderReads {
     fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>) {
         if self.reads.is_none() && self.unread.is_empty() {
-            let reader = self.records.reader();
+            let reader = self.records.reader(ReadFor::Lane);
             let reader = reader.inspect_err(|error| tracing::warn!(%error, "the tier cannot be read"));
             self.reads = reader.ok().map(ReadAhead::new);
         }
@@ -205,7 +212,7 @@ mod tests {
     fn a_bad_record_is_no_bad_disk_however_often_it_is_read() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::with_engine(place.path().join("tier"), Engine::Threads).unwrap();
-        let records = FolderRecords::new(folder, TierUuid([1; 16]), Geometry::of_capacity(1 << 30));
+        let records = FolderRecords::new(folder, TierUuid([1; 16]), Geometry::of_capacity(1 << 30), Arc::default());
         let fails = |rid: u64| _ = records.came(Rid(rid), Err(Miss::Wrong));
         (0..100).for_each(|_| fails(2));
         (4..FAILURES as u64 + 2).for_each(fails);

@@ -58,6 +58,8 @@ pub struct Stats {
     pub tier_bytes: u64,
     /// Bytes that their owners were asked to write and have not answered.
     pub tier_ordered_bytes: u64,
+    /// Bytes in memory of objects that no tier has, on segments that have a tier near them.
+    pub tier_unwritten_bytes: u64,
     /// Promotions under way.
     pub promotions: u64,
     /// Views over objects.
@@ -112,12 +114,32 @@ impl Core {
             stats.tier_bytes += tier.bytes;
             stats.tier_ordered_bytes += tier.ordered;
         }
+        if stats.tiers_live > 0 {
+            stats.tier_unwritten_bytes = self.unwritten_bytes();
+        }
         stats.pins = self.pins.views();
         stats.protected_objects = self.objects.protected_len().into();
         stats.soft_pinned_objects = self.objects.soft_len() as u64;
         stats.hard_pinned_objects = self.objects.hard_pinned;
         stats.tickets = self.tickets.len() as u64;
         stats
+    }
+
+    /// What would be lost with memory though it has a tier near it.
+    fn unwritten_bytes(&self) -> u64 {
+        let segments = self.segments.numbers().filter_map(|number| self.segments.get(number));
+        let is_near_a_tier = |session, host| {
+            let mut near = self.tiers.near(session, host);
+            near.any(|number| self.tiers.get(number).is_some_and(|tier| !tier.is_adopted))
+        };
+        let near = segments.filter(|segment| segment.live && is_near_a_tier(segment.session, segment.host));
+        near.map(|segment| self.objects.unwritten_on(segment.number)).sum()
+    }
+
+    /// How long the order that owners of tiers have owed an answer to for longest has been given, microseconds; 0
+    /// without one.
+    pub fn tier_order_age_us(&self, now: Time) -> u64 {
+        self.tiers.oldest_order().map_or(0, |since| now.0.saturating_sub(since.0))
     }
 
     /// How long the oldest extent in quarantine has been there, microseconds; 0 without one.

@@ -8,6 +8,7 @@ use crate::record::Record;
 use crate::request::{Refused, TierSpec};
 use crate::state::objects::ObjectSlot;
 use crate::state::tier::{FileCounts, Mounted, Tier, TierProof};
+use crate::state::tier_stats::TierStats;
 use crate::state::tier_writes::TierWrites;
 use crate::work::Work;
 use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TierUuid};
@@ -85,6 +86,8 @@ pub struct TierView<'a> {
     pub window: u64,
     /// Bytes that it has under order.
     pub ordered: u64,
+    /// What its owner has said last of its disk, since it was mounted.
+    pub stats: Option<&'a TierStats>,
     writes: &'a TierWrites,
     storage: Option<&'a SharedStorage>,
 }
@@ -199,6 +202,19 @@ impl Core {
         match is_empty && self.tiers.get(number).is_some_and(|tier| tier.records == 0) {
             true => _ = self.forget_tier(now, uuid, fx),
             false => self.hide_tier(now, number),
+        }
+    }
+
+    /// The owner of a tier says what its disk has done. That is of the tier as it is mounted, and of no other.
+    pub fn tier_stats(&mut self, session: SessionId, uuid: TierUuid, stats: TierStats) {
+        let number = self.tier_of(session, uuid);
+        let Some(tier) = number.and_then(|number| self.tiers.get_mut(number)) else {
+            self.counts.stale_messages += 1;
+            return;
+        };
+        match &mut tier.stats {
+            Some(known) => **known = stats,
+            none => *none = Some(Box::new(stats)),
         }
     }
 
@@ -350,6 +366,7 @@ fn view<'a>(number: SegmentNo, tier: &'a Tier, config: &'a Config) -> TierView<'
         bytes: tier.bytes,
         window: tier.window,
         ordered: tier.ordered_bytes,
+        stats: tier.stats.as_deref(),
         writes: &tier.writes,
         storage: config.shared_storage.as_ref().filter(|_| tier.file_system.is_some()),
     }

@@ -26,6 +26,7 @@ pub(crate) mod session;
 pub(crate) mod snapshot_walk;
 pub(crate) mod tellings;
 pub(crate) mod tier;
+pub(crate) mod tier_stats;
 pub(crate) mod tier_writes;
 pub(crate) mod waiting_put;
 pub(crate) mod watermark;

@@ -16,6 +16,7 @@ use crate::ids::{SegmentNo, Time};
 use crate::request::TierSpec;
 use crate::state::object::TierPlace;
 use crate::state::objects::ObjectSlot;
+use crate::state::tier_stats::TierStats;
 use crate::state::tier_writes::{Budget, TierWrites};
 use mooncake_ids::{FileSystemUuid, Rid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_mutant::mutant;
@@ -73,6 +74,8 @@ pub(crate) struct Tier {
     sealed: BTreeSet<u64>,
     /// Bytes that may be under order. None: its owner takes no orders, as its disk fails or stands still.
     pub window: u64,
+    /// What its owner has said last of its disk, since it was mounted.
+    pub stats: Option<Box<TierStats>>,
     pub ordered_bytes: u64,
     pub ordered: usize,
     /// Bytes of the records that they come to.
@@ -471,6 +474,7 @@ impl Tiers {
             unneeded: BTreeSet::new(),
             sealed: BTreeSet::new(),
             window: WINDOW_MIN,
+            stats: None,
             ordered_bytes: 0,
             ordered: 0,
             under_order: 0,
@@ -524,6 +528,7 @@ impl Tiers {
             }
         }
         (tier.window, tier.answered_at, tier.kept_of) = (WINDOW_MIN, None, None);
+        tier.stats = None;
         tier.fresh.clear();
         (tier.search, tier.closing) = (None, None);
         tier.sealed.clear();

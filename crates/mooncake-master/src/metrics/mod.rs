@@ -5,6 +5,7 @@
 mod not_here;
 mod page;
 pub(crate) mod summary;
+mod tiers;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

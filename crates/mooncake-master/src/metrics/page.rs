@@ -1,6 +1,6 @@
 //! What is told, name by name: names of Mooncake where they have a meaning here, and our own.
 
-use mooncake_core::{Stats, TierState, TierView, Time};
+use mooncake_core::{Stats, TierState, TierStats, TierView, Time};
 use mooncake_metrics::{Kind, Page};
 use mooncake_wire::RequestKind;
 
@@ -13,6 +13,7 @@ pub fn reference_page() -> String {
     let nothing = Reading {
         stats: Stats::default(),
         quarantine_age_us: 0,
+        tier_order_age_us: 0,
         segments: Vec::new(),
         tiers: Vec::new(),
         shell: Metrics::default().read(),
@@ -42,6 +43,8 @@ pub struct Reading {
     pub stats: Stats,
     /// Of the oldest extent in quarantine.
     pub quarantine_age_us: u64,
+    /// Of the order that an owner of a tier has owed an answer to for longest.
+    pub tier_order_age_us: u64,
     /// Live segments: name, bytes taken, bytes in all.
     pub segments: Vec<(String, u64, u64)>,
     /// Tiers that are not forgotten.
@@ -79,6 +82,8 @@ pub struct TierReading {
     pub window: u64,
     /// How often it would be filled in a day, as in the last hour.
     pub fills_per_day: f64,
+    /// What its owner says of its disk, if it has the tier and says it.
+    pub stats: Option<TierStats>,
 }
 
 impl TierReading {
@@ -92,6 +97,7 @@ impl TierReading {
             records: tier.records,
             window: tier.window,
             fills_per_day: tier.fills_per_day(now),
+            stats: tier.stats.copied(),
         }
     }
 }
@@ -288,6 +294,10 @@ impl Reading {
         out.gauge("master_allocated_file_size_bytes", "bytes of objects on live tiers", s.tier_bytes);
         out.gauge("file_cache_nums_", "objects on live tiers, in memory too or not", s.tier_objects);
         out.gauge("mooncake_tier_ordered_bytes", "bytes that are to be written to tiers now", s.tier_ordered_bytes);
+        let age = "how long the oldest order has waited for its owner's answer; 0 without one";
+        out.gauge("mooncake_tier_order_age_seconds", age, self.tier_order_age_us as f64 / 1e6);
+        let unwritten = "bytes in memory with a tier near it of objects that no tier has: lost if that memory goes now";
+        out.gauge("mooncake_tier_unwritten_bytes", unwritten, s.tier_unwritten_bytes);
         out.counter("mooncake_tier_orders_total", "objects that owners were asked to write", counters.tier_orders);
         out.counter(
             "mooncake_tier_orders_refused_total",
@@ -320,6 +330,7 @@ impl Reading {
             counters.tier_dropped_bytes,
         );
         self.tell_each_tier(out);
+        super::tiers::tell_disks(&self.tiers, out);
         self.tell_promotions(out);
         out.counter(
             "mooncake_evicted_clean_objects_total",
@@ -651,6 +662,7 @@ mod tests {
                 ..Stats::default()
             },
             quarantine_age_us: 1_500_000,
+            tier_order_age_us: 2_500_000,
             segments: vec![("a:1".to_owned(), 3, 8)],
             tiers: vec![TierReading {
                 label: "a:1/07".to_owned(),
@@ -679,6 +691,7 @@ mod tests {
             "segment_allocated_bytes{segment=\"a:1\"} 3",
             "mooncake_tier_state{tier=\"a:1/07\"} 2",
             "mooncake_tier_fills_per_day_percent{tier=\"a:1/07\"} 125",
+            "mooncake_tier_order_age_seconds 2.5",
             "mooncake_request_duration_seconds_bucket{op=\"exists\",le=\"0.000001\"} 0",
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");

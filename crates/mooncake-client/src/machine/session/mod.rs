@@ -343,10 +343,11 @@ impl Anchor {
     /// The connection broke. `unsent`: what the driver was to send last and did not, as far as it knows.
     pub fn lost(&mut self, mut unsent: Vec<AnchorUp>, context: &mut AnchorContext<'_>) {
         self.state = State::Away;
-        // The next connection begins with a beat and the readers that ended, and ends with the goodbye.
+        // The next connection begins with a beat and the readers that ended, and ends with the goodbye. Tiers are
+        // mounted anew then, and what is said of their disks with that.
         unsent.retain(|message| {
-            use anchor_up::Body::{Beat, Goodbye, ReaderGone};
-            !matches!(&message.body, Some(Beat(_) | ReaderGone(_) | Goodbye(_)))
+            use anchor_up::Body::{Beat, Goodbye, ReaderGone, TierStats};
+            !matches!(&message.body, Some(Beat(_) | ReaderGone(_) | Goodbye(_) | TierStats(_)))
         });
         let facts = unsent.iter().filter(|message| !is_asked_for_again(message)).count();
         self.facts.truncate(self.facts.len().saturating_sub(facts));
@@ -366,8 +367,9 @@ fn up(body: anchor_up::Body) -> AnchorUp {
 /// Whether nothing is lost for good with a message: the master asks once more for what it has asked for, the next beat
 /// says what the last one said, and a goodbye is said until it is answered.
 fn is_asked_for_again(message: &AnchorUp) -> bool {
-    use anchor_up::Body::{Beat, EpochTaken, FenceDone, Goodbye, Rechecked};
-    matches!(&message.body, None | Some(Beat(_) | FenceDone(_) | Rechecked(_) | EpochTaken(_) | Goodbye(_)))
+    use anchor_up::Body::{Beat, EpochTaken, FenceDone, Goodbye, Rechecked, TierStats};
+    let body = &message.body;
+    matches!(body, None | Some(Beat(_) | FenceDone(_) | Rechecked(_) | EpochTaken(_) | Goodbye(_) | TierStats(_)))
 }
 
 fn uuid(bytes: &[u8]) -> Option<SegmentUuid> {

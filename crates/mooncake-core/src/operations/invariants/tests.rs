@@ -228,6 +228,7 @@ fn a_wrong_count_of_a_segment_is_named() {
 fn a_wrong_count_of_objects_is_named() {
     names(|core| core.objects.hard_pinned += 1, "1 are pinned hard, and counted 2");
     names(|core| core.objects.replaced_bytes += 1, "2048 bytes are replaced, and counted 2049");
+    names(|core| core.objects.miscount_unwritten(FIRST), "are on no tier, and counted");
     names(|core| core.counts.put_placed += 1, "answered keys of puts");
 }
 

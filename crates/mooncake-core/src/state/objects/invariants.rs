@@ -1,5 +1,7 @@
 //! What must hold of the objects by themselves.
 
+use std::collections::BTreeMap;
+
 use super::{ObjectSlot, Objects};
 use crate::ensure::ensure;
 use crate::ids::SegmentNo;
@@ -115,14 +117,25 @@ impl Objects {
         })
     }
 
+    #[cfg(test)]
+    pub fn miscount_unwritten(&mut self, segment: SegmentNo) {
+        super::on_segment(&mut self.on_segments, segment).unwritten += 1;
+    }
+
     fn check_counts(&self, segments: &Segments) -> Result<(), String> {
         let (mut hard, mut replaced) = (0, 0);
         let mut singles: Vec<SegmentNo> = Vec::new();
+        let mut unwritten: BTreeMap<SegmentNo, u64> = BTreeMap::new();
         for (_, object) in self.slab.iter() {
             hard += u64::from(object.hold == Hold::Hard);
             replaced += if object.is_replaced() { object.bytes() } else { 0 };
             if let Places::One(place) = &object.places {
                 singles.push(place.segment);
+            }
+            if object.places.tier().is_none() {
+                for place in object.places.memory() {
+                    *unwritten.entry(place.segment).or_default() += object.size;
+                }
             }
         }
         ensure!(hard == self.hard_pinned, "{hard} are pinned hard, and counted {}", self.hard_pinned);
@@ -131,9 +144,15 @@ impl Objects {
         for number in segments.numbers().chain(segments.gone().iter().map(|gone| gone.number)) {
             let (below, above) = (|other: &SegmentNo| *other < number, |other: &SegmentNo| *other <= number);
             let there = (singles.partition_point(above) - singles.partition_point(below)) as u64;
-            let counted = self.singles.get(number.0 as usize).copied().unwrap_or(0);
+            let counted = self.on_segments.get(number.0 as usize).map_or(0, |on| on.singles);
             ensure!(there == counted, "{there} lie on {number:?} alone, and counted {counted}");
         }
+        for (nth, on) in self.on_segments.iter().enumerate() {
+            let there = unwritten.remove(&SegmentNo(nth as u32)).unwrap_or(0);
+            let counted = on.unwritten;
+            ensure!(there == counted, "{there} bytes on segment {nth} are on no tier, and counted {counted}");
+        }
+        ensure!(unwritten.is_empty(), "{unwritten:?} bytes are on no tier, and counted nowhere");
         self.check_several(segments)
     }
 }

@@ -14,7 +14,7 @@ use hashbrown::DefaultHashBuilder;
 use crate::config::renewal_ms;
 use crate::eviction::EvictionPolicy;
 use crate::eviction::lru::Lru;
-use crate::ids::Time;
+use crate::ids::{SegmentNo, Time};
 use crate::slab::{List, Slab};
 use crate::state::group::Groups;
 use crate::state::index::{self, Index};
@@ -70,6 +70,23 @@ fn key_of(slab: &Slab<Object>, slot: u32) -> &[u8] {
     &bytes[..bytes.len() - usize::from(slab[slot].spare)]
 }
 
+/// What is counted of one segment.
+#[derive(Debug, Clone, Copy, Default)]
+struct OnSegment {
+    /// Objects of one replica, which lies there, and no place on a tier.
+    singles: u64,
+    /// Bytes there of objects that no tier has.
+    unwritten: u64,
+}
+
+fn on_segment(all: &mut Vec<OnSegment>, segment: SegmentNo) -> &mut OnSegment {
+    let index = segment.0 as usize;
+    if all.len() <= index {
+        all.resize(index + 1, OnSegment::default());
+    }
+    &mut all[index]
+}
+
 pub(crate) struct Objects {
     hasher: DefaultHashBuilder,
     index: Index,
@@ -84,8 +101,8 @@ pub(crate) struct Objects {
     soft_pins: SoftPins,
     /// Soft pinned objects are evicted when nothing else is left.
     evict_soft: bool,
-    /// Objects of one replica and no place on a tier, by segment number.
-    singles: Vec<u64>,
+    /// By segment number.
+    on_segments: Vec<OnSegment>,
     several: Several,
     /// Objects that only a tier has.
     on_tiers_alone: u64,
@@ -109,7 +126,7 @@ impl Objects {
             retry_set_aside: 0,
             soft_pins: SoftPins::new(),
             evict_soft,
-            singles: Vec::new(),
+            on_segments: Vec::new(),
             several: Several::default(),
             on_tiers_alone: 0,
             hard_pinned: 0,
@@ -219,7 +236,7 @@ impl Objects {
         if object.hold == Hold::Hard {
             self.hard_pinned -= 1;
         }
-        self.discount(slot, &object.places);
+        self.discount(slot, object.size, &object.places);
         object
     }
 
@@ -233,7 +250,8 @@ impl Objects {
         }
         let old = std::mem::replace(&mut object.places, places);
         let was_in_memory = !old.memory().is_empty();
-        self.discount(slot, &old);
+        let size = object.size;
+        self.discount(slot, size, &old);
         self.count(slot, segments);
         // What has nothing in memory is in no list: nothing of it can be evicted.
         if was_in_memory == self.slab[slot].places.memory().is_empty() {
@@ -247,27 +265,40 @@ impl Objects {
     }
 
     fn count(&mut self, slot: u32, segments: &Segments) {
-        match &self.slab[slot].places {
+        let object = &self.slab[slot];
+        match &object.places {
             Places::One(place) => {
-                let index = place.segment.0 as usize;
-                if self.singles.len() <= index {
-                    self.singles.resize(index + 1, 0);
-                }
-                self.singles[index] += 1;
+                let on = on_segment(&mut self.on_segments, place.segment);
+                on.singles += 1;
+                on.unwritten += object.size;
             }
             places @ Places::More(_) => {
                 let owners = places.memory().len();
+                if places.tier().is_none() {
+                    for place in places.memory() {
+                        on_segment(&mut self.on_segments, place.segment).unwritten += object.size;
+                    }
+                }
                 self.several.add(slot, owners, places.segments().any(|number| segments.is_live(number)));
                 self.on_tiers_alone += u64::from(owners == 0);
             }
         }
     }
 
-    fn discount(&mut self, slot: u32, places: &Places) {
+    fn discount(&mut self, slot: u32, size: u64, places: &Places) {
         match places {
-            Places::One(place) => self.singles[place.segment.0 as usize] -= 1,
+            Places::One(place) => {
+                let on = on_segment(&mut self.on_segments, place.segment);
+                on.singles -= 1;
+                on.unwritten -= size;
+            }
             places @ Places::More(_) => {
                 let owners = places.memory().len();
+                if places.tier().is_none() {
+                    for place in places.memory() {
+                        on_segment(&mut self.on_segments, place.segment).unwritten -= size;
+                    }
+                }
                 self.several.remove(slot, owners);
                 self.on_tiers_alone -= u64::from(owners == 0);
             }
@@ -279,11 +310,16 @@ impl Objects {
         self.len() as u64 - self.on_tiers_alone
     }
 
+    /// Bytes on a segment of objects that no tier has.
+    pub fn unwritten_on(&self, segment: SegmentNo) -> u64 {
+        self.on_segments.get(segment.0 as usize).map_or(0, |on| on.unwritten)
+    }
+
     /// Number of objects with a Live replica.
     pub fn visible_len(&self, segments: &Segments) -> u64 {
         let live = segments.numbers().filter(|number| segments.is_live(*number));
-        let singles: u64 = live.filter_map(|number| self.singles.get(number.0 as usize)).sum();
-        singles + self.several.visible_len()
+        let on = live.filter_map(|number| self.on_segments.get(number.0 as usize));
+        on.map(|on| on.singles).sum::<u64>() + self.several.visible_len()
     }
 
     // ------------------------------------------------------------------ lists

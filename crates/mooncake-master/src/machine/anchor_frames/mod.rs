@@ -1,7 +1,7 @@
 //! What a client says on its session's anchor, and what the master does about it: beats, what an owner has done, and
 //! whose end a process has seen.
 
-use mooncake_core::{Core, Effects, OrdersAnswered, Origin, Populated, Promoted, Refused, SegmentNo, Time};
+use mooncake_core::{Core, Effects, OrdersAnswered, Origin, Populated, Promoted, Refused, SegmentNo, TierStats, Time};
 use mooncake_ids::{Rid, SegmentUuid, SessionId, TierUuid};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{
@@ -60,6 +60,13 @@ pub enum Said {
     },
     /// An owner has made copies of what its tier has, or could not.
     TierPromoted(Vec<Promoted>),
+    /// What the owner of a tier has had its disk do.
+    TierStats {
+        /// The tier.
+        tier: TierUuid,
+        /// What it says.
+        stats: TierStats,
+    },
     /// The session will close within so many milliseconds, and brings what its tiers have not to the disk before.
     Closing(u64),
 }
@@ -143,6 +150,9 @@ impl Said {
             Body::TierWritten(said) => {
                 Said::TierWritten { tier: convert::tier_uuid(&said.tier)?, answered: convert::orders_answered(said)? }
             }
+            Body::TierStats(said) => {
+                Said::TierStats { tier: convert::tier_uuid(&said.tier)?, stats: convert::tier_stats(&said) }
+            }
             Body::Closing(said) => Said::Closing(said.within_ms),
             Body::TierPromoted(said) => Said::TierPromoted(convert::promoted(&said)),
         }))
@@ -165,6 +175,7 @@ impl Said {
         match self {
             Said::Beat(beat) => return Ok(beat.obey(core, now, session, effects)),
             Said::TierWritten { tier, answered } => core.orders_answered(now, session, tier, &answered, effects),
+            Said::TierStats { tier, stats } => core.tier_stats(session, tier, stats),
             Said::Closing(within_ms) => core.closes(now, session, within_ms, effects),
             Said::TierPromoted(promoted) => core.promoted(now, session, &promoted, effects),
             Said::FenceDone(rids) => core.fence_done(now, session, &rids, effects),

@@ -1,6 +1,6 @@
 use mooncake_core::Keep;
 use mooncake_mutant::{Mutant, is_noticed_by};
-use mooncake_wire::message::{EpochTaken, FenceDone, Goodbye, PeerGone, Populated, Rechecked};
+use mooncake_wire::message::{self, EpochTaken, FenceDone, Goodbye, PeerGone, Populated, Rechecked};
 
 use super::super::testbed::{Client, End, HOST, MARK, MEMORY, Testbed};
 use super::*;
@@ -216,6 +216,8 @@ fn what_makes_no_sense_ends_the_connection_and_changes_nothing() {
         anchor_up::Body::EpochTaken(EpochTaken { epoch: 1, segments: vec![uuid(), short()] }),
         anchor_up::Body::PeerGone(PeerGone { uuid: short(), process: None }),
         anchor_up::Body::ReaderGone(ReaderGone { session: 1, uuid: short(), mark: MARK }),
+        anchor_up::Body::TierStats(message::TierStats { tier: short(), ..Default::default() }),
+        anchor_up::Body::TierStats(message::TierStats::default()),
     ];
     let mut testbed = Testbed::new();
     let client = testbed.owner();
@@ -226,6 +228,58 @@ fn what_makes_no_sense_ends_the_connection_and_changes_nothing() {
     }
     assert!(testbed.effects.is_empty());
     assert!(Said::read(AnchorUp { body: None }).unwrap().is_none(), "a newer client's message is ignored");
+}
+
+#[test]
+fn what_an_owner_says_of_its_disk_is_what_metrics_are_made_of() {
+    use mooncake_core::{TierEngine, TierOperations};
+
+    let mut testbed = Testbed::new();
+    let client = testbed.owner();
+    let tier = || bytes::Bytes::from_static(&[9; 16]);
+    let spec = message::Tier {
+        uuid: tier(),
+        secret: vec![1; 16].into(),
+        name: "h:1".to_owned(),
+        bytes: 1 << 30,
+        file_blocks: 4_096,
+        endpoint: Some(Default::default()),
+    };
+    let mount = message::TierMount { tier: Some(spec), is_new: true, ..Default::default() };
+    let mounted = testbed.call(client, message::request::Body::TierMount(mount)).body;
+    assert!(matches!(mounted, message::reply::Body::TierMount(_)), "{mounted:?}");
+    let told = |testbed: &Testbed| testbed.core.tiers().map(|tier| tier.stats.copied()).collect::<Vec<_>>();
+    assert_eq!(told(&testbed), [None]);
+    let operations = |count| Some(message::TierOperations { count, micros: count + 1, failed: count + 2 });
+    let mut said = message::TierStats {
+        tier: tier(),
+        engine: message::tier_stats::Engine::IoUring as i32,
+        used_bytes: 4,
+        reads: operations(10),
+        syncs: operations(30),
+        bad_records: u64::MAX,
+        read_for_kept: 5,
+        written_rest: 6,
+        ..Default::default()
+    };
+    assert_eq!(testbed.says(client, anchor_up::Body::TierStats(said.clone())), Ok(None));
+    let expected = TierStats {
+        engine: TierEngine::Ring,
+        used_bytes: 4,
+        reads: TierOperations { count: 10, micros: 11, failed: 12 },
+        syncs: TierOperations { count: 30, micros: 31, failed: 32 },
+        bad_records: u64::MAX,
+        read_bytes: [0, 0, 5, 0, 0],
+        written_bytes: [0, 0, 6],
+        ..TierStats::default()
+    };
+    assert_eq!(told(&testbed), [Some(expected)]);
+    // An engine of a later version.
+    said.engine = 77;
+    testbed.says(client, anchor_up::Body::TierStats(said)).unwrap();
+    assert_eq!(told(&testbed), [Some(TierStats { engine: TierEngine::Unknown, ..expected })]);
+    testbed.hangs_up(client);
+    assert_eq!(told(&testbed), [None], "it is hidden");
 }
 
 #[test]

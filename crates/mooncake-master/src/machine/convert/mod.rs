@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use mooncake_core::{
     Claim, EndOutcome, Ended, Epoch, Extent, FileCounts, Found, FoundRef, Keep, OrdersAnswered, PinKind, Promoted,
-    Push, PutConfig, Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, SharedStorage, StartOutcome, TierMount,
-    TierMounted, TierProof, TierSpec, TierView, Written,
+    Push, PutConfig, Refused, RemoveOutcome, Replica, SegmentSpec, SegmentView, SharedStorage, StartOutcome,
+    TierEngine, TierMount, TierMounted, TierOperations, TierProof, TierSpec, TierStats, TierView, Written,
 };
 use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, TierUuid};
 use mooncake_wire::message::{self, anchor_down, reply};
@@ -97,6 +97,38 @@ pub fn orders_answered(said: message::TierWritten) -> Result<OrdersAnswered, Bad
     let all = rids.into_iter().zip(addresses);
     let written = all.map(|(rid, above)| Written { rid: Rid(rid), address: above.checked_sub(1) }).collect();
     Ok(OrdersAnswered { written, window, sealed })
+}
+
+/// What an owner says of its disk. An engine that this master does not know is none that it can name.
+pub fn tier_stats(said: &message::TierStats) -> TierStats {
+    use message::tier_stats::Engine;
+    let operations = |said: &Option<message::TierOperations>| {
+        said.as_ref().map_or_else(TierOperations::default, |said| TierOperations {
+            count: said.count,
+            micros: said.micros,
+            failed: said.failed,
+        })
+    };
+    TierStats {
+        engine: match said.engine() {
+            Engine::Unspecified => TierEngine::Unknown,
+            Engine::IoUring => TierEngine::Ring,
+            Engine::Threads => TierEngine::Threads,
+        },
+        used_bytes: said.used_bytes,
+        reads: operations(&said.reads),
+        writes: operations(&said.writes),
+        syncs: operations(&said.syncs),
+        bad_records: said.bad_records,
+        read_bytes: [
+            said.read_for_lanes,
+            said.read_for_promotions,
+            said.read_for_kept,
+            said.read_for_rechecks,
+            said.read_for_proofs,
+        ],
+        written_bytes: [said.written_ordered, said.written_kept, said.written_rest],
+    }
 }
 
 /// What an owner says of copies of what its tier has.

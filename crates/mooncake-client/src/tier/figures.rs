@@ -1,0 +1,89 @@
+//! What the master is told of the disks of this store's tiers, for its metrics.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use mooncake_ids::TierUuid;
+use mooncake_tier::io_counts::{IoTotals, Operations};
+use mooncake_tier::medium::folder::Engine;
+use mooncake_wire::message::{TierOperations, TierStats, tier_stats};
+
+/// How often it is told at most.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// What was told last, and when.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    told: BTreeMap<TierUuid, TierStats>,
+    told_at: Option<Instant>,
+}
+
+impl Figures {
+    /// Whether the time has come to tell what is new. Then it has not for a while.
+    pub fn are_due(&mut self, now: Instant) -> bool {
+        let are_due = self.told_at.is_none_or(|at| now.saturating_duration_since(at) >= TELL_EVERY);
+        if are_due {
+            self.told_at = Some(now);
+        }
+        are_due
+    }
+
+    /// What is to be told of a tier, if it is not what was told last.
+    pub fn news(&mut self, tier: TierUuid, engine: Engine, (used, totals): (u64, IoTotals)) -> Option<TierStats> {
+        let stats = message(tier, engine, used, &totals);
+        (self.told.insert(tier, stats.clone()).as_ref() != Some(&stats)).then_some(stats)
+    }
+
+    /// The master knows nothing of a tier that it has mounted anew, or has no more.
+    pub fn forget(&mut self, tier: TierUuid) {
+        self.told.remove(&tier);
+    }
+}
+
+fn message(tier: TierUuid, engine: Engine, used_bytes: u64, totals: &IoTotals) -> TierStats {
+    let operations = |Operations { count, micros, failed }: Operations| Some(TierOperations { count, micros, failed });
+    let [read_for_lanes, read_for_promotions, read_for_kept, read_for_rechecks, read_for_proofs] = totals.read_bytes;
+    let [written_ordered, written_kept, written_rest] = totals.written_bytes;
+    let engine = match engine {
+        Engine::Ring => tier_stats::Engine::IoUring,
+        Engine::Threads => tier_stats::Engine::Threads,
+    };
+    TierStats {
+        tier: tier.0.to_vec().into(),
+        engine: engine as i32,
+        used_bytes,
+        reads: operations(totals.reads),
+        writes: operations(totals.writes),
+        syncs: operations(totals.syncs),
+        bad_records: totals.bad_records,
+        read_for_lanes,
+        read_for_promotions,
+        read_for_kept,
+        read_for_rechecks,
+        read_for_proofs,
+        written_ordered,
+        written_kept,
+        written_rest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_changed_is_told_once_a_second_and_all_of_it_after_a_mount() {
+        let (mut figures, tier, began) = (Figures::default(), TierUuid([1; 16]), Instant::now());
+        let due = [0, 300, 999, 1_000, 1_500, 2_000].map(|ms| figures.are_due(began + Duration::from_millis(ms)));
+        assert_eq!(due, [true, false, false, true, false, true]);
+        let totals = IoTotals { bad_records: 3, read_bytes: [1, 2, 3, 4, 5], ..IoTotals::default() };
+        let said = figures.news(tier, Engine::Ring, (7, totals)).unwrap();
+        assert_eq!((said.used_bytes, said.bad_records, said.read_for_kept), (7, 3, 3));
+        assert_eq!(said.engine(), tier_stats::Engine::IoUring);
+        assert!(figures.news(tier, Engine::Ring, (7, totals)).is_none());
+        assert!(figures.news(tier, Engine::Ring, (8, totals)).is_some());
+        assert!(figures.news(TierUuid([2; 16]), Engine::Threads, (8, totals)).is_some(), "another one");
+        figures.forget(tier);
+        assert!(figures.news(tier, Engine::Ring, (8, totals)).is_some());
+    }
+}

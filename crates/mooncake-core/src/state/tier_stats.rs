@@ -1,0 +1,45 @@
+//! What the owner of a tier says of its disk. The pool decides nothing by it, and no log has it: it is told as it is.
+
+/// What carries an owner's operations out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TierEngine {
+    /// It does not say.
+    #[default]
+    Unknown,
+    /// io_uring.
+    Ring,
+    /// Threads that wait for the disk.
+    Threads,
+}
+
+/// Operations of one kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TierOperations {
+    /// Those that have ended.
+    pub count: u64,
+    /// How long they took, each for itself.
+    pub micros: u64,
+    /// Those that failed.
+    pub failed: u64,
+}
+
+/// What an owner has had its disk do since it took the tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TierStats {
+    /// What carries it out.
+    pub engine: TierEngine,
+    /// Bytes of the tier's files.
+    pub used_bytes: u64,
+    /// Reads.
+    pub reads: TierOperations,
+    /// Writes.
+    pub writes: TierOperations,
+    /// Syncs.
+    pub syncs: TierOperations,
+    /// Records whose header or sums were not what the log says.
+    pub bad_records: u64,
+    /// Bytes that were read for lanes, promotions, what is kept of a file, rechecks and proofs.
+    pub read_bytes: [u64; 5],
+    /// Bytes that were written: of objects that were ordered, of those that were kept, and the rest.
+    pub written_bytes: [u64; 3],
+}
