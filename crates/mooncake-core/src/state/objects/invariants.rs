@@ -125,17 +125,11 @@ impl Objects {
     fn check_counts(&self, segments: &Segments) -> Result<(), String> {
         let (mut hard, mut replaced) = (0, 0);
         let mut singles: Vec<SegmentNo> = Vec::new();
-        let mut unwritten: BTreeMap<SegmentNo, u64> = BTreeMap::new();
         for (_, object) in self.slab.iter() {
             hard += u64::from(object.hold == Hold::Hard);
             replaced += if object.is_replaced() { object.bytes() } else { 0 };
             if let Places::One(place) = &object.places {
                 singles.push(place.segment);
-            }
-            if object.places.tier().is_none() {
-                for place in object.places.memory() {
-                    *unwritten.entry(place.segment).or_default() += object.size;
-                }
             }
         }
         ensure!(hard == self.hard_pinned, "{hard} are pinned hard, and counted {}", self.hard_pinned);
@@ -147,13 +141,24 @@ impl Objects {
             let counted = self.on_segments.get(number.0 as usize).map_or(0, |on| on.singles);
             ensure!(there == counted, "{there} lie on {number:?} alone, and counted {counted}");
         }
+        self.check_several(segments)?;
+        self.check_unwritten()
+    }
+
+    fn check_unwritten(&self) -> Result<(), String> {
+        let mut unwritten: BTreeMap<SegmentNo, u64> = BTreeMap::new();
+        for (_, object) in self.slab.iter().filter(|(_, object)| object.places.tier().is_none()) {
+            for place in object.places.memory() {
+                *unwritten.entry(place.segment).or_default() += object.size;
+            }
+        }
         for (nth, on) in self.on_segments.iter().enumerate() {
             let there = unwritten.remove(&SegmentNo(nth as u32)).unwrap_or(0);
             let counted = on.unwritten;
             ensure!(there == counted, "{there} bytes on segment {nth} are on no tier, and counted {counted}");
         }
         ensure!(unwritten.is_empty(), "{unwritten:?} bytes are on no tier, and counted nowhere");
-        self.check_several(segments)
+        Ok(())
     }
 }
 
