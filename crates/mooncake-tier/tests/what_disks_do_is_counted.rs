@@ -116,7 +116,7 @@ fn every_byte_that_is_written_is_of_an_order_or_kept_or_the_rest() {
     assert_eq!((ordered, kept), (4 * SIZE, 0));
     // A header and what fills the last block for each, and superblocks of a block each.
     assert!(
-        rest >= 4 * (BLOCK - SIZE % BLOCK) && rest < 16 * BLOCK && (ordered + rest).is_multiple_of(BLOCK),
+        (4 * (BLOCK - SIZE % BLOCK)..16 * BLOCK).contains(&rest) && (ordered + rest).is_multiple_of(BLOCK),
         "{rest}"
     );
     assert!(totals.writes.count > 0 && totals.syncs.count > 0, "{totals:?}");

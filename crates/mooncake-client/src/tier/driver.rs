@@ -61,9 +61,6 @@ const COPY_LIMIT: Duration = Duration::from_secs(3);
 /// How often it looks for folders that no log of this pool knows.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// A master that answered a beat within that time is there.
-const MASTER_HEARD_WITHIN: Duration = Duration::from_secs(2);
-
 /// How often it looks whether its own folder is there.
 const SEEN_EVERY: Duration = Duration::from_secs(1);
 
@@ -334,11 +331,10 @@ impl Driver<'_> {
                 self.say(said);
             }
         }
-        // While its master is away nothing is told that would wait for it, and be told anew then.
-        let control = &self.surroundings.control;
-        let is_heard = control.reachability.silence(control.now()) < MASTER_HEARD_WITHIN;
-        if self.mounted && is_heard && self.figures.are_due(Instant::now()) {
-            self.tell_figures();
+        if self.mounted {
+            let adopted = self.adoption.adopted.iter().filter(|adopted| adopted.is_mounted).map(|adopted| adopted.uuid);
+            let TierFolder { folder, tier, uuid, .. } = &self.folder;
+            self.figures.tell(&self.surroundings.control, (tier, folder.engine()), adopted.chain([*uuid]));
         }
         // A mount of a file system that hosts share may hold up whoever looks.
         if self.options.shared.is_none() && self.seen_at.is_none_or(|at| at.elapsed() >= SEEN_EVERY) {
@@ -349,19 +345,6 @@ impl Driver<'_> {
             self.hide();
         } else if is_hung != std::mem::replace(&mut self.hidden, is_hung) && !is_hung {
             self.mount_at = Some(Instant::now());
-        }
-    }
-
-    /// What disks have done, where the master does not know it.
-    fn tell_figures(&mut self) {
-        // Adopted ones lie on the same disk, and are used in the same way.
-        let engine = self.folder.folder.engine();
-        let adopted = self.adoption.adopted.iter().filter(|adopted| adopted.is_mounted).map(|adopted| adopted.uuid);
-        for uuid in adopted.chain([self.folder.uuid]) {
-            let news = self.folder.tier.usage(uuid).and_then(|usage| self.figures.news(uuid, engine, usage));
-            if let Some(stats) = news {
-                self.surroundings.control.tell(anchor_up::Body::TierStats(stats));
-            }
         }
     }
 

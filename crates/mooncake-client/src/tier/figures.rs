@@ -5,11 +5,17 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::TierUuid;
 use mooncake_tier::io_counts::{IoTotals, Operations};
-use mooncake_tier::medium::folder::Engine;
-use mooncake_wire::message::{TierOperations, TierStats, tier_stats};
+use mooncake_tier::medium::folder::{Engine, Folder};
+use mooncake_tier::owner::TierOwner;
+use mooncake_wire::message::{TierOperations, TierStats, anchor_up, tier_stats};
+
+use crate::session::control::Control;
 
 /// How often it is told at most.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// A master that answered a beat within that time is there.
+const MASTER_HEARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// What was told last, and when.
 #[derive(Debug, Default)]
@@ -19,8 +25,29 @@ pub(super) struct Figures {
 }
 
 impl Figures {
+    /// Tells of these tiers of an owner what is new, if it is time to. Adopted ones lie on the same disk, and are used in
+    /// the same way.
+    pub fn tell(
+        &mut self,
+        control: &Control,
+        (owner, engine): (&TierOwner<Folder>, Engine),
+        tiers: impl Iterator<Item = TierUuid>,
+    ) {
+        // What is told while the master is away would wait for it, and come before the tier is mounted anew.
+        let is_heard = control.reachability.silence(control.now()) < MASTER_HEARD_WITHIN;
+        if !is_heard || !self.are_due(Instant::now()) {
+            return;
+        }
+        for uuid in tiers {
+            let news = owner.usage(uuid).and_then(|usage| self.news(uuid, engine, usage));
+            if let Some(stats) = news {
+                control.tell(anchor_up::Body::TierStats(stats));
+            }
+        }
+    }
+
     /// Whether the time has come to tell what is new. Then it has not for a while.
-    pub fn are_due(&mut self, now: Instant) -> bool {
+    fn are_due(&mut self, now: Instant) -> bool {
         let are_due = self.told_at.is_none_or(|at| now.saturating_duration_since(at) >= TELL_EVERY);
         if are_due {
             self.told_at = Some(now);
@@ -29,7 +56,7 @@ impl Figures {
     }
 
     /// What is to be told of a tier, if it is not what was told last.
-    pub fn news(&mut self, tier: TierUuid, engine: Engine, (used, totals): (u64, IoTotals)) -> Option<TierStats> {
+    fn news(&mut self, tier: TierUuid, engine: Engine, (used, totals): (u64, IoTotals)) -> Option<TierStats> {
         let stats = message(tier, engine, used, &totals);
         (self.told.insert(tier, stats.clone()).as_ref() != Some(&stats)).then_some(stats)
     }

@@ -31,13 +31,13 @@ pub(super) fn tell_disks(tiers: &[TierReading], out: &mut Page) {
     let help = "1, with what carries operations of its disk out: io_uring, or threads where that cannot be had";
     let engines = each(|stats| vec![(engine(stats.engine), 1)]);
     out.labelled_twice(Kind::Gauge, "mooncake_tier_engine", ["tier", "engine"], help, engines);
-    let help = "operations of its disk that its owner waited for, and how long they took, since that took the tier";
+    let help = "operations of its disk, and how long they took, since its owner took the tier";
     let times = told().flat_map(|(tier, stats)| {
         operations(stats).into_iter().map(move |(op, did)| ([tier, op], did.count, did.micros as f64 / 1e6))
     });
     out.seconds_by_two("mooncake_tier_io_seconds", ["tier", "op"], help, times);
-    let help = "bytes that its owner has read: for readers at lanes, promotions, what is kept of a full tier, rechecks, \
-                and at mounts. What readers of its host read by themselves, their own pages say";
+    let help = "bytes that its owner has read: for readers at lanes, promotions, what is kept of a full tier, rechecks \
+                and mounts. What readers of its host read by themselves, their own pages say";
     let read = each(|stats| READ_BY.into_iter().zip(stats.read_bytes).collect());
     out.labelled_twice(Kind::Counter, "mooncake_tier_read_bytes_total", ["tier", "by"], help, read);
     let help = "bytes that its owner has written: of new objects, of those kept of a full tier, and all else, such as \
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn what_an_owner_says_is_told_with_its_tier_and_nothing_of_one_that_says_nothing() {
         let silent = TierReading { label: "b:1/08".to_owned(), live: true, ..TierReading::default() };
-        assert!(page(&[silent.clone()]).lines().all(|line| line.starts_with('#')));
+        assert!(page(std::slice::from_ref(&silent)).lines().all(|line| line.starts_with('#')));
         let stats = TierStats {
             engine: TierEngine::Threads,
             used_bytes: 7,
