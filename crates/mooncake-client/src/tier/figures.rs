@@ -25,8 +25,8 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Tells of these tiers of an owner what is new, if it is time to. Adopted ones lie on the same disk, and are used in
-    /// the same way.
+    /// Tells of these tiers of an owner what is new, if it is time to. Adopted ones lie on the same disk, and are used
+    /// in the same way.
     pub fn tell(
         &mut self,
         control: &Control,
