@@ -253,7 +253,7 @@ fn every_metric_says_what_it_is_before_its_first_value() {
             helped = help.split_once(' ').expect("a help text").0.to_owned();
         } else if let Some(kind) = line.strip_prefix("# TYPE ") {
             let (name, kind) = kind.split_once(' ').unwrap();
-            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert!(["counter", "gauge", "histogram", "summary"].contains(&kind), "{line}");
             assert_eq!(name, helped, "no help for it");
             begun = name.to_owned();
         } else {
