@@ -368,14 +368,13 @@ impl Driver<'_> {
         self.folder.tier.anchor_lost();
         (self.mounted, self.hidden, self.mount_at) = (false, true, None);
         // They lie on the same disk.
-        let adopted = self.adoption.adopted.iter_mut().filter(|adopted| adopted.is_mounted);
-        let left: Vec<TierUuid> = adopted
-            .map(|adopted| {
-                adopted.is_mounted = false;
-                adopted.uuid
-            })
-            .collect();
-        left.into_iter().for_each(|uuid| _ = self.say_left(uuid, false));
+        for at in 0..self.adoption.adopted.len() {
+            let adopted = &mut self.adoption.adopted[at];
+            if std::mem::replace(&mut adopted.is_mounted, false) {
+                let uuid = adopted.uuid;
+                self.say_left(uuid, false);
+            }
+        }
     }
 
     /// What has the records of a tier: its own, or one that is adopted.
