@@ -56,14 +56,15 @@ class Master(Program):
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             return answer.read().decode(errors="surrogateescape")
 
-    def metric(self, name: str) -> float:
-        """A value of /metrics, labels ignored and summed."""
+    def metric(self, name: str, **labels: str) -> float:
+        """A value of /metrics, summed over its labels but for those that are given."""
+        given = [f'{label}="{value}"' for label, value in labels.items()]
         values = [
             float(line.rsplit(" ", 1)[1])
             for line in self.http("/metrics").splitlines()
-            if line.split("{")[0].split(" ")[0] == name
+            if line.split("{")[0].split(" ")[0] == name and all(pair in line for pair in given)
         ]
-        assert values, f"no metric {name}"
+        assert values, f"no metric {name} {given}"
         return sum(values)
 
     def copy_log(self, to: Path) -> Path:

@@ -277,6 +277,26 @@ def test_a_reader_that_does_not_find_the_file_system_reads_through_the_writer(sh
     assert other.call("get_batch", keys[:20]) == [value(key, MIB) for key in keys[:20]]
 
 
+def test_a_file_system_that_is_mounted_late_is_found_by_those_who_run_already(cluster, tmp_path):
+    root = tmp_path / "fs"
+    pool = cluster(nodes=1, node_bytes=MEMORY, master_flags=[f"--root_fs_dir={root}"])
+    reader = pool.process(env={"MC_SHM": "0"})
+    node = pool.nodes[0]
+    for process in (node, reader):
+        wait_for("a line that says so", lambda process=process: f"there is no folder {root}" in process.output())
+    store = pool.store()
+    keys = [f"k{number}" for number in range(20)]
+    put_all(store, keys, MIB)
+    assert tiers(pool) == []
+    root.mkdir()
+    for process in (node, reader):
+        wait_for("it to be found", lambda process=process: "is there now" in process.output())
+    written(pool, keys)
+    # What only the file system has is read there, whoever wrote it.
+    node.kill()
+    assert reader.call("get_batch", keys) == [value(key, MIB) for key in keys]
+
+
 def test_garbage_in_the_file_that_names_the_file_system_is_said_and_left_alone(cluster, tmp_path):
     folder = tmp_path / "fs" / CLUSTER
     folder.mkdir(parents=True)
@@ -289,8 +309,9 @@ def test_garbage_in_the_file_that_names_the_file_system_is_said_and_left_alone(c
     assert tiers(pool) == []
     assert (folder / "TIER").read_bytes() == b"\xffgarbage\n"
     assert folders(folder) == set()
-    # Once that is gone, the next process is there.
+    # Once that is gone, the file system is found, and the next process is there as well.
     (folder / "TIER").unlink()
+    wait_for("a tier", lambda: pool.metric("mooncake_tiers_live") == 1)
     pool.nodes[0].kill()
     pool.nodes[0].start()
     wait_for("a tier", lambda: pool.metric("mooncake_tiers_live") == 1)

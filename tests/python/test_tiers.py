@@ -12,8 +12,11 @@ import pytest
 from contents import value, version_of
 from device import has_compiler
 from faulty_disk import ALWAYS, FaultyDisk, build
+from test_client_http import ask
+from test_client_http import value as counted
 
-from pool import wait_for
+from mooncake.store import MooncakeDistributedStore
+from pool import free_port, wait_for
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -231,6 +234,33 @@ def test_a_store_on_this_host_reads_files_itself_and_another_one_asks_their_owne
     assert store.remove_all(True) == len(keys)
     put_all(store, keys, MIB, version=1)
     assert versions(store, keys) == [1] * len(keys)
+
+
+def test_the_masters_page_says_what_owners_count_of_their_disks_and_a_clients_what_it_reads_itself(tiered):
+    pool, folder = tiered()
+    pool.spoils_replicas = True
+    metric = pool.master.metric
+    far = pool.process(env={"MC_SHM": "0"})
+    keys = [f"k{number}" for number in range(96)]
+    put_to_disk(pool, pool.store(), keys)
+    spoil(folder, lambda number: number == 1)
+    read = [version_of(key, far.call("get", key)) for key in keys[:20]]
+    wait_for("the owner to say what it has read", lambda: metric("mooncake_tier_read_bytes_total", by="lane") >= 10 * MIB)
+    wait_for("the bad record", lambda: metric("mooncake_tier_errors_total", kind="record") >= 1)
+    assert read.count(0) >= 18 and len(keys) * MIB <= metric("mooncake_tier_write_bytes_total", why="ordered")
+    assert len(keys) * MIB <= metric("mooncake_tier_used_bytes") <= metric("mooncake_tier_capacity_bytes")
+    assert metric("mooncake_tier_engine", engine="io_uring") + metric("mooncake_tier_engine", engine="threads") == 1
+    for op in ("read", "write", "sync"):
+        assert metric("mooncake_tier_io_seconds_count", op=op) > 0 < metric("mooncake_tier_io_seconds_sum", op=op)
+        assert metric("mooncake_tier_errors_total", kind=op) == 0
+    own = MooncakeDistributedStore()
+    here = {"enable_client_http_server": True, "client_http_port": (port := free_port())}
+    assert own.setup("127.0.0.1", "P2PHANDSHAKE", 0, 64 * MIB, "tcp", "", pool.master.addr, **here) == 0
+    assert versions(own, keys[20:40]).count(0) >= 18
+    page = ask(port, "/metrics")[1]
+    assert counted(page, "mooncake_client_tier_read_bytes_total") >= 18 * MIB
+    own.close()
+    assert metric("mooncake_tier_read_bytes_total", by="lane") < 30 * MIB, "readers of this host read files themselves"
 
 
 def test_objects_of_every_size_are_read_right_from_a_tier(tiered):
@@ -661,8 +691,6 @@ def test_a_master_may_allow_no_tiers_and_memory_works_as_without(tiered):
 
 
 def test_a_store_of_a_program_keeps_a_tier_leaves_it_and_its_reads_are_counted(tiered, tmp_path):
-    from mooncake.store import MooncakeDistributedStore
-
     pool, _ = tiered()
     pool.nodes[0].terminate()
     path = tmp_path / "of-the-program"
@@ -701,8 +729,6 @@ def test_a_store_of_a_program_keeps_a_tier_leaves_it_and_its_reads_are_counted(t
 
 
 def test_lmcaches_storage_root_dir_is_a_folder_of_a_tier(tiered, tmp_path, monkeypatch):
-    from mooncake.store import MooncakeDistributedStore
-
     pool, _ = tiered()
     path = tmp_path / "of-lmcache"
     monkeypatch.setenv("MOONCAKE_STORAGE_ROOT_DIR", str(path))
@@ -726,8 +752,6 @@ def test_what_was_in_memory_alone_is_on_the_disk_when_its_store_has_closed(tiere
 
 
 def test_a_folder_that_cannot_be_used_is_named_when_the_store_is_set_up(shared_cluster, tmp_path):
-    from mooncake.store import MooncakeDistributedStore
-
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     store = MooncakeDistributedStore()

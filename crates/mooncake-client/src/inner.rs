@@ -23,7 +23,8 @@ use crate::segments::directory::MetSegments;
 use crate::segments::owner::{Backing, Ownership, SegmentOwner};
 use crate::segments::owner_events::OwnerEvents;
 use crate::segments::server::serve;
-use crate::tier::{Surroundings, shared};
+use crate::tier::shared::{self, Search};
+use crate::tier::Surroundings;
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -102,35 +103,24 @@ impl Inner {
 
     /// Has this store keep one more tier from now on.
     pub(crate) fn start_tier(&self, options: &TierOptions) -> Result<(), StoreError> {
-        let (control, owner) = (self.shared.control.clone(), self.owner()?);
-        self.shared.tiers.start(options, Surroundings { control, owner, segments: self.shared.clone() })
+        start_tier(&self.shared, self.owner()?, options)
     }
 
     /// Has this store read what others write on a file system that the master names, and write there what lies in its
-    /// own memory. Where it is not here, or is of no use, a line says so, and the store works without.
-    pub(crate) fn share(&self, storage: &SharedStorage) {
-        let works_without = |reason: &dyn std::fmt::Display| {
-            tracing::warn!(%reason, "no part of the file system that clients share (root_fs_dir): this store works \
-                 without");
-        };
-        let options = match shared::find(storage) {
-            Ok(options) => TierOptions { engine: self.settings.tier_engine, ..options },
-            Err(error) => return works_without(&error),
-        };
-        let Some(SharedTier { file_system, .. }) = options.shared else { return };
-        self.shared.links.direct().shares(shared::folder(file_system, &options.path));
-        // Without memory of its own it has nothing to write.
-        if self.shared.owner.get().is_some() {
-            match self.start_tier(&options) {
-                Ok(()) => return,
-                Err(error) => {
-                    let what = "nothing is written to the file system that clients share (root_fs_dir)";
-                    tracing::warn!(%error, what, "this store reads there");
+    /// own memory. Where it is not here, or is of no use, a line says so, and the store works without until it is.
+    pub(crate) fn share(&self, storage: SharedStorage) {
+        let (store, engine, search) = (self.shared.clone(), self.settings.tier_engine, Search::new(storage));
+        let found = move |options| share(&store, &TierOptions { engine, ..options });
+        match search.look(&|| false) {
+            Ok(options) => found(options),
+            Err(reason) => {
+                tracing::warn!(%reason, "no part of the file system that clients share (root_fs_dir): this store works \
+                     without, and goes on looking for it");
+                let (said, control) = (reason.to_string(), self.shared.control.clone());
+                if let Err(error) = self.shared.tiers.seek(search, said, control, found) {
+                    tracing::warn!(%error, "it is not looked for");
                 }
             }
-        }
-        if let Err(error) = self.shared.tiers.announce(file_system, self.shared.control.clone()) {
-            works_without(&error);
         }
     }
 
@@ -179,6 +169,30 @@ impl Inner {
 
     pub(crate) fn keep_miss(&self, cause: String) {
         *self.last_miss.lock() = Some((thread::current().id(), cause));
+    }
+}
+
+fn start_tier(store: &Arc<StoreContext>, owner: Arc<SegmentOwner>, options: &TierOptions) -> Result<(), StoreError> {
+    let control = store.control.clone();
+    store.tiers.start(options, Surroundings { control, owner, segments: store.clone() })
+}
+
+/// The store has its part of the file system that clients share.
+fn share(store: &Arc<StoreContext>, options: &TierOptions) {
+    let Some(SharedTier { file_system, .. }) = options.shared else { return };
+    store.links.direct().shares(shared::folder(file_system, &options.path));
+    // Without memory of its own it has nothing to write.
+    if let Some(owner) = store.owner.get() {
+        match start_tier(store, owner.clone(), options) {
+            Ok(()) => return,
+            Err(error) => {
+                let what = "nothing is written to the file system that clients share (root_fs_dir)";
+                tracing::warn!(%error, what, "this store reads there");
+            }
+        }
+    }
+    if let Err(error) = store.tiers.announce(file_system, store.control.clone()) {
+        tracing::warn!(%error, "the master does not hear that this store has the file system that clients share");
     }
 }
 

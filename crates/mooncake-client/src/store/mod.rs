@@ -131,7 +131,7 @@ impl Store {
             return Err(error);
         }
         if let Some(storage) = storage {
-            inner.share(&storage);
+            inner.share(storage);
         }
         inner.settings.keep.iter().for_each(|keep| keep.holder.begun());
         let inner = Arc::new(inner);

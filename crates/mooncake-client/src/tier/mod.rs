@@ -134,15 +134,24 @@ impl StoreTiers {
         let folder = TierFolder::take_or_wait(options, &surroundings.control, &[], true);
         let folder = folder.inspect_err(|_| tier.is_over.store(true, Ordering::Release))?;
         tier.is_of(folder.as_ref().map(|folder| folder.uuid));
-        let (inside, options) = (tier.clone(), options.clone());
-        let builder = std::thread::Builder::new().name("mooncake-tier".into());
-        let started = mooncake_os::thread::start(builder, move || {
-            driver::run(&inside, options, folder, &surroundings);
-            inside.is_over.store(true, Ordering::Release);
-        });
-        let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
-        *tier.thread.lock() = Some(thread);
-        Ok(())
+        let options = options.clone();
+        tier.start(move |tier| driver::run(tier, options, folder, &surroundings))
+    }
+
+    /// Has a thread look for the file system that the master names until it is `found`. Why it was not there has been
+    /// `said`.
+    pub fn seek(
+        &self,
+        search: shared::Search,
+        said: String,
+        control: Arc<Control>,
+        found: impl FnOnce(TierOptions) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        self.start_shared(move |tier| {
+            if let Some(options) = search.until_found(tier, &control, said) {
+                found(options);
+            }
+        })
     }
 
     /// Whether it has none but on a file system that clients share.
@@ -152,17 +161,14 @@ impl StoreTiers {
 
     /// Has the master know, with each session, which file system this store shares with others.
     pub fn announce(&self, file_system: FileSystemUuid, control: Arc<Control>) -> Result<(), StoreError> {
+        self.start_shared(move |tier| shared::announce(tier, &control, file_system))
+    }
+
+    /// Begins a thread that has no folder, and hears of the session and of the end.
+    fn start_shared(&self, run: impl FnOnce(&StoreTier) + Send + 'static) -> Result<(), StoreError> {
         let tier = Arc::new(StoreTier::new(true));
         self.tiers.lock().push(tier.clone());
-        let inside = tier.clone();
-        let builder = std::thread::Builder::new().name("mooncake-tier".into());
-        let started = mooncake_os::thread::start(builder, move || {
-            shared::announce(&inside, &control, file_system);
-            inside.is_over.store(true, Ordering::Release);
-        });
-        let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
-        *tier.thread.lock() = Some(thread);
-        Ok(())
+        tier.start(run)
     }
 
     pub fn hear(&self, word: &Word) {
@@ -200,6 +206,18 @@ impl StoreTier {
             is_over: AtomicBool::new(false),
             is_shared,
         }
+    }
+
+    fn start(self: &Arc<Self>, run: impl FnOnce(&StoreTier) + Send + 'static) -> Result<(), StoreError> {
+        let inside = self.clone();
+        let builder = std::thread::Builder::new().name("mooncake-tier".into());
+        let started = mooncake_os::thread::start(builder, move || {
+            run(&inside);
+            inside.is_over.store(true, Ordering::Release);
+        });
+        let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
     }
 
     /// Words about that tier are for this one from now on.

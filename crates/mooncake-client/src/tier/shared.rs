@@ -32,6 +32,9 @@ const NAME_PAUSE: Duration = Duration::from_millis(20);
 /// A file system that does not answer for so long is taken for none.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 
+/// Between two looks for one that was not there.
+const FIND_AGAIN: Duration = Duration::from_secs(5);
+
 /// Threads that open files there, or have not come back from it; whoever finds none free waits for one.
 const OPENING_MAX: usize = 32;
 
@@ -54,11 +57,56 @@ pub(crate) enum NoStorage {
     Silent { root: PathBuf, source: BlockingError },
 }
 
-/// The tier that this store may have there.
-pub(crate) fn find(storage: &SharedStorage) -> Result<TierOptions, NoStorage> {
-    let asked = storage.clone();
-    let found = opening().run(&Deadline::after(FIND_LIMIT, &|| false), move || look(&asked));
-    found.map_err(|source| NoStorage::Silent { root: PathBuf::from(&storage.root), source })?
+/// Looks for what the master names.
+#[derive(Debug)]
+pub(crate) struct Search {
+    storage: SharedStorage,
+    /// One thread: a look that does not come back from a silent file system is waited for by the next one.
+    looking: BlockingPool,
+}
+
+impl Search {
+    pub fn new(storage: SharedStorage) -> Search {
+        Search { storage, looking: BlockingPool::new(1, "shared-files") }
+    }
+
+    /// The tier that this store may have there.
+    pub fn look(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<TierOptions, NoStorage> {
+        let asked = self.storage.clone();
+        let found = self.looking.run(&Deadline::after(FIND_LIMIT, interrupted), move || look(&asked));
+        found.map_err(|source| NoStorage::Silent { root: PathBuf::from(&self.storage.root), source })?
+    }
+
+    /// Looks until it is there: a mount may come after its users, or its server be in its grace period. None if the
+    /// store closes before. Why it was not there has been `said`.
+    pub(super) fn until_found(&self, tier: &StoreTier, control: &Control, mut said: String) -> Option<TierOptions> {
+        let is_over = || forked() || control.is_stopped() || tier.is_closing();
+        let mut next = Instant::now() + FIND_AGAIN;
+        loop {
+            if tier.heard(RETRY_PAUSE).iter().any(|word| matches!(word, Word::Close { .. })) || is_over() {
+                return None;
+            }
+            if Instant::now() < next {
+                continue;
+            }
+            match self.look(&is_over) {
+                Ok(found) => {
+                    let path = found.path.display();
+                    tracing::info!(%path, "the file system that clients share (root_fs_dir) is there now");
+                    return Some(found);
+                }
+                Err(_) if is_over() => return None,
+                Err(error) => {
+                    let reason = error.to_string();
+                    if said != reason {
+                        tracing::warn!(reason, "still no part of the file system that clients share (root_fs_dir)");
+                        said = reason;
+                    }
+                    next = Instant::now() + FIND_AGAIN;
+                }
+            }
+        }
+    }
 }
 
 /// Where this store reads what others write.
@@ -170,6 +218,10 @@ pub(super) fn name(file_system: FileSystemUuid) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn find(storage: &SharedStorage) -> Result<TierOptions, NoStorage> {
+        Search::new(storage.clone()).look(&|| false)
+    }
 
     fn storage(root: &Path) -> SharedStorage {
         let root = root.to_str().unwrap().to_owned();

@@ -1,0 +1,419 @@
+//! The thread that has the folder: it mounts the tier with each session, writes what is ordered, and carries words
+//! between [`mooncake_tier::owner`] and the master.
+
+mod adopted;
+mod orders;
+mod words;
+
+use std::cell::Cell;
+use std::collections::{BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_ids::{Rid, SegmentUuid, TierUuid};
+use mooncake_os::forked;
+use mooncake_segment::Records;
+use mooncake_tier::health::Fitness;
+
+use super::adoption::Adoption;
+use super::figures::Figures;
+use super::folder::{PoolOf, TierFolder, delete_unknown};
+use super::promoter::Promoter;
+use super::records::FolderRecords;
+use super::{StoreTier, Surroundings, Word};
+use crate::error::ErrorKind;
+use crate::options::TierOptions;
+use crate::segments::owner::random_key;
+
+/// How long it waits for words while nothing is on its way to the disk.
+const REST: Duration = Duration::from_millis(50);
+
+/// How long it waits for the disk before it looks for words.
+const DISK_WAIT: Duration = Duration::from_millis(1);
+
+/// Between two tries to mount.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// A store whose memory goes, and whose tier takes no orders just now, waits so long for one.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// Time that the disk has for what is read back when the tier is mounted.
+const PROOF_LIMIT: Duration = Duration::from_secs(60);
+
+/// How often it looks for folders that no log of this pool knows.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// How often it looks whether its own folder is there.
+const SEEN_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a process of before may take to leave its folder, before another one is made.
+const LEAVING_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often it looks whether one has.
+const LEFT_EVERY: Duration = Duration::from_millis(100);
+
+/// The folder that a process of before leaves, or a new one; none if the store closes before.
+fn waited_for(tier: &StoreTier, options: &TierOptions, surroundings: &Surroundings) -> Option<TierFolder> {
+    let (control, until) = (&surroundings.control, Instant::now() + LEAVING_LIMIT);
+    loop {
+        // What is said of a session is said again when the tier is mounted.
+        if tier.heard(LEFT_EVERY).iter().any(|word| matches!(word, Word::Close { .. }))
+            || control.is_stopped()
+            || forked()
+        {
+            return None;
+        }
+        match TierFolder::take_or_wait(options, control, &[], Instant::now() < until) {
+            Ok(Some(folder)) => return Some(folder),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(%error, "no folder for a tier: this store keeps none");
+                return None;
+            }
+        }
+    }
+}
+
+pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFolder>, surroundings: &Surroundings) {
+    // A store may have several: each line of this thread says of which.
+    let _span = tracing::error_span!("tier", path = %options.path.display()).entered();
+    let Some(folder) = folder.or_else(|| waited_for(tier, &options, surroundings)) else { return };
+    tier.is_of(Some(folder.uuid));
+    let (records, access_key) = (records_of(&folder), random_key().unwrap_or(1));
+    let mut driver = Driver {
+        tier,
+        options,
+        folder,
+        records,
+        access_key,
+        surroundings,
+        began: Instant::now(),
+        mount_at: Some(Instant::now()),
+        mounted: false,
+        all_ordered: false,
+        hidden: false,
+        is_there: true,
+        seen_at: None,
+        refused: None,
+        useless: Vec::new(),
+        looked_at: None,
+        turns: Cell::new(0),
+        unreadable: BTreeSet::new(),
+        unreachable: None,
+        promoter: Promoter::new(),
+        adoption: Adoption::default(),
+        figures: Figures::default(),
+    };
+    driver.serve();
+    let control = &surroundings.control;
+    let (mut closing, mut busy_at, mut waiting) = (None, Instant::now(), VecDeque::new());
+    while !forked() && (closing.is_some() || !control.is_stopped()) {
+        let rest = if waiting.is_empty() && driver.is_resting() { REST } else { Duration::ZERO };
+        for word in tier.heard(rest) {
+            match word {
+                Word::Close { with_memory } if closing.is_none() => {
+                    closing = Some((Instant::now() + driver.options.close_limit, with_memory));
+                    busy_at = Instant::now();
+                    if with_memory {
+                        driver.closes();
+                    }
+                }
+                Word::Close { .. } => {}
+                // It came while this thread had another folder.
+                Word::Gone(uuid) if uuid != driver.folder.uuid => driver.let_go_of(uuid),
+                // One that is Gone is mounted no more: the master's answer has another one begun.
+                Word::Mount | Word::Gone(_) => {
+                    // The others are of a session before.
+                    waiting.retain(|word| matches!(word, Word::Recheck(_)));
+                    driver.forget_session();
+                }
+                word => waiting.push_back(word),
+            }
+        }
+        // One that waits for another process is enough: whatever else has come is not to wait as long.
+        while let Some(word) = waiting.pop_front()
+            && !driver.obey(word)
+        {}
+        driver.go_on(closing.is_none());
+        if let Some((until, with_memory)) = closing {
+            driver.folder.tier.sync_at_once();
+            let is_idle = waiting.is_empty() && driver.folder.tier.is_idle();
+            if !is_idle || driver.folder.tier.takes_orders() {
+                busy_at = Instant::now();
+            }
+            let is_owed_orders = with_memory && driver.mounted && !driver.all_ordered;
+            if is_idle && (!is_owed_orders || busy_at.elapsed() >= QUIET) || Instant::now() >= until {
+                break;
+            }
+        }
+    }
+    driver.leave();
+}
+
+struct Driver<'a> {
+    tier: &'a StoreTier,
+    options: TierOptions,
+    folder: TierFolder,
+    records: Arc<FolderRecords>,
+    access_key: u64,
+    surroundings: &'a Surroundings,
+    began: Instant,
+    /// The tier is to be mounted then.
+    mount_at: Option<Instant>,
+    mounted: bool,
+    /// The master has ordered all that is to be written before this store closes.
+    all_ordered: bool,
+    /// It was left, as its disk stands still or its folder is away.
+    hidden: bool,
+    /// Whether the folder was there when it was looked for last, and when that was.
+    is_there: bool,
+    seen_at: Option<Instant>,
+    /// Why it is not, as was said.
+    refused: Option<String>,
+    /// Folders that the master does not know.
+    useless: Vec<PathBuf>,
+    /// When it looked for such folders of earlier processes.
+    looked_at: Option<Instant>,
+    /// Of what was said last to the master of these tiers: messages that come late do not count.
+    turns: Cell<u64>,
+    /// Records that the disk failed to read when the master asked.
+    unreadable: BTreeSet<Rid>,
+    /// The segment of another process that could not be read, and until when it is not tried again.
+    unreachable: Option<(u32, Instant)>,
+    promoter: Promoter,
+    adoption: Adoption,
+    figures: Figures,
+}
+
+fn records_of(folder: &TierFolder) -> Arc<FolderRecords> {
+    Arc::new(FolderRecords::new(folder.folder.clone(), folder.uuid, folder.geometry, folder.tier.counts().clone()))
+}
+
+impl Driver<'_> {
+    fn serve(&self) {
+        let (uuid, served): (_, Arc<dyn Records>) = (segment_uuid(self.folder.uuid), self.records.clone());
+        self.surroundings.owner.server().add_tier(uuid, self.folder.capacity, self.access_key, served);
+    }
+
+    fn serve_no_more(&self) {
+        self.surroundings.owner.server().remove_tier(segment_uuid(self.folder.uuid));
+    }
+
+    /// Another folder is begun. One that `is_useless` has nothing of the master's log, nor will have; any other one is
+    /// another process's by now.
+    fn begin_another(&mut self, is_useless: bool) {
+        if is_useless {
+            self.useless.push(self.folder.path.clone());
+        }
+        match TierFolder::take(&self.options, &self.surroundings.control, &self.useless) {
+            Ok(folder) => {
+                let adopted: Vec<TierUuid> = self.adoption.adopted.iter().map(|adopted| adopted.uuid).collect();
+                adopted.into_iter().for_each(|uuid| self.leave_adopted(uuid));
+                self.serve_no_more();
+                self.records = records_of(&folder);
+                self.tier.is_of(Some(folder.uuid));
+                drop(std::mem::replace(&mut self.folder, folder).tier.into_lock());
+                self.serve();
+                // The day that the other one has begins with the next look.
+                (self.mount_at, self.looked_at) = (Some(Instant::now()), None);
+            }
+            Err(error) => {
+                if is_useless {
+                    self.useless.pop();
+                }
+                self.mount_at = Some(Instant::now() + LOOK_EVERY);
+                tracing::warn!(%error, "no folder for another tier; it is tried again in a minute");
+            }
+        }
+    }
+
+    /// Nothing is to be done before a word comes, or some time has passed.
+    fn is_resting(&self) -> bool {
+        let is_due = self.mount_at.is_some_and(|at| at <= Instant::now());
+        !is_due && (self.folder.tier.is_idle() || self.folder.tier.is_resting())
+    }
+
+    fn forget_session(&mut self) {
+        self.folder.tier.anchor_lost();
+        (self.mounted, self.mount_at) = (false, Some(Instant::now()));
+        self.adoption.adopted.iter_mut().for_each(|adopted| adopted.is_mounted = false);
+        (self.adoption.retry_at, self.adoption.is_refused) = (None, false);
+    }
+
+    /// True if it waited for another process.
+    fn obey(&mut self, word: Word) -> bool {
+        match word {
+            // What comes while it is not mounted is of a session before.
+            Word::Order(order) if self.mounted => return self.order(order),
+            Word::Promote(order) if self.mounted => {
+                if let Some(records) = self.records_named(&order.promote.tier) {
+                    self.promoter.ask(order, records, self.surroundings);
+                }
+            }
+            Word::Retire(retire) if self.mounted => {
+                let epoch = u16::try_from(retire.epoch).unwrap_or(u16::MAX);
+                match TierUuid::try_from(&retire.tier[..]) {
+                    Ok(uuid) if uuid == self.folder.uuid => {
+                        self.folder.tier.retire(epoch, &retire.files);
+                        if retire.full {
+                            self.folder.tier.give_oldest_up();
+                        }
+                    }
+                    Ok(uuid) => self.folder.tier.retire_adopted(uuid, epoch, &retire.files),
+                    Err(_) => {}
+                }
+            }
+            Word::Recheck(recheck) => self.recheck(&recheck),
+            Word::AllOrdered(_) => self.all_ordered = true,
+            Word::Shared(word) if self.mounted => self.shares(&word),
+            Word::Order(_) | Word::Promote(_) | Word::Retire(_) | Word::Shared(_) => {}
+            Word::Mount | Word::Gone(_) | Word::Close { .. } => {}
+        }
+        false
+    }
+
+    fn go_on(&mut self, takes_more: bool) {
+        if takes_more && self.is_there && self.mount_at.is_some_and(|at| at <= Instant::now()) {
+            self.mount();
+        }
+        if self.mounted {
+            let pool = PoolOf::now(&self.surroundings.control);
+            self.folder.tier.is_of_log(pool.log_id);
+            if self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+                self.looked_at = Some(Instant::now());
+                delete_unknown(&self.options, pool, &self.useless);
+            }
+            if takes_more {
+                self.look_after_adopted(pool);
+            }
+        }
+        let adopted = self.adoption.adopted.iter().map(|adopted| &adopted.records);
+        if adopted.chain([&self.records]).any(|records| records.is_failing()) {
+            self.folder.tier.fails(self.began.elapsed(), "many reads of it failed within a minute");
+        }
+        let wait = if self.folder.tier.is_idle() { Duration::ZERO } else { DISK_WAIT };
+        for said in self.folder.tier.poll(self.began.elapsed(), wait) {
+            if self.mounted {
+                self.say(said);
+            }
+        }
+        if self.mounted {
+            let adopted = self.adoption.adopted.iter().filter(|adopted| adopted.is_mounted).map(|adopted| adopted.uuid);
+            let TierFolder { folder, tier, uuid, .. } = &self.folder;
+            self.figures.tell(&self.surroundings.control, (tier, folder.engine()), adopted.chain([*uuid]));
+        }
+        // A mount of a file system that hosts share may hold up whoever looks.
+        if self.options.shared.is_none() && self.seen_at.is_none_or(|at| at.elapsed() >= SEEN_EVERY) {
+            (self.is_there, self.seen_at) = (self.folder.folder.is_there(), Some(Instant::now()));
+        }
+        let is_hung = self.folder.tier.fitness() == Fitness::Hung || !self.is_there;
+        if is_hung && self.mounted {
+            self.hide();
+        } else if is_hung != std::mem::replace(&mut self.hidden, is_hung) && !is_hung {
+            self.mount_at = Some(Instant::now());
+        }
+    }
+
+    /// The disk stands still, or the folder is not there: no reader is sent here before that has ended.
+    fn hide(&mut self) {
+        let path = self.folder.path.display();
+        match self.is_there {
+            true => {
+                tracing::error!(%path, "the disk of the tier stands still: what it has is not read until it answers")
+            }
+            false => tracing::error!(
+                %path,
+                "the folder of the tier is not there any more: it was removed or moved, or its file system is not \
+                 mounted. It is neither read nor written until it is back. A store that is restarted makes another \
+                 one; `mooncake tier forget {}` lets the master forget what this one had",
+                self.folder.uuid
+            ),
+        }
+        // A master that has no time to answer may have done it: the next mount says what is so.
+        self.say_left(self.folder.uuid, false);
+        self.folder.tier.anchor_lost();
+        (self.mounted, self.hidden, self.mount_at) = (false, true, None);
+        // They lie on the same disk.
+        for at in 0..self.adoption.adopted.len() {
+            let adopted = &mut self.adoption.adopted[at];
+            if std::mem::replace(&mut adopted.is_mounted, false) {
+                let uuid = adopted.uuid;
+                self.say_left(uuid, false);
+            }
+        }
+    }
+
+    /// What has the records of a tier: its own, or one that is adopted.
+    fn records_named(&self, uuid: &[u8]) -> Option<Arc<FolderRecords>> {
+        let uuid = TierUuid::try_from(uuid).ok()?;
+        match uuid == self.folder.uuid {
+            true => Some(self.records.clone()),
+            false => self.adoption.find(uuid).map(|adopted| adopted.records.clone()),
+        }
+    }
+
+    fn mount(&mut self) {
+        let control = &self.surroundings.control;
+        let until = Instant::now() + PROOF_LIMIT;
+        let time_left = || match control.is_stopped() || self.tier.is_closing() {
+            true => Duration::ZERO,
+            false => until.saturating_duration_since(Instant::now()),
+        };
+        let Some(proof) = self.folder.tier.proof(time_left) else {
+            self.mount_at = Some(Instant::now() + RETRY_PAUSE);
+            let path = self.folder.path.display();
+            tracing::warn!(%path, "the disk does not answer what the tier has; it is asked again");
+            return;
+        };
+        let session = control.session();
+        let TierFolder { uuid, secret, capacity, geometry, .. } = self.folder;
+        let spec = self.spec(uuid, secret, capacity, geometry.file_blocks(), self.access_key);
+        let path = self.folder.path.display();
+        match self.ask_to_mount(self.mount_of(spec, proof)) {
+            Ok(mounted) if !mounted.unknown.is_empty() => {
+                tracing::warn!(%path, reason = mounted.unknown, "another folder is begun");
+                self.begin_another(!mounted.adopted);
+            }
+            Ok(mounted) => {
+                self.folder.tier.mounted(mounted.head);
+                self.figures.forget(uuid);
+                (self.mounted, self.mount_at, self.refused) = (true, None, None);
+                let records: u64 = mounted.files.iter().map(|file| u64::from(file.records)).sum();
+                tracing::info!(%path, session = session.id, records, "tier mounted");
+            }
+            Err(error) => {
+                self.mount_at = Some(Instant::now() + RETRY_PAUSE);
+                // Once, however often it is tried, as long as the reason is the same.
+                let reason = error.to_string();
+                if error.kind() != ErrorKind::Closed && self.refused.as_ref() != Some(&reason) {
+                    tracing::warn!(%path, %error, "the tier is not mounted yet");
+                    self.refused = Some(reason);
+                }
+            }
+        }
+    }
+
+    fn leave(mut self) {
+        self.serve_no_more();
+        std::mem::replace(&mut self.promoter, Promoter::new()).close();
+        for adopted in &self.adoption.adopted {
+            self.surroundings.owner.server().remove_tier(segment_uuid(adopted.uuid));
+            if adopted.is_mounted {
+                self.say_left(adopted.uuid, false);
+            }
+        }
+        if self.mounted {
+            self.say_left(self.folder.uuid, false);
+        }
+        let Driver { adoption, mut folder, .. } = self;
+        adoption.adopted.iter().for_each(|adopted| drop(folder.tier.let_go(adopted.uuid)));
+        // The next process may have the folder from here on.
+        drop(folder.tier.into_lock());
+    }
+}
+
+/// A tier is named on a lane as a segment is.
+fn segment_uuid(uuid: TierUuid) -> SegmentUuid {
+    SegmentUuid(uuid.0)
+}
