@@ -29,6 +29,9 @@ MARKS = {
     "<!-- The test waits for the tier here. -->": lambda pool: wait_for(
         "a tier", lambda: pool.metric("mooncake_tiers_live") == 1
     ),
+    "<!-- The test waits until the tier is away. -->": lambda pool: wait_for(
+        "no tier", lambda: pool.metric("mooncake_tiers_live") == 0
+    ),
     "<!-- The test waits for the disk here. -->": lambda pool: wait_for(
         "all to be written", lambda: pool.metric("file_cache_nums_") == 200
     ),
@@ -56,7 +59,7 @@ def blocks(page: str) -> list[Block]:
     marks = "|".join(re.escape(mark) for mark in MARKS)
     found = re.finditer(rf"^```(\w+) ?(.*)\n((?:.*\n)*?)```$|^(?:{marks})$", text, re.MULTILINE)
     return [
-        Block(page, text.count("\n", 0, match.start()) + 1, match[1] or "mark", match[2] or match[0], match[3] or "")
+        Block(page, text.count("\n", 0, match.start()) + 1, match[1] or "mark", match[2] if match[1] else match[0], match[3] or "")
         for match in found
     ]
 
@@ -137,7 +140,7 @@ class Reader:
             printed = self.run(block)
             if block.info == "terminal":
                 printed, claimed = VARIES.sub("(varies)", printed), VARIES.sub("(varies)", claimed)
-            assert agree(printed, claimed), f"{block.where} prints\n{printed}and the page says\n{claimed}"
+            assert agree(printed, claimed), f"{block.where} prints\n{printed[:2000]}\nand the page says\n{claimed}"
 
     def run(self, block: Block) -> str:
         """What the block prints."""
@@ -157,6 +160,8 @@ class Reader:
                     self.terminal = Terminal(self.folder)
                     self.at_end.callback(self.terminal.end)
                 source = source.replace("mooncake_client ", f"mooncake_client --port={free_port()} ")
+                # What it says in the background is no answer to what is typed.
+                source = re.sub(" &$", " >>node.log &", source, flags=re.MULTILINE)
                 pages = self.pool.master.url.removeprefix("http://")
                 return self.terminal.type(re.sub("(mooncake tier .*)", rf"\1 --metrics_address={pages}", source))
             case "sh", "":

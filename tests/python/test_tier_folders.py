@@ -312,6 +312,53 @@ def adopted(pool) -> list[str]:
     return [one["uuid"] for one in listed(pool) if one["adopted"] and one["state"] == "LIVE"]
 
 
+def test_a_tier_outlasts_another_master_that_did_not_know_it(with_folders, tmp_path):
+    pool, folder = with_folders()
+    store = pool.store()
+    keys = [f"k{number}" for number in range(80)]
+    put_to_disk(pool, store, keys)
+    (tier,) = folder.iterdir()
+    # A master without its log takes its place for a while, and the node goes on.
+    log = pool.master.copy_log(tmp_path / "log-copy")
+    pool.master.kill()
+    pool.master.forget()
+    shutil.rmtree(pool.master.folder)
+    pool.master.start()
+    wait_for("another tier", lambda: pool.metric("mooncake_tiers_live") == 1 and len(list(folder.iterdir())) == 2)
+    put_to_disk(pool, pool.store(), ["of the other master"])
+    pool.master.kill()
+    pool.master.put_back(log)
+    pool.master.start()
+    wait_read(store, keys)
+    assert versions(store, keys) == [0] * len(keys)
+    # The look for what no log knows passes over it.
+    pool.nodes[0].kill()
+    pool.nodes[0].start()
+    wait_read(store, keys)
+    assert not (tier / "unknown").exists()
+
+
+def test_what_is_read_while_a_folder_is_away_is_there_when_it_is_back(with_folders):
+    pool, folder = with_folders()
+    keys = [f"k{number}" for number in range(80)]
+    put_to_disk(pool, pool.store(), keys)
+    # Whoever has read files has them open.
+    pool.nodes[0].kill()
+    pool.nodes[0].start()
+    far = pool.process(env={"MC_SHM": "0"})
+    near = pool.process()
+    wait_for("the tier", lambda: pool.metric("file_cache_nums_") == len(keys))
+    away = folder.with_name("away")
+    folder.rename(away)
+    for reader in (far, near):
+        got = reader.call("get_batch", keys)
+        assert all(one in (b"", value(key, MIB)) for key, one in zip(keys, got, strict=True))
+    wait_for("it to be hidden", lambda: pool.metric("mooncake_tiers_live") == 0)
+    away.rename(folder)
+    wait_for("it again", lambda: pool.metric("mooncake_tiers_live") == 1)
+    wait_for("all of it", lambda: far.call("get_batch", keys) == [value(key, MIB) for key in keys], 20)
+
+
 def test_what_a_process_has_left_is_read_again_by_another_store_of_its_path(with_folders):
     keys = [f"k{number}" for number in range(120)]
     pool, folder, left = left_by_one_of_two(with_folders, keys)

@@ -23,8 +23,8 @@ use crate::segments::directory::MetSegments;
 use crate::segments::owner::{Backing, Ownership, SegmentOwner};
 use crate::segments::owner_events::OwnerEvents;
 use crate::segments::server::serve;
-use crate::tier::shared::{self, Search};
 use crate::tier::Surroundings;
+use crate::tier::shared::{self, Search};
 
 #[derive(Debug)]
 pub(crate) struct Inner {

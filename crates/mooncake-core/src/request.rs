@@ -360,6 +360,9 @@ pub enum Refused {
     /// What its session said of it comes too late to count.
     #[error("tier {0}: its session has said something later of it, or is away; it is mounted when its anchor is back")]
     TierTooLate(TierUuid),
+    /// A session says which file system it reads, and its anchor is not there.
+    #[error("session {0} is away: what it shares is said again once its anchor is back")]
+    SessionAway(u64),
 }
 
 /// A remembered reply to a mutation.

@@ -310,6 +310,11 @@ fn what_a_folder_does_not_prove_is_dropped_before_it_is_live() {
 
 #[test]
 fn what_comes_late_of_what_was_said_of_a_tier_does_not_count() {
+    late_words_do_not_count();
+    assert!(is_noticed_by(Mutant::LateWordsOfTiersCount, late_words_do_not_count));
+}
+
+fn late_words_do_not_count() {
     let (mut pool, owner, _) = pool(Config::default());
     let (uuid, other) = (tier_uuid(1), tier_uuid(2));
     let late = |pool: &mut Pool, uuid, turn| pool.core.turn_of_tier(owner, uuid, turn);
@@ -604,6 +609,29 @@ fn a_tier_that_has_as_many_records_as_it_may_holds_up_no_other_one_of_its_store(
     let records: Vec<u64> = pool.core.tiers().map(|tier| tier.records).collect();
     assert_eq!(records, [4, 4]);
     pool.check();
+}
+
+#[test]
+fn what_was_ordered_is_over_for_a_session_that_resumes_before_the_end_of_its_anchor_was_seen() {
+    let check = || {
+        let (mut pool, session, _) = pool(Config::default());
+        pool.put(session, "k", KIB);
+        pool.pass(20);
+        let [order] = &pool.orders(session)[..] else { panic!("one order") };
+        let rid = order.rid;
+        // The client has another anchor by now, and nothing that it was asked at the one before.
+        pool.resume(session, &[1], &[], 1).unwrap();
+        pool.written(session, 1, &[(rid, Some(3))]);
+        assert_eq!(pool.replicas("k").len(), 1, "an answer of before says nothing");
+        assert!(!pool.core.tiers().any(|tier| tier.state == TierState::Live), "it is mounted anew");
+        pool.mount_tier(session, 1, false, whole([0])).unwrap();
+        pool.pass(20);
+        assert_eq!(pool.write_all(session, 1, 4), 1, "it is ordered again");
+        assert_eq!(pool.replicas("k").len(), 2);
+        pool.check();
+    };
+    check();
+    assert!(is_noticed_by(Mutant::ResumesKeepOrders, check));
 }
 
 #[test]
@@ -992,6 +1020,35 @@ fn what_lies_on_a_shared_file_system_is_read_as_long_as_a_session_has_that_and_a
     let other = pool.core.announce(pool.now, next, FileSystemUuid([8; 16]), &mut pool.fx);
     assert!(other.is_ok() && pool.exists("k"));
     pool.check();
+}
+
+#[test]
+fn a_session_that_is_away_does_not_say_which_file_system_it_reads() {
+    let check = || {
+        let mut pool = Pool::with(sharing());
+        let [_, writer, reader] = [9, 1, 2].map(|number| pool.session(number));
+        pool.mount(writer, 1, 64 * KIB);
+        mount_shared(&mut pool, writer, 1, &[]).unwrap();
+        pool.put(writer, "k", 4 * KIB);
+        pool.pass(20);
+        let rid = pool.orders_of(writer, 1)[0].rid;
+        pool.written(writer, 1, &[(rid, Some(0))]);
+        pool.mount(reader, 2, 64 * KIB);
+        pool.core.process_gone(pool.now, writer, &mut pool.fx);
+        pool.pass(20);
+        pool.core.announce(pool.now, reader, FILE_SYSTEM, &mut pool.fx).unwrap();
+        assert!(pool.exists("k"));
+        // It is told again over a connection for calls, behind the end of the anchor.
+        pool.anchor_lost(reader);
+        let late = pool.core.announce(pool.now, reader, FILE_SYSTEM, &mut pool.fx);
+        assert_eq!((late, pool.exists("k")), (Err(Refused::SessionAway(reader.0)), false));
+        pool.resume(reader, &[2], &[], 1).unwrap();
+        pool.core.announce(pool.now, reader, FILE_SYSTEM, &mut pool.fx).unwrap();
+        assert!(pool.exists("k"));
+        pool.check();
+    };
+    check();
+    assert!(is_noticed_by(Mutant::AwaySessionsAnnounce, check));
 }
 
 /// One that has written `k`, in whose memory and another's it lies, to its tier, and whose process has ended.

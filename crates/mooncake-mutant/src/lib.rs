@@ -231,6 +231,12 @@ mutants! {
     MovesOutliveTheirTier,
     /// What was ordered of a tier's owner stays so when its session is away.
     OrdersOutliveTheirAnchor,
+    /// The same when it resumes before the end of its anchor was seen.
+    ResumesKeepOrders,
+    /// What comes late of what a session said of a tier counts.
+    LateWordsOfTiersCount,
+    /// A session that is away says that it reads a file system.
+    AwaySessionsAnnounce,
     /// Bulk removals pass over objects whose copies are younger.
     RemovalsGoByRid,
     /// A record begins behind the first number of its file.

@@ -108,6 +108,9 @@ fn known(mutant: Mutant) -> Option<u64> {
         | SessionsGoByName
         | SilentMastersAreWaitedFor
         | UnsyncedRecordsCount
+        | ResumesKeepOrders
+        | LateWordsOfTiersCount
+        | AwaySessionsAnnounce
         | StampsAreReadOnce
         | StaleSessionsStay
         | StalledMastersCountSilence

@@ -36,6 +36,10 @@ const DEPTH: usize = 16;
 /// Between two syncs, while anything is written.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
+/// A disk that has had nothing to do for so long is asked for a block: whether it answers is known though nobody
+/// writes.
+const ASK_EVERY: Duration = Duration::from_secs(2);
+
 /// How long an order waits for room, while a full tier gives up its oldest file.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
@@ -80,6 +84,8 @@ pub struct Appender<M: Medium> {
     begun: BTreeMap<u64, (Duration, Instant)>,
     /// Of the last look.
     now: Duration,
+    /// When the disk answered last.
+    answered: Duration,
     /// Records that are not written whole yet, by their addresses.
     unfinished: BTreeMap<Address, Unfinished>,
     held: Held,
@@ -122,10 +128,21 @@ struct Gathered {
 }
 
 enum Write<F> {
-    Records { number: FileNumber, file: F, records: Vec<Address>, len: usize, parts: Parts },
-    SyncOf { file: FileNumber, is_sealed: bool },
+    Records {
+        number: FileNumber,
+        file: F,
+        records: Vec<Address>,
+        len: usize,
+        parts: Parts,
+    },
+    SyncOf {
+        file: FileNumber,
+        is_sealed: bool,
+    },
     Superblock,
     SyncOfSuperblock,
+    /// A read, to see whether the disk answers.
+    Asked,
 }
 
 #[derive(Debug)]
@@ -196,6 +213,7 @@ impl<M: Medium> Appender<M> {
             writes: BTreeMap::new(),
             begun: BTreeMap::new(),
             now: Duration::ZERO,
+            answered: Duration::ZERO,
             unfinished: BTreeMap::new(),
             held: Held::default(),
             dirty,
@@ -288,7 +306,7 @@ impl<M: Medium> Appender<M> {
         !self.has_orders()
             && self.filling.is_none()
             && self.gathered.is_none()
-            && self.writes.is_empty()
+            && self.owes_nothing()
             && self.dirty.is_empty()
             && self.sync == Sync::None
     }
@@ -297,8 +315,13 @@ impl<M: Medium> Appender<M> {
     pub fn is_resting(&self) -> bool {
         let has_orders = self.has_orders() && !self.needs_room;
         let has_work = has_orders || self.filling.is_some() || self.gathered.is_some();
-        let owes_nothing = self.writes.is_empty() && self.sync == Sync::None && self.held.is_empty();
+        let owes_nothing = self.owes_nothing() && self.sync == Sync::None && self.held.is_empty();
         !has_work && owes_nothing && !self.syncs_at_once
+    }
+
+    /// Nothing is under way that has to end.
+    fn owes_nothing(&self) -> bool {
+        self.writes.values().all(|write| matches!(write, Write::Asked))
     }
 
     fn has_orders(&self) -> bool {
@@ -343,6 +366,17 @@ impl<M: Medium> Appender<M> {
     fn go_on(&mut self, now: Duration) {
         while self.fill() {}
         self.sync(now);
+        if self.writes.is_empty() && now.saturating_sub(self.answered) >= ASK_EVERY {
+            self.ask();
+        }
+    }
+
+    /// Readers of other processes tell nobody how long a disk lets them wait: it is asked where no write would show it.
+    fn ask(&mut self) {
+        if let Some(slot) = self.slots.take() {
+            let file = self.super_file.clone();
+            self.begin(Write::Asked, Operation::Read { file, offset: 0, slot, len: BLOCK as usize });
+        }
     }
 
     /// One step: false if nothing can be done before an operation ends.
@@ -643,7 +677,12 @@ impl<M: Medium> Appender<M> {
 
     fn ended(&mut self, Completion { tag, result, .. }: Completion) {
         let write = self.writes.remove(&tag).expect("an operation of this queue");
-        let op = if matches!(write, Write::Records { .. } | Write::Superblock) { Op::Write } else { Op::Sync };
+        self.answered = self.now;
+        let op = match write {
+            Write::Records { .. } | Write::Superblock => Op::Write,
+            Write::SyncOf { .. } | Write::SyncOfSuperblock => Op::Sync,
+            Write::Asked => Op::Read,
+        };
         if let Some((_, began)) = self.begun.remove(&tag) {
             self.counts.took(op, began);
         }
@@ -709,6 +748,8 @@ impl<M: Medium> Appender<M> {
             }
             // The other copy is whole; the next sync writes this one again.
             Write::Superblock | Write::SyncOfSuperblock => self.sync = Sync::None,
+            // That it has ended is what was asked.
+            Write::Asked => {}
         }
     }
 

@@ -99,7 +99,8 @@ pub fn object_id<M: Medium>(
 /// Whether a disk, or a process that is short of something, may answer otherwise later.
 pub(crate) fn is_for_now(error: &io::Error) -> bool {
     let is_short = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::EINTR));
-    is_short || matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory)
+    is_short
+        || matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory | io::ErrorKind::NotConnected)
 }
 
 fn walk(

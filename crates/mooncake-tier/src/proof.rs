@@ -113,7 +113,7 @@ impl ReadBack {
             });
             let mut wants: Vec<Want<'_>> = wants.collect();
             let results = reader.read(&mut wants, &mut *time_left);
-            if results.iter().any(|result| matches!(result, Err(Miss::Late | Miss::NoSlot))) {
+            if results.iter().any(|result| matches!(result, Err(Miss::Late | Miss::NoSlot | Miss::Away))) {
                 return None;
             }
             let good = some.iter().zip(results).filter(|(_, result)| result.is_ok());

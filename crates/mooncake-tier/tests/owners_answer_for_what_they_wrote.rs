@@ -257,6 +257,26 @@ fn a_disk_that_stands_still_is_asked_for_nothing_until_it_answers() {
 }
 
 #[test]
+fn a_disk_that_stands_still_while_nobody_writes_is_noticed_and_one_that_answers_again_too() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let nth = owned.order(BLOCK);
+    owned.pass(60 * SECOND);
+    assert!(owned.is_written(nth) && owned.tier.is_resting() && owned.tier.is_idle());
+    assert_eq!(owned.tier.fitness(), Fitness::Good);
+    owned.disk.set_faults(Faults { slowest: Duration::from_secs(10_000), ..Faults::default() });
+    let mut fitness = Vec::new();
+    for _ in 0..30 {
+        owned.pass(SECOND);
+        fitness.push(owned.tier.fitness());
+        assert!(owned.tier.is_idle(), "nothing is to be written");
+    }
+    assert!(fitness.contains(&Fitness::ReadOnly) && fitness.last() == Some(&Fitness::Hung), "{fitness:?}");
+    owned.disk.set_faults(Faults::default());
+    owned.pass(10_000 * SECOND);
+    assert_eq!(owned.tier.fitness(), Fitness::Good);
+}
+
+#[test]
 fn a_file_system_that_others_have_filled_is_written_in_the_room_that_the_tier_has() {
     let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
     // It may have 64 files, and there is room for 12.

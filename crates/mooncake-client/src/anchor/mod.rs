@@ -272,7 +272,8 @@ impl Driver {
     /// Gone is final (docs/safety.md, rule 14), for a tier as well (rule T9).
     fn segment_gone(&self, uuid: SegmentUuid, number: u32, pinned: &[(u64, u64)]) {
         self.shared.directory.forget(number);
-        self.tell_tier(&Word::Gone(TierUuid(uuid.0)));
+        let log_id = self.shared.control.position().log_id;
+        self.tell_tier(&Word::Gone { tier: TierUuid(uuid.0), log_id });
         self.leave_put_sessions(uuid);
         if let Some(owner) = self.shared.owner.get() {
             owner.segment_gone(uuid, pinned);

@@ -9,10 +9,14 @@ use mooncake_os::Deadline;
 use mooncake_segment::{RecordAddress, RecordRead, SegmentAddress, TransferError};
 use mooncake_wire::message::{Object, Replica};
 
+use crate::call::fan_out::fan_out;
 use crate::inner::Inner;
 use crate::machine::get::LostReplica;
 use crate::machine::numbering::Numbering;
 use crate::segments::direct_reads::DirectRead;
+
+/// Tiers that one call reads at a time.
+const DISKS_MAX: usize = 8;
 
 /// What became of each object of a look-up, where it was read so. Each is taken once.
 pub(crate) type Tried = Vec<Option<Result<(), TransferError>>>;
@@ -76,39 +80,46 @@ impl Inner {
                 None => by_tier.push((address, vec![(rid, one)])),
             }
         }
-        for (address, mut objects) in by_tier {
-            let bytes = objects.iter().fold(0_u64, |bytes, (_, one)| bytes.saturating_add(one.object.size));
-            let deadline = self.transfer_deadline(bytes, interrupted);
-            let mut reads: Vec<DirectRead<'_, '_>> = objects
-                .iter_mut()
-                .map(|(rid, one)| {
-                    debug_assert_eq!(total_of_destinations(&one.destinations), one.object.size);
-                    let crc = self.settings.verify.then_some(one.object.crc32c);
-                    DirectRead {
-                        record: record_of(one.key, one.object, *rid),
-                        from: 0,
-                        destinations: &mut one.destinations,
-                        crc,
-                    }
-                })
-                .collect();
-            let file_system = self.shared.directory.file_system(&address);
-            let mut ended = self.shared.links.direct().read(&address, file_system, &mut reads, &deadline);
-            let is_good = |ended: &Option<Result<(), TransferError>>| matches!(ended, Some(Ok(())));
-            let good = reads.iter().zip(&ended).filter(|(_, ended)| is_good(ended));
-            self.count_direct(good.map(|(read, _)| total_of_destinations(read.destinations)).sum());
-            let left: Vec<RecordRead<'_, '_>> = reads.iter_mut().zip(&ended).filter_map(lane_read).collect();
-            // One alone is read as any other: its owner may have been started again.
-            if left.len() > 1 {
-                let mut read = self.read_by_lane(&address, left, &deadline).into_iter();
-                ended.iter_mut().filter(|ended| ended.is_none()).for_each(|ended| *ended = read.next().flatten());
-            }
-            drop(reads);
-            for ((_, one), ended) in objects.iter().zip(ended) {
-                tried[one.nth] = ended;
-            }
-        }
+        // Each disk is waited for by a thread: they read at the same time, and one that stands still holds up no other.
+        let threads = by_tier.len().min(DISKS_MAX);
+        let read = |of_tier: &mut OfTier<'_, '_>, interrupted: &(dyn Fn() -> bool + Sync)| {
+            let ended = self.read_tier(of_tier, interrupted);
+            of_tier.1.iter().map(|(_, one)| one.nth).zip(ended).collect::<Vec<_>>()
+        };
+        let (ended, _) = fan_out(by_tier, threads, interrupted, |_| false, read);
+        ended.into_iter().flatten().for_each(|(nth, ended)| tried[nth] = ended);
         tried
+    }
+
+    /// What became of each object of one tier.
+    fn read_tier(
+        &self,
+        (address, objects): &mut OfTier<'_, '_>,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Vec<Option<Result<(), TransferError>>> {
+        let bytes = objects.iter().fold(0_u64, |bytes, (_, one)| bytes.saturating_add(one.object.size));
+        let deadline = self.transfer_deadline(bytes, interrupted);
+        let mut reads: Vec<DirectRead<'_, '_>> = objects
+            .iter_mut()
+            .map(|(rid, one)| {
+                debug_assert_eq!(total_of_destinations(&one.destinations), one.object.size);
+                let crc = self.settings.verify.then_some(one.object.crc32c);
+                let record = record_of(one.key, one.object, *rid);
+                DirectRead { record, from: 0, destinations: &mut one.destinations, crc }
+            })
+            .collect();
+        let file_system = self.shared.directory.file_system(address);
+        let mut ended = self.shared.links.direct().read(address, file_system, &mut reads, &deadline);
+        let is_good = |ended: &Option<Result<(), TransferError>>| matches!(ended, Some(Ok(())));
+        let good = reads.iter().zip(&ended).filter(|(_, ended)| is_good(ended));
+        self.count_direct(good.map(|(read, _)| total_of_destinations(read.destinations)).sum());
+        let left: Vec<RecordRead<'_, '_>> = reads.iter_mut().zip(&ended).filter_map(lane_read).collect();
+        // One alone is read as any other: its owner may have been started again.
+        if left.len() > 1 {
+            let mut read = self.read_by_lane(address, left, &deadline).into_iter();
+            ended.iter_mut().filter(|ended| ended.is_none()).for_each(|ended| *ended = read.next().flatten());
+        }
+        ended
     }
 
     /// Reads them one behind the other; none for what is to be tried once more, alone.

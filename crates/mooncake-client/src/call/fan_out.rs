@@ -1,7 +1,8 @@
 //! The objects of one call, shared among a few threads.
 //!
 //! A device's link carries more than one processor copies and checksums, and a thread that waits for the link copies
-//! nothing meanwhile. For memory of the host one thread is enough: there a call stays with its caller's.
+//! nothing meanwhile. For memory of the host one thread is enough: there a call stays with its caller's, but for what
+//! lies on several disks.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -18,7 +18,7 @@ use mooncake_os::{BlockingPool, Deadline};
 use mooncake_segment::{RecordAddress, RecordFiles, SegmentAddress, TransferError};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::medium::Files;
-use mooncake_tier::medium::folder::{Engine, Folder, FolderQueue};
+use mooncake_tier::medium::folder::{Engine, Folder, FolderQueue, NameFile};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use parking_lot::Mutex;
@@ -65,8 +65,8 @@ pub(crate) struct SharedFolder {
     pub file_system: FileSystemUuid,
     /// The folder of all their folders.
     pub path: PathBuf,
-    /// A file that says which file system is here.
-    pub name_file: PathBuf,
+    /// Says which file system is here.
+    pub name_file: NameFile,
     /// A file system of a network may never answer: no caller opens a file on its own thread.
     pub opening: BlockingPool,
 }
@@ -221,8 +221,8 @@ impl DirectReads {
                 Some(Err(TransferError::Timeout { segment: segment(), what, waited }))
             }
             Err(Miss::NoSlot) => None,
-            Err(Miss::Failed(kind)) => {
-                tracing::debug!(tier = segment(), %kind, "its files cannot be read: its owner reads them for a while");
+            Err(miss @ (Miss::Failed(_) | Miss::Away)) => {
+                tracing::debug!(tier = segment(), %miss, "its files cannot be read: its owner reads them for a while");
                 tier.files.refuse();
                 None
             }
@@ -291,13 +291,6 @@ struct LentFiles {
     engine: Option<Engine>,
 }
 
-impl SharedFolder {
-    /// Whether the file system is the one that was found there, and not what lies below its mount point, say.
-    fn is_here(&self) -> bool {
-        std::fs::read_to_string(&self.name_file).is_ok_and(|name| name.trim_end() == self.file_system.to_string())
-    }
-}
-
 /// The folder of a tier on a file system that stores share.
 #[derive(Debug, Clone)]
 struct TierFolder {
@@ -310,8 +303,8 @@ impl TierFolder {
     fn open(&self, number: FileNumber) -> io::Result<Arc<File>> {
         let (path, shared) = (self.path.clone(), self.shared.clone());
         let open = move || match Folder::to_look_at(&path).and_then(|folder| folder.open_file(number)) {
-            Err(error) if error.kind() == ErrorKind::NotFound && !shared.is_here() => {
-                Err(io::Error::other(format!("{} is not what it was: is it mounted?", shared.name_file.display())))
+            Err(error) if error.kind() == ErrorKind::NotFound && !shared.name_file.is_here() => {
+                Err(io::Error::other(format!("{} is not what it was: is it mounted?", shared.name_file.path.display())))
             }
             opened => opened,
         };

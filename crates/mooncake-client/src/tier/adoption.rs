@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::TierUuid;
-use mooncake_tier::medium::folder::{Engine, Folder};
+use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
 use mooncake_tier::tier::{FoundTier, Tier, TierError};
 
-use super::folder::{PoolOf, folder_of, folders, is_marked, this_process};
+use super::folder::{PoolOf, folder_of, folders, is_marked, name_file_of, this_process};
 use super::records::FolderRecords;
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
@@ -121,7 +121,7 @@ impl Adoption {
     ) -> Result<Option<(Folder, Tier<Folder>)>, TierError> {
         let slots = Slots::new(2);
         match found(path, options, pool, &slots)? {
-            Some(found) => take(path, found, options.engine, &slots).map(Some),
+            Some(found) => take(path, found, options, &slots).map(Some),
             None => Ok(None),
         }
     }
@@ -147,7 +147,7 @@ impl Adoption {
             self.free.insert(path.to_owned(), free);
             return Ok(None);
         }
-        take(path, found, options.engine, &slots).map(Some)
+        take(path, found, options, &slots).map(Some)
     }
 }
 
@@ -159,7 +159,7 @@ fn found(
     slots: &Slots,
 ) -> Result<Option<FoundTier<Folder>>, TierError> {
     let folder = Folder::to_look_at(path).map_err(disk("look at the folder"))?;
-    let found = FoundTier::find(&folder.shared(options.shared.is_some()), slots)?;
+    let found = FoundTier::find(&folder.shared(name_file_of(options)), slots)?;
     let superblock = &found.superblock;
     // A copy of a folder is none.
     let is_itself = folder_of(options, superblock.tier) == path;
@@ -171,11 +171,11 @@ fn found(
 fn take(
     path: &Path,
     found: FoundTier<Folder>,
-    engine: Option<Engine>,
+    options: &TierOptions,
     slots: &Slots,
 ) -> Result<(Folder, Tier<Folder>), TierError> {
     let owner = this_process().map_err(disk("name this process"))?;
-    let folder = Folder::new(path, engine).map_err(disk("open the folder"))?;
+    let folder = Folder::new(path, options.engine).map_err(disk("open the folder"))?.shared(name_file_of(options));
     let tier = found.take(folder.clone(), owner, slots)?;
     Ok((folder, tier))
 }

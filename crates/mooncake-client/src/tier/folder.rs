@@ -10,13 +10,14 @@ use mooncake_os::{ProcessIdentity, random_bytes};
 use mooncake_tier::address::{BLOCK, FILES_MIN, Geometry};
 use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::file_system::{file_size_limit_below, shared_file_system};
-use mooncake_tier::medium::folder::Folder;
+use mooncake_tier::medium::folder::{Folder, NameFile};
 use mooncake_tier::medium::shared_limit::SharedLimit;
 use mooncake_tier::owner::TierOwner;
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
 use mooncake_tier::tier::{FoundTier, NewTier, Owner, Tier, TierError};
 
+use super::shared;
 use crate::error::{Cause, StoreError};
 use crate::options::TierOptions;
 use crate::session::control::Control;
@@ -55,8 +56,8 @@ pub(crate) struct TierFolder {
 
 impl TierFolder {
     /// Takes a free one of this pool and this log over, or makes one; none of those that are known to be of no use.
-    pub fn take(options: &TierOptions, control: &Control, useless: &[PathBuf]) -> Result<TierFolder, StoreError> {
-        let taken = TierFolder::take_or_wait(options, control, useless, false)?;
+    pub fn take(options: &TierOptions, pool: PoolOf<'_>, useless: &[PathBuf]) -> Result<TierFolder, StoreError> {
+        let taken = TierFolder::take_or_wait(options, pool, useless, false)?;
         Ok(taken.expect("where none is free, one is made"))
     }
 
@@ -64,7 +65,7 @@ impl TierFolder {
     /// to end.
     pub fn take_or_wait(
         options: &TierOptions,
-        control: &Control,
+        pool: PoolOf<'_>,
         useless: &[PathBuf],
         waits: bool,
     ) -> Result<Option<TierFolder>, StoreError> {
@@ -88,7 +89,6 @@ impl TierFolder {
             }
         }
         let owner = this_process().map_err(|error| unusable(error.to_string()))?;
-        let pool = PoolOf::now(control);
         let slots = Slots::new(2);
         if options.shared.is_some() {
             // Never taken over: each process makes its own, and adopts what others have left.
@@ -118,7 +118,7 @@ impl TierFolder {
 
 /// Which pool a folder may be of.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PoolOf<'a> {
+pub(crate) struct PoolOf<'a> {
     pub cluster_id: &'a str,
     pub log_id: u64,
 }
@@ -283,7 +283,7 @@ fn make(options: &TierOptions, pool: PoolOf<'_>, owner: Owner, slots: &Slots) ->
     let uuid = TierUuid(uuid);
     let path = folder_of(options, uuid);
     let folder = Folder::new(&path, options.engine).map_err(disk("make the folder"))?.limited(shared_limit(options));
-    let folder = folder.shared(options.shared.is_some());
+    let folder = folder.shared(name_file_of(options));
     let made = (|| {
         let capacity = capacity_of(options, &folder, 0).map_err(disk("measure the file system"))?;
         let geometry = match options.file_bytes {
@@ -327,6 +327,11 @@ fn into_folder(
     let evicts = options.shared.is_none_or(|shared| shared.evicts);
     let tier = TierOwner::new(tier, is_new, capacity)?.evicting(evicts);
     Ok(TierFolder { path: path.to_owned(), folder, tier, uuid, secret, geometry, capacity })
+}
+
+/// Of the file system that clients share.
+pub(super) fn name_file_of(options: &TierOptions) -> Option<NameFile> {
+    options.shared.map(|shared| shared::name_file(shared.file_system, &options.path))
 }
 
 fn shared_limit(options: &TierOptions) -> Option<SharedLimit> {

@@ -15,7 +15,7 @@ mod source;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_ids::{FileSystemUuid, TierUuid};
 use mooncake_wire::message::{
@@ -31,7 +31,13 @@ use crate::segments::links::LinkSet;
 use crate::segments::owner::SegmentOwner;
 use crate::session::control::Control;
 
-pub(crate) use folder::TierFolder;
+pub(crate) use folder::{PoolOf, TierFolder};
+
+/// How long a thread may take besides: for what is being copied, and for the master to know.
+const LEAVE_LIMIT: Duration = Duration::from_secs(20);
+
+/// Between two looks whether it has ended.
+const JOIN_STEP: Duration = Duration::from_millis(1);
 
 /// Something for the thread that has a folder.
 #[derive(Debug, Clone)]
@@ -44,8 +50,11 @@ pub(crate) enum Word {
     Recheck(TierRecheck),
     AllOrdered(TierAllOrdered),
     Shared(TierShared),
-    /// The master has forgotten a tier, or a segment.
-    Gone(TierUuid),
+    /// A master of that log has forgotten a tier, or a segment.
+    Gone {
+        tier: TierUuid,
+        log_id: u64,
+    },
     /// The tiers are left; the store's memory goes as well, or stays.
     Close {
         with_memory: bool,
@@ -90,6 +99,8 @@ struct StoreTier {
     is_over: AtomicBool,
     /// It is on a file system that clients share, and not this store's own.
     is_shared: bool,
+    /// How long it may write after it has heard that the store closes.
+    close_limit: Duration,
 }
 
 /// What the threads need of the store.
@@ -112,7 +123,7 @@ impl Word {
     fn tier(&self) -> Option<TierUuid> {
         let uuid = match self {
             Word::Mount | Word::Close { .. } => return None,
-            Word::Gone(uuid) => return Some(*uuid),
+            Word::Gone { tier, .. } => return Some(*tier),
             Word::Order(order) => &order.tier,
             Word::Promote(order) => &order.promote.tier,
             Word::Retire(retire) => &retire.tier,
@@ -128,10 +139,10 @@ impl StoreTiers {
     /// Takes or makes a folder below the path, and begins to look after it.
     pub fn start(&self, options: &TierOptions, surroundings: Surroundings) -> Result<(), StoreError> {
         // It hears what the anchor says from before it is mounted on.
-        let tier = Arc::new(StoreTier::new(options.shared.is_some()));
+        let tier = Arc::new(StoreTier::new(options.shared.is_some(), options.close_limit));
         self.tiers.lock().push(tier.clone());
         // A path that cannot be used fails here. Where others have what is there, the thread waits for it.
-        let folder = TierFolder::take_or_wait(options, &surroundings.control, &[], true);
+        let folder = TierFolder::take_or_wait(options, PoolOf::now(&surroundings.control), &[], true);
         let folder = folder.inspect_err(|_| tier.is_over.store(true, Ordering::Release))?;
         tier.is_of(folder.as_ref().map(|folder| folder.uuid));
         let options = options.clone();
@@ -166,7 +177,7 @@ impl StoreTiers {
 
     /// Begins a thread that has no folder, and hears of the session and of the end.
     fn start_shared(&self, run: impl FnOnce(&StoreTier) + Send + 'static) -> Result<(), StoreError> {
-        let tier = Arc::new(StoreTier::new(true));
+        let tier = Arc::new(StoreTier::new(true, Duration::ZERO));
         self.tiers.lock().push(tier.clone());
         tier.start(run)
     }
@@ -175,7 +186,7 @@ impl StoreTiers {
         let for_one = word.tier();
         let tiers = self.tiers.lock();
         // Folders of those that are Gone lie beside those of all who write to a file system.
-        let beside = |tier: &StoreTier| tier.is_shared && matches!(word, Word::Gone(_));
+        let beside = |tier: &StoreTier| tier.is_shared && matches!(word, Word::Gone { .. });
         let its = tiers.iter().filter(|tier| for_one.is_none_or(|uuid| tier.has(uuid)) || beside(tier));
         its.for_each(|tier| tier.hear(word.clone()));
     }
@@ -183,20 +194,29 @@ impl StoreTiers {
     /// Has them bring to the disk what was ordered, and what memory alone has if that goes as well, and leaves the
     /// folders to the next owners. Where memory stays, so do those on a file system that clients share.
     pub fn close(&self, with_memory: bool) {
-        let tiers = self.tiers.lock().clone();
-        let tiers: Vec<_> = tiers.into_iter().filter(|tier| with_memory || !tier.is_shared).collect();
-        // All at once: each has its time for that.
-        tiers.iter().for_each(|tier| tier.hear(Word::Close { with_memory }));
-        for thread in tiers.iter().filter_map(|tier| tier.thread.lock().take()) {
-            // It only panics if one of its invariants is broken; that has been reported.
-            let _ = thread.join();
+        loop {
+            let all = self.tiers.lock().clone();
+            let closes = |tier: &Arc<StoreTier>| with_memory || !tier.is_shared;
+            let threads = |tier: Arc<StoreTier>| {
+                let thread = tier.thread.lock().take();
+                Some((thread?, tier))
+            };
+            let closing: Vec<_> = all.into_iter().filter(closes).filter_map(threads).collect();
+            // A search that was about to end may have begun one meanwhile.
+            if closing.is_empty() {
+                return;
+            }
+            // All at once: each has its time for that.
+            closing.iter().for_each(|(_, tier)| tier.hear(Word::Close { with_memory }));
+            let began = Instant::now();
+            closing.into_iter().for_each(|(thread, tier)| tier.join(thread, began));
         }
     }
 }
 
 impl StoreTier {
     /// One that hears, and does nothing yet.
-    fn new(is_shared: bool) -> StoreTier {
+    fn new(is_shared: bool, close_limit: Duration) -> StoreTier {
         StoreTier {
             uuid: Mutex::default(),
             adopted: Mutex::default(),
@@ -205,6 +225,7 @@ impl StoreTier {
             thread: Mutex::default(),
             is_over: AtomicBool::new(false),
             is_shared,
+            close_limit,
         }
     }
 
@@ -218,6 +239,22 @@ impl StoreTier {
         let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
         *self.thread.lock() = Some(thread);
         Ok(())
+    }
+
+    /// Waits for its thread, but not for ever for one that a disk holds up.
+    fn join(&self, thread: JoinHandle<()>, began: Instant) {
+        while !thread.is_finished() {
+            if began.elapsed() >= self.close_limit + LEAVE_LIMIT {
+                tracing::error!(
+                    "the disk of a tier does not answer: its thread ends when it does, and until then no other process \
+                     has its folder"
+                );
+                return;
+            }
+            std::thread::sleep(JOIN_STEP);
+        }
+        // It only panics if one of its invariants is broken; that has been reported.
+        let _ = thread.join();
     }
 
     /// Words about that tier are for this one from now on.

@@ -2,6 +2,7 @@
 //!
 //! It writes as the writer of a put does: over a link of the session by which the copy's placement is reserved.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +30,11 @@ const TOGETHER: usize = 32;
 /// Buffers for what is read.
 const SLOTS: usize = 8;
 
-/// Time that the disk, and the copying, have for objects that are read together.
-const LIMIT: Duration = Duration::from_secs(3);
+/// A disk that has given nothing of objects that are read together for so long is waited for no more.
+const STALL_LIMIT: Duration = Duration::from_secs(3);
+
+/// Time for objects that are read together, and for the copying.
+const LIMIT: Duration = Duration::from_secs(9);
 
 /// An order is carried out no more after that: a reservation lasts 30 s.
 const OLD: Duration = Duration::from_secs(20);
@@ -221,17 +225,24 @@ fn copy(
             None => bad.push(rid),
         }
     }
+    let moved = Cell::new(Instant::now());
     let mut sinks: Vec<_> = copies
         .iter_mut()
         .map(|copy| {
             let (place, crc) = (copy.place, Some(copy.order.promote.crc32c));
-            let deadline = &deadline;
-            (place, crc, move |at: u64, bytes: &[u8]| copy.take(at, bytes, deadline))
+            let (deadline, moved) = (&deadline, &moved);
+            let sink = move |at: u64, bytes: &[u8]| {
+                let sum = copy.take(at, bytes, deadline);
+                moved.set(Instant::now());
+                sum
+            };
+            (place, crc, sink)
         })
         .collect();
     let wants =
         sinks.iter_mut().map(|(place, crc, sink)| Want { place: *place, from: 0, len: place.size, crc: *crc, sink });
-    let results = reader.read(&mut wants.collect::<Vec<_>>(), || until.saturating_duration_since(Instant::now()));
+    let time_left = || until.min(moved.get() + STALL_LIMIT).saturating_duration_since(Instant::now());
+    let results = reader.read(&mut wants.collect::<Vec<_>>(), time_left);
     drop(sinks);
     let mut is_owed = false;
     for (mut copy, read) in copies.into_iter().zip(results) {

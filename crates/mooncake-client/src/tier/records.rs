@@ -69,6 +69,11 @@ impl FolderRecords {
         self.uuid
     }
 
+    /// Whether the folder is there.
+    pub fn is_there(&self) -> bool {
+        self.folder.is_there()
+    }
+
     /// One for a caller that reads much, with buffers of its own.
     pub fn new_reader(&self, slots: Slots, by: ReadFor) -> io::Result<Reader<Folder>> {
         let mut reader = Reader::new(self.folder.clone(), self.geometry, slots)?;
@@ -120,7 +125,7 @@ impl FolderRecords {
         read.map_err(|miss| match miss {
             Miss::Gone => RecordError::Gone,
             Miss::Wrong | Miss::NoSuchBytes => RecordError::Wrong,
-            Miss::NoSlot | Miss::Late => RecordError::Busy,
+            Miss::NoSlot | Miss::Late | Miss::Away => RecordError::Busy,
             Miss::Failed(_) => RecordError::Failed,
         })
     }
@@ -188,6 +193,7 @@ impl Records for FolderRecords {
         match self.folder.open_file(FileNumber(number)) {
             Ok(file) => Arc::into_inner(file).map(OwnedFd::from).ok_or(RecordError::Failed),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(RecordError::Gone),
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Err(RecordError::Busy),
             Err(error) => {
                 tracing::warn!(%error, file = number, "a file of the tier cannot be opened");
                 Err(RecordError::Failed)

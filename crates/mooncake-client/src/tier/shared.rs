@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use mooncake_ids::FileSystemUuid;
 use mooncake_os::{BlockingError, BlockingPool, Deadline, forked, random_bytes};
+use mooncake_tier::medium::folder::NameFile;
 use mooncake_wire::message::{SharedStorage, TierMount, request};
 
 use super::{StoreTier, Word};
@@ -111,7 +112,12 @@ impl Search {
 
 /// Where this store reads what others write.
 pub(crate) fn folder(file_system: FileSystemUuid, path: &Path) -> SharedFolder {
-    SharedFolder { file_system, path: path.to_owned(), name_file: path.join(NAME_FILE), opening: opening() }
+    SharedFolder { file_system, path: path.to_owned(), name_file: name_file(file_system, path), opening: opening() }
+}
+
+/// What says in the folder of all tiers there which file system it is.
+pub(super) fn name_file(file_system: FileSystemUuid, path: &Path) -> NameFile {
+    NameFile { path: path.join(NAME_FILE), name: file_system.to_string() }
 }
 
 fn opening() -> BlockingPool {

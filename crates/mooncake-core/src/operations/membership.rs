@@ -14,6 +14,7 @@ use crate::state::segment::SegmentView;
 use crate::state::session::GoneTold;
 use crate::work::Work;
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
+use mooncake_mutant::mutant;
 
 /// Longest grace of a segment that is being unmounted.
 const GRACE_MAX_MS: u64 = 7 * 24 * 3600 * 1000;
@@ -48,6 +49,11 @@ impl Core {
     ) -> Result<Resumed, Refused> {
         self.check_session(session, secret)?;
         self.counts.sessions_resumed += 1;
+        // The end of the anchor before may not have been seen yet: what was ordered there is over, and its client
+        // mounts its tiers anew (docs/safety.md, rule T4).
+        if !mutant!(ResumesKeepOrders) {
+            self.hide_tiers_of(now, session);
+        }
         let mine = |core: &Core, uuid: &SegmentUuid| core.segments.by_uuid(*uuid).is_some_and(|s| s.session == session);
         let gone = segments.iter().map(|(uuid, _)| *uuid).filter(|uuid| !mine(self, uuid)).collect();
         let known: Vec<SegmentNo> = self.sessions.known(session)?.segments.to_vec();

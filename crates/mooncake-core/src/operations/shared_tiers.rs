@@ -10,6 +10,7 @@ use crate::request::Refused;
 use crate::state::tier::{Mounted, Tier};
 use crate::work::Work;
 use mooncake_ids::{FileSystemUuid, SessionId};
+use mooncake_mutant::mutant;
 
 /// A session that was asked to adopt a tier has so long, until another one may be.
 const ADOPTION_MS: u64 = 10_000;
@@ -31,7 +32,10 @@ impl Core {
         file_system: FileSystemUuid,
         fx: &mut Effects,
     ) -> Result<(), Refused> {
-        self.sessions.known(session)?;
+        // The end of its anchor says that it reads nothing: no word that comes behind that counts.
+        if self.sessions.known(session)?.away.is_some() && !mutant!(AwaySessionsAnnounce) {
+            return Err(Refused::SessionAway(session.0));
+        }
         if self.config.shared_storage.is_none() {
             return Err(Refused::TiersNotAllowed);
         }

@@ -179,6 +179,7 @@ fn remembered_replies_are_what_they_were() {
         Refused::OldClaim(300, 1 << 33),
         Refused::TierAdopted(TierUuid(UUID.0)),
         Refused::TierTooLate(TierUuid(UUID.0)),
+        Refused::SessionAway(1 << 33),
     ];
     // No match outside of the core is one without a wildcard: so there is no further one that could be read.
     let next = [&[refused.len() as u8][..], &[0; 64]].concat();

@@ -36,9 +36,26 @@ pub struct Folder {
     path: PathBuf,
     engine: Engine,
     limit: Option<SharedLimit>,
-    is_shared: bool,
+    /// Where other hosts may have mounted its file system, too.
+    shared: Option<NameFile>,
     /// Device and number of what the path led to.
     identity: (u64, u64),
+}
+
+/// A file that says which file system is mounted above it, where hosts share one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says, one line.
+    pub name: String,
+}
+
+impl NameFile {
+    /// Whether the file system is that one, and not what lies below its mount point, say.
+    pub fn is_here(&self) -> bool {
+        std::fs::read_to_string(&self.path).is_ok_and(|name| name.trim_end() == self.name)
+    }
 }
 
 impl Folder {
@@ -84,11 +101,15 @@ impl Folder {
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
         let identity = (about.dev(), about.ino());
-        Ok(Folder { path, engine: Engine::Threads, limit: None, is_shared: false, identity })
+        Ok(Folder { path, engine: Engine::Threads, limit: None, shared: None, identity })
     }
 
-    /// Whether its path leads to it still: it was not removed or moved, and its file system is mounted.
+    /// Whether its path leads to it still: it was not removed or moved, and its file system is mounted. Of one that
+    /// hosts share, whether that file system is.
     pub fn is_there(&self) -> bool {
+        if let Some(name_file) = &self.shared {
+            return name_file.is_here();
+        }
         match std::fs::symlink_metadata(&self.path) {
             Ok(about) => (about.dev(), about.ino()) == self.identity,
             // A disk that does not say is one that fails.
@@ -101,9 +122,10 @@ impl Folder {
         Folder { limit, ..self }
     }
 
-    /// The same, on a file system that other hosts may have mounted, which may know no locks.
-    pub fn shared(self, is_shared: bool) -> Folder {
-        Folder { is_shared, ..self }
+    /// The same, on a file system of that name, if it has one: other hosts may have it mounted, and it may know no
+    /// locks.
+    pub fn shared(self, shared: Option<NameFile>) -> Folder {
+        Folder { shared, ..self }
     }
 
     /// Where it is.
@@ -186,7 +208,7 @@ impl Medium for Folder {
         let file = self.open_direct(name, OFlags::CREATE | OFlags::EXCL | OFlags::RDWR)?;
         let set_aside = match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             // As NFS before 4.2 and some others: there a write may find no room.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) if self.is_shared => file.set_len(bytes),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) if self.shared.is_some() => file.set_len(bytes),
             done => done.map_err(io::Error::from),
         };
         if let Err(error) = set_aside {
@@ -198,12 +220,19 @@ impl Medium for Folder {
     }
 
     fn is_direct(&self, file: &Arc<File>) -> bool {
-        !self.is_shared || fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
+        self.shared.is_none() || fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
     }
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Arc<File>> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-        self.open_direct(name, access).map(Arc::new)
+        match self.open_direct(name, access) {
+            // Whatever it has is where the folder is.
+            Err(error) if error.kind() == ErrorKind::NotFound && !self.is_there() => {
+                let why = format!("{} is not there: was it moved, or its file system unmounted?", self.path.display());
+                Err(io::Error::new(ErrorKind::NotConnected, why))
+            }
+            opened => opened.map(Arc::new),
+        }
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -231,7 +260,7 @@ impl Medium for Folder {
             Ok(()) => Ok(Some(file)),
             Err(Errno::WOULDBLOCK) => Ok(None),
             // Then its UUID, new for each process, is all that says whose it is.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) if self.is_shared => Ok(Some(file)),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) if self.shared.is_some() => Ok(Some(file)),
             Err(error) => Err(error.into()),
         }
     }

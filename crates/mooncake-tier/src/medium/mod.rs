@@ -24,7 +24,7 @@ pub trait Files: Clone + Send + Debug + 'static {
     /// Operations under way.
     type Queue: Queue<File = Self::File>;
 
-    /// A file to be read.
+    /// A file to be read. Errors as of [`Medium::open`].
     fn open_file(&self, number: FileNumber) -> io::Result<Self::File>;
 
     /// A queue for that many operations at a time.
@@ -48,7 +48,8 @@ pub trait Medium: Files {
         true
     }
 
-    /// A file to be read, and to be written if `writable`.
+    /// A file to be read, and to be written if `writable`. One that is not there is [`io::ErrorKind::NotFound`]; where
+    /// the whole folder is not, [`io::ErrorKind::NotConnected`].
     fn open(&self, name: &str, writable: bool) -> io::Result<Self::File>;
 
     /// Removes a file. Reads through it that are under way, or come later, end short.

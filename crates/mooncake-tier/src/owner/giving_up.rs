@@ -220,7 +220,7 @@ impl<M: Medium> TierOwner<M> {
             let want = Want { place, from: 0, len, crc: None, sink: &mut sink };
             let until = Instant::now() + READ_LIMIT;
             let read = reader.read(&mut [want], || until.saturating_duration_since(Instant::now())).pop();
-            if matches!(read, Some(Err(Miss::Late | Miss::NoSlot))) {
+            if matches!(read, Some(Err(Miss::Late | Miss::NoSlot | Miss::Away))) {
                 // It says nothing of the record. What is to be kept stays where it is.
                 self.answers.push((rid, None));
                 return self.put_off();

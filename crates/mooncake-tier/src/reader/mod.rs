@@ -77,6 +77,9 @@ pub enum Miss {
     /// The disk did not answer in time.
     #[error("the disk did not answer in time")]
     Late,
+    /// The folder is not there: what it has may come back with it.
+    #[error("its folder is not there now")]
+    Away,
     /// All slots are in use.
     #[error("all buffers for the disk are in use")]
     NoSlot,
@@ -163,7 +166,7 @@ impl<M: Files> Reader<M> {
             Err(Miss::Wrong) => counted.counts.bad_record(),
             Err(Miss::Failed(_)) => counted.counts.failed(Op::Read),
             // These say nothing of the disk; what is late, its times say.
-            Ok(()) | Err(Miss::Gone | Miss::Late | Miss::NoSlot | Miss::NoSuchBytes) => {}
+            Ok(()) | Err(Miss::Gone | Miss::Away | Miss::Late | Miss::NoSlot | Miss::NoSuchBytes) => {}
         }
     }
 
@@ -374,6 +377,7 @@ impl Progress {
 fn why_not_opened(error: &io::Error) -> Miss {
     match error.kind() {
         ErrorKind::NotFound => Miss::Gone,
+        ErrorKind::NotConnected => Miss::Away,
         kind => Miss::Failed(kind),
     }
 }

@@ -344,10 +344,10 @@ impl Anchor {
     pub fn lost(&mut self, mut unsent: Vec<AnchorUp>, context: &mut AnchorContext<'_>) {
         self.state = State::Away;
         // The next connection begins with a beat and the readers that ended, and ends with the goodbye. Tiers are
-        // mounted anew then, and what is said of their disks with that.
+        // mounted anew then: by that the master knows what was written, and what is said of their disks comes with it.
         unsent.retain(|message| {
-            use anchor_up::Body::{Beat, Goodbye, ReaderGone, TierStats};
-            !matches!(&message.body, Some(Beat(_) | ReaderGone(_) | Goodbye(_) | TierStats(_)))
+            use anchor_up::Body::{Beat, Goodbye, ReaderGone, TierStats, TierWritten};
+            !matches!(&message.body, Some(Beat(_) | ReaderGone(_) | Goodbye(_) | TierStats(_) | TierWritten(_)))
         });
         let facts = unsent.iter().filter(|message| !is_asked_for_again(message)).count();
         self.facts.truncate(self.facts.len().saturating_sub(facts));
@@ -365,11 +365,13 @@ fn up(body: anchor_up::Body) -> AnchorUp {
 }
 
 /// Whether nothing is lost for good with a message: the master asks once more for what it has asked for, the next beat
-/// says what the last one said, and a goodbye is said until it is answered.
+/// says what the last one said, a goodbye is said until it is answered, and a tier is mounted anew.
 fn is_asked_for_again(message: &AnchorUp) -> bool {
-    use anchor_up::Body::{Beat, EpochTaken, FenceDone, Goodbye, Rechecked, TierStats};
-    let body = &message.body;
-    matches!(body, None | Some(Beat(_) | FenceDone(_) | Rechecked(_) | EpochTaken(_) | Goodbye(_) | TierStats(_)))
+    use anchor_up::Body::{Beat, EpochTaken, FenceDone, Goodbye, Rechecked, TierStats, TierWritten};
+    match &message.body {
+        None | Some(Beat(_) | FenceDone(_) | Rechecked(_) | EpochTaken(_) | Goodbye(_)) => true,
+        body => matches!(body, Some(TierStats(_) | TierWritten(_))),
+    }
 }
 
 fn uuid(bytes: &[u8]) -> Option<SegmentUuid> {

@@ -11,10 +11,10 @@ use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::tier::Tier;
 use mooncake_wire::message::{TierMount, TierShared};
 
-use crate::tier::adoption::Adopted;
-use crate::tier::folder::{PoolOf, capacity_of, delete, folder_of, share_of};
 use super::{Driver, RETRY_PAUSE, segment_uuid};
 use crate::error::ErrorKind;
+use crate::tier::adoption::Adopted;
+use crate::tier::folder::{PoolOf, capacity_of, delete, folder_of, share_of};
 
 /// Of one that is adopted: what is read back stays known, and the rest waits for the next try.
 const ADOPTED_PROOF_LIMIT: Duration = Duration::from_secs(5);
@@ -25,8 +25,8 @@ impl Driver<'_> {
         let mut found = Vec::new();
         if self.adoption.is_to_look(&self.options) {
             let others = self.adoption.adopted.iter().map(|adopted| &adopted.path);
-            let taken: Vec<PathBuf> =
-                [&self.folder.path].into_iter().chain(&self.useless).chain(others).cloned().collect();
+            let useless = self.useless_in(pool.log_id);
+            let taken: Vec<PathBuf> = [&self.folder.path].into_iter().chain(&useless).chain(others).cloned().collect();
             found = self.adoption.take_free(&self.options, pool, &taken);
         }
         found.into_iter().for_each(|(path, folder, tier)| self.adopt(&path, folder, tier));
@@ -73,7 +73,7 @@ impl Driver<'_> {
             return;
         }
         let path = folder_of(&self.options, left);
-        let pool = PoolOf::now(&self.surroundings.control);
+        let pool = PoolOf { log_id: self.log_id, ..PoolOf::now(&self.surroundings.control) };
         match self.adoption.take_left(&path, &self.options, pool) {
             Ok(Some((folder, tier))) => self.adopt(&path, folder, tier),
             Ok(None) => tracing::debug!(path = %path.display(), "a folder that is to be adopted is of another log"),
@@ -96,11 +96,12 @@ impl Driver<'_> {
         let spec = self.spec(uuid, adopted.secret, adopted.bytes, adopted.file_blocks, adopted.access_key);
         let path = adopted.path.clone();
         match self.ask_to_mount(TierMount { adopted: true, ..self.mount_of(spec, proof) }) {
-            Ok(mounted) if mounted.unknown.is_empty() => {
+            Ok((mounted, _)) if mounted.unknown.is_empty() => {
                 let records: u64 = mounted.files.iter().map(|file| u64::from(file.records)).sum();
                 tracing::info!(path = %path.display(), records, "the folder of an earlier process is read again");
                 self.folder.tier.adopted_is_mounted(uuid, true);
                 self.figures.forget(uuid);
+                self.to_be_left.remove(&uuid);
                 self.adoption.adopted.iter_mut().filter(|one| one.uuid == uuid).for_each(|one| one.is_mounted = true);
                 // What it has of the file system can be had.
                 if self.options.shared.is_none()
@@ -111,7 +112,7 @@ impl Driver<'_> {
                 }
             }
             // It is marked, and deleted in a day.
-            Ok(_) => self.let_go_of(uuid),
+            Ok((_, log_id)) => self.let_go_of(uuid, log_id),
             Err(error) => {
                 tracing::debug!(path = %path.display(), %error, "a folder that is adopted is not mounted yet");
                 self.adoption.retry_at = Some(Instant::now() + RETRY_PAUSE);
@@ -122,7 +123,8 @@ impl Driver<'_> {
                     }
                     // Another session has it by now: what was listed of it is not what it is.
                     ErrorKind::Refused => _ = self.give_back(uuid),
-                    _ => {}
+                    // It may have been done all the same.
+                    _ => self.is_to_leave(uuid),
                 }
             }
         }
@@ -135,19 +137,29 @@ impl Driver<'_> {
         self.give_back(uuid);
     }
 
-    /// The log knows nothing of one that was adopted, or lies beside, or nothing more.
-    pub(super) fn let_go_of(&mut self, uuid: TierUuid) {
-        if let Some(path) = self.give_back(uuid).or_else(|| self.lies_beside(uuid)) {
-            self.useless.retain(|path| path.is_dir());
-            self.useless.push(path);
+    /// Those whose folders are not there are not read.
+    pub(super) fn leave_adopted_that_are_away(&mut self) {
+        let away = self.adoption.adopted.iter().filter(|adopted| !adopted.records.is_there());
+        let away: Vec<_> = away.map(|adopted| (adopted.uuid, adopted.path.clone())).collect();
+        for (uuid, path) in away {
+            tracing::warn!(path = %path.display(), "the folder of an earlier process is not there any more");
+            self.leave_adopted(uuid);
+        }
+    }
+
+    /// That log knows nothing of one that was adopted, or lies beside, or nothing more.
+    pub(super) fn let_go_of(&mut self, uuid: TierUuid, log_id: u64) {
+        if let Some(path) = self.give_back(uuid).or_else(|| self.lies_beside(uuid, log_id)) {
+            self.useless.retain(|(path, _)| path.is_dir());
+            self.useless.push((path, log_id));
             self.looked_at = None;
         }
     }
 
     /// The folder of another writer's tier, where clients share the file system.
-    pub(super) fn lies_beside(&self, uuid: TierUuid) -> Option<PathBuf> {
+    fn lies_beside(&self, uuid: TierUuid, log_id: u64) -> Option<PathBuf> {
         let path = folder_of(&self.options, uuid);
-        (self.options.shared.is_some() && path.is_dir() && !self.useless.contains(&path)).then_some(path)
+        (self.options.shared.is_some() && path.is_dir() && !self.useless_in(log_id).contains(&path)).then_some(path)
     }
 
     /// Whoever comes next may have one that was adopted: its path.

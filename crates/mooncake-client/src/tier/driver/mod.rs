@@ -18,10 +18,10 @@ use mooncake_tier::health::Fitness;
 
 use super::adoption::Adoption;
 use super::figures::Figures;
-use super::folder::{PoolOf, TierFolder, delete_unknown};
+use super::folder::delete_unknown;
 use super::promoter::Promoter;
 use super::records::FolderRecords;
-use super::{StoreTier, Surroundings, Word};
+use super::{PoolOf, StoreTier, Surroundings, TierFolder, Word};
 use crate::error::ErrorKind;
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
@@ -32,8 +32,14 @@ const REST: Duration = Duration::from_millis(50);
 /// How long it waits for the disk before it looks for words.
 const DISK_WAIT: Duration = Duration::from_millis(1);
 
+/// Copies of other processes' memory are made for so long at a time, one at least, before it looks at the disk.
+const COPIES_LIMIT: Duration = Duration::from_millis(5);
+
 /// Between two tries to mount.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// The master has so long to hear that a tier is left, where the session goes on.
+const LEAVE_LIMIT: Duration = Duration::from_secs(3);
 
 /// A store whose memory goes, and whose tier takes no orders just now, waits so long for one.
 const QUIET: Duration = Duration::from_millis(300);
@@ -64,7 +70,7 @@ fn waited_for(tier: &StoreTier, options: &TierOptions, surroundings: &Surroundin
         {
             return None;
         }
-        match TierFolder::take_or_wait(options, control, &[], Instant::now() < until) {
+        match TierFolder::take_or_wait(options, PoolOf::now(control), &[], Instant::now() < until) {
             Ok(Some(folder)) => return Some(folder),
             Ok(None) => {}
             Err(error) => {
@@ -97,6 +103,9 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         seen_at: None,
         refused: None,
         useless: Vec::new(),
+        log_id: 0,
+        to_be_left: BTreeSet::new(),
+        leave_at: None,
         looked_at: None,
         turns: Cell::new(0),
         unreadable: BTreeSet::new(),
@@ -108,6 +117,8 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
     driver.serve();
     let control = &surroundings.control;
     let (mut closing, mut busy_at, mut waiting) = (None, Instant::now(), VecDeque::new());
+    // A store whose memory goes is owed orders of all that memory alone has.
+    let mut is_owed_orders = false;
     while !forked() && (closing.is_some() || !control.is_stopped()) {
         let rest = if waiting.is_empty() && driver.is_resting() { REST } else { Duration::ZERO };
         for word in tier.heard(rest) {
@@ -115,15 +126,16 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
                 Word::Close { with_memory } if closing.is_none() => {
                     closing = Some((Instant::now() + driver.options.close_limit, with_memory));
                     busy_at = Instant::now();
-                    if with_memory {
+                    is_owed_orders = with_memory && driver.mounted;
+                    if is_owed_orders {
                         driver.closes();
                     }
                 }
                 Word::Close { .. } => {}
                 // It came while this thread had another folder.
-                Word::Gone(uuid) if uuid != driver.folder.uuid => driver.let_go_of(uuid),
+                Word::Gone { tier, log_id } if tier != driver.folder.uuid => driver.let_go_of(tier, log_id),
                 // One that is Gone is mounted no more: the master's answer has another one begun.
-                Word::Mount | Word::Gone(_) => {
+                Word::Mount | Word::Gone { .. } => {
                     // The others are of a session before.
                     waiting.retain(|word| matches!(word, Word::Recheck(_)));
                     driver.forget_session();
@@ -131,24 +143,38 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
                 word => waiting.push_back(word),
             }
         }
-        // One that waits for another process is enough: whatever else has come is not to wait as long.
+        // Those that wait for other processes have their time: whatever else has come is not to wait as long.
+        let until = Instant::now() + COPIES_LIMIT;
         while let Some(word) = waiting.pop_front()
-            && !driver.obey(word)
+            && !(driver.obey(word) && Instant::now() >= until)
         {}
-        driver.go_on(closing.is_none());
-        if let Some((until, with_memory)) = closing {
+        let wait = if waiting.is_empty() { DISK_WAIT } else { Duration::ZERO };
+        // A master that is back meanwhile has the tier again, and orders what is owed.
+        let was_mounted = driver.mounted;
+        if closing.is_none() || is_owed_orders {
+            driver.mount_if_due();
+        }
+        if is_owed_orders && driver.mounted && !was_mounted {
+            driver.closes();
+        }
+        driver.go_on(closing.is_none(), wait);
+        if let Some((until, _)) = closing {
             driver.folder.tier.sync_at_once();
             let is_idle = waiting.is_empty() && driver.folder.tier.is_idle();
             if !is_idle || driver.folder.tier.takes_orders() {
                 busy_at = Instant::now();
             }
-            let is_owed_orders = with_memory && driver.mounted && !driver.all_ordered;
-            if is_idle && (!is_owed_orders || busy_at.elapsed() >= QUIET) || Instant::now() >= until {
+            let is_owed_more = is_owed_orders && !driver.all_ordered;
+            if !driver.mounted {
+                busy_at = Instant::now();
+            }
+            if is_idle && (!is_owed_more || busy_at.elapsed() >= QUIET) || Instant::now() >= until {
                 break;
             }
         }
     }
-    driver.leave();
+    let session_goes_on = closing.is_some_and(|(_, with_memory)| !with_memory);
+    driver.leave(if session_goes_on { LEAVE_LIMIT } else { Duration::ZERO });
 }
 
 struct Driver<'a> {
@@ -171,8 +197,14 @@ struct Driver<'a> {
     seen_at: Option<Instant>,
     /// Why it is not, as was said.
     refused: Option<String>,
-    /// Folders that the master does not know.
-    useless: Vec<PathBuf>,
+    /// Folders that a log does not know, each with that log: another one may.
+    useless: Vec<(PathBuf, u64)>,
+    /// Whose log has the tier, as its master said when it was mounted last.
+    log_id: u64,
+    /// Tiers that the master may take for mounted, and that are not: whether it has heard that they were left is not
+    /// known. When that is said again.
+    to_be_left: BTreeSet<TierUuid>,
+    leave_at: Option<Instant>,
     /// When it looked for such folders of earlier processes.
     looked_at: Option<Instant>,
     /// Of what was said last to the master of these tiers: messages that come late do not count.
@@ -200,13 +232,15 @@ impl Driver<'_> {
         self.surroundings.owner.server().remove_tier(segment_uuid(self.folder.uuid));
     }
 
-    /// Another folder is begun. One that `is_useless` has nothing of the master's log, nor will have; any other one is
-    /// another process's by now.
-    fn begin_another(&mut self, is_useless: bool) {
+    /// Another folder is begun. One that `is_useless` has nothing of that log, nor will have; any other one is another
+    /// process's by now.
+    fn begin_another(&mut self, log_id: u64, is_useless: bool) {
         if is_useless {
-            self.useless.push(self.folder.path.clone());
+            self.useless.push((self.folder.path.clone(), log_id));
         }
-        match TierFolder::take(&self.options, &self.surroundings.control, &self.useless) {
+        self.to_be_left.remove(&self.folder.uuid);
+        let pool = PoolOf { log_id, ..PoolOf::now(&self.surroundings.control) };
+        match TierFolder::take(&self.options, pool, &self.useless_in(log_id)) {
             Ok(folder) => {
                 let adopted: Vec<TierUuid> = self.adoption.adopted.iter().map(|adopted| adopted.uuid).collect();
                 adopted.into_iter().for_each(|uuid| self.leave_adopted(uuid));
@@ -234,7 +268,15 @@ impl Driver<'_> {
         !is_due && (self.folder.tier.is_idle() || self.folder.tier.is_resting())
     }
 
+    /// Folders that this log does not know.
+    fn useless_in(&self, log_id: u64) -> Vec<PathBuf> {
+        self.useless.iter().filter(|(_, log)| *log == log_id).map(|(path, _)| path.clone()).collect()
+    }
+
     fn forget_session(&mut self) {
+        // A master that has another anchor of this store has none of its tiers mounted.
+        self.to_be_left.clear();
+        self.all_ordered = false;
         self.folder.tier.anchor_lost();
         (self.mounted, self.mount_at) = (false, Some(Instant::now()));
         self.adoption.adopted.iter_mut().for_each(|adopted| adopted.is_mounted = false);
@@ -268,21 +310,28 @@ impl Driver<'_> {
             Word::AllOrdered(_) => self.all_ordered = true,
             Word::Shared(word) if self.mounted => self.shares(&word),
             Word::Order(_) | Word::Promote(_) | Word::Retire(_) | Word::Shared(_) => {}
-            Word::Mount | Word::Gone(_) | Word::Close { .. } => {}
+            Word::Mount | Word::Gone { .. } | Word::Close { .. } => {}
         }
         false
     }
 
-    fn go_on(&mut self, takes_more: bool) {
-        if takes_more && self.is_there && self.mount_at.is_some_and(|at| at <= Instant::now()) {
+    fn mount_if_due(&mut self) {
+        if self.is_there && !self.hidden && self.mount_at.is_some_and(|at| at <= Instant::now()) {
             self.mount();
         }
+    }
+
+    fn go_on(&mut self, takes_more: bool, wait: Duration) {
+        if self.leave_at.is_some_and(|at| at <= Instant::now()) {
+            self.leaves_again();
+        }
         if self.mounted {
-            let pool = PoolOf::now(&self.surroundings.control);
+            // The anchor may have found another master meanwhile: this one's log has what is mounted.
+            let pool = PoolOf { log_id: self.log_id, ..PoolOf::now(&self.surroundings.control) };
             self.folder.tier.is_of_log(pool.log_id);
             if self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
                 self.looked_at = Some(Instant::now());
-                delete_unknown(&self.options, pool, &self.useless);
+                delete_unknown(&self.options, pool, &self.useless_in(pool.log_id));
             }
             if takes_more {
                 self.look_after_adopted(pool);
@@ -292,7 +341,7 @@ impl Driver<'_> {
         if adopted.chain([&self.records]).any(|records| records.is_failing()) {
             self.folder.tier.fails(self.began.elapsed(), "many reads of it failed within a minute");
         }
-        let wait = if self.folder.tier.is_idle() { Duration::ZERO } else { DISK_WAIT };
+        let wait = if self.folder.tier.is_idle() { Duration::ZERO } else { wait };
         for said in self.folder.tier.poll(self.began.elapsed(), wait) {
             if self.mounted {
                 self.say(said);
@@ -306,6 +355,7 @@ impl Driver<'_> {
         // A mount of a file system that hosts share may hold up whoever looks.
         if self.options.shared.is_none() && self.seen_at.is_none_or(|at| at.elapsed() >= SEEN_EVERY) {
             (self.is_there, self.seen_at) = (self.folder.folder.is_there(), Some(Instant::now()));
+            self.leave_adopted_that_are_away();
         }
         let is_hung = self.folder.tier.fitness() == Fitness::Hung || !self.is_there;
         if is_hung && self.mounted {
@@ -369,13 +419,16 @@ impl Driver<'_> {
         let session = control.session();
         let TierFolder { uuid, secret, capacity, geometry, .. } = self.folder;
         let spec = self.spec(uuid, secret, capacity, geometry.file_blocks(), self.access_key);
-        let path = self.folder.path.display();
+        let path = self.folder.path.clone();
+        let path = path.display();
         match self.ask_to_mount(self.mount_of(spec, proof)) {
-            Ok(mounted) if !mounted.unknown.is_empty() => {
+            Ok((mounted, log_id)) if !mounted.unknown.is_empty() => {
                 tracing::warn!(%path, reason = mounted.unknown, "another folder is begun");
-                self.begin_another(!mounted.adopted);
+                self.begin_another(log_id, !mounted.adopted);
             }
-            Ok(mounted) => {
+            Ok((mounted, log_id)) => {
+                self.log_id = log_id;
+                self.to_be_left.remove(&uuid);
                 self.folder.tier.mounted(mounted.head);
                 self.figures.forget(uuid);
                 (self.mounted, self.mount_at, self.refused) = (true, None, None);
@@ -383,6 +436,10 @@ impl Driver<'_> {
                 tracing::info!(%path, session = session.id, records, "tier mounted");
             }
             Err(error) => {
+                if !matches!(error.kind(), ErrorKind::Refused | ErrorKind::Unsupported) {
+                    // It may have been done all the same.
+                    self.is_to_leave(uuid);
+                }
                 self.mount_at = Some(Instant::now() + RETRY_PAUSE);
                 // Once, however often it is tried, as long as the reason is the same.
                 let reason = error.to_string();
@@ -394,17 +451,24 @@ impl Driver<'_> {
         }
     }
 
-    fn leave(mut self) {
+    /// The end. What the master does not hear by the end of the session it is told again, for so long at most.
+    fn leave(mut self, limit: Duration) {
         self.serve_no_more();
         std::mem::replace(&mut self.promoter, Promoter::new()).close();
         for adopted in &self.adoption.adopted {
             self.surroundings.owner.server().remove_tier(segment_uuid(adopted.uuid));
-            if adopted.is_mounted {
-                self.say_left(adopted.uuid, false);
-            }
         }
-        if self.mounted {
-            self.say_left(self.folder.uuid, false);
+        let adopted = self.adoption.adopted.iter().filter(|adopted| adopted.is_mounted).map(|adopted| adopted.uuid);
+        self.to_be_left.extend(adopted.chain(self.mounted.then_some(self.folder.uuid)));
+        (self.mounted, self.mount_at) = (false, None);
+        self.adoption.adopted.iter_mut().for_each(|adopted| adopted.is_mounted = false);
+        let until = Instant::now() + limit;
+        loop {
+            self.leaves_again();
+            if self.to_be_left.is_empty() || Instant::now() >= until || self.surroundings.control.is_stopped() {
+                break;
+            }
+            std::thread::sleep(REST);
         }
         let Driver { adoption, mut folder, .. } = self;
         adoption.adopted.iter().for_each(|adopted| drop(folder.tier.let_go(adopted.uuid)));

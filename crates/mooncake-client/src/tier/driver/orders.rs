@@ -11,9 +11,9 @@ use mooncake_tier::health::Fitness;
 use mooncake_tier::owner::Source;
 use mooncake_wire::message::{Rechecked, Replica, TierOrder, TierRecheck, anchor_up};
 
+use super::{Driver, RETRY_PAUSE};
 use crate::tier::Surroundings;
 use crate::tier::source::{Copied, OwnExtent};
-use super::{Driver, RETRY_PAUSE};
 
 /// Records that a disk failed to read once which are kept in mind.
 const UNREADABLE_MAX: usize = 1_024;
@@ -58,7 +58,7 @@ impl Driver<'_> {
     }
 
     /// None if the object is nowhere that this store knows.
-    pub(super) fn holder(&self, replica: &Replica) -> Option<Holder> {
+    fn holder(&self, replica: &Replica) -> Option<Holder> {
         let Surroundings { control, owner, segments } = self.surroundings;
         let [extent] = &replica.extents[..] else { return None };
         let numbering = control.numbering();
@@ -72,7 +72,7 @@ impl Driver<'_> {
     }
 
     /// A copy of another process's memory.
-    pub(super) fn copied(&self, replica: &Replica, address: &SegmentAddress, crc32c: u32) -> Option<Arc<dyn Source>> {
+    fn copied(&self, replica: &Replica, address: &SegmentAddress, crc32c: u32) -> Option<Arc<dyn Source>> {
         let [extent] = &replica.extents[..] else { return None };
         let (rid, offset, len, segments) =
             (Rid(replica.rid), extent.offset, extent.length, &self.surroundings.segments);

@@ -1,5 +1,7 @@
 //! What it says to the master.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use mooncake_ids::{Rid, TierUuid};
 use mooncake_tier::owner::{Proof, ToMaster};
@@ -9,9 +11,9 @@ use mooncake_wire::message::{
 };
 use mooncake_wire::pack_keys;
 
+use super::{Driver, RETRY_PAUSE};
+use crate::error::{ErrorKind, StoreError};
 use crate::tier::{report, shared};
-use super::Driver;
-use crate::error::StoreError;
 
 impl Driver<'_> {
     pub(super) fn say(&mut self, said: ToMaster) {
@@ -74,11 +76,10 @@ impl Driver<'_> {
     }
 
     /// What memory has, and the tier has not, is to be ordered.
+    /// What memory has, and the tier has not, is to be ordered.
     pub(super) fn closes(&self) {
-        if self.mounted {
-            let within_ms = u64::try_from(self.options.close_limit.as_millis()).unwrap_or(u64::MAX);
-            self.surroundings.control.tell(anchor_up::Body::Closing(Closing { within_ms }));
-        }
+        let within_ms = u64::try_from(self.options.close_limit.as_millis()).unwrap_or(u64::MAX);
+        self.surroundings.control.tell(anchor_up::Body::Closing(Closing { within_ms }));
     }
 
     /// What a tier of this store is.
@@ -111,26 +112,57 @@ impl Driver<'_> {
         }
     }
 
-    pub(super) fn ask_to_mount(&self, mount: TierMount) -> Result<TierMountReply, StoreError> {
+    /// The answer, and whose log it goes by.
+    pub(super) fn ask_to_mount(&self, mount: TierMount) -> Result<(TierMountReply, u64), StoreError> {
         const WHAT: &str = "mounting the tier";
         let control = &self.surroundings.control;
         let answer = control.query_on_any_thread(WHAT, request::Body::TierMount(mount), control.lookup_timeout * 4);
-        match answer?.body {
-            reply::Body::TierMount(mounted) => Ok(mounted),
+        let answer = answer?;
+        match answer.body {
+            reply::Body::TierMount(mounted) => Ok((mounted, answer.numbering.log_id)),
             _ => Err(control.confused(WHAT)),
         }
     }
 
-    /// Leaves a tier, which has no file any more if it `is_empty`; false if the master does not know yet. By the end of
-    /// this session it learns it, too.
-    pub(super) fn say_left(&self, uuid: TierUuid, is_empty: bool) -> bool {
+    /// Leaves a tier, which has no file any more if it `is_empty`; false if the master does not know yet. It is told
+    /// again; by the end of this session it learns it, too.
+    pub(super) fn say_left(&mut self, uuid: TierUuid, is_empty: bool) -> bool {
         let leave = TierLeave { uuid: uuid.0.to_vec().into(), empty: is_empty, turn: self.next_turn() };
         let control = &self.surroundings.control;
         let left = control.finish("leaving the tier", request::Body::TierLeave(leave), control.lookup_timeout);
-        if let Err(error) = &left {
-            tracing::debug!(%error, "the master does not know yet that a tier is left");
+        match &left {
+            Ok(_) => _ = self.to_be_left.remove(&uuid),
+            Err(error) => {
+                tracing::debug!(%error, "the master does not know yet that a tier is left");
+                // Of a session that is away, it has none mounted.
+                match error.kind() {
+                    ErrorKind::Refused => _ = self.to_be_left.remove(&uuid),
+                    _ => self.is_to_leave(uuid),
+                }
+            }
         }
         left.is_ok()
+    }
+
+    /// The master may take that tier for mounted.
+    pub(super) fn is_to_leave(&mut self, uuid: TierUuid) {
+        self.to_be_left.insert(uuid);
+        self.leave_at.get_or_insert(Instant::now() + RETRY_PAUSE);
+    }
+
+    /// Tells the master once more what it may not have heard, but of tiers that are about to be mounted.
+    pub(super) fn leaves_again(&mut self) {
+        self.leave_at = None;
+        for uuid in self.to_be_left.clone() {
+            let is_about_to_be_mounted = match self.adoption.find(uuid) {
+                Some(_) => self.mounted,
+                None => uuid == self.folder.uuid && self.mount_at.is_some() && self.is_there && !self.hidden,
+            };
+            match is_about_to_be_mounted {
+                true => self.is_to_leave(uuid),
+                false => _ = self.say_left(uuid, false),
+            }
+        }
     }
 
     fn next_turn(&self) -> u64 {
