@@ -9,7 +9,7 @@ mod session_id;
 mod tier_uuid;
 
 pub use file_system_uuid::{FileSystemUuid, NotFileSystemUuid};
-pub use granule::{GRANULE, TIER_BLOCK, granules};
+pub use granule::{GRANULE, TIER_BLOCK, TIER_OBJECT_PART, granules};
 pub use rid::Rid;
 pub use segment_uuid::{NotSegmentUuid, SegmentUuid};
 pub use session_id::SessionId;

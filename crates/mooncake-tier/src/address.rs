@@ -26,9 +26,6 @@ const FILES: u64 = 64;
 /// Fewest files of a tier: with less room than that for them it is refused.
 pub const FILES_MIN: u64 = 8;
 
-/// Largest object of a tier: one of so many parts of it.
-const OBJECT_PART: u64 = 8;
-
 impl Geometry {
     /// For a tier of that many bytes.
     pub fn of_capacity(bytes: u64) -> Geometry {
@@ -71,11 +68,6 @@ impl Geometry {
     /// How many numbers a file of that many bytes takes.
     pub fn numbers_for(self, bytes: u64) -> u64 {
         bytes.div_ceil(self.file_bytes()).max(1)
-    }
-
-    /// Bytes of the largest object in a tier of that many.
-    pub fn object_bytes_max(capacity: u64) -> u64 {
-        capacity / OBJECT_PART
     }
 }
 

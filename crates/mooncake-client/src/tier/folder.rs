@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use mooncake_ids::TierUuid;
+use mooncake_ids::{TIER_OBJECT_PART, TierUuid};
 use mooncake_os::{ProcessIdentity, random_bytes};
 use mooncake_tier::address::{BLOCK, FILES_MIN, Geometry};
 use mooncake_tier::medium::Medium;
@@ -319,8 +319,8 @@ fn into_folder(
     if capacity < needed {
         return Err(TierError::TooSmall { capacity, needed });
     }
-    // An object that has an eighth of the tier gets a file for itself, whose last number it may not fill.
-    let largest = capacity / 8 + geometry.file_bytes();
+    // The largest object gets a file for itself, whose last number it may not fill.
+    let largest = capacity / TIER_OBJECT_PART + geometry.file_bytes();
     if let Some(limit) = file_size_limit_below(largest) {
         return Err(TierError::FilesTooLarge { limit, needed: largest });
     }

@@ -18,7 +18,7 @@ use crate::state::object::TierPlace;
 use crate::state::objects::ObjectSlot;
 use crate::state::tier_stats::TierStats;
 use crate::state::tier_writes::{Budget, TierWrites};
-use mooncake_ids::{FileSystemUuid, Rid, SessionId, TIER_BLOCK, TierUuid};
+use mooncake_ids::{FileSystemUuid, Rid, SessionId, TIER_BLOCK, TIER_OBJECT_PART, TierUuid};
 use mooncake_mutant::mutant;
 
 /// Bytes that a tier may have under order before its owner has said how fast it writes.
@@ -29,9 +29,6 @@ pub(crate) const WINDOW_MAX: u64 = 256 << 20;
 
 /// Orders that a tier may have unanswered.
 pub(crate) const ORDERS_MAX: usize = 4_096;
-
-/// Part of a tier that its largest object may have.
-const OBJECT_PART: u64 = 8;
 
 /// New objects that wait to be written; of more of them the oldest are left to the search for cold ones.
 const FRESH_MAX: usize = 1 << 20;
@@ -236,7 +233,7 @@ impl Tier {
 
     /// Whether it is for an object of that size.
     pub fn suits(&self, bytes: u64) -> bool {
-        bytes <= self.spec.bytes / OBJECT_PART && !self.is_adopted
+        bytes <= self.spec.bytes / TIER_OBJECT_PART && !self.is_adopted
     }
 
     /// Nothing is written there now: what is to be is not waited for, and holds up no other tier.
