@@ -30,8 +30,9 @@ pub use crate::order::{Event, Loss, Order};
 /// Bytes of one write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Writes under way at a time.
-const DEPTH: usize = 16;
+/// Operations under way at a time. Writes are no more than the slots that the appender was given; the others are syncs,
+/// which need none.
+const OPERATIONS: usize = 20;
 
 /// Between two syncs, while anything is written.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
@@ -192,7 +193,7 @@ impl<M: Medium> Appender<M> {
             }
         }
         Ok(Appender {
-            queue: medium.queue(DEPTH + 4)?,
+            queue: medium.queue(OPERATIONS)?,
             medium,
             slots,
             superblock,
