@@ -547,6 +547,43 @@ fn a_tier_that_is_adopted_is_given_up_before_the_owners_own_and_what_is_kept_of_
 }
 
 #[test]
+fn what_is_kept_of_an_adopted_file_is_weighed_against_that_file_whatever_the_owners_own_are() {
+    const OTHER: TierUuid = TierUuid([9; 16]);
+    let adopts = |file_blocks: u64, sizes: &[u64], keeps: fn(u64, u64) -> bool| {
+        let geometry = Geometry::of_file_blocks(file_blocks).unwrap();
+        let (left, capacity) = (FaultyDisk::new(2, Faults::default()), FILES_MIN * geometry.file_bytes());
+        let new = NewTier { tier: OTHER, ..new_tier(capacity, geometry) };
+        let tier = Tier::create(left.clone(), new, owner(2), &Slots::new(2)).unwrap();
+        let mut other = Owned::of(left.clone(), tier, capacity);
+        let records: Vec<u64> = sizes.iter().map(|size| other.order(*size)).collect();
+        other.pass(3 * SECOND);
+        assert!(records.iter().all(|nth| other.is_written(*nth)));
+        drop(other.tier.into_lock());
+        left.kill_process();
+        let mut owned = Owned::new(Faults::default(), FILES_MIN);
+        (owned.keeps, owned.next) = (keeps, 100);
+        owned.tier.adopt(Tier::open(left.clone(), owner(3), &Slots::new(2)).unwrap().0).unwrap();
+        owned.tier.adopted_is_mounted(OTHER, true);
+        for _ in 0..14 {
+            owned.order(FILE_BLOCKS * BLOCK / 2);
+            owned.pass(SECOND / 2);
+        }
+        assert!(owned.given_up_of.contains(&OTHER), "its turn comes: {:?}", owned.given_up_of);
+        (left.open(&FileNumber(0).name(), false).is_ok(), owned)
+    };
+    // Of files that are a quarter as large nearly all is kept.
+    let small = FILE_BLOCKS / 4 * BLOCK;
+    let (is_there, owned) = adopts(FILE_BLOCKS / 4, &[small / 16 * 15; 2], |nth, _| nth <= 2);
+    assert!(is_there, "nothing would be gained: {:?}", owned.kept);
+    assert!(owned.given_up_of.contains(&TIER), "its own oldest goes in their place");
+    // Of one that is four times as large a quarter is, which is as much as a file of the owner's.
+    let (is_there, owned) = adopts(FILE_BLOCKS * 4, &[FILE_BLOCKS * BLOCK / 2; 7], |nth, _| nth <= 2);
+    assert!(!is_there, "it goes: {:?}", owned.given_up);
+    let of_it = owned.kept.iter().filter(|(_, nth)| **nth <= 2);
+    assert!(of_it.clone().count() >= 2 && of_it.clone().all(|(order, _)| owned.is_written(*order)), "{:?}", owned.kept);
+}
+
+#[test]
 fn records_that_are_read_together_are_proven_one_by_one() {
     let mut owned = Owned::new(Faults::default(), FILES_MIN);
     let ordered: Vec<u64> = (0..300).map(|_| owned.order(BLOCK / 2)).collect();

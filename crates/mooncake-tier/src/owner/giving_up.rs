@@ -7,10 +7,10 @@ use mooncake_ids::{Rid, TierUuid};
 use mooncake_memory::copy_and_sum;
 
 use super::{Ordered, TierOwner, ToMaster};
-use crate::address::FileNumber;
+use crate::address::{FileNumber, Geometry};
 use crate::appender::{Order, Value};
 use crate::contents::{contents, is_for_now, object_id};
-use crate::footer::Entry;
+use crate::footer::{Entries, Entry};
 use crate::health::Fitness;
 use crate::io_counts::{CountedReads, ReadFor};
 use crate::medium::Medium;
@@ -51,6 +51,8 @@ pub(super) struct GivingUp {
     /// The tier that has it.
     pub tier: TierUuid,
     pub file: FileNumber,
+    /// Of the file.
+    pub bytes: u64,
     pub entries: Vec<Entry>,
     /// Before this one all have been named.
     pub next: usize,
@@ -77,6 +79,16 @@ impl Value for FromRecord {
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
         into.copy_from_slice(&self.0[at as usize..][..into.len()]);
         true
+    }
+}
+
+/// Bytes that a record takes once it is written to a tier of such files: a large one gets a file for itself.
+fn bytes_of_another(entry: &Entry, geometry: Geometry) -> u64 {
+    let key_bytes = entry.key.len();
+    let record_bytes = Layout::of(key_bytes, entry.size).map_or(0, |of| of.record_bytes);
+    match geometry.numbers_for(record_bytes + Entries::default().footer_bytes_with(key_bytes)) {
+        1 => record_bytes,
+        numbers => numbers * geometry.file_bytes(),
     }
 }
 
@@ -178,9 +190,8 @@ impl<M: Medium> TierOwner<M> {
             up.asked = Some(asked);
             return Some(ToMaster::Reclaim { tier: up.tier, file: up.file, records });
         }
-        let record_bytes = |entry: &Entry| Layout::of(entry.key.len(), entry.size).map_or(0, |of| of.record_bytes);
-        let kept: u64 = up.keep.iter().map(|(at, _)| record_bytes(&up.entries[*at])).sum();
-        if !std::mem::replace(&mut up.is_weighed, true) && kept > self.geometry.file_bytes() / 10 * 9 {
+        let kept: u64 = up.keep.iter().map(|(at, _)| bytes_of_another(&up.entries[*at], self.geometry)).sum();
+        if !std::mem::replace(&mut up.is_weighed, true) && kept > up.bytes / 10 * 9 {
             let (tier, file) = (up.tier, up.file);
             tracing::debug!(file = file.0, "nearly all of a file is kept: it stays, and the next oldest is given up");
             self.leave_off();
@@ -322,6 +333,7 @@ impl<M: Medium> TierOwner<M> {
         self.giving_up = Some(GivingUp {
             tier,
             file,
+            bytes,
             entries,
             next: 0,
             asked: None,
