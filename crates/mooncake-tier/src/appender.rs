@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::Rid;
+use mooncake_ids::{Rid, TIER_OBJECT_PART};
 use mooncake_memory::{crc32c, crc32c_combine};
 use mooncake_mutant::mutant;
 
@@ -586,6 +586,11 @@ impl<M: Medium> Appender<M> {
         };
         let (bytes, file_bytes) = (self.bytes_of_file(needed), self.superblock.geometry.file_bytes());
         let room = self.medium.room().map_err(failed)?;
+        // For an object that is larger than any may be of the room that there is, all others would have to go.
+        let there_is = room.free.saturating_add(self.used() + self.beside);
+        if bytes > there_is / TIER_OBJECT_PART + file_bytes {
+            return Err(Loss::TooLarge);
+        }
         let left_free = if is_kept { 0 } else { room.total / LEFT_FREE };
         if room.free < bytes + left_free {
             return Err(Loss::NoSpace);

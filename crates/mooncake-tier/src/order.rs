@@ -63,6 +63,6 @@ pub enum Loss {
     OverLimit,
     /// The disk failed.
     Failed(ErrorKind),
-    /// No record has such a key, or so many bytes.
+    /// No record has such a key, or so many bytes; or there is too little room on the file system for so many.
     TooLarge,
 }

@@ -294,6 +294,62 @@ fn a_file_system_that_others_have_filled_is_written_in_the_room_that_the_tier_ha
 }
 
 #[test]
+fn a_tier_that_lacks_room_says_so_before_it_gives_anything_up_and_goes_on_in_the_room_that_is_made() {
+    let file = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes();
+    let room_for = |files: u64| Faults { capacity: files * file, ..Faults::default() };
+    let mut owned = Owned::new(room_for(12), 64);
+    let (mut ordered, step) = (Vec::new(), Duration::from_millis(10));
+    while !owned.tier.lacks_room() {
+        assert!(ordered.len() < 30, "there is room for 12 files");
+        ordered.push(owned.order(file / 2));
+        for _ in 0..50 {
+            if !owned.tier.lacks_room() {
+                owned.pass(step);
+            }
+        }
+    }
+    // A folder that nobody needs was deleted.
+    assert_eq!(owned.given_up, []);
+    owned.disk.set_faults(room_for(64));
+    owned.tier.room_was_made();
+    for _ in 0..40 {
+        ordered.push(owned.order(file / 2));
+        owned.pass(SECOND / 4);
+    }
+    assert!(ordered.iter().all(|nth| owned.is_written(*nth)), "{:?}", owned.answers);
+    assert_eq!(owned.given_up, [], "nothing that lives had to go");
+}
+
+#[test]
+fn an_object_that_is_large_for_what_room_there_is_costs_no_other_its_place() {
+    let file = Geometry::of_file_blocks(FILE_BLOCKS).unwrap().file_bytes();
+    // An eighth of what it may have is 32 files.
+    let mut owned = Owned::new(Faults { capacity: 12 * file, ..Faults::default() }, 256);
+    let fill = |owned: &mut Owned, count: u64| {
+        let ordered = (0..count).map(|_| {
+            let nth = owned.order(file / 2);
+            owned.pass(SECOND / 4);
+            nth
+        });
+        ordered.collect::<Vec<_>>()
+    };
+    let before = fill(&mut owned, 6);
+    for _ in 0..3 {
+        let large = owned.order(20 * file);
+        owned.pass(3 * SECOND);
+        assert_eq!(owned.answers.get(&large), Some(&None));
+    }
+    assert!(before.iter().all(|nth| owned.is_written(*nth)) && owned.given_up.is_empty(), "{:?}", owned.given_up);
+    // Nor while it is short: it gives up what the next files need.
+    fill(&mut owned, 12);
+    assert!(owned.tier.lacks_room());
+    let given_up = owned.given_up.len();
+    owned.order(20 * file);
+    owned.pass(3 * SECOND);
+    assert!(owned.given_up.len() <= given_up + 2, "{:?}", owned.given_up);
+}
+
+#[test]
 fn a_tier_for_which_there_is_no_room_at_all_is_asked_for_nothing_and_tried_again_a_minute_later() {
     let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
     // For its superblock there is.

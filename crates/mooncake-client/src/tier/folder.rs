@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use mooncake_ids::{TIER_OBJECT_PART, TierUuid};
 use mooncake_os::{ProcessIdentity, random_bytes};
-use mooncake_tier::address::{BLOCK, FILES_MIN, Geometry};
-use mooncake_tier::medium::Medium;
+use mooncake_tier::address::{BLOCK, FILES_MIN, FileNumber, Geometry};
 use mooncake_tier::medium::file_system::{file_size_limit_below, shared_file_system};
 use mooncake_tier::medium::folder::{Folder, NameFile};
 use mooncake_tier::medium::shared_limit::SharedLimit;
+use mooncake_tier::medium::{Medium, Room};
 use mooncake_tier::owner::TierOwner;
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
@@ -92,7 +92,8 @@ impl TierFolder {
         let slots = Slots::new(2);
         if options.shared.is_some() {
             // Never taken over: each process makes its own, and adopts what others have left.
-            return make(options, pool, owner, &slots).map(Some).map_err(|error| unusable(error.to_string()));
+            let made = make(options, pool, owner, useless, &slots);
+            return made.map(Some).map_err(|error| unusable(error.to_string()));
         }
         let below = folders(options).map_err(|error| unusable(error.to_string()))?;
         let mut in_use = 0;
@@ -112,7 +113,7 @@ impl TierFolder {
         if waits && in_use > 0 {
             return Ok(None);
         }
-        make(options, pool, owner, &slots).map(Some).map_err(|error| unusable(error.to_string()))
+        make(options, pool, owner, useless, &slots).map(Some).map_err(|error| unusable(error.to_string()))
     }
 }
 
@@ -191,36 +192,53 @@ fn take_over(
         tier.superblock.log_id = log_id;
         tier.write_superblock(slots)?;
     }
-    let capacity = capacity_of(options, &folder, tier.files.values().sum()).map_err(disk("measure the file system"))?;
-    into_folder(path, options, folder, tier, false, capacity).map(Some)
+    let room = folder.room().map_err(disk("measure the file system"))?;
+    let to_be_had = room.free + tier.files.values().sum::<u64>();
+    into_folder(path, options, folder, tier, false, (capacity_of(options, room), to_be_had)).map(Some)
 }
 
-/// Deletes folders of this cluster that have been seen to be of no log that this pool has, for long enough
-/// (`docs/safety.md`, rule T11). `useless` are those that the master does not know.
-pub(super) fn delete_unknown(options: &TierOptions, pool: PoolOf<'_>, useless: &[PathBuf]) {
-    let Ok(below) = folders(options) else { return };
-    for path in below {
-        if let Err(error) = delete_if_unknown(&path, options, pool, useless.contains(&path)) {
-            tracing::debug!(path = %path.display(), %error, "a folder that may be of no use is left as it is");
+/// Whether a folder of this cluster is of no log that this pool has. `useless` are those that the master does not know.
+fn is_unknown(path: &Path, superblock: &Superblock, pool: PoolOf<'_>, useless: &[PathBuf]) -> bool {
+    let is_forgotten = useless.iter().any(|useless| useless == path) || is_marked(path, pool.log_id);
+    let is_known = superblock.log_id == pool.log_id && !is_forgotten || superblock.log_id == 0;
+    pool.is_cluster(superblock) && !is_known
+}
+
+/// Deletes folders that have been seen to be unknown for long enough (`docs/safety.md`, rule T11). `lacks_room`: this
+/// store's tier finds none for its next file. Whether there is more room now.
+pub(super) fn delete_unknown(options: &TierOptions, pool: PoolOf<'_>, useless: &[PathBuf], lacks_room: bool) -> bool {
+    let mut any_deleted = false;
+    for path in folders(options).into_iter().flatten() {
+        match delete_if_unknown(&path, options, pool, useless, lacks_room) {
+            Ok(is_deleted) => any_deleted |= is_deleted,
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "a folder that may be of no use is left as it is");
+            }
         }
     }
+    any_deleted
 }
 
-fn delete_if_unknown(path: &Path, options: &TierOptions, pool: PoolOf<'_>, is_useless: bool) -> Result<(), TierError> {
+fn delete_if_unknown(
+    path: &Path,
+    options: &TierOptions,
+    pool: PoolOf<'_>,
+    useless: &[PathBuf],
+    lacks_room: bool,
+) -> Result<bool, TierError> {
     let log_id = pool.log_id;
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let folder = Folder::to_look_at(path).map_err(disk("look at the folder"))?;
     // Locked for as long as it is there: no process takes it over meanwhile.
     let found = match FoundTier::find(&folder, &Slots::new(1)) {
         Ok(found) => found,
-        Err(TierError::InUse) => return Ok(()),
+        Err(TierError::InUse) => return Ok(false),
         Err(error) => return Err(error),
     };
-    let is_forgotten = is_useless || is_marked(path, log_id);
-    let is_known = found.superblock.log_id == log_id && !is_forgotten || found.superblock.log_id == 0;
-    if !pool.is_cluster(&found.superblock) || is_known {
-        return Ok(());
+    if !is_unknown(path, &found.superblock, pool, useless) {
+        return Ok(false);
     }
+    let is_useless = useless.iter().any(|useless| useless == path);
     let mark = path.join(UNKNOWN);
     let about = fs::metadata(&mark).ok().filter(|_| !is_useless || is_marked(path, log_id));
     let Some(about) = about else {
@@ -230,18 +248,34 @@ fn delete_if_unknown(path: &Path, options: &TierOptions, pool: PoolOf<'_>, is_us
              Move it away if it is another pool's (each needs its own --cluster_id), or start the master that has its \
              log"
         );
-        return fs::write(&mark, marked_by(log_id)).map_err(disk("mark the folder"));
+        fs::write(&mark, marked_by(log_id)).map_err(disk("mark the folder"))?;
+        return Ok(false);
     };
     let age = about.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
     let folder = folder.limited(shared_limit(options));
     let room = folder.room().map_err(disk("measure the file system"))?;
     let least_left = options.bytes_below_path.map(|bytes| (bytes / SHORT_PART) as i64);
-    let is_short = room.free < room.total / SHORT_PART || room.left < least_left;
+    // A tier leaves others a twentieth, and so lacks room before that is gone.
+    let is_short = lacks_room || room.free < room.total / SHORT_PART || room.left < least_left;
     if age < if is_short { KEPT_UNKNOWN_SHORT } else { KEPT_UNKNOWN } {
-        return Ok(());
+        return Ok(false);
     }
     tracing::warn!(path = %path.display(), "a folder that no log of this pool knows is deleted, as was said");
-    delete(&folder).map_err(disk("delete the folder"))
+    delete(&folder).map_err(disk("delete the folder"))?;
+    Ok(true)
+}
+
+/// Bytes of folders that are unknown, and that no other process has: they are deleted one day.
+fn unknown_bytes(options: &TierOptions, pool: PoolOf<'_>, useless: &[PathBuf], slots: &Slots) -> u64 {
+    let bytes_of = |path: PathBuf| {
+        let folder = Folder::to_look_at(&path).ok()?;
+        // One that the master has just forgotten is locked by this process.
+        let is_one = useless.contains(&path)
+            || FoundTier::find(&folder, slots).is_ok_and(|found| is_unknown(&path, &found.superblock, pool, useless));
+        let files = folder.list().ok().filter(|_| is_one)?.into_iter();
+        Some(files.filter(|file| FileNumber::of_name(&file.name).is_some()).map(|file| file.bytes).sum::<u64>())
+    };
+    folders(options).into_iter().flatten().filter_map(bytes_of).sum()
 }
 
 /// Deletes a folder that this process has locked, with all that a tier has.
@@ -277,7 +311,13 @@ pub(super) fn folder_of(options: &TierOptions, uuid: TierUuid) -> PathBuf {
     }
 }
 
-fn make(options: &TierOptions, pool: PoolOf<'_>, owner: Owner, slots: &Slots) -> Result<TierFolder, TierError> {
+fn make(
+    options: &TierOptions,
+    pool: PoolOf<'_>,
+    owner: Owner,
+    useless: &[PathBuf],
+    slots: &Slots,
+) -> Result<TierFolder, TierError> {
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let (uuid, secret) = (random_bytes().map_err(disk("draw a UUID"))?, random_bytes().map_err(disk("draw a secret"))?);
     let uuid = TierUuid(uuid);
@@ -285,18 +325,22 @@ fn make(options: &TierOptions, pool: PoolOf<'_>, owner: Owner, slots: &Slots) ->
     let folder = Folder::new(&path, options.engine).map_err(disk("make the folder"))?.limited(shared_limit(options));
     let folder = folder.shared(name_file_of(options));
     let made = (|| {
-        let capacity = capacity_of(options, &folder, 0).map_err(disk("measure the file system"))?;
+        let room = folder.room().map_err(disk("measure the file system"))?;
+        let (capacity, to_be_had) =
+            (capacity_of(options, room), room.free + unknown_bytes(options, pool, useless, slots));
+        // Where others have most of the file system, its files are as small as if that were smaller.
+        let divided = capacity.min(to_be_had);
         let geometry = match options.file_bytes {
-            Some(bytes) => Geometry::of_file_blocks(bytes / BLOCK).unwrap_or(Geometry::of_capacity(capacity)),
-            None if options.shared.is_some() => Geometry::of_capacity(capacity / SHARED_BY),
-            None => Geometry::of_capacity(capacity),
+            Some(bytes) => Geometry::of_file_blocks(bytes / BLOCK).unwrap_or(Geometry::of_capacity(divided)),
+            None if options.shared.is_some() => Geometry::of_capacity(divided / SHARED_BY),
+            None => Geometry::of_capacity(divided),
         };
         let cluster_id = pool.cluster_id.to_owned();
-        let new = NewTier { tier: uuid, secret, cluster_id, capacity, geometry };
+        let new = NewTier { tier: uuid, secret, cluster_id, capacity: divided, geometry };
         let mut tier = Tier::create(folder.clone(), new, owner, slots)?;
         tier.superblock.log_id = pool.log_id;
         tier.write_superblock(slots)?;
-        into_folder(&path, options, folder, tier, true, capacity)
+        into_folder(&path, options, folder, tier, true, (capacity, to_be_had))
     })();
     if made.is_err() {
         // What was not used yet is nothing to keep.
@@ -305,19 +349,20 @@ fn make(options: &TierOptions, pool: PoolOf<'_>, owner: Owner, slots: &Slots) ->
     made
 }
 
+/// A folder with what its tier may have, and what can be had of that as it begins.
 fn into_folder(
     path: &Path,
     options: &TierOptions,
     folder: Folder,
     tier: Tier<Folder>,
     is_new: bool,
-    capacity: u64,
+    (capacity, to_be_had): (u64, u64),
 ) -> Result<TierFolder, TierError> {
     let superblock = &tier.superblock;
     let (uuid, secret, geometry) = (superblock.tier, superblock.secret, superblock.geometry);
     let needed = FILES_MIN * geometry.file_bytes();
-    if capacity < needed {
-        return Err(TierError::TooSmall { capacity, needed });
+    if capacity.min(to_be_had) < needed {
+        return Err(TierError::TooSmall { capacity: capacity.min(to_be_had), needed });
     }
     // The largest object gets a file for itself, whose last number it may not fill.
     let largest = capacity / TIER_OBJECT_PART + geometry.file_bytes();
@@ -338,17 +383,78 @@ fn shared_limit(options: &TierOptions) -> Option<SharedLimit> {
     options.bytes_below_path.map(|bytes| SharedLimit { below: options.path.clone(), bytes })
 }
 
-/// The least of the limits given and nine tenths of what the file system has for it, of which it has so many bytes.
-pub(super) fn capacity_of(options: &TierOptions, folder: &Folder, used: u64) -> std::io::Result<u64> {
-    let room = folder.room()?;
-    let share = room.total / SHARE.1 * SHARE.0;
+/// What a tier below this path may have: the least of the limits given and nine tenths of the file system. How much of
+/// that is free changes as others come and go, and the owner finds out with each file that it makes.
+pub(super) fn capacity_of(options: &TierOptions, room: Room) -> u64 {
     let limits = [options.bytes, options.bytes_below_path].into_iter().flatten();
-    Ok(limits.fold(share.min(room.free + used), u64::min))
+    limits.fold(room.total / SHARE.1 * SHARE.0, u64::min)
 }
 
-/// What one of so many writers may have of a file system that they share, of which it has so many bytes.
-pub(super) fn share_of(options: &TierOptions, folder: &Folder, used: u64, writers: u64) -> std::io::Result<u64> {
-    let room = folder.room()?;
-    let all = options.bytes.unwrap_or(room.total / SHARE.1 * SHARE.0);
-    Ok((all / writers.max(1)).min(room.free + used))
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use mooncake_tier::medium::folder::Engine;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const POOL: PoolOf<'static> = PoolOf { cluster_id: "c", log_id: 7 };
+    const OTHER_LOG: PoolOf<'static> = PoolOf { log_id: 8, ..POOL };
+
+    fn below(path: &Path) -> TierOptions {
+        let (engine, bytes, file_bytes) = (Some(Engine::Threads), Some(64 * MIB), Some(MIB));
+        TierOptions { engine, bytes, file_bytes, ..TierOptions::new(path) }
+    }
+
+    fn made(options: &TierOptions, pool: PoolOf<'_>) -> TierFolder {
+        make(options, pool, this_process().unwrap(), &[], &Slots::new(2)).unwrap()
+    }
+
+    #[test]
+    fn a_tier_may_have_what_its_limits_allow_however_little_is_free_as_it_begins() {
+        let options = TierOptions::new("/tiers");
+        let room = Room { free: 0, total: 1_000 * MIB, left: None };
+        assert_eq!(capacity_of(&options, room), 900 * MIB);
+        let with = |bytes, bytes_below_path| TierOptions { bytes, bytes_below_path, ..options.clone() };
+        assert_eq!(capacity_of(&with(Some(500 * MIB), Some(700 * MIB)), room), 500 * MIB);
+        assert_eq!(capacity_of(&with(Some(500 * MIB), Some(300 * MIB)), room), 300 * MIB);
+        assert_eq!(capacity_of(&with(Some(2_000 * MIB), None), room), 900 * MIB);
+    }
+
+    #[test]
+    fn what_an_unknown_folder_takes_is_room_of_the_next_one() {
+        let place = tempfile::tempdir().unwrap();
+        let (options, slots) = (below(place.path()), Slots::new(2));
+        let known = made(&options, POOL);
+        known.folder.create(&FileNumber(0).name(), MIB).unwrap();
+        assert_eq!(known.capacity, 64 * MIB);
+        let bytes = |pool, useless: &[PathBuf]| unknown_bytes(&options, pool, useless, &slots);
+        assert_eq!(bytes(POOL, &[]), 0);
+        assert_eq!(bytes(OTHER_LOG, &[]), 0, "it is in use");
+        assert_eq!(bytes(POOL, std::slice::from_ref(&known.path)), MIB, "the master has forgotten it");
+        drop(known.tier.into_lock());
+        assert_eq!([bytes(POOL, &[]), bytes(OTHER_LOG, &[])], [0, MIB]);
+        assert_eq!(bytes(PoolOf { cluster_id: "another", ..OTHER_LOG }, &[]), 0, "it is never deleted");
+    }
+
+    #[test]
+    fn an_unknown_folder_goes_an_hour_after_it_was_marked_where_a_tier_lacks_room() {
+        let place = tempfile::tempdir().unwrap();
+        let options = below(place.path());
+        let unknown = made(&options, POOL);
+        let (path, mark) = (unknown.path.clone(), unknown.path.join(UNKNOWN));
+        drop(unknown.tier.into_lock());
+        let is_deleted = |lacks_room| delete_unknown(&options, OTHER_LOG, &[], lacks_room);
+        let marked = |ago: Duration| {
+            let mark = File::options().write(true).open(&mark).unwrap();
+            mark.set_modified(SystemTime::now() - ago).unwrap();
+        };
+        assert!(!is_deleted(true) && mark.exists(), "its operator has an hour to move it away");
+        marked(Duration::from_secs(50 * 60));
+        assert!(!is_deleted(true));
+        marked(Duration::from_secs(70 * 60));
+        assert!(!is_deleted(false) && path.exists(), "nobody needs its room");
+        assert!(is_deleted(true) && !path.exists());
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::{Rid, TierUuid};
+use mooncake_ids::{Rid, TIER_OBJECT_PART, TierUuid};
 use mooncake_memory::copy_and_sum;
 
 use super::{Ordered, TierOwner, ToMaster};
@@ -266,9 +266,13 @@ impl<M: Medium> TierOwner<M> {
 
     /// Whether the next files can be begun without any of today's being given up.
     pub(super) fn has_room(&self) -> bool {
-        let ahead = self.large.map_or(FILES_AHEAD, |(numbers, _)| FILES_AHEAD.max(numbers + 1));
+        let file_bytes = self.geometry.file_bytes();
         let limit = self.short.map_or(self.capacity, |(found, _)| found.min(self.capacity));
-        self.used() + ahead * self.geometry.file_bytes() <= limit
+        // An object that is large for what room there is costs no others theirs: it waits, and comes to nothing.
+        let largest = limit / TIER_OBJECT_PART + file_bytes;
+        let large = self.large.filter(|(numbers, _)| numbers * file_bytes <= largest);
+        let ahead = large.map_or(FILES_AHEAD, |(numbers, _)| FILES_AHEAD.max(numbers + 1));
+        self.used() + ahead * file_bytes <= limit
     }
 
     /// The next file to be given up, of adopted tiers before the own one, with its bytes.

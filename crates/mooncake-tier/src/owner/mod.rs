@@ -352,6 +352,17 @@ impl<M: Medium> TierOwner<M> {
         self.appender.used() + self.adopted_bytes()
     }
 
+    /// Whether there was no room for its next file of late, though it has not what it may have.
+    pub fn lacks_room(&self) -> bool {
+        self.short.is_some()
+    }
+
+    /// There may be room for its next file now, whatever was found of late.
+    pub fn room_was_made(&mut self) {
+        self.short = None;
+        self.limit_appender();
+    }
+
     fn limit_appender(&mut self) {
         let limit = self.short.map_or(self.capacity, |(found, _)| found.min(self.capacity));
         self.appender.set_limit(limit, self.capacity, self.adopted_bytes());
@@ -466,6 +477,7 @@ impl<M: Medium> TierOwner<M> {
 
     /// Goes on; waits so long at most for a disk. What is to be said to the master.
     pub fn poll(&mut self, now: Duration, wait: Duration) -> Vec<ToMaster> {
+        let lacked_room = self.lacks_room();
         let events = self.appender.poll(now, wait);
         self.now = now;
         let (mut bytes, mut failed) = (0, None);
@@ -519,7 +531,10 @@ impl<M: Medium> TierOwner<M> {
             said.push(ToMaster::Written { written, window, sealed });
         }
         said.extend(self.damaged.drain(..).map(|(key, rid)| ToMaster::Damaged { key, rid }));
-        said.extend(self.make_room(now));
+        // Its driver may find something that nobody needs before anything that lives is given up.
+        if lacked_room || !self.lacks_room() {
+            said.extend(self.make_room(now));
+        }
         said
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use mooncake_ids::TierUuid;
 use mooncake_segment::Records;
 use mooncake_tier::address::FILES_MIN;
+use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::tier::Tier;
 use mooncake_wire::message::{TierMount, TierShared};
@@ -14,7 +15,7 @@ use mooncake_wire::message::{TierMount, TierShared};
 use super::{Driver, RETRY_PAUSE, segment_uuid};
 use crate::error::ErrorKind;
 use crate::tier::adoption::Adopted;
-use crate::tier::folder::{PoolOf, capacity_of, delete, folder_of, share_of};
+use crate::tier::folder::{PoolOf, capacity_of, delete, folder_of};
 
 /// Of one that is adopted: what is read back stays known, and the rest waits for the next try.
 const ADOPTED_PROOF_LIMIT: Duration = Duration::from_secs(5);
@@ -61,9 +62,9 @@ impl Driver<'_> {
     /// What its master says of a file system that clients share.
     pub(super) fn shares(&mut self, word: &TierShared) {
         if word.writers > 0
-            && let Ok(share) =
-                share_of(&self.options, &self.folder.folder, self.folder.tier.used(), word.writers.into())
+            && let Ok(room) = self.folder.folder.room()
         {
+            let share = capacity_of(&self.options, room) / u64::from(word.writers);
             let least = FILES_MIN * self.folder.geometry.file_bytes();
             self.folder.capacity = share.max(least);
             self.folder.tier.set_capacity(self.folder.capacity);
@@ -103,13 +104,6 @@ impl Driver<'_> {
                 self.figures.forget(uuid);
                 self.to_be_left.remove(&uuid);
                 self.adoption.adopted.iter_mut().filter(|one| one.uuid == uuid).for_each(|one| one.is_mounted = true);
-                // What it has of the file system can be had.
-                if self.options.shared.is_none()
-                    && let Ok(capacity) = capacity_of(&self.options, &self.folder.folder, self.folder.tier.used())
-                {
-                    self.folder.capacity = self.folder.capacity.max(capacity);
-                    self.folder.tier.set_capacity(self.folder.capacity);
-                }
             }
             // It is marked, and deleted in a day.
             Ok((_, log_id)) => self.let_go_of(uuid, log_id),

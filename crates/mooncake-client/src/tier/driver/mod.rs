@@ -107,6 +107,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         to_be_left: BTreeSet::new(),
         leave_at: None,
         looked_at: None,
+        lacked_room: false,
         turns: Cell::new(0),
         unreadable: BTreeSet::new(),
         unreachable: None,
@@ -207,6 +208,8 @@ struct Driver<'a> {
     leave_at: Option<Instant>,
     /// When it looked for such folders of earlier processes.
     looked_at: Option<Instant>,
+    /// The tier had no room for its next file when that was asked last.
+    lacked_room: bool,
     /// Of what was said last to the master of these tiers: messages that come late do not count.
     turns: Cell<u64>,
     /// Records that the disk failed to read when the master asked.
@@ -329,9 +332,15 @@ impl Driver<'_> {
             // The anchor may have found another master meanwhile: this one's log has what is mounted.
             let pool = PoolOf { log_id: self.log_id, ..PoolOf::now(&self.surroundings.control) };
             self.folder.tier.is_of_log(pool.log_id);
-            if self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+            let lacks_room = self.folder.tier.lacks_room();
+            let lacked_room = std::mem::replace(&mut self.lacked_room, lacks_room);
+            // Folders that nobody needs go before anything that lives.
+            let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
+            if is_due || lacks_room && !lacked_room {
                 self.looked_at = Some(Instant::now());
-                delete_unknown(&self.options, pool, &self.useless_in(pool.log_id));
+                if delete_unknown(&self.options, pool, &self.useless_in(pool.log_id), lacks_room) {
+                    self.folder.tier.room_was_made();
+                }
             }
             if takes_more {
                 self.look_after_adopted(pool);
