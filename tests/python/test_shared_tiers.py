@@ -326,9 +326,13 @@ def test_writers_share_a_quota_and_another_clusters_folder_is_left_as_it_is(shar
     pool, folder = shared(f"--quota_bytes={quota}", nodes=2)
     store = pool.store()
 
-    def capacities() -> set[int]:
-        return {one["capacity_bytes"] for one in tiers(pool)}
+    def capacities() -> dict[str, int]:
+        return {one["uuid"]: one["capacity_bytes"] for one in tiers(pool)}
 
+    # What each of them was told the master knows as well.
+    wait_for("both to have their half", lambda: list(capacities().values()) == [quota // 2] * 2)
+    assert pool.metric("master_total_file_capacity_bytes") == quota
+    of_first = folder_of(pool.nodes[0].pid, folder).name
     keys = [f"k{number}" for number in range(900)]
     for start in range(0, len(keys), 50):
         put_all(store, keys[start : start + 50], MIB)
@@ -344,6 +348,8 @@ def test_writers_share_a_quota_and_another_clusters_folder_is_left_as_it_is(shar
     assert read.count(0) >= 250
     # With one of them gone the other has all of it.
     pool.nodes[1].kill()
+    wait_for("the first one to have all", lambda: capacities()[of_first] == quota)
+    assert pool.metric("master_total_file_capacity_bytes") == quota
     more = [f"new{number}" for number in range(600)]
     for start in range(0, len(more), 50):
         put_all(store, more[start : start + 50], MIB)

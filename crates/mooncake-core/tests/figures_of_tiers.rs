@@ -50,6 +50,35 @@ fn what_an_owner_says_last_of_its_disk_is_told_until_its_tier_is_hidden() {
 }
 
 #[test]
+fn what_the_files_of_a_tier_may_have_is_what_its_owner_says_and_else_what_it_was_mounted_with() {
+    let (mut pool, [owner, _]) = pool();
+    let capacity = |pool: &Pool| pool.core.tiers().next().unwrap().capacity;
+    let says = |pool: &mut Pool, capacity_bytes: u64| {
+        pool.core.tier_stats(owner, tier_uuid(1), TierStats { capacity_bytes, ..stats(1) });
+        assert_eq!(pool.core.stats().tier_capacity_bytes, capacity(pool));
+    };
+    says(&mut pool, 0);
+    assert_eq!(capacity(&pool), 1_024 * KIB, "an owner of before says nothing of it");
+    // Another writer has come to its file system.
+    says(&mut pool, 128 * KIB);
+    assert_eq!(capacity(&pool), 128 * KIB);
+    pool.put(owner, "large", 17 * KIB);
+    pool.put(owner, "small", 16 * KIB);
+    pool.pass(20);
+    let orders = pool.orders(owner);
+    assert_eq!(orders.iter().map(|order| &order.key[..]).collect::<Vec<_>>(), ["small"], "an eighth is the most");
+    pool.written(owner, 1, &[(orders[0].rid, Some(1))]);
+    let fills_per_day = |pool: &Pool| pool.core.tiers().next().unwrap().fills_per_day(pool.now);
+    let before = fills_per_day(&pool);
+    says(&mut pool, 256 * KIB);
+    assert_eq!(fills_per_day(&pool), before / 2.0);
+    pool.check();
+    // No log has it.
+    pool.restart(None);
+    assert_eq!(capacity(&pool), 1_024 * KIB);
+}
+
+#[test]
 fn bytes_that_no_tier_has_are_those_of_memory_with_a_tier_near_it() {
     let (mut pool, [owner, other]) = pool();
     let unwritten = |pool: &Pool| pool.core.stats().tier_unwritten_bytes;

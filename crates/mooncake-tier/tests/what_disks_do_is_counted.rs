@@ -88,7 +88,7 @@ impl Owned {
     }
 
     fn totals(&self) -> IoTotals {
-        self.tier.usage(TIER).unwrap().1
+        self.tier.usage(TIER).unwrap().totals
     }
 
     fn read(&self, reader: &mut Reader<FaultyDisk>, rid: u64, size: u64) -> Result<(), Miss> {
@@ -121,7 +121,7 @@ fn every_byte_that_is_written_is_of_an_order_or_kept_or_the_rest() {
     );
     assert!(totals.writes.count > 0 && totals.syncs.count > 0, "{totals:?}");
     assert_eq!((totals.writes.failed, totals.syncs.failed, totals.reads.count), (0, 0, 0));
-    assert_eq!(owned.tier.usage(TIER).unwrap().0, FILE, "bytes of its files");
+    assert_eq!(owned.tier.usage(TIER).unwrap().bytes, FILE, "bytes of its files");
     assert_eq!(owned.tier.usage(mooncake_ids::TierUuid([9; 16])), None);
     // Until it gives files up.
     for _ in 0..80 {

@@ -178,7 +178,9 @@ fn anchors_are_what_they_were() {
         written_ordered: 309,
         written_kept: 310,
         written_rest: 311,
+        capacity_bytes: 0,
     };
+    let share = TierStats { tier: uuid(0x81), capacity_bytes: 1 << 37, ..TierStats::default() };
     let all = bodies!(Up {
         Beat(beat),
         FenceDone(FenceDone { uuid: uuid(0x61), rids: vec![2, 4] }),
@@ -197,6 +199,7 @@ fn anchors_are_what_they_were() {
         frame(&mut golden, format!("up.{name}.empty"), &AnchorUp { body: Some(empty) });
     }
     frame(&mut golden, "up.empty", &AnchorUp::default());
+    frame(&mut golden, "up.TierStats.capacity", &AnchorUp { body: Some(Up::TierStats(share)) });
     let ended = PeerGone { uuid: uuid(0x61), process: process() };
     frame(&mut golden, "up.peer_gone.of_a_process", &AnchorUp { body: Some(anchor_up::Body::PeerGone(ended)) });
 

@@ -1,12 +1,12 @@
-//! What the master is told of the disks of this store's tiers, for its metrics.
+//! What the master is told of the disks of this store's tiers: what they did, for its metrics, and what they may have.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::TierUuid;
-use mooncake_tier::io_counts::{IoTotals, Operations};
+use mooncake_tier::io_counts::Operations;
 use mooncake_tier::medium::folder::{Engine, Folder};
-use mooncake_tier::owner::TierOwner;
+use mooncake_tier::owner::{TierOwner, Usage};
 use mooncake_wire::message::{TierOperations, TierStats, anchor_up, tier_stats};
 
 use crate::session::control::Control;
@@ -56,8 +56,8 @@ impl Figures {
     }
 
     /// What is to be told of a tier, if it is not what was told last.
-    fn news(&mut self, tier: TierUuid, engine: Engine, (used, totals): (u64, IoTotals)) -> Option<TierStats> {
-        let stats = message(tier, engine, used, &totals);
+    fn news(&mut self, tier: TierUuid, engine: Engine, usage: Usage) -> Option<TierStats> {
+        let stats = message(tier, engine, usage);
         (self.told.insert(tier, stats.clone()).as_ref() != Some(&stats)).then_some(stats)
     }
 
@@ -67,7 +67,7 @@ impl Figures {
     }
 }
 
-fn message(tier: TierUuid, engine: Engine, used_bytes: u64, totals: &IoTotals) -> TierStats {
+fn message(tier: TierUuid, engine: Engine, Usage { bytes, capacity, totals }: Usage) -> TierStats {
     let operations = |Operations { count, micros, failed }: Operations| Some(TierOperations { count, micros, failed });
     let [read_for_lanes, read_for_promotions, read_for_kept, read_for_rechecks, read_for_proofs] = totals.read_bytes;
     let [written_ordered, written_kept, written_rest] = totals.written_bytes;
@@ -78,7 +78,8 @@ fn message(tier: TierUuid, engine: Engine, used_bytes: u64, totals: &IoTotals) -
     TierStats {
         tier: tier.0.to_vec().into(),
         engine: engine as i32,
-        used_bytes,
+        used_bytes: bytes,
+        capacity_bytes: capacity.unwrap_or(0),
         reads: operations(totals.reads),
         writes: operations(totals.writes),
         syncs: operations(totals.syncs),
@@ -96,6 +97,8 @@ fn message(tier: TierUuid, engine: Engine, used_bytes: u64, totals: &IoTotals) -
 
 #[cfg(test)]
 mod tests {
+    use mooncake_tier::io_counts::IoTotals;
+
     use super::*;
 
     #[test]
@@ -104,13 +107,20 @@ mod tests {
         let due = [0, 300, 999, 1_000, 1_500, 2_000].map(|ms| figures.are_due(began + Duration::from_millis(ms)));
         assert_eq!(due, [true, false, false, true, false, true]);
         let totals = IoTotals { bad_records: 3, read_bytes: [1, 2, 3, 4, 5], ..IoTotals::default() };
-        let said = figures.news(tier, Engine::Ring, (7, totals)).unwrap();
+        let usage = Usage { bytes: 7, capacity: Some(90), totals };
+        let said = figures.news(tier, Engine::Ring, usage).unwrap();
         assert_eq!((said.used_bytes, said.bad_records, said.read_for_kept), (7, 3, 3));
-        assert_eq!(said.engine(), tier_stats::Engine::IoUring);
-        assert!(figures.news(tier, Engine::Ring, (7, totals)).is_none());
-        assert!(figures.news(tier, Engine::Ring, (8, totals)).is_some());
-        assert!(figures.news(TierUuid([2; 16]), Engine::Threads, (8, totals)).is_some(), "another one");
+        assert_eq!((said.engine(), said.capacity_bytes), (tier_stats::Engine::IoUring, 90));
+        assert!(figures.news(tier, Engine::Ring, usage).is_none());
+        let more = Usage { bytes: 8, ..usage };
+        assert!(figures.news(tier, Engine::Ring, more).is_some());
+        assert!(figures.news(TierUuid([2; 16]), Engine::Threads, more).is_some(), "another one");
         figures.forget(tier);
-        assert!(figures.news(tier, Engine::Ring, (8, totals)).is_some());
+        assert!(figures.news(tier, Engine::Ring, more).is_some());
+        // Another writer has come, and has half of what there is.
+        let said = figures.news(tier, Engine::Ring, Usage { capacity: Some(45), ..more });
+        assert_eq!(said.map(|said| said.capacity_bytes), Some(45));
+        let said = figures.news(tier, Engine::Ring, Usage { capacity: None, ..more });
+        assert_eq!(said.map(|said| said.capacity_bytes), Some(0), "one that is adopted");
     }
 }

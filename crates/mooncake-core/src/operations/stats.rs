@@ -108,8 +108,8 @@ impl Core {
             stats.tiers_live += 1;
             stats.tiers_adopted += u64::from(tier.is_adopted);
             stats.tiers_refusing += u64::from(tier.window == 0);
-            // What is adopted counts to the capacity of the tier beside it.
-            stats.tier_capacity_bytes += if tier.is_adopted { 0 } else { tier.spec.bytes };
+            // What is adopted, or left, has room of the tiers beside it.
+            stats.tier_capacity_bytes += if tier.is_adopted || tier.is_left { 0 } else { tier.capacity };
             stats.tier_objects += tier.records;
             stats.tier_bytes += tier.bytes;
             stats.tier_ordered_bytes += tier.ordered;

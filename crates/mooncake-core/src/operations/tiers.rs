@@ -77,12 +77,16 @@ pub struct TierView<'a> {
     pub state: TierState,
     /// It has it beside its own, and does not write it.
     pub is_adopted: bool,
+    /// No session has it: others that share its file system read it.
+    pub is_left: bool,
     /// On which it lies, where sessions share one.
     pub file_system: Option<FileSystemUuid>,
     /// Records that objects have there.
     pub records: u64,
     /// Bytes of these objects.
     pub bytes: u64,
+    /// Bytes that its files may have.
+    pub capacity: u64,
     /// Bytes that it may have under order.
     pub window: u64,
     /// Bytes that it has under order.
@@ -101,7 +105,7 @@ impl TierView<'_> {
 
     /// How often it would be filled in a day, as in the last hour.
     pub fn fills_per_day(&self, now: Time) -> f64 {
-        self.writes.last_hour(now) as f64 * 24.0 / self.spec.bytes.max(1) as f64
+        self.writes.last_hour(now) as f64 * 24.0 / self.capacity.max(1) as f64
     }
 }
 
@@ -206,7 +210,8 @@ impl Core {
         }
     }
 
-    /// The owner of a tier says what its disk has done. That is of the tier as it is mounted, and of no other.
+    /// The owner of a tier says what its disk has done, and what it may have. That is of the tier as it is mounted, and
+    /// of no other.
     pub fn tier_stats(&mut self, session: SessionId, uuid: TierUuid, stats: TierStats) {
         let number = self.tier_of(session, uuid);
         let Some(tier) = number.and_then(|number| self.tiers.get_mut(number)) else {
@@ -362,9 +367,11 @@ fn view<'a>(number: SegmentNo, tier: &'a Tier, config: &'a Config) -> TierView<'
             Mounted::Hidden(_) => TierState::Hidden,
         },
         is_adopted: tier.is_adopted && tier.is_mounted(),
+        is_left: matches!(tier.mounted, Mounted::Left(_)),
         file_system: tier.file_system,
         records: tier.records,
         bytes: tier.bytes,
+        capacity: tier.capacity(),
         window: tier.window,
         ordered: tier.ordered_bytes,
         stats: tier.stats.as_deref(),

@@ -231,9 +231,16 @@ impl Tier {
         self.records >= self.records_max
     }
 
+    /// Bytes that its files may have: what its owner has said last, or what it was mounted with. The share of one of
+    /// several writers changes as they come and go.
+    pub fn capacity(&self) -> u64 {
+        let said = self.stats.as_ref().map(|stats| stats.capacity_bytes).filter(|bytes| *bytes > 0);
+        said.unwrap_or(self.spec.bytes)
+    }
+
     /// Whether it is for an object of that size.
     pub fn suits(&self, bytes: u64) -> bool {
-        bytes <= self.spec.bytes / TIER_OBJECT_PART && !self.is_adopted
+        bytes <= self.capacity() / TIER_OBJECT_PART && !self.is_adopted
     }
 
     /// Nothing is written there now: what is to be is not waited for, and holds up no other tier.
@@ -243,7 +250,7 @@ impl Tier {
 
     /// Bytes a day of a budget of so many fills; 0 is none.
     fn budget_bytes(&self, fills_per_day: f64) -> u64 {
-        (self.spec.bytes as f64 * fills_per_day) as u64
+        (self.capacity() as f64 * fills_per_day) as u64
     }
 
     /// What is left of a budget of so many fills a day.

@@ -1,4 +1,5 @@
-//! What the owner of a tier says of its disk. The pool decides nothing by it, and no log has it: it is told as it is.
+//! What the owner of a tier says of it now and then. No log has that. What the disk has done is told as it is; what the
+//! tier's files may have is as much as the pool takes them to have, for as long as the owner has the tier.
 
 /// What carries an owner's operations out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct TierStats {
     pub engine: TierEngine,
     /// Bytes of the tier's files.
     pub used_bytes: u64,
+    /// Bytes that they may have; 0 if it does not say.
+    pub capacity_bytes: u64,
     /// Reads.
     pub reads: TierOperations,
     /// Writes.

@@ -41,8 +41,8 @@ fn detail(view: &TierView<'_>) -> Value {
         "client_id": view.session.0.to_string(),
         "records": view.records,
         "object_bytes": view.bytes,
-        "capacity_bytes": view.spec.bytes,
-        "usage_percent": 100.0 * view.bytes as f64 / view.spec.bytes.max(1) as f64,
+        "capacity_bytes": view.capacity,
+        "usage_percent": 100.0 * view.bytes as f64 / view.capacity.max(1) as f64,
         "ordered_bytes": view.ordered,
         "window_bytes": view.window,
     })

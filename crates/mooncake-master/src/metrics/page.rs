@@ -92,7 +92,7 @@ impl TierReading {
         TierReading {
             label: format!("{}/{}", tier.spec.name, tier.spec.uuid),
             live: tier.state == TierState::Live,
-            capacity: tier.spec.bytes,
+            capacity: tier.capacity,
             bytes: tier.bytes,
             records: tier.records,
             window: tier.window,

@@ -96,6 +96,17 @@ pub enum ToMaster {
     },
 }
 
+/// How a tier is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes that its files have.
+    pub bytes: u64,
+    /// Those that they may have, with the files of tiers that its owner has adopted; none of such a one.
+    pub capacity: Option<u64>,
+    /// What its disk has done.
+    pub totals: IoTotals,
+}
+
 /// A tier that this process has.
 pub struct TierOwner<M: Medium> {
     medium: M,
@@ -334,13 +345,14 @@ impl<M: Medium> TierOwner<M> {
         &self.counts
     }
 
-    /// Bytes that the files of a tier have, its own or one that it has adopted, and what its disk has done.
-    pub fn usage(&self, tier: TierUuid) -> Option<(u64, IoTotals)> {
+    /// How a tier is used: its own, or one that it has adopted.
+    pub fn usage(&self, tier: TierUuid) -> Option<Usage> {
         if tier == self.appender.superblock().tier {
-            return Some((self.appender.used(), self.counts.totals()));
+            let capacity = Some(self.capacity);
+            return Some(Usage { bytes: self.appender.used(), capacity, totals: self.counts.totals() });
         }
         let adopted = self.adopted.iter().find(|adopted| adopted.uuid() == tier)?;
-        Some((adopted.bytes(), adopted.counts.totals()))
+        Some(Usage { bytes: adopted.bytes(), capacity: None, totals: adopted.counts.totals() })
     }
 
     fn adopted_mut(&mut self, tier: TierUuid) -> Option<&mut Adopted<M>> {

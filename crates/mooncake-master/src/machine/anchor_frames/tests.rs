@@ -255,6 +255,7 @@ fn what_an_owner_says_of_its_disk_is_what_metrics_are_made_of() {
         tier: tier(),
         engine: message::tier_stats::Engine::IoUring as i32,
         used_bytes: 4,
+        capacity_bytes: 9,
         reads: operations(10),
         syncs: operations(30),
         bad_records: u64::MAX,
@@ -266,6 +267,7 @@ fn what_an_owner_says_of_its_disk_is_what_metrics_are_made_of() {
     let expected = TierStats {
         engine: TierEngine::Ring,
         used_bytes: 4,
+        capacity_bytes: 9,
         reads: TierOperations { count: 10, micros: 11, failed: 12 },
         syncs: TierOperations { count: 30, micros: 31, failed: 32 },
         bad_records: u64::MAX,

@@ -116,6 +116,7 @@ pub fn tier_stats(said: &message::TierStats) -> TierStats {
             Engine::Threads => TierEngine::Threads,
         },
         used_bytes: said.used_bytes,
+        capacity_bytes: said.capacity_bytes,
         reads: operations(&said.reads),
         writes: operations(&said.writes),
         syncs: operations(&said.syncs),
