@@ -227,6 +227,8 @@ mutants! {
     LostWritesAreTrusted,
     /// What was written through the page cache counts before it is synced.
     UnsyncedRecordsCount,
+    /// What a disk failed to write is not read back before somebody wants it.
+    FailedFilesAreTrusted,
     /// What is being moved out of a tier that is forgotten, or left, meanwhile counts.
     MovesOutliveTheirTier,
     /// What was ordered of a tier's owner stays so when its session is away.

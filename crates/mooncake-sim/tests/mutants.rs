@@ -111,6 +111,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | ResumesKeepOrders
         | LateWordsOfTiersCount
         | AwaySessionsAnnounce
+        | FailedFilesAreTrusted
         | StampsAreReadOnce
         | StaleSessionsStay
         | StalledMastersCountSilence

@@ -3,7 +3,7 @@
 //! operator forgets tiers. Always: a read gives the value that was committed last under its key, or is a miss;
 //! what was removed is not there; where no disk failed, what the log has on a tier is read from it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use mooncake_memory::{copy_and_sum, crc32c};
 use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_sim::Dice;
 use mooncake_tier::address::{Address, BLOCK, Geometry};
+use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{Proof, Source, TierOwner, ToMaster};
 use mooncake_tier::reader::{Reader, RecordPlace, Want};
@@ -119,6 +120,8 @@ struct Process {
     adopted: Vec<TierUuid>,
     /// On its way to the master.
     said: Vec<ToMaster>,
+    /// Records of its tier of which it has said that they are bad.
+    found_bad: BTreeSet<Rid>,
     /// Copies that it was asked for, and those that it has made or could not.
     to_promote: VecDeque<ToPromote>,
     promoted: Vec<Promoted>,
@@ -184,6 +187,7 @@ struct Seen {
     kept_elsewhere: u64,
     folders_emptied: u64,
     told_full: u64,
+    found_bad: u64,
 }
 
 impl Seen {
@@ -200,6 +204,7 @@ impl Seen {
         self.kept_elsewhere += other.kept_elsewhere;
         self.folders_emptied += other.folders_emptied;
         self.told_full += other.told_full;
+        self.found_bad += other.found_bad;
     }
 }
 
@@ -284,6 +289,11 @@ impl World {
                         }
                     }
                     Push::TierRetire { tier, epoch, files, .. } => process.tier.retire_adopted(tier, epoch, &files),
+                    // Of what it has not found itself it is asked nothing here.
+                    Push::TierRecheck { tier, replica, .. } if tier == process.own.uuid => {
+                        let (session, is_good) = (process.session, !process.found_bad.remove(&replica.rid));
+                        self.core.rechecked(self.now, session, replica.rid, is_good, &mut self.fx);
+                    }
                     Push::Fence { replica, .. } => {
                         process.memory.lock().stamp(&replica, Rid(replica.rid.tombstone()));
                         let session = process.session;
@@ -353,8 +363,20 @@ impl World {
         let (uuid, memory) = (SegmentUuid([self.processes; 16]), Arc::new(Mutex::new(Memory::new())));
         let (to_promote, promoted) = (VecDeque::new(), Vec::new());
         let (sequence, adopted, said) = (0, Vec::new(), Vec::new());
-        self.process =
-            Some(Process { session, sequence, uuid, memory, own, tier, adopted, said, to_promote, promoted });
+        let found_bad = BTreeSet::new();
+        self.process = Some(Process {
+            session,
+            sequence,
+            uuid,
+            memory,
+            own,
+            tier,
+            adopted,
+            said,
+            found_bad,
+            to_promote,
+            promoted,
+        });
         let origin = self.origin();
         let spec = SegmentSpec { uuid, name: "owner:1".into(), bytes: MEMORY, endpoint: Vec::new() };
         self.core.mount(self.now, origin, spec, MEMORY, &mut self.fx).unwrap();
@@ -704,6 +726,13 @@ impl World {
                     Err(_) => process.tier.leave_off(),
                 }
             }
+            ToMaster::Bad { records } => {
+                self.seen.found_bad += records.len() as u64;
+                for (key, rid) in records {
+                    process.found_bad.insert(rid);
+                    self.core.bad_replica(self.now, session, &key, rid, &mut self.fx);
+                }
+            }
             ToMaster::Damaged { key, rid } => panic!("{key:?} is damaged in memory as {rid:?}"),
             ToMaster::Reclaimed { tier, file } => {
                 self.seen.files_given_up += 1;
@@ -758,6 +787,21 @@ impl World {
             self.synced = self.log.len();
         }
         self.core.check_invariants().unwrap();
+    }
+
+    /// A disk that is none of the best loses what it was to sync, and nobody reads it for a while.
+    fn lose_at_sync(&mut self) {
+        if self.is_calm() {
+            return;
+        }
+        let Some(process) = &self.process else { return };
+        let disk = process.own.disk.clone();
+        let files = disk.list().unwrap().into_iter().map(|file| file.name);
+        let Some(newest) = files.filter(|name| name.ends_with(".records")).max() else { return };
+        disk.lose_at_sync(&newest, 2);
+        for _ in 0..80 {
+            self.go_on();
+        }
     }
 
     fn resume(&mut self, epoch_taken: u16) {
@@ -872,6 +916,7 @@ impl World {
                 64..66 => self.hear_promoted(),
                 66 => self.adopt(),
                 67 if self.random.below(8) == 0 => self.forget(),
+                68 if self.random.below(8) == 0 => self.lose_at_sync(),
                 _ => self.go_on(),
             }
         }
@@ -892,8 +937,8 @@ fn a_read_gives_the_value_last_committed_or_is_a_miss_and_what_was_removed_stays
     println!("{} schedules from {first} on: {seen:?}", seeds());
     let Seen { records_read, files_given_up, records_kept, records_dropped, .. } = seen;
     let Seen { clean_evictions, unwritten_evictions, promotions, promotions_cancelled, .. } = seen;
-    let Seen { adoptions, kept_elsewhere, folders_emptied, told_full, .. } = seen;
-    let of_adopted = [adoptions, kept_elsewhere, folders_emptied, told_full];
+    let Seen { adoptions, kept_elsewhere, folders_emptied, told_full, found_bad, .. } = seen;
+    let of_adopted = [adoptions, kept_elsewhere, folders_emptied, told_full, found_bad];
     let of_tier = [records_read, files_given_up, records_kept, records_dropped];
     let of_memory = [clean_evictions, unwritten_evictions, promotions, promotions_cancelled];
     assert!(of_tier.iter().chain(&of_memory).chain(&of_adopted).all(|count| *count > 0), "{seen:?}");

@@ -16,7 +16,7 @@ use mooncake_mutant::mutant;
 
 use crate::address::{Address, BLOCK, FileNumber, Geometry};
 use crate::filling::Filling;
-use crate::footer::Entries;
+use crate::footer::{Entries, Entry};
 use crate::held::Held;
 use crate::io_counts::{IoCounts, Op, Parts, WriteFor};
 use crate::medium::{Completion, Medium, Operation, Queue};
@@ -94,6 +94,9 @@ pub struct Appender<M: Medium> {
     dirty: BTreeMap<FileNumber, M::File>,
     /// Those of them that have their footers.
     ending: BTreeSet<FileNumber>,
+    /// What files have that are appended no more, until they are synced whole: of one that the disk failed to write,
+    /// its owner reads that back.
+    unproven: BTreeMap<FileNumber, Entries>,
     sync: Sync,
     last_sync: Duration,
     syncs_at_once: bool,
@@ -219,6 +222,7 @@ impl<M: Medium> Appender<M> {
             held: Held::default(),
             dirty,
             ending: BTreeSet::new(),
+            unproven: BTreeMap::new(),
             sync: Sync::None,
             last_sync: Duration::ZERO,
             syncs_at_once: false,
@@ -259,6 +263,12 @@ impl<M: Medium> Appender<M> {
     pub fn is_busy(&self, file: FileNumber) -> bool {
         let has_unfinished = self.unfinished.keys().any(|address| self.superblock.geometry.file_of(*address) == file);
         self.is_appended(file) || has_unfinished || self.is_being_written(file) || self.held.has(file)
+    }
+
+    /// The records that were begun in a file which the disk failed to write, once nothing of it is busy. None if an
+    /// earlier owner has written it.
+    pub fn take_entries(&mut self, file: FileNumber) -> Option<Vec<Entry>> {
+        Some(self.unproven.remove(&file)?.decoded())
     }
 
     /// New files have this number at least.
@@ -343,6 +353,7 @@ impl<M: Medium> Appender<M> {
             removed => removed?,
         }
         self.files.remove(&file);
+        self.unproven.remove(&file);
         self.superblock.suspects.retain(|suspect| *suspect != file);
         Ok(())
     }
@@ -433,7 +444,8 @@ impl<M: Medium> Appender<M> {
             }
             None => {
                 let sealed = std::mem::replace(&mut self.current, self.aside.take());
-                self.ending.extend(sealed.map(|sealed| sealed.number));
+                self.ending.extend(sealed.iter().map(|sealed| sealed.number));
+                self.unproven.extend(sealed.map(|sealed| (sealed.number, sealed.entries)));
             }
         }
     }
@@ -569,7 +581,8 @@ impl<M: Medium> Appender<M> {
         self.leaves_current = false;
         let current = self.current.as_ref().expect("there is one to leave");
         if current.is_suspect {
-            self.current = self.aside.take();
+            let suspect = std::mem::replace(&mut self.current, self.aside.take());
+            self.unproven.extend(suspect.map(|suspect| (suspect.number, suspect.entries)));
             return true;
         }
         let head = current.entries.encode(self.superblock.tier, current.number, current.bytes);
@@ -731,7 +744,10 @@ impl<M: Medium> Appender<M> {
                     });
                 }
                 match result {
-                    Ok(_) if is_sealed => self.events.push(Event::Sealed(file)),
+                    Ok(_) if is_sealed => {
+                        self.unproven.remove(&file);
+                        self.events.push(Event::Sealed(file));
+                    }
                     Ok(_) => {}
                     Err(_) => self.suspect(file),
                 }

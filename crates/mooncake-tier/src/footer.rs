@@ -64,6 +64,11 @@ impl Entries {
         footer_bytes(self.bytes.len() as u64)
     }
 
+    /// The same, one by one.
+    pub fn decoded(&self) -> Vec<Entry> {
+        decode(&self.bytes).unwrap_or_default()
+    }
+
     /// The footer, which ends with the file of that many bytes.
     pub fn encode(&self, tier: TierUuid, file: FileNumber, file_bytes: u64) -> Vec<u8> {
         let mut out = self.bytes.clone();
@@ -119,22 +124,27 @@ impl Tail {
         if bytes.len() as u64 != self.entries_bytes || crc32c(bytes) != self.crc {
             return None;
         }
-        let mut entries = Vec::new();
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let (fixed, behind) = rest.split_first_chunk::<ENTRY_FIXED>()?;
-            let u64_at = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("8 bytes"));
-            let key_bytes = u32::from_le_bytes(fixed[24..28].try_into().expect("4 bytes")) as usize;
-            if key_bytes > KEY_BYTES_MAX {
-                return None;
-            }
-            let (key, behind) = behind.split_at_checked(key_bytes)?;
-            let (address, rid) = (Address(u64_at(0)), Rid(u64_at(8)));
-            entries.push(Entry { address, rid, size: u64_at(16), key: key.to_vec() });
-            rest = behind;
-        }
-        (entries.len() as u64 == u64::from(self.count)).then_some(entries)
+        decode(bytes).filter(|entries| entries.len() as u64 == u64::from(self.count))
     }
+}
+
+/// None if these bytes are no entries.
+fn decode(bytes: &[u8]) -> Option<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (fixed, behind) = rest.split_first_chunk::<ENTRY_FIXED>()?;
+        let u64_at = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("8 bytes"));
+        let key_bytes = u32::from_le_bytes(fixed[24..28].try_into().expect("4 bytes")) as usize;
+        if key_bytes > KEY_BYTES_MAX {
+            return None;
+        }
+        let (key, behind) = behind.split_at_checked(key_bytes)?;
+        let (address, rid) = (Address(u64_at(0)), Rid(u64_at(8)));
+        entries.push(Entry { address, rid, size: u64_at(16), key: key.to_vec() });
+        rest = behind;
+    }
+    Some(entries)
 }
 
 #[cfg(test)]
@@ -166,6 +176,7 @@ mod tests {
     fn a_footer_of_another_file_or_with_a_flipped_bit_is_none() {
         let (encoded, plain) = entries(&[(1, 2, 3, b"key".to_vec()), (4, 6, 0, vec![])]);
         let footer = encoded.encode(TIER, FileNumber(5), FILE_BYTES);
+        assert_eq!(encoded.decoded(), plain);
         assert_eq!(read(&footer, FileNumber(5), FILE_BYTES), Some(plain));
         assert_eq!(read(&footer, FileNumber(6), FILE_BYTES), None);
         assert_eq!(read(&footer, FileNumber(5), 2 * FILE_BYTES), None);

@@ -2,6 +2,7 @@
 //! power or a failing disk may have damaged are whole.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +49,12 @@ pub(crate) struct Proving<'a, M: Medium> {
 /// What was read back so far of a file that is suspect and has all its records: a slow disk goes on where it was left.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBack {
+    /// Its records; none before they were listed, and once all were looked at.
+    entries: Option<Vec<Entry>>,
     whole: Vec<Rid>,
     looked_at: usize,
+    /// Of the next one, which is large, so many bytes were good.
+    good_bytes: u64,
     is_through: bool,
 }
 
@@ -75,15 +80,12 @@ impl<M: Medium> Proving<'_, M> {
             let is_busy = busy.contains(&file);
             let mut of_busy = ReadBack::default();
             let so_far = if is_busy { &mut of_busy } else { known.entry(file).or_default() };
-            if !so_far.is_through {
-                match contents(medium, (superblock.tier, geometry), (file, bytes), slots, &counted) {
-                    Ok(found) => so_far.go_on(reader, superblock.tier, &found.entries, &mut time_left)?,
-                    Err(error) if is_for_now(&error) => return None,
-                    Err(error) => {
-                        tracing::warn!(file = file.0, %error, "a file of the tier cannot be read; what it had is lost");
-                    }
-                }
-                so_far.is_through = true;
+            if so_far.is_to_be_listed() {
+                let found = contents(medium, (superblock.tier, geometry), (file, bytes), slots, &counted);
+                so_far.list(file, found.map(|found| found.entries))?;
+            }
+            while !so_far.is_through() {
+                so_far.go_on(reader, superblock.tier, &mut time_left)?;
             }
             proven.extend(so_far.whole.iter().copied());
         }
@@ -94,38 +96,86 @@ impl<M: Medium> Proving<'_, M> {
 }
 
 impl ReadBack {
-    /// Looks at those of the file's entries that it has not; none if the disk had no time for all.
-    fn go_on<M: Medium>(
+    /// All was looked at that the file has.
+    pub fn is_through(&self) -> bool {
+        self.is_through
+    }
+
+    pub fn is_to_be_listed(&self) -> bool {
+        self.entries.is_none() && !self.is_through
+    }
+
+    /// What the file has; nothing if that cannot be read. None if the disk may say it later.
+    pub fn list(&mut self, file: FileNumber, found: io::Result<Vec<Entry>>) -> Option<()> {
+        let entries = match found {
+            Err(error) if is_for_now(&error) => return None,
+            found => found.unwrap_or_else(|error| {
+                tracing::warn!(file = file.0, %error, "a file of the tier cannot be read; what it had is lost");
+                Vec::new()
+            }),
+        };
+        self.entries = Some(entries);
+        Some(())
+    }
+
+    /// Looks at the next of its records, a few megabytes at most. Those that are not whole; none if the disk had no
+    /// time.
+    pub fn go_on<M: Medium>(
         &mut self,
         reader: &mut Reader<M>,
         tier: TierUuid,
-        entries: &[Entry],
-        time_left: &mut impl FnMut() -> Duration,
-    ) -> Option<()> {
-        for some in entries.get(self.looked_at..).unwrap_or_default().chunks(READ_AT_ONCE) {
-            let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, bytes: &[u8]| crc32c(bytes)).collect();
-            let wants = some.iter().zip(&mut sinks).map(|(entry, sink)| Want {
-                place: record_place(tier, entry),
-                from: 0,
-                len: entry.size,
-                crc: None,
-                sink,
-            });
-            let mut wants: Vec<Want<'_>> = wants.collect();
-            let results = reader.read(&mut wants, &mut *time_left);
-            if results.iter().any(|result| matches!(result, Err(Miss::Late | Miss::NoSlot | Miss::Away))) {
-                return None;
-            }
-            let good = some.iter().zip(results).filter(|(_, result)| result.is_ok());
-            self.whole.extend(good.map(|(entry, _)| entry.rid));
-            self.looked_at += some.len();
+        time_left: impl FnMut() -> Duration,
+    ) -> Option<Vec<Entry>> {
+        let entries = self.entries.get_or_insert_default();
+        let mut bytes = 0;
+        let is_next = |entry: &&Entry| {
+            bytes += entry.size;
+            bytes <= STEP_BYTES
+        };
+        let ahead = &entries[self.looked_at..];
+        let count = ahead.iter().take(STEP_RECORDS).take_while(is_next).count().max(1).min(ahead.len());
+        let some = &ahead[..count];
+        // One that is larger than a step takes several.
+        let from = self.good_bytes;
+        let mut sinks: Vec<_> = some.iter().map(|_| |_: u64, bytes: &[u8]| crc32c(bytes)).collect();
+        let wants = some.iter().zip(&mut sinks).map(|(entry, sink)| Want {
+            place: record_place(tier, entry),
+            from,
+            len: (entry.size - from).min(STEP_BYTES),
+            crc: None,
+            sink,
+        });
+        let mut wants: Vec<Want<'_>> = wants.collect();
+        let results = reader.read(&mut wants, time_left);
+        if results.iter().any(|result| matches!(result, Err(Miss::Late | Miss::NoSlot | Miss::Away))) {
+            return None;
         }
-        Some(())
+        let end = from + wants.first().map_or(0, |want| want.len);
+        if let [entry] = some
+            && results == [Ok(())]
+            && end < entry.size
+        {
+            self.good_bytes = end;
+            return Some(Vec::new());
+        }
+        let (mut bad, good_ones) = (Vec::new(), &mut self.whole);
+        for (entry, result) in some.iter().zip(results) {
+            match result {
+                Ok(()) => good_ones.push(entry.rid),
+                Err(_) => bad.push(entry.clone()),
+            }
+        }
+        (self.looked_at, self.good_bytes) = (self.looked_at + count, 0);
+        if self.looked_at == entries.len() {
+            (self.entries, self.is_through) = (None, true);
+        }
+        Some(bad)
     }
 }
 
-/// Records that are read together.
-const READ_AT_ONCE: usize = 32;
+/// Records, and bytes of them, that are read together.
+const STEP_RECORDS: usize = 32;
+const STEP_BYTES: u64 = 4 << 20;
 
 /// Where an entry says that its record lies.
 pub(crate) fn record_place(tier: TierUuid, entry: &Entry) -> RecordPlace {

@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mooncake_ids::{Rid, TierUuid};
@@ -14,62 +14,12 @@ use mooncake_tier::contents::contents;
 use mooncake_tier::health::Fitness;
 use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
-use mooncake_tier::owner::{Source, TierOwner, ToMaster};
+use mooncake_tier::owner::{TierOwner, ToMaster};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::{NewTier, Tier};
+use support::owned::{FILE_BLOCKS, Leaving, Owned, PLACEMENT, SECOND, sum_of};
 use support::{TIER, new_tier, owner};
-
-const FILE_BLOCKS: u64 = 512;
-
-/// Of all that is in memory here.
-const PLACEMENT: Rid = Rid(77);
-
-/// Memory whose placement ends when so many bytes were copied of it.
-struct Leaving {
-    size: u64,
-    after: u64,
-    copied: AtomicU64,
-    is_reachable: AtomicBool,
-}
-
-impl Leaving {
-    fn new(size: u64, after: u64) -> Arc<Leaving> {
-        Arc::new(Leaving { size, after, copied: AtomicU64::new(0), is_reachable: AtomicBool::new(true) })
-    }
-}
-
-impl Source for Leaving {
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn copy(&self, at: u64, into: &mut [u8]) -> bool {
-        for (nth, byte) in into.iter_mut().enumerate() {
-            let at = at + nth as u64;
-            // Another placement's bytes from there on.
-            *byte = if at < self.after { at as u8 } else { 0xee };
-        }
-        self.copied.fetch_max(at + into.len() as u64, Ordering::Relaxed);
-        self.is_reachable.load(Ordering::Relaxed)
-    }
-
-    fn is_same(&self) -> bool {
-        self.copied.load(Ordering::Relaxed) <= self.after
-    }
-
-    fn placement(&self) -> Rid {
-        PLACEMENT
-    }
-}
-
-/// Of what is copied, so that the sum alone tells nothing.
-fn sum_of(source: &Leaving) -> u32 {
-    let mut bytes = vec![0; source.size as usize];
-    source.copy(0, &mut bytes);
-    source.copied.store(0, Ordering::Relaxed);
-    mooncake_memory::crc32c(&bytes)
-}
 
 /// Answers of one owner, to orders with these sources, by rid.
 fn answers(sources: &[Arc<Leaving>]) -> BTreeMap<u64, Option<Address>> {
@@ -116,100 +66,6 @@ fn memory_that_cannot_be_reached_leaves_no_record_and_others_are_written() {
     let answers = answers(&sources);
     assert!(answers[&1].is_some() && answers[&2].is_none() && answers[&3].is_some(), "{answers:?}");
 }
-
-/// An owner of a tier on that disk, for the tests of what a disk does.
-struct Owned {
-    disk: FaultyDisk,
-    tier: TierOwner<FaultyDisk>,
-    next: u64,
-    answers: BTreeMap<u64, Option<Address>>,
-    /// What it granted last.
-    window: Option<u64>,
-    /// What it found to be damaged in memory.
-    damaged: Vec<(Vec<u8>, Rid)>,
-    /// Files that it wanted to give up.
-    given_up: Vec<u64>,
-    /// And of which tiers.
-    given_up_of: Vec<TierUuid>,
-    /// Whether a master keeps an object of such a file: by its number, and that of the newest one.
-    keeps: fn(u64, u64) -> bool,
-    /// Those that it has kept, by the number of the order to write them once more.
-    kept: BTreeMap<u64, u64>,
-}
-
-impl Owned {
-    fn new(faults: Faults, files: u64) -> Owned {
-        let disk = FaultyDisk::new(1, faults);
-        let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
-        let capacity = files * geometry.file_bytes();
-        let tier = Tier::create(disk.clone(), new_tier(capacity, geometry), owner(1), &Slots::new(2)).unwrap();
-        Owned::of(disk, tier, capacity)
-    }
-
-    fn of(disk: FaultyDisk, tier: Tier<FaultyDisk>, capacity: u64) -> Owned {
-        let mut tier = TierOwner::new(tier, true, capacity).unwrap();
-        tier.mounted(0);
-        Owned {
-            disk,
-            tier,
-            next: 0,
-            answers: BTreeMap::new(),
-            window: None,
-            damaged: Vec::new(),
-            given_up: Vec::new(),
-            given_up_of: Vec::new(),
-            keeps: |_, _| false,
-            kept: BTreeMap::new(),
-        }
-    }
-
-    fn order(&mut self, size: u64) -> u64 {
-        self.next += 1;
-        let (rid, source) = (Rid(2 * self.next), Leaving::new(size, size));
-        self.tier.order(rid, rid, self.next.to_string().into_bytes(), sum_of(&source), source);
-        self.next
-    }
-
-    fn pass(&mut self, time: Duration) {
-        let until = self.disk.now() + time;
-        while self.disk.now() < until {
-            self.disk.pass(Duration::from_millis(10));
-            for said in self.tier.poll(self.disk.now(), Duration::ZERO) {
-                match said {
-                    ToMaster::Written { written, window, .. } => {
-                        self.answers.extend(written.into_iter().map(|(rid, address)| (rid.0 / 2, address)));
-                        self.window = Some(window);
-                    }
-                    ToMaster::Reclaim { tier, file, records } => {
-                        self.given_up_of.push(tier);
-                        self.given_up.push(file.0);
-                        let rids: Vec<Rid> = records.iter().map(|(key, _)| self.judge(key)).collect();
-                        self.tier.judged(&rids);
-                    }
-                    ToMaster::Damaged { key, rid } => self.damaged.push((key, rid)),
-                    ToMaster::Reclaimed { tier, file } if tier == TIER => self.tier.retire(0, &[file.0]),
-                    ToMaster::Reclaimed { tier, file } => self.tier.retire_adopted(tier, 0, &[file.0]),
-                }
-            }
-        }
-    }
-
-    fn judge(&mut self, key: &[u8]) -> Rid {
-        let nth: u64 = str::from_utf8(key).unwrap().parse().unwrap();
-        if !(self.keeps)(nth, self.next) {
-            return Rid(0);
-        }
-        self.next += 1;
-        self.kept.insert(self.next, nth);
-        Rid(2 * self.next)
-    }
-
-    fn is_written(&self, nth: u64) -> bool {
-        self.answers.get(&nth).is_some_and(Option::is_some)
-    }
-}
-
-const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_disk_that_fails_is_asked_for_nothing_and_tried_again_a_minute_later() {

@@ -81,7 +81,7 @@ impl Owned {
                         self.tier.judged(&judged);
                     }
                     ToMaster::Reclaimed { file, .. } => self.tier.retire(0, &[file.0]),
-                    ToMaster::Damaged { .. } => panic!("nothing is"),
+                    ToMaster::Damaged { .. } | ToMaster::Bad { .. } => panic!("nothing is"),
                 }
             }
         }

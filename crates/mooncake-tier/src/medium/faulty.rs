@@ -82,6 +82,8 @@ struct Content {
     unsynced: BTreeMap<u64, Sector>,
     /// That cannot be read.
     broken: BTreeSet<u64>,
+    /// The next sync fails, and one of so many sectors that it is for is lost.
+    loses_at_sync: Option<u64>,
 }
 
 struct UnderWay {
@@ -158,6 +160,13 @@ impl FaultyDisk {
         let mut disk = self.0.lock();
         let number = disk.names[name];
         disk.files.get_mut(&number).expect("a name leads to a file").broken.insert(sector);
+    }
+
+    /// The next sync of a file fails, and what was written since the last one is lost: one of so many sectors.
+    pub fn lose_at_sync(&self, name: &str, one_of: u64) {
+        let mut disk = self.0.lock();
+        let number = disk.names[name];
+        disk.files.get_mut(&number).expect("a name leads to a file").loses_at_sync = Some(one_of);
     }
 
     /// Flips a bit of a file that was written; false if that place never was.
@@ -238,12 +247,10 @@ impl Disk {
             }
             Operation::Write { file, offset, slot, len } => self.end_write(file, offset, slot, len, fails),
             Operation::Sync { .. } if fails => (failed(), None),
-            Operation::Sync { file } => {
-                if let Some(content) = self.files.get_mut(&file) {
-                    content.synced.append(&mut content.unsynced);
-                }
-                (Ok(0), None)
-            }
+            Operation::Sync { file } => match self.end_sync(file) {
+                true => (Ok(0), None),
+                false => (failed(), None),
+            },
         };
         if let Some(ended) = self.ended.get_mut(&queue) {
             ended.push(Completion { tag, result, slot });
@@ -270,6 +277,18 @@ impl Disk {
         let part = next(&mut self.random) as usize % (len + 1) / SECTOR as usize * SECTOR as usize;
         self.write(file, at, &slot[..part]);
         (Err(io::Error::from_raw_os_error(libc::EIO)), Some(slot))
+    }
+
+    /// False if it fails.
+    fn end_sync(&mut self, file: u64) -> bool {
+        let Disk { files, random, .. } = self;
+        let Some(content) = files.get_mut(&file) else { return true };
+        let loses = content.loses_at_sync.take();
+        if let Some(one_of) = loses {
+            content.unsynced.retain(|_, _| !next(random).is_multiple_of(one_of));
+        }
+        content.synced.append(&mut content.unsynced);
+        loses.is_none()
     }
 
     fn used(&self) -> u64 {

@@ -43,8 +43,8 @@ const KEEPS_ALL_SAID_EVERY: Duration = Duration::from_secs(600);
 /// Between two lines of a tier that may have no more objects.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
-/// Time that a disk has for a record that is to be kept.
-const READ_LIMIT: Duration = Duration::from_secs(3);
+/// Time that a disk has for a record that is to be kept, or looked at.
+pub(super) const READ_LIMIT: Duration = Duration::from_secs(3);
 
 /// A file that is given up.
 pub(super) struct GivingUp {

@@ -5,6 +5,7 @@
 //! of [`TierOwner::poll`], for a driver to carry over the session's anchor and calls.
 
 mod giving_up;
+mod reading_back;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -80,6 +81,12 @@ pub enum ToMaster {
         /// Keys and rids.
         records: Vec<(Vec<u8>, Rid)>,
     },
+    /// Records of a file that the disk failed to write are not there as they were written: objects are to have them no
+    /// more.
+    Bad {
+        /// Keys and rids.
+        records: Vec<(Vec<u8>, Rid)>,
+    },
     /// Bytes of an object in memory are not those that the log has a checksum of: whoever has that memory is to look.
     Damaged {
         /// Its key.
@@ -139,6 +146,10 @@ pub struct TierOwner<M: Medium> {
     is_mounted: bool,
     /// What was read back of files that are suspect.
     read_back: BTreeMap<FileNumber, ReadBack>,
+    /// Those that the disk failed to write since the tier was mounted, and when they are looked at next.
+    to_read_back: BTreeMap<FileNumber, Duration>,
+    /// Orders that came to nothing since then: there may be a trace of them, which is no object's.
+    lost: BTreeSet<Rid>,
     /// Giving up files gained next to nothing, or the disk would not let it: not tried again before.
     stuck_until: Duration,
     /// Files of which nearly all is kept, and since when: for a while, or until none is left to be given up.
@@ -221,6 +232,8 @@ impl<M: Medium> TierOwner<M> {
             adopted: Vec::new(),
             is_mounted: false,
             read_back: BTreeMap::new(),
+            to_read_back: BTreeMap::new(),
+            lost: BTreeSet::new(),
             stuck_until: Duration::ZERO,
             passed_over: BTreeMap::new(),
             large: None,
@@ -422,6 +435,7 @@ impl<M: Medium> TierOwner<M> {
             self.over.remove(&file);
             self.failed.remove(&file);
             self.read_back.remove(&file);
+            self.to_read_back.remove(&file);
             let own = self.appender.superblock().tier;
             self.passed_over.remove(&(own, file));
             if self.giving_up.as_ref().is_some_and(|up| (up.tier, up.file) == (own, file)) {
@@ -527,7 +541,10 @@ impl<M: Medium> TierOwner<M> {
             self.health.failed(now, kind);
         }
         let still: Vec<FileNumber> = self.failed.extract_if(.., |file| !self.appender.is_busy(*file)).collect();
-        still.into_iter().for_each(|file| self.is_over(file));
+        for file in still {
+            self.is_over(file);
+            self.is_to_be_read_back(file);
+        }
         self.rate.wrote(now, bytes, !self.ordered.is_empty());
         self.fitness = self.health.fitness(now, self.appender.owed_for(now));
         let is_stuck = (now < self.stuck_until || !self.evicts) && !self.has_room();
@@ -543,6 +560,7 @@ impl<M: Medium> TierOwner<M> {
             said.push(ToMaster::Written { written, window, sealed });
         }
         said.extend(self.damaged.drain(..).map(|(key, rid)| ToMaster::Damaged { key, rid }));
+        said.extend(self.read_some_back(now));
         // Its driver may find something that nobody needs before anything that lives is given up.
         if lacked_room || !self.lacks_room() {
             said.extend(self.make_room(now));
@@ -576,6 +594,9 @@ impl<M: Medium> TierOwner<M> {
 
     fn lost(&mut self, rid: Rid, why: Loss) {
         tracing::debug!(rid = format_args!("{:#x}", rid.0), ?why, "an object was not written to its tier");
+        if !self.failed.is_empty() || matches!(why, Loss::Failed(_)) {
+            self.lost.insert(rid);
+        }
         let Some(ordered) = self.ordered.remove(&rid) else { return };
         self.answers.push((rid, None));
         match ordered {

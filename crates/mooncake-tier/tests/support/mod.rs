@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod owned;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -110,6 +110,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         lacked_room: false,
         turns: Cell::new(0),
         unreadable: BTreeSet::new(),
+        found_bad: BTreeSet::new(),
         unreachable: None,
         promoter: Promoter::new(),
         adoption: Adoption::default(),
@@ -214,6 +215,8 @@ struct Driver<'a> {
     turns: Cell<u64>,
     /// Records that the disk failed to read when the master asked.
     unreadable: BTreeSet<Rid>,
+    /// Records that were read back and are bad, of which the master is about to ask.
+    found_bad: BTreeSet<Rid>,
     /// The segment of another process that could not be read, and until when it is not tried again.
     unreachable: Option<(u32, Instant)>,
     promoter: Promoter,

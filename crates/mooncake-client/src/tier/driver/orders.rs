@@ -18,6 +18,9 @@ use crate::tier::source::{Copied, OwnExtent};
 /// Records that a disk failed to read once which are kept in mind.
 const UNREADABLE_MAX: usize = 1_024;
 
+/// Records found bad that are kept in mind: of objects that are gone the master does not ask.
+const FOUND_BAD_MAX: usize = 4_096;
+
 /// Time for a copy of another process's memory.
 const COPY_LIMIT: Duration = Duration::from_secs(3);
 
@@ -84,9 +87,21 @@ impl Driver<'_> {
         Some(Arc::new(Copied(rid, bytes)))
     }
 
+    /// The master asks of these as it hears that they are bad, and is answered without another look.
+    pub(super) fn note_bad(&mut self, rids: impl Iterator<Item = Rid>) {
+        if self.found_bad.len() > FOUND_BAD_MAX {
+            self.found_bad.clear();
+        }
+        self.found_bad.extend(rids);
+    }
+
     /// Every question is answered: the master asks none about a record of which it waits for an answer.
     pub(super) fn recheck(&mut self, recheck: &TierRecheck) {
         let (Some(replica), Some(records)) = (&recheck.replica, self.records_named(&recheck.tier)) else { return };
+        if self.found_bad.remove(&Rid(replica.rid)) {
+            let rechecked = Rechecked { uuid: recheck.tier.clone(), rid: replica.rid, good: false };
+            return self.surroundings.control.tell(anchor_up::Body::Rechecked(rechecked));
+        }
         let [extent] = &replica.extents[..] else { return };
         let key_bytes = u32::try_from(recheck.key.len()).unwrap_or(u32::MAX);
         let record = RecordAddress { rid: Rid(replica.rid), offset: extent.offset, size: extent.length, key_bytes };

@@ -34,6 +34,22 @@ impl Driver<'_> {
                 let reason = "its bytes in memory are not those that were put";
                 report(control, BadReplica { key: key.into(), rid: rid.0, reason: reason.into(), more: Vec::new() });
             }
+            ToMaster::Bad { records } => {
+                let path = self.folder.path.display();
+                let count = records.len();
+                tracing::warn!(%path, count, "records that the disk failed to write are bad: they are dropped");
+                self.note_bad(records.iter().map(|(_, rid)| *rid));
+                let reason = "the disk failed to write it, and it cannot be read back";
+                let mut bad = records.into_iter().map(|(key, rid)| BadReplica {
+                    key: key.into(),
+                    rid: rid.0,
+                    reason: reason.into(),
+                    more: Vec::new(),
+                });
+                if let Some(first) = bad.next() {
+                    report(control, BadReplica { more: bad.collect(), ..first });
+                }
+            }
             ToMaster::Reclaim { tier, file, records } => {
                 let keys: Vec<&[u8]> = records.iter().map(|(key, _)| &key[..]).collect();
                 let rids = records.iter().map(|(_, rid)| rid.0).collect();
