@@ -59,7 +59,13 @@ def blocks(page: str) -> list[Block]:
     marks = "|".join(re.escape(mark) for mark in MARKS)
     found = re.finditer(rf"^```(\w+) ?(.*)\n((?:.*\n)*?)```$|^(?:{marks})$", text, re.MULTILINE)
     return [
-        Block(page, text.count("\n", 0, match.start()) + 1, match[1] or "mark", match[2] if match[1] else match[0], match[3] or "")
+        Block(
+            page,
+            text.count("\n", 0, match.start()) + 1,
+            match[1] or "mark",
+            match[2] if match[1] else match[0],
+            match[3] or "",
+        )
         for match in found
     ]
 

@@ -199,6 +199,7 @@ fn an_object_that_is_large_for_what_room_there_is_costs_no_other_its_place() {
     // Nor while it is short: it gives up what the next files need.
     fill(&mut owned, 12);
     assert!(owned.tier.lacks_room());
+    assert!(owned.tier.used() >= 8 * file, "{} bytes of files are left", owned.tier.used());
     let given_up = owned.given_up.len();
     owned.order(20 * file);
     owned.pass(3 * SECOND);
